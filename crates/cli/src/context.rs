@@ -31,6 +31,8 @@ pub struct Context {
     /// The file systems that are open for writing.
     changing: RefCell<Vec<(PathBuf, FileSystem)>>,
     failed: Cell<bool>,
+    /// The exit code of a failure, if it is not 1.
+    code: Cell<Option<u8>>,
     progress: RefCell<Option<indicatif::ProgressBar>>,
 }
 
@@ -59,6 +61,7 @@ impl Context {
             opened: RefCell::default(),
             changing: RefCell::default(),
             failed: Cell::new(false),
+            code: Cell::new(None),
             progress: RefCell::default(),
         }
     }
@@ -156,6 +159,17 @@ impl Context {
             Some(error) => self.error(error),
             None => self.error(format_args!("{error:#}")),
         }
+    }
+
+    /// Reports a failure that has an exit code of its own.
+    pub fn fail_with(&self, code: u8, text: impl fmt::Display) {
+        self.code.set(Some(code));
+        self.error(text);
+    }
+
+    /// Returns the exit code of a failure, if it is not 1.
+    pub fn code(&self) -> Option<u8> {
+        self.code.get()
     }
 
     /// Records a failure that another process has reported.

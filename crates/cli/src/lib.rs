@@ -43,6 +43,8 @@ pub enum Outcome {
     Failed,
     /// The arguments are wrong.
     WrongUsage,
+    /// As `Failed`, with an exit code that has a meaning of its own.
+    Code(u8),
 }
 
 /// Runs the command with `arguments`, the first of which is the program's own name.
@@ -70,7 +72,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
     // Changes made before a failure are kept, as on a mounted file system.
     context.close();
     match ran {
-        Ok(()) if context.has_failed() => Outcome::Failed,
+        Ok(()) if context.has_failed() => context.code().map_or(Outcome::Failed, Outcome::Code),
         Ok(()) => Outcome::Done,
         Err(error) if output::is_closed_pipe(&error) => Outcome::Done,
         Err(error) => {

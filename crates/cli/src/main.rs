@@ -1,7 +1,7 @@
 //! The `papilio` command.
 //!
 //! Owns the exit codes: 0 on success, 1 if something failed (standard error has one line for each
-//! failure), 2 for wrong usage.
+//! failure), 2 for wrong usage. `papilio scrub` has the codes of `btrfs scrub`.
 
 use papilio_cli::{Outcome, run};
 use std::process::ExitCode;
@@ -11,5 +11,6 @@ fn main() -> ExitCode {
         Outcome::Done => ExitCode::SUCCESS,
         Outcome::Failed => ExitCode::from(1),
         Outcome::WrongUsage => ExitCode::from(2),
+        Outcome::Code(code) => ExitCode::from(code),
     }
 }

@@ -115,9 +115,10 @@ mod volume;
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use fs::{
-    AsPath, BalanceFilter, BalanceOptions, BalanceReport, DirEntry, Entries, File, FileCursor, FileSystem,
-    Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata, QgroupUsage, QuotaStatus,
-    RepairPlan, Walk, WalkEntry, check, check_devices, plan_repair, repair, undo_repair,
+    AsPath, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries, File, FileCursor,
+    FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata, QgroupUsage,
+    QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices, plan_repair, repair,
+    replace_device, undo_repair,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
@@ -130,7 +131,9 @@ pub use maintenance::check::{
 pub use maintenance::mkfs::{
     Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
+pub use maintenance::replace::{ReplaceOptions, ReplaceReport};
 pub use maintenance::scan::FoundDevice;
+pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 pub use maintenance::statfs::Statfs;
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};
@@ -144,6 +147,7 @@ pub use subvolume::{Received, Subvolume};
 // The types of the on-disk format that the functions above take and return.
 pub use papilio_format::items::block_group::BlockGroupFlags;
 pub use papilio_format::items::chunk::RaidProfile;
+pub use papilio_format::items::dev_replace::DevReplaceState;
 pub use papilio_format::items::file_extent::Compression;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 pub use papilio_format::items::qgroup::{QgroupId, QgroupLimitFlags, QgroupStatusFlags};

@@ -37,6 +37,9 @@ pub struct OpenOptions {
     pub(crate) cache_bytes: u64,
     pub(crate) direct_io: bool,
     pub(crate) tree_log: bool,
+    pub(crate) heal_reads: bool,
+    /// Whether a replacement of a device may be under way.
+    pub(crate) replacing: bool,
 }
 
 /// The subvolume that is the root of all paths.
@@ -79,6 +82,8 @@ impl Default for OpenOptions {
             cache_bytes: 0,
             direct_io: false,
             tree_log: true,
+            heal_reads: true,
+            replacing: false,
         }
     }
 }
@@ -222,6 +227,13 @@ impl OpenOptions {
     /// corresponds to the mount option `notreelog`.
     pub fn tree_log(mut self, tree_log: bool) -> Self {
         self.tree_log = tree_log;
+        self
+    }
+
+    /// Sets whether a copy that a read found bad is rewritten from a good one, where the file
+    /// system is open for writing. The default is true.
+    pub fn heal_reads(mut self, heal: bool) -> Self {
+        self.heal_reads = heal;
         self
     }
 

@@ -18,6 +18,9 @@ mod queue;
 #[path = "../examples/read_image.rs"]
 #[allow(dead_code)]
 mod read_image;
+#[path = "../examples/scrub.rs"]
+#[allow(dead_code)]
+mod scrub;
 #[path = "../examples/write_and_snapshot.rs"]
 #[allow(dead_code)]
 mod write_and_snapshot;
@@ -38,6 +41,7 @@ fn make_image_and_read_image() {
     std::fs::write(source.join("file"), &content).unwrap();
     make_image::make_image(&source, &image).unwrap();
     assert_clean(&image);
+    assert!(scrub::scrub(std::slice::from_ref(&image)).unwrap());
     read_image::list(&image).unwrap();
     let target = scratch.path().join("target");
     read_image::copy_out(&image, Path::new("/file"), &target).unwrap();

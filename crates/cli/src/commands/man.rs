@@ -47,7 +47,7 @@ impl Args {
 type Entry = (&'static str, u8, &'static [&'static str]);
 
 /// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: [Entry; 32] = [
+const ENTRIES: [Entry; 34] = [
     ("ls", 1, &["ls(1)"]),
     ("cat", 1, &["cat(1)"]),
     ("stat", 1, &["stat(1)"]),
@@ -67,6 +67,8 @@ const ENTRIES: [Entry; 32] = [
     ("subvolume", 8, &["papilio-property(8)", "btrfs-subvolume(8)"]),
     ("property", 8, &["papilio-subvolume(8)", "btrfs-property(8)"]),
     ("device", 8, &["papilio-filesystem(8)", "btrfs-device(8)"]),
+    ("scrub", 8, &["papilio-check(8)", "papilio-device(8)", "btrfs-scrub(8)"]),
+    ("replace", 8, &["papilio-scrub(8)", "papilio-device(8)", "btrfs-replace(8)"]),
     ("send", 8, &["papilio-receive(8)", "papilio-subvolume(8)", "btrfs-send(8)"]),
     ("receive", 8, &["papilio-send(8)", "papilio-subvolume(8)", "btrfs-receive(8)"]),
     ("mount", 8, &["papilio-umount(8)", "mount(8)", "btrfs(5)", "fuse(4)"]),

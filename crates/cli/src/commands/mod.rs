@@ -28,8 +28,10 @@ mod property;
 mod qgroup;
 mod quota;
 mod receive;
+mod replace;
 mod rescue;
 mod rm;
+mod scrub;
 mod send;
 mod setfattr;
 mod stat;
@@ -66,6 +68,8 @@ pub enum Command {
     Qgroup(qgroup::Args),
     Balance(balance::Args),
     Device(device::Args),
+    Scrub(scrub::Args),
+    Replace(replace::Args),
     Send(send::Args),
     Receive(receive::Args),
     Mount(mount::Args),
@@ -110,6 +114,8 @@ impl Command {
             Self::Qgroup(command) => command.run(context),
             Self::Balance(command) => command.run(context),
             Self::Device(command) => command.run(context),
+            Self::Scrub(command) => command.run(context),
+            Self::Replace(command) => command.run(context),
             Self::Send(command) => command.run(context),
             Self::Receive(command) => command.run(context),
             Self::Mount(command) => command.run(context),

@@ -12,6 +12,8 @@ mod mkfs;
 mod property;
 mod quotas;
 mod repair;
+mod replace;
 mod rootdir;
+mod scrub;
 mod show;
 mod usage;

@@ -126,14 +126,16 @@ impl Forest {
     fn read_any_copy(&self, tree: TreeId, expected: &NodeExpectation) -> Result<TreeBlock> {
         let address = expected.address;
         let fail = |copies, reason| block_error(tree, address, copies, reason);
-        let copies = self.volume.copies(address).map_err(|error| fail(0, read_fault(error)))?;
+        let order = self.volume.copies_in_order(address).map_err(|error| fail(0, read_fault(error)))?;
+        let copies = order.len();
         let mut first = None;
-        for copy in 0..copies {
+        for copy in order {
             match self.read_copy(expected, copy) {
                 Ok(block) => {
                     // A known missing device would otherwise be reported for every block.
                     if let Some(fault) = first.filter(|fault| !is_missing(fault)) {
                         self.bad_copies.fetch_add(1, Ordering::Relaxed);
+                        self.volume.note_bad_copy(address);
                         tracing::warn!(
                             "tree {tree}, block {address}: copy {copy} read instead of the first: {fault}"
                         );
@@ -144,6 +146,7 @@ impl Forest {
             }
         }
         let fault = first.expect("a chunk has at least one copy");
+        self.volume.note_bad_copy(address);
         Err(fail(copies, fault))
     }
 

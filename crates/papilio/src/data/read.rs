@@ -124,7 +124,7 @@ impl ReadContext {
         let enabled = self.verify && !flags.contains(InodeFlags::NODATASUM);
         let geometry = self.volume.geometry();
         let mut verifier = Verifier::new(geometry, self.lookup, enabled, None, &checksums);
-        for copy in 0..self.volume.copies(logical)? {
+        for copy in self.volume.copies_in_order(logical)? {
             let read = ReadRange { logical, offset: 0, ordered: None };
             if self.volume.read_copy(logical, buffer, copy).is_ok()
                 && verifier.first_fault(&read, buffer)?.is_none()
@@ -419,9 +419,10 @@ impl<'a> Request<'a> {
         if !self.verifier.is_enabled() {
             return volume.read(logical, sector);
         }
-        let copies = volume.copies(logical)?;
+        let order = volume.copies_in_order(logical)?;
+        let copies = order.len();
         let mut error = None;
-        for copy in 0..copies {
+        for copy in order {
             match self.context.volume.read_copy(logical, sector, copy) {
                 Err(failure) => error = error.or(Some(failure)),
                 Ok(()) => match self.verifier.first_fault(bad, sector)? {
@@ -431,11 +432,13 @@ impl<'a> Request<'a> {
                     }
                     None => {
                         tracing::warn!("{}: read copy {copy} instead of a bad one", self.file.place(offset));
+                        volume.note_bad_copy(logical);
                         return Ok(());
                     }
                 },
             }
         }
+        volume.note_bad_copy(logical);
         match error {
             Some(error) if copies == 1 => Err(error),
             _ => Err(Error::DataChecksum { place: self.file.place(offset), logical, copies }),

@@ -63,6 +63,8 @@ pub(crate) struct FsInfo {
     pub(crate) tuning: Tuning,
     /// The way to the background threads.
     pub(crate) background: Background,
+    /// Whether copies that reads found bad are rewritten.
+    pub(crate) heal_reads: bool,
     /// Whether the trees are those of a backup root.
     pub(crate) used_backup_root: bool,
 }

@@ -69,7 +69,9 @@ impl OpenFile {
                 Synced::NeedsCommit => return fs.commit_transaction(generation),
             },
         }
-        fs.volume().flush()
+        fs.volume().flush()?;
+        // A device was lost: only a newer superblock on the others tells that it is out of date.
+        if fs.volume().needs_commit() { transactions.commit_anyway() } else { Ok(()) }
     }
 }
 

@@ -18,7 +18,7 @@
 use crate::errors::{Error, Result};
 use crate::fs::balance::BalanceReport;
 use crate::fs::file_system::FileSystem;
-use crate::maintenance::mkfs::signature::find_signature;
+use crate::maintenance::mkfs::find_signature;
 use crate::space::chunk_allocation::{DeviceSpace, devices_min};
 use papilio_device::{Access, Device};
 use papilio_format::items::block_group::BlockGroupFlags;

@@ -78,7 +78,7 @@ impl FileSystem {
 
     fn started(info: FsInfo, options: &OpenOptions) -> Self {
         let info = Arc::new(info);
-        let closer = Closer::start(&info, options.commit_interval);
+        let closer = Closer::start(&info, options.commit_interval, FsInfo::heal);
         Self { info, _closer: closer }
     }
 

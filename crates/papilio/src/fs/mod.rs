@@ -28,6 +28,7 @@ mod chunks_beside_commits;
 mod compression_against_kernel;
 #[cfg(test)]
 mod data_against_kernel;
+mod device_stats;
 mod devices;
 mod dir;
 mod file;
@@ -49,7 +50,9 @@ mod names_by_path;
 mod paths;
 mod quotas;
 mod repair;
+mod replace;
 mod resize;
+mod scrub;
 #[cfg(test)]
 mod space_against_kernel;
 mod subvolumes;
@@ -62,6 +65,7 @@ mod walk;
 pub use as_path::AsPath;
 pub use balance::{BalanceFilter, BalanceOptions, BalanceReport};
 pub use check::{check, check_devices};
+pub use device_stats::DeviceErrors;
 pub use dir::{DirEntry, Entries};
 pub use file::File;
 pub use file_cursor::FileCursor;
@@ -73,6 +77,7 @@ pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
 pub use quotas::{QgroupUsage, QuotaStatus};
 pub use repair::{RepairPlan, plan_repair, repair, undo_repair};
+pub use replace::{cancel_replace, replace_device};
 pub use walk::{Walk, WalkEntry};
 
 /// The types of the API can be sent to and shared by threads.

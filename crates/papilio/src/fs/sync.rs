@@ -22,6 +22,7 @@ impl FileSystem {
     /// for reading only or an earlier failure made it read-only; the failure of the commit, after
     /// which it is read-only.
     pub fn sync(&self) -> Result<()> {
+        self.info.heal();
         self.info.sync()
     }
 

@@ -177,8 +177,9 @@ impl FsInfo {
     fn read_good(&self, from: LogicalAddress, piece: &mut [u8], good: impl Fn(&[u8]) -> bool) -> Result<()> {
         let volume = self.volume();
         let mut failure = None;
-        let copies = volume.copies(from)?;
-        for copy in 0..copies {
+        let order = volume.copies_in_order(from)?;
+        let copies = order.len();
+        for copy in order {
             match volume.read_copy(from, piece, copy) {
                 Ok(()) if good(piece) => return Ok(()),
                 Ok(()) => {}

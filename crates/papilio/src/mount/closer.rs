@@ -14,25 +14,32 @@ pub(crate) struct Closer {
     /// Dropped first: the thread ends before the last commit.
     committer: Option<Committer>,
     fs: Arc<FsInfo>,
+    /// Rewrites copies that reads found bad; it is of a floor above.
+    heal: fn(&FsInfo),
 }
 
 impl Closer {
     /// Starts the background threads of a file system that is open for writing; returns `None` for
     /// one that is not. Without an `interval` there are none.
-    pub(crate) fn start(fs: &Arc<FsInfo>, interval: Option<Duration>) -> Option<Arc<Self>> {
+    pub(crate) fn start(
+        fs: &Arc<FsInfo>,
+        interval: Option<Duration>,
+        heal: fn(&FsInfo),
+    ) -> Option<Arc<Self>> {
         fs.trees.transactions()?;
-        let committer = interval.map(|interval| Committer::start(fs, interval));
+        let committer = interval.map(|interval| Committer::start(fs, interval, heal));
         // Subvolumes that an earlier mount deleted but did not clean.
         fs.background.clean();
         // A rescan of quotas that an earlier mount did not finish.
         fs.background.rescan();
-        Some(Arc::new(Self { committer, fs: Arc::clone(fs) }))
+        Some(Arc::new(Self { committer, fs: Arc::clone(fs), heal }))
     }
 }
 
 impl Drop for Closer {
     fn drop(&mut self) {
         drop(self.committer.take());
+        (self.heal)(&self.fs);
         let Ok(transactions) = self.fs.transactions() else { return };
         if transactions.check_running().is_ok()
             && let Err(error) = self.fs.sync()

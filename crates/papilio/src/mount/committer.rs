@@ -33,13 +33,14 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Starts the threads. One commits once every `interval`.
-    pub(super) fn start(fs: &Arc<FsInfo>, interval: Duration) -> Self {
+    /// Starts the threads. One heals bad copies and commits once every `interval`.
+    pub(super) fn start(fs: &Arc<FsInfo>, interval: Duration, heal: fn(&FsInfo)) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let start = |task| {
             let work = Work {
                 fs: Arc::downgrade(fs),
                 interval: (task == Task::Commit).then_some(interval),
+                heal,
                 stop: Arc::clone(&stop),
                 requests: fs.background.connect(task),
             };
@@ -79,6 +80,8 @@ struct Work {
     fs: Weak<FsInfo>,
     /// For the thread that commits.
     interval: Option<Duration>,
+    /// Rewrites copies that reads found bad; it is of a floor above.
+    heal: fn(&FsInfo),
     stop: Arc<AtomicBool>,
     requests: Requests,
 }
@@ -107,6 +110,7 @@ impl Work {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    (self.heal)(&fs);
                     if let Err(error) = fs.sync() {
                         // The file system is read-only now: the next change reports the failure.
                         tracing::error!("committing in the background: {error}");

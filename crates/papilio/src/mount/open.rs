@@ -162,6 +162,7 @@ fn new(
         page_cache: (options.cache_bytes > 0).then(|| page_cache(options)),
         tuning: options.tuning,
         background: Background::default(),
+        heal_reads: options.heal_reads,
         used_backup_root,
     }
 }
@@ -181,6 +182,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
         discard: options.discard,
         timestamp: options.timestamp,
+        replacing: options.replacing,
     };
     let log = committed.forest().volume().superblock().log_root();
     if log.is_some() && !options.replay_log {

@@ -19,10 +19,12 @@ use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::{ChunkLimits, ChunkPlan, DeviceSpace, next_chunk_start, plan_chunk};
 use crate::space::superblock_exclusions::superblock_exclusions;
 use crate::space::{LogicalRange, NewBlockGroup, Space, SpaceKind};
-use crate::volume::Volume;
+use crate::volume::{DeviceSlot, Volume};
 use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::RaidProfile;
 use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
 use papilio_locks::Mutex;
+use std::borrow::Cow;
 
 /// Bytes of each device that are not counted on for metadata: a rest that may be too small for a
 /// chunk.
@@ -212,7 +214,8 @@ impl State {
     fn allocate(&mut self, volume: &Volume, space: &Space, kind: SpaceKind) -> Result<()> {
         let geometry = volume.geometry();
         let flags = space.chunk_flags(kind);
-        let plan = plan_chunk(&self.devices, flags, &ChunkLimits::new(geometry.node_size))?;
+        let limits = ChunkLimits::new(geometry.node_size);
+        let plan = plan_chunk(&self.devices_for(volume, flags), flags, &limits)?;
         if kind == SpaceKind::Data && !flags.contains(BlockGroupFlags::METADATA) {
             // Device space that metadata reservations count on stays for metadata.
             let taken = plan.stripe_bytes * plan.stripes.len() as u64;
@@ -241,6 +244,18 @@ impl State {
         Ok(())
     }
 
+    /// Returns the devices for a chunk. One that missed writes is written, but not believed until
+    /// it is healed: it takes no chunk that could not do without it.
+    fn devices_for(&self, volume: &Volume, flags: BlockGroupFlags) -> Cow<'_, [DeviceSpace]> {
+        let devices = volume.devices();
+        let stale: Vec<_> = devices.iter().filter(|slot| slot.stale).map(DeviceSlot::devid).collect();
+        let tolerated = RaidProfile::from_flags(flags).map_or(0, |profile| profile.tolerated_failures());
+        if stale.len() <= tolerated {
+            return Cow::Borrowed(&self.devices);
+        }
+        self.devices.iter().filter(|device| !stale.contains(&device.devid)).cloned().collect()
+    }
+
     fn unallocated(&self) -> u64 {
         self.devices
             .iter()
@@ -261,6 +276,5 @@ impl State {
 
 /// Bytes on devices that one byte of such a chunk takes.
 pub(super) fn copies_of(flags: BlockGroupFlags) -> u64 {
-    use papilio_format::items::chunk::RaidProfile;
     RaidProfile::from_flags(flags).map_or(1, |profile| profile.copies().max(1)) as u64
 }

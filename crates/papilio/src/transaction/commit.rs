@@ -20,6 +20,7 @@ use super::chunk_items::{put_block_group, remove_system_chunk};
 use super::commit_state::CommitState;
 use super::csum_items::remove_sums;
 use super::delayed_refs::{ExtentKind, Head};
+use super::device_stats::changed_items;
 use super::extent_items::ExtentItems;
 use super::handle::Handle;
 use super::transaction::Transactions;
@@ -203,6 +204,7 @@ impl Transactions {
         let handle = Handle::new(self, None, None, self.now());
         // The superblock's generation has to equal the root tree's, whatever else changed.
         self.live.root_tree().edit(&handle).own_root()?;
+        self.save_counters(&handle)?;
         // First, because a chunk that is removed below may have been made since the last commit.
         self.insert_chunks(&handle, state)?;
         for start in self.remove_empty_groups(&handle)? {
@@ -230,6 +232,18 @@ impl Transactions {
                 return Ok(());
             }
         }
+    }
+
+    /// Saves the error counters of devices that changed since the last commit.
+    fn save_counters(&self, handle: &Handle<'_>) -> Result<()> {
+        if !self.volume.devices().counters().are_changed() {
+            return Ok(());
+        }
+        let tree = self.live.get(objectid::DEV_TREE)?;
+        let mut editor = tree.edit(handle);
+        changed_items(&self.volume, &editor.tree())?
+            .into_iter()
+            .try_for_each(|(key, bytes)| editor.put(key, &bytes))
     }
 
     fn remove_sums(&self, handle: &Handle<'_>, mut ranges: Vec<(LogicalAddress, u64)>) -> Result<()> {

@@ -89,6 +89,7 @@ impl Transactions {
     fn needs_commit(&self, state: &CommitState) -> bool {
         let features = *self.features.lock();
         state.superblock_changed
+            || self.volume.needs_commit()
             || self.chunks.has_pending()
             || !state.written.incompat_flags.contains(features)
     }
@@ -174,6 +175,9 @@ impl Transactions {
         self.write_blocks(&mut blocks, &mut state.buffer)?;
         self.volume.flush()?;
         self.volume.write_log_superblock(&state.written, place, &mut state.log_superblocks)?;
+        if self.volume.needs_commit() {
+            return Ok(None);
+        }
         Ok(Some(Written { stamps, root: root_stamp }))
     }
 }

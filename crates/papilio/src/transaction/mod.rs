@@ -13,6 +13,7 @@ mod commit;
 mod commit_state;
 pub(crate) mod csum_items;
 mod delayed_refs;
+mod device_stats;
 mod extent_items;
 mod extent_refs;
 mod handle;
@@ -36,6 +37,7 @@ mod snapshot;
 mod transaction;
 mod writable;
 
+pub(crate) use device_stats::read_counters;
 pub(crate) use extent_refs::ExtentRefs;
 pub(crate) use handle::{DataExtent, DataReference, Handle};
 pub(crate) use lazy_tree::LazyTree;

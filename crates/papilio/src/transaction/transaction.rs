@@ -22,6 +22,7 @@ use super::chunks::{Chunks, copies_of};
 use super::clock;
 use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
+use super::device_stats::load_counters;
 use super::hunger::Hunger;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
@@ -63,11 +64,13 @@ pub(crate) struct TransactionOptions {
     pub(crate) discard: bool,
     /// The time that all changes carry; `None` takes the clock's.
     pub(crate) timestamp: Option<Timespec>,
+    /// Whether a replacement of a device may be under way: its caller writes nothing else.
+    pub(crate) replacing: bool,
 }
 
 impl Default for TransactionOptions {
     fn default() -> Self {
-        Self { dirty_limit: 128 << 20, discard: false, timestamp: None }
+        Self { dirty_limit: 128 << 20, discard: false, timestamp: None, replacing: false }
     }
 }
 
@@ -126,7 +129,7 @@ impl Transactions {
     ) -> Result<Self> {
         let volume = Arc::clone(forest.volume());
         let live = LiveTrees::new(forest, root, chunk_root);
-        check_writable(&volume, &live)?;
+        check_writable(&volume, &live, options.replacing)?;
         check_mountable(&volume, &live)?;
         let devices = device_spaces(&volume, &live)?;
         let geometry = volume.geometry();
@@ -149,6 +152,7 @@ impl Transactions {
         let space = Arc::new(load::load(trees, &volume.chunk_map(), &geometry, devices.len())?);
         let chunks = Chunks::new(devices);
         chunks.count_unallocated(&space);
+        load_counters(&volume, &live.get(objectid::DEV_TREE)?.tree())?;
         let raw = volume.superblock().raw;
         let quotas = Quotas::default();
         quotas.load(live.find(objectid::QUOTA_TREE)?.map(|live| live.tree()).as_ref(), raw.generation)?;
@@ -210,6 +214,13 @@ impl Transactions {
     /// Keeps commits from happening, while the caller reads the state of the last one.
     pub(super) fn lock_commit(&self) -> MutexGuard<'_, CommitState> {
         self.commit.lock()
+    }
+
+    /// Calls `read` with the superblock of the last commit, while no commit runs: the extent tree
+    /// then has the extents of that commit, and all of its blocks are on the devices.
+    pub(crate) fn between_commits<R>(&self, read: impl FnOnce(&RawSuperblock) -> R) -> R {
+        let state = self.commit.lock();
+        read(state.last())
     }
 
     /// The volume.
@@ -333,7 +344,10 @@ impl Transactions {
 
     /// Whether there is anything to commit.
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.changed_trees.lock().is_empty() || !self.refs.is_empty()
+        !self.changed_trees.lock().is_empty()
+            || !self.refs.is_empty()
+            || self.volume.devices().counters().are_changed()
+            || self.volume.needs_commit()
     }
 
     /// Allocates space of a kind, and makes a chunk if no block group has enough.
@@ -446,7 +460,7 @@ fn device_spaces(volume: &Volume, live: &LiveTrees) -> Result<Vec<DeviceSpace>> 
     let mut devices: Vec<DeviceSpace> = volume
         .devices()
         .iter()
-        .filter(|slot| slot.in_chunk_tree)
+        .filter(|slot| slot.in_chunk_tree && !slot.is_missing())
         .map(|slot| DeviceSpace {
             devid: slot.item.devid,
             uuid: slot.item.uuid,

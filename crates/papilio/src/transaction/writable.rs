@@ -13,23 +13,14 @@ use papilio_format::features::{CompatRoFeatures, IncompatFeatures, SuperblockFla
 use papilio_format::items::dev_replace::DevReplaceItem;
 use papilio_format::{ItemType, Key, objectid};
 
-/// Refuses a file system that this code could not keep consistent while writing.
+/// Refuses a file system that this code could not keep consistent while writing. With `replacing`,
+/// a replacement of a device may be under way.
 ///
 /// # Errors
 /// [`Error::ReadOnlyFileSystem`] with the cause, or a tree that cannot be read.
-pub(super) fn check_writable(volume: &Volume, live: &LiveTrees) -> Result<()> {
+pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, replacing: bool) -> Result<()> {
     check_superblock(volume)?;
-    for slot in volume.devices().iter().filter(|slot| slot.in_chunk_tree) {
-        if slot.is_missing() {
-            return refuse("a device is missing");
-        }
-        if slot.stale {
-            return refuse(&format!(
-                "device {} missed writes; repair it with the kernel's scrub",
-                slot.devid()
-            ));
-        }
-    }
+    check_devices(volume)?;
     if live.find(objectid::TREE_RELOC)?.is_some() {
         return refuse("a balance was interrupted; mount it with the kernel once to recover it");
     }
@@ -40,9 +31,41 @@ pub(super) fn check_writable(volume: &Volume, live: &LiveTrees) -> Result<()> {
             key,
             reason,
         })?;
-        if replace.is_under_way() {
-            return refuse("a device is being replaced; let the kernel finish it");
+        if replace.is_under_way() && !replacing {
+            return refuse("a device is being replaced; finish or cancel that (papilio replace)");
         }
+    }
+    Ok(())
+}
+
+/// Refuses a file system with chunks that could not be written safely: more of their devices are
+/// missing, or missed writes, than their profile tolerates.
+fn check_devices(volume: &Volume) -> Result<()> {
+    let devices = volume.devices();
+    for chunk in volume.chunk_map().iter() {
+        let (mut missing, mut stale) = (Vec::new(), Vec::new());
+        for stripe in chunk.stripes() {
+            match devices.find(stripe) {
+                Some((_, slot)) if slot.stale => stale.push(stripe.devid.to_string()),
+                Some((_, slot)) if !slot.is_missing() => {}
+                _ => missing.push(stripe.devid.to_string()),
+            }
+        }
+        if missing.len() + stale.len() <= chunk.profile().tolerated_failures() {
+            continue;
+        }
+        let mut causes = Vec::new();
+        for (devices, what) in [(missing, "missing"), (stale, "out of date, because they missed writes")] {
+            if !devices.is_empty() {
+                causes.push(format!("devices {} are {what}", devices.join(", ")));
+            }
+        }
+        return refuse(&format!(
+            "the chunk at {} ({:?}) cannot be written without loss: {}",
+            chunk.start(),
+            chunk.profile(),
+            causes.join(", and ")
+        ));
     }
     Ok(())
 }

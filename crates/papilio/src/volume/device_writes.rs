@@ -14,6 +14,7 @@ use super::mapping::Element;
 use crate::{Error, Result};
 use papilio_device::{Device, WriteRequest};
 use papilio_format::PhysicalAddress;
+use papilio_format::items::device::DeviceStat;
 use smallvec::SmallVec;
 use std::io;
 
@@ -68,14 +69,15 @@ pub(super) fn check_missing(chunk: &Chunk, missing: usize) -> Result<()> {
     Ok(())
 }
 
-/// Submits each device's writes in one batch, in ascending order.
+/// Submits each device's writes in one batch, in ascending order. Passes the device, the owner and
+/// the error of each that fails to `failed`.
 ///
 /// Pieces are not merged. Adjacent parts of one range are one piece already, and buffers of
 /// different ranges are not adjacent in memory.
 pub(super) fn submit(
     devices: &DeviceTable,
     writes: &mut [DeviceWrite<'_>],
-    mut failed: impl FnMut(Owner, Error),
+    mut failed: impl FnMut(usize, Owner, Error),
 ) {
     writes.sort_unstable_by_key(|write| (write.device, write.physical));
     let waits = devices.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()));
@@ -86,14 +88,15 @@ pub(super) fn submit(
         device.write_many(&mut batch);
         let failed = group.iter().zip(batch).filter_map(|(write, request)| {
             let source = request.result.err()?;
+            devices.count(write.device, DeviceStat::WriteErrors);
             let error = device_error(device, "write", write.physical, write.buffer.len(), source);
-            Some((write.owner, error))
+            Some((write.device, write.owner, error))
         });
         failed.collect::<Vec<_>>()
     };
     let groups = writes.chunk_by(|a, b| a.device == b.device);
-    for (owner, error) in at_once(groups, waits, write).into_iter().flatten() {
-        failed(owner, error);
+    for (device, owner, error) in at_once(groups, waits, write).into_iter().flatten() {
+        failed(device, owner, error);
     }
 }
 

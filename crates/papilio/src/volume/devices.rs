@@ -11,10 +11,11 @@
 //!
 //! Kernel counterpart: `struct btrfs_fs_devices` and `btrfs_find_device` (`fs/btrfs/volumes.c`).
 
+use super::counters::ErrorCounters;
 use papilio_device::Device;
 use papilio_format::DeviceId;
 use papilio_format::items::chunk::Stripe;
-use papilio_format::items::device::DeviceItem;
+use papilio_format::items::device::{DeviceItem, DeviceStat};
 use std::sync::Arc;
 
 /// One device of the file system.
@@ -24,7 +25,8 @@ pub(crate) struct DeviceSlot {
     pub(crate) item: DeviceItem,
     /// The device; `None` if it is missing.
     pub(crate) device: Option<Arc<dyn Device>>,
-    /// Whether its superblock is older than the newest, so that it missed writes.
+    /// Whether its superblock is older than the newest, so that it missed writes. Until it is
+    /// healed it is written, but read only as the last resort, and keeps its old superblock.
     pub(crate) stale: bool,
     /// Whether the chunk tree has an item for it.
     pub(crate) in_chunk_tree: bool,
@@ -51,12 +53,14 @@ impl DeviceSlot {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<DeviceSlot>,
+    /// Shared by all snapshots.
+    counters: Arc<ErrorCounters>,
 }
 
 impl DeviceTable {
     pub(super) fn new(mut slots: Vec<DeviceSlot>) -> Self {
         slots.sort_by_key(DeviceSlot::devid);
-        Self { slots }
+        Self { slots, counters: Arc::default() }
     }
 
     /// Iterates over all devices in ascending order of devid.
@@ -89,6 +93,35 @@ impl DeviceTable {
         self.slots.get(number)?.device.as_deref()
     }
 
+    /// Returns this table with the device of slot `number` out of date, or up to date.
+    pub(super) fn with_stale(&self, number: usize, stale: bool) -> Self {
+        let mut slots = self.slots.clone();
+        slots[number].stale = stale;
+        Self { slots, counters: Arc::clone(&self.counters) }
+    }
+
+    /// Returns this table with another device in the place of `devid`.
+    pub(super) fn with_device(&self, devid: DeviceId, device: Arc<dyn Device>) -> Self {
+        let mut slots = self.slots.clone();
+        for slot in slots.iter_mut().filter(|slot| slot.in_chunk_tree && slot.item.devid == devid) {
+            slot.device = Some(Arc::clone(&device));
+            slot.stale = false;
+        }
+        Self { slots, counters: Arc::clone(&self.counters) }
+    }
+
+    /// Returns the error counters.
+    pub(crate) fn counters(&self) -> &Arc<ErrorCounters> {
+        &self.counters
+    }
+
+    /// Counts an error of the device of slot `number`.
+    pub(super) fn count(&self, number: usize, stat: DeviceStat) {
+        if let Some(slot) = self.slots.get(number) {
+            self.counters.add(slot.devid(), stat, 1);
+        }
+    }
+
     /// Returns the device of slot `number`, to be kept.
     #[inline]
     pub(super) fn shared(&self, number: usize) -> Option<&Arc<dyn Device>> {
@@ -97,12 +130,14 @@ impl DeviceTable {
 
     /// Returns this table with one more device.
     pub(super) fn with_slot(&self, slot: DeviceSlot) -> Self {
-        Self::new(self.slots.iter().cloned().chain([slot]).collect())
+        let slots = self.slots.iter().cloned().chain([slot]).collect();
+        Self { counters: Arc::clone(&self.counters), ..Self::new(slots) }
     }
 
     /// Returns this table without a device.
     pub(super) fn without(&self, devid: DeviceId) -> Self {
-        Self::new(self.slots.iter().filter(|slot| slot.devid() != devid).cloned().collect())
+        let slots = self.slots.iter().filter(|slot| slot.devid() != devid).cloned().collect();
+        Self { counters: Arc::clone(&self.counters), ..Self::new(slots) }
     }
 
     /// Returns this table updated with items of the chunk tree. An item replaces that of the slot
@@ -121,6 +156,6 @@ impl DeviceTable {
                 None => slots.push(DeviceSlot { item, device: None, stale: false, in_chunk_tree: true }),
             }
         }
-        Self::new(slots)
+        Self { counters: Arc::clone(&self.counters), ..Self::new(slots) }
     }
 }

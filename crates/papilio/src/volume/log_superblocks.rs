@@ -56,9 +56,9 @@ impl LogSuperblocks {
     ///
     /// # Errors
     /// Fails on a root that readers would reject, before writing anything. Otherwise returns the
-    /// error of the first device that fails; the other devices are written nevertheless.
-    pub(super) fn write(&mut self, root: LogicalAddress, level: u8) -> Result<()> {
-        let mut result = Ok(());
+    /// devices that failed, with their errors; the others are written nevertheless.
+    pub(super) fn write(&mut self, root: LogicalAddress, level: u8) -> Result<Vec<(DeviceId, Error)>> {
+        let mut failed = Vec::new();
         for Copy { devid, encoded, aligned } in &mut self.copies {
             let slot = self.devices.iter().find(|slot| slot.devid() == *devid);
             let device = slot
@@ -77,8 +77,8 @@ impl LogSuperblocks {
                 copy: 0,
                 source,
             });
-            result = result.and(written);
+            failed.extend(written.err().map(|error| (*devid, error)));
         }
-        result
+        Ok(failed)
     }
 }

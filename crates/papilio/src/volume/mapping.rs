@@ -69,6 +69,12 @@ impl Chunk {
         Elements { chunk: self, offset, remaining: length }
     }
 
+    /// Returns the first logical address of an element.
+    pub(super) fn address_of(&self, element: &Element) -> LogicalAddress {
+        let number = element.row * self.data_columns() as u64 + element.column as u64;
+        LogicalAddress(self.start().0 + number * STRIPE_LENGTH + element.within)
+    }
+
     /// Returns the number of ways to read an address.
     ///
     /// Without parity that is the number of copies. With parity it follows `btrfs_num_copies`: one

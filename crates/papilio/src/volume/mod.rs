@@ -5,16 +5,22 @@
 //! - [`parity`], [`rebuild`]: recovery of lost columns of RAID5 and RAID6;
 //! - [`superblocks`]: assembling the devices of a file system; [`log_superblocks`]: superblocks
 //!   that name a log tree;
+//! - [`counters`]: errors of devices, and addresses with bad copies;
 //! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
+//! - [`lost_devices`]: devices that fail while in use;
+//! - [`loaded_rows`]: all stripes of some rows in memory, for a scrub;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
 
 mod at_once;
 pub(crate) mod chunk_map;
+pub(crate) mod counters;
 mod device_writes;
 pub(crate) mod devices;
+mod loaded_rows;
 mod log_superblocks;
+mod lost_devices;
 mod mapping;
 pub(crate) mod parity;
 mod pieces;
@@ -33,7 +39,9 @@ mod write_rows;
 
 pub(crate) use chunk_map::Chunk;
 pub(crate) use devices::DeviceSlot;
+pub(crate) use loaded_rows::{LoadedPlace, LoadedRows};
 pub(crate) use log_superblocks::LogSuperblocks;
+pub(crate) use mapping::Element;
 pub(crate) use pieces::{Pieces, piece_error};
 pub(crate) use read::LogicalRead;
 pub(crate) use superblocks::read_superblock as superblock_of;

@@ -9,6 +9,7 @@
 
 use super::at_once::at_once;
 use super::chunk_map::{Chunk, ChunkMap};
+use super::counters::BadCopies;
 use super::devices::DeviceTable;
 use super::mapping::Element;
 use super::rebuild::{Row, rebuild};
@@ -18,6 +19,7 @@ use super::volume::Volume;
 use crate::{Error, Result};
 use papilio_device::ReadRequest;
 use papilio_format::items::chunk::Stripe;
+use papilio_format::items::device::DeviceStat;
 use papilio_format::{LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
 
@@ -64,11 +66,12 @@ struct Direct<'m, 'b> {
 struct Sources<'d> {
     devices: &'d DeviceTable,
     rows: &'d RowLocks,
+    bad_copies: &'d BadCopies,
 }
 
 impl Volume {
     fn sources<'d>(&'d self, devices: &'d DeviceTable) -> Sources<'d> {
-        Sources { devices, rows: &self.rows }
+        Sources { devices, rows: &self.rows, bad_copies: &self.bad_copies }
     }
 
     /// Returns the number of ways to read the byte at `logical`: copies 0 up to it for
@@ -78,6 +81,18 @@ impl Volume {
     /// Fails if no chunk covers it.
     pub(crate) fn copies(&self, logical: LogicalAddress) -> Result<usize> {
         Ok(self.chunks.load().require(logical, 1)?.copies())
+    }
+
+    /// Returns the copies of the byte at `logical` in the order to try them: those on devices that
+    /// missed writes come last.
+    ///
+    /// # Errors
+    /// Fails if no chunk covers it.
+    pub(crate) fn copies_in_order(&self, logical: LogicalAddress) -> Result<SmallVec<[usize; 4]>> {
+        let (chunks, devices) = (self.chunks.load(), self.devices.load());
+        let chunk = chunks.require(logical, 1)?;
+        let element = chunk.elements(logical, 1).next().expect("a byte is an element");
+        Ok(copies_in_order(&devices, chunk, &element))
     }
 
     /// Returns the device name and device offset of copy `copy` of the byte at `logical`. Returns
@@ -128,6 +143,8 @@ impl Volume {
                 };
                 let device = devices.device(number).expect("a preferred copy's device is present");
                 let Err(error) = read_device(device, buffer, physical) else { return Ok(()) };
+                devices.count(number, DeviceStat::ReadErrors);
+                self.note_bad_copy(logical);
                 return read_any(sources, chunk, &element, buffer, Some((copy, error)));
             }
         }
@@ -211,7 +228,9 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
         .collect();
     let mut errors = Vec::new();
     for (index, source) in failed {
-        let Direct { piece, physical, copy, .. } = &mut group[index];
+        let Direct { piece, physical, copy, device: number } = &mut group[index];
+        sources.devices.count(*number, DeviceStat::ReadErrors);
+        sources.bad_copies.note(piece.chunk.address_of(&piece.element));
         let error = read_error(device, *physical, piece.buffer.len(), source);
         let result = read_any(sources, piece.chunk, &piece.element, piece.buffer, Some((*copy, error)));
         errors.extend(result.err().map(|error| (piece.request, error)));
@@ -220,7 +239,7 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
 }
 
 /// Returns the copy to read first: preferably one whose device is present and not stale, else one
-/// whose device is present.
+/// whose device is present. `None` if a rebuild comes first.
 pub(super) fn preferred(
     devices: &DeviceTable,
     chunk: &Chunk,
@@ -236,7 +255,9 @@ pub(super) fn preferred(
         if !slot.stale {
             return Some((copy, number, physical));
         }
-        stale.get_or_insert((copy, number, physical));
+        if chunk.profile().parity() == 0 {
+            stale.get_or_insert((copy, number, physical));
+        }
     }
     stale
 }
@@ -252,9 +273,8 @@ fn read_any(
     let (failed_copy, mut first_error) = failed.unzip();
     // The first rebuild uses every readable column, so further rebuilds cannot do better.
     let ways = chunk.copies().min(chunk.profile().copies() + chunk.profile().parity().min(1));
-    let first = preferred(sources.devices, chunk, element).map(|(copy, ..)| copy);
-    let others = (0..ways).filter(|&copy| Some(copy) != first);
-    for copy in first.into_iter().chain(others).filter(|&copy| Some(copy) != failed_copy) {
+    let order = copies_in_order(sources.devices, chunk, element);
+    for copy in order.into_iter().filter(|&copy| copy < ways && Some(copy) != failed_copy) {
         match read_piece(sources, chunk, element, buffer, copy) {
             Ok(()) => {
                 if let Some(error) = &first_error {
@@ -289,10 +309,40 @@ fn read_piece(
     }
     let _shared = sources.rows.share(chunk, element.row);
     let row = Row { data: chunk.data_columns(), parity: chunk.profile().parity(), target: element.column };
-    rebuild(row, copy, buffer, |column, buffer| {
-        let (stripe, physical) = chunk.column_place(element, column);
-        read_stripe(sources.devices, &chunk.stripes()[stripe], physical, buffer)
-    })
+    let attempt = |with_stale: bool, buffer: &mut [u8]| {
+        rebuild(row, copy, buffer, |column, buffer| {
+            let (stripe, physical) = chunk.column_place(element, column);
+            let stripe = &chunk.stripes()[stripe];
+            match sources.devices.find(stripe) {
+                Some((_, slot)) if slot.stale && !with_stale => {
+                    Err(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })
+                }
+                _ => read_stripe(sources.devices, stripe, physical, buffer),
+            }
+        })
+    };
+    match attempt(false, buffer) {
+        Err(_) if is_any_stale(sources.devices, chunk) => attempt(true, buffer),
+        result => result,
+    }
+}
+
+fn is_any_stale(devices: &DeviceTable, chunk: &Chunk) -> bool {
+    chunk.stripes().iter().any(|stripe| devices.find(stripe).is_some_and(|(_, slot)| slot.stale))
+}
+
+/// Returns the copies in the order to try them: those on devices that missed writes come last,
+/// after all ways to rebuild.
+fn copies_in_order(devices: &DeviceTable, chunk: &Chunk, element: &Element) -> SmallVec<[usize; 4]> {
+    let is_stale = |copy: usize| {
+        let stripe = chunk.direct(element, copy).map(|(stripe, _)| &chunk.stripes()[stripe]);
+        stripe.and_then(|stripe| devices.find(stripe)).is_some_and(|(_, slot)| slot.stale)
+    };
+    let mut order: SmallVec<[usize; 4]> = (0..chunk.copies()).collect();
+    if is_any_stale(devices, chunk) {
+        order.sort_by_key(|&copy| is_stale(copy));
+    }
+    order
 }
 
 pub(super) fn read_stripe(
@@ -301,8 +351,8 @@ pub(super) fn read_stripe(
     physical: PhysicalAddress,
     buffer: &mut [u8],
 ) -> Result<()> {
-    let (_, device) = devices
+    let (number, device) = devices
         .present(stripe)
         .ok_or(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })?;
-    read_device(device, buffer, physical)
+    read_device(device, buffer, physical).inspect_err(|_| devices.count(number, DeviceStat::ReadErrors))
 }

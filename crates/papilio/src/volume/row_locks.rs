@@ -8,8 +8,8 @@
 //! - Direct reads take no lock.
 //!
 //! **Locks**: the locks of a batch are acquired together, in ascending order of their index. They
-//! are the innermost locks of the volume: held across device I/O, with no other lock acquired under
-//! them.
+//! are held across device I/O. Only leaves are acquired under them: error counters, and the
+//! snapshots where a device is lost.
 //!
 //! Kernel counterpart: `lock_stripe_add` and `struct btrfs_stripe_hash_table`
 //! (`fs/btrfs/raid56.c`).

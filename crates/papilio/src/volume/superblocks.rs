@@ -201,6 +201,11 @@ impl<'d> SuperblockWriter<'d> {
         }
     }
 
+    /// Returns the devid.
+    pub(super) fn devid(&self) -> DeviceId {
+        self.superblock.raw.dev_item.devid
+    }
+
     /// Returns the devid and the encoded first copy.
     pub(super) fn into_first(self) -> (DeviceId, EncodedSuperblock) {
         (self.superblock.raw.dev_item.devid, self.first)

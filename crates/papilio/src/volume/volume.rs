@@ -14,6 +14,7 @@
 //! (`fs/btrfs/volumes.c`).
 
 use super::chunk_map::{Chunk, ChunkMap};
+use super::counters::BadCopies;
 use super::devices::{DeviceSlot, DeviceTable};
 use super::row_locks::RowLocks;
 use super::superblocks::{assemble, check_size};
@@ -25,8 +26,9 @@ use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress, Superblock};
 use papilio_locks::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The logical address space of one file system.
 #[derive(Debug)]
@@ -39,7 +41,10 @@ pub(crate) struct Volume {
     pub(super) chunks: ArcSwap<ChunkMap>,
     pub(super) devices: ArcSwap<DeviceTable>,
     pub(super) rows: RowLocks,
-    install: Mutex<()>,
+    pub(super) bad_copies: BadCopies,
+    /// Whether a device was lost since the last commit.
+    pub(super) lost: AtomicBool,
+    pub(super) install: Mutex<()>,
 }
 
 impl Volume {
@@ -64,6 +69,8 @@ impl Volume {
             chunks: ArcSwap::from_pointee(ChunkMap::default()),
             devices: ArcSwap::from_pointee(assembled.devices),
             rows: RowLocks::default(),
+            bad_copies: BadCopies::default(),
+            lost: AtomicBool::new(false),
             install: Mutex::new(()),
             superblock,
         };
@@ -107,6 +114,16 @@ impl Volume {
     /// Returns the devices known so far, including missing ones.
     pub(crate) fn devices(&self) -> Arc<DeviceTable> {
         self.devices.load_full()
+    }
+
+    /// Notes that a copy of the bytes at `logical` is bad, so that all copies are verified soon.
+    pub(crate) fn note_bad_copy(&self, logical: LogicalAddress) {
+        self.bad_copies.note(logical);
+    }
+
+    /// Returns the addresses with bad copies that were noted since the last call.
+    pub(crate) fn take_bad_copies(&self) -> BTreeSet<LogicalAddress> {
+        self.bad_copies.take()
     }
 
     /// Adds chunks of the chunk tree, all or none.
@@ -213,6 +230,22 @@ impl Volume {
             }
             None => Err(Error::DeviceMissing { devid: slot.item.devid, uuid: slot.item.uuid }),
         }
+    }
+
+    /// Believes the device of slot `number` again: all that it missed was written. The next commit
+    /// writes its superblock.
+    pub(crate) fn set_healed(&self, number: usize) {
+        let _writer = self.install.lock();
+        let devices = self.devices.load();
+        self.devices.store(Arc::new(devices.with_stale(number, false)));
+    }
+
+    /// Puts `target` in the place of a device, present or missing. All that the device holds must
+    /// be on it. The next commit writes its superblock.
+    pub(crate) fn replace_device(&self, devid: DeviceId, target: Arc<dyn Device>) {
+        let _writer = self.install.lock();
+        let devices = self.devices.load().with_device(devid, target);
+        self.devices.store(Arc::new(devices));
     }
 
     /// Checks that each chunk has enough devices to be read.

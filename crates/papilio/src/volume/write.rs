@@ -4,8 +4,8 @@
 //! chunks with parity.
 //!
 //! **Invariants**
-//! - A successful write is on every present device. Missing devices are skipped as long as the
-//!   profile tolerates it; a failing device is an error.
+//! - A successful write is on every present device that is not lost. Missing devices are skipped,
+//!   and failing ones lost ([`super::lost_devices`]), as long as the profiles tolerate it.
 //! - Nothing is durable before [`Volume::flush`].
 //! - Nothing is written outside the device extents of a chunk: writes to a striped chunk whose
 //!   length is not a multiple of whole rows are refused.
@@ -32,10 +32,12 @@ use super::write_rows;
 use crate::{Error, Result};
 use papilio_device::Device;
 use papilio_format::items::chunk::STRIPE_LENGTH;
+use papilio_format::items::device::DeviceStat;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS};
-use papilio_format::{Corrupt, LogicalAddress, PhysicalAddress};
+use papilio_format::{Corrupt, DeviceId, LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
 use std::io;
+use std::sync::atomic::Ordering;
 
 /// One range of a batch.
 #[derive(Debug)]
@@ -70,7 +72,7 @@ impl Volume {
             if let (Some(element), None) = (elements.next(), elements.next()) {
                 // The common case: a tree block or a small extent, in one piece.
                 check_rows(chunk)?;
-                return write_copies(&devices, chunk, &element, bytes);
+                return self.write_copies(&devices, chunk, &element, bytes);
             }
         }
         let mut request = [LogicalWrite::new(logical, bytes)];
@@ -109,16 +111,38 @@ impl Volume {
             outcomes.0.push(outcome);
         }
         if rows.is_empty() {
-            submit(devices, &mut plain, |owner, error| match owner {
+            submit(devices, &mut plain, |device, owner, error| match owner {
+                _ if self.lose_device(device) => {}
                 Owner::Request(request) => outcomes.fail(request, error),
                 Owner::Segment(_) => unreachable!("there are no rows"),
             });
         } else {
-            write_rows::write(devices, &self.rows, rows, plain.into_vec(), &mut outcomes);
+            let forgive = |device| self.lose_device(device);
+            write_rows::write(devices, &self.rows, rows, plain.into_vec(), &mut outcomes, &forgive);
         }
         for (request, outcome) in requests.iter_mut().zip(outcomes.0) {
             request.result = outcome;
         }
+    }
+
+    /// Writes one element to all its copies.
+    fn write_copies(
+        &self,
+        devices: &DeviceTable,
+        chunk: &Chunk,
+        element: &Element,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        for_each_copy(devices, chunk, element, |number, physical| {
+            let device = devices.device(number).expect("`for_each_copy` passes only present devices");
+            let Err(source) = device.write_at(bytes, physical) else { return };
+            devices.count(number, DeviceStat::WriteErrors);
+            if !self.lose_device(number) && outcome.is_ok() {
+                outcome = Err(device_error(device, "write", physical, bytes.len(), source));
+            }
+        })?;
+        outcome
     }
 
     /// Flushes every present device. On return, all writes that completed before the call are
@@ -128,12 +152,14 @@ impl Volume {
     /// Returns the error of the first device that fails; the others are flushed nevertheless.
     /// Writes since the last successful flush may then be lost, even if a later flush succeeds.
     pub(crate) fn flush(&self) -> Result<()> {
-        let devices = self.devices.load();
-        let devices: SmallVec<[&dyn Device; 4]> =
-            self.own_devices(&devices).map(|(_, device)| device).collect();
-        let waits = devices.iter().all(|device| device.waits());
-        first_error(at_once(devices, waits, |device| {
-            device.flush().map_err(|source| device_error(device, "flush", PhysicalAddress(0), 0, source))
+        let table = self.devices.load();
+        let devices: SmallVec<[(&DeviceSlot, &dyn Device); 4]> = self.own_devices(&table).collect();
+        let waits = devices.iter().all(|(_, device)| device.waits());
+        first_error(at_once(devices, waits, |(slot, device)| {
+            let Err(source) = device.flush() else { return Ok(()) };
+            table.counters().add(slot.devid(), DeviceStat::FlushErrors, 1);
+            let error = device_error(device, "flush", PhysicalAddress(0), 0, source);
+            self.forgive(&table, slot.devid(), error)
         }))
     }
 
@@ -168,7 +194,8 @@ impl Volume {
     }
 
     /// Writes the superblock to every present device of the file system, each with its own device
-    /// item.
+    /// item. A device that missed writes keeps its old one until it is healed, so that the next
+    /// opening notices, too.
     ///
     /// Writes the first copy on all devices durably, then the other copies that fit, then flushes.
     /// **Everything that the superblock names must be durable before**: call [`Volume::flush`]
@@ -184,11 +211,20 @@ impl Volume {
         self.check_sizes(&devices)?;
         let writers = self.superblock_writers(&devices, superblock)?;
         let waits = self.waits();
-        first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, SuperblockWriter::write_first))?;
-        first_error((1..SUPERBLOCK_MIRRORS).flat_map(|copy| {
-            let writers = &writers;
-            writers.iter().map(move |writer| writer.write_copy(copy))
+        // A device that is lost from here on keeps its old superblock.
+        self.lost.store(false, Ordering::Release);
+        let counted = |writer: &SuperblockWriter<'_>, result: Result<()>| {
+            let Err(error) = result else { return Ok(()) };
+            devices.counters().add(writer.devid(), DeviceStat::WriteErrors, 1);
+            self.forgive(&devices, writer.devid(), error)
+        };
+        first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, |writer| {
+            counted(writer, writer.write_first())
         }))?;
+        first_error(
+            (1..SUPERBLOCK_MIRRORS)
+                .flat_map(|copy| writers.iter().map(move |writer| counted(writer, writer.write_copy(copy)))),
+        )?;
         self.flush()
     }
 
@@ -197,7 +233,8 @@ impl Volume {
     /// `kept`, initially `None`, for later logs of the same commit.
     ///
     /// # Errors
-    /// See [`Volume::write_superblocks`].
+    /// See [`Volume::write_superblocks`]. Where [`Volume::needs_commit`] is true afterwards, a
+    /// device was lost, and the log is not durable.
     pub(crate) fn write_log_superblock(
         &self,
         committed: &RawSuperblock,
@@ -210,7 +247,17 @@ impl Volume {
             Some(kept) if kept.are_of(&devices) => kept,
             kept => kept.insert(LogSuperblocks::new(&devices, self.superblock_writers(&devices, committed)?)),
         };
-        kept.write(root, level)
+        let failed = kept.write(root, level)?;
+        first_error(failed.into_iter().map(|(devid, error)| {
+            devices.counters().add(devid, DeviceStat::WriteErrors, 1);
+            self.forgive(&devices, devid, error)
+        }))
+    }
+
+    /// Loses the device that failed with `error`. Returns the error if the others are not enough.
+    fn forgive(&self, devices: &DeviceTable, devid: DeviceId, error: Error) -> Result<()> {
+        let number = devices.iter().position(|slot| slot.devid() == devid);
+        if number.is_some_and(|number| self.lose_device(number)) { Ok(()) } else { Err(error) }
     }
 
     /// Refuses to commit to an image that another program has cut: writes past its new end have
@@ -233,7 +280,7 @@ impl Volume {
     ) -> Result<Vec<SuperblockWriter<'d>>> {
         let writers = self
             .own_devices(devices)
-            .filter(|(slot, _)| slot.in_chunk_tree)
+            .filter(|(slot, _)| slot.in_chunk_tree && !slot.stale)
             .map(|(slot, device)| SuperblockWriter::new(device, superblock, slot.item))
             .collect::<Result<Vec<_>>>()?;
         if writers.is_empty() {
@@ -324,20 +371,6 @@ pub(super) fn for_each_copy(
         }
     }
     Ok(())
-}
-
-/// Writes one element to all its copies.
-fn write_copies(devices: &DeviceTable, chunk: &Chunk, element: &Element, bytes: &[u8]) -> Result<()> {
-    let mut outcome = Ok(());
-    for_each_copy(devices, chunk, element, |number, physical| {
-        let device = devices.device(number).expect("`for_each_copy` passes only present devices");
-        if let Err(source) = device.write_at(bytes, physical)
-            && outcome.is_ok()
-        {
-            outcome = Err(device_error(device, "write", physical, bytes.len(), source));
-        }
-    })?;
-    outcome
 }
 
 /// Adds the device ranges of a range of one chunk: slot, start and length in bytes.

@@ -49,13 +49,15 @@ struct Parity {
     q: Vec<u8>,
 }
 
-/// Writes `pieces` with their parity, together with `plain`.
+/// Writes `pieces` with their parity, together with `plain`. `forgive` returns whether the others
+/// are enough where a device fails.
 pub(super) fn write<'b>(
     devices: &DeviceTable,
     locks: &RowLocks,
     mut pieces: Vec<Piece<'_, 'b>>,
     mut plain: Vec<DeviceWrite<'b>>,
     outcomes: &mut Outcomes,
+    forgive: &dyn Fn(usize) -> bool,
 ) {
     pieces.sort_unstable_by_key(|piece| (row_of(piece), piece.element.within, piece.element.column));
     let mut rest = &pieces[..];
@@ -64,7 +66,7 @@ pub(super) fn write<'b>(
         let (run, after) = rest.split_at(rows.map(<[_]>::len).sum());
         rest = after;
         let _held = locks.hold(run.iter().map(|piece| (piece.chunk, piece.element.row)));
-        write_run(devices, run, std::mem::take(&mut plain), outcomes);
+        write_run(devices, run, std::mem::take(&mut plain), outcomes, forgive);
     }
 }
 
@@ -77,6 +79,7 @@ fn write_run<'b>(
     pieces: &[Piece<'_, 'b>],
     plain: Vec<DeviceWrite<'b>>,
     outcomes: &mut Outcomes,
+    forgive: &dyn Fn(usize) -> bool,
 ) {
     let segments = segments(pieces);
     let mut parity = Vec::with_capacity(segments.len());
@@ -96,7 +99,8 @@ fn write_run<'b>(
             segment.add_writes(devices, number, parity, &mut writes);
         }
     }
-    submit(devices, &mut writes, |owner, error| match owner {
+    submit(devices, &mut writes, |device, owner, error| match owner {
+        _ if forgive(device) => {}
         Owner::Request(request) => outcomes.fail(request, error),
         Owner::Segment(number) => segments[number].fail(&error, outcomes),
     });

@@ -6,10 +6,11 @@ mod add;
 mod ready;
 mod remove;
 mod scan;
+mod stats;
 
 use crate::context::Context;
 
-/// Find, add and remove the devices of file systems
+/// Find, add and remove the devices of file systems, and show their errors
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -22,6 +23,7 @@ enum Subcommand {
     Remove(remove::Args),
     Scan(scan::Args),
     Ready(ready::Args),
+    Stats(stats::Args),
 }
 
 impl Args {
@@ -32,6 +34,7 @@ impl Args {
             Subcommand::Remove(command) => command.run(context),
             Subcommand::Scan(command) => command.run(context),
             Subcommand::Ready(command) => command.run(context),
+            Subcommand::Stats(command) => command.run(context),
         }
     }
 }

@@ -12,7 +12,8 @@ mod facts;
 mod layout;
 mod options;
 mod rows;
-pub(crate) mod signature;
+mod signature;
+pub(crate) use signature::find_signature;
 #[cfg(test)]
 mod tests;
 mod trees;

@@ -8,6 +8,7 @@ use super::reading::{LAYOUTS, survives};
 use crate::Error;
 use papilio_device::{Action, CallKind, Device, FaultDevice, MemoryDevice, Recording};
 use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
+use papilio_format::items::device::DeviceStat;
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, Generation, LogicalAddress, PhysicalAddress, Superblock};
 use std::sync::Arc;
@@ -195,23 +196,42 @@ fn with_faults(test: &TestVolume) -> (Vec<Arc<FaultDevice>>, Volume) {
     (faults, volume)
 }
 
+/// Returns the devids of devices that count as out of date.
+fn stale(volume: &Volume) -> Vec<u64> {
+    volume.devices().iter().filter(|slot| slot.stale).map(|slot| slot.devid().0).collect()
+}
+
 #[test]
-fn a_failing_present_device_fails_the_write() {
+fn a_failing_device_is_lost_or_fails_the_write() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::blank(profile, stripes);
-        let (faults, volume) = with_faults(&test);
         let (start, length) = test.range();
         let bytes = content(start, length);
-        for (fault, device) in faults.iter().zip(&test.devices) {
-            fault.fail_writes(PhysicalAddress(1 << 20)..PhysicalAddress(8 << 20));
-            let error = volume.write(start, &bytes).unwrap_err();
-            assert!(
-                matches!(&error, Error::Device { device: name, operation: "write", .. } if name == device.name()),
-                "{profile} on {stripes}: {error}"
-            );
-            fault.repair();
+        for (number, device) in test.devices.iter().enumerate() {
+            let (faults, volume) = with_faults(&test);
+            faults[number].fail_writes(PhysicalAddress(1 << 20)..PhysicalAddress(8 << 20));
+            let what = format!("{profile} on {stripes}, device {number}");
+            match volume.write(start, &bytes) {
+                Ok(()) => {
+                    assert!(profile.tolerated_failures() > 0 && volume.needs_commit(), "{what}");
+                    assert_eq!(stale(&volume), [number as u64 + 1], "{what}");
+                    let mut read = vec![0; length];
+                    volume.read(start, &mut read).unwrap();
+                    assert!(read == bytes, "{what}: read from the others");
+                }
+                Err(error) => {
+                    assert!(
+                        matches!(&error, Error::Device { device: name, operation: "write", .. } if name == device.name()),
+                        "{what}: {error}"
+                    );
+                    assert!(profile.tolerated_failures() == 0 && stale(&volume).is_empty(), "{what}");
+                }
+            }
+            let counts = volume.devices().counters().get(DeviceId(number as u64 + 1));
+            assert!(counts[DeviceStat::WriteErrors as usize] > 0, "{what}");
         }
         // All other devices have the bytes; now the failed one gets them as well.
+        let (_, volume) = with_faults(&test);
         volume.write(start, &bytes).unwrap();
         assert_devices_alike(&test, &TestVolume::new(profile, stripes), profile.name());
     }
@@ -330,9 +350,16 @@ fn flushes_reach_every_device() {
     volume.flush().unwrap();
     assert!(faults.iter().all(|fault| fault.counts().flushes == 1));
     faults[0].fail_call(CallKind::Flush, faults[0].counts().flushes);
+    volume.flush().unwrap();
+    assert_eq!(stale(&volume), [1], "lost, as the others are enough");
+    assert!(faults.iter().all(|fault| fault.counts().flushes == 2), "the others are flushed nevertheless");
+
+    let test = TestVolume::blank(RaidProfile::Raid0, 2);
+    let (faults, volume) = with_faults(&test);
+    faults[0].fail_call(CallKind::Flush, 0);
     let error = volume.flush().unwrap_err();
     assert!(matches!(&error, Error::Device { operation: "flush", device, .. } if device == "device-1"));
-    assert!(faults.iter().all(|fault| fault.counts().flushes == 2), "the others are flushed nevertheless");
+    assert!(faults.iter().all(|fault| fault.counts().flushes == 1), "the others are flushed nevertheless");
 }
 
 #[test]
@@ -389,11 +416,8 @@ fn failed_superblock_writes_name_device_and_copy() {
     raw.generation = Generation(10);
     let place = superblock_offset(0);
     faults[0].fail_writes(place..PhysicalAddress(place.0 + 1));
-    let error = volume.write_superblocks(&raw).unwrap_err();
-    assert!(
-        matches!(&error, Error::SuperblockWrite { device, copy: 0, .. } if device == "device-1"),
-        "{error}"
-    );
+    volume.write_superblocks(&raw).unwrap();
+    assert_eq!(stale(&volume), [1], "lost, as the other is enough");
     let generation = |device: &MemoryDevice| {
         let mut bytes = [0; SUPERBLOCK_SIZE];
         device.read_at(&mut bytes, place).unwrap();
@@ -401,6 +425,15 @@ fn failed_superblock_writes_name_device_and_copy() {
     };
     assert_eq!(generation(&test.devices[0]), Generation(9));
     assert_eq!(generation(&test.devices[1]), Generation(10), "the other device has it nevertheless");
+
+    let single = TestVolume::blank(RaidProfile::Raid0, 2);
+    let (faults, strict) = with_faults(&single);
+    faults[0].fail_writes(place..PhysicalAddress(place.0 + 1));
+    let error = strict.write_superblocks(&single.superblocks[0]).unwrap_err();
+    assert!(
+        matches!(&error, Error::SuperblockWrite { device, copy: 0, .. } if device == "device-1"),
+        "{error}"
+    );
 
     // A superblock that readers would reject is written nowhere.
     raw.node_size = 5000;

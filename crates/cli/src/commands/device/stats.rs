@@ -1,0 +1,76 @@
+//! `papilio device stats`.
+
+use crate::context::{Context, of_image};
+use crate::output::Output;
+use papilio::DeviceErrors;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// The exit code if a counter is not zero, with --check.
+const NOT_ZERO: u8 = 64;
+
+/// Show the error counters of the devices
+///
+/// They count failed reads, writes and flushes, and copies that were wrong, since they were last
+/// reset. The kernel counts in the same places. With --check the exit status is 64 if a counter is
+/// not zero.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A device or image of the file system
+    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// Set the counters to zero after printing them
+    #[arg(short = 'z', long)]
+    reset: bool,
+    /// Fail if a counter is not zero
+    #[arg(short = 'c', long)]
+    check: bool,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Prints the counters.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let fs = if self.reset { context.change(&self.image)? } else { context.open(&self.image)? };
+        let named = |error| of_image(&self.image, error);
+        let devices = fs.device_errors().map_err(named)?;
+        if self.reset {
+            for device in &devices {
+                fs.reset_device_errors(device.devid).map_err(named)?;
+            }
+            fs.sync().map_err(named)?;
+        }
+        let mut output = Output::new()?;
+        if self.json {
+            let array = devices.iter().map(json_of).collect();
+            output.text(format_args!("{:#}\n", Value::Array(array)))?;
+        }
+        for device in devices.iter().filter(|_| !self.json) {
+            let name = device.path.clone().unwrap_or_else(|| format!("devid:{}", device.devid));
+            for (counter, value) in device.named() {
+                output.bytes(b"[")?;
+                output.name(name.as_bytes())?;
+                output.text(format_args!("].{counter:<16} {value}\n"))?;
+            }
+        }
+        output.finish()?;
+        let errors: u64 = devices.iter().flat_map(DeviceErrors::named).map(|(_, value)| value).sum();
+        if self.check && errors > 0 {
+            context
+                .fail_with(NOT_ZERO, format_args!("{}: {errors} errors were counted", self.image.display()));
+        }
+        Ok(())
+    }
+}
+
+fn json_of(device: &DeviceErrors) -> Value {
+    let mut object = Map::new();
+    object.insert("device".into(), device.path.clone().into());
+    object.insert("devid".into(), device.devid.0.into());
+    for (counter, value) in device.named() {
+        object.insert(counter.into(), value.into());
+    }
+    Value::Object(object)
+}

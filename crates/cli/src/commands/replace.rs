@@ -1,0 +1,238 @@
+//! `papilio replace`: puts another device in the place of one.
+//!
+//! Owns its subcommands. The devices of the file system are the image, those that are found beside
+//! it, and those that `--device` names; the target of a replacement is not among them.
+
+use crate::context::{Context, of_image};
+use crate::devices;
+use crate::mounted::Target;
+use crate::output::Output;
+use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use papilio::device::{Access, Device, FileDevice};
+use papilio::{DevReplaceState, DeviceId, FoundDevice, OpenOptions, ReplaceOptions, ReplaceReport};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Replace a device of a file system
+///
+/// The file system must not be mounted. A replacement that was cut short is resumed by the same
+/// command, or by a mount of the kernel; it can be cancelled.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    /// Copy a device to another one, which then takes its place
+    Start(Start),
+    /// Show the last replacement
+    Status(Status),
+    /// End a replacement that is not complete: the old device stays
+    Cancel(Cancel),
+}
+
+#[derive(Debug, clap::Args)]
+struct Start {
+    /// The device to replace, or its devid; a missing device has only a devid
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    source: String,
+    /// The new device or image, at least as large as the file system's part of the old one
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    target: PathBuf,
+    /// An image or device of the file system
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// Read the old device only where no other copy is good
+    #[arg(short = 'r')]
+    avoid_source: bool,
+    /// Overwrite a target that has a file system
+    #[arg(short, long)]
+    force: bool,
+    /// Accepted for btrfs-replace(8)'s sake: the command always runs in the foreground
+    #[arg(short = 'B')]
+    foreground: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Status {
+    /// An image or device of the file system
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Accepted for btrfs-replace(8)'s sake: the state is printed once
+    #[arg(short = '1')]
+    once: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Cancel {
+    /// An image or device of the file system
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// The target, whose superblocks are erased
+    #[arg(long, value_name = "DEVICE", value_hint = clap::ValueHint::FilePath)]
+    target: Option<PathBuf>,
+}
+
+impl Args {
+    /// Runs the subcommand.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self.command {
+            Subcommand::Start(command) => command.run(context),
+            Subcommand::Status(command) => command.run(context),
+            Subcommand::Cancel(command) => command.run(context),
+        }
+    }
+}
+
+fn image_of(operand: &Path) -> anyhow::Result<PathBuf> {
+    match Target::parse(operand.as_os_str())? {
+        Target::Image(path) => Ok(path.image),
+        Target::Mounted(_) => {
+            bail!("{}: it is mounted; `btrfs replace` does this for a mount of the kernel", operand.display())
+        }
+    }
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+}
+
+/// Opens all devices of the file system on `image` for writing, without the target.
+fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    let Some(first) = FoundDevice::read(image)? else {
+        bail!("{}: no Btrfs file system", image.display());
+    };
+    let named = &context.arguments().device;
+    let found = devices::siblings(&first, named).into_iter().map(|device| device.path);
+    let mut paths = vec![image.to_path_buf()];
+    for path in named.iter().cloned().chain(found) {
+        let is_target = target.is_some_and(|target| is_same_file(target, &path));
+        // The target of a replacement that was cut short has devid 0.
+        let is_other = FoundDevice::read(&path)?.is_some_and(|device| device.devid != DeviceId(0));
+        if !is_target && is_other && !paths.iter().any(|known| is_same_file(known, &path)) {
+            paths.push(path);
+        }
+    }
+    paths.iter().map(|path| open_one(path)).collect()
+}
+
+fn open_one(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
+    Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
+}
+
+fn options(context: &Context) -> OpenOptions {
+    OpenOptions::new().degraded(context.arguments().degraded)
+}
+
+impl Start {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
+        let image = image_of(&self.image)?;
+        let source = match self.source.parse() {
+            Ok(devid) => DeviceId(devid),
+            Err(_) => {
+                let found = FoundDevice::read(&self.source)?;
+                found.with_context(|| format!("{}: no device of a Btrfs file system", self.source))?.devid
+            }
+        };
+        let devices = open(context, &image, Some(&self.target))?;
+        let target = open_one(&self.target)?;
+        let bar = (std::io::stderr().is_terminal() && context.verbosity >= 0).then(new_bar);
+        context.set_progress(bar.clone());
+        let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
+        let replaced = papilio::replace_device(devices, source, &target, &options(context), how, |report| {
+            if let Some(bar) = &bar {
+                bar.set_length(report.bytes_total);
+                bar.set_position(report.bytes_done);
+            }
+            true
+        });
+        context.set_progress(None);
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        let report = replaced.map_err(|error| of_image(&image, error))?;
+        print(&report)?;
+        if report.uncorrectable_read_errors > 0 {
+            let errors = report.uncorrectable_read_errors;
+            context.error(format_args!("{}: {errors} sectors have no readable copy", image.display()));
+        }
+        Ok(())
+    }
+}
+
+impl Status {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
+        let image = image_of(&self.image)?;
+        let fs = context.open(&image)?;
+        let report = fs.replace_status().map_err(|error| of_image(&image, error))?;
+        let report = report.filter(|report| report.state != DevReplaceState::NeverStarted);
+        if !self.json {
+            return match report {
+                Some(report) => print(&report),
+                None => line(format_args!("Never started\n")),
+            };
+        }
+        let object = report.map(|report| {
+            json!({
+                "devid": report.source.0,
+                "state": word(report.state),
+                "started": report.started,
+                "stopped": report.stopped,
+                "write_errors": report.write_errors,
+                "uncorrectable_read_errors": report.uncorrectable_read_errors,
+            })
+        });
+        line(format_args!("{:#}\n", json!(object)))
+    }
+}
+
+impl Cancel {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
+        let image = image_of(&self.image)?;
+        let devices = open(context, &image, self.target.as_deref())?;
+        let target = self.target.as_deref().map(open_one).transpose()?;
+        let cancelled = papilio::cancel_replace(devices, target.as_deref(), &options(context));
+        print(&cancelled.map_err(|error| of_image(&image, error))?)
+    }
+}
+
+fn word(state: DevReplaceState) -> &'static str {
+    match state {
+        DevReplaceState::NeverStarted => "never started",
+        DevReplaceState::Started => "not complete",
+        DevReplaceState::Finished => "finished",
+        DevReplaceState::Canceled => "canceled",
+        DevReplaceState::Suspended => "suspended",
+    }
+}
+
+fn print(report: &ReplaceReport) -> anyhow::Result<()> {
+    let ReplaceReport { source, state, write_errors, uncorrectable_read_errors, .. } = report;
+    let state = word(*state);
+    line(format_args!(
+        "device {source}: {state}, {write_errors} write errs, {uncorrectable_read_errors} uncorr. read errs\n"
+    ))
+}
+
+fn line(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    let mut output = Output::new()?;
+    output.text(text)?;
+    Ok(output.finish()?)
+}
+
+fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let form = "{elapsed_precise} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
+    if let Ok(style) = ProgressStyle::with_template(form) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}

@@ -1,0 +1,81 @@
+//! `papilio scrub cancel` and `papilio scrub limit`.
+
+use super::code::NOTHING;
+use super::image::image_of;
+use super::state::Folder;
+use crate::context::Context;
+use crate::output::Output;
+use crate::units::parse_size;
+use papilio::FoundDevice;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time between two looks at whether the scrub has ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Stop a running scrub
+///
+/// Returns when it has stopped. `papilio scrub resume` continues it.
+#[derive(Debug, clap::Args)]
+pub struct Cancel {
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+}
+
+/// Bound the bytes that a scrub reads in a second
+///
+/// Holds for the running scrub and for later ones of this file system. Without a limit, prints the
+/// one that is set.
+#[derive(Debug, clap::Args)]
+pub struct Limit {
+    /// The limit of all devices together, for example 100M; 0 for none
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<u64>,
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+}
+
+fn folder_of(image: &Path) -> anyhow::Result<Folder> {
+    let image = image_of(image)?;
+    match FoundDevice::read(&image)? {
+        Some(found) => Folder::of(found.fsid),
+        None => anyhow::bail!("{}: no Btrfs file system", image.display()),
+    }
+}
+
+impl Cancel {
+    /// Stops the scrub.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let folder = folder_of(&self.image)?;
+        if folder.lock()?.is_some() {
+            context.fail_with(NOTHING, format_args!("{}: no scrub is running", self.image.display()));
+            return Ok(());
+        }
+        folder.request_stop()?;
+        while folder.lock()?.is_none() {
+            std::thread::sleep(LOOK);
+        }
+        folder.clear_stop();
+        let mut output = Output::new()?;
+        output.text(format_args!("scrub cancelled\n"))?;
+        Ok(output.finish()?)
+    }
+}
+
+impl Limit {
+    /// Sets or prints the limit.
+    pub fn run(self, _context: &Context) -> anyhow::Result<()> {
+        let folder = folder_of(&self.image)?;
+        if let Some(limit) = self.limit {
+            return folder.set_limit(limit);
+        }
+        let mut output = Output::new()?;
+        match folder.limit() {
+            0 => output.text(format_args!("no limit\n"))?,
+            limit => output.text(format_args!("{limit} bytes in a second\n"))?,
+        }
+        Ok(output.finish()?)
+    }
+}

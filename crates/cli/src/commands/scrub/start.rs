@@ -1,0 +1,249 @@
+//! `papilio scrub start` and `papilio scrub resume`.
+
+use super::code::{NOTHING, UNCORRECTABLE};
+use super::image::image_of;
+use super::state::{Folder, State};
+use super::status::print;
+use crate::context::{Context, of_image};
+use crate::output::Output;
+use anyhow::bail;
+use indicatif::{ProgressBar, ProgressStyle};
+use papilio::{DeviceId, FileSystem, FoundDevice, ScrubOptions, ScrubReport};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Start a scrub of a file system
+///
+/// Runs in the background unless -B is given; `papilio scrub status` shows how far it is. Bad
+/// copies are rewritten from good ones.
+#[derive(Debug, clap::Args)]
+pub struct Start {
+    #[command(flatten)]
+    common: Common,
+    /// Start anew even if the last scrub was cancelled and could be resumed
+    #[arg(short, long)]
+    force: bool,
+    /// Verify only what is on this device
+    #[arg(long, value_name = "ID")]
+    devid: Option<u64>,
+}
+
+/// Continue a scrub that was cancelled
+#[derive(Debug, clap::Args)]
+pub struct Resume {
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// Do not run in the background, and print the statistics at the end
+    #[arg(short = 'B')]
+    foreground: bool,
+    /// Print the statistics of each device, with -B
+    #[arg(short = 'd')]
+    per_device: bool,
+    /// Do not write: only count errors
+    #[arg(short = 'r', visible_alias = "readonly")]
+    read_only: bool,
+    /// Print all counters instead of a summary
+    #[arg(short = 'R')]
+    raw_counters: bool,
+    /// Print sizes in bytes
+    #[arg(long)]
+    raw: bool,
+    /// Print one JSON object, with -B
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where a scrub begins.
+enum Begin {
+    Anew { force: bool, devid: Option<DeviceId> },
+    Resumed,
+}
+
+impl Start {
+    /// Starts the scrub.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let begin = Begin::Anew { force: self.force, devid: self.devid.map(DeviceId) };
+        run(&self.common, &begin, context)
+    }
+}
+
+impl Resume {
+    /// Continues the scrub.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        run(&self.common, &Begin::Resumed, context)
+    }
+}
+
+fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> {
+    let image = image_of(&common.image)?;
+    // Not opened here: a scrub that runs has it locked.
+    let Some(found) = FoundDevice::read(&image)? else {
+        bail!("{}: no Btrfs file system", image.display());
+    };
+    let fsid = found.fsid;
+    let folder = Folder::of(fsid)?;
+    let Some(running) = folder.lock()? else {
+        bail!("{}: a scrub is running already; `papilio scrub cancel` ends it", image.display());
+    };
+    let last = folder.read()?;
+    let resumable = last.filter(|state| !state.report.finished);
+    match begin {
+        Begin::Resumed if resumable.is_none() => {
+            context.fail_with(NOTHING, format_args!("{}: there is no scrub to resume", image.display()));
+            return Ok(());
+        }
+        Begin::Anew { force: false, .. } if resumable.as_ref().is_some_and(|state| state.cancelled) => {
+            bail!("{}: the last scrub was cancelled: resume it, or start anew with -f", image.display());
+        }
+        _ => {}
+    }
+    if !common.foreground {
+        drop(open(common, context, &image)?);
+        drop(running);
+        let pid = spawn()?;
+        let mut output = Output::new()?;
+        output.text(format_args!("scrub started on {}, fsid {fsid} (pid={pid})\n", image.display()))?;
+        return Ok(output.finish()?);
+    }
+    folder.clear_stop();
+    let earlier = if matches!(begin, Begin::Resumed) { resumable } else { None };
+    let state = scrub(common, begin, context, &image, &folder, earlier)?;
+    drop(running);
+    let mut output = Output::new()?;
+    print(&state, fsid, false, common.per_device, common.raw_counters, common.raw, common.json, &mut output)?;
+    output.finish()?;
+    if state.is_uncorrectable() {
+        let errors = state.report.total().uncorrectable_errors;
+        let named = state.report.first_error.map_or_else(String::new, |error| format!(": {error}"));
+        context.fail_with(
+            UNCORRECTABLE,
+            format_args!("{}: {errors} errors cannot be corrected{named}", image.display()),
+        );
+    } else if state.cancelled {
+        context.error(format_args!("{}: the scrub was cancelled", image.display()));
+    }
+    Ok(())
+}
+
+/// Runs this command once more, in the background.
+fn spawn() -> anyhow::Result<u32> {
+    use std::os::unix::process::CommandExt;
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let child = Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .arg("-B")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    Ok(child.id())
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+fn open(common: &Common, context: &Context, image: &Path) -> anyhow::Result<FileSystem> {
+    // Reads do not heal what the scrub is to count.
+    let mut options = context.options_for(image).heal_reads(false);
+    if !common.read_only {
+        options = options.write(true).commit_interval(None);
+    }
+    FileSystem::open_with(image, &options).map_err(|error| of_image(image, error))
+}
+
+fn scrub(
+    common: &Common,
+    begin: &Begin,
+    context: &Context,
+    image: &Path,
+    folder: &Folder,
+    earlier: Option<State>,
+) -> anyhow::Result<State> {
+    let fs = open(common, context, image)?;
+    let limit = papilio::ScrubLimit::new(folder.limit());
+    let mut options = ScrubOptions::new().read_only(common.read_only).limit(&limit);
+    if let Some(earlier) = &earlier {
+        options = options.start_at(earlier.report.position);
+    }
+    if let Begin::Anew { devid: Some(devid), .. } = begin {
+        options = options.device(*devid);
+    }
+    let bar = (std::io::stderr().is_terminal() && context.verbosity >= 0).then(new_bar);
+    context.set_progress(bar.clone());
+    let begun = Instant::now();
+    let started = now();
+    let state_of = |report: ScrubReport| {
+        let mut state = State {
+            started: earlier.as_ref().map_or(started, |earlier| earlier.started),
+            resumed: earlier.as_ref().map(|_| started),
+            duration: begun.elapsed().as_secs_f64()
+                + earlier.as_ref().map_or(0.0, |earlier| earlier.duration),
+            cancelled: false,
+            read_only: common.read_only,
+            report,
+        };
+        if let Some(earlier) = &earlier {
+            add(&mut state.report, &earlier.report);
+        }
+        state
+    };
+    let mut failure = folder.write(&state_of(ScrubReport::default())).err();
+    let result = fs.scrub(&options, |report| {
+        if let Some(bar) = &bar {
+            bar.set_length(report.bytes_total);
+            bar.set_position(report.bytes_done);
+        }
+        limit.set(folder.limit());
+        failure = failure.take().or_else(|| folder.write(&state_of(report.clone())).err());
+        failure.is_none() && !folder.is_stop_requested()
+    });
+    context.set_progress(None);
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = result.map_err(|error| of_image(image, error))?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let mut state = state_of(report);
+    state.cancelled = !state.report.finished;
+    folder.write(&state)?;
+    folder.clear_stop();
+    if !common.read_only {
+        fs.close().map_err(|error| of_image(image, error))?;
+    }
+    Ok(state)
+}
+
+/// Adds the counters of the part before a resumption.
+fn add(report: &mut ScrubReport, earlier: &ScrubReport) {
+    for before in &earlier.devices {
+        match report.devices.iter_mut().find(|device| device.devid == before.devid) {
+            Some(device) => device.counts.add(&before.counts),
+            None => report.devices.push(before.clone()),
+        }
+    }
+    report.skipped += earlier.skipped;
+    report.first_error = earlier.first_error.clone().or(report.first_error.take());
+}
+
+fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let form = "{elapsed_precise} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
+    if let Ok(style) = ProgressStyle::with_template(form) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}

@@ -1,0 +1,156 @@
+//! `papilio scrub status`, and printing the state of a scrub.
+
+use super::image::image_of;
+use super::state::{FIELDS, Folder, State};
+use crate::context::Context;
+use crate::output::Output;
+use crate::time;
+use crate::units::Units;
+use papilio::format::Uuid;
+use papilio::{ScrubCounts, Timespec};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Show how far a scrub is, or what the last one found
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// Print the statistics of each device
+    #[arg(short = 'd')]
+    per_device: bool,
+    /// Print all counters instead of a summary
+    #[arg(short = 'R')]
+    raw_counters: bool,
+    /// Print sizes in bytes
+    #[arg(long)]
+    raw: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Prints the state.
+    pub fn run(self, _context: &Context) -> anyhow::Result<()> {
+        let image = image_of(&self.image)?;
+        let Some(found) = papilio::FoundDevice::read(&image)? else {
+            anyhow::bail!("{}: no Btrfs file system", image.display());
+        };
+        let folder = Folder::of(found.fsid)?;
+        let running = folder.lock()?.is_none();
+        let mut output = Output::new()?;
+        match folder.read()? {
+            Some(state) => print(
+                &state,
+                found.fsid,
+                running,
+                self.per_device,
+                self.raw_counters,
+                self.raw,
+                self.json,
+                &mut output,
+            )?,
+            None if self.json => {
+                output.text(format_args!("{:#}\n", json!({ "fsid": found.fsid.to_string() })))?
+            }
+            None => output.text(format_args!("UUID:             {}\n\tno stats available\n", found.fsid))?,
+        }
+        Ok(output.finish()?)
+    }
+}
+
+/// Prints the state of a scrub.
+#[allow(clippy::too_many_arguments, reason = "each is an option of the command line")]
+pub fn print(
+    state: &State,
+    fsid: Uuid,
+    running: bool,
+    per_device: bool,
+    raw_counters: bool,
+    raw: bool,
+    as_json: bool,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let status = match () {
+        () if running => "running",
+        () if state.report.finished => "finished",
+        () if state.cancelled => "aborted",
+        () => "interrupted",
+    };
+    if as_json {
+        let mut value = state.to_json();
+        value["fsid"] = json!(fsid.to_string());
+        value["status"] = json!(status);
+        output.text(format_args!("{value:#}\n"))?;
+        return Ok(());
+    }
+    output.text(format_args!("UUID:             {fsid}\n"))?;
+    if !per_device {
+        return print_part(state, status, &state.report.total(), raw_counters, raw, output);
+    }
+    for device in &state.report.devices {
+        let path = device.path.as_deref().unwrap_or("missing");
+        output.text(format_args!("\nScrub device {path} (id {}) {status}\n", device.devid.0))?;
+        print_part(state, status, &device.counts, raw_counters, raw, output)?;
+    }
+    Ok(())
+}
+
+fn print_part(
+    state: &State,
+    status: &str,
+    counts: &ScrubCounts,
+    raw_counters: bool,
+    raw: bool,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let units = if raw { Units::BYTES } else { Units::HUMAN };
+    let when = |seconds| time::to_second(Timespec { seconds, nanoseconds: 0 });
+    output.text(format_args!("Scrub started:    {}\n", when(state.started)))?;
+    if let Some(resumed) = state.resumed {
+        output.text(format_args!("Scrub resumed:    {}\n", when(resumed)))?;
+    }
+    output.text(format_args!("Status:           {status}\n"))?;
+    let seconds = state.duration as u64;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    output.text(format_args!("Duration:         {hours}:{minutes:02}:{:02}\n", seconds % 60))?;
+    if raw_counters {
+        let mut counts = *counts;
+        for (name, field) in FIELDS {
+            output.text(format_args!("\t{name}: {}\n", *field(&mut counts)))?;
+        }
+        return Ok(());
+    }
+    let bytes = counts.data_bytes_scrubbed + counts.tree_bytes_scrubbed;
+    let rate = (bytes as f64 / state.duration.max(0.001)) as u64;
+    output.text(format_args!("Bytes scrubbed:   {}\n", units.text(bytes)))?;
+    output.text(format_args!("Rate:             {}/s\n", units.text(rate)))?;
+    let (done, total) = (state.report.bytes_done, state.report.bytes_total);
+    if !state.report.finished && total > 0 {
+        let percent = done as f64 * 100.0 / total as f64;
+        output.text(format_args!("Chunks done:      {percent:.1}% of {}\n", units.text(total)))?;
+    }
+    if !counts.has_errors() {
+        output.text(format_args!("Error summary:    no errors found\n"))?;
+        return Ok(());
+    }
+    let mut summary = String::new();
+    for (name, count) in [
+        ("read", counts.read_errors),
+        ("super", counts.super_errors),
+        ("verify", counts.verify_errors),
+        ("csum", counts.csum_errors),
+        ("parity", counts.parity_errors),
+        ("write", counts.write_errors),
+    ] {
+        if count > 0 {
+            summary.push_str(&format!(" {name}={count}"));
+        }
+    }
+    output.text(format_args!("Error summary:   {summary}\n"))?;
+    output.text(format_args!("  Corrected:      {}\n", counts.corrected_errors))?;
+    output.text(format_args!("  Uncorrectable:  {}\n", counts.uncorrectable_errors))?;
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! `scrub` and `device stats` on images: exit codes, output, and the state between runs.
+
+use crate::common::{command, text};
+use crate::fixture::noise;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+/// A file system with two copies of everything, and a folder for the state of scrubs.
+struct World {
+    folder: tempfile::TempDir,
+    image: PathBuf,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        std::fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
+        let world = Self { folder, image };
+        world.succeed(&["mkfs", "-d", "dup", "-m", "dup", "IMAGE"]);
+        let source = world.folder.path().join("source");
+        std::fs::write(&source, noise(5, 8 << 20)).unwrap();
+        world.succeed(&["cp", source.to_str().unwrap(), "IMAGE:/file"]);
+        world
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let image = self.image.to_str().unwrap();
+        let arguments = arguments.iter().map(|argument| argument.replace("IMAGE", image));
+        command().args(arguments).env("XDG_STATE_HOME", self.folder.path()).output().unwrap()
+    }
+
+    fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    fn fail(&self, code: i32, part: &str, arguments: &[&str]) {
+        let output = self.run(arguments);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.contains(part) && errors.lines().count() == 1, "{arguments:?}: {errors}");
+    }
+
+    /// Overwrites the sectors that have the `which`-th 4 KiB of the file, at most `copies`.
+    fn damage(&self, which: usize, copies: usize) {
+        let wanted = &noise(5, 8 << 20)[which * 4096..][..4096];
+        let bytes = std::fs::read(&self.image).unwrap();
+        let file = std::fs::File::options().write(true).open(&self.image).unwrap();
+        let places: Vec<_> = bytes.chunks(4096).enumerate().filter(|(_, sector)| *sector == wanted).collect();
+        assert_eq!(places.len(), 2);
+        for (number, _) in places.into_iter().take(copies) {
+            file.write_all_at(&[7; 4096], number as u64 * 4096).unwrap();
+        }
+    }
+
+    fn wait(&self, status: &str) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !self.succeed(&["scrub", "status", "IMAGE"]).contains(status) {
+            assert!(Instant::now() < end, "{}", self.succeed(&["scrub", "status", "IMAGE"]));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn errors_are_counted_mended_and_kept_in_the_statistics() {
+    let world = World::new();
+    assert!(world.succeed(&["scrub", "status", "IMAGE"]).contains("no stats available"));
+    world.fail(2, "no scrub to resume", &["scrub", "resume", "-B", "IMAGE"]);
+    world.fail(2, "no scrub is running", &["scrub", "cancel", "IMAGE"]);
+    assert!(world.succeed(&["scrub", "start", "-B", "IMAGE"]).contains("no errors found"));
+
+    world.damage(3, 1);
+    world.damage(900, 1);
+    let damaged = std::fs::read(&world.image).unwrap();
+    let output = world.succeed(&["scrub", "start", "-B", "-r", "-R", "IMAGE"]);
+    assert!(output.contains("\tcsum_errors: 2\n") && output.contains("\tcorrected_errors: 2\n"), "{output}");
+    assert!(std::fs::read(&world.image).unwrap() == damaged, "-r writes nothing");
+    let output = world.succeed(&["scrub", "start", "-B", "IMAGE"]);
+    assert!(output.contains("csum=2") && output.contains("Corrected:      2"), "{output}");
+    assert!(world.succeed(&["scrub", "start", "-B", "IMAGE"]).contains("no errors found"));
+    let output = world.succeed(&["device", "stats", "IMAGE"]);
+    assert!(output.contains("].corruption_errs  2\n") && output.lines().count() == 5, "{output}");
+    world.fail(64, "2 errors were counted", &["device", "stats", "-c", "IMAGE"]);
+    world.succeed(&["device", "stats", "-z", "IMAGE"]);
+    world.succeed(&["device", "stats", "-c", "IMAGE"]);
+
+    world.damage(4, 2);
+    world.fail(3, "2 errors cannot be corrected", &["scrub", "start", "-B", "IMAGE"]);
+    let output = world.run(&["scrub", "start", "-B", "--json", "IMAGE"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["devices"][0]["uncorrectable_errors"], 2);
+    assert_eq!((&value["status"], output.status.code()), (&"finished".into(), Some(3)));
+    let source = world.folder.path().join("source");
+    let source = source.to_str().unwrap();
+    world.fail(1, "no Btrfs file system", &["scrub", "status", source]);
+    world.fail(1, "device 9 is not", &["scrub", "start", "-B", "--devid", "9", "IMAGE"]);
+}
+
+#[test]
+fn a_scrub_in_the_background_is_cancelled_and_resumed() {
+    let world = World::new();
+    assert!(world.succeed(&["scrub", "limit", "IMAGE"]).contains("no limit"));
+    world.damage(1, 1);
+    world.succeed(&["scrub", "limit", "-l", "1M", "IMAGE"]);
+    assert!(world.succeed(&["scrub", "start", "IMAGE"]).contains("scrub started on"));
+    world.wait("running");
+    world.fail(1, "running already", &["scrub", "start", "-B", "IMAGE"]);
+    world.succeed(&["scrub", "cancel", "IMAGE"]);
+    assert!(world.succeed(&["scrub", "status", "IMAGE"]).contains("aborted"));
+    world.fail(1, "resume it, or start anew with -f", &["scrub", "start", "-B", "IMAGE"]);
+    world.succeed(&["scrub", "limit", "-l", "0", "IMAGE"]);
+    let output = world.succeed(&["scrub", "resume", "-B", "-R", "IMAGE"]);
+    assert!(output.contains("Scrub resumed:") && output.contains("\tcsum_errors: 1\n"), "{output}");
+    assert!(output.contains(&format!("\tdata_bytes_scrubbed: {}\n", 16 << 20)), "{output}");
+    assert!(world.succeed(&["scrub", "status", "IMAGE"]).contains("finished"));
+    assert!(world.succeed(&["scrub", "start", "-B", "IMAGE"]).contains("no errors found"));
+}

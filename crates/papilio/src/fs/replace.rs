@@ -1,0 +1,63 @@
+//! Replacing a device: the public functions of [`crate::maintenance::replace`].
+//!
+//! Owns [`replace_device`], [`cancel_replace`] and [`FileSystem::replace_status`].
+
+use crate::errors::Result;
+use crate::fs::file_system::FileSystem;
+use crate::maintenance::replace::{self, ReplaceOptions, ReplaceReport};
+use crate::mount;
+use crate::options::OpenOptions;
+use papilio_device::Device;
+use papilio_format::DeviceId;
+use std::sync::Arc;
+
+/// Replaces `source` of the file system on `devices`, which nothing else uses, by `target`; or
+/// resumes that. A source that is missing, or that `options` avoid, is rebuilt from the others.
+/// Calls `progress` now and then; where it returns false, the replacement stops, and a later call
+/// or a mount by the kernel resumes it. The kernel's are resumed here.
+///
+/// # Errors
+/// As [`FileSystem::from_devices`] for writing; a target that is too small or
+/// [`Error::Occupied`](crate::Error::Occupied); another replacement that is under way; a device
+/// that fails.
+pub fn replace_device(
+    devices: Vec<Arc<dyn Device>>,
+    source: DeviceId,
+    target: &Arc<dyn Device>,
+    open: &OpenOptions,
+    options: ReplaceOptions,
+    mut progress: impl FnMut(&ReplaceReport) -> bool,
+) -> Result<ReplaceReport> {
+    let info = mount::from_devices(devices, &exclusive(open))?;
+    replace::replace(&info, source, target, options, &mut progress)
+}
+
+/// Cancels the replacement that is under way on `devices`, and erases the superblocks of a target
+/// that is passed.
+///
+/// # Errors
+/// As [`FileSystem::from_devices`] for writing; no replacement is under way.
+pub fn cancel_replace(
+    devices: Vec<Arc<dyn Device>>,
+    target: Option<&dyn Device>,
+    open: &OpenOptions,
+) -> Result<ReplaceReport> {
+    let info = mount::from_devices(devices, &exclusive(open))?;
+    replace::cancel(&info, target)
+}
+
+fn exclusive(open: &OpenOptions) -> OpenOptions {
+    let mut open = open.clone().write(true).commit_interval(None).heal_reads(false);
+    open.replacing = true;
+    open
+}
+
+impl FileSystem {
+    /// Returns the state of the last replacement of a device; `None` if there was none.
+    ///
+    /// # Errors
+    /// The device tree cannot be read.
+    pub fn replace_status(&self) -> Result<Option<ReplaceReport>> {
+        Ok(replace::item(&self.info)?.map(|item| replace::report_of(&item)))
+    }
+}

@@ -1,0 +1,27 @@
+//! Scrubbing a file system: the public function of [`crate::maintenance::scrub`].
+//!
+//! Owns [`FileSystem::scrub`].
+
+use crate::errors::Result;
+use crate::fs::file_system::FileSystem;
+use crate::maintenance::scrub::{ScrubOptions, ScrubReport};
+
+impl FileSystem {
+    /// Reads every copy of all tree blocks and all data, the parity of RAID5 and RAID6 and the
+    /// superblock copies, and verifies them. Wrong copies are rewritten from good ones where the
+    /// file system is open for writing and the options allow it; that is durable on return.
+    ///
+    /// Other threads may read and write meanwhile. Calls `progress` a few times in a second; where
+    /// it returns false, the scrub ends early, and [`ScrubOptions::start_at`] can continue it.
+    ///
+    /// # Errors
+    /// A device that is not part of the file system; a commit or a flush fails. Faults of copies
+    /// are in the report.
+    pub fn scrub(
+        &self,
+        options: &ScrubOptions,
+        mut progress: impl FnMut(&ScrubReport) -> bool,
+    ) -> Result<ScrubReport> {
+        self.info.scrub(options, &mut progress)
+    }
+}

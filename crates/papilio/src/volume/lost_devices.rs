@@ -1,0 +1,65 @@
+//! Devices that fail while the file system is in use.
+//!
+//! Owns [`Volume::lose_device`]: a device that fails a write or a flush is out of date from then
+//! on. It is still written, but read only as the last resort, and its superblock stays old. So the
+//! next opening notices, and a scrub heals it.
+//!
+//! **Invariants**
+//! - A failure is forgiven only if every chunk tolerates the loss of the device, together with the
+//!   devices that are lost already.
+//! - From the loss to the next commit, nothing is reported durable without a commit
+//!   ([`Volume::needs_commit`]): only a newer superblock on the others tells that this device is
+//!   out of date.
+//!
+//! **Locks**: that of the snapshots, for a moment; the caller may hold locks of rows.
+//!
+//! Kernel counterparts: `btrfs_end_bioc` and `bioc->max_errors` (`fs/btrfs/bio.c`),
+//! `btrfs_check_rw_degradable` (`fs/btrfs/volumes.c`). The kernel forgives as well, but does not
+//! remember.
+
+use super::chunk_map::ChunkMap;
+use super::devices::DeviceTable;
+use super::volume::Volume;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Volume {
+    /// Notes that the device of slot `number` failed a write or a flush. Returns whether the others
+    /// are enough to go on.
+    pub(super) fn lose_device(&self, number: usize) -> bool {
+        let _writer = self.install.lock();
+        let devices = self.devices.load();
+        let Some(slot) = devices.iter().nth(number) else { return false };
+        if slot.stale {
+            return true;
+        }
+        let without = devices.with_stale(number, true);
+        if !tolerates_losses(&self.chunks.load(), &without) {
+            return false;
+        }
+        tracing::error!(
+            device = slot.name().unwrap_or_default(),
+            devid = slot.devid().0,
+            "the device fails: its copies are not used until a scrub has healed it"
+        );
+        self.devices.store(Arc::new(without));
+        self.lost.store(true, Ordering::Release);
+        true
+    }
+
+    /// Returns whether a device was lost since the last commit, so that only a commit makes
+    /// anything durable.
+    pub(crate) fn needs_commit(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+}
+
+/// Returns whether no chunk has more devices that are missing or out of date than its profile
+/// tolerates.
+fn tolerates_losses(chunks: &ChunkMap, devices: &DeviceTable) -> bool {
+    chunks.iter().all(|chunk| {
+        let lost = |stripe| devices.find(stripe).is_none_or(|(_, slot)| slot.is_missing() || slot.stale);
+        let lost = chunk.stripes().iter().filter(|stripe| lost(stripe)).count();
+        lost <= chunk.profile().tolerated_failures()
+    })
+}
