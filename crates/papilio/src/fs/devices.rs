@@ -82,7 +82,7 @@ impl FileSystem {
             uuid: Uuid::new_v4(),
             fsid: volume.superblock().metadata_uuid(),
         };
-        // What was there before must not be found beside the new superblocks.
+        // An older file system must not be found beside the new superblocks.
         clear(&*device)?;
         transactions.update_superblock(|raw| {
             raw.num_devices += 1;

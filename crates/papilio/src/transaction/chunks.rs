@@ -143,8 +143,8 @@ impl Chunks {
         Ok(())
     }
 
-    /// Keeps new chunks off a device from byte `end` on. Chunks that lie there stay. Returns the end
-    /// before.
+    /// Keeps new chunks off a device from byte `end` on. Chunks that lie there stay. Returns the
+    /// end before.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an unknown device.

@@ -123,7 +123,7 @@ fn the_kernel_uses_sets_that_grew_and_shrank() {
             Arc::new(FileDevice::open(&added, papilio::device::Access::ReadWrite).unwrap());
         let devid = fs.add_device(device, false).unwrap();
         assert_eq!(devid, DeviceId(paths.len() as u64 + 1), "{what}");
-        fs.write("/after adding", &vec![5; 30 << 20]).unwrap();
+        fs.write("/after adding", vec![5; 30 << 20]).unwrap();
         fs.close().unwrap();
         paths.push(added);
         let images = ImageSet::open(&scratch, paths.clone());

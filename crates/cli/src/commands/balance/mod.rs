@@ -35,7 +35,7 @@ struct Start {
     /// Only data block groups that pass the filters; -dFILTERS is accepted, too
     #[arg(long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     data: Option<String>,
-    /// Only metadata block groups that pass the filters, and system block groups with them; -mFILTERS
+    /// Only metadata and system block groups that pass the filters; -mFILTERS
     #[arg(long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     metadata: Option<String>,
     /// Only system block groups that pass the filters; needs -f; -sFILTERS
