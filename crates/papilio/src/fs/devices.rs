@@ -59,7 +59,8 @@ impl FileSystem {
             )));
         }
         let devices = volume.devices();
-        if devices.iter().any(|slot| slot.name() == Some(name.as_str())) {
+        let is_own = |own: &Arc<dyn Device>| Arc::ptr_eq(own, &device);
+        if devices.iter().any(|slot| slot.device.as_ref().is_some_and(is_own)) {
             return Err(Error::Invalid(format!("{name}: is a device of this file system")));
         }
         if !force && let Some(found) = find_signature(&*device)? {
@@ -84,6 +85,7 @@ impl FileSystem {
         };
         // An older file system must not be found beside the new superblocks.
         clear(&*device)?;
+        volume.announce_device(&*device, &self.superblock().raw, item)?;
         transactions.update_superblock(|raw| {
             raw.num_devices += 1;
             raw.total_bytes += total_bytes;

@@ -142,8 +142,16 @@ impl Transactions {
     }
 
     /// Commits, and runs `first` before the next transaction's changes, even if there was nothing
-    /// to commit.
+    /// to commit. Commits again until the superblocks tell of devices that were lost.
     fn commit_locked(&self, state: &mut CommitState, first: impl FnOnce()) -> Result<()> {
+        self.commit_once(state, first)?;
+        while self.volume.needs_commit() {
+            self.commit_once(state, || {})?;
+        }
+        Ok(())
+    }
+
+    fn commit_once(&self, state: &mut CommitState, first: impl FnOnce()) -> Result<()> {
         let mut frozen = {
             let _gate = self.gate.write();
             if !self.is_dirty() && !state.superblock_changed {

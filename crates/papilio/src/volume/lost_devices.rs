@@ -7,9 +7,9 @@
 //! **Invariants**
 //! - A failure is forgiven only if every chunk tolerates the loss of the device, together with the
 //!   devices that are lost already.
-//! - From the loss to the next commit, nothing is reported durable without a commit
-//!   ([`Volume::needs_commit`]): only a newer superblock on the others tells that this device is
-//!   out of date.
+//! - From the loss on, nothing is reported durable before two commits ([`Volume::needs_commit`]).
+//!   Only the superblocks on the others tell that this device is out of date, and a power cut
+//!   between two superblocks of one commit leaves a difference of one generation, too.
 //!
 //! **Locks**: that of the snapshots, for a moment; the caller may hold locks of rows.
 //!
@@ -22,6 +22,9 @@ use super::devices::DeviceTable;
 use super::volume::Volume;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Commits after which the superblocks tell that a device was lost.
+pub(super) const LOSS_COMMITS: u8 = 2;
 
 impl Volume {
     /// Notes that the device of slot `number` failed a write or a flush. Returns whether the others
@@ -43,14 +46,14 @@ impl Volume {
             "the device fails: its copies are not used until a scrub has healed it"
         );
         self.devices.store(Arc::new(without));
-        self.lost.store(true, Ordering::Release);
+        self.lost.store(LOSS_COMMITS, Ordering::Release);
         true
     }
 
-    /// Returns whether a device was lost since the last commit, so that only a commit makes
-    /// anything durable.
+    /// Returns whether a device was lost and the superblocks do not tell yet, so that only a commit
+    /// makes anything durable.
     pub(crate) fn needs_commit(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.lost.load(Ordering::Acquire) > 0
     }
 }
 

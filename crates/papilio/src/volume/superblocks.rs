@@ -116,7 +116,9 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
             return Err(mismatch(&*device, format!("{other} has the same devid {}", item.devid)));
         }
         let own = superblock.raw.fsid == newest.raw.fsid;
-        let stale = own && superblock.raw.generation < newest.raw.generation;
+        // One generation less is a power cut between the superblocks of a commit: its blocks are on
+        // all devices. A device that missed writes differs by more ([`super::lost_devices`]).
+        let stale = own && superblock.raw.generation.0 + 1 < newest.raw.generation.0;
         if stale {
             tracing::warn!(
                 device = device.name(),

@@ -28,7 +28,7 @@ use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress, Superblock}
 use papilio_locks::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// The logical address space of one file system.
 #[derive(Debug)]
@@ -42,8 +42,10 @@ pub(crate) struct Volume {
     pub(super) devices: ArcSwap<DeviceTable>,
     pub(super) rows: RowLocks,
     pub(super) bad_copies: BadCopies,
-    /// Whether a device was lost since the last commit.
-    pub(super) lost: AtomicBool,
+    /// Commits until the superblocks tell that a device was lost.
+    pub(super) lost: AtomicU8,
+    /// Whether a commit has begun without the devices that are missing.
+    pub(super) tells_missing: AtomicBool,
     pub(super) install: Mutex<()>,
 }
 
@@ -70,7 +72,8 @@ impl Volume {
             devices: ArcSwap::from_pointee(assembled.devices),
             rows: RowLocks::default(),
             bad_copies: BadCopies::default(),
-            lost: AtomicBool::new(false),
+            lost: AtomicU8::new(0),
+            tells_missing: AtomicBool::new(false),
             install: Mutex::new(()),
             superblock,
         };

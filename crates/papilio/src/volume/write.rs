@@ -25,6 +25,7 @@ use super::device_writes::{
 };
 use super::devices::{DeviceSlot, DeviceTable};
 use super::log_superblocks::LogSuperblocks;
+use super::lost_devices::LOSS_COMMITS;
 use super::mapping::Element;
 use super::superblocks::{SuperblockWriter, check_size};
 use super::volume::Volume;
@@ -32,6 +33,7 @@ use super::write_rows;
 use crate::{Error, Result};
 use papilio_device::Device;
 use papilio_format::items::chunk::STRIPE_LENGTH;
+use papilio_format::items::device::DeviceItem;
 use papilio_format::items::device::DeviceStat;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS};
 use papilio_format::{Corrupt, DeviceId, LogicalAddress, PhysicalAddress};
@@ -211,8 +213,13 @@ impl Volume {
         self.check_sizes(&devices)?;
         let writers = self.superblock_writers(&devices, superblock)?;
         let waits = self.waits();
-        // A device that is lost from here on keeps its old superblock.
-        self.lost.store(false, Ordering::Release);
+        // The first commit without a missing device is the one that the device misses.
+        let missing = devices.iter().any(|slot| slot.in_chunk_tree && slot.is_missing());
+        if missing && !self.tells_missing.swap(true, Ordering::AcqRel) {
+            self.lost.fetch_max(LOSS_COMMITS, Ordering::AcqRel);
+        }
+        // One less; a device that is lost from here on keeps its old superblock.
+        let _ = self.lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
         let counted = |writer: &SuperblockWriter<'_>, result: Result<()>| {
             let Err(error) = result else { return Ok(()) };
             devices.counters().add(writer.devid(), DeviceStat::WriteErrors, 1);
@@ -271,6 +278,20 @@ impl Volume {
         }
         let mut own = self.own_devices(devices).filter(|(slot, _)| slot.in_chunk_tree);
         own.try_for_each(|(slot, device)| check_size(device, slot.item.total_bytes, false))
+    }
+
+    /// Makes a device recognisable as a part of the file system, before a commit names it: after a
+    /// power cut between the superblocks of that commit, it must not be missing.
+    ///
+    /// # Errors
+    /// [`Error::SuperblockWrite`].
+    pub(crate) fn announce_device(
+        &self,
+        device: &dyn Device,
+        committed: &RawSuperblock,
+        item: DeviceItem,
+    ) -> Result<()> {
+        SuperblockWriter::new(device, committed, item)?.write_first()
     }
 
     fn superblock_writers<'d>(

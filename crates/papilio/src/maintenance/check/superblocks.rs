@@ -62,7 +62,10 @@ fn check_device(device: &dyn Device, slot: &DeviceSlot, main: &Superblock, findi
             Ok(copy) if copy.raw.generation != main.raw.generation => {
                 let (found, newest) = (copy.raw.generation, main.raw.generation);
                 let message = format_args!("copy {mirror} has generation {found}, the newest is {newest}");
-                findings.add(kind_of_copy(mirror), place, message);
+                // A power cut between the superblocks of a commit leaves this.
+                let last = found.0 + 1 == newest.0;
+                let kind = if last { FindingKind::SuperblockCopy } else { kind_of_copy(mirror) };
+                findings.add(kind, place, message);
                 findings.mend(Remedy::Superblock(SuperblockField::Copies));
             }
             Ok(copy) => check_copy(&copy, slot, main, mirror, place, findings),

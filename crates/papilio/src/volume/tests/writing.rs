@@ -288,11 +288,11 @@ fn an_unreadable_row_is_not_written() {
 
 #[test]
 fn stale_bytes_do_not_corrupt_parity() {
-    // Device 2 missed a generation and holds other bytes since.
+    // Device 2 missed two generations and holds other bytes since.
     let test = TestVolume::new(RaidProfile::Raid5, 3);
     let mut raw = test.superblocks[1];
-    raw.generation = Generation(8);
-    raw.chunk_root_generation = Generation(8);
+    raw.generation = Generation(7);
+    raw.chunk_root_generation = Generation(7);
     super::super::testing::write_superblock(&*test.devices[1], &raw);
     let neighbour = LogicalAddress(CHUNK_START.0 + STRIPE_LENGTH);
     let place = test.open(0, false).unwrap().place_of(neighbour, 0).unwrap();
