@@ -140,29 +140,45 @@ fn edit_inode(editor: &Editor<'_>, tree: TreeId, inode: u64, field: InodeField) 
     editor.put(tree, key, item.to_bytes().to_vec())
 }
 
-/// Computes the checksums of a range, in items of their own.
+/// Computes the checksums that a range lacks, in items of their own. Remedies for several files
+/// overlap where the files share an extent, so some checksums of a range may be there by now.
 fn add_csums(volume: &Volume, editor: &Editor<'_>, start: u64, end: u64) -> Result<bool> {
     let geometry = volume.geometry();
-    let sector = u64::from(geometry.sector_size);
+    let (sector, size) = (u64::from(geometry.sector_size), geometry.checksum_type.size());
+    let mut covered = Vec::new();
+    let first = csum_key(before_items(start, size, sector));
+    for (key, data) in editor.items(objectid::CSUM_TREE, &first, &csum_key(end.saturating_sub(1)))? {
+        let Ok(item) = CsumItem::parse(&key, &data, &geometry) else { return refuse("a bad checksum item") };
+        covered.push(item.start().0..item.end().0);
+    }
     let mut items = Items::new();
     let mut buffer = vec![0; sector as usize];
+    let mut next = None;
     for at in (start..end).step_by(sector as usize) {
+        if covered.iter().any(|range| range.contains(&at)) {
+            continue;
+        }
         volume.read(LogicalAddress(at), &mut buffer)?;
         let sum = geometry.checksum_type.compute(&buffer);
         match items.last_mut() {
-            Some((_, sums)) if sums.len() < MOST_SUMS * sum.as_bytes().len() => {
+            Some((_, sums)) if next == Some(at) && sums.len() < MOST_SUMS * size => {
                 sums.extend_from_slice(sum.as_bytes());
             }
             _ => items.push((csum_key(at), sum.as_bytes().to_vec())),
         }
+        next = Some(at + sector);
     }
     let mut changed = false;
     for (key, data) in items {
-        if editor.item(objectid::CSUM_TREE, &key)?.is_none() {
-            changed |= editor.put(objectid::CSUM_TREE, key, data)?;
-        }
+        changed |= editor.put(objectid::CSUM_TREE, key, data)?;
     }
     Ok(changed)
+}
+
+/// Returns an offset that no item which reaches `start` is before: the largest leaf has room for
+/// less than 64 KiB of checksums.
+fn before_items(start: u64, size: usize, sector: u64) -> u64 {
+    start.saturating_sub((65536 / size as u64) * sector)
 }
 
 fn csum_key(at: u64) -> Key {
@@ -173,8 +189,7 @@ fn csum_key(at: u64) -> Key {
 fn drop_csums(volume: &Volume, editor: &Editor<'_>, start: u64, end: u64) -> Result<bool> {
     let geometry = volume.geometry();
     let (sector, size) = (u64::from(geometry.sector_size), geometry.checksum_type.size());
-    // The largest leaf has room for less than 64 KiB of checksums.
-    let first = csum_key(start.saturating_sub((65536 / size as u64) * sector));
+    let first = csum_key(before_items(start, size, sector));
     let last = csum_key(end.saturating_sub(1));
     let mut kept = Items::new();
     for (key, data) in editor.items(objectid::CSUM_TREE, &first, &last)? {
