@@ -50,6 +50,8 @@ pub(crate) struct ReadContext {
     checksums: ChecksumSource,
     verify: bool,
     lookup: CsumLookup,
+    /// How often extents were moved to other addresses.
+    moves: AtomicU64,
 }
 
 impl ReadContext {
@@ -77,7 +79,20 @@ impl ReadContext {
         lookup: CsumLookup,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), volume, checksums, verify, lookup }
+        let (id, moves) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicU64::new(0));
+        Self { id, volume, checksums, verify, lookup, moves }
+    }
+
+    /// Returns how often extents were moved to other addresses. A read during which the number
+    /// changed may have met the old address of an extent, and what is there since: it must be done
+    /// again, beginning with the look-up of the extents.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::SeqCst)
+    }
+
+    /// Counts a move. The trees lead to the new places by now, and the old ones are not free yet.
+    pub(crate) fn count_move(&self) {
+        self.moves.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Fills `buffer` with the file's bytes from `offset` on, up to the end of the file, and
@@ -287,7 +302,7 @@ impl<'a> Request<'a> {
             ExtentKind::Regular(disk) => {
                 let whole = DiskExtent { offset: 0, ..*disk };
                 let skip = disk.offset as usize;
-                if last.key == Some((self.context.id, whole)) {
+                if last.key == Some((self.context.id, self.context.moves(), whole)) {
                     target.copy_from_slice(&last.bytes[skip..][..target.len()]);
                 } else {
                     batch.add_compressed(extent.start.0, whole, skip, target);
@@ -377,7 +392,7 @@ impl<'a> Request<'a> {
         let bytes = last.reset(extent.ram_bytes);
         decompress(extent.compression, input, bytes, sector_size)?;
         target.copy_from_slice(&bytes[skip..][..target.len()]);
-        last.key = Some((self.context.id, extent));
+        last.key = Some((self.context.id, self.context.moves(), extent));
         Ok(())
     }
 

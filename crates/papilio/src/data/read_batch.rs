@@ -34,7 +34,7 @@ pub(super) struct Scratch {
 /// The last extent that the thread decompressed: small sequential reads decompress it once.
 #[derive(Default)]
 pub(super) struct LastExtent {
-    pub(super) key: Option<(u64, DiskExtent)>,
+    pub(super) key: Option<(u64, u64, DiskExtent)>,
     pub(super) bytes: Vec<u8>,
 }
 

@@ -13,6 +13,7 @@ use crate::file::changed_files::ChangedFiles;
 use crate::file::dirty_inodes::DirtyInodes;
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::open_inode::{InodeOwner, OpenInode};
+use crate::file::moving::Moving;
 use crate::file::open_inodes::OpenInodes;
 use crate::file::sharing::Sharing;
 use crate::fsync_log::name_changes::NameChanges;
@@ -55,6 +56,8 @@ pub(crate) struct FsInfo {
     pub(crate) tree_log: bool,
     /// Held by writers, and by everything that makes extents shared.
     pub(crate) sharing: Sharing,
+    /// Held by relocation while extents move.
+    pub(crate) moving: Moving,
     pub(crate) write_options: WriteOptions,
     /// Inode flags that the options give each new regular file.
     pub(crate) file_flags: InodeFlags,

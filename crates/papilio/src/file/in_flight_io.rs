@@ -61,6 +61,8 @@ pub(crate) enum Patience {
 #[derive(Debug)]
 pub(crate) struct ReadInFlight {
     read: StartedRead,
+    /// The number of moves of extents before it was placed.
+    moves: u64,
     ticket: Option<RangeTicket>,
 }
 
@@ -126,6 +128,7 @@ impl OpenFile {
             },
         };
         let reader = &self.fs.reader;
+        let moves = reader.moves();
         let placed = match patience {
             Patience::Waits => {
                 self.with_file_data(ordered, |file| reader.place_read(file, offset, length, pieces))
@@ -142,7 +145,7 @@ impl OpenFile {
         };
         if let Ok(Some(read)) = placed {
             open.data.enter(&shared);
-            return Begin::Started(ReadInFlight { read, ticket });
+            return Begin::Started(ReadInFlight { read, moves, ticket });
         }
         ticket.map(|ticket| open.ordered.redeem(ticket));
         pieces.clear();
@@ -157,7 +160,9 @@ impl OpenFile {
         let valid = !failed
             && self
                 .with_file_data(ordered, |file| self.fs.reader.is_valid(file, &read.read, data))
-                .unwrap_or(false);
+                .unwrap_or(false)
+            // Another extent may be by now where this one was.
+            && self.fs.reader.moves() == read.moves;
         read.ticket.map(|ticket| self.open.ordered.redeem(ticket));
         self.open.data.leave();
         valid

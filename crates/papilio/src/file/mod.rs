@@ -31,6 +31,7 @@ pub(crate) mod in_flight_io;
 mod in_place;
 pub(crate) mod kept_inodes;
 mod memory_budgets;
+pub(crate) mod moving;
 pub(crate) mod open_file;
 pub(crate) mod open_inode;
 pub(crate) mod open_inodes;

@@ -29,11 +29,6 @@ impl OpenInodes {
         Self { table: Mutex::default(), budgets: MemoryBudgets::new(checksum_bytes, ordered_bytes) }
     }
 
-    /// Whether no file is open.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.table.lock().values().all(|inode| inode.strong_count() == 0)
-    }
-
     /// Returns the bytes of memory of cached checksums, and of ordered extents.
     pub(crate) fn memory(&self) -> (usize, usize) {
         self.budgets.used()
@@ -58,6 +53,14 @@ impl OpenInodes {
     pub(crate) fn get(&self, place: Place) -> Option<Arc<OpenInode>> {
         // The lock is released before the caller can drop the inode.
         self.table.lock().get(&place).and_then(Weak::upgrade)
+    }
+
+    /// Forgets where the extents of all open inodes are, because extents moved. The caller drops
+    /// the inodes that this returns once it holds no lock.
+    pub(super) fn forget_extents(&self) -> Vec<Arc<OpenInode>> {
+        let open: Vec<_> = self.table.lock().values().filter_map(Weak::upgrade).collect();
+        open.iter().for_each(|open| open.forget_extents());
+        open
     }
 
     /// Removes the entry of an inode whose last handle is gone, unless it was opened again

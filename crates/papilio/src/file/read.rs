@@ -49,7 +49,9 @@ impl OpenFile {
     pub(super) fn read_trees(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let ordered = Some(&self.open.ordered).filter(|ordered| !ordered.is_empty());
         let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer.len(), offset)));
-        self.with_file_data(ordered, |file| self.fs.reader.read(file, FileOffset(offset), buffer))
+        self.fs.read_beside_moves(|| {
+            self.with_file_data(ordered, |file| self.fs.reader.read(file, FileOffset(offset), buffer))
+        })
     }
 
     /// Runs `read` on the file as the trees, `ordered` and the caches have it. The caller holds the

@@ -142,17 +142,20 @@ impl File {
         if let Some(open) = &self.open {
             return open.read_at(buffer, offset);
         }
-        let handle = self.inode.handle()?;
-        let file = FileData {
-            tree: handle.tree().into(),
-            inode: handle.number,
-            flags: handle.item.flags,
-            size: handle.item.size,
-            written: None,
-            extent_cache: None,
-            ordered: None,
-        };
-        self.inode.file_system().info.reader.read(&file, FileOffset(offset), buffer)
+        let info = &self.inode.file_system().info;
+        info.read_beside_moves(|| {
+            let handle = self.inode.handle()?;
+            let file = FileData {
+                tree: handle.tree().into(),
+                inode: handle.number,
+                flags: handle.item.flags,
+                size: handle.item.size,
+                written: None,
+                extent_cache: None,
+                ordered: None,
+            };
+            info.reader.read(&file, FileOffset(offset), buffer)
+        })
     }
 
     /// Fills `buffer` from byte `offset` on.

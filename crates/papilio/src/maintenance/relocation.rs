@@ -1,14 +1,15 @@
 //! Moving everything out of one block group, which the commit then removes.
 //!
 //! Owns [`FsInfo::relocate_block_group`]. It makes the block group read-only and moves its extents
-//! in batches. Data is copied before the batch's transaction step, and verified on the way. Each
-//! batch is committed, so that every state on disk is a complete file system.
+//! in batches. Data is copied before the batch's transaction, and verified on the way. Each batch is
+//! committed, so that every state on disk is a complete file system.
 //!
 //! **Invariants**
 //! - Data without a good copy ends the relocation; its old extent stays.
-//! - No file is open, because open files know where their extents are.
+//! - Nothing is allocated in the block group, and none of its data is overwritten in place: then a
+//!   copy stays equal to its extent. [`crate::file::moving`] says how open files follow.
 //!
-//! **Locks:** those of a commit; none while data is copied.
+//! **Locks:** those of [`FsInfo::switch_extents`]; none while data is copied.
 //!
 //! Kernel counterpart: `btrfs_relocate_block_group` (`fs/btrfs/relocation.c`).
 
@@ -19,6 +20,7 @@ use crate::space::{NewBlockGroup, SpaceKind};
 use crate::transaction::{CopiedExtent, DataExtent, ExtentRefs, Transactions};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::{LogicalAddress, objectid};
+use std::time::{Duration, Instant};
 
 /// Most extents of a batch.
 const BATCH_EXTENTS: usize = 512;
@@ -26,8 +28,8 @@ const BATCH_EXTENTS: usize = 512;
 const BATCH_BYTES: u64 = 32 << 20;
 /// Bytes that are copied at once.
 const PIECE: usize = 1 << 20;
-/// Commits that a block group may need until readers have left it.
-const REMOVING_COMMITS: usize = 8;
+/// How long readers of earlier states may keep a block group from being removed.
+const READERS_WAIT: Duration = Duration::from_secs(60);
 /// Tree blocks that must be at hand beside those that move.
 const SPARE_BLOCKS: u64 = 64;
 /// New chunks for one block group, at most.
@@ -35,78 +37,65 @@ const NEW_CHUNKS: usize = 64;
 
 impl FsInfo {
     /// Moves all extents of a block group to others and removes it. Calls `progress` with the bytes
-    /// of each batch that is on disk; `false` stops between two batches. Returns whether the block
-    /// group is gone.
+    /// of each batch that is on disk, and now and then with 0; `false` stops. Returns whether the
+    /// block group is gone. Files may be open, read and written meanwhile.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; data without a good copy; a tree block that cannot be read.
+    /// [`Error::NoSpace`]; data without a good copy; a tree block that cannot be read;
+    /// [`Error::Invalid`] if a reader does not leave the block group.
     pub(crate) fn relocate_block_group(
         &self,
         group: &NewBlockGroup,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<bool> {
-        if !self.open_inodes.is_empty() {
-            return Err(Error::Invalid("files are open: close them before data is moved".to_owned()));
-        }
-        let transactions = self.transactions()?;
-        self.commit()?;
-        if transactions.space().set_relocating(group.range.start, true).is_none() {
+        let space = self.transactions()?.space();
+        let begin = || space.set_relocating(group.range.start, true);
+        if self.stop_writing_in_place(begin).is_none() {
             return Ok(true);
         }
-        let moved = self.move_extents(transactions, group, progress);
+        let moved = self.move_extents(group, progress);
         if !matches!(moved, Ok(true)) {
-            transactions.space().set_relocating(group.range.start, false);
+            space.set_relocating(group.range.start, false);
         }
         moved
     }
 
-    fn move_extents(
-        &self,
-        transactions: &Transactions,
-        group: &NewBlockGroup,
-        progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<bool> {
+    fn move_extents(&self, group: &NewBlockGroup, progress: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+        let transactions = self.transactions()?;
+        // Then the trees know of all that was written into the block group.
+        self.sync()?;
         prepare_space(transactions, group)?;
         let range = group.range.start..group.range.end();
-        loop {
+        let mut waiting = None;
+        while transactions.volume().chunk_map().find(group.range.start).is_some() {
             let batch = transactions.extents_in(&range, BATCH_EXTENTS, BATCH_BYTES)?;
-            if batch.is_empty() {
-                break;
+            if !batch.is_empty() {
+                self.move_batch(transactions, &batch)?;
+            } else if waiting.get_or_insert_with(Instant::now).elapsed() < READERS_WAIT {
+                // An extent that was dropped stays until the readers of its trees are gone.
+                transactions.wait_for_readers()?;
+                transactions.commit_anyway()?;
+            } else {
+                let start = group.range.start;
+                return Err(Error::Invalid(format!("block group {start} stays in use by a reader")));
             }
-            self.move_batch(transactions, &batch)?;
-            self.commit()?;
             if !progress(batch.iter().map(|extent| extent.length).sum()) {
                 return Ok(false);
             }
         }
-        for _ in 0..REMOVING_COMMITS {
-            if transactions.volume().chunk_map().find(group.range.start).is_none() {
-                return Ok(true);
-            }
-            transactions.wait_for_readers()?;
-            transactions.commit_anyway()?;
-        }
-        Err(Error::Invalid(format!("block group {} stays in use by a reader", group.range.start)))
+        Ok(true)
     }
 
     fn move_batch(&self, transactions: &Transactions, batch: &[ExtentRefs]) -> Result<()> {
         let blocks: Vec<_> =
             batch.iter().filter(|extent| !extent.is_data()).map(|extent| extent.address).collect();
         let mut copied = Vec::new();
-        let mut result = batch.iter().filter(|extent| extent.is_data()).try_for_each(|extent| {
+        let copies = batch.iter().filter(|extent| extent.is_data()).try_for_each(|extent| {
             copied.push(self.copy_extent(transactions, extent)?);
             Ok(())
         });
-        if result.is_ok() {
-            result = loop {
-                match transactions.relocate(&blocks, &copied) {
-                    Ok(true) => return Ok(()),
-                    Ok(false) => self.commit()?,
-                    Err(error) => break Err(error),
-                }
-            };
-        }
-        if transactions.check_running().is_ok() {
+        let result = copies.and_then(|()| self.switch_extents(&blocks, &copied));
+        if result.is_err() && transactions.check_running().is_ok() {
             for extent in &copied {
                 transactions.release_extent(DataExtent { address: extent.to, length: extent.length });
             }

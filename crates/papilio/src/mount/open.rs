@@ -20,6 +20,7 @@ use crate::file::dirty_inodes::DirtyInodes;
 use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::open_inodes::OpenInodes;
+use crate::file::moving::Moving;
 use crate::file::sharing::Sharing;
 use crate::fsync_log;
 use crate::fsync_log::name_changes::NameChanges;
@@ -157,6 +158,7 @@ fn new(
         changed_files: ChangedFiles::default(),
         tree_log: options.tree_log,
         sharing: Sharing::default(),
+        moving: Moving::default(),
         write_options: write_options(options),
         file_flags: options.file_flags,
         page_cache: (options.cache_bytes > 0).then(|| page_cache(options)),

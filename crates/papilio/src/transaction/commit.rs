@@ -25,7 +25,7 @@ use super::extent_items::ExtentItems;
 use super::handle::Handle;
 use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
 use papilio_device::AlignedBuffer;
 use papilio_format::features::CompatRoFeatures;
@@ -152,7 +152,7 @@ impl Transactions {
     }
 
     fn commit_once(&self, state: &mut CommitState, first: impl FnOnce()) -> Result<()> {
-        let mut frozen = {
+        let frozen = {
             let _gate = self.gate.write();
             if !self.is_dirty() && !state.superblock_changed {
                 first();
@@ -160,12 +160,55 @@ impl Transactions {
                 self.unpin_waiting(state);
                 return Ok(());
             }
-            self.check_running()?;
-            self.prepare(state)?;
-            let frozen = self.freeze(state)?;
+            let frozen = self.end_transaction(state)?;
             first();
             frozen
         };
+        self.write_transaction(state, frozen)
+    }
+
+    /// Commits, and makes a transaction of `change` alone while no other change runs. The trees
+    /// have no change that is not on disk when `change` begins. It changes where extents are, but
+    /// not who owns them, so quotas need not count. If it fails and has changed nothing, the file
+    /// system goes on.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`]; errors of `change`.
+    pub(super) fn commit_alone(
+        &self,
+        change: impl FnOnce(&mut AlignedBuffer) -> Result<()>,
+    ) -> Result<()> {
+        let mut state = self.commit.lock();
+        self.check_running()?;
+        let fatal = |error: &Error| self.abort(error);
+        let frozen = {
+            let _gate = self.gate.write();
+            if self.is_dirty() || state.superblock_changed {
+                let frozen = self.end_transaction(&mut state).inspect_err(fatal)?;
+                self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
+            }
+            change(&mut state.buffer)?;
+            state.only_moves = true;
+            let frozen = self.end_transaction(&mut state);
+            state.only_moves = false;
+            frozen.inspect_err(fatal)?
+        };
+        self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
+        while self.volume.needs_commit() {
+            self.commit_once(&mut state, || {}).inspect_err(fatal)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the running transaction. The caller holds the gate exclusively.
+    fn end_transaction(&self, state: &mut CommitState) -> Result<Frozen> {
+        self.check_running()?;
+        self.prepare(state)?;
+        self.freeze(state)
+    }
+
+    /// Makes an ended transaction durable.
+    fn write_transaction(&self, state: &mut CommitState, mut frozen: Frozen) -> Result<()> {
         let trees = std::mem::take(&mut frozen.trees);
         self.write_out(&trees, &mut state.buffer)?;
         for (tree, root) in trees {
@@ -219,7 +262,7 @@ impl Transactions {
             remove_system_chunk(&mut state.superblock, start)?;
         }
         if self.quotas().is_on() {
-            let touched = self.touched_extents();
+            let touched = if state.only_moves { Vec::new() } else { self.touched_extents() };
             if !touched.is_empty() {
                 self.run_delayed_refs(&handle)?;
             }

@@ -24,6 +24,8 @@ pub(crate) struct CommitState {
     pub(super) waiting: VecDeque<(ReadPin, Pinned)>,
     /// Whether the UUID tree is up to date, which the superblock has to say.
     pub(super) uuid_tree_current: bool,
+    /// Whether the running transaction only moves extents, whose owners stay.
+    pub(super) only_moves: bool,
     /// The buffer for writing tree blocks.
     pub(super) buffer: AlignedBuffer,
 }
@@ -39,6 +41,7 @@ impl CommitState {
             superblock_changed: false,
             waiting: VecDeque::new(),
             uuid_tree_current,
+            only_moves: false,
             buffer: AlignedBuffer::new(0, 1),
         }
     }

@@ -1,12 +1,14 @@
 //! Relocation: extents move to other addresses, and everything that refers to them follows.
 //!
-//! Owns [`Transactions::relocate`]. It moves a batch in one step of the running transaction. Each
+//! Owns [`Transactions::relocate`]. It moves a batch in a transaction of its own. Each
 //! tree block that leads to a moved extent is copied exactly once, whatever the number of trees
 //! that share it. The copy keeps its owner, its generation, its flags and its references, so that
 //! trees share the copies as they shared the originals.
 //!
 //! **Invariants**
-//! - The batch is planned and carried out on trees without changes: every block is on disk.
+//! - The batch is planned and carried out on trees without changes: every block is on disk. It is
+//!   the only change of its transaction.
+//! - The owners of an extent stay, so quotas have nothing to count.
 //! - Nothing has changed if planning fails.
 //! - The old extents stay until the superblocks are on disk. The copies are in new space, so every
 //!   committed state is complete, and no reloc tree is ever on disk.
@@ -24,6 +26,7 @@ use super::transaction::Transactions;
 use crate::btree::{Change, RootPointer, TreeBlock};
 use crate::errors::Result;
 use crate::space::{LogicalRange, SpaceKind};
+use papilio_device::AlignedBuffer;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::{Key, LogicalAddress, objectid};
 use std::collections::BTreeMap;
@@ -54,49 +57,64 @@ impl Transactions {
         self.space().release(LogicalRange { start: extent.address, length: extent.length });
     }
 
-    /// Moves tree blocks and data extents. Returns false, and has changed nothing, if the trees
-    /// have changes that are not on disk; a commit helps. Data that is gone by now is released.
+    /// Moves tree blocks and data extents, in a transaction of their own, which is durable on
+    /// return. Calls `moved` after the trees lead to the new places, and before the old ones may be
+    /// freed. Data that is gone by now is released.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`]; a block or an item that cannot be read, or that contradicts
-    /// another. The caller releases the new space of `data` if `changed` is not set.
-    pub(crate) fn relocate(&self, blocks: &[LogicalAddress], data: &[CopiedExtent]) -> Result<bool> {
-        let mut state = self.commit.lock();
-        let _gate = self.gate.write();
-        self.check_running()?;
-        if self.is_dirty() {
-            return Ok(false);
-        }
-        let node_size = self.node_size();
-        let mut plan = Plan::new(self)?;
-        for &address in blocks {
-            plan.add_block(address)?;
-        }
-        for extent in data {
-            plan.add_data(extent.from)?;
-        }
-        let plan = plan.finish()?;
-        self.quotas().mark_inconsistent("block groups were relocated");
-        let bytes = plan.blocks.len() as u64 * node_size;
-        let reservation = self.space.reserve_metadata(bytes, true)?;
-        let mut moves = self.place(&plan.blocks)?;
-        moves.extend(data.iter().map(|extent| (extent.from, extent.to)));
-        drop(reservation);
+    /// another. Nothing has changed then, and the caller releases the new space of `data`. An error
+    /// later makes the file system read-only.
+    pub(crate) fn relocate(
+        &self,
+        blocks: &[LogicalAddress],
+        data: &[CopiedExtent],
+        moved: &mut dyn FnMut(),
+    ) -> Result<()> {
+        self.might_change();
+        self.commit_alone(|buffer| {
+            let node_size = self.node_size();
+            let mut plan = Plan::new(self)?;
+            for &address in blocks {
+                plan.add_block(address)?;
+            }
+            for extent in data {
+                plan.add_data(extent.from)?;
+            }
+            let plan = plan.finish()?;
+            if self.quotas().is_rescanning() {
+                // The rescan goes by addresses. It may have passed one of the two places.
+                self.quotas().mark_inconsistent("block groups were relocated during a rescan");
+            }
+            let bytes = plan.blocks.len() as u64 * node_size;
+            let reservation = self.space.reserve_metadata(bytes, true)?;
+            let mut moves = self.place(&plan.blocks)?;
+            moves.extend(data.iter().map(|extent| (extent.from, extent.to)));
+            drop(reservation);
+            self.carry_out(&plan, &moves, data, buffer).inspect_err(|error| self.abort(error))?;
+            moved();
+            Ok(())
+        })
+    }
+
+    /// Writes the copies of the planned blocks, and switches to them.
+    fn carry_out(
+        &self,
+        plan: &Plan<'_>,
+        moves: &Moves,
+        data: &[CopiedExtent],
+        buffer: &mut AlignedBuffer,
+    ) -> Result<()> {
         let handle = Handle::new(self, None, None, self.now());
         let mut copies = Vec::with_capacity(plan.blocks.len());
         for block in plan.blocks.values() {
-            copies.push(Arc::new(copy_of(block, &moves)?));
+            copies.push(Arc::new(copy_of(block, moves)?));
         }
-        let result = self.write_blocks(&mut copies.clone(), &mut state.buffer);
-        if let Err(error) = result {
-            self.abort(&error);
-            return Err(error);
-        }
+        self.write_blocks(&mut copies.clone(), buffer)?;
         for copy in &copies {
             self.live.forest().written(copy);
         }
-        let done = self.switch(&handle, &plan, &moves, data);
-        done.inspect_err(|error| self.abort(error)).map(|()| true)
+        self.switch(&handle, plan, moves, data)
     }
 
     /// Allocates the new place of each block.
@@ -182,7 +200,7 @@ impl Transactions {
         reference: Reference,
         change: i64,
     ) {
-        // The extent is on disk, so that the change waits for the commit. Quotas are marked.
+        // The extent is on disk, so that the change waits for the commit.
         let _queued = self.refs.change(address, length, kind, reference, change, None);
     }
 

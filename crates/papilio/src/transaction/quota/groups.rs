@@ -339,6 +339,11 @@ impl Quotas {
         self.state.lock().is_some()
     }
 
+    /// Whether a rescan is under way.
+    pub(crate) fn is_rescanning(&self) -> bool {
+        self.state.lock().as_ref().is_some_and(|state| state.has(QgroupStatusFlags::RESCAN))
+    }
+
     /// A copy of the state, as of the last commit.
     pub(crate) fn state(&self) -> Option<QuotaState> {
         self.state.lock().clone()

@@ -1,0 +1,346 @@
+//! Block groups are moved while files are open: several threads read, write, sync, share and delete
+//! meanwhile, and every byte they read is the one that they wrote.
+//!
+//! `PAPILIO_MOVED_ROUNDS` sets how often everything is moved.
+
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{assert_clean, writable};
+use papilio::format::items::inode::InodeFlags;
+use papilio::{
+    BalanceFilter, BalanceOptions, File, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest,
+    MkfsOptions, OpenOptions, RaidProfile,
+};
+use papilio_device::{Device, MemoryDevice, ShuffleDevice};
+use papilio_oracle::{ImageSet, Scratch};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const SIZE: u64 = 640 << 20;
+const FILE_BYTES: usize = 1 << 20;
+const SECTOR: usize = 4096;
+
+fn rounds() -> u64 {
+    std::env::var("PAPILIO_MOVED_ROUNDS").map_or(6, |number| number.parse().expect("a number"))
+}
+
+/// How a worker's file is written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Cached,
+    Direct,
+    InPlace,
+    Preallocated,
+    Compressed,
+}
+
+const KINDS: [Kind; 5] = [Kind::Cached, Kind::Direct, Kind::InPlace, Kind::Preallocated, Kind::Compressed];
+
+/// A file, and its content as it must be.
+struct Worker {
+    fs: FileSystem,
+    kind: Kind,
+    file: File,
+    content: Vec<u8>,
+    random: fastrand::Rng,
+    snapshots: u64,
+}
+
+impl Worker {
+    fn new(fs: &FileSystem, kind: Kind) -> Self {
+        fs.create_subvolume(format!("/{kind:?}")).unwrap();
+        let mut file = fs.create_file(format!("/{kind:?}/f")).unwrap();
+        match kind {
+            Kind::Direct => file.set_direct(true),
+            Kind::InPlace => {
+                file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
+                file = fs.open_file(format!("/{kind:?}/f")).unwrap();
+                file.set_direct(true);
+            }
+            Kind::Compressed => file.inode().set_flags(InodeFlags::COMPRESS).unwrap(),
+            Kind::Cached | Kind::Preallocated => {}
+        }
+        let content = vec![0; FILE_BYTES];
+        match kind {
+            Kind::Preallocated => file.allocate(0, FILE_BYTES as u64, false).unwrap(),
+            _ => file.write_all_at(&content, 0).unwrap(),
+        }
+        let random = fastrand::Rng::with_seed(kind as u64);
+        Self { fs: fs.clone(), kind, file, content, random, snapshots: 0 }
+    }
+
+    fn range(&mut self) -> std::ops::Range<usize> {
+        let (mut start, mut length) = (self.random.usize(..FILE_BYTES), self.random.usize(1..64 << 10));
+        if self.random.bool() {
+            (start, length) = (start - start % SECTOR, length.next_multiple_of(SECTOR));
+        }
+        start..(start + length).min(FILE_BYTES)
+    }
+
+    fn compare(&self, range: std::ops::Range<usize>) {
+        let mut read = vec![0; range.len()];
+        self.file.read_exact_at(&mut read, range.start as u64).unwrap();
+        let wrong = read.iter().zip(&self.content[range.clone()]).position(|(read, wrote)| read != wrote);
+        let wrong = wrong.map(|at| range.start + at);
+        assert!(wrong.is_none(), "{:?}: the byte at {wrong:?} is not the one that was written", self.kind);
+    }
+
+    fn step(&mut self) {
+        let range = self.range();
+        match self.random.u32(..100) {
+            0..45 => self.compare(range),
+            45..85 => {
+                let byte = self.random.u8(..);
+                self.content[range.clone()].iter_mut().enumerate().for_each(|(at, place)| {
+                    *place = byte.wrapping_add((at >> 8) as u8);
+                });
+                self.file.write_all_at(&self.content[range.clone()], range.start as u64).unwrap();
+            }
+            85..90 => {
+                self.content[range.clone()].fill(0);
+                self.file.punch_hole(range.start as u64, range.len() as u64).unwrap();
+            }
+            90..95 => self.file.sync_all().unwrap(),
+            95..98 => {
+                let sectors = |byte: usize| byte - byte % SECTOR;
+                let (from, length) = (sectors(range.start), sectors(range.len()));
+                let to = sectors(self.random.usize(..FILE_BYTES - (64 << 10)));
+                if length > 0 && from.abs_diff(to) >= length && from + length <= FILE_BYTES {
+                    self.file.clone_range(&self.file, from as u64, length as u64, to as u64).unwrap();
+                    self.content.copy_within(from..from + length, to);
+                }
+            }
+            _ => self.snapshot(),
+        }
+    }
+
+    /// Takes a snapshot, and deletes it after a look at it.
+    fn snapshot(&mut self) {
+        self.snapshots += 1;
+        let path = format!("/{:?} {}", self.kind, self.snapshots);
+        self.fs.snapshot(format!("/{:?}", self.kind), &path, self.snapshots.is_multiple_of(2)).unwrap();
+        assert!(self.fs.read(format!("{path}/f")).unwrap() == self.content, "{path}");
+        if self.snapshots > 2 {
+            let old = format!("/{:?} {}", self.kind, self.snapshots - 2);
+            self.fs.delete_subvolume(old).unwrap();
+        }
+    }
+}
+
+/// Stops all threads if one panics.
+struct StopIfPanics<'a>(&'a AtomicBool);
+
+impl Drop for StopIfPanics<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Creates and deletes small files.
+fn change_names(fs: &FileSystem, stop: &AtomicBool) {
+    let _stop = StopIfPanics(stop);
+    fs.create_dir("/names").unwrap();
+    let mut random = fastrand::Rng::with_seed(9);
+    let content = |number: u64| format!("file {number} ").repeat(1 + number as usize % 900);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        fs.write(format!("/names/{number}"), content(number)).unwrap();
+        let old = random.u64(..=number).max(number.saturating_sub(200));
+        match fs.read(format!("/names/{old}")) {
+            Ok(read) => assert!(read == content(old).as_bytes(), "/names/{old}"),
+            Err(error) => assert_eq!(error.errno(), 2, "{error}"),
+        }
+        if random.bool() {
+            let _ = fs.remove_file(format!("/names/{old}"));
+        }
+        if number > 300 {
+            let _ = fs.remove_file(format!("/names/{}", number - 300));
+        }
+        number += 1;
+    }
+    assert!(number > 20);
+}
+
+/// Keeps requests in flight on a file.
+fn keep_in_flight(fs: &FileSystem, stop: &AtomicBool) {
+    let _stop = StopIfPanics(stop);
+    const SECTORS: usize = 256;
+    let mut queue: IoQueue<Vec<u8>> = IoQueue::new(16);
+    let mut file = fs.create_file("/queue").unwrap();
+    file.set_direct(true);
+    file.write_all_at(&vec![0; SECTORS * SECTOR], 0).unwrap();
+    let file = Arc::new(file);
+    let mut content = vec![0_u8; SECTORS];
+    // What each sector waits for: nothing, a read, or a write of a byte.
+    let mut waiting: Vec<Option<Option<u8>>> = vec![None; SECTORS];
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut done: Vec<IoCompletion<Vec<u8>>> = Vec::new();
+    let mut ended = 0;
+    while !stop.load(Ordering::Relaxed) || queue.in_flight() > 0 {
+        let sector = random.usize(..SECTORS);
+        if !stop.load(Ordering::Relaxed) && queue.in_flight() < 16 && waiting[sector].is_none() {
+            let write = random.bool().then(|| random.u8(..));
+            let offset = (sector * SECTOR) as u64;
+            let operation = match write {
+                Some(byte) => IoOperation::Write { buffer: vec![byte; SECTOR], offset },
+                None => IoOperation::Read { buffer: vec![0; SECTOR], offset },
+            };
+            waiting[sector] = Some(write);
+            queue.submit(IoRequest { file: Arc::clone(&file), operation, token: sector as u64 }).unwrap();
+            if queue.in_flight() < 12 {
+                continue;
+            }
+        }
+        queue.wait(1, &mut done);
+        for completion in done.drain(..) {
+            assert_eq!(completion.result.unwrap(), SECTOR);
+            let sector = completion.token as usize;
+            match waiting[sector].take().unwrap() {
+                Some(byte) => content[sector] = byte,
+                None => {
+                    let read = completion.buffer.unwrap();
+                    assert!(read.iter().all(|byte| *byte == content[sector]), "sector {sector}");
+                }
+            }
+            ended += 1;
+        }
+    }
+    assert!(ended > 100);
+}
+
+fn moves_to(profile: Option<RaidProfile>) -> BalanceOptions {
+    let filter = BalanceFilter { convert: profile.map(RaidProfile::flags), ..BalanceFilter::default() };
+    BalanceOptions { data: Some(filter.clone()), metadata: Some(filter.clone()), system: Some(filter), force: true }
+}
+
+/// Moves everything a few times, into other profiles too, with workers beside it.
+fn moved_beside_workers(attach: impl Fn(Arc<MemoryDevice>) -> Arc<dyn Device>, options: &OpenOptions) {
+    let memory = [0; 2].map(|_| Arc::new(MemoryDevice::new(SIZE)));
+    let plain: Vec<_> = memory.iter().map(|device| device.clone() as Arc<dyn Device>).collect();
+    papilio::mkfs_devices(&plain, &MkfsOptions::new().metadata_profile(RaidProfile::Raid1)).unwrap();
+    let devices = memory.iter().map(|device| attach(device.clone())).collect();
+    let fs = FileSystem::from_devices(devices, options).unwrap();
+    let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
+    let workers = KINDS.map(|kind| Worker::new(&fs, kind));
+    let workers = std::thread::scope(|scope| {
+        let workers = workers.map(|mut worker| {
+            let stop = &stop;
+            scope.spawn(move || {
+                let _stop = StopIfPanics(stop);
+                while !stop.load(Ordering::Relaxed) {
+                    worker.step();
+                }
+                worker.compare(0..FILE_BYTES);
+                worker
+            })
+        });
+        scope.spawn(|| change_names(&fs, &stop));
+        scope.spawn(|| keep_in_flight(&fs, &stop));
+        // Even where a move fails, the workers end.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..rounds() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let profile = [None, Some(RaidProfile::Raid1), None, Some(RaidProfile::Single)][round as usize % 4];
+                let report = fs.balance(&moves_to(profile), |_| true).unwrap();
+                assert_eq!(report.completed, report.expected);
+                moved.fetch_add(report.bytes, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(30));
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let workers = workers.map(|worker| worker.join().unwrap());
+        outcome.unwrap();
+        workers
+    });
+    assert!(moved.into_inner() > 1 << 20);
+    let contents: Vec<_> = workers.iter().map(|worker| (worker.kind, worker.content.clone())).collect();
+    drop(workers);
+    fs.close().unwrap();
+
+    let fs = FileSystem::from_devices(plain, &writable()).unwrap();
+    for (kind, content) in &contents {
+        assert!(fs.read(format!("/{kind:?}/f")).unwrap() == *content, "{kind:?}, opened again");
+    }
+    fs.close().unwrap();
+    judge(&memory);
+}
+
+/// Asks both checks.
+fn judge(memory: &[Arc<MemoryDevice>]) {
+    let devices = memory.iter().map(|device| device.clone() as Arc<dyn Device>).collect();
+    let options = papilio::CheckOptions::new().data_csum(true);
+    let report = papilio::check_devices(devices, &OpenOptions::new(), &options).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    if papilio_oracle::require(&[papilio_oracle::Need::Command("btrfs"), papilio_oracle::Need::Root, papilio_oracle::Need::Loop]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(2 * SIZE).unwrap();
+    let paths = memory.iter().map(|device| {
+        let path = scratch.unique("image");
+        device.write_image(&path).unwrap();
+        path
+    });
+    ImageSet::open(&scratch, paths.collect()).btrfs_check().unwrap();
+}
+
+#[test]
+fn open_files_keep_their_data_while_it_moves() {
+    let options = OpenOptions::new().write(true).commit_interval(Some(Duration::from_secs(1)));
+    moved_beside_workers(|device| device, &options);
+}
+
+#[test]
+fn requests_in_flight_end_while_data_moves() {
+    let seed = AtomicU64::new(1);
+    let options = OpenOptions::new().write(true).cache_bytes(8 << 20);
+    let shuffled = |device: Arc<MemoryDevice>| {
+        Arc::new(ShuffleDevice::new(device, seed.fetch_add(1, Ordering::Relaxed))) as Arc<dyn Device>
+    };
+    moved_beside_workers(shuffled, &options);
+}
+
+/// The space that a file had is used by others after a move, and a reader that still knows the old
+/// place must not see them. The file has no checksums that would tell.
+#[test]
+fn a_reader_without_checksums_never_sees_another_file() {
+    let device = in_memory::formatted(SIZE);
+    let fs = in_memory::open(&device);
+    let file = fs.create_file("/in place").unwrap();
+    file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
+    file.write_all_at(&vec![7; FILE_BYTES], 0).unwrap();
+    fs.sync().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let _stop = StopIfPanics(&stop);
+                let mut file = fs.open_file("/in place").unwrap();
+                file.set_direct(true);
+                let mut read = vec![0; 128 << 10];
+                while !stop.load(Ordering::Relaxed) {
+                    let offset = fastrand::usize(..FILE_BYTES - read.len()) / SECTOR * SECTOR;
+                    file.read_exact_at(&mut read, offset as u64).unwrap();
+                    let wrong = read.iter().position(|byte| *byte != 7);
+                    assert!(wrong.is_none(), "byte {wrong:?} from {offset} is of another file");
+                }
+            });
+        }
+        let _stop = StopIfPanics(&stop);
+        for round in 0..rounds() * 4 {
+            fs.balance(&moves_to(None), |_| true).unwrap();
+            // Fills what has become free.
+            fs.write(format!("/{}", round % 4), vec![round as u8 | 128; 24 << 20]).unwrap();
+            fs.sync().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
