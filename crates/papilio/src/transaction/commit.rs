@@ -174,10 +174,7 @@ impl Transactions {
     ///
     /// # Errors
     /// As [`Transactions::commit`]; errors of `change`.
-    pub(super) fn commit_alone(
-        &self,
-        change: impl FnOnce(&mut AlignedBuffer) -> Result<()>,
-    ) -> Result<()> {
+    pub(super) fn commit_alone(&self, change: impl FnOnce(&mut AlignedBuffer) -> Result<()>) -> Result<()> {
         let mut state = self.commit.lock();
         self.check_running()?;
         let fatal = |error: &Error| self.abort(error);
