@@ -83,6 +83,7 @@ fn kind_errno(kind: ErrorKind) -> Errno {
         ErrorKind::NoSpace => Errno::NOSPC,
         ErrorKind::Quota(reason) => quota_errno(reason),
         ErrorKind::ReadOnly => Errno::ROFS,
+        ErrorKind::Busy => Errno::INPROGRESS,
     }
 }
 

@@ -195,6 +195,12 @@ pub enum Error {
         /// The purpose that there is no space for, such as data, metadata or a chunk.
         what: &'static str,
     },
+    /// Another operation on the whole file system is running: EINPROGRESS.
+    #[error("{running} is running on the file system")]
+    Busy {
+        /// The operation.
+        running: &'static str,
+    },
     /// An operation on quotas cannot be done, or a limit forbids a change.
     #[error(transparent)]
     Quota(QuotaError),
@@ -458,6 +464,8 @@ pub enum ErrorKind {
     Quota(QuotaError),
     /// The file system is read-only: EROFS.
     ReadOnly,
+    /// Another operation is running: EINPROGRESS.
+    Busy,
 }
 
 impl Error {
@@ -488,6 +496,7 @@ impl Error {
                 kind => kind,
             },
             Error::ReadOnlyFileSystem { .. } => ErrorKind::ReadOnly,
+            Error::Busy { .. } => ErrorKind::Busy,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,
             Error::DeviceMissing { .. } | Error::TooManyMissing { .. } => ErrorKind::MissingDevice,
             Error::Truncated { .. }

@@ -115,10 +115,10 @@ mod volume;
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use fs::{
-    AsPath, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries, File, FileCursor,
-    FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata, QgroupUsage,
-    QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices, plan_repair, repair,
-    replace_device, undo_repair,
+    AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
+    File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
+    QgroupUsage, QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices, plan_repair,
+    repair, replace_device, undo_repair,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;

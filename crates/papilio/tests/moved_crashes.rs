@@ -115,6 +115,15 @@ fn cut(
     }
 }
 
+/// A balance that a power cut has cut short is resumed.
+fn balance_or_resume(fs: &FileSystem, options: &BalanceOptions) {
+    match fs.stored_balance().unwrap() {
+        Some(_) => fs.resume_balance(|_| true).unwrap(),
+        None => fs.balance(options, |_| true).unwrap(),
+    };
+    assert!(fs.stored_balance().unwrap().is_none());
+}
+
 fn all() -> Option<BalanceFilter> {
     Some(BalanceFilter::default())
 }
@@ -130,7 +139,7 @@ fn balance() {
     {
         let devices = filled(2, data, metadata);
         cut(&format!("balance of {data}"), &devices, 2, |fs, _| {
-            fs.balance(&options, |_| true).unwrap();
+            balance_or_resume(fs, &options);
         });
     }
 }
@@ -142,7 +151,7 @@ fn conversion() {
         let devices = filled(3, from, from);
         let options = BalanceOptions { data: to(into), metadata: to(into), system: to(into), force: true };
         cut(&format!("{from} to {into}"), &devices, 3, |fs, _| {
-            fs.balance(&options, |_| true).unwrap();
+            balance_or_resume(fs, &options);
         });
     }
 }

@@ -175,7 +175,7 @@ fn keep_in_flight(fs: &FileSystem, stop: &AtomicBool) {
     file.write_all_at(&vec![0; SECTORS * SECTOR], 0).unwrap();
     let file = Arc::new(file);
     let mut content = vec![0_u8; SECTORS];
-    // What each sector waits for: nothing, a read, or a write of a byte.
+    // Each sector waits for nothing, for a read, or for the write of a byte.
     let mut waiting: Vec<Option<Option<u8>>> = vec![None; SECTORS];
     let mut random = fastrand::Rng::with_seed(3);
     let mut done: Vec<IoCompletion<Vec<u8>>> = Vec::new();

@@ -11,6 +11,7 @@ use crate::errors::{Error, Result};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
 use crate::file::dirty_inodes::DirtyInodes;
+use crate::file::exclusive::Exclusive;
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::moving::Moving;
 use crate::file::open_inode::{InodeOwner, OpenInode};
@@ -56,6 +57,8 @@ pub(crate) struct FsInfo {
     pub(crate) tree_log: bool,
     /// Held by writers, and by everything that makes extents shared.
     pub(crate) sharing: Sharing,
+    /// The operation on the whole file system that runs.
+    pub(crate) exclusive: Exclusive,
     /// Held by relocation while extents move.
     pub(crate) moving: Moving,
     pub(crate) write_options: WriteOptions,

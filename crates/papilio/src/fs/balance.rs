@@ -1,19 +1,17 @@
 //! Balance: block groups are emptied one after the other, and their contents written anew.
 //!
-//! Owns [`FileSystem::balance`], [`BalanceOptions`], [`BalanceFilter`] and [`BalanceReport`].
+//! Owns [`FileSystem::balance`], its pausing and resuming, [`BalanceOptions`], [`BalanceFilter`],
+//! [`BalanceReport`] and [`BalanceControl`].
 //!
-//! **Invariants**
-//! - No file is open meanwhile.
-//! - Each batch is committed. A balance that is cut short leaves a complete file system, in which
-//!   another balance may begin.
-//!
-//! - A balance leaves no balance item on disk, so that a later mount does not resume it.
+//! **Invariant:** each batch is committed. A balance that is cut short leaves a complete file
+//! system, and its item (see [`super::balance_item`]), by which it is resumed.
 //!
 //! **Locks:** those of a commit.
 //!
 //! Kernel counterpart: `btrfs_balance`, `should_balance_chunk` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
+use crate::file::exclusive::Operation;
 use crate::fs::file_system::FileSystem;
 use crate::space::chunk_allocation::devices_min;
 use crate::space::{NewBlockGroup, Space, SpaceKind};
@@ -77,24 +75,103 @@ pub struct BalanceReport {
     pub expected_bytes: u64,
 }
 
+/// How a balance goes on after a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalanceControl {
+    /// With the next batch.
+    Continue,
+    /// It stops, and [`FileSystem::resume_balance`] or a mount by the kernel resumes it.
+    Pause,
+    /// It ends.
+    Cancel,
+}
+
+/// True goes on, false cancels.
+impl From<bool> for BalanceControl {
+    fn from(goes_on: bool) -> Self {
+        if goes_on { Self::Continue } else { Self::Cancel }
+    }
+}
+
 impl FileSystem {
-    /// Relocates the block groups that `options` selects. Calls `progress` after each batch; where
-    /// it returns false, the balance ends early.
+    /// Relocates the block groups that `options` selects. Files may be open, and change. Calls
+    /// `progress` after each batch; it says how to go on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] while files are open, for a profile that needs more devices, or for one
-    /// that tolerates fewer lost devices without `force`; [`Error::NoSpace`]; data without a good
-    /// copy; as [`FileSystem::sync`]. Extents that were moved until then stay moved, and nothing is
-    /// lost.
-    pub fn balance(
+    /// [`Error::Busy`] while another operation or a send runs; [`Error::Invalid`] while a balance
+    /// is paused, for a profile that needs more devices, or for one that tolerates fewer lost
+    /// devices without `force`; [`Error::NoSpace`]; data without a good copy; as
+    /// [`FileSystem::sync`]. Extents that were moved until then stay moved, and nothing is lost.
+    pub fn balance<C: Into<BalanceControl>>(
         &self,
         options: &BalanceOptions,
-        mut progress: impl FnMut(&BalanceReport) -> bool,
+        mut progress: impl FnMut(&BalanceReport) -> C,
     ) -> Result<BalanceReport> {
-        let transactions = self.info.transactions()?;
+        let _running = self.info.exclusive.begin(Operation::Balance)?;
         self.check_conversions(options)?;
-        self.clean_subvolumes()?;
-        self.sync()?;
+        if self.info.stored_balance()?.is_some() {
+            return Err(Error::Invalid("a balance is paused: resume or cancel it".to_owned()));
+        }
+        self.info.store_balance(Some(options))?;
+        self.balance_stored(options, &mut |report| progress(report).into())
+    }
+
+    /// Resumes the balance that is paused, or that a crash has cut short.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none; as [`FileSystem::balance`].
+    pub fn resume_balance<C: Into<BalanceControl>>(
+        &self,
+        mut progress: impl FnMut(&BalanceReport) -> C,
+    ) -> Result<BalanceReport> {
+        let _running = self.info.exclusive.begin(Operation::Balance)?;
+        let options = self.info.stored_balance()?.ok_or_else(no_balance)?.resumed();
+        self.check_conversions(&options)?;
+        self.balance_stored(&options, &mut |report| progress(report).into())
+    }
+
+    /// Cancels the balance that is paused. Extents that were moved stay moved.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while it runs; [`Error::Invalid`] if there is none; as
+    /// [`FileSystem::sync`].
+    pub fn cancel_balance(&self) -> Result<()> {
+        let _running = self.info.exclusive.begin(Operation::Balance)?;
+        self.info.stored_balance()?.ok_or_else(no_balance)?;
+        self.info.store_balance(None)?;
+        self.info.commit()
+    }
+
+    /// Returns the balance that runs or is paused.
+    ///
+    /// # Errors
+    /// An item of the root tree that cannot be read.
+    pub fn stored_balance(&self) -> Result<Option<BalanceOptions>> {
+        self.info.stored_balance()
+    }
+
+    /// Runs a balance that is stored, and forgets it at its end.
+    fn balance_stored(
+        &self,
+        options: &BalanceOptions,
+        progress: &mut dyn FnMut(&BalanceReport) -> BalanceControl,
+    ) -> Result<BalanceReport> {
+        let moved = self.clean_subvolumes().and_then(|()| self.sync());
+        let moved = moved.and_then(|()| self.move_selected(options, progress));
+        if matches!(moved, Ok((_, BalanceControl::Pause))) {
+            return moved.map(|(report, _)| report);
+        }
+        let forgotten = self.info.store_balance(None).and_then(|()| self.info.commit());
+        let (report, _) = moved?;
+        forgotten.map(|()| report)
+    }
+
+    fn move_selected(
+        &self,
+        options: &BalanceOptions,
+        progress: &mut dyn FnMut(&BalanceReport) -> BalanceControl,
+    ) -> Result<(BalanceReport, BalanceControl)> {
+        let transactions = self.info.transactions()?;
         let groups = transactions.space().block_groups();
         let mut report = BalanceReport { considered: groups.len() as u32, ..BalanceReport::default() };
         let mut taken = [0; 3];
@@ -121,16 +198,18 @@ impl FileSystem {
         report.expected_bytes = selected.iter().map(|(_, group)| group.used).sum();
         let _targets = Targets::set(self, options)?;
         for (_, group) in selected {
+            let mut control = BalanceControl::Continue;
             let gone = self.info.relocate_block_group(&group, &mut |bytes| {
                 report.bytes += bytes;
-                progress(&report)
+                control = progress(&report);
+                control == BalanceControl::Continue
             })?;
             if !gone {
-                break;
+                return Ok((report, control));
             }
             report.completed += 1;
         }
-        Ok(report)
+        Ok((report, BalanceControl::Continue))
     }
 
     fn selects(&self, filter: &BalanceFilter, group: &NewBlockGroup) -> bool {
@@ -189,6 +268,10 @@ impl FileSystem {
         }
         Ok(())
     }
+}
+
+fn no_balance() -> Error {
+    Error::Invalid("no balance is running or paused".to_owned())
 }
 
 fn invalid(reason: String) -> Result<()> {

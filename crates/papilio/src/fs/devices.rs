@@ -16,6 +16,7 @@
 //! (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
+use crate::file::exclusive::Operation;
 use crate::fs::balance::BalanceReport;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::mkfs::find_signature;
@@ -41,11 +42,13 @@ impl FileSystem {
     ///
     /// # Errors
     /// - [`Error::Occupied`] unless `force`: the device holds another file system.
+    /// - [`Error::Busy`] while another operation runs.
     /// - [`Error::Invalid`]: it is one of this file system, is read-only or too small.
     /// - As [`FileSystem::sync`].
     pub fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<DeviceId> {
         let transactions = self.info.transactions()?;
         transactions.check_running()?;
+        let _running = self.info.exclusive.begin(Operation::AddDevice)?;
         let volume = self.info.volume();
         let name = device.name().to_owned();
         let sector_size = volume.geometry().sector_size;
@@ -114,8 +117,8 @@ impl FileSystem {
     /// Its superblocks are wiped.
     ///
     /// # Errors
-    /// - [`Error::Invalid`]: it is the last device, or a profile in use needs as many as there are;
-    ///   files are open.
+    /// - [`Error::Invalid`]: it is the last device, or a profile in use needs as many as there are.
+    /// - [`Error::Busy`] while another operation or a send runs.
     /// - [`Error::NoSpace`]: the others have no room. Nothing is lost.
     /// - As [`FileSystem::balance`].
     pub fn remove_device(
@@ -124,6 +127,7 @@ impl FileSystem {
         progress: impl FnMut(&BalanceReport) -> bool,
     ) -> Result<bool> {
         let transactions = self.info.transactions()?;
+        let _running = self.info.exclusive.begin(Operation::RemoveDevice)?;
         let volume = self.info.volume();
         let devices = volume.devices();
         let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == devid);

@@ -15,11 +15,12 @@
 //! - `file`, `file_write`, `file_cursor`, `checksums`: a regular file's data
 //! - `io_queue`, `io_request`, `io_driven`, `io_pool`: asynchronous requests
 //! - `repair`: plans of repairs, repairs with undo
-//! - `balance`: moving block groups
+//! - `balance`, `balance_item`: moving block groups
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 mod as_path;
 mod balance;
+mod balance_item;
 mod check;
 mod checksums;
 #[cfg(test)]
@@ -63,7 +64,7 @@ mod trim;
 mod walk;
 
 pub use as_path::AsPath;
-pub use balance::{BalanceFilter, BalanceOptions, BalanceReport};
+pub use balance::{BalanceControl, BalanceFilter, BalanceOptions, BalanceReport};
 pub use check::{check, check_devices};
 pub use device_stats::DeviceErrors;
 pub use dir::{DirEntry, Entries};

@@ -11,6 +11,7 @@
 //! `btrfs_ioctl_set_fslabel` (`fs/btrfs/ioctl.c`).
 
 use crate::errors::{Error, Result};
+use crate::file::exclusive::Operation;
 use crate::fs::balance::BalanceReport;
 use crate::fs::file_system::FileSystem;
 use papilio_format::superblock::LABEL_SIZE;
@@ -36,8 +37,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`Error::TooSmall`] with the smallest possible size; [`Error::Truncated`] if the device is
-    /// smaller than `total_bytes`; as [`FileSystem::sync`].
+    /// smaller than `total_bytes`; [`Error::Busy`] while another operation runs; as
+    /// [`FileSystem::sync`].
     pub fn resize(&self, devid: DeviceId, total_bytes: u64) -> Result<u64> {
+        let _running = self.info.exclusive.begin(Operation::Resize)?;
+        self.set_size(devid, total_bytes)
+    }
+
+    fn set_size(&self, devid: DeviceId, total_bytes: u64) -> Result<u64> {
         let transactions = self.info.transactions()?;
         let sector_size = u64::from(self.info.volume().geometry().sector_size);
         let total_bytes = total_bytes - total_bytes % sector_size;
@@ -85,11 +92,12 @@ impl FileSystem {
         total_bytes: u64,
         progress: impl FnMut(&BalanceReport) -> bool,
     ) -> Result<Option<u64>> {
+        let _running = self.info.exclusive.begin(Operation::Resize)?;
         self.info.commit()?;
         if total_bytes < self.minimum_size(devid)? && !self.vacate(devid, total_bytes, progress)? {
             return Ok(None);
         }
-        self.resize(devid, total_bytes).map(Some)
+        self.set_size(devid, total_bytes).map(Some)
     }
 
     /// Sets the label, which may be empty. The next commit makes it durable.

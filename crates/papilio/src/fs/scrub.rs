@@ -3,6 +3,7 @@
 //! Owns [`FileSystem::scrub`].
 
 use crate::errors::Result;
+use crate::file::exclusive::Operation;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::scrub::{ScrubOptions, ScrubReport};
 
@@ -15,13 +16,15 @@ impl FileSystem {
     /// it returns false, the scrub ends early, and [`ScrubOptions::start_at`] can continue it.
     ///
     /// # Errors
-    /// A device that is not part of the file system; a commit or a flush fails. Faults of copies
+    /// [`Error::Busy`](crate::Error::Busy) while another operation runs; a device that is not part
+    /// of the file system; a commit or a flush fails. Faults of copies
     /// are in the report.
     pub fn scrub(
         &self,
         options: &ScrubOptions,
         mut progress: impl FnMut(&ScrubReport) -> bool,
     ) -> Result<ScrubReport> {
+        let _running = self.info.exclusive.begin(Operation::Scrub)?;
         self.info.scrub(options, &mut progress)
     }
 }

@@ -1,13 +1,13 @@
 //! Moving everything out of one block group, which the commit then removes.
 //!
 //! Owns [`FsInfo::relocate_block_group`]. It makes the block group read-only and moves its extents
-//! in batches. Data is copied before the batch's transaction, and verified on the way. Each batch is
-//! committed, so that every state on disk is a complete file system.
+//! in batches. Data is copied before the batch's transaction, and verified on the way. Each batch
+//! is committed, so that every state on disk is a complete file system.
 //!
 //! **Invariants**
 //! - Data without a good copy ends the relocation; its old extent stays.
 //! - Nothing is allocated in the block group, and none of its data is overwritten in place: then a
-//!   copy stays equal to its extent. [`crate::file::moving`] says how open files follow.
+//!   copy stays equal to its extent. [`crate::file::moved_extents`] says how open files follow.
 //!
 //! **Locks:** those of [`FsInfo::switch_extents`]; none while data is copied.
 //!

@@ -17,6 +17,7 @@ use crate::errors::{Error, PathError, Result};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
 use crate::file::dirty_inodes::DirtyInodes;
+use crate::file::exclusive::Exclusive;
 use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::moving::Moving;
@@ -158,6 +159,7 @@ fn new(
         changed_files: ChangedFiles::default(),
         tree_log: options.tree_log,
         sharing: Sharing::default(),
+        exclusive: Exclusive::default(),
         moving: Moving::default(),
         write_options: write_options(options),
         file_flags: options.file_flags,

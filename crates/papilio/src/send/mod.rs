@@ -130,6 +130,7 @@ impl SendOptions {
         if self.compressed_data && self.protocol < Protocol::V2 {
             return Err(Error::Invalid("compressed data needs protocol 2".into()));
         }
+        let _running = fs.info.exclusive.begin_send()?;
         let new = read_only(fs, subvolume)?;
         let old = self.parent.map(|parent| read_only(fs, parent)).transpose()?;
         let mut sources = vec![CloneSource::of(&new)];

@@ -6,7 +6,7 @@ use crate::made::{NEEDS, devices_min, judge, write_tree, write_tree_again};
 use papilio::device::{Device, FileDevice};
 use papilio::format::DeviceId;
 use papilio::format::items::chunk::RaidProfile;
-use papilio::{BalanceFilter, BalanceOptions, MkfsOptions, Populate};
+use papilio::{BalanceControl, BalanceFilter, BalanceOptions, MkfsOptions, Populate};
 use papilio_oracle::{ImageSet, Scratch, require};
 use std::fs;
 use std::path::PathBuf;
@@ -146,4 +146,90 @@ fn the_kernel_uses_sets_that_grew_and_shrank() {
         fs.close().unwrap();
         judge(&images, ENTRIES, parity, &format!("{what}, shrunk"));
     }
+}
+
+/// Runs `btrfs`, which may fail. Returns its output.
+fn btrfs(arguments: &[&std::ffi::OsStr]) -> String {
+    let output = std::process::Command::new("btrfs").args(arguments).output().expect("btrfs runs");
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A balance is paused by one of the two, and resumed by the other one.
+#[test]
+fn a_paused_balance_is_resumed_by_the_other() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(4 << 30).unwrap();
+    let paths = filled(&scratch, 2, RaidProfile::Single, RaidProfile::Raid1);
+    let images = ImageSet::open(&scratch, paths.clone());
+    let to_raid1 = BalanceOptions {
+        metadata: None,
+        system: None,
+        ..converts_to(RaidProfile::Raid1, RaidProfile::Raid1)
+    };
+    let fs = open(&paths, &writable()).unwrap();
+    let mut calls = 0;
+    let report = fs.balance(&to_raid1, |_| {
+        calls += 1;
+        BalanceControl::Pause
+    });
+    assert!(calls == 1 && report.unwrap().bytes > 0);
+    let refused = fs.balance(&to_raid1, |_| true).unwrap_err();
+    assert!(refused.to_string().contains("paused"), "{refused}");
+    assert!(fs.stored_balance().unwrap().unwrap().data.unwrap().convert.is_some());
+    fs.close().unwrap();
+    judge(&images, ENTRIES, false, "paused by Papilio");
+
+    // The kernel resumes it when it mounts the file system, in the background.
+    let mounted = images.mount().unwrap();
+    let path = mounted.path().as_os_str();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !btrfs(&["balance".as_ref(), "status".as_ref(), path]).contains("No balance found") {
+        assert!(std::time::Instant::now() < end, "the kernel's balance does not end");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let shown = btrfs(&["filesystem".as_ref(), "df".as_ref(), path]);
+    assert!(shown.contains("Data, RAID1") && !shown.contains("Data, single"), "{shown}");
+    // And the kernel's, which it pauses while the first block group moves.
+    let back = ["balance", "start", "--background", "-f", "-dconvert=single", "-mconvert=single"];
+    let mut back: Vec<_> = back.iter().map(std::ffi::OsStr::new).collect();
+    back.push(path);
+    btrfs(&back);
+    btrfs(&["balance".as_ref(), "pause".as_ref(), path]);
+    let paused = btrfs(&["balance".as_ref(), "status".as_ref(), path]).contains("paused");
+    mounted.unmount().unwrap();
+    let fs = open(&paths, &writable()).unwrap();
+    assert_eq!(fs.stored_balance().unwrap().is_some(), paused);
+    if paused {
+        fs.resume_balance(|_| true).unwrap();
+    } else {
+        println!("the kernel's balance ended before it could be paused");
+    }
+    assert!(fs.stored_balance().unwrap().is_none());
+    assert!(fs.usage().unwrap().spaces.iter().all(|space| space.profile == RaidProfile::Single));
+    fs.close().unwrap();
+    judge(&images, ENTRIES, false, "paused by the kernel");
+}
+
+#[test]
+fn a_paused_balance_can_be_cancelled() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(4 << 30).unwrap();
+    let paths = filled(&scratch, 2, RaidProfile::Single, RaidProfile::Raid1);
+    let images = ImageSet::open(&scratch, paths.clone());
+    let all = BalanceOptions { data: Some(BalanceFilter::default()), ..BalanceOptions::default() };
+    let fs = open(&paths, &writable()).unwrap();
+    assert!(fs.cancel_balance().is_err() && fs.resume_balance(|_| true).is_err());
+    fs.balance(&all, |_| BalanceControl::Pause).unwrap();
+    drop(fs);
+    let fs = open(&paths, &writable()).unwrap();
+    fs.cancel_balance().unwrap();
+    assert!(fs.stored_balance().unwrap().is_none());
+    fs.balance(&all, |_| BalanceControl::Cancel).unwrap();
+    assert!(fs.stored_balance().unwrap().is_none());
+    fs.close().unwrap();
+    judge(&images, ENTRIES, false, "cancelled");
 }
