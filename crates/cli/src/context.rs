@@ -167,6 +167,12 @@ impl Context {
         self.error(text);
     }
 
+    /// Sets the exit code of an answer that is no failure.
+    pub fn set_code(&self, code: u8) {
+        self.code.set(Some(code));
+        self.failed.set(true);
+    }
+
     /// Returns the exit code of a failure, if it is not 1.
     pub fn code(&self) -> Option<u8> {
         self.code.get()
@@ -192,6 +198,11 @@ impl Context {
     /// Returns whether any failure was reported.
     pub fn has_failed(&self) -> bool {
         self.failed.get()
+    }
+
+    /// Returns whether progress is shown: on a terminal, unless the command is quiet.
+    pub fn is_interactive(&self) -> bool {
+        std::io::IsTerminal::is_terminal(&std::io::stderr()) && self.verbosity >= 0
     }
 
     /// Sets the progress bar that must be suspended while a line is printed; `None` removes it.

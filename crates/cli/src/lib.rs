@@ -16,6 +16,7 @@ mod errno_text;
 mod filling;
 mod helper;
 mod holder;
+mod jobs;
 mod log;
 mod mounted;
 mod moving;

@@ -18,6 +18,7 @@ pub mod errno;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod ioctl;
+pub mod jobs;
 mod mount_point;
 pub mod mount_table;
 mod nodes;

@@ -101,6 +101,7 @@ impl Session {
         let transport = transport.map_err(|error| detach(MountError::Thread(error)))?;
         let threads = transport.start(count).map_err(|error| detach(MountError::Thread(error)))?;
         drop(transport);
+        let resumed = Arc::clone(&server);
         let serve = move || {
             for thread in threads {
                 if thread.join().is_err() {
@@ -124,6 +125,9 @@ impl Session {
             MountError::Thread(error)
         })?;
         mount_point::raise_readahead(&directory, MAX_WRITE);
+        if !options.read_only && !options.skip_balance {
+            resumed.resume_balance();
+        }
         Ok(Self { unmounter, serving: Some(serving) })
     }
 
@@ -165,6 +169,7 @@ impl Drop for Session {
 /// Closes the file system after the last request was answered.
 fn close(server: Arc<Server>) -> papilio::Result<()> {
     let fs = server.file_system();
+    server.stop_jobs();
     // This deletes files that lost their last name while they were open.
     drop(server);
     fs.close()

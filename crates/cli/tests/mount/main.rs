@@ -10,5 +10,6 @@ mod ends;
 mod helpers;
 mod joined;
 mod kernel;
+mod maintenance;
 mod quotas;
 mod world;

@@ -8,6 +8,8 @@
 //!
 //! Kernel counterparts: `include/uapi/linux/btrfs.h`, `include/uapi/linux/fs.h`.
 
+use papilio::format::items::balance::BalanceItem;
+use papilio::{BalanceReport, ScrubReport};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Size of a label in bytes, including its NUL.
@@ -488,6 +490,123 @@ layout! {
         bytes: [u8; PAGE_BYTES],
     }
 }
+
+layout! {
+    /// `struct btrfs_ioctl_balance_args`.
+    pub struct BalanceIoctl = 1024 {
+        /// `BTRFS_BALANCE_*`, as in the item on disk.
+        flags: u64,
+        /// [`BALANCE_RUNNING`] or 0.
+        state: u64,
+        /// The filters for data, metadata and system block groups, as in the item on disk.
+        filters: [u8; 408],
+        /// Block groups to relocate.
+        expected: u64,
+        /// Block groups that were looked at.
+        considered: u64,
+        /// Block groups that were relocated.
+        completed: u64,
+        /// Unused.
+        unused: [u64; 72],
+    }
+
+    /// `struct btrfs_ioctl_scrub_args`.
+    pub struct ScrubIoctl = 1024 {
+        /// The device.
+        devid: u64,
+        /// First byte of the device; ignored.
+        start: u64,
+        /// Last byte of the device; ignored.
+        end: u64,
+        /// [`SCRUB_READ_ONLY`].
+        flags: u64,
+        /// `struct btrfs_scrub_progress`.
+        progress: [u64; 15],
+        /// Unused.
+        unused: [u64; 109],
+    }
+
+    /// The argument of [`Command::START_JOB`](super::number::Command::START_JOB).
+    pub struct JobStart = 512 {
+        /// The index of a [`JobKind`](crate::jobs::JobKind).
+        kind: u32,
+        /// [`JOB_READ_ONLY`].
+        flags: u32,
+        /// The device; 0 for a scrub of all.
+        devid: u64,
+        /// The new size in bytes, or the logical address where a scrub begins.
+        size: u64,
+        /// The bytes that a scrub may read in a second; 0 for no limit.
+        limit: u64,
+        /// `struct btrfs_balance_item`, with the flag to resume if the stored one is meant.
+        balance: [u8; 448],
+        /// Unused.
+        unused: [u64; 4],
+    }
+}
+
+impl BalanceIoctl {
+    /// Returns the arguments for the balance in an item.
+    pub fn of(item: &BalanceItem) -> Self {
+        let bytes = item.to_bytes();
+        let mut arguments = Self { flags: item.flags.bits(), ..Self::default() };
+        arguments.filters.copy_from_slice(&bytes[8..416]);
+        arguments
+    }
+
+    /// Returns the balance as an item.
+    pub fn item(&self) -> BalanceItem {
+        let mut bytes = [0; 448];
+        bytes[..8].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[8..416].copy_from_slice(&self.filters);
+        BalanceItem::parse(&bytes).expect("any 448 bytes are an item")
+    }
+
+    /// Sets the progress.
+    pub fn set_progress(&mut self, report: &BalanceReport) {
+        self.expected = report.expected.into();
+        self.considered = report.considered.into();
+        self.completed = report.completed.into();
+    }
+}
+
+impl ScrubIoctl {
+    /// Sets the progress to that of this device.
+    pub fn set_progress(&mut self, report: &ScrubReport) {
+        let found = report.devices.iter().find(|device| device.devid.0 == self.devid);
+        let counts = found.map(|device| device.counts).unwrap_or_default();
+        self.progress = [
+            counts.data_extents_scrubbed,
+            counts.tree_extents_scrubbed,
+            counts.data_bytes_scrubbed,
+            counts.tree_bytes_scrubbed,
+            counts.read_errors,
+            counts.csum_errors,
+            counts.verify_errors,
+            counts.no_csum,
+            0,
+            counts.super_errors,
+            0,
+            counts.uncorrectable_errors,
+            counts.corrected_errors,
+            0,
+            0,
+        ];
+    }
+}
+
+/// `BTRFS_BALANCE_STATE_RUNNING`.
+pub const BALANCE_RUNNING: u64 = 1 << 0;
+/// `BTRFS_BALANCE_CTL_PAUSE`.
+pub const BALANCE_PAUSE: u32 = 1;
+/// `BTRFS_BALANCE_CTL_CANCEL`.
+pub const BALANCE_CANCEL: u32 = 2;
+/// `BTRFS_SCRUB_READONLY`.
+pub const SCRUB_READ_ONLY: u64 = 1 << 0;
+/// `BTRFS_DEVICE_SPEC_BY_ID`.
+pub const DEVICE_BY_ID: u64 = 1 << 3;
+/// A scrub only counts errors.
+pub const JOB_READ_ONLY: u32 = 1 << 0;
 
 /// Size of a page's records in bytes.
 pub const PAGE_BYTES: usize = 16360;

@@ -8,10 +8,13 @@
 //! them.
 
 pub mod client;
+mod client_jobs;
 mod client_quotas;
 pub mod layout;
 pub mod number;
 mod record;
+mod record_jobs;
 pub mod server;
 
+pub use client_jobs::ScrubStart;
 pub use server::{Caller, Changed, IoctlCall, IoctlReply, MountInfo, handle};

@@ -7,10 +7,10 @@
 //! `include/uapi/linux/fs.h`.
 
 use super::layout::{
-    DevInfo, DevStats, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup,
-    InoLookupUser, InoPaths, LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign, QgroupCreate,
-    QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, SearchArgs, SearchArgsV2, SendArgs,
-    ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    BalanceIoctl, DevInfo, DevStats, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref,
+    InoLookup, InoLookupUser, InoPaths, JobStart, LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign,
+    QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ScrubIoctl, SearchArgs,
+    SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -75,6 +75,24 @@ impl Command {
     pub const RESIZE: Self = Self::write::<VolArgs>(BTRFS, 3);
     /// `BTRFS_IOC_SYNC`.
     pub const SYNC: Self = Self::new(0, BTRFS, 8, 0);
+    /// `BTRFS_IOC_ADD_DEV`.
+    pub const ADD_DEV: Self = Self::write::<VolArgs>(BTRFS, 10);
+    /// `BTRFS_IOC_RM_DEV`.
+    pub const RM_DEV: Self = Self::write::<VolArgs>(BTRFS, 11);
+    /// `BTRFS_IOC_SCRUB`.
+    pub const SCRUB: Self = Self::both::<ScrubIoctl>(BTRFS, 27);
+    /// `BTRFS_IOC_SCRUB_CANCEL`.
+    pub const SCRUB_CANCEL: Self = Self::new(0, BTRFS, 28, 0);
+    /// `BTRFS_IOC_SCRUB_PROGRESS`.
+    pub const SCRUB_PROGRESS: Self = Self::both::<ScrubIoctl>(BTRFS, 29);
+    /// `BTRFS_IOC_BALANCE_V2`.
+    pub const BALANCE_V2: Self = Self::both::<BalanceIoctl>(BTRFS, 32);
+    /// `BTRFS_IOC_BALANCE_CTL`.
+    pub const BALANCE_CTL: Self = Self::write::<u32>(BTRFS, 33);
+    /// `BTRFS_IOC_BALANCE_PROGRESS`.
+    pub const BALANCE_PROGRESS: Self = Self::read::<BalanceIoctl>(BTRFS, 34);
+    /// `BTRFS_IOC_RM_DEV_V2`.
+    pub const RM_DEV_V2: Self = Self::write::<VolArgsV2>(BTRFS, 58);
     /// `BTRFS_IOC_SUBVOL_CREATE`.
     pub const SUBVOL_CREATE: Self = Self::write::<VolArgs>(BTRFS, 14);
     /// `BTRFS_IOC_SNAP_DESTROY`.
@@ -156,6 +174,15 @@ impl Command {
     pub const MOUNT_STATE: Self = Self::read::<MountState>(PAPILIO, 5);
     /// Our own: refuses changes from now on, or allows them again (a 64-bit 1 or 0).
     pub const SET_READ_ONLY: Self = Self::write::<u64>(PAPILIO, 6);
+    /// Our own: starts a job and returns.
+    pub const START_JOB: Self = Self::write::<JobStart>(PAPILIO, 7);
+    /// Our own: returns the job that runs, or the last one, as a page.
+    pub const JOB_STATUS: Self = Self::both::<Page>(PAPILIO, 8);
+    /// Our own: asks a job (two 32-bit numbers: its kind, and 1 or 2) to pause or to stop.
+    pub const CONTROL_JOB: Self = Self::write::<[u32; 2]>(PAPILIO, 9);
+    /// Our own: adds a device, as `BTRFS_IOC_ADD_DEV` does, but only if it is empty, or the `fd` of
+    /// the argument is 1.
+    pub const ADD_DEVICE: Self = Self::write::<VolArgs>(PAPILIO, 10);
     /// Our own: returns the state of quotas and a page of the qgroups.
     pub const QGROUPS: Self = Self::both::<Page>(PAPILIO, 32);
     /// Our own: sets limits of a qgroup, as `BTRFS_IOC_QGROUP_LIMIT` does.
@@ -182,6 +209,15 @@ mod tests {
         ("BTRFS_IOC_SNAP_CREATE", Command::SNAP_CREATE),
         ("BTRFS_IOC_RESIZE", Command::RESIZE),
         ("BTRFS_IOC_SYNC", Command::SYNC),
+        ("BTRFS_IOC_ADD_DEV", Command::ADD_DEV),
+        ("BTRFS_IOC_RM_DEV", Command::RM_DEV),
+        ("BTRFS_IOC_RM_DEV_V2", Command::RM_DEV_V2),
+        ("BTRFS_IOC_SCRUB", Command::SCRUB),
+        ("BTRFS_IOC_SCRUB_CANCEL", Command::SCRUB_CANCEL),
+        ("BTRFS_IOC_SCRUB_PROGRESS", Command::SCRUB_PROGRESS),
+        ("BTRFS_IOC_BALANCE_V2", Command::BALANCE_V2),
+        ("BTRFS_IOC_BALANCE_CTL", Command::BALANCE_CTL),
+        ("BTRFS_IOC_BALANCE_PROGRESS", Command::BALANCE_PROGRESS),
         ("BTRFS_IOC_SUBVOL_CREATE", Command::SUBVOL_CREATE),
         ("BTRFS_IOC_SNAP_DESTROY", Command::SNAP_DESTROY),
         ("BTRFS_IOC_INO_LOOKUP", Command::INO_LOOKUP),
@@ -223,6 +259,9 @@ mod tests {
         let of = |name: &str, offset| (name.to_owned(), offset);
         vec![
             of("struct btrfs_ioctl_vol_args, name", offset_of!(VolArgs, name)),
+            of("struct btrfs_ioctl_balance_args, data", offset_of!(BalanceIoctl, filters)),
+            of("struct btrfs_ioctl_balance_args, stat", offset_of!(BalanceIoctl, expected)),
+            of("struct btrfs_ioctl_scrub_args, progress", offset_of!(ScrubIoctl, progress)),
             of("struct btrfs_ioctl_vol_args_v2, flags", offset_of!(VolArgsV2, flags)),
             of("struct btrfs_ioctl_vol_args_v2, name", offset_of!(VolArgsV2, name)),
             of("struct btrfs_ioctl_search_args, buf", offset_of!(SearchArgs, bytes)),

@@ -20,12 +20,12 @@ const NONE: u64 = u64::MAX;
 pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Writer {
-    fn number(&mut self, number: u64) -> &mut Self {
+    pub(super) fn number(&mut self, number: u64) -> &mut Self {
         self.0.extend_from_slice(&number.to_le_bytes());
         self
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let length = u32::try_from(bytes.len()).expect("names and paths are shorter than 4 GiB");
         self.0.extend_from_slice(&length.to_le_bytes());
         self.0.extend_from_slice(bytes);
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    fn number(&mut self) -> Option<u64> {
+    pub(super) fn number(&mut self) -> Option<u64> {
         self.take(8)?.try_into().ok().map(u64::from_le_bytes)
     }
 
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         self.number().map(|number| (number != NONE).then_some(number))
     }
 
-    fn bytes(&mut self) -> Option<&'a [u8]> {
+    pub(super) fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = u32::from_le_bytes(self.take(4)?.try_into().ok()?);
         self.take(length as usize)
     }

@@ -3,7 +3,7 @@
 /// Returns whether an option has no effect that can be observed here: those that mount(8) and fstab
 /// interpret themselves, hints for the kernel's work, and defaults.
 pub(super) fn is_ignored(name: &str) -> bool {
-    const BTRFS: [&str; 24] = [
+    const BTRFS: [&str; 23] = [
         "space_cache",
         "ssd",
         "ssd_spread",
@@ -20,7 +20,6 @@ pub(super) fn is_ignored(name: &str) -> bool {
         "noenospc_debug",
         "fatal_errors",
         "metadata_ratio",
-        "skip_balance",
         "rescan_uuid_tree",
         "inode_cache",
         "noinode_cache",

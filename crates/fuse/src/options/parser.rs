@@ -43,6 +43,7 @@ pub(super) struct Parser {
     transport: Transport,
     no_writeback_cache: bool,
     user_subvol_rm_allowed: bool,
+    skip_balance: bool,
     no_dev: bool,
     no_suid: bool,
     no_exec: bool,
@@ -224,6 +225,7 @@ impl Parser {
             "datasum" => self.file_data = FileData::Usual,
             "datacow" | "nodatasum" => {}
             "user_subvol_rm_allowed" => self.user_subvol_rm_allowed = true,
+            "skip_balance" => self.skip_balance = true,
             _ => return Ok(false),
         }
         check_bare(name, value, &["subvol", "subvolid", "compress", "compress-force"])?;
@@ -320,6 +322,7 @@ impl Parser {
             writeback_cache: !self.no_writeback_cache,
             attr_timeout: Duration::from_secs(3600),
             user_subvol_rm_allowed: self.user_subvol_rm_allowed,
+            skip_balance: self.skip_balance,
             dev: !self.no_dev,
             suid: !self.no_suid,
             exec: !self.no_exec,

@@ -105,6 +105,7 @@ fn other_btrfs_options() {
         assert_eq!(opens(options), format!("{expected:?}"), "{options}");
     }
     assert!(parse("user_subvol_rm_allowed").user_subvol_rm_allowed);
+    assert!(parse("skip_balance").skip_balance && !parse("").skip_balance);
 }
 
 #[test]

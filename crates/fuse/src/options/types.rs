@@ -65,6 +65,8 @@ pub struct MountOptions {
     pub attr_timeout: Duration,
     /// Owners may delete their subvolumes.
     pub user_subvol_rm_allowed: bool,
+    /// A paused balance stays paused (`skip_balance`).
+    pub skip_balance: bool,
     /// Device files give access to devices.
     pub dev: bool,
     /// Set-user-id and set-group-id bits take effect.

@@ -269,7 +269,17 @@ impl Operations for Server {
     }
 
     fn waits_for_programs(&self, command: u32) -> bool {
-        Command(command) == Command::SEND
+        const WAIT: [Command; 8] = [
+            Command::SEND,
+            Command::QUOTA_RESCAN_WAIT,
+            Command::BALANCE_V2,
+            Command::SCRUB,
+            Command::RM_DEV,
+            Command::RM_DEV_V2,
+            Command::RESIZE,
+            Command::CONTROL_JOB,
+        ];
+        WAIT.contains(&Command(command))
     }
 
     fn ioctl(&self, caller: Caller, node: NodeId, ioctl: &Ioctl<'_>) -> Result<IoctlReply, Errno> {

@@ -8,6 +8,7 @@ use super::room::Room;
 
 use crate::errno::Errno;
 use crate::ioctl::MountInfo;
+use crate::jobs::{JobKind, Report};
 use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions};
 use crate::ownership::Ownership;
@@ -69,6 +70,27 @@ impl Server {
     /// Returns a handle to the file system, to close it after the server is gone.
     pub(crate) fn file_system(&self) -> FileSystem {
         self.fs.clone()
+    }
+
+    /// Resumes the balance that an earlier mount has left, in the background.
+    pub(crate) fn resume_balance(&self) {
+        let resume =
+            |fs: &FileSystem, report: &Report<'_>| fs.resume_balance(|moved| report.moved(moved)).map(drop);
+        match self.fs.stored_balance() {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                tracing::info!("resuming a balance");
+                if let Err(error) = self.mount.jobs.start(JobKind::Balance, self.fs.clone(), resume) {
+                    tracing::warn!("a balance is not resumed: {error}");
+                }
+            }
+            Err(error) => tracing::warn!("a balance is not resumed: {error}"),
+        }
+    }
+
+    /// Ends the work in the background.
+    pub(crate) fn stop_jobs(&self) {
+        self.mount.jobs.stop();
     }
 
     /// Returns the owners and permissions that the mount shows.

@@ -1,14 +1,18 @@
 //! `papilio balance`: writes block groups anew.
 //!
-//! Owns the command's arguments and its report; [`filters`] parses the filters.
+//! Owns the command's arguments and its start; [`filters`] parses the filters, [`control`] has the
+//! other subcommands.
 
+mod control;
 mod filters;
 
 use crate::context::{Context, of_image};
+use crate::jobs;
+use crate::mounted::Target;
 use crate::moving::MovingBar;
-use crate::output::Output;
 use crate::usage_error::UsageError;
 use papilio::BalanceOptions;
+use papilio_fuse::jobs::JobKind;
 use std::path::PathBuf;
 
 /// Write block groups anew: spread them over the devices, convert them, or free those nearly empty
@@ -21,12 +25,16 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
     Start(Start),
+    Pause(control::Pause),
+    Cancel(control::Cancel),
+    Resume(control::Resume),
+    Status(control::Status),
 }
 
-/// Balance an image or device that is not mounted
+/// Balance an image, a device or a mount
 ///
-/// Without -d, -m and -s, all block groups are moved. Interrupting the command loses nothing: each
-/// batch is committed, and a new balance goes on. FILTERS is a comma-separated list:
+/// Without -d, -m and -s, all block groups are moved. Interrupting the command loses nothing. The
+/// balance of an image is then paused, and that of a mount goes on in its server. FILTERS is a comma-separated list:
 ///
 /// usage=PERCENT|MIN..MAX, profiles=PROFILE[|PROFILE...], devid=ID, drange=START..END,
 /// vrange=START..END, stripes=MIN..MAX, limit=NUMBER|MIN..MAX, convert=PROFILE, soft
@@ -47,8 +55,11 @@ struct Start {
     /// Accepted: without filters, all block groups are moved anyway
     #[arg(long)]
     full_balance: bool,
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
+    /// Return at once; a mount goes on in the background
+    #[arg(long, visible_alias = "bg")]
+    background: bool,
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
 }
 
@@ -57,6 +68,10 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::Start(start) => start.run(context),
+            Subcommand::Pause(pause) => pause.run(context),
+            Subcommand::Cancel(cancel) => cancel.run(context),
+            Subcommand::Resume(resume) => resume.run(context),
+            Subcommand::Status(status) => status.run(context),
         }
     }
 }
@@ -87,20 +102,23 @@ impl Start {
 
     fn run(&self, context: &Context) -> anyhow::Result<()> {
         let options = self.options()?;
-        let fs = context.change(&self.image)?;
-        let bar = MovingBar::new(context);
-        let report =
-            fs.balance(&options, |report| bar.show(report)).map_err(|error| of_image(&self.image, error));
-        drop(bar);
-        let report = report?;
-        if context.verbosity >= 0 {
-            let mut output = Output::new()?;
-            output.text(format_args!(
-                "Done, had to relocate {} out of {} chunks\n",
-                report.completed, report.considered
-            ))?;
-            output.finish()?;
-        }
-        Ok(())
+        let report = match Target::parse(self.image.as_os_str())? {
+            Target::Mounted(mounted) => {
+                let mount = jobs::open(&mounted)?;
+                let started = mount.start_balance(Some(&options));
+                started.map_err(|error| jobs::refused(&mounted, JobKind::Balance, &error))?;
+                if self.background {
+                    return Ok(());
+                }
+                jobs::follow_moves(context, &mounted, &mount)?.moved
+            }
+            Target::Image(path) => {
+                let fs = context.change(&path.image)?;
+                let bar = MovingBar::new(context);
+                let balanced = fs.balance(&options, |report| bar.show(report));
+                balanced.map_err(|error| of_image(&path.image, error))?
+            }
+        };
+        control::print_done(context, &report)
     }
 }

@@ -1,13 +1,16 @@
 //! `papilio device add`.
 
 use crate::context::{Context, of_image};
+use crate::jobs;
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::Context as _;
 use papilio::device::{Access, Device, FileDevice};
+use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Add devices to a file system that is not mounted
+/// Add devices to a file system
 ///
 /// New space comes from all devices at once. `balance` spreads what is there already.
 #[derive(Debug, clap::Args)]
@@ -15,7 +18,8 @@ pub struct Args {
     /// Overwrite a file system on the device
     #[arg(short, long)]
     force: bool,
-    /// The devices or image files to add, then the file system's image or device
+    /// The devices or image files to add, then the file system's image or device, or a
+    /// directory in its mount
     #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "IMAGE"])]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     paths: Vec<PathBuf>,
@@ -25,6 +29,9 @@ impl Args {
     /// Adds the devices.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let (image, added) = self.paths.split_last().expect("two paths are required");
+        if let Target::Mounted(mounted) = Target::parse(image.as_os_str())? {
+            return self.run_mounted(context, &mounted, added);
+        }
         let fs = context.change(image)?;
         for path in added {
             let device = FileDevice::open(path, Access::ReadWrite)?;
@@ -34,6 +41,32 @@ impl Args {
             if context.verbosity >= 0 {
                 let mut output = Output::new()?;
                 output.text(format_args!("{}: is device {devid} now\n", path.display()))?;
+                output.finish()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_mounted(&self, context: &Context, mounted: &Mounted, added: &[PathBuf]) -> anyhow::Result<()> {
+        let mount = jobs::open(mounted)?;
+        for path in added {
+            let shown = path.display();
+            let whole = path.canonicalize().with_context(|| shown.to_string())?;
+            mount.add_device(&whole, self.force).map_err(|error| {
+                match error.raw_os_error().map(Errno::from_raw_os_error) {
+                    Some(Errno::EXIST) => {
+                        anyhow::anyhow!("{shown}: contains a file system; only -f overwrites it")
+                    }
+                    Some(Errno::INVAL) => {
+                        anyhow::anyhow!("{shown}: is too small, or part of the file system already")
+                    }
+                    Some(Errno::INPROGRESS) => anyhow::anyhow!("{mounted}: another operation runs"),
+                    _ => mounted.at(&error).context(shown.to_string()),
+                }
+            })?;
+            if context.verbosity >= 0 {
+                let mut output = Output::new()?;
+                output.text(format_args!("{shown}: was added\n"))?;
                 output.finish()?;
             }
         }

@@ -1,20 +1,24 @@
 //! `papilio device remove`.
 
 use crate::context::{Context, of_image};
+use crate::jobs;
+use crate::mounted::{Mounted, Target};
 use crate::moving::MovingBar;
 use crate::output::Output;
 use anyhow::{Context as _, bail};
 use papilio::format::DeviceId;
 use papilio::{FileSystem, FoundDevice};
+use papilio_fuse::jobs::{JobKind, JobState};
 use std::path::{Path, PathBuf};
 
-/// Move everything off devices, and remove them from a file system that is not mounted
+/// Move everything off devices, and remove them from a file system
 ///
-/// Interrupting the command loses nothing; the device stays part of the file system.
+/// Interrupting the command loses nothing. The device of an image then stays part of the file
+/// system; the server of a mount goes on.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "delete")]
 pub struct Args {
-    /// Devices by id or path, then an image or device that stays
+    /// Devices by id or path, then an image or device that stays, or a directory in the mount
     #[arg(required = true, num_args = 2.., value_names = ["DEVID|DEVICE", "IMAGE"])]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     devices: Vec<PathBuf>,
@@ -24,6 +28,9 @@ impl Args {
     /// Removes the devices.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let (image, removed) = self.devices.split_last().expect("two arguments are required");
+        if let Target::Mounted(mounted) = Target::parse(image.as_os_str())? {
+            return run_mounted(context, &mounted, removed);
+        }
         let fs = context.change(image)?;
         for name in removed {
             let devid = device_id(&fs, name)?;
@@ -40,6 +47,35 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Removes the devices of a mount one after the other.
+fn run_mounted(context: &Context, mounted: &Mounted, removed: &[PathBuf]) -> anyhow::Result<()> {
+    let mount = jobs::open(mounted)?;
+    for name in removed {
+        let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
+        let whole = name.canonicalize().unwrap_or_else(|_| name.clone());
+        let is_named = |device: &&papilio::DeviceUsage| {
+            name.to_str() == Some(&*device.devid.0.to_string())
+                || device
+                    .path
+                    .as_deref()
+                    .is_some_and(|path| Path::new(path) == whole || Path::new(path) == name)
+        };
+        let Some(device) = devices.iter().find(is_named) else {
+            bail!("{}: is not a device of the file system", name.display());
+        };
+        let devid = device.devid;
+        let started = mount.start_remove_device(devid);
+        started.map_err(|error| jobs::refused(mounted, JobKind::RemoveDevice, &error))?;
+        let status = jobs::follow_moves(context, mounted, &mount)?;
+        if context.verbosity >= 0 && status.state == JobState::Done {
+            let mut output = Output::new()?;
+            output.text(format_args!("device {devid} removed\n"))?;
+            output.finish()?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the id of a device that is named by its id or its path.

@@ -1,6 +1,7 @@
 //! `papilio device stats`.
 
 use crate::context::{Context, of_image};
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use papilio::DeviceErrors;
 use serde_json::{Map, Value};
@@ -16,8 +17,8 @@ const NOT_ZERO: u8 = 64;
 /// not zero.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A device or image of the file system
-    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    /// A device or image of the file system, or a directory in its mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// Set the counters to zero after printing them
     #[arg(short = 'z', long)]
@@ -33,6 +34,9 @@ pub struct Args {
 impl Args {
     /// Prints the counters.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+            return self.print(context, &self.of_mount(&mounted)?);
+        }
         let fs = if self.reset { context.change(&self.image)? } else { context.open(&self.image)? };
         let named = |error| of_image(&self.image, error);
         let devices = fs.device_errors().map_err(named)?;
@@ -42,6 +46,29 @@ impl Args {
             }
             fs.sync().map_err(named)?;
         }
+        self.print(context, &devices)
+    }
+
+    fn of_mount(&self, mounted: &Mounted) -> anyhow::Result<Vec<DeviceErrors>> {
+        let (mount, named) = (mounted.open()?, |error: std::io::Error| mounted.at(&error));
+        let devices = mount.usage().map_err(named)?.devices;
+        let read = |device: papilio::DeviceUsage| {
+            let [write, read, flush, corruption, generation] =
+                mount.device_stats(device.devid, self.reset).map_err(named)?;
+            Ok(DeviceErrors {
+                devid: device.devid,
+                path: device.path,
+                write_errors: write,
+                read_errors: read,
+                flush_errors: flush,
+                corruption_errors: corruption,
+                generation_errors: generation,
+            })
+        };
+        devices.into_iter().map(read).collect()
+    }
+
+    fn print(&self, context: &Context, devices: &[DeviceErrors]) -> anyhow::Result<()> {
         let mut output = Output::new()?;
         if self.json {
             let array = devices.iter().map(json_of).collect();

@@ -17,9 +17,8 @@ use std::str::FromStr;
 
 /// Change the size of a file system and of its image file
 ///
-/// Data and metadata behind the new end of an image are moved; a mount moves nothing. max is the
-/// size of the device or image file, min the end of its last chunk, to which nothing needs to be
-/// moved. Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
+/// Data and metadata behind the new end are moved. max is the size of the device or image file, min
+/// the end of its last chunk, to which nothing needs to be moved. Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The new size in bytes, a change with a leading + or -, max or min
@@ -202,7 +201,7 @@ fn resize_error(mounted: &Mounted, devid: DeviceId, error: &std::io::Error) -> a
     match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::FBIG) => anyhow::anyhow!("{mounted}: device {devid} is not that large"),
         Some(rustix::io::Errno::NOSPC) => {
-            anyhow::anyhow!("{mounted}: there are chunks after the new end, and resize moves no data")
+            anyhow::anyhow!("{mounted}: the new size has no room for the data")
         }
         Some(rustix::io::Errno::NODEV) => {
             anyhow::anyhow!("{mounted}: the file system has no device {devid}")

@@ -4,6 +4,7 @@ use super::code::NOTHING;
 use super::image::image_of;
 use super::state::Folder;
 use crate::context::Context;
+use crate::mounted::Target;
 use crate::output::Output;
 use crate::units::parse_size;
 use papilio::FoundDevice;
@@ -18,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Returns when it has stopped. `papilio scrub resume` continues it.
 #[derive(Debug, clap::Args)]
 pub struct Cancel {
-    /// The image or device
+    /// The image or device, or a directory in a mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
 }
@@ -48,6 +49,15 @@ fn folder_of(image: &Path) -> anyhow::Result<Folder> {
 impl Cancel {
     /// Stops the scrub.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+            if !super::mounted::cancel(&mounted)? {
+                context.fail_with(NOTHING, format_args!("{mounted}: no scrub is running"));
+                return Ok(());
+            }
+            let mut output = Output::new()?;
+            output.text(format_args!("scrub cancelled\n"))?;
+            return Ok(output.finish()?);
+        }
         let folder = folder_of(&self.image)?;
         if folder.lock()?.is_some() {
             context.fail_with(NOTHING, format_args!("{}: no scrub is running", self.image.display()));

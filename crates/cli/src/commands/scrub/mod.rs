@@ -5,6 +5,7 @@
 mod code;
 mod control;
 mod image;
+mod mounted;
 mod start;
 mod state;
 mod status;

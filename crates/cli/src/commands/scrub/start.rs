@@ -5,10 +5,12 @@ use super::image::image_of;
 use super::state::{Folder, State};
 use super::status::print;
 use crate::context::{Context, of_image};
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{DeviceId, FileSystem, FoundDevice, ScrubOptions, ScrubReport};
+use papilio_fuse::ioctl::ScrubStart;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -40,7 +42,7 @@ pub struct Resume {
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// The image or device
+    /// The image or device, or a directory in a mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// Do not run in the background, and print the statistics at the end
@@ -85,6 +87,9 @@ impl Resume {
 }
 
 fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> {
+    if let Target::Mounted(mounted) = Target::parse(common.image.as_os_str())? {
+        return run_mounted(common, begin, context, &mounted);
+    }
     let image = image_of(&common.image)?;
     // Not opened here: a scrub that runs has it locked.
     let Some(found) = FoundDevice::read(&image)? else {
@@ -133,6 +138,31 @@ fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> 
         context.error(format_args!("{}: the scrub was cancelled", image.display()));
     }
     Ok(())
+}
+
+fn run_mounted(common: &Common, begin: &Begin, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
+    let (device, resumes) = match begin {
+        Begin::Anew { devid, .. } => (*devid, false),
+        Begin::Resumed => (None, true),
+    };
+    let wanted = ScrubStart { device, read_only: common.read_only, ..ScrubStart::default() };
+    let ended = super::mounted::start(context, mounted, wanted, resumes, common.foreground)?;
+    let mut output = Output::new()?;
+    match ended {
+        Some(ended) => print(
+            &ended.state,
+            ended.fsid,
+            false,
+            common.per_device,
+            common.raw_counters,
+            common.raw,
+            common.json,
+            &mut output,
+        )?,
+        None if !context.has_failed() => output.text(format_args!("scrub started on {mounted}\n"))?,
+        None => {}
+    }
+    Ok(output.finish()?)
 }
 
 /// Runs this command once more, in the background.
@@ -239,7 +269,7 @@ fn add(report: &mut ScrubReport, earlier: &ScrubReport) {
     report.first_error = earlier.first_error.clone().or(report.first_error.take());
 }
 
-fn new_bar() -> ProgressBar {
+pub(super) fn new_bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     let form = "{elapsed_precise} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
     if let Ok(style) = ProgressStyle::with_template(form) {

@@ -3,6 +3,7 @@
 use super::image::image_of;
 use super::state::{FIELDS, Folder, State};
 use crate::context::Context;
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use crate::time;
 use crate::units::Units;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 /// Show how far a scrub is, or what the last one found
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device
+    /// The image or device, or a directory in a mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// Print the statistics of each device
@@ -34,6 +35,9 @@ pub struct Args {
 impl Args {
     /// Prints the state.
     pub fn run(self, _context: &Context) -> anyhow::Result<()> {
+        if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+            return self.run_mounted(&mounted);
+        }
         let image = image_of(&self.image)?;
         let Some(found) = papilio::FoundDevice::read(&image)? else {
             anyhow::bail!("{}: no Btrfs file system", image.display());
@@ -52,10 +56,33 @@ impl Args {
                 self.json,
                 &mut output,
             )?,
-            None if self.json => {
-                output.text(format_args!("{:#}\n", json!({ "fsid": found.fsid.to_string() })))?
-            }
-            None => output.text(format_args!("UUID:             {}\n\tno stats available\n", found.fsid))?,
+            None => self.print_none(found.fsid, &mut output)?,
+        }
+        Ok(output.finish()?)
+    }
+
+    fn print_none(&self, fsid: Uuid, output: &mut Output) -> anyhow::Result<()> {
+        match self.json {
+            true => output.text(format_args!("{:#}\n", json!({ "fsid": fsid.to_string() })))?,
+            false => output.text(format_args!("UUID:             {fsid}\n\tno stats available\n"))?,
+        }
+        Ok(())
+    }
+
+    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+        let mut output = Output::new()?;
+        match super::mounted::last(mounted)? {
+            (_, Some(last)) => print(
+                &last.state,
+                last.fsid,
+                last.running,
+                self.per_device,
+                self.raw_counters,
+                self.raw,
+                self.json,
+                &mut output,
+            )?,
+            (fsid, None) => self.print_none(fsid, &mut output)?,
         }
         Ok(output.finish()?)
     }

@@ -5,6 +5,7 @@
 use crate::errno::Errno;
 use crate::ioctl::layout::{PAGE_BYTES, Page};
 use crate::ioctl::record::Writer;
+use crate::jobs::Jobs;
 use crate::options::MountOptions;
 use crate::ownership::Ownership;
 use papilio::format::{InodeNumber, TreeId};
@@ -38,6 +39,8 @@ pub struct MountInfo {
     pub ownership: Ownership,
     /// The file system was opened for reading only.
     pub opened_read_only: bool,
+    /// The work that takes long; all clones share it.
+    pub jobs: Arc<Jobs>,
     /// The mount was made read-only since; all clones share it.
     read_only: Arc<AtomicBool>,
 }
@@ -51,6 +54,7 @@ impl MountInfo {
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
             ownership: options.ownership.clone(),
             opened_read_only: options.read_only,
+            jobs: Arc::default(),
             read_only: Arc::default(),
         }
     }

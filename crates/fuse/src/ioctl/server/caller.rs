@@ -39,6 +39,20 @@ pub(super) fn umask(call: &IoctlCall<'_>) -> u32 {
     told.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(call.umask)
 }
 
+/// Returns whether a signal waits for the caller, or it is gone.
+pub(super) fn has_signal(caller: &Caller) -> bool {
+    if caller.pid == 0 {
+        return false;
+    }
+    let pending =
+        |name| status_field(caller.pid, name).and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    let blocked = pending("SigBlk:").unwrap_or(0);
+    match (pending("SigPnd:"), pending("ShdPnd:")) {
+        (Some(own), Some(shared)) => (own | shared) & !blocked != 0,
+        _ => !std::path::Path::new(&format!("/proc/{}", caller.pid)).exists(),
+    }
+}
+
 fn status_field(pid: u32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)

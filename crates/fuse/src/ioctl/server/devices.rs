@@ -13,8 +13,7 @@ use crate::ioctl::layout::{
 };
 use crate::ioctl::record::Writer;
 use papilio::DeviceUsage;
-use papilio::format::items::device::{DeviceStat, DeviceStats};
-use papilio::format::{DeviceId, ItemType, Key, objectid};
+use papilio::format::DeviceId;
 use zerocopy::IntoBytes;
 
 pub(super) fn get_label(call: &IoctlCall<'_>) -> Result<IoctlReply> {
@@ -131,8 +130,8 @@ pub(super) fn resize(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         return Err(Errno(libc::EFBIG));
     }
     match call.fs.resize(devid, total) {
-        // Data past the new end would have to be moved first.
-        Err(papilio::Error::TooSmall { .. }) => Err(Errno(libc::ENOSPC)),
+        // Data past the new end is moved first.
+        Err(papilio::Error::TooSmall { .. }) => super::jobs::shrink(call, devid, total),
         result => {
             result?;
             done(Vec::new())
@@ -163,29 +162,20 @@ pub(super) fn space_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.reply(&arguments)
 }
 
-/// Returns the error counters that the kernel stored. The server counts no errors of its own.
+/// Returns the error counters of a device, and sets them to zero if the caller wants that.
 pub(super) fn dev_stats(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut arguments = call.argument::<DevStats>()?;
+    let devid = DeviceId(arguments.devid);
+    let errors = call.fs.device_errors()?;
+    let found = errors.iter().find(|device| device.devid == devid).ok_or(Errno(libc::ENODEV))?;
+    let values = found.named().map(|(_, value)| value);
+    let wanted = (arguments.items as usize).min(values.len());
+    arguments.values[..wanted].copy_from_slice(&values[..wanted]);
+    arguments.items = wanted as u64;
     if arguments.flags & DEV_STATS_RESET != 0 {
         call.must_be_administrator()?;
-        return Err(Errno(libc::EOPNOTSUPP));
+        call.fs.reset_device_errors(devid)?;
     }
-    let devices = call.fs.usage()?.devices;
-    if devices.iter().all(|device| device.devid.0 != arguments.devid) {
-        return Err(Errno(libc::ENODEV));
-    }
-    let key = Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, arguments.devid);
-    let wanted = (arguments.items as usize).min(DeviceStat::ALL.len());
-    arguments.values[..wanted].fill(0);
-    call.fs.search_tree(objectid::DEV_TREE, key..=key, &mut |_, _, data| {
-        if let Ok(stats) = DeviceStats::parse(data) {
-            for (value, stat) in arguments.values[..wanted].iter_mut().zip(DeviceStat::ALL) {
-                *value = stats.get(stat);
-            }
-        }
-        false
-    })?;
-    arguments.items = wanted as u64;
     call.reply(&arguments)
 }
 

@@ -14,6 +14,7 @@ mod caller;
 mod caller_memory;
 mod devices;
 mod files;
+mod jobs;
 mod owners;
 mod quotas;
 mod search;
@@ -59,6 +60,20 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::GET_LABEL => devices::get_label(call),
         Command::SET_LABEL => devices::set_label(call),
         Command::RESIZE => devices::resize(call),
+        Command::ADD_DEV => jobs::add_device(call, true),
+        Command::ADD_DEVICE => jobs::add_device(call, false),
+        Command::RM_DEV => jobs::remove_device(call),
+        Command::RM_DEV_V2 => jobs::remove_device_v2(call),
+        Command::BALANCE_V2 => jobs::balance(call),
+        Command::BALANCE_CTL => jobs::balance_control(call),
+        Command::BALANCE_PROGRESS => jobs::balance_progress(call),
+        Command::SCRUB => jobs::scrub(call),
+        Command::SCRUB_PROGRESS => jobs::scrub_progress(call),
+        Command::SCRUB_CANCEL => jobs::scrub_cancel(call),
+        Command::START_JOB => jobs::start_own(call),
+        Command::JOB_STATUS => jobs::status(call),
+        Command::CONTROL_JOB => jobs::control(call),
+
         Command::SYNC => devices::sync(call),
         Command::START_SYNC => devices::start_sync(call),
         Command::WAIT_SYNC => devices::wait_sync(call),

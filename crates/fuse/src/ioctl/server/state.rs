@@ -7,7 +7,7 @@ use crate::ioctl::number::Command;
 
 /// The ioctls that change the file system. The kernel checks for a read-only mount before other
 /// changes, but not before a FUSE ioctl.
-pub(super) const CHANGES: [Command; 21] = [
+pub(super) const CHANGES: [Command; 26] = [
     Command::SET_FLAGS,
     Command::SET_ATTRIBUTES,
     Command::TRIM,
@@ -29,6 +29,11 @@ pub(super) const CHANGES: [Command; 21] = [
     Command::QUOTA_RESCAN,
     Command::QUOTA_RESCAN_WAIT,
     Command::SET_RECEIVED_SUBVOL,
+    Command::ADD_DEV,
+    Command::ADD_DEVICE,
+    Command::RM_DEV,
+    Command::RM_DEV_V2,
+    Command::BALANCE_V2,
 ];
 
 /// Our own: returns the state.

@@ -1,0 +1,97 @@
+//! Scrubbing a mount: its server does the work in the background.
+
+use super::code::{NOTHING, UNCORRECTABLE};
+use super::state::{Folder, State};
+use crate::context::Context;
+use crate::jobs;
+use crate::mounted::Mounted;
+use papilio::BalanceControl;
+use papilio::format::Uuid;
+use papilio_fuse::ioctl::ScrubStart;
+use papilio_fuse::ioctl::client::MountedPath;
+use papilio_fuse::jobs::{JobKind, JobState, JobStatus};
+
+/// The last scrub of a mount, or the one that runs.
+pub struct MountScrub {
+    pub fsid: Uuid,
+    pub state: State,
+    pub running: bool,
+}
+
+fn fsid_of(mounted: &Mounted, mount: &MountedPath) -> anyhow::Result<Uuid> {
+    Ok(Uuid::from_bytes(mount.fs_info().map_err(|error| mounted.at(&error))?.fsid))
+}
+
+fn state_of(job: JobStatus, read_only: bool) -> State {
+    State {
+        cancelled: matches!(job.state, JobState::Cancelled | JobState::Paused),
+        report: job.scrub,
+        started: i64::try_from(job.started).unwrap_or(i64::MAX),
+        resumed: None,
+        duration: job.duration.as_secs_f64(),
+        read_only,
+    }
+}
+
+/// Returns the last scrub of a mount; `None`, with the file system, if there was none.
+pub fn last(mounted: &Mounted) -> anyhow::Result<(Uuid, Option<MountScrub>)> {
+    let mount = jobs::open(mounted)?;
+    let fsid = fsid_of(mounted, &mount)?;
+    let job = mount.job().map_err(|error| mounted.at(&error))?;
+    let scrub = job.filter(|job| job.kind == JobKind::Scrub).map(|job| {
+        let running = job.state == JobState::Running;
+        MountScrub { fsid, running, state: state_of(job, false) }
+    });
+    Ok((fsid, scrub))
+}
+
+/// Starts a scrub, or continues the last one with `resumes`. Follows it with `foreground`, and
+/// returns its end.
+pub fn start(
+    context: &Context,
+    mounted: &Mounted,
+    mut wanted: ScrubStart,
+    resumes: bool,
+    foreground: bool,
+) -> anyhow::Result<Option<MountScrub>> {
+    let mount = jobs::open(mounted)?;
+    let fsid = fsid_of(mounted, &mount)?;
+    wanted.limit = Folder::of(fsid).map_or(0, |folder| folder.limit());
+    if resumes {
+        let last = last(mounted)?.1.filter(|last| last.state.cancelled);
+        let Some(last) = last else {
+            context.fail_with(NOTHING, format_args!("{mounted}: there is no scrub to resume"));
+            return Ok(None);
+        };
+        wanted.from = last.state.report.position;
+    }
+    let started = mount.start_scrub(&wanted);
+    started.map_err(|error| jobs::refused(mounted, JobKind::Scrub, &error))?;
+    if !foreground {
+        return Ok(None);
+    }
+    let bar = context.is_interactive().then(super::start::new_bar);
+    context.set_progress(bar.clone());
+    let status = jobs::follow(context, mounted, &mount, |status| {
+        if let Some(bar) = &bar {
+            bar.set_length(status.scrub.bytes_total);
+            bar.set_position(status.scrub.bytes_done);
+        }
+    });
+    context.set_progress(None);
+    drop(bar);
+    let state = state_of(status?, wanted.read_only);
+    if state.is_uncorrectable() {
+        let errors = state.report.total().uncorrectable_errors;
+        context.fail_with(UNCORRECTABLE, format_args!("{mounted}: {errors} errors cannot be corrected"));
+    }
+    Ok(Some(MountScrub { fsid, state, running: false }))
+}
+
+/// Stops the scrub. Returns whether one was running.
+pub fn cancel(mounted: &Mounted) -> anyhow::Result<bool> {
+    if !last(mounted)?.1.is_some_and(|last| last.running) {
+        return Ok(false);
+    }
+    jobs::stop(mounted, JobKind::Scrub, BalanceControl::Cancel).map(|()| true)
+}

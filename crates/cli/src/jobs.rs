@@ -1,0 +1,79 @@
+//! Work that the server of a mount does in the background: balance, scrub, removal of a device.
+//!
+//! Owns [`follow`], [`stop`] and the messages for their errors.
+
+use crate::context::Context;
+use crate::mounted::Mounted;
+use crate::moving::MovingBar;
+use anyhow::bail;
+use papilio::BalanceControl;
+use papilio_fuse::ioctl::client::MountedPath;
+use papilio_fuse::jobs::{JobKind, JobState, JobStatus};
+use rustix::io::Errno;
+use std::io;
+use std::time::Duration;
+
+/// Time between two looks at the work.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Opens a path in a mount of ours.
+pub fn open(mounted: &Mounted) -> anyhow::Result<MountedPath> {
+    if !mounted.mount.is_papilio() {
+        bail!("{mounted}: it is a mount of the kernel's Btrfs; use btrfs(8)");
+    }
+    mounted.open()
+}
+
+/// Returns the message for work that could not be started or stopped.
+pub fn refused(mounted: &Mounted, kind: JobKind, error: &io::Error) -> anyhow::Error {
+    let kind = kind.name();
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::INPROGRESS) => {
+            anyhow::anyhow!("{mounted}: {kind} cannot start: another operation runs, or a balance is paused")
+        }
+        Some(Errno::NOTCONN) => anyhow::anyhow!("{mounted}: {kind} is not running"),
+        _ => mounted.at(error),
+    }
+}
+
+/// Shows the progress of the work that was started last, until it ends. If this command is
+/// interrupted, the work goes on.
+pub fn follow(
+    context: &Context,
+    mounted: &Mounted,
+    mount: &MountedPath,
+    mut look: impl FnMut(&JobStatus),
+) -> anyhow::Result<JobStatus> {
+    loop {
+        let Some(status) = mount.job().map_err(|error| mounted.at(&error))? else {
+            bail!("{mounted}: the server has forgotten the work");
+        };
+        look(&status);
+        match status.state {
+            JobState::Running => std::thread::sleep(LOOK),
+            JobState::Failed => bail!("{mounted}: {}", status.error),
+            JobState::Paused => {
+                context.error(format_args!("{mounted}: {} was paused", status.kind.name()));
+                return Ok(status);
+            }
+            JobState::Cancelled => {
+                context.error(format_args!("{mounted}: {} was cancelled", status.kind.name()));
+                return Ok(status);
+            }
+            JobState::Done => return Ok(status),
+        }
+    }
+}
+
+/// As [`follow`], with a bar for moved bytes.
+pub fn follow_moves(context: &Context, mounted: &Mounted, mount: &MountedPath) -> anyhow::Result<JobStatus> {
+    let bar = MovingBar::new(context);
+    follow(context, mounted, mount, |status| {
+        bar.show(&status.moved);
+    })
+}
+
+/// Pauses or cancels work, and waits until it has stopped.
+pub fn stop(mounted: &Mounted, kind: JobKind, control: BalanceControl) -> anyhow::Result<()> {
+    open(mounted)?.stop_job(kind, control).map_err(|error| refused(mounted, kind, &error))
+}

@@ -1,0 +1,146 @@
+//! Balance, devices and scrub of a mount, while files change.
+
+use crate::world::{MOUNT, World, eventually, fail, papilio, succeed};
+use papilio::{BalanceFilter, BalanceOptions};
+use papilio_fuse::ioctl::client::MountedPath;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn new_image(world: &World, name: &str, size: u64) -> String {
+    let path = world.beside(name);
+    File::create(&path).unwrap().set_len(size).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+/// Writes and reads files of a mount until it is told to stop, then compares all of them.
+fn change_files(directory: &Path, stop: &AtomicBool) {
+    const FILES: usize = 6;
+    const BYTES: usize = 3 << 20;
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut contents = vec![vec![0; BYTES]; FILES];
+    let open = |number: usize| {
+        File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(directory.join(number.to_string()))
+            .unwrap()
+    };
+    let mut files: Vec<_> = (0..FILES).map(open).collect();
+    files.iter_mut().for_each(|file| file.write_all(&vec![0; BYTES]).unwrap());
+    let mut steps = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let (number, at) = (random.usize(..FILES), random.usize(..BYTES - 70_000));
+        let length = random.usize(1..70_000);
+        let (file, content) = (&mut files[number], &mut contents[number]);
+        file.seek(SeekFrom::Start(at as u64)).unwrap();
+        if random.bool() {
+            content[at..at + length].fill(random.u8(..));
+            file.write_all(&content[at..at + length]).unwrap();
+        } else {
+            let mut read = vec![0; length];
+            file.read_exact(&mut read).unwrap();
+            assert!(read == content[at..at + length], "file {number}, byte {at}");
+        }
+        if steps % 50 == 0 {
+            file.sync_all().unwrap();
+        }
+        steps += 1;
+    }
+    assert!(steps > 20, "{steps} steps");
+    for (number, content) in contents.iter().enumerate() {
+        assert!(fs::read(directory.join(number.to_string())).unwrap() == *content, "file {number}");
+    }
+}
+
+#[test]
+fn a_mount_is_balanced_and_its_devices_change_while_files_do() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let root = world.at("");
+    let stop = AtomicBool::new(false);
+    let added = new_image(&world, "second.img", 400 << 20);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| change_files(&world.directory(), &stop));
+        let work = std::panic::catch_unwind(|| {
+            assert!(succeed(["balance", "status", &root]).contains("No balance found"));
+            let done = succeed(["balance", "start", &root]);
+            assert!(done.starts_with("Done, had to relocate"), "{done}");
+            assert!(succeed(["device", "add", &added, &root]).contains("was added"));
+            fail(1, "in use", ["device", "add", &added, &root]);
+            succeed(["balance", "start", "-f", "--data=convert=raid1", "--metadata=convert=raid1", &root]);
+            let usage = succeed(["filesystem", "df", &root]);
+            assert!(usage.contains("RAID1") && !usage.contains("single") || usage.contains("GlobalReserve"));
+            fail(1, "needs 2 devices", ["device", "remove", &added, &root]);
+            succeed(["balance", "start", "-f", "--data=convert=single", "--metadata=convert=dup", &root]);
+            assert!(succeed(["device", "remove", "2", &root]).contains("device 2 removed"));
+            fail(1, "not a device", ["device", "remove", "2", &root]);
+            let scrubbed = succeed(["scrub", "start", "-B", &root]);
+            assert!(scrubbed.contains("no errors found"), "{scrubbed}");
+            assert!(succeed(["scrub", "status", &root]).contains("finished"));
+            fail(2, "no scrub is running", ["scrub", "cancel", &root]);
+            assert!(succeed(["device", "stats", "-z", &root]).contains("write_io_errs"));
+            let options =
+                BalanceOptions { data: Some(BalanceFilter::default()), ..BalanceOptions::default() };
+            MountedPath::open(&world.directory()).unwrap().balance_and_wait(&options).unwrap();
+            succeed(["filesystem", "resize", "400M", &root]);
+        });
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        if let Err(panic) = work {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    world.unmount();
+    let image = world.image();
+    assert_eq!(image.metadata().unwrap().len(), 400 << 20);
+    succeed(["check", "--check-data-csum", image.to_str().unwrap()]);
+    fail(1, "", ["check", &added]);
+}
+
+/// An unmount pauses a balance. A mount with `skip_balance` leaves it so, another one resumes it.
+#[test]
+fn a_balance_is_paused_by_the_unmount_and_resumed_by_the_next_mount() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let (root, image) = (world.at(""), world.image().to_str().unwrap().to_owned());
+    fs::write(world.at("f"), vec![5; 60 << 20]).unwrap();
+    // A snapshot of each makes the balance long enough to be met under way.
+    fs::create_dir(world.at("many")).unwrap();
+    for number in 0..3000 {
+        fs::write(world.at(&format!("many/{number}")), vec![number as u8; 5000]).unwrap();
+    }
+    succeed(["filesystem", "sync", &root]);
+    succeed(["balance", "start", "--background", &root]);
+    fail(1, "another operation runs", ["balance", "start", &root]);
+    world.unmount();
+    let status = papilio(["balance", "status", &image]);
+    if status.status.code() == Some(0) {
+        println!("the balance ended before the unmount: {}", text(&status));
+        return;
+    }
+    assert!(status.status.code() == Some(2) && text(&status).contains("paused"), "{}", text(&status));
+    world.mount(&["-o", "skip_balance"]);
+    assert_eq!(papilio(["balance", "status", &root]).status.code(), Some(2));
+    fail(1, "a balance is not running", ["balance", "pause", &root]);
+    world.unmount();
+    world.mount(&[]);
+    eventually("the balance ends", || papilio(["balance", "status", &root]).status.success());
+    assert_eq!(fs::read(world.at("f")).unwrap(), vec![5; 60 << 20]);
+    succeed(["balance", "start", "--background", &root]);
+    succeed(["balance", "cancel", &root]);
+    assert!(papilio(["balance", "status", &root]).status.success());
+    world.unmount();
+    succeed(["check", "--check-data-csum", &image]);
+    fail(1, "no balance", ["balance", "cancel", &image]);
+    fail(1, "no balance", ["balance", "resume", &image]);
+    fail(1, "not mounted", ["balance", "pause", &image]);
+}

@@ -1,0 +1,168 @@
+//! The client's side of the ioctls on work that takes long, which are our own, and on devices.
+
+use super::client::{MountedPath, garbled};
+use super::layout::{
+    BALANCE_CANCEL, BALANCE_PAUSE, BalanceIoctl, DEV_STATS_RESET, DEVICE_BY_ID, DevStats, JOB_READ_ONLY,
+    JobStart, Page, VolArgs, VolArgsV2, put_name,
+};
+use super::number::Command;
+use super::record::Reader;
+use crate::jobs::{JobKind, JobStatus};
+use papilio::format::items::balance::{BalanceFlags, BalanceItem};
+use papilio::format::{DeviceId, LogicalAddress};
+use papilio::{BalanceControl, BalanceOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Counters of [`MountedPath::device_stats`].
+const COUNTERS: usize = 5;
+
+/// How a scrub of a mount begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScrubStart {
+    /// The device to verify; all of them if `None`.
+    pub device: Option<DeviceId>,
+    /// Errors are only counted.
+    pub read_only: bool,
+    /// The logical address of the start.
+    pub from: LogicalAddress,
+    /// The bytes that may be read in a second; 0 for no limit.
+    pub limit: u64,
+}
+
+impl MountedPath {
+    fn start(&self, mut start: JobStart, kind: JobKind) -> io::Result<()> {
+        start.kind = kind as u32;
+        self.call(Command::START_JOB, &mut start)
+    }
+
+    /// Starts a balance in the server; `None` resumes the stored one.
+    ///
+    /// # Errors
+    /// EINPROGRESS while work runs or a balance is paused; ENOTCONN if there is none to resume;
+    /// EPERM without permission; ENOTTY if Papilio does not serve the mount.
+    pub fn start_balance(&self, options: Option<&BalanceOptions>) -> io::Result<()> {
+        let mut item = BalanceItem::from(&options.cloned().unwrap_or_default());
+        item.flags.set(BalanceFlags::RESUME, options.is_none());
+        let mut start = JobStart::default();
+        start.balance.copy_from_slice(&item.to_bytes());
+        self.start(start, JobKind::Balance)
+    }
+
+    /// Starts the removal of a device in the server.
+    ///
+    /// # Errors
+    /// As [`MountedPath::start_balance`].
+    pub fn start_remove_device(&self, devid: DeviceId) -> io::Result<()> {
+        self.start(JobStart { devid: devid.0, ..JobStart::default() }, JobKind::RemoveDevice)
+    }
+
+    /// Starts to shrink a device in the server.
+    ///
+    /// # Errors
+    /// As [`MountedPath::start_balance`].
+    pub fn start_shrink(&self, devid: DeviceId, size: u64) -> io::Result<()> {
+        self.start(JobStart { devid: devid.0, size, ..JobStart::default() }, JobKind::Resize)
+    }
+
+    /// Starts a scrub in the server.
+    ///
+    /// # Errors
+    /// As [`MountedPath::start_balance`].
+    pub fn start_scrub(&self, scrub: &ScrubStart) -> io::Result<()> {
+        let start = JobStart {
+            devid: scrub.device.map_or(0, |devid| devid.0),
+            flags: if scrub.read_only { JOB_READ_ONLY } else { 0 },
+            size: scrub.from.0,
+            limit: scrub.limit,
+            ..JobStart::default()
+        };
+        self.start(start, JobKind::Scrub)
+    }
+
+    /// Returns the work that runs, or the last one; `None` if there was none.
+    ///
+    /// # Errors
+    /// ENOTTY if Papilio does not serve the mount.
+    pub fn job(&self) -> io::Result<Option<JobStatus>> {
+        let mut page = Page::default();
+        match self.call(Command::JOB_STATUS, &mut page) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) => {
+                let bytes = page.bytes.get(..page.used as usize).ok_or_else(garbled)?;
+                Reader(bytes).job().map(Some).ok_or_else(garbled)
+            }
+        }
+    }
+
+    /// Pauses or cancels the work of a kind, and waits until it has stopped.
+    ///
+    /// # Errors
+    /// ENOTCONN if none runs; EPERM without permission.
+    pub fn stop_job(&self, kind: JobKind, control: BalanceControl) -> io::Result<()> {
+        let wanted = if control == BalanceControl::Pause { BALANCE_PAUSE } else { BALANCE_CANCEL };
+        self.call(Command::CONTROL_JOB, &mut [kind as u32, wanted])
+    }
+
+    /// Returns the balance that runs or is paused.
+    ///
+    /// # Errors
+    /// EPERM without permission.
+    pub fn stored_balance(&self) -> io::Result<Option<BalanceOptions>> {
+        let mut arguments = BalanceIoctl::default();
+        match self.call(Command::BALANCE_PROGRESS, &mut arguments) {
+            Ok(()) => Ok(Some(BalanceOptions::from(&arguments.item()))),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Balances with the kernel's ioctl, which returns at the end.
+    ///
+    /// # Errors
+    /// As [`MountedPath::start_balance`]; ECANCELED if it was paused or cancelled; the error of the
+    /// balance.
+    pub fn balance_and_wait(&self, options: &BalanceOptions) -> io::Result<()> {
+        self.call(Command::BALANCE_V2, &mut BalanceIoctl::of(&BalanceItem::from(options)))
+    }
+
+    /// Adds a device, whose path is absolute.
+    ///
+    /// # Errors
+    /// EEXIST if it is not empty, unless `force`; EINVAL if it is too small or in use here; EPERM
+    /// without permission.
+    pub fn add_device(&self, path: &Path, force: bool) -> io::Result<()> {
+        let mut arguments = VolArgs { fd: force.into(), ..VolArgs::default() };
+        if !put_name(&mut arguments.name, path.as_os_str().as_bytes()) {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        self.call(Command::ADD_DEVICE, &mut arguments)
+    }
+
+    /// Removes a device with the kernel's ioctl, which returns at the end.
+    ///
+    /// # Errors
+    /// As [`MountedPath::start_remove_device`]; the error of the removal.
+    pub fn remove_device_and_wait(&self, devid: DeviceId) -> io::Result<()> {
+        let mut arguments = VolArgsV2 { flags: DEVICE_BY_ID, ..VolArgsV2::default() };
+        arguments.name[..8].copy_from_slice(&devid.0.to_ne_bytes());
+        self.call(Command::RM_DEV_V2, &mut arguments)
+    }
+
+    /// Returns the error counters of a device: write, read, flush, corruption and generation.
+    ///
+    /// # Errors
+    /// ENODEV for an unknown device; EPERM without permission to `reset` them.
+    pub fn device_stats(&self, devid: DeviceId, reset: bool) -> io::Result<[u64; COUNTERS]> {
+        let mut stats = DevStats {
+            devid: devid.0,
+            items: COUNTERS as u64,
+            flags: if reset { DEV_STATS_RESET } else { 0 },
+            ..DevStats::default()
+        };
+        self.call(Command::GET_DEV_STATS, &mut stats)?;
+        Ok(std::array::from_fn(|index| stats.values[index]))
+    }
+}

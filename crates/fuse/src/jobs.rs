@@ -1,0 +1,296 @@
+//! Work on a mounted file system that takes long: it runs in a thread of its own, and commands look
+//! at its progress, pause or cancel it.
+//!
+//! Owns [`Jobs`], [`JobKind`], [`JobState`] and [`JobStatus`].
+//!
+//! **Invariants**
+//! - One job runs at a time. Its status is kept until the next one starts.
+//! - [`Jobs::stop`] returns after the thread has ended, so that the file system can be closed. A
+//!   balance is then paused, and the next mount resumes it.
+//!
+//! **Lock:** one leaf, with a condition variable that tells of the end of a job.
+
+use papilio::{BalanceControl, BalanceReport, FileSystem, ScrubReport};
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The kind of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// Block groups are written anew.
+    Balance,
+    /// A device is emptied and removed.
+    RemoveDevice,
+    /// The end of a device is emptied.
+    Resize,
+    /// All copies are verified.
+    Scrub,
+}
+
+impl JobKind {
+    /// All kinds; a kind's index is its number.
+    pub const ALL: [Self; 4] = [Self::Balance, Self::RemoveDevice, Self::Resize, Self::Scrub];
+
+    /// Returns the words for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Balance => "a balance",
+            Self::RemoveDevice => "the removal of a device",
+            Self::Resize => "a resize",
+            Self::Scrub => "a scrub",
+        }
+    }
+}
+
+/// How a job ended, if it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// It runs.
+    Running,
+    /// It is complete.
+    Done,
+    /// It was paused and can be resumed.
+    Paused,
+    /// It was cancelled.
+    Cancelled,
+    /// It failed.
+    Failed,
+}
+
+impl JobState {
+    /// All states; a state's index is its number.
+    pub const ALL: [Self; 5] = [Self::Running, Self::Done, Self::Paused, Self::Cancelled, Self::Failed];
+}
+
+/// A job, and how far it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobStatus {
+    /// Its number; a later job has a larger one.
+    pub number: u64,
+    /// Its kind.
+    pub kind: JobKind,
+    /// Whether it runs.
+    pub state: JobState,
+    /// Seconds since 1970.
+    pub started: u64,
+    /// How long it runs, or ran.
+    pub duration: Duration,
+    /// The progress of all kinds but a scrub.
+    pub moved: BalanceReport,
+    /// The progress of a scrub.
+    pub scrub: ScrubReport,
+    /// The errno of its failure, or 0.
+    pub errno: i32,
+    /// The text of its failure, or nothing.
+    pub error: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    status: Option<JobStatus>,
+    begun: Option<Instant>,
+    wanted: Option<BalanceControl>,
+    thread: Option<JoinHandle<()>>,
+    closed: bool,
+}
+
+/// The job of a mount.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+/// The side of [`Jobs`] that a job's thread sees.
+#[derive(Debug)]
+pub struct Report<'a>(&'a Jobs);
+
+impl Report<'_> {
+    /// Notes the progress, and returns how to go on.
+    pub fn moved(&self, report: &BalanceReport) -> BalanceControl {
+        let mut state = self.0.lock();
+        if let Some(status) = &mut state.status {
+            status.moved = *report;
+        }
+        state.wanted.unwrap_or(BalanceControl::Continue)
+    }
+
+    /// As [`Report::moved`], for a scrub.
+    pub fn scrubbed(&self, report: &ScrubReport) -> BalanceControl {
+        let mut state = self.0.lock();
+        if let Some(status) = &mut state.status {
+            status.scrub.clone_from(report);
+        }
+        state.wanted.unwrap_or(BalanceControl::Continue)
+    }
+}
+
+impl Jobs {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A job that panics leaves its state consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a job, and returns its number.
+    ///
+    /// # Errors
+    /// `ResourceBusy` while another job runs, or after [`Jobs::stop`]; the thread cannot be started.
+    pub fn start(
+        self: &std::sync::Arc<Self>,
+        kind: JobKind,
+        fs: FileSystem,
+        work: impl FnOnce(&FileSystem, &Report<'_>) -> papilio::Result<()> + Send + 'static,
+    ) -> io::Result<u64> {
+        let mut state = self.lock();
+        if state.closed || state.status.as_ref().is_some_and(|status| status.state == JobState::Running) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let number = state.status.as_ref().map_or(1, |status| status.number + 1);
+        let jobs = std::sync::Arc::clone(self);
+        let run = move || {
+            let work = std::panic::AssertUnwindSafe(|| work(&fs, &Report(&jobs)));
+            let outcome = std::panic::catch_unwind(work);
+            // Before the end is told: the file system may then be closed.
+            drop(fs);
+            jobs.end(outcome.unwrap_or_else(|_| Err(papilio::Error::Invalid("the job panicked".to_owned()))));
+        };
+        let thread = std::thread::Builder::new().name("papilio-job".to_owned()).spawn(run)?;
+        state.status = Some(JobStatus {
+            number,
+            kind,
+            state: JobState::Running,
+            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            duration: Duration::ZERO,
+            moved: BalanceReport::default(),
+            scrub: ScrubReport::default(),
+            errno: 0,
+            error: String::new(),
+        });
+        (state.begun, state.wanted, state.thread) = (Some(Instant::now()), None, Some(thread));
+        Ok(number)
+    }
+
+    /// Notes the end of the job. Its thread may be here before [`Jobs::start`] has noted it, but
+    /// not past the lock.
+    fn end(&self, outcome: papilio::Result<()>) {
+        let mut state = self.lock();
+        let (wanted, begun) = (state.wanted, state.begun);
+        if let Some(status) = &mut state.status {
+            status.duration = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+            status.state = match (&outcome, wanted) {
+                (Err(_), _) => JobState::Failed,
+                (Ok(()), Some(BalanceControl::Pause)) if status.kind == JobKind::Balance => JobState::Paused,
+                (Ok(()), Some(BalanceControl::Pause | BalanceControl::Cancel)) => JobState::Cancelled,
+                (Ok(()), _) => JobState::Done,
+            };
+            if let Err(error) = outcome {
+                tracing::warn!("{} ended: {error}", status.kind.name());
+                (status.errno, status.error) = (error.errno(), error.to_string());
+            }
+        }
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Returns the job that runs, or the last one.
+    pub fn status(&self) -> Option<JobStatus> {
+        let state = self.lock();
+        let mut status = state.status.clone()?;
+        if status.state == JobState::Running {
+            status.duration = state.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        }
+        Some(status)
+    }
+
+    /// Returns the running job of a kind.
+    pub fn running(&self, kind: JobKind) -> Option<JobStatus> {
+        self.status().filter(|status| (status.kind, status.state) == (kind, JobState::Running))
+    }
+
+    /// Asks the running job of this kind to stop. Returns whether there is one.
+    pub fn ask(&self, kind: JobKind, control: BalanceControl) -> bool {
+        let mut state = self.lock();
+        let status = state.status.as_ref();
+        let found = status.is_some_and(|status| (status.kind, status.state) == (kind, JobState::Running));
+        if found {
+            state.wanted = Some(control);
+        }
+        found
+    }
+
+    /// Waits for at most `most` for the end of a job. Returns its status, or `None` if it runs.
+    pub fn wait(&self, number: u64, most: Duration) -> Option<JobStatus> {
+        let runs = |state: &mut State| {
+            let status = state.status.as_ref();
+            status.is_some_and(|status| status.number == number && status.state == JobState::Running)
+        };
+        let (state, timeout) =
+            self.ended.wait_timeout_while(self.lock(), most, runs).unwrap_or_else(PoisonError::into_inner);
+        state.status.clone().filter(|_| !timeout.timed_out())
+    }
+
+    /// Ends the running job: a balance is paused. No job can be started afterwards.
+    pub(crate) fn stop(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.wanted = Some(BalanceControl::Pause);
+        let thread = state.thread.take();
+        drop(state);
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of a job panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use papilio::{MkfsOptions, OpenOptions};
+    use std::sync::Arc;
+
+    fn file_system(folder: &tempfile::TempDir) -> FileSystem {
+        let image = folder.path().join("jobs.img");
+        papilio::mkfs(&image, &MkfsOptions::new().size(128 << 20)).unwrap();
+        FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap()
+    }
+
+    /// A job that runs until it is told to stop.
+    fn endless(jobs: &Arc<Jobs>, fs: &FileSystem) -> io::Result<u64> {
+        jobs.start(JobKind::Balance, fs.clone(), |_, report| {
+            while report.moved(&BalanceReport { bytes: 7, ..BalanceReport::default() })
+                == BalanceControl::Continue
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn one_job_runs_at_a_time_and_can_be_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let (fs, jobs) = (file_system(&folder), Arc::new(Jobs::default()));
+        assert!(jobs.status().is_none() && !jobs.ask(JobKind::Balance, BalanceControl::Cancel));
+        let first = endless(&jobs, &fs).unwrap();
+        assert!(endless(&jobs, &fs).is_err() && !jobs.ask(JobKind::Scrub, BalanceControl::Cancel));
+        assert!(jobs.wait(first, Duration::from_millis(5)).is_none());
+        assert_eq!(jobs.running(JobKind::Balance).unwrap().number, first);
+        assert!(jobs.ask(JobKind::Balance, BalanceControl::Cancel));
+        let ended = jobs.wait(first, Duration::from_secs(60)).unwrap();
+        assert_eq!((ended.state, ended.moved.bytes), (JobState::Cancelled, 7));
+
+        let fails = |_: &FileSystem, _: &Report<'_>| Err(papilio::Error::NoSpace { what: "a test" });
+        let second = jobs.start(JobKind::Resize, fs.clone(), fails).unwrap();
+        let ended = jobs.wait(second, Duration::from_secs(60)).unwrap();
+        assert_eq!((ended.state, ended.errno), (JobState::Failed, libc::ENOSPC));
+        assert!(second > first && ended.error.contains("no space"), "{}", ended.error);
+
+        endless(&jobs, &fs).unwrap();
+        jobs.stop();
+        assert_eq!(jobs.status().unwrap().state, JobState::Paused);
+        assert!(endless(&jobs, &fs).is_err(), "after the end of the mount");
+        fs.close().unwrap();
+    }
+}
