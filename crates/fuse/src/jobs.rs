@@ -136,7 +136,8 @@ impl Jobs {
     /// Starts a job, and returns its number.
     ///
     /// # Errors
-    /// `ResourceBusy` while another job runs, or after [`Jobs::stop`]; the thread cannot be started.
+    /// `ResourceBusy` while another job runs, or after [`Jobs::stop`]; the thread cannot be
+    /// started.
     pub fn start(
         self: &std::sync::Arc<Self>,
         kind: JobKind,

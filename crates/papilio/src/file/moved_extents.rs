@@ -11,8 +11,8 @@
 //! - The places where extents were stay as they are until readers can know of the move.
 //!
 //! Locks, in this order: `sharing` (exclusively); [`FsInfo::moving`]; those of a commit; under them
-//! the table of open inodes and the leaves of each. A reader holds its file's data lock and may lock
-//! [`FsInfo::moving`]. Kernel counterpart: `replace_file_extents` (`fs/btrfs/relocation.c`).
+//! the table of open inodes and the leaves of each. A reader holds its file's data lock and may
+//! lock [`FsInfo::moving`]. Kernel counterpart: `replace_file_extents` (`fs/btrfs/relocation.c`).
 
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;

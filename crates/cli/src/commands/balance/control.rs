@@ -27,7 +27,7 @@ pub struct Pause {
 
 /// Cancel a balance that runs or is paused
 ///
-/// What was moved stays moved.
+/// Extents that were moved stay where they are.
 #[derive(Debug, clap::Args)]
 pub struct Cancel {
     /// The image or device, or a directory in a mount

@@ -34,7 +34,8 @@ enum Subcommand {
 /// Balance an image, a device or a mount
 ///
 /// Without -d, -m and -s, all block groups are moved. Interrupting the command loses nothing. The
-/// balance of an image is then paused, and that of a mount goes on in its server. FILTERS is a comma-separated list:
+/// balance of an image is then paused, and that of a mount goes on in its server. FILTERS is a
+/// comma-separated list:
 ///
 /// usage=PERCENT|MIN..MAX, profiles=PROFILE[|PROFILE...], devid=ID, drange=START..END,
 /// vrange=START..END, stripes=MIN..MAX, limit=NUMBER|MIN..MAX, convert=PROFILE, soft

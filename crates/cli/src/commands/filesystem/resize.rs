@@ -18,7 +18,8 @@ use std::str::FromStr;
 /// Change the size of a file system and of its image file
 ///
 /// Data and metadata behind the new end are moved. max is the size of the device or image file, min
-/// the end of its last chunk, to which nothing needs to be moved. Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
+/// the end of its last chunk, to which nothing needs to be moved. Sizes take the suffixes K, M, G,
+/// T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The new size in bytes, a change with a leading + or -, max or min

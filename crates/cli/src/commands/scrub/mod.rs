@@ -2,6 +2,7 @@
 //!
 //! Owns the list of its subcommands.
 
+mod bar;
 mod code;
 mod control;
 mod image;

@@ -70,7 +70,7 @@ pub fn start(
     if !foreground {
         return Ok(None);
     }
-    let bar = context.is_interactive().then(super::start::new_bar);
+    let bar = context.is_interactive().then(super::bar::new_bar);
     context.set_progress(bar.clone());
     let status = jobs::follow(context, mounted, &mount, |status| {
         if let Some(bar) = &bar {

@@ -1,5 +1,6 @@
 //! `papilio scrub start` and `papilio scrub resume`.
 
+use super::bar::new_bar;
 use super::code::{NOTHING, UNCORRECTABLE};
 use super::image::image_of;
 use super::state::{Folder, State};
@@ -8,7 +9,6 @@ use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::bail;
-use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{DeviceId, FileSystem, FoundDevice, ScrubOptions, ScrubReport};
 use papilio_fuse::ioctl::ScrubStart;
 use std::ffi::OsString;
@@ -267,13 +267,4 @@ fn add(report: &mut ScrubReport, earlier: &ScrubReport) {
     }
     report.skipped += earlier.skipped;
     report.first_error = earlier.first_error.clone().or(report.first_error.take());
-}
-
-pub(super) fn new_bar() -> ProgressBar {
-    let bar = ProgressBar::new(0);
-    let form = "{elapsed_precise} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
-    if let Ok(style) = ProgressStyle::with_template(form) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
 }
