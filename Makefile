@@ -6,6 +6,9 @@ CARGO ?= cargo
 PREFIX ?= /usr/local
 # mount(8) looks for helpers in this directory only.
 HELPERDIR ?= /sbin
+# Links with the names of btrfs-progs, for those who put this folder first in PATH.
+DROPINDIR ?= $(PREFIX)/lib/papilio/bin
+DROPINS := btrfs mkfs.btrfs btrfsck fsck.btrfs btrfstune
 HELPERS := mount.fuse.papilio mount.papilio umount.fuse.papilio umount.papilio
 
 help: ## show this list
@@ -27,6 +30,8 @@ install: build ## install the command, manual pages and completions (PREFIX=/usr
 	target/release/papilio completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio
 	target/release/papilio completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish
 	for helper in $(HELPERS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(HELPERDIR)/$$helper; done
+	install -d $(DESTDIR)$(DROPINDIR)
+	for name in $(DROPINS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(DROPINDIR)/$$name; done
 
 uninstall: ## remove the installed files
 	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
@@ -34,7 +39,7 @@ uninstall: ## remove the installed files
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish \
-		$(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%)
+		$(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%) $(DROPINS:%=$(DESTDIR)$(DROPINDIR)/%)
 
 test: setup ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so
 	$(CARGO) test --workspace --locked

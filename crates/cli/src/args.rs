@@ -38,6 +38,9 @@ pub struct GlobalArgs {
     /// Resolve paths from the default subvolume, which a mount without options shows
     #[arg(long, global = true, help_heading = HEADING)]
     pub default_subvol: bool,
+    /// Print the messages of btrfs-progs on success
+    #[arg(long, global = true, hide = true)]
+    pub drop_in: bool,
     /// Print less: no warnings
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub quiet: u8,

@@ -17,6 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// --device for each further device.
 #[derive(Debug, Parser)]
 #[command(name = "papilio", version, propagate_version = true, max_term_width = 100)]
+#[command(infer_subcommands = true)]
 #[command(after_help = "Exit status: 0 on success, 1 if something failed, 2 for wrong usage.")]
 pub struct Cli {
     /// The options that every command takes.
@@ -43,7 +44,7 @@ impl Cli {
 /// Spells the filters of `balance start` as options with an optional value: `-dusage=5` becomes
 /// `--data=usage=5`. A short option with an optional value would take the next argument for it.
 fn with_long_filters(arguments: Vec<OsString>) -> Vec<OsString> {
-    let starts = |pair: &[OsString]| pair[0] == "balance" && pair[1] == "start";
+    let starts = |pair: &[OsString]| short_for(&pair[0], "balance", 2) && short_for(&pair[1], "start", 4);
     let Some(at) = arguments.windows(2).position(starts) else { return arguments };
     let spelled = |(index, argument): (usize, OsString)| {
         let text = argument.to_str().filter(|_| index > at + 1).unwrap_or_default();
@@ -56,6 +57,11 @@ fn with_long_filters(arguments: Vec<OsString>) -> Vec<OsString> {
         }
     };
     arguments.into_iter().enumerate().map(spelled).collect()
+}
+
+/// Returns whether a word is the start of a command's name, of at least `least` letters.
+fn short_for(word: &OsStr, name: &str, least: usize) -> bool {
+    word.to_str().is_some_and(|word| word.len() >= least && name.starts_with(word))
 }
 
 /// Commands that open no file system, or open it by options of their own.

@@ -144,6 +144,19 @@ impl Context {
         anyhow::Error::msg(describe(path, error))
     }
 
+    /// Prints a message of btrfs-progs on success, if the command takes the place of `btrfs`.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn announce(&self, text: impl fmt::Display) -> anyhow::Result<()> {
+        if self.arguments.drop_in && self.verbosity >= 0 {
+            let mut output = crate::output::Output::new()?;
+            output.text(format_args!("{text}\n"))?;
+            output.finish()?;
+        }
+        Ok(())
+    }
+
     /// Reports a failure. The run continues and ends with exit code 1.
     pub fn error(&self, text: impl fmt::Display) {
         self.failed.set(true);

@@ -7,11 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod args;
+#[cfg(test)]
+mod btrfs_table;
 mod cli;
 mod commands;
 mod context;
 mod copy;
 mod devices;
+mod drop_in;
 mod errno_text;
 mod filling;
 mod helper;
@@ -50,7 +53,8 @@ pub enum Outcome {
 
 /// Runs the command with `arguments`, the first of which is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
-    let arguments = match helper::translate(arguments.into_iter().collect()) {
+    let arguments = drop_in::translate(arguments.into_iter().collect()).and_then(helper::translate);
+    let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(error) => {
             Context::resolve(args::GlobalArgs::default()).error(error);

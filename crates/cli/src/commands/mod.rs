@@ -15,6 +15,7 @@ mod device;
 mod du;
 mod filesystem;
 mod find;
+mod fsck_at_boot;
 mod getfattr;
 mod inspect;
 mod ln;
@@ -78,8 +79,11 @@ pub enum Command {
     Filesystem(filesystem::Args),
     Check(check::Args),
     Rescue(rescue::Args),
+    #[command(visible_alias = "inspect-internal")]
     Inspect(inspect::Args),
     Bench(Box<bench::Args>),
+    #[command(hide = true)]
+    FsckAtBoot(fsck_at_boot::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -126,6 +130,7 @@ impl Command {
             Self::Rescue(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
+            Self::FsckAtBoot(command) => command.run(context),
             Self::Completions(command) => command.run(definition()),
             Self::Man(command) => command.run(definition()),
         }

@@ -7,6 +7,7 @@ mod change;
 #[path = "../common/mod.rs"]
 mod common;
 mod copy;
+mod drop_in;
 mod fixture;
 mod mkfs;
 mod property;

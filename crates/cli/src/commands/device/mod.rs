@@ -7,6 +7,7 @@ mod ready;
 mod remove;
 mod scan;
 mod stats;
+mod usage;
 
 use crate::context::Context;
 
@@ -24,6 +25,7 @@ enum Subcommand {
     Scan(scan::Args),
     Ready(ready::Args),
     Stats(stats::Args),
+    Usage(usage::Args),
 }
 
 impl Args {
@@ -35,6 +37,7 @@ impl Args {
             Subcommand::Scan(command) => command.run(context),
             Subcommand::Ready(command) => command.run(context),
             Subcommand::Stats(command) => command.run(context),
+            Subcommand::Usage(command) => command.run(context),
         }
     }
 }

@@ -10,6 +10,8 @@ mod source;
 mod sync;
 mod usage;
 
+pub use source::Source;
+
 use crate::context::Context;
 
 /// Show the devices and space of a file system, and change its label and size

@@ -6,6 +6,7 @@ mod dump_tree;
 mod flags;
 mod items;
 mod key_text;
+mod resolve;
 mod tree_stats;
 
 use crate::context::Context;
@@ -22,6 +23,12 @@ enum Subcommand {
     DumpSuper(dump_super::Args),
     DumpTree(dump_tree::Args),
     TreeStats(tree_stats::Args),
+    #[command(name = "rootid")]
+    RootId(resolve::RootId),
+    InodeResolve(resolve::InodeResolve),
+    LogicalResolve(resolve::LogicalResolve),
+    SubvolidResolve(resolve::SubvolidResolve),
+    MinDevSize(resolve::MinDevSize),
 }
 
 impl Args {
@@ -31,6 +38,11 @@ impl Args {
             Subcommand::DumpSuper(command) => command.run(context),
             Subcommand::DumpTree(command) => command.run(context),
             Subcommand::TreeStats(command) => command.run(context),
+            Subcommand::RootId(command) => command.run(context),
+            Subcommand::InodeResolve(command) => command.run(context),
+            Subcommand::LogicalResolve(command) => command.run(context),
+            Subcommand::SubvolidResolve(command) => command.run(context),
+            Subcommand::MinDevSize(command) => command.run(context),
         }
     }
 }

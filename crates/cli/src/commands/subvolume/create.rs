@@ -5,8 +5,10 @@ use crate::context::Context;
 use crate::filling::Caller;
 use crate::mounted::Target;
 use crate::operands::for_each_target;
-use papilio::{NewKind, QgroupId};
+use anyhow::Context as _;
+use papilio::{FileSystem, NewKind, QgroupId};
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Create empty subvolumes
 #[derive(Debug, clap::Args)]
@@ -14,6 +16,9 @@ pub struct Args {
     /// The subvolumes
     #[arg(value_name = "IMAGE:/PATH|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
+    /// Create missing parent directories
+    #[arg(short = 'p', long)]
+    parents: bool,
     /// Make the subvolumes members of this qgroup; repeatable. Only in images
     #[arg(short = 'i', value_name = "LEVEL/ID", value_parser = parse_qgroup)]
     qgroups: Vec<QgroupId>,
@@ -30,15 +35,42 @@ impl Args {
                     if !self.qgroups.is_empty() {
                         anyhow::bail!("{mounted}: -i works in images only");
                     }
+                    if self.parents {
+                        make_parents(&mounted.path)?;
+                    }
                     let (directory, name) = mounted.open_parent()?;
-                    return directory.create_subvolume(&name).map_err(|error| mounted.at(&error));
+                    directory.create_subvolume(&name).map_err(|error| mounted.at(&error))?;
+                    return context.announce(format_args!("Create subvolume '{mounted}'"));
                 }
             };
             let fs = context.change(&path.image)?;
+            if self.parents {
+                make_parents_in(&fs, &path.path, &caller).map_err(|error| context.at(&path, &error))?;
+            }
             let made = fs.parent(&path.path).and_then(|(parent, name)| {
                 parent.create_subvolume_in(name, &caller.inode(NewKind::Directory, 0o777), &self.qgroups)
             });
-            made.map(drop).map_err(|error| context.at(&path, &error))
+            made.map(drop).map_err(|error| context.at(&path, &error))?;
+            context.announce(format_args!("Create subvolume '{path}'"))
         })
     }
+}
+
+fn make_parents(path: &Path) -> anyhow::Result<()> {
+    match path.parent() {
+        Some(parent) => std::fs::create_dir_all(parent).with_context(|| parent.display().to_string()),
+        None => Ok(()),
+    }
+}
+
+fn make_parents_in(fs: &FileSystem, path: &[u8], caller: &Caller) -> papilio::Result<()> {
+    let ends = path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0);
+    for end in ends.map(|(at, _)| at) {
+        let parent = &path[..end];
+        if fs.inode(parent).is_err() {
+            let (directory, name) = fs.parent(parent)?;
+            directory.create(name, &caller.inode(NewKind::Directory, 0o777))?;
+        }
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use crate::usage_error::UsageError;
 use papilio::format::TreeId;
 use papilio::{Error, PathError};
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 
 /// Delete subvolumes and snapshots with their content
 ///
@@ -18,8 +19,14 @@ pub struct Args {
     #[arg(value_name = "IMAGE:/PATH|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
     /// Delete the subvolume with this id; the path names only its file system
-    #[arg(short = 'r', long = "rootid", value_name = "ID")]
+    #[arg(short = 'r', long = "rootid", visible_short_alias = 'i', value_name = "ID")]
     id: Option<u64>,
+    /// Wait for the commit after the last deletion; on images every deletion is committed
+    #[arg(short = 'c', long)]
+    commit_after: bool,
+    /// Wait for a commit after each deletion
+    #[arg(short = 'C', long, conflicts_with = "commit_after")]
+    commit_each: bool,
 }
 
 impl Args {
@@ -34,7 +41,13 @@ impl Args {
         for_each_target(context, &self.paths, Target::parse, |target| {
             let path = match target {
                 Target::Image(path) => path,
-                Target::Mounted(mounted) => return delete_mounted(&mounted),
+                Target::Mounted(mounted) => {
+                    delete_mounted(&mounted)?;
+                    if self.commit_after || self.commit_each {
+                        sync_parent(&mounted)?;
+                    }
+                    return self.announce(context, &mounted);
+                }
             };
             let fs = context.change(&path.image)?;
             let deleted = match fs.inode_nofollow(&path.path) {
@@ -46,9 +59,21 @@ impl Args {
             };
             // The deletion is committed before the content is removed.
             let deleted = deleted.and_then(|()| fs.sync()).and_then(|()| fs.clean_subvolumes());
-            deleted.map_err(|error| context.at(&path, &error))
+            deleted.map_err(|error| context.at(&path, &error))?;
+            self.announce(context, &path)
         })
     }
+
+    fn announce(&self, context: &Context, path: &dyn Display) -> anyhow::Result<()> {
+        let commit = if self.commit_after || self.commit_each { "commit" } else { "no-commit" };
+        context.announce(format_args!("Delete subvolume ({commit}): '{path}'"))
+    }
+}
+
+/// Commits the file system of a subvolume that was deleted.
+fn sync_parent(mounted: &Mounted) -> anyhow::Result<()> {
+    let (directory, _) = mounted.open_parent()?;
+    directory.sync().map_err(|error| mounted.at(&error))
 }
 
 fn delete_by_id(context: &Context, path: &OsStr, id: TreeId) -> anyhow::Result<()> {

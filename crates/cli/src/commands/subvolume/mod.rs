@@ -3,6 +3,7 @@
 mod create;
 mod delete;
 mod format;
+mod get_default;
 mod list;
 mod set_default;
 mod show;
@@ -25,6 +26,7 @@ enum Subcommand {
     Create(create::Args),
     Snapshot(snapshot::Args),
     Delete(delete::Args),
+    GetDefault(get_default::Args),
     SetDefault(set_default::Args),
     Sync(sync::Args),
 }
@@ -38,6 +40,7 @@ impl Args {
             Subcommand::Create(command) => command.run(context),
             Subcommand::Snapshot(command) => command.run(context),
             Subcommand::Delete(command) => command.run(context),
+            Subcommand::GetDefault(command) => command.run(context),
             Subcommand::SetDefault(command) => command.run(context),
             Subcommand::Sync(command) => command.run(context),
         }

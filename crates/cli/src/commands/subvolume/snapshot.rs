@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::mounted::{Mounted, Target};
 use papilio::{FileKind, PathError, QgroupId};
 use std::ffi::OsString;
+use std::fmt::Display;
 
 /// Create a snapshot of a subvolume
 ///
@@ -32,7 +33,7 @@ impl Args {
             match (Target::parse(&self.source)?, Target::parse_new(&self.destination)?) {
                 (Target::Image(source), Target::Image(destination)) => (source, destination),
                 (Target::Mounted(source), Target::Mounted(destination)) => {
-                    return self.run_mounted(&source, destination);
+                    return self.run_mounted(context, &source, destination);
                 }
                 _ => anyhow::bail!(
                     "{}: a snapshot must be in the file system of its source",
@@ -55,9 +56,21 @@ impl Args {
         let made = fs.parent(&destination.path).and_then(|(parent, name)| {
             parent.create_snapshot_in(inode.tree(), name, self.read_only, &self.qgroups)
         });
-        made.map(drop).map_err(|error| context.at(&destination, &error))
+        made.map(drop).map_err(|error| context.at(&destination, &error))?;
+        self.announce(context, &source, &destination)
     }
-    fn run_mounted(&self, source: &Mounted, mut destination: Mounted) -> anyhow::Result<()> {
+
+    fn announce(&self, context: &Context, source: &dyn Display, made: &dyn Display) -> anyhow::Result<()> {
+        let kind = if self.read_only { "readonly snapshot" } else { "snapshot" };
+        context.announce(format_args!("Create a {kind} of '{source}' in '{made}'"))
+    }
+
+    fn run_mounted(
+        &self,
+        context: &Context,
+        source: &Mounted,
+        mut destination: Mounted,
+    ) -> anyhow::Result<()> {
         if !self.qgroups.is_empty() {
             anyhow::bail!("{destination}: -i works in images only");
         }
@@ -73,6 +86,7 @@ impl Args {
         }
         let (directory, name) = destination.open_parent()?;
         let made = directory.create_snapshot(&subvolume, &name, self.read_only);
-        made.map_err(|error| destination.at(&error))
+        made.map_err(|error| destination.at(&error))?;
+        self.announce(context, source, &destination)
     }
 }

@@ -1,0 +1,112 @@
+//! The names of btrfs-progs' programs, under which the command takes their place.
+//!
+//! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck` or `fsck.btrfs` to
+//! this program takes the arguments of that program, and prints its messages on success. The
+//! options of single commands are those of `papilio`'s, which are named after btrfs-progs' wherever
+//! both have one; docs/commands.md lists the differences.
+
+use crate::usage_error::UsageError;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// The option that makes commands print the messages of btrfs-progs.
+const DROP_IN: &str = "--drop-in";
+
+/// Programs of btrfs-progs that have no counterpart here.
+const MISSING: [&str; 5] =
+    ["btrfs-convert", "btrfs-find-root", "btrfs-image", "btrfs-map-logical", "btrfs-select-super"];
+
+/// Returns the arguments of `papilio` if the program was run under a name of btrfs-progs.
+///
+/// # Errors
+/// A program that has no counterpart.
+pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
+    let name = arguments.first().and_then(|name| Path::new(name).file_name()).map(OsStr::to_owned);
+    let name = name.as_deref().and_then(OsStr::to_str).unwrap_or_default();
+    let rest = || arguments.iter().skip(1).cloned();
+    let prefixed = |command: &[&str], rest: &mut dyn Iterator<Item = OsString>| {
+        let start = ["papilio"].iter().chain(command).map(OsString::from);
+        Ok(start.chain(rest).collect())
+    };
+    match name {
+        "btrfs" => prefixed(&[DROP_IN], &mut of_btrfs(rest().collect()).into_iter()),
+        "mkfs.btrfs" => prefixed(&[DROP_IN, "mkfs"], &mut rest()),
+        "btrfstune" => prefixed(&[DROP_IN, "tune"], &mut rest()),
+        "btrfsck" => prefixed(&[DROP_IN, "check"], &mut rest()),
+        // As the original, it checks nothing: a boot must not wait for a check of everything.
+        "fsck.btrfs" => prefixed(&[DROP_IN, "fsck-at-boot"], &mut rest()),
+        name if MISSING.contains(&name) => {
+            Err(UsageError::new(format_args!("{name}: Papilio has no such program")))
+        }
+        _ => Ok(arguments),
+    }
+}
+
+/// Translates the global options of `btrfs`, and commands that are elsewhere in `papilio`.
+fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut translated = Vec::new();
+    let mut json = false;
+    let mut arguments = arguments.into_iter().peekable();
+    while let Some(option) = arguments.next_if(|argument| argument.to_str().is_some_and(is_option)) {
+        match option.to_str().unwrap_or_default() {
+            "--format" => json |= arguments.next().is_some_and(|format| format == "json"),
+            text if text.starts_with("--format=") => json |= text.ends_with("=json"),
+            "--log" => drop(arguments.next()),
+            text if text.starts_with("--log=") => {}
+            _ => translated.push(option),
+        }
+    }
+    let mut words: Vec<OsString> = arguments.collect();
+    let is = |word: Option<&OsString>, whole: &str, least: usize| {
+        word.and_then(|word| word.to_str()).is_some_and(|word| word.len() >= least && whole.starts_with(word))
+    };
+    if is(words.first(), "version", 1) && words.len() == 1 {
+        words[0] = "--version".into();
+    } else if is(words.first(), "filesystem", 1) && is(words.get(1), "balance", 1) {
+        words.remove(0);
+    } else if is(words.first(), "device", 1) && is(words.get(1), "replace", 3) {
+        words.remove(0);
+    }
+    if is(words.first(), "subvolume", 1) && is(words.get(1), "delete", 1) {
+        // The name of one of our global options.
+        for word in words.iter_mut().filter(|word| *word == "--subvolid") {
+            *word = "--rootid".into();
+        }
+    }
+    translated.extend(words);
+    if json {
+        translated.push("--json".into());
+    }
+    translated
+}
+
+fn is_option(text: &str) -> bool {
+    text.starts_with('-') && text != "--help" && text != "-h"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(line: &str) -> String {
+        let arguments = line.split(' ').map(OsString::from).collect();
+        let words = translate(arguments).unwrap();
+        words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn names_and_global_options_are_translated() {
+        assert_eq!(translated("/x/btrfs su li /m"), "papilio --drop-in su li /m");
+        assert_eq!(translated("btrfs -q fi df /m"), "papilio --drop-in -q fi df /m");
+        assert_eq!(translated("btrfs --format json dev st /m"), "papilio --drop-in dev st /m --json");
+        assert_eq!(translated("btrfs filesystem balance start /m"), "papilio --drop-in balance start /m");
+        assert_eq!(translated("btrfs device replace status /m"), "papilio --drop-in replace status /m");
+        let deleted = translated("btrfs subvol delete --subvolid 257 /m");
+        assert_eq!(deleted, "papilio --drop-in subvol delete --rootid 257 /m");
+        assert_eq!(translated("btrfs version"), "papilio --drop-in --version");
+        assert_eq!(translated("mkfs.btrfs -f -L x img"), "papilio --drop-in mkfs -f -L x img");
+        assert_eq!(translated("btrfsck img"), "papilio --drop-in check img");
+        assert_eq!(translated("papilio check img"), "papilio check img");
+        assert!(translate(vec!["btrfs-convert".into(), "image".into()]).is_err());
+    }
+}
