@@ -38,6 +38,7 @@ mod stat;
 mod subvolume;
 mod touch;
 mod truncate;
+mod tune;
 mod umount;
 
 use crate::context::Context;
@@ -78,6 +79,7 @@ pub enum Command {
     Filesystem(filesystem::Args),
     Check(check::Args),
     Rescue(rescue::Args),
+    Tune(tune::Args),
     Inspect(inspect::Args),
     Bench(Box<bench::Args>),
     Completions(completions::Args),
@@ -124,6 +126,7 @@ impl Command {
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),
             Self::Rescue(command) => command.run(context),
+            Self::Tune(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(definition()),

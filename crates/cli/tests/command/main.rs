@@ -16,4 +16,5 @@ mod replace;
 mod rootdir;
 mod scrub;
 mod show;
+mod tune;
 mod usage;
