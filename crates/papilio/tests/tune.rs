@@ -12,10 +12,13 @@ use papilio::format::features::{IncompatFeatures, SuperblockFlags};
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions, RaidProfile, Tune, Tuned, Uuid};
 use papilio_device::{MemoryDevice, Recording};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::sync::Arc;
 
 const SIZE: u64 = 256 << 20;
 const FILES: usize = 400;
+/// The kernel mounts one of so many states.
+const KERNEL_SHARE: u64 = 8;
 
 fn states() -> u64 {
     std::env::var("PAPILIO_TUNE_STATES").map_or(60, |number| number.parse().expect("a number"))
@@ -69,6 +72,26 @@ fn judge(devices: &[Arc<MemoryDevice>], what: &str) {
     fs.close().unwrap();
 }
 
+/// Lets the kernel mount a state, and `btrfs check` look at it.
+fn assert_kernel_takes(devices: &[Arc<MemoryDevice>], what: &str) {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(SIZE).unwrap();
+    let paths: Vec<_> = (0..devices.len()).map(|_| scratch.unique("state")).collect();
+    for (device, path) in devices.iter().zip(&paths) {
+        device.write_image(path).unwrap();
+    }
+    let set = ImageSet::open(&scratch, paths);
+    set.btrfs_check().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mounted = set.mount().unwrap_or_else(|error| panic!("{what}: {error}"));
+    for number in 0..FILES {
+        let read = std::fs::read(mounted.path().join(format!("snapshot/{number}"))).unwrap();
+        assert!(read == content(number), "{what}: file {number}");
+    }
+    mounted.unmount().unwrap();
+}
+
 /// Records a change, and finishes it from states in which the power was cut meanwhile.
 fn cut(devices: &[Arc<MemoryDevice>], change: Tune, finish: Tune, fsid: Uuid) {
     let recording = Recording::new();
@@ -81,7 +104,7 @@ fn cut(devices: &[Arc<MemoryDevice>], change: Tune, finish: Tune, fsid: Uuid) {
     let mut moments: Vec<_> = (0..states()).map(|_| random.u64(..=end)).collect();
     moments.extend((0..=end).filter(|moment| *moment < 12 || moment + 12 > end));
     moments.sort_unstable();
-    let mut resumed = 0;
+    let mut resumed = 0u64;
     for moment in moments {
         replay.advance(moment as usize);
         let seed = random.u64(..);
@@ -107,6 +130,9 @@ fn cut(devices: &[Arc<MemoryDevice>], change: Tune, finish: Tune, fsid: Uuid) {
             assert!(raw.flags.unfinished().is_empty() && raw.fsid == fsid, "{what}: {}", raw.fsid);
         }
         judge(&state, &what);
+        if resumed % KERNEL_SHARE == 1 {
+            assert_kernel_takes(&state, &what);
+        }
     }
     assert!(resumed > 0, "no state was between");
 }

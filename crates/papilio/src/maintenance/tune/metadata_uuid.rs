@@ -7,7 +7,7 @@
 //! device without the flag therefore has the old state if the first step was cut short, or the new
 //! state if the second was. To finish, the other devices take the state of that device.
 
-use super::Tuned;
+use super::change::Tuned;
 use super::members::{Members, metadata_uuid};
 use crate::errors::{Error, Result};
 use papilio_format::Uuid;

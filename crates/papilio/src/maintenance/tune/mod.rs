@@ -1,7 +1,8 @@
 //! Changes of properties that a file system has from its making: UUIDs, the seed flag, features.
 //!
-//! Owns [`Tune`] and [`tune`]. [`members`] reads and writes the superblocks of all devices;
-//! [`uuid`] and [`metadata_uuid`] change UUIDs; [`reader`] reads tree blocks of either UUID.
+//! Owns [`tune`]; [`change`] has its types. [`members`] reads and writes the superblocks of all
+//! devices; [`uuid`] and [`metadata_uuid`] change UUIDs; [`reader`] reads tree blocks of either
+//! UUID.
 //!
 //! **Invariants**
 //! - The file system is not open. The caller holds all of its devices, and no other.
@@ -13,50 +14,19 @@
 //!
 //! Counterpart: `btrfstune` of btrfs-progs.
 
+mod change;
 mod members;
 mod metadata_uuid;
 mod reader;
 mod uuid;
 
 use crate::errors::{Error, Result};
+pub use change::{Tune, Tuned};
 use members::Members;
 use papilio_device::Device;
 use papilio_format::Uuid;
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
 use std::sync::Arc;
-
-/// A change that [`tune`] makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Tune {
-    /// Changes the UUID in the superblocks and in every tree block. `None` finishes a change that
-    /// was interrupted, or else chooses a random UUID.
-    Uuid(Option<Uuid>),
-    /// Changes the UUID in the superblocks only. Tree blocks keep theirs, as the metadata UUID.
-    /// `None` chooses a random UUID.
-    MetadataUuid(Option<Uuid>),
-    /// Sets or clears the seed flag. Devices with the flag are read-only, and other file systems can
-    /// build on them.
-    Seed(bool),
-    /// Enables extended inode references, for more hard links of a file in one directory.
-    ExtendedRefs,
-    /// Enables skinny extent items for tree blocks that are written from now on.
-    SkinnyMetadata,
-    /// Allows files from now on to have holes without file extent items.
-    NoHoles,
-}
-
-/// The result of [`tune`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tuned {
-    /// The UUID that users see, after the change.
-    pub fsid: Uuid,
-    /// The tree blocks that were rewritten.
-    pub blocks: u64,
-    /// Whether this finished a change that was interrupted earlier.
-    pub resumed: bool,
-}
 
 /// Changes the file system on the devices, which must be all of it. `progress` is told the tree
 /// blocks that are done, and their total.

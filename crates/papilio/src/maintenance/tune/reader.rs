@@ -4,8 +4,8 @@
 //!
 //! **Invariants**
 //! - A change of UUID changes the first 48 bytes of a block, and the UUIDs in device items. Sectors
-//!   are written whole. A block that was torn therefore becomes whole if all its UUIDs are set alike:
-//!   the checksum tells which of both it belongs to.
+//!   are written whole. A block that was torn therefore becomes whole if all its UUIDs are set to
+//!   the header's, which has the same sector as the checksum.
 //! - Nothing here writes.
 //!
 //! **Locks**: none.
@@ -50,7 +50,7 @@ impl<'v> BlockReader<'v> {
         let raw = &self.volume.superblock().raw;
         let mut blocks = BTreeSet::new();
         let mut chunks = Vec::new();
-        self.leaves(objectid::CHUNK_TREE, raw.chunk_root, &mut |address, node| {
+        self.visit(objectid::CHUNK_TREE, raw.chunk_root, &mut |address, node| {
             blocks.insert(address);
             for (key, data) in items(node) {
                 match key.item_type {
@@ -65,7 +65,7 @@ impl<'v> BlockReader<'v> {
         })?;
         self.volume.install_chunks(chunks)?;
         let mut extent_root = None;
-        self.leaves(objectid::ROOT_TREE, raw.root, &mut |_, node| {
+        self.visit(objectid::ROOT_TREE, raw.root, &mut |_, node| {
             for (key, data) in items(node) {
                 if key.objectid == objectid::EXTENT_TREE.0 && key.item_type == ItemType::ROOT_ITEM {
                     extent_root = Some(RootItem::parse(data)?.into_raw().address);
@@ -76,7 +76,7 @@ impl<'v> BlockReader<'v> {
         let Some(extent_root) = extent_root else {
             return Err(Error::Invalid("the root tree has no extent tree".to_owned()));
         };
-        self.leaves(objectid::EXTENT_TREE, extent_root, &mut |_, node| {
+        self.visit(objectid::EXTENT_TREE, extent_root, &mut |_, node| {
             for (key, data) in items(node) {
                 let is_block = match key.item_type {
                     ItemType::METADATA_ITEM => true,
@@ -104,8 +104,8 @@ impl<'v> BlockReader<'v> {
         ))))
     }
 
-    /// Visits each leaf below `root`, and each internal node.
-    fn leaves(
+    /// Visits each block of a tree: `root` and all below it.
+    fn visit(
         &self,
         tree: TreeId,
         root: LogicalAddress,

@@ -12,7 +12,7 @@
 //! A power cut leaves blocks of both UUIDs, and maybe torn ones, which [`BlockReader`] reads. The
 //! same change then starts again, and writes each block of which a copy differs.
 
-use super::Tuned;
+use super::change::Tuned;
 use super::members::Members;
 use super::reader::{BlockReader, block_error};
 use crate::errors::{Error, Result};
