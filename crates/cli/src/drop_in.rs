@@ -12,6 +12,26 @@ use std::path::Path;
 /// The option that makes commands print the messages of btrfs-progs.
 const DROP_IN: &str = "--drop-in";
 
+/// The commands and groups of `btrfs`, by which a word is completed. `papilio` has more.
+const GROUPS: [&str; 16] = [
+    "balance",
+    "check",
+    "device",
+    "filesystem",
+    "help",
+    "inspect-internal",
+    "property",
+    "qgroup",
+    "quota",
+    "receive",
+    "replace",
+    "rescue",
+    "restore",
+    "scrub",
+    "send",
+    "subvolume",
+];
+
 /// Programs of btrfs-progs that have no counterpart here.
 const MISSING: [&str; 5] =
     ["btrfs-convert", "btrfs-find-root", "btrfs-image", "btrfs-map-logical", "btrfs-select-super"];
@@ -57,6 +77,14 @@ fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
         }
     }
     let mut words: Vec<OsString> = arguments.collect();
+    if let Some(first) = words.first_mut()
+        && let Some(text) = first.to_str()
+    {
+        let mut groups = GROUPS.into_iter().filter(|group| group.starts_with(text));
+        if let (Some(group), None) = (groups.next(), groups.next()) {
+            *first = group.into();
+        }
+    }
     let is = |word: Option<&OsString>, whole: &str, least: usize| {
         word.and_then(|word| word.to_str()).is_some_and(|word| word.len() >= least && whole.starts_with(word))
     };
@@ -96,13 +124,13 @@ mod tests {
 
     #[test]
     fn names_and_global_options_are_translated() {
-        assert_eq!(translated("/x/btrfs su li /m"), "papilio --drop-in su li /m");
-        assert_eq!(translated("btrfs -q fi df /m"), "papilio --drop-in -q fi df /m");
-        assert_eq!(translated("btrfs --format json dev st /m"), "papilio --drop-in dev st /m --json");
+        assert_eq!(translated("/x/btrfs su li /m"), "papilio --drop-in subvolume li /m");
+        assert_eq!(translated("btrfs -q fi df /m"), "papilio --drop-in -q filesystem df /m");
+        assert_eq!(translated("btrfs --format json dev st /m"), "papilio --drop-in device st /m --json");
         assert_eq!(translated("btrfs filesystem balance start /m"), "papilio --drop-in balance start /m");
         assert_eq!(translated("btrfs device replace status /m"), "papilio --drop-in replace status /m");
         let deleted = translated("btrfs subvol delete --subvolid 257 /m");
-        assert_eq!(deleted, "papilio --drop-in subvol delete --rootid 257 /m");
+        assert_eq!(deleted, "papilio --drop-in subvolume delete --rootid 257 /m");
         assert_eq!(translated("btrfs version"), "papilio --drop-in --version");
         assert_eq!(translated("mkfs.btrfs -f -L x img"), "papilio --drop-in mkfs -f -L x img");
         assert_eq!(translated("btrfsck img"), "papilio --drop-in check img");

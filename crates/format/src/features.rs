@@ -126,6 +126,24 @@ impl IncompatFeatures {
     }
 }
 
+impl SuperblockFlags {
+    /// Returns the flags of changes that were interrupted. The kernel refuses such a file system.
+    pub const fn unfinished(self) -> Self {
+        self.intersection(
+            Self::CHANGING_FSID
+                .union(Self::CHANGING_FSID_V2)
+                .union(Self::CHANGING_BG_TREE)
+                .union(Self::CHANGING_DATA_CSUM)
+                .union(Self::CHANGING_META_CSUM),
+        )
+    }
+
+    /// Returns the names of the flags, for messages.
+    pub fn names(self) -> String {
+        self.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl CompatRoFeatures {
     /// The features that this code can write.
     pub const SUPPORTED: Self = Self::FREE_SPACE_TREE

@@ -135,6 +135,7 @@ pub use maintenance::replace::{ReplaceOptions, ReplaceReport};
 pub use maintenance::scan::FoundDevice;
 pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 pub use maintenance::statfs::Statfs;
+pub use maintenance::tune::{Tune, Tuned, tune};
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};
 pub use namespace::rename::RenameMode;

@@ -39,6 +39,7 @@ mod stat;
 mod subvolume;
 mod touch;
 mod truncate;
+mod tune;
 mod umount;
 
 use crate::context::Context;
@@ -79,6 +80,7 @@ pub enum Command {
     Filesystem(filesystem::Args),
     Check(check::Args),
     Rescue(rescue::Args),
+    Tune(tune::Args),
     #[command(visible_alias = "inspect-internal")]
     Inspect(inspect::Args),
     Bench(Box<bench::Args>),
@@ -128,6 +130,7 @@ impl Command {
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),
             Self::Rescue(command) => command.run(context),
+            Self::Tune(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::FsckAtBoot(command) => command.run(context),

@@ -17,4 +17,5 @@ mod replace;
 mod rootdir;
 mod scrub;
 mod show;
+mod tune;
 mod usage;

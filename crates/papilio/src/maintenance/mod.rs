@@ -13,4 +13,5 @@ pub(crate) mod scrub;
 pub(crate) mod statfs;
 pub(crate) mod superblock_copy;
 pub(crate) mod tree_stats;
+pub(crate) mod tune;
 pub(crate) mod usage;

@@ -101,9 +101,13 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
         check_size(&*device, superblock.raw.dev_item.total_bytes, options.degraded)?;
         found.push((device, superblock));
     }
-    let newest = newest(&found)
+    let mut newest = newest(&found)
         .ok_or_else(|| Error::Invalid("no devices were given to open a file system".to_owned()))?
         .clone();
+    // A change that was interrupted on any device is that of the file system.
+    for (_, superblock) in &found {
+        newest.raw.flags |= superblock.raw.flags.unfinished();
+    }
 
     let mut slots: Vec<DeviceSlot> = Vec::with_capacity(found.len());
     for (device, superblock) in found {

@@ -62,6 +62,22 @@ impl Volume {
     /// Fails without a usable superblock, with devices that do not belong together or are
     /// truncated, or if a system chunk is unreadable for lack of devices.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
+        let volume = Self::open_unfinished(devices, options)?;
+        let unfinished = volume.superblock.raw.flags.unfinished();
+        if unfinished.is_empty() {
+            return Ok(volume);
+        }
+        Err(Error::Invalid(format!(
+            "an interrupted change has to be finished first, by `papilio tune` or `btrfstune`: {}",
+            unfinished.names()
+        )))
+    }
+
+    /// As [`Volume::open`], but accepts a file system with a change that was interrupted.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub(crate) fn open_unfinished(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
         let assembled = assemble(devices, options)?;
         let superblock = assembled.superblock;
         let volume = Self {

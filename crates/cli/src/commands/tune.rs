@@ -1,0 +1,108 @@
+//! `papilio tune`: changes UUIDs, the seed flag and features of a file system that is not mounted.
+//!
+//! Owns its options, which are those of btrfstune(8).
+
+use crate::context::Context;
+use crate::output::Output;
+use crate::usage_error::UsageError;
+use indicatif::{ProgressBar, ProgressStyle};
+use papilio::{Tune, Uuid};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Change properties of a file system
+///
+/// The file system must not be mounted, and all of its devices must be given. A change of the UUID
+/// that was cut short leaves a file system that cannot be mounted; the same option finishes the
+/// change, whatever moment it was cut at.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(false))]
+pub struct Args {
+    /// Change the UUID to a random one, in every tree block; or finish an interrupted change
+    #[arg(short = 'u', group = "change")]
+    random_uuid: bool,
+    /// Change the UUID to this one, in every tree block
+    #[arg(short = 'U', value_name = "UUID", group = "change")]
+    uuid: Option<Uuid>,
+    /// Change the UUID to a random one; tree blocks keep theirs, as the metadata UUID
+    #[arg(short = 'm', group = "change")]
+    random_metadata_uuid: bool,
+    /// Change the UUID to this one; tree blocks keep theirs, as the metadata UUID
+    #[arg(short = 'M', value_name = "UUID", group = "change")]
+    metadata_uuid: Option<Uuid>,
+    /// Set (1) or clear (0) the seed flag; to clear it needs --force
+    #[arg(short = 'S', value_name = "0|1", group = "change", value_parser = clap::value_parser!(u8).range(0..=1))]
+    seed: Option<u8>,
+    /// Enable extended inode references
+    #[arg(short = 'r', group = "change")]
+    extended_refs: bool,
+    /// Enable skinny extent items of tree blocks
+    #[arg(short = 'x', group = "change")]
+    skinny_metadata: bool,
+    /// Enable holes without file extent items
+    #[arg(short = 'n', group = "change")]
+    no_holes: bool,
+    /// Allow to clear the seed flag, although file systems that build on the seed become unreadable
+    #[arg(short, long)]
+    force: bool,
+    /// The image or device, and all others of its file system
+    #[arg(required = true, value_hint = clap::ValueHint::FilePath)]
+    image: Vec<PathBuf>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let change = self.change()?;
+        let images: Vec<_> = self.image.iter().chain(&context.arguments().device).cloned().collect();
+        let devices = super::rescue::open(&images)?;
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{bar:30} {pos} of {len} tree blocks, {eta} left");
+            ProgressBar::new(0).with_style(style.expect("the template is valid"))
+        });
+        context.set_progress(bar.clone());
+        let tuned = papilio::tune(&devices, change, &mut |done, total| {
+            if let Some(bar) = &bar {
+                bar.set_length(total);
+                bar.set_position(done);
+            }
+        });
+        context.set_progress(None);
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        let named = |error| crate::context::of_image(&images[0], error);
+        let tuned = tuned.map_err(named)?;
+        let mut output = Output::new()?;
+        if tuned.resumed {
+            output.text(format_args!("finished an interrupted change\n"))?;
+        }
+        match change {
+            Tune::Uuid(_) => {
+                output.text(format_args!("UUID {}, {} tree blocks rewritten\n", tuned.fsid, tuned.blocks))?;
+            }
+            Tune::MetadataUuid(_) => output.text(format_args!("UUID {}\n", tuned.fsid))?,
+            _ => {}
+        }
+        output.finish()?;
+        Ok(())
+    }
+
+    /// Returns the one change that was chosen.
+    fn change(&self) -> anyhow::Result<Tune> {
+        Ok(match self.seed {
+            Some(0) if !self.force => {
+                return Err(UsageError::new(
+                    "-S 0 makes file systems that build on the seed unreadable: add --force",
+                )
+                .into());
+            }
+            Some(seed) => Tune::Seed(seed == 1),
+            None if self.random_uuid || self.uuid.is_some() => Tune::Uuid(self.uuid),
+            None if self.extended_refs => Tune::ExtendedRefs,
+            None if self.skinny_metadata => Tune::SkinnyMetadata,
+            None if self.no_holes => Tune::NoHoles,
+            None => Tune::MetadataUuid(self.metadata_uuid),
+        })
+    }
+}
