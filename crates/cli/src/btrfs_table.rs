@@ -61,7 +61,7 @@ fn row(root: &clap::Command, words: &[String]) -> String {
         found = found.and_then(|command| command.find_subcommand(word));
     }
     let name = words.join(" ");
-    let elsewhere = matches!(&words[..], [device, replace] if device == "device" && replace == "replace");
+    let elsewhere = matches!(words, [device, replace] if device == "device" && replace == "replace");
     let Some(command) = found else {
         let there = if elsewhere { "yes" } else { "no" };
         return format!("| `btrfs {name}` | {there} | |");

@@ -90,9 +90,12 @@ fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
     };
     if is(words.first(), "version", 1) && words.len() == 1 {
         words[0] = "--version".into();
-    } else if is(words.first(), "filesystem", 1) && is(words.get(1), "balance", 1) {
-        words.remove(0);
-    } else if is(words.first(), "device", 1) && is(words.get(1), "replace", 3) {
+    }
+    let grouped = [("filesystem", "balance", 1), ("device", "replace", 3)];
+    if grouped
+        .iter()
+        .any(|(group, name, least)| is(words.first(), group, 1) && is(words.get(1), name, *least))
+    {
         words.remove(0);
     }
     if is(words.first(), "subvolume", 1) && is(words.get(1), "delete", 1) {
