@@ -16,6 +16,7 @@ use crate::session::{Outcome, Session};
 use crate::verify;
 use papilio::{FileSystem, OpenOptions};
 use papilio_device::{Device, MemoryDevice, Recording};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Number of operations run after a crash, to check that the file system still works.
@@ -28,8 +29,8 @@ struct Point {
     started: usize,
     /// Number of events when it returned.
     ended: usize,
-    /// The generation of its transaction.
-    generation: u64,
+    /// The generations of its transactions: one of a sync, several of a balance.
+    generations: RangeInclusive<u64>,
     model: Model,
 }
 
@@ -41,6 +42,10 @@ pub struct Recorded {
     seed: u64,
     moments: Moments,
     points: Vec<Point>,
+}
+
+fn only(generation: u64) -> RangeInclusive<u64> {
+    generation..=generation
 }
 
 impl Recorded {
@@ -60,22 +65,29 @@ impl Recorded {
         let open = configuration.open.clone();
         let mut session = Session::open(vec![recorder], open).map_err(|error| error.to_string())?;
         let generation = |session: &Session| session.fs().superblock().raw.generation.0;
-        let mut points =
-            vec![Point { started: 0, ended: 0, generation: generation(&session), model: Model::new() }];
+        let mut points = vec![Point {
+            started: 0,
+            ended: 0,
+            generations: only(generation(&session)),
+            model: Model::new(),
+        }];
         let mut generator = Generator::new(seed, scope);
         for number in 0..operations {
             let mut operation = generator.next(session.model());
             if number + 1 == operations {
                 operation = Operation::Sync;
             }
-            let started = recording.len();
+            let (started, before) = (recording.len(), generation(&session));
             if let Outcome::Failed(error) = session.step(&operation)? {
                 return Err(format!("{operation:?}: {error}"));
             }
-            if matches!(operation, Operation::Sync | Operation::Remount) {
-                let (ended, model) = (recording.len(), session.model().clone());
-                points.push(Point { started, ended, generation: generation(&session), model });
-            }
+            let (ended, last) = (recording.len(), generation(&session));
+            let generations = match operation {
+                Operation::Sync | Operation::Remount => only(last),
+                Operation::Balance { .. } => (before + 1).min(last)..=last,
+                _ => continue,
+            };
+            points.push(Point { started, ended, generations, model: session.model().clone() });
         }
         // Taken before the file system is closed, which writes more.
         let moments = Moments::new(&recording, seed);
@@ -129,7 +141,7 @@ impl Recorded {
         let fs =
             FileSystem::from_devices(vec![device], &OpenOptions::new()).map_err(|error| error.to_string())?;
         let generation = fs.superblock().raw.generation.0;
-        let point = self.promised().iter().find(|point| point.generation == generation);
+        let point = self.promised().iter().find(|point| point.generations.contains(&generation));
         point
             .map(|point| &point.model)
             .ok_or_else(|| format!("generation {generation} is not an allowed state"))
@@ -161,16 +173,18 @@ impl Recorded {
             Err(papilio::Error::Superblock { .. })
                 if in_flight == InFlight::Torn && self.moments.writes_superblock() =>
             {
-                // The other copies belong to the preceding commit.
-                promised = &promised[..1];
+                // The other copies belong to the preceding commit, which may be one of a balance, too.
+                if promised.last().is_some_and(|point| point.generations.clone().count() == 1) {
+                    promised = &promised[..1];
+                }
                 (options, open) = (options.superblock_mirror(1), open.superblock_mirror(1));
                 FileSystem::from_devices(devices.clone(), &options).map_err(|error| error.to_string())?
             }
             Err(error) => return Err(error.to_string()),
         };
         let generation = fs.superblock().raw.generation.0;
-        let Some(point) = promised.iter().rev().find(|point| point.generation == generation) else {
-            let promised: Vec<_> = promised.iter().map(|point| point.generation).collect();
+        let Some(point) = promised.iter().rev().find(|point| point.generations.contains(&generation)) else {
+            let promised: Vec<_> = promised.iter().map(|point| &point.generations).collect();
             return Err(format!("found generation {generation}, expected one of {promised:?}"));
         };
         verify::compare(&fs, b"", &point.model)?;

@@ -86,34 +86,128 @@ impl Fill {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields are those of the corresponding calls.
 pub enum Operation {
-    Create { path: Text, mode: u32, owner: (u32, u32), new: NewFile },
-    CreateUnnamed { slot: u8, directory: Text },
-    Open { slot: u8, path: Text },
-    Close { slot: u8 },
-    Write { file: FileAt, offset: u64, fill: Fill },
-    Append { file: FileAt, fill: Fill },
-    Truncate { file: FileAt, size: u64 },
-    PunchHole { file: FileAt, offset: u64, length: u64 },
-    Allocate { file: FileAt, offset: u64, length: u64, keep_size: bool },
-    CloneRange { source: FileAt, from: u64, length: u64, target: FileAt, to: u64 },
-    Read { file: FileAt, offset: u64, length: usize },
-    Rename { from: Text, to: Text, mode: RenameMode },
-    Link { existing: Text, path: Text },
-    LinkOpen { slot: u8, path: Text },
-    Unlink { path: Text },
-    RemoveDirectory { path: Text },
-    SetMode { path: Text, mode: u32 },
-    SetOwner { path: Text, uid: Option<u32>, gid: Option<u32> },
-    SetTimes { path: Text, seconds: i64 },
-    SetXattr { path: Text, name: Text, value: Vec<u8>, how: XattrSet },
-    RemoveXattr { path: Text, name: Text },
-    SetFlags { path: Text, nodatacow: bool, compress: bool },
-    CreateSubvolume { path: Text },
-    Snapshot { source: Text, path: Text, read_only: bool },
-    DeleteSubvolume { path: Text },
-    Fsync { file: FileAt },
-    FsyncInode { path: Text },
+    Create {
+        path: Text,
+        mode: u32,
+        owner: (u32, u32),
+        new: NewFile,
+    },
+    CreateUnnamed {
+        slot: u8,
+        directory: Text,
+    },
+    Open {
+        slot: u8,
+        path: Text,
+    },
+    Close {
+        slot: u8,
+    },
+    Write {
+        file: FileAt,
+        offset: u64,
+        fill: Fill,
+    },
+    Append {
+        file: FileAt,
+        fill: Fill,
+    },
+    Truncate {
+        file: FileAt,
+        size: u64,
+    },
+    PunchHole {
+        file: FileAt,
+        offset: u64,
+        length: u64,
+    },
+    Allocate {
+        file: FileAt,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+    },
+    CloneRange {
+        source: FileAt,
+        from: u64,
+        length: u64,
+        target: FileAt,
+        to: u64,
+    },
+    Read {
+        file: FileAt,
+        offset: u64,
+        length: usize,
+    },
+    Rename {
+        from: Text,
+        to: Text,
+        mode: RenameMode,
+    },
+    Link {
+        existing: Text,
+        path: Text,
+    },
+    LinkOpen {
+        slot: u8,
+        path: Text,
+    },
+    Unlink {
+        path: Text,
+    },
+    RemoveDirectory {
+        path: Text,
+    },
+    SetMode {
+        path: Text,
+        mode: u32,
+    },
+    SetOwner {
+        path: Text,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    SetTimes {
+        path: Text,
+        seconds: i64,
+    },
+    SetXattr {
+        path: Text,
+        name: Text,
+        value: Vec<u8>,
+        how: XattrSet,
+    },
+    RemoveXattr {
+        path: Text,
+        name: Text,
+    },
+    SetFlags {
+        path: Text,
+        nodatacow: bool,
+        compress: bool,
+    },
+    CreateSubvolume {
+        path: Text,
+    },
+    Snapshot {
+        source: Text,
+        path: Text,
+        read_only: bool,
+    },
+    DeleteSubvolume {
+        path: Text,
+    },
+    Fsync {
+        file: FileAt,
+    },
+    FsyncInode {
+        path: Text,
+    },
     Sync,
+    /// Makes everything durable, then moves one block group: 0 of data, 1 of metadata, 2 of chunks.
+    Balance {
+        kind: u8,
+    },
     Remount,
 }
 
@@ -169,7 +263,7 @@ impl Operation {
             Operation::DeleteSubvolume { path } => model.delete_subvolume(path)?,
             Operation::Fsync { file } => model.file(file).map(drop)?,
             Operation::FsyncInode { path } => model.resolve(path, false).map(drop)?,
-            Operation::Sync => {}
+            Operation::Sync | Operation::Balance { .. } => {}
             Operation::Remount => model.close_all(),
             _ => self.apply_to_data(model)?,
         }

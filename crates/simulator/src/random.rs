@@ -25,6 +25,8 @@ pub struct Scope {
     pub fsync_every: u32,
     /// Whether names are created, removed and moved as often as data changes.
     pub moves: bool,
+    /// Average number of operations per balance of one block group; 0 for none.
+    pub balance_every: u32,
     /// Average number of operations between remounts; 0 for no remounts.
     pub remount_every: u32,
     /// Whether subvolumes and snapshots are created and deleted.
@@ -48,6 +50,7 @@ impl Default for Scope {
             sync_every: 40,
             fsync_every: 0,
             moves: false,
+            balance_every: 0,
             remount_every: 250,
             subvolumes: false,
             capabilities: true,
@@ -78,6 +81,9 @@ impl Generator {
     pub fn next(&mut self, model: &Model) -> Operation {
         if self.one_in(self.scope.sync_every) {
             return Operation::Sync;
+        }
+        if self.one_in(self.scope.balance_every) {
+            return Operation::Balance { kind: self.random.u8(..3) };
         }
         if self.one_in(self.scope.remount_every) {
             return Operation::Remount;

@@ -10,8 +10,10 @@ use crate::model::{Content, Model, Place, Refusal};
 use crate::operation::{FileAt, NewFile, Operation, Reply};
 use crate::random::Generator;
 use crate::verify;
+use papilio::format::features::IncompatFeatures;
 use papilio::{
-    Error, ErrorKind, File, FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, SetTime, Timespec,
+    BalanceFilter, BalanceOptions, Error, ErrorKind, File, FileSystem, InodeFlags, NewInode, NewKind,
+    OpenOptions, SetTime, Timespec,
 };
 use papilio_device::Device;
 use std::collections::{BTreeMap, VecDeque};
@@ -348,6 +350,7 @@ impl Session {
             Operation::Fsync { file } => self.open_file(file)?.sync_all()?,
             Operation::FsyncInode { path } => self.fs().inode_nofollow(self.path(path))?.sync_all()?,
             Operation::Sync => self.fs().sync()?,
+            Operation::Balance { kind } => self.balance(*kind)?,
             Operation::Remount => {
                 self.files.clear();
                 if let Some(fs) = self.fs.take_if(|_| !self.devices.is_empty()) {
@@ -361,6 +364,26 @@ impl Session {
             },
         }
         Ok(None)
+    }
+
+    fn balance(&self, kind: u8) -> papilio::Result<()> {
+        let fs = self.fs();
+        fs.sync()?;
+        let one = |of: u8| (kind == of).then(|| BalanceFilter { limit: Some(1), ..BalanceFilter::default() });
+        let mut options = BalanceOptions { data: one(0), metadata: one(1), system: one(2), force: true };
+        if fs.superblock().raw.incompat_flags.contains(IncompatFeatures::MIXED_GROUPS) {
+            // Data and metadata share block groups, and need the same filters.
+            options.metadata.clone_from(&options.data);
+        }
+        let moved = match fs.stored_balance()? {
+            Some(_) => fs.resume_balance(|_| true),
+            None => fs.balance(&options, |_| true),
+        };
+        match moved {
+            // Extents that were moved stay where they are, and nothing is lost.
+            Ok(_) | Err(papilio::Error::NoSpace { .. }) => fs.sync(),
+            Err(error) => Err(error),
+        }
     }
 
     fn change_data(&self, operation: &Operation, target: &FileAt) -> papilio::Result<()> {

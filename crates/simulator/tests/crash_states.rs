@@ -33,8 +33,14 @@ fn configurations() -> Vec<Configuration> {
 fn power_loss_keeps_synced_state() {
     let wanted = setting("PAPILIO_CRASH_STATES", 450);
     let first = setting("PAPILIO_SEED", 1);
-    let scope =
-        Scope { inodes: 40, file_bytes: 150_000, sync_every: 9, remount_every: 60, ..Scope::default() };
+    let scope = Scope {
+        inodes: 40,
+        file_bytes: 150_000,
+        sync_every: 9,
+        balance_every: 40,
+        remount_every: 60,
+        ..Scope::default()
+    };
     let configurations = configurations();
     // In a short run, each shape gets its share.
     let share = wanted.div_ceil(configurations.len() as u64);

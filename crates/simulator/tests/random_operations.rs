@@ -23,7 +23,8 @@ fn run(configuration: &Configuration, seed: u64, operations: u64) -> Result<Coun
         Session::open(devices, configuration.open.clone()).map_err(|error| error.to_string())?;
     let full = configuration.size < 200 << 20;
     let (file_bytes, inodes) = if full { (configuration.size / 4, 400) } else { (1 << 20, 150) };
-    let scope = Scope { file_bytes, inodes, subvolumes: seed % 2000 >= 1000, ..Scope::default() };
+    let subvolumes = seed % 2000 >= 1000;
+    let scope = Scope { file_bytes, inodes, subvolumes, balance_every: 150, ..Scope::default() };
     let mut generator = Generator::new(seed, scope);
     let mut done = 0;
     while done < operations {

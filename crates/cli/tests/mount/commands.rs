@@ -124,7 +124,7 @@ fn file_system_is_managed_in_a_mount() {
     succeed(["filesystem", "resize", "+576m", root]);
     assert_eq!(length(), 1 << 30);
     fs::write(world.at("large"), vec![8; 520 << 20]).unwrap();
-    fail(1, "chunks after the new end", ["filesystem", "resize", "1m", root]);
+    fail(1, "no room for the data", ["filesystem", "resize", "1m", root]);
     fs::remove_file(world.at("large")).unwrap();
     fail(1, "the file system has no device 7", ["filesystem", "resize", "7:max", root]);
     assert_eq!(length(), 1 << 30);

@@ -156,7 +156,7 @@ impl FileSystem {
         options: &BalanceOptions,
         progress: &mut dyn FnMut(&BalanceReport) -> BalanceControl,
     ) -> Result<BalanceReport> {
-        let moved = self.clean_subvolumes().and_then(|()| self.sync());
+        let moved = self.sync().and_then(|()| self.clean_subvolumes()).and_then(|()| self.sync());
         let moved = moved.and_then(|()| self.move_selected(options, progress));
         if matches!(moved, Ok((_, BalanceControl::Pause))) {
             return moved.map(|(report, _)| report);
