@@ -48,14 +48,22 @@ impl FsInfo {
         group: &NewBlockGroup,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<bool> {
-        let space = self.transactions()?.space();
-        let begin = || space.set_relocating(group.range.start, true);
-        if self.stop_writing_in_place(begin).is_none() {
+        let transactions = self.transactions()?;
+        let space = transactions.space();
+        let begin = || self.stop_writing_in_place(|| space.begin_relocation(group.range.start));
+        let begun = match begin() {
+            Err(Error::NoSpace { .. }) => {
+                transactions.chunks().allocate(transactions.volume(), space, kind_of(group))?;
+                begin()
+            }
+            begun => begun,
+        };
+        if !begun? {
             return Ok(true);
         }
         let moved = self.move_extents(group, progress);
         if !matches!(moved, Ok(true)) {
-            space.set_relocating(group.range.start, false);
+            space.end_relocation(group.range.start);
         }
         moved
     }
@@ -183,26 +191,35 @@ impl FsInfo {
     }
 }
 
+/// Returns the kind of space that a block group serves; metadata if it is mixed.
+fn kind_of(group: &NewBlockGroup) -> SpaceKind {
+    match group.flags {
+        flags if flags.contains(BlockGroupFlags::METADATA) => SpaceKind::Metadata,
+        flags if flags.contains(BlockGroupFlags::SYSTEM) => SpaceKind::System,
+        _ => SpaceKind::Data,
+    }
+}
+
 /// Makes sure that metadata has enough space once the block group takes no more of it.
 fn prepare_space(transactions: &Transactions, group: &NewBlockGroup) -> Result<()> {
     let space = transactions.space();
     let node_size = u64::from(transactions.volume().geometry().node_size);
-    let (kind, need) = if group.flags.contains(BlockGroupFlags::METADATA) {
-        (SpaceKind::Metadata, group.used + space.global_reserve() + SPARE_BLOCKS * node_size)
-    } else if group.flags.contains(BlockGroupFlags::SYSTEM) {
-        (SpaceKind::System, group.used + SPARE_BLOCKS * node_size)
-    } else {
-        return Ok(());
+    let kind = kind_of(group);
+    let need = group.used + SPARE_BLOCKS * node_size;
+    let need = match kind {
+        SpaceKind::Data => return Ok(()),
+        SpaceKind::Metadata => need + space.global_reserve(),
+        SpaceKind::System => need,
     };
     for _ in 0..NEW_CHUNKS {
-        if space.available(kind) >= need {
+        if space.unpromised(kind) >= need {
             return Ok(());
         }
         let made = transactions.chunks().allocate(transactions.volume(), space, kind);
         if let Err(error) = made {
             // The reserve stays promised to commits; the moved blocks need only their own room.
             let least = group.used + SPARE_BLOCKS * node_size;
-            return if space.available(kind) >= least { Ok(()) } else { Err(error) };
+            return if space.unpromised(kind) >= least { Ok(()) } else { Err(error) };
         }
     }
     Err(Error::NoSpace { what: "metadata while a block group moves" })

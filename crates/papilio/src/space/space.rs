@@ -389,6 +389,13 @@ impl Space {
         self.state.lock().info(self.flags(kind)).available
     }
 
+    /// As [`Space::available`], without the bytes that reservations hold.
+    pub(crate) fn unpromised(&self, kind: SpaceKind) -> u64 {
+        let mut state = self.state.lock();
+        let info = state.info(self.flags(kind));
+        info.available.saturating_sub(info.promised)
+    }
+
     /// Returns the bytes that become free with the commits that free them.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         self.state.lock().infos.iter().map(|info| info.totals.pinned).sum()
@@ -505,18 +512,33 @@ impl Space {
         true
     }
 
-    /// Begins (or gives up) moving everything out of a block group: nothing more is allocated in
-    /// it, and the commit that finds it empty removes it. Returns its bytes in use, or `None` if
-    /// there is no such block group.
-    pub(crate) fn set_relocating(&self, start: LogicalAddress, relocating: bool) -> Option<u64> {
+    /// Begins to move everything out of a block group: nothing more is allocated in it, and the
+    /// commit that finds it empty removes it. Returns false if there is no such block group.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if existing reservations would not fit into the remaining space; a new
+    /// chunk may help.
+    pub(crate) fn begin_relocation(&self, start: LogicalAddress) -> Result<bool> {
         let mut state = self.state.lock();
         if !state.groups.contains_key(&start.0) {
-            return None;
+            return Ok(false);
         }
-        Some(state.change(start.0, |group| {
-            (group.relocating, group.read_only) = (relocating, relocating);
-            group.used
-        }))
+        let (flags, free) =
+            state.change(start.0, |group| (group.flags, if group.serves() { group.free.bytes() } else { 0 }));
+        let could_be_had = state.could_be_had(flags) - free;
+        if free > 0 && could_be_had < state.info(flags).promised {
+            return Err(Error::NoSpace { what: "what is promised, while a block group moves" });
+        }
+        state.change(start.0, |group| (group.relocating, group.read_only) = (true, true));
+        Ok(true)
+    }
+
+    /// Gives up moving everything out of a block group, if it is still there.
+    pub(crate) fn end_relocation(&self, start: LogicalAddress) {
+        let mut state = self.state.lock();
+        if state.groups.contains_key(&start.0) {
+            state.change(start.0, |group| (group.relocating, group.read_only) = (false, false));
+        }
     }
 
     /// Whether a block group is being moved elsewhere.
