@@ -173,7 +173,7 @@ impl Recorded {
             Err(papilio::Error::Superblock { .. })
                 if in_flight == InFlight::Torn && self.moments.writes_superblock() =>
             {
-                // The other copies belong to the preceding commit, which may be one of a balance, too.
+                // The other copies belong to the preceding commit; that of a balance may be its own.
                 if promised.last().is_some_and(|point| point.generations.clone().count() == 1) {
                     promised = &promised[..1];
                 }
