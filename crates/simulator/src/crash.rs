@@ -173,7 +173,7 @@ impl Recorded {
             Err(papilio::Error::Superblock { .. })
                 if in_flight == InFlight::Torn && self.moments.writes_superblock() =>
             {
-                // The other copies belong to the preceding commit; that of a balance may be its own.
+                // The other copies belong to the preceding commit, maybe one of the balance.
                 if promised.last().is_some_and(|point| point.generations.clone().count() == 1) {
                     promised = &promised[..1];
                 }
