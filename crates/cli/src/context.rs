@@ -105,10 +105,19 @@ impl Context {
     /// Opens the file system on `image` for writing, once per run. Call this before [`Self::open`],
     /// which then returns the same file system.
     pub fn change(&self, image: &Path) -> anyhow::Result<FileSystem> {
+        self.change_with(image, |options| options)
+    }
+
+    /// As [`Self::change`], with further options. They count if it is the first call of the run.
+    pub fn change_with(
+        &self,
+        image: &Path,
+        further: impl FnOnce(OpenOptions) -> OpenOptions,
+    ) -> anyhow::Result<FileSystem> {
         if let Some((_, known)) = self.changing.borrow().iter().find(|(path, _)| path == image) {
             return Ok(known.clone());
         }
-        let options = self.options_for(image).write(true).commit_interval(None);
+        let options = further(self.options_for(image).write(true).commit_interval(None));
         let system = FileSystem::open_with(image, &options).map_err(|error| of_image(image, error))?;
         self.changing.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)

@@ -47,6 +47,20 @@ pub fn mount_of_image(image: &Path) -> Option<MountEntry> {
     })
 }
 
+/// Returns the mount of the kernel's Btrfs on a device, or on an image file behind a loop device.
+pub fn kernel_mount_of(image: &Path) -> Option<MountEntry> {
+    let wanted = fs::metadata(image).ok()?;
+    let whole = image.canonicalize().ok()?;
+    MountEntry::all().ok()?.into_iter().rev().filter(|mount| mount.fstype == "btrfs").find(|mount| {
+        let Ok(source) = fs::metadata(&mount.source) else { return false };
+        let device = source.rdev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let backing = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file"));
+        device != 0 && device == wanted.rdev()
+            || backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == whole)
+    })
+}
+
 /// Returns the process that holds a lock on a file, as `process 123, papilio`.
 fn locker(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;

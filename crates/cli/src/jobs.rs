@@ -36,6 +36,28 @@ pub fn refused(mounted: &Mounted, kind: JobKind, error: &io::Error) -> anyhow::E
     }
 }
 
+/// Starts work. With `enqueue` it waits while other work runs.
+pub fn start(
+    mounted: &Mounted,
+    mount: &MountedPath,
+    kind: JobKind,
+    enqueue: bool,
+    start: impl Fn() -> io::Result<()>,
+) -> anyhow::Result<()> {
+    loop {
+        let refusal = match start() {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let busy = refusal.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error());
+        let runs = || mount.job().is_ok_and(|job| job.is_some_and(|job| job.state == JobState::Running));
+        if !(enqueue && busy && runs()) {
+            return Err(refused(mounted, kind, &refusal));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// Shows the progress of the work that was started last, until it ends. If this command is
 /// interrupted, the work goes on.
 pub fn follow(

@@ -1,9 +1,10 @@
 //! `papilio check`: compares the structures of a file system with one another.
 
 use crate::context::Context;
+use crate::holder;
 use crate::output::{Output, escaped};
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::{CheckOptions, CheckProgress, CheckReport, CheckStage, Finding};
+use papilio::{CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -27,6 +28,15 @@ pub struct Args {
     /// Do not write; accepted for btrfs-check(8)'s sake, as nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
+    /// Check a device that the kernel has mounted, too; the findings may be of changes under way
+    #[arg(long, conflicts_with = "repair")]
+    force: bool,
+    /// Use this copy of the superblock (0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB)
+    #[arg(short = 's', long = "super", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    copy: Option<u8>,
+    /// Fall back to the superblock's backup roots if the current tree root cannot be read
+    #[arg(short = 'b', long)]
+    backup: bool,
     /// Repair: print the plan, ask, save the old blocks in the undo file, write, and check again
     #[arg(long, conflicts_with_all = ["read_only", "check_data_csum", "json"])]
     repair: bool,
@@ -56,6 +66,12 @@ pub struct Args {
 impl Args {
     /// Checks the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if !self.force
+            && let Some(mount) = holder::kernel_mount_of(&self.image)
+        {
+            let (image, point) = (self.image.display(), mount.point.display());
+            anyhow::bail!("{image}: the kernel has mounted it on {point}; --force checks it anyway");
+        }
         if self.repair {
             return self.repair(context);
         }
@@ -68,7 +84,7 @@ impl Args {
             options = options.progress(move |progress| show(&bar, progress));
         }
         context.set_progress(bar.clone());
-        let report = papilio::check(&self.image, &context.options_for(&self.image), &options);
+        let report = papilio::check(&self.image, &self.open_options(context), &options);
         context.set_progress(None);
         if let Some(bar) = bar {
             bar.finish_and_clear();
@@ -85,6 +101,15 @@ impl Args {
             context.error(format_args!("{}: {} errors found", self.image.display(), report.errors()));
         }
         Ok(())
+    }
+
+    fn open_options(&self, context: &Context) -> OpenOptions {
+        let options = context.options_for(&self.image);
+        let options = if self.backup { options.use_backup_root(true) } else { options };
+        match self.copy {
+            Some(copy) => options.superblock_mirror(copy.into()),
+            None => options,
+        }
     }
 
     /// Prints stored and counted numbers of each qgroup.
@@ -122,7 +147,7 @@ impl Args {
         let images: Vec<PathBuf> =
             std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect();
         let devices = super::rescue::open(&images)?;
-        let options = context.options_for(&self.image);
+        let options = self.open_options(context);
         let plan = papilio::plan_repair(&devices, &options)?;
         let mut output = Output::new()?;
         self.print(&plan.before, &mut output)?;

@@ -87,6 +87,31 @@ fn addresses_and_numbers_are_resolved() {
 }
 
 #[test]
+fn cp_compresses_if_asked_to() {
+    let world = World::new();
+    let image = world.image();
+    world.succeed("mkfs.btrfs", &["-q", &image]);
+    let host = world.0.path().join("host");
+    fs::write(&host, "compressible ".repeat(20_000)).unwrap();
+    let host = host.to_str().unwrap();
+    let papilio = |arguments: &[&str]| {
+        let output = Command::new(binary()).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    for (option, algorithm) in
+        [("--compress=lzo", "lzo"), ("--compress", "zstd"), ("--compress=zlib:9", "zlib")]
+    {
+        assert_eq!(papilio(&["cp", option, host, &format!("{image}:/{algorithm}")]).0, Some(0));
+        let read = papilio(&["cat", &format!("{image}:/{algorithm}")]).1;
+        assert!(read == fs::read_to_string(host).unwrap(), "{algorithm}");
+        let dump = world.succeed("btrfs", &["ins", "dump-tree", "-t", "5", &image]);
+        assert!(dump.contains(&format!("({algorithm})")), "{dump}");
+    }
+    assert_eq!(papilio(&["cp", "--compress", &format!("{image}:/lzo"), "/tmp/never"]).0, Some(2));
+    assert_eq!(papilio(&["cp", "--compress=rar", host, &format!("{image}:/x")]).0, Some(2));
+}
+
+#[test]
 fn other_programs_are_refused_and_the_boot_check_does_nothing() {
     let world = World::new();
     let refused = world.run("btrfs-convert", &["/dev/null"]);

@@ -10,6 +10,7 @@ mod copy;
 mod drop_in;
 mod fixture;
 mod mkfs;
+mod mounted_by_kernel;
 mod property;
 mod quotas;
 mod repair;

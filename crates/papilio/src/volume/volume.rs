@@ -63,7 +63,8 @@ impl Volume {
     /// truncated, or if a system chunk is unreadable for lack of devices.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
         let volume = Self::open_unfinished(devices, options)?;
-        let unfinished = volume.superblock.raw.flags.unfinished();
+        // With the other flags, everything can be read; a writer refuses them later.
+        let unfinished = volume.superblock.raw.flags.mixed_blocks();
         if unfinished.is_empty() {
             return Ok(volume);
         }

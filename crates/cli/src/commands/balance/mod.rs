@@ -59,6 +59,9 @@ struct Start {
     /// Return at once; a mount goes on in the background
     #[arg(long, visible_alias = "bg")]
     background: bool,
+    /// Wait while the server of a mount does other work
+    #[arg(long)]
+    enqueue: bool,
     /// The image or device, or a directory in a mount
     #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
@@ -106,8 +109,9 @@ impl Start {
         let report = match Target::parse(self.image.as_os_str())? {
             Target::Mounted(mounted) => {
                 let mount = jobs::open(&mounted)?;
-                let started = mount.start_balance(Some(&options));
-                started.map_err(|error| jobs::refused(&mounted, JobKind::Balance, &error))?;
+                jobs::start(&mounted, &mount, JobKind::Balance, self.enqueue, || {
+                    mount.start_balance(Some(&options))
+                })?;
                 if self.background {
                     return Ok(());
                 }

@@ -1,6 +1,7 @@
 //! The arguments of `papilio cp`.
 
 use crate::copy::image::Share;
+use papilio::CompressionChoice;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -47,6 +48,10 @@ pub struct Args {
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "auto", default_missing_value = "always")]
     pub(super) reflink: Share,
+    /// Compress data that is copied into a file system: zlib, lzo, zstd, or with a level, zstd:9
+    #[arg(long, value_name = "ALGORITHM[:LEVEL]", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "zstd", conflicts_with = "to_tar")]
+    pub(super) compress: Option<CompressionChoice>,
     /// Write a tar archive with everything that -a keeps; - means standard output
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(super) to_tar: Option<PathBuf>,

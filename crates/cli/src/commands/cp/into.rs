@@ -37,7 +37,12 @@ impl IntoImage<'_> {
     /// Copies all sources.
     pub fn run(&self) -> anyhow::Result<()> {
         let (arguments, context) = (self.arguments, self.context);
-        let fs = context.change(&self.destination.image)?;
+        let fs = match arguments.compress {
+            Some(choice) => {
+                context.change_with(&self.destination.image, |options| options.compress(choice))?
+            }
+            None => context.change(&self.destination.image)?,
+        };
         let into = match fs.inode(&self.destination.path) {
             Ok(inode) if inode.file_type() == FileKind::Directory && !arguments.no_target_directory => {
                 Some(inode)

@@ -43,6 +43,9 @@ impl Args {
             Some(Operand::Host(destination)) => Some(destination),
             None => None,
         };
+        if self.compress.is_some() {
+            return Err(UsageError::new("cp: --compress needs a destination in a file system").into());
+        }
         let wanted = self.image_paths()?;
         let kept = self.archive || self.to_tar.is_some();
         let options = SourceOptions {

@@ -22,6 +22,9 @@ pub struct Args {
     #[arg(required = true, num_args = 2.., value_names = ["DEVID|DEVICE", "IMAGE"])]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     devices: Vec<PathBuf>,
+    /// Wait while the server of a mount does other work
+    #[arg(long)]
+    enqueue: bool,
 }
 
 impl Args {
@@ -29,7 +32,7 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let (image, removed) = self.devices.split_last().expect("two arguments are required");
         if let Target::Mounted(mounted) = Target::parse(image.as_os_str())? {
-            return run_mounted(context, &mounted, removed);
+            return run_mounted(context, &mounted, removed, self.enqueue);
         }
         let fs = context.change(image)?;
         for name in removed {
@@ -50,7 +53,12 @@ impl Args {
 }
 
 /// Removes the devices of a mount one after the other.
-fn run_mounted(context: &Context, mounted: &Mounted, removed: &[PathBuf]) -> anyhow::Result<()> {
+fn run_mounted(
+    context: &Context,
+    mounted: &Mounted,
+    removed: &[PathBuf],
+    enqueue: bool,
+) -> anyhow::Result<()> {
     let mount = jobs::open(mounted)?;
     for name in removed {
         let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
@@ -66,8 +74,7 @@ fn run_mounted(context: &Context, mounted: &Mounted, removed: &[PathBuf]) -> any
             bail!("{}: is not a device of the file system", name.display());
         };
         let devid = device.devid;
-        let started = mount.start_remove_device(devid);
-        started.map_err(|error| jobs::refused(mounted, JobKind::RemoveDevice, &error))?;
+        jobs::start(mounted, &mount, JobKind::RemoveDevice, enqueue, || mount.start_remove_device(devid))?;
         let status = jobs::follow_moves(context, mounted, &mount)?;
         if context.verbosity >= 0 && status.state == JobState::Done {
             let mut output = Output::new()?;

@@ -17,6 +17,12 @@ pub struct Args {
     /// Images or devices to search
     #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
     images: Vec<PathBuf>,
+    /// Search all block devices, as without operands
+    #[arg(short = 'd', long, conflicts_with = "images")]
+    all_devices: bool,
+    /// Do nothing: there is nothing to forget
+    #[arg(short = 'u', long)]
+    forget: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -25,6 +31,9 @@ pub struct Args {
 impl Args {
     /// Lists the devices.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if self.forget {
+            return Ok(());
+        }
         let mut found = Vec::new();
         if self.images.is_empty() {
             found = FoundDevice::on_this_machine()?;

@@ -6,21 +6,25 @@ use super::source::Source;
 use crate::context::Context;
 use crate::output::{Output, json_bytes};
 use crate::units::UnitArgs;
+use anyhow::bail;
 use papilio::FoundDevice;
 use papilio::format::Uuid;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Show the label, UUID and devices
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// The image or device, or a directory in a mount; without it, all file systems on the block
-    /// devices of this machine
-    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount; or the label or UUID of a file system on
+    /// block devices. Without it, all file systems on the block devices of this machine
+    #[arg(value_name = "IMAGE|PATH|LABEL|UUID", value_hint = clap::ValueHint::FilePath)]
     image: Option<PathBuf>,
+    /// Search all block devices, as without an operand
+    #[arg(short = 'd', long, conflicts_with = "image")]
+    all_devices: bool,
     #[command(flatten)]
     units: UnitArgs,
     /// Print one JSON object, or an array of them without IMAGE
@@ -57,6 +61,7 @@ impl Args {
     /// Shows the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let shown = match &self.image {
+            Some(name) if !name.exists() && !self.all_devices => vec![Shown::named(name)?],
             Some(image) => vec![Shown::of(&Source::open(context, image)?)?],
             None => Shown::found()?,
         };
@@ -148,6 +153,17 @@ impl Shown {
             systems.entry(device.fsid).or_default().push(device);
         }
         Ok(systems.into_values().filter_map(Self::of_devices).collect())
+    }
+
+    /// Finds a file system on block devices by its label or UUID.
+    fn named(name: &Path) -> anyhow::Result<Self> {
+        let is_meant = |shown: &Self| {
+            shown.label == name.as_os_str().as_bytes() || name.to_str() == Some(&*shown.uuid.to_string())
+        };
+        match Self::found()?.into_iter().find(is_meant) {
+            Some(shown) => Ok(shown),
+            None => bail!("{}: no such file, and no file system has this label or UUID", name.display()),
+        }
     }
 
     /// Describes a file system by the superblocks of its devices, of which the newest counts.
