@@ -138,8 +138,8 @@ impl SuperblockFlags {
         )
     }
 
-    /// Returns those of [`Self::unfinished`] after which some tree blocks have the old UUID or checksum
-    /// and others the new one.
+    /// Returns those of [`Self::unfinished`] after which some tree blocks have the old UUID or
+    /// checksum, and others the new one.
     pub const fn mixed_blocks(self) -> Self {
         self.intersection(Self::CHANGING_FSID.union(Self::CHANGING_FSID_V2).union(Self::CHANGING_META_CSUM))
     }
