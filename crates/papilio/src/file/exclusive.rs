@@ -17,6 +17,7 @@ pub(crate) enum Operation {
     AddDevice,
     Balance,
     RemoveDevice,
+    ReplaceDevice,
     Resize,
     Scrub,
 }
@@ -27,6 +28,7 @@ impl Operation {
             Self::AddDevice => "the addition of a device",
             Self::Balance => "a balance",
             Self::RemoveDevice => "the removal of a device",
+            Self::ReplaceDevice => "the replacement of a device",
             Self::Resize => "a resize",
             Self::Scrub => "a scrub",
         }

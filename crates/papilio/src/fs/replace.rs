@@ -3,6 +3,7 @@
 //! Owns [`replace_device`], [`cancel_replace`] and [`FileSystem::replace_status`].
 
 use crate::errors::Result;
+use crate::fs::balance::BalanceControl;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::replace::{self, ReplaceOptions, ReplaceReport};
 use crate::mount;
@@ -29,7 +30,10 @@ pub fn replace_device(
     mut progress: impl FnMut(&ReplaceReport) -> bool,
 ) -> Result<ReplaceReport> {
     let info = mount::from_devices(devices, &exclusive(open))?;
-    replace::replace(&info, source, target, options, &mut progress)
+    replace::replace(&info, source, target, options, &mut |report| match progress(report) {
+        true => BalanceControl::Continue,
+        false => BalanceControl::Pause,
+    })
 }
 
 /// Cancels the replacement that is under way on `devices`, and erases the superblocks of a target
@@ -53,6 +57,26 @@ fn exclusive(open: &OpenOptions) -> OpenOptions {
 }
 
 impl FileSystem {
+    /// Replaces the device `source` by `target`, while files are open and change. A source that is
+    /// missing, or that `options` avoid, is rebuilt from the others. Calls `progress` now and then;
+    /// it says how to go on. After [`BalanceControl::Pause`] the file system can only be opened for
+    /// writing to resume ([`replace_device`]), to cancel ([`cancel_replace`]), or by the kernel.
+    ///
+    /// # Errors
+    /// As [`replace_device`]; [`Error::Busy`](crate::Error::Busy) while another operation runs.
+    /// After a failure of the target the source stays in its place.
+    pub fn replace_device(
+        &self,
+        source: DeviceId,
+        target: &Arc<dyn Device>,
+        options: ReplaceOptions,
+        mut progress: impl FnMut(&ReplaceReport) -> BalanceControl,
+    ) -> Result<ReplaceReport> {
+        let transactions = self.info.transactions()?;
+        transactions.check_running()?;
+        replace::replace(&self.info, source, target, options, &mut progress)
+    }
+
     /// Returns the state of the last replacement of a device; `None` if there was none.
     ///
     /// # Errors

@@ -1,34 +1,41 @@
-//! Replacing a device of a file system that nothing else uses meanwhile.
+//! Replacing a device of a file system, which may be in use meanwhile.
 //!
 //! Owns [`ReplaceOptions`], [`ReplaceReport`], [`replace`] and [`cancel`].
 //!
 //! The steps:
-//! 1. The target gets superblocks with devid 0, and the device tree an item that says so. A commit
-//!    makes that durable.
-//! 2. All that the chunks have on the source is copied to the same places of the target, from the
-//!    source or rebuilt. Nothing is committed meanwhile.
-//! 3. The target takes the source's place: devid, UUID, and with the next commit its superblocks.
+//! 1. The target gets superblocks with devid 0. A [`TwinDevice`] takes the source's place: from now
+//!    on all is written to both. A commit makes an item of the device tree durable that says so.
+//! 2. All that the last commit's trees have on the source is copied to the same places of the
+//!    target, from the source or rebuilt ([`CopyOf`]).
+//! 3. The target takes the source's place, between the tree blocks of a commit and its superblocks:
+//!    they give it devid and UUID.
 //! 4. The source's superblocks are erased.
 //!
 //! **Invariants**
-//! - A crash before step 3 leaves the source in its place. The replacement is then resumed, by the
-//!   kernel or here, or cancelled; this file begins the copy at the item's cursor.
-//! - The item and the superblocks are the kernel's, so that each resumes what the other left.
+//! - A crash before step 3 leaves the source in its place. The replacement is then begun anew, by
+//!   the kernel or here, or cancelled.
+//! - After a crash between steps 3 and 4 both devices have the same devid, and the target the newer
+//!   generation, which counts.
+//! - The item and the superblocks are the kernel's, so that each resumes what the other left. The
+//!   item's cursor stays 0.
 //!
-//! **Locks**: those of a commit and of rows.
+//! **Locks**: `sharing`, to wait for requests in flight; those of a commit and of rows.
 //!
 //! Kernel counterparts: `btrfs_dev_replace_start`, `btrfs_dev_replace_finishing`
 //! (`fs/btrfs/dev-replace.c`), `btrfs_scratch_superblocks` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
+use crate::file::exclusive::Operation;
 use crate::file::fs_info::FsInfo;
+use crate::fs::BalanceControl;
 use crate::maintenance::mkfs::find_signature;
 use crate::maintenance::scrub::copy::CopyOf;
+use crate::volume::TwinDevice;
 use papilio_device::Device;
 use papilio_format::items::dev_replace::{DevReplaceItem, DevReplaceState};
 use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{DeviceId, ItemType, Key, Superblock, Uuid, objectid};
+use papilio_format::{DeviceId, ItemType, Key, PhysicalAddress, Superblock, Uuid, objectid};
 use std::sync::Arc;
 
 /// The devid of a target until it takes the source's place (`BTRFS_DEV_REPLACE_DEVID`).
@@ -97,67 +104,153 @@ pub(crate) fn report_of(item: &DevReplaceItem) -> ReplaceReport {
     }
 }
 
-/// Replaces `source` by `target`, or resumes that. Calls `progress` now and then; where it returns
-/// false, the replacement stops and can be resumed.
+/// Replaces `source` by `target`, or begins the copy of one that is under way anew. Files may be
+/// open, and change. Calls `progress` now and then; it says how to go on.
 ///
 /// # Errors
 /// A target that is too small, in use by the file system, or occupied; another replacement that is
-/// under way; a write to the target that fails; as [`FsInfo::commit`].
+/// under way; a failure of the target, after which the source stays; as [`FsInfo::commit`].
 pub(crate) fn replace(
     info: &FsInfo,
     source: DeviceId,
     target: &Arc<dyn Device>,
     options: ReplaceOptions,
-    progress: &mut dyn FnMut(&ReplaceReport) -> bool,
+    progress: &mut dyn FnMut(&ReplaceReport) -> BalanceControl,
 ) -> Result<ReplaceReport> {
+    let _running = info.exclusive.begin(Operation::ReplaceDevice)?;
     let devices = info.volume().devices();
+    let is_own = |own: &Arc<dyn Device>| Arc::ptr_eq(own, target);
+    if devices.iter().any(|slot| slot.device.as_ref().is_some_and(is_own)) {
+        return Err(Error::Invalid(format!("{}: is a device of this file system", target.name())));
+    }
     let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == source);
     let slot =
         slot.ok_or_else(|| Error::Invalid(format!("device {source} is not part of the file system")))?;
-    let (device, need) = (slot.device.clone(), slot.item.total_bytes);
+    let need = slot.item.total_bytes;
     if target.size() < need {
         return Err(Error::Truncated { device: target.name().to_owned(), need, have: target.size() });
     }
-    let mut item = begin(info, slot.item, target, options)?;
-    let mut report = report_of(&item);
-    let avoided = options.avoid_source || device.is_none();
-    let mut copy = CopyOf::new(info, source, item.cursor_left, avoided);
-    (report.bytes_done, report.bytes_total) = copy.progress();
-    while copy.next(&**target)? {
-        (report.bytes_done, report.bytes_total) = copy.progress();
-        report.uncorrectable_read_errors = item.uncorrectable_read_errors + copy.unknown;
-        if copy.failed > 0 {
-            return Err(Error::Invalid(format!(
-                "{}: {} sectors could not be written; cancel the replacement",
-                target.name(),
-                copy.failed
-            )));
+    let twin = Arc::new(TwinDevice::new(slot.device.clone(), Arc::clone(target)));
+    let run = Run { info, source, item: slot.item, was_stale: slot.stale, twin };
+    let begun = run.begin(options)?;
+    let ended = run.copy(begun, options, progress);
+    match ended {
+        Ok((item, report, BalanceControl::Continue)) => run.finish(item, report),
+        Ok((_, report, BalanceControl::Pause)) => {
+            run.leave();
+            Ok(report)
         }
-        if !progress(&report) {
-            return Ok(report);
+        Ok((item, _, BalanceControl::Cancel)) => run.cancel(item),
+        Err(error) => {
+            let cancelled = run.cancel(begun);
+            if let Err(also) = cancelled {
+                tracing::warn!(error = %also, "the failed replacement could not be cancelled");
+            }
+            Err(error)
         }
     }
-    info.volume().replace_device(source, Arc::clone(target));
-    info.volume().devices().counters().reset(source);
-    item.state = DevReplaceState::Finished as u64;
-    (item.cursor_left, item.cursor_right) = (END, END);
-    item.uncorrectable_read_errors = report.uncorrectable_read_errors;
-    item.time_stopped = now(info);
-    put(info, &item)?;
-    info.commit()?;
-    if let Some(device) = device {
-        erase_superblocks(&*device)?;
-    }
-    Ok(ReplaceReport { bytes_done: report.bytes_total, bytes_total: report.bytes_total, ..report_of(&item) })
 }
 
-/// Starts a replacement on disk, or finds the one that is under way.
+/// A replacement that runs.
+struct Run<'a> {
+    info: &'a FsInfo,
+    source: DeviceId,
+    item: DeviceItem,
+    was_stale: bool,
+    twin: Arc<TwinDevice>,
+}
+
+impl Run<'_> {
+    /// Lets writes go to both devices. Returns after those that began earlier are known to the last
+    /// commit's trees.
+    fn begin(&self, options: ReplaceOptions) -> Result<DevReplaceItem> {
+        let (info, target) = (self.info, self.twin.target());
+        let (item, uuid) = begin(info, self.item, target, options)?;
+        // Without a source, only what its profile restores is read.
+        let stale = self.was_stale || self.twin.source().is_none();
+        let device: Arc<dyn Device> = self.twin.clone();
+        info.volume().set_device(self.source, Some(&device), stale);
+        let begun = self.make_durable(&item, uuid);
+        if begun.is_err() {
+            self.leave();
+        }
+        begun.map(|()| item)
+    }
+
+    fn make_durable(&self, item: &DevReplaceItem, uuid: Uuid) -> Result<()> {
+        // Requests that were in flight may write to the source alone. They hold this lock.
+        drop(self.info.sharing.write());
+        put(self.info, item)?;
+        self.info.sync()?;
+        write_target(self.info, self.item, uuid, &**self.twin.target())
+    }
+
+    fn copy(
+        &self,
+        item: DevReplaceItem,
+        options: ReplaceOptions,
+        progress: &mut dyn FnMut(&ReplaceReport) -> BalanceControl,
+    ) -> Result<(DevReplaceItem, ReplaceReport, BalanceControl)> {
+        let mut report = report_of(&item);
+        let avoided = options.avoid_source || self.twin.source().is_none();
+        let mut copy = CopyOf::new(self.info, self.source, avoided);
+        (report.bytes_done, report.bytes_total) = copy.progress();
+        while copy.next(&self.twin)? {
+            self.twin.check()?;
+            (report.bytes_done, report.bytes_total) = copy.progress();
+            report.uncorrectable_read_errors = item.uncorrectable_read_errors + copy.unknown;
+            let control = progress(&report);
+            if control != BalanceControl::Continue {
+                return Ok((item, report, control));
+            }
+        }
+        let flushed = self.twin.flush();
+        flushed.map_err(|source| Error::Device {
+            device: self.twin.name().to_owned(),
+            operation: "flush",
+            offset: PhysicalAddress(0),
+            length: 0,
+            source,
+        })?;
+        self.twin.check()?;
+        Ok((item, report, BalanceControl::Continue))
+    }
+
+    /// Puts the target in the source's place.
+    fn finish(&self, mut item: DevReplaceItem, report: ReplaceReport) -> Result<ReplaceReport> {
+        self.info.volume().devices().counters().reset(self.source);
+        item.state = DevReplaceState::Finished as u64;
+        (item.cursor_left, item.cursor_right) = (END, END);
+        item.uncorrectable_read_errors = report.uncorrectable_read_errors;
+        item.time_stopped = now(self.info);
+        put(self.info, &item)?;
+        self.info.transactions()?.commit_replacing(self.source, &self.twin)?;
+        if let Some(device) = self.twin.source() {
+            erase_superblocks(&**device)?;
+        }
+        let total = report.bytes_total;
+        Ok(ReplaceReport { bytes_done: total, bytes_total: total, ..report_of(&item) })
+    }
+
+    /// Writes to the source alone again.
+    fn leave(&self) {
+        self.info.volume().set_device(self.source, self.twin.source(), self.was_stale);
+    }
+
+    fn cancel(&self, item: DevReplaceItem) -> Result<ReplaceReport> {
+        self.leave();
+        cancel_item(self.info, item, Some(&**self.twin.target()))
+    }
+}
+
+/// Makes the target recognisable, or finds the replacement that is under way. Returns the item that
+/// is to be stored, and the target's UUID.
 fn begin(
     info: &FsInfo,
     source: DeviceItem,
     target: &Arc<dyn Device>,
     options: ReplaceOptions,
-) -> Result<DevReplaceItem> {
+) -> Result<(DevReplaceItem, Uuid)> {
     if let Some(mut item) = item(info)?.filter(DevReplaceItem::is_under_way) {
         if item.source != source.devid {
             return Err(Error::Invalid(format!(
@@ -165,14 +258,16 @@ fn begin(
                 item.source
             )));
         }
-        if !is_target(info, &**target) {
+        let Some(uuid) = target_uuid(info, &**target) else {
             return Err(Error::Invalid(format!(
                 "{}: not the target of the replacement that is under way",
                 target.name()
             )));
-        }
+        };
         item.state = DevReplaceState::Started as u64;
-        return Ok(item);
+        // The replay of a log may have written to the source alone, before the cursor, too.
+        (item.cursor_left, item.cursor_right) = (0, 0);
+        return Ok((item, uuid));
     }
     if let Some(found) = find_signature(&**target)?.filter(|_| !options.force) {
         return Err(Error::Occupied { device: target.name().to_owned(), found });
@@ -191,10 +286,7 @@ fn begin(
         write_errors: 0,
         uncorrectable_read_errors: 0,
     };
-    put(info, &item)?;
-    info.commit()?;
-    write_target(info, source, uuid, &**target)?;
-    Ok(item)
+    Ok((item, uuid))
 }
 
 /// Cancels the replacement that is under way. The source stays in its place; a target that is
@@ -203,14 +295,22 @@ fn begin(
 /// # Errors
 /// No replacement is under way; as [`FsInfo::commit`].
 pub(crate) fn cancel(info: &FsInfo, target: Option<&dyn Device>) -> Result<ReplaceReport> {
-    let Some(mut item) = item(info)?.filter(DevReplaceItem::is_under_way) else {
+    let Some(item) = item(info)?.filter(DevReplaceItem::is_under_way) else {
         return Err(Error::Invalid("no replacement of a device is under way".to_owned()));
     };
+    cancel_item(info, item, target)
+}
+
+fn cancel_item(
+    info: &FsInfo,
+    mut item: DevReplaceItem,
+    target: Option<&dyn Device>,
+) -> Result<ReplaceReport> {
     item.state = DevReplaceState::Canceled as u64;
     item.time_stopped = now(info);
     put(info, &item)?;
     info.commit()?;
-    if let Some(target) = target.filter(|target| is_target(info, *target)) {
+    if let Some(target) = target.filter(|target| target_uuid(info, *target).is_some()) {
         erase_superblocks(target)?;
     }
     Ok(report_of(&item))
@@ -227,11 +327,12 @@ fn put(info: &FsInfo, item: &DevReplaceItem) -> Result<()> {
     })
 }
 
-/// Returns whether a device has the superblock of a target of this file system.
-fn is_target(info: &FsInfo, device: &dyn Device) -> bool {
-    crate::volume::superblock_of(device, 0).is_ok_and(|found| {
-        found.raw.fsid == info.volume().superblock().raw.fsid && found.raw.dev_item.devid == TARGET
-    })
+/// Returns the UUID of a device that has the superblock of a target of this file system.
+fn target_uuid(info: &FsInfo, device: &dyn Device) -> Option<Uuid> {
+    let found = crate::volume::superblock_of(device, 0).ok()?.raw;
+    let is_target =
+        found.fsid == info.volume().superblock().raw.fsid && found.dev_item.devid == TARGET;
+    is_target.then_some(found.dev_item.uuid)
 }
 
 /// Writes the superblocks of the last commit to the target, as device 0.
@@ -252,7 +353,7 @@ fn erase_superblocks(device: &dyn Device) -> Result<()> {
 fn for_each_copy(
     device: &dyn Device,
     size: u64,
-    bytes: impl Fn(papilio_format::PhysicalAddress) -> Vec<u8>,
+    bytes: impl Fn(PhysicalAddress) -> Vec<u8>,
 ) -> Result<()> {
     let places = (0..SUPERBLOCK_MIRRORS).map(superblock_offset);
     let written = places

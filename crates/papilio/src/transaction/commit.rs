@@ -27,6 +27,7 @@ use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::{Error, Result};
 use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
+use crate::volume::TwinDevice;
 use papilio_device::AlignedBuffer;
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::root::{RootItem, root_key};
@@ -77,6 +78,19 @@ impl Transactions {
             self.abort(error);
         }
         result
+    }
+
+    /// Commits, and lets the target of `twin` take the place of device `devid`. Trees and logs of
+    /// earlier states are on both devices; the superblocks of this one are on the target.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`]; a failure of the target, which makes the file system read-only.
+    pub(crate) fn commit_replacing(&self, devid: DeviceId, twin: &Arc<TwinDevice>) -> Result<()> {
+        let mut state = self.commit.lock();
+        self.check_running()?;
+        state.superblock_changed = true;
+        state.replaced = Some((devid, Arc::clone(twin)));
+        self.commit_locked(&mut state, || {}).inspect_err(|error| self.abort(error))
     }
 
     /// Makes the changes of transaction `generation` durable, unless a commit has done so already.
@@ -216,6 +230,10 @@ impl Transactions {
         let left = self.frozen_bytes.swap(0, Ordering::Relaxed);
         self.live.forest().unwritten_shrank(left);
         self.volume.flush()?;
+        if let Some((devid, twin)) = state.replaced.take() {
+            twin.check()?;
+            self.volume.set_device(devid, Some(twin.target()), false);
+        }
         self.volume.write_superblocks(&frozen.superblock)?;
         (state.written, state.log_superblocks) = (frozen.superblock, None);
         self.log.queue.committed(frozen.superblock.generation);

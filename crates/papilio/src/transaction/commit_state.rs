@@ -4,10 +4,12 @@
 
 use crate::btree::ReadPin;
 use crate::space::Pinned;
-use crate::volume::LogSuperblocks;
+use crate::volume::{LogSuperblocks, TwinDevice};
 use papilio_device::AlignedBuffer;
+use papilio_format::DeviceId;
 use papilio_format::superblock::RawSuperblock;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// State that one commit hands on to the next.
 #[derive(Debug)]
@@ -26,6 +28,9 @@ pub(crate) struct CommitState {
     pub(super) uuid_tree_current: bool,
     /// Whether the running transaction only moves extents, whose owners stay.
     pub(super) only_moves: bool,
+    /// The device that the next commit replaces by its copy, between the tree blocks and the
+    /// superblocks.
+    pub(super) replaced: Option<(DeviceId, Arc<TwinDevice>)>,
     /// The buffer for writing tree blocks.
     pub(super) buffer: AlignedBuffer,
 }
@@ -42,6 +47,7 @@ impl CommitState {
             waiting: VecDeque::new(),
             uuid_tree_current,
             only_moves: false,
+            replaced: None,
             buffer: AlignedBuffer::new(0, 1),
         }
     }

@@ -100,12 +100,12 @@ impl DeviceTable {
         Self { slots, counters: Arc::clone(&self.counters) }
     }
 
-    /// Returns this table with another device in the place of `devid`.
-    pub(super) fn with_device(&self, devid: DeviceId, device: Arc<dyn Device>) -> Self {
+    /// Returns this table with another device, or none, in the place of `devid`.
+    pub(super) fn with_device(&self, devid: DeviceId, device: Option<&Arc<dyn Device>>, stale: bool) -> Self {
         let mut slots = self.slots.clone();
         for slot in slots.iter_mut().filter(|slot| slot.in_chunk_tree && slot.item.devid == devid) {
-            slot.device = Some(Arc::clone(&device));
-            slot.stale = false;
+            slot.device = device.cloned();
+            slot.stale = stale;
         }
         Self { slots, counters: Arc::clone(&self.counters) }
     }

@@ -17,6 +17,7 @@
 
 use super::at_once::at_once;
 use super::chunk_map::Chunk;
+use super::device_writes::device_error;
 use super::devices::{DeviceSlot, DeviceTable};
 use super::mapping::Element;
 use super::parity::Syndrome;
@@ -199,9 +200,12 @@ impl LoadedRows<'_> {
     }
 
     /// Writes the wanted sectors of a device's stripes to `target`, at the same places. Returns how
-    /// many sectors are not known, and how many could not be written.
-    pub(crate) fn copy_to(&self, devid: DeviceId, target: &dyn Device) -> (u64, u64) {
-        let (mut unknown, mut failed) = (0, 0);
+    /// many sectors are not known.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn copy_to(&self, devid: DeviceId, target: &dyn Device) -> Result<u64> {
+        let mut unknown = 0;
         let stripes = self.chunk.stripes().iter().zip(&self.stripes);
         for (_, stripe) in stripes.filter(|(item, _)| item.devid == devid) {
             let usable = |flags: &u8| if flags & (WANTED | FAILED) == WANTED { WANTED } else { 0 };
@@ -210,14 +214,12 @@ impl LoadedRows<'_> {
             for run in runs(&usable, WANTED, 0) {
                 let physical = PhysicalAddress(stripe.start.0 + (run.start * self.sector) as u64);
                 let bytes = &stripe.bytes[run.start * self.sector..run.end * self.sector];
-                if let Err(error) = target.write_at(bytes, physical) {
-                    tracing::warn!(device = target.name(), %physical, %error, "a write failed");
-                    failed += run.len() as u64;
-                }
+                let written = target.write_at(bytes, physical);
+                written.map_err(|source| device_error(target, "write", physical, bytes.len(), source))?;
             }
             unknown += (wanted - usable.iter().filter(|flags| **flags != 0).count()) as u64;
         }
-        (unknown, failed)
+        Ok(unknown)
     }
 
     /// Returns whether a place's device missed writes.

@@ -9,6 +9,7 @@
 //! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
 //! - [`lost_devices`]: devices that fail while in use;
+//! - [`twin`]: a device that is being replaced, with its copy;
 //! - [`loaded_rows`]: all stripes of some rows in memory, for a scrub;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
@@ -32,6 +33,7 @@ pub(crate) mod superblocks;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod twin;
 #[allow(clippy::module_inception)]
 mod volume;
 pub(crate) mod write;
@@ -45,5 +47,6 @@ pub(crate) use mapping::Element;
 pub(crate) use pieces::{Pieces, piece_error};
 pub(crate) use read::LogicalRead;
 pub(crate) use superblocks::read_superblock as superblock_of;
+pub(crate) use twin::{HeldRanges, TwinDevice};
 pub(crate) use volume::Volume;
 pub(crate) use write::LogicalWrite;

@@ -110,14 +110,28 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
     }
 
     let mut slots: Vec<DeviceSlot> = Vec::with_capacity(found.len());
+    let mut generations = Vec::with_capacity(found.len());
     for (device, superblock) in found {
         check_membership(&*device, &superblock, &newest)?;
         let item = superblock.raw.dev_item;
         if let Some(twin) =
-            slots.iter().find(|slot| slot.item.devid == item.devid && slot.item.fsid == item.fsid)
+            slots.iter().position(|slot| slot.item.devid == item.devid && slot.item.fsid == item.fsid)
         {
-            let other = twin.name().unwrap_or_default();
-            return Err(mismatch(&*device, format!("{other} has the same devid {}", item.devid)));
+            let other = &slots[twin];
+            let generation = superblock.raw.generation;
+            if generation == generations[twin] {
+                let other = other.name().unwrap_or_default();
+                return Err(mismatch(&*device, format!("{other} has the same devid {}", item.devid)));
+            }
+            // A power cut before the superblocks of a device that was replaced were erased.
+            let is_older = generation < generations[twin];
+            let older = if is_older { device.name() } else { other.name().unwrap_or_default() };
+            tracing::warn!(device = older, devid = item.devid.0, "another device has replaced it");
+            if is_older {
+                continue;
+            }
+            slots.remove(twin);
+            generations.remove(twin);
         }
         let own = superblock.raw.fsid == newest.raw.fsid;
         // One generation less is a power cut between the superblocks of a commit: its blocks are on
@@ -132,6 +146,7 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
                 "the device is stale: it missed the latest writes"
             );
         }
+        generations.push(superblock.raw.generation);
         slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
     }
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })

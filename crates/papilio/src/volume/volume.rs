@@ -260,11 +260,11 @@ impl Volume {
         self.devices.store(Arc::new(devices.with_stale(number, false)));
     }
 
-    /// Puts `target` in the place of a device, present or missing. All that the device holds must
-    /// be on it. The next commit writes its superblock.
-    pub(crate) fn replace_device(&self, devid: DeviceId, target: Arc<dyn Device>) {
+    /// Puts another device in the place of one, present or missing. The next commit writes its
+    /// superblock, unless it is `stale`.
+    pub(crate) fn set_device(&self, devid: DeviceId, device: Option<&Arc<dyn Device>>, stale: bool) {
         let _writer = self.install.lock();
-        let devices = self.devices.load().with_device(devid, target);
+        let devices = self.devices.load().with_device(devid, device, stale);
         self.devices.store(Arc::new(devices));
     }
 

@@ -1,12 +1,17 @@
-//! Copying all that the chunks have on one device to another one.
+//! Copying all that the chunks have on one device to another one, beside writers.
 //!
 //! Owns [`CopyOf`], which goes through the device's extents in ascending order of their places.
 //! Each unit is verified, and mended in memory, as by a scrub: the target gets good bytes where any
 //! copy is good.
 //!
-//! **Invariant**: nothing is committed meanwhile, so that the copy is complete.
+//! **Invariants**
+//! - What is written while this lives goes to both devices. So only that is copied which the last
+//!   commit's trees have.
+//! - From its first read to its last write, nothing is written over a unit. Its extents are pinned,
+//!   so that their space is not reused. In-place writers are kept out: by the locks of rows where
+//!   the chunk has parity, else by [`TwinDevice::hold`].
 //!
-//! **Locks**: `commit`, while the trees are taken; those of rows.
+//! **Locks**: `commit`, while the trees are taken; those of rows, or the held ranges.
 //!
 //! Kernel counterpart: `scrub_stripe` with `is_dev_replace` (`fs/btrfs/scrub.c`).
 
@@ -16,8 +21,7 @@ use super::units::Unit;
 use super::verify::{UnitScrub, wanted};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
-use crate::volume::Chunk;
-use papilio_device::Device;
+use crate::volume::{Chunk, HeldRanges, TwinDevice};
 use papilio_format::DeviceId;
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use std::sync::Arc;
@@ -39,8 +43,6 @@ pub(in crate::maintenance) struct CopyOf<'a> {
     avoided: bool,
     /// Sectors without any readable copy.
     pub(in crate::maintenance) unknown: u64,
-    /// Sectors that could not be written.
-    pub(in crate::maintenance) failed: u64,
 }
 
 fn rows_of(chunk: &Chunk) -> u64 {
@@ -48,16 +50,14 @@ fn rows_of(chunk: &Chunk) -> u64 {
 }
 
 impl<'a> CopyOf<'a> {
-    /// Prepares the copy of all chunks of a device that end after the place `cursor`.
-    pub(in crate::maintenance) fn new(info: &'a FsInfo, devid: DeviceId, cursor: u64, avoided: bool) -> Self {
+    /// Prepares the copy of all chunks of a device. Their trees are committed.
+    pub(in crate::maintenance) fn new(info: &'a FsInfo, devid: DeviceId, avoided: bool) -> Self {
         let mut chunks = Vec::new();
         for chunk in info.volume().chunk_map().iter() {
             // Both copies of DUP are on the device: they are copied together.
             let places = chunk.stripes().iter().filter(|stripe| stripe.devid == devid);
             let places = places.map(|stripe| stripe.offset.0);
-            if let (Some(first), Some(last)) = (places.clone().min(), places.max())
-                && last + rows_of(chunk) * STRIPE_LENGTH > cursor
-            {
+            if let Some(first) = places.min() {
                 chunks.push((first, Arc::clone(chunk)));
             }
         }
@@ -73,7 +73,6 @@ impl<'a> CopyOf<'a> {
             buffers: Vec::new(),
             avoided,
             unknown: 0,
-            failed: 0,
         }
     }
 
@@ -82,11 +81,11 @@ impl<'a> CopyOf<'a> {
         self.bytes
     }
 
-    /// Copies the next unit. Returns whether there was one.
+    /// Copies the next unit to the target of `twin`. Returns whether there was one.
     ///
     /// # Errors
-    /// The extents or checksums of the unit cannot be read.
-    pub(in crate::maintenance) fn next(&mut self, target: &dyn Device) -> Result<bool> {
+    /// The extents or checksums of the unit cannot be read; the target fails.
+    pub(in crate::maintenance) fn next(&mut self, twin: &TwinDevice) -> Result<bool> {
         let Some(chunk) = self.chunks.last() else { return Ok(false) };
         let end = (self.row + ROWS).min(rows_of(chunk));
         let unit = Unit { chunk: Arc::clone(chunk), rows: self.row..end };
@@ -100,19 +99,33 @@ impl<'a> CopyOf<'a> {
             return Err(error);
         }
         if !extents.extents.is_empty() {
-            let (mut unknown, mut failed) = self.copy(&unit, &extents, target, self.avoided);
-            if unknown > 0 && self.avoided {
-                (unknown, failed) = self.copy(&unit, &extents, target, false);
+            let mut unknown = self.copy(&unit, &extents, twin, self.avoided)?;
+            if unknown > 0 && self.avoided && twin.source().is_some() {
+                unknown = self.copy(&unit, &extents, twin, false)?;
             }
             self.unknown += unknown;
-            self.failed += failed;
         }
         self.bytes.0 += (unit.rows.end - unit.rows.start) * STRIPE_LENGTH;
         Ok(true)
     }
 
-    fn copy(&mut self, unit: &Unit, extents: &UnitExtents, target: &dyn Device, avoided: bool) -> (u64, u64) {
+    /// Keeps writers away from a unit of a chunk without parity.
+    fn hold<'t>(&self, unit: &Unit, twin: &'t TwinDevice) -> Option<HeldRanges<'t>> {
+        let rows = unit.rows.start * STRIPE_LENGTH..unit.rows.end * STRIPE_LENGTH;
+        let stripes = unit.chunk.stripes().iter().filter(|stripe| stripe.devid == self.devid);
+        let ranges = stripes.map(|stripe| stripe.offset.0 + rows.start..stripe.offset.0 + rows.end);
+        (unit.chunk.profile().parity() == 0).then(|| twin.hold(ranges))
+    }
+
+    /// Copies a unit. Returns the number of sectors without a readable copy.
+    fn copy(&mut self, unit: &Unit, extents: &UnitExtents, twin: &TwinDevice, avoided: bool) -> Result<u64> {
+        let _held = self.hold(unit, twin);
         let volume = self.info.volume();
+        let current = volume.chunk_map();
+        if !current.find(unit.chunk.start()).is_some_and(|chunk| chunk.stripes() == unit.chunk.stripes()) {
+            // The chunk is gone. A new one at its address was written to both devices.
+            return Ok(0);
+        }
         let devices = volume.devices();
         // The devices are not written here; the source's stripes are mended in memory.
         let verified: Vec<bool> = devices.iter().map(|slot| slot.devid() == self.devid).collect();
@@ -123,7 +136,7 @@ impl<'a> CopyOf<'a> {
         let mut scrub = UnitScrub::new(rows, extents, &mut counts, &verified).rebuilding(self.devid);
         scrub.run();
         let rows = scrub.rows;
-        let copied = rows.copy_to(self.devid, target);
+        let copied = rows.copy_to(self.devid, &**twin.target());
         self.buffers = rows.into_buffers();
         copied
     }
