@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const SIZE: u64 = 640 << 20;
+/// Some requests in flight have 200 MiB of metadata promised to them.
+const SIZE: u64 = 1 << 30;
 const FILE_BYTES: usize = 1 << 20;
 const SECTOR: usize = 4096;
 

@@ -30,6 +30,9 @@ const BATCH_BYTES: u64 = 32 << 20;
 const PIECE: usize = 1 << 20;
 /// How long readers of earlier states may keep a block group from being removed.
 const READERS_WAIT: Duration = Duration::from_secs(60);
+/// How often, and how long each time, a relocation waits for promises of space to be redeemed.
+const PROMISE_WAITS: usize = 100;
+const PROMISE_WAIT: Duration = Duration::from_millis(10);
 /// Tree blocks that must be at hand beside those that move.
 const SPARE_BLOCKS: u64 = 64;
 /// New chunks for one block group, at most.
@@ -50,15 +53,7 @@ impl FsInfo {
     ) -> Result<bool> {
         let transactions = self.transactions()?;
         let space = transactions.space();
-        let begin = || self.stop_writing_in_place(|| space.begin_relocation(group.range.start));
-        let begun = match begin() {
-            Err(Error::NoSpace { .. }) => {
-                transactions.chunks().allocate(transactions.volume(), space, kind_of(group))?;
-                begin()
-            }
-            begun => begun,
-        };
-        if !begun? {
+        if !self.begin(transactions, group)? {
             return Ok(true);
         }
         let moved = self.move_extents(group, progress);
@@ -66,6 +61,29 @@ impl FsInfo {
             space.end_relocation(group.range.start);
         }
         moved
+    }
+
+    /// Takes the block group out of service. Returns whether it is still there.
+    fn begin(&self, transactions: &Transactions, group: &NewBlockGroup) -> Result<bool> {
+        let space = transactions.space();
+        let mut tries = 0;
+        loop {
+            let begun = self.stop_writing_in_place(|| space.begin_relocation(group.range.start));
+            if tries == PROMISE_WAITS || !matches!(begun, Err(Error::NoSpace { .. })) {
+                return begun;
+            }
+            if tries > 0 {
+                // Requests under way hold most promises, and only for a moment.
+                transactions.commit()?;
+                std::thread::sleep(PROMISE_WAIT);
+            }
+            // A commit may have removed the chunk of the last try, because it was empty.
+            let made = transactions.chunks().allocate(transactions.volume(), space, kind_of(group));
+            if tries == 0 {
+                made?;
+            }
+            tries += 1;
+        }
     }
 
     fn move_extents(&self, group: &NewBlockGroup, progress: &mut dyn FnMut(u64) -> bool) -> Result<bool> {

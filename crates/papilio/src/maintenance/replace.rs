@@ -330,8 +330,7 @@ fn put(info: &FsInfo, item: &DevReplaceItem) -> Result<()> {
 /// Returns the UUID of a device that has the superblock of a target of this file system.
 fn target_uuid(info: &FsInfo, device: &dyn Device) -> Option<Uuid> {
     let found = crate::volume::superblock_of(device, 0).ok()?.raw;
-    let is_target =
-        found.fsid == info.volume().superblock().raw.fsid && found.dev_item.devid == TARGET;
+    let is_target = found.fsid == info.volume().superblock().raw.fsid && found.dev_item.devid == TARGET;
     is_target.then_some(found.dev_item.uuid)
 }
 
@@ -350,11 +349,7 @@ fn erase_superblocks(device: &dyn Device) -> Result<()> {
     for_each_copy(device, device.size(), |_| vec![0; SUPERBLOCK_SIZE])
 }
 
-fn for_each_copy(
-    device: &dyn Device,
-    size: u64,
-    bytes: impl Fn(PhysicalAddress) -> Vec<u8>,
-) -> Result<()> {
+fn for_each_copy(device: &dyn Device, size: u64, bytes: impl Fn(PhysicalAddress) -> Vec<u8>) -> Result<()> {
     let places = (0..SUPERBLOCK_MIRRORS).map(superblock_offset);
     let written = places
         .filter(|place| place.0 + SUPERBLOCK_SIZE as u64 <= size)

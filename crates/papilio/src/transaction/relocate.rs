@@ -28,7 +28,7 @@ use crate::errors::Result;
 use crate::space::{LogicalRange, SpaceKind};
 use papilio_device::AlignedBuffer;
 use papilio_format::items::csum::CsumItem;
-use papilio_format::{Key, LogicalAddress, objectid};
+use papilio_format::{Key, LogicalAddress, TreeId, objectid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -157,33 +157,51 @@ impl Transactions {
             head.full_backref = block.extent.is_full();
             self.refs.insert_new(to, head);
             self.drop_all_refs(&block.extent);
-            for &tree in &block.roots {
-                let level = block.block.level();
-                let root = RootPointer { address: to, level, generation: Some(block.block.generation()) };
-                self.live.get(tree)?.relocate_root(root);
-            }
         }
-        self.changed_trees.lock().extend(plan.blocks.values().flat_map(|block| block.roots.iter().copied()));
-        let mut sums = Vec::new();
         for extent in data {
             match plan.data.get(&extent.from) {
                 Some(refs) => {
                     self.refs.insert_new(extent.to, new_head(refs, moves));
                     self.drop_all_refs(refs);
-                    for (offset, run) in &extent.checksums {
-                        let key = CsumItem::key(LogicalAddress(extent.to.0 + offset));
-                        sums.push(Change::Put { key, data: run.clone() });
-                    }
                 }
                 // Its last reference went after it was copied.
                 None => self.space.release(LogicalRange { start: extent.to, length: extent.length }),
             }
         }
-        if !sums.is_empty() {
-            sums.sort_by_key(Change::key);
-            self.live.get(objectid::CSUM_TREE)?.edit(handle).apply(&sums)?;
+        // The checksums come before the trees that lead to the new data: readers follow the trees,
+        // and take no lock. The checksum tree itself may move, too.
+        self.switch_roots(plan, moves, |tree| tree == objectid::CSUM_TREE)?;
+        self.changed_trees.lock().extend(plan.blocks.values().flat_map(|block| block.roots.iter().copied()));
+        self.add_sums(handle, plan, data)?;
+        self.switch_roots(plan, moves, |tree| tree != objectid::CSUM_TREE)
+    }
+
+    /// Switches those trees to their new roots that `is_meant` picks.
+    fn switch_roots(&self, plan: &Plan<'_>, moves: &Moves, is_meant: impl Fn(TreeId) -> bool) -> Result<()> {
+        for block in plan.blocks.values() {
+            for &tree in block.roots.iter().filter(|tree| is_meant(**tree)) {
+                let (address, level) = (moves[&block.extent.address], block.block.level());
+                let root = RootPointer { address, level, generation: Some(block.block.generation()) };
+                self.live.get(tree)?.relocate_root(root);
+            }
         }
         Ok(())
+    }
+
+    /// Adds the checksums of the data at its new places.
+    fn add_sums(&self, handle: &Handle<'_>, plan: &Plan<'_>, data: &[CopiedExtent]) -> Result<()> {
+        let mut sums = Vec::new();
+        for extent in data.iter().filter(|extent| plan.data.contains_key(&extent.from)) {
+            for (offset, run) in &extent.checksums {
+                let key = CsumItem::key(LogicalAddress(extent.to.0 + offset));
+                sums.push(Change::Put { key, data: run.clone() });
+            }
+        }
+        if sums.is_empty() {
+            return Ok(());
+        }
+        sums.sort_by_key(Change::key);
+        self.live.get(objectid::CSUM_TREE)?.edit(handle).apply(&sums)
     }
 
     fn drop_all_refs(&self, extent: &ExtentRefs) {

@@ -19,9 +19,7 @@
 
 use super::device_writes::device_error;
 use crate::Result;
-use papilio_device::{
-    Access, Device, Direction, ReadRequest, RingTarget, StartedOp, WriteRequest,
-};
+use papilio_device::{Access, Device, Direction, ReadRequest, RingTarget, StartedOp, WriteRequest};
 use papilio_format::PhysicalAddress;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_locks::{Condvar, Mutex};
@@ -148,11 +146,7 @@ impl TwinDevice {
     }
 
     /// Writes a range to both.
-    fn both(
-        &self,
-        range: Range<u64>,
-        write: impl Fn(&dyn Device) -> io::Result<()>,
-    ) -> io::Result<()> {
+    fn both(&self, range: Range<u64>, write: impl Fn(&dyn Device) -> io::Result<()>) -> io::Result<()> {
         let copied = self.is_copied(&range);
         let offset = PhysicalAddress(range.start);
         let _writing = self.begin(smallvec![range]);

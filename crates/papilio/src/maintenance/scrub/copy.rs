@@ -64,16 +64,7 @@ impl<'a> CopyOf<'a> {
         chunks.sort_unstable_by_key(|(first, _)| std::cmp::Reverse(*first));
         let chunks: Vec<_> = chunks.into_iter().map(|(_, chunk)| chunk).collect();
         let total = chunks.iter().map(|chunk| rows_of(chunk)).sum::<u64>() * STRIPE_LENGTH;
-        Self {
-            info,
-            devid,
-            chunks,
-            row: 0,
-            bytes: (0, total),
-            buffers: Vec::new(),
-            avoided,
-            unknown: 0,
-        }
+        Self { info, devid, chunks, row: 0, bytes: (0, total), buffers: Vec::new(), avoided, unknown: 0 }
     }
 
     /// Returns the bytes that are done, and all bytes.
