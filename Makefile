@@ -42,7 +42,7 @@ uninstall: ## remove the installed files
 		$(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%) $(DROPINS:%=$(DESTDIR)$(DROPINDIR)/%)
 
 test: setup ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
 	bash scripts/lock-order.sh
 

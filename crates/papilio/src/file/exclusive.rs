@@ -1,6 +1,6 @@
 //! Operations on the whole file system that exclude one another.
 //!
-//! Owns [`Exclusive`], [`Operation`] and [`Running`].
+//! Owns [`Exclusive`], [`Operation`], [`Running`] and [`BalanceControl`].
 //!
 //! Invariants:
 //! - One operation that changes devices or block groups, or verifies them, runs at a time.
@@ -37,6 +37,24 @@ impl Operation {
     /// Whether it moves extents.
     fn moves(self) -> bool {
         matches!(self, Self::Balance | Self::RemoveDevice | Self::Resize)
+    }
+}
+
+/// How a balance, or the replacement of a device, goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalanceControl {
+    /// With the next part.
+    Continue,
+    /// It stops, and can be resumed, here or by a mount of the kernel.
+    Pause,
+    /// It ends.
+    Cancel,
+}
+
+/// True goes on, false cancels.
+impl From<bool> for BalanceControl {
+    fn from(goes_on: bool) -> Self {
+        if goes_on { Self::Continue } else { Self::Cancel }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Balance: block groups are emptied one after the other, and their contents written anew.
 //!
 //! Owns [`FileSystem::balance`], its pausing and resuming, [`BalanceOptions`], [`BalanceFilter`],
-//! [`BalanceReport`] and [`BalanceControl`].
+//! and [`BalanceReport`].
 //!
 //! **Invariant:** each batch is committed. A balance that is cut short leaves a complete file
 //! system, and its item (see [`super::balance_item`]), by which it is resumed.
@@ -11,6 +11,7 @@
 //! Kernel counterpart: `btrfs_balance`, `should_balance_chunk` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
+pub use crate::file::exclusive::BalanceControl;
 use crate::file::exclusive::Operation;
 use crate::fs::file_system::FileSystem;
 use crate::space::chunk_allocation::devices_min;
@@ -73,24 +74,6 @@ pub struct BalanceReport {
     pub bytes: u64,
     /// Bytes in use in the block groups to relocate, at the start.
     pub expected_bytes: u64,
-}
-
-/// How a balance goes on after a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BalanceControl {
-    /// With the next batch.
-    Continue,
-    /// It stops, and [`FileSystem::resume_balance`] or a mount by the kernel resumes it.
-    Pause,
-    /// It ends.
-    Cancel,
-}
-
-/// True goes on, false cancels.
-impl From<bool> for BalanceControl {
-    fn from(goes_on: bool) -> Self {
-        if goes_on { Self::Continue } else { Self::Cancel }
-    }
 }
 
 impl FileSystem {

@@ -25,9 +25,8 @@
 //! (`fs/btrfs/dev-replace.c`), `btrfs_scratch_superblocks` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
-use crate::file::exclusive::Operation;
+use crate::file::exclusive::{BalanceControl, Operation};
 use crate::file::fs_info::FsInfo;
-use crate::fs::BalanceControl;
 use crate::maintenance::mkfs::find_signature;
 use crate::maintenance::scrub::copy::CopyOf;
 use crate::volume::TwinDevice;

@@ -1,7 +1,7 @@
 //! A device and its copy, while the device is being replaced.
 //!
-//! Owns [`TwinDevice`]: the device in the table while all that it holds is copied to the target of a
-//! replacement. Reads go to the source, writes to both.
+//! Owns [`TwinDevice`]: the device in the table while all that it holds is copied to the target of
+//! a replacement. Reads go to the source, writes to both.
 //!
 //! **Invariants**
 //! - What is written here is on the target, too, unless the target failed. Its failure is noted
@@ -264,7 +264,7 @@ impl Device for TwinDevice {
         let copied = self.is_copied(&range);
         let _writing = self.begin(smallvec![range]);
         if copied {
-            // The target may be of another kind. What it keeps of unused space does no harm.
+            // The target may be of another kind. Old bytes in its unused space do no harm.
             let _ = self.target.discard(offset, length);
         }
         self.source.as_ref().map_or(Ok(()), |source| source.discard(offset, length))
