@@ -7,6 +7,8 @@
 //! **Invariants**
 //! - What is written while this lives goes to both devices. So only that is copied which the last
 //!   commit's trees have.
+//! - Rows with parity are copied whole. A later writer of a part of a row computes parity from the
+//!   free sectors of the source, so the target must have the same bytes there.
 //! - From its first read to its last write, nothing is written over a unit. Its extents are pinned,
 //!   so that their space is not reused. In-place writers are kept out: by the locks of rows where
 //!   the chunk has parity, else by [`TwinDevice::hold`].
@@ -22,8 +24,8 @@ use super::verify::{UnitScrub, wanted};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::volume::{Chunk, HeldRanges, TwinDevice};
-use papilio_format::DeviceId;
 use papilio_format::items::chunk::STRIPE_LENGTH;
+use papilio_format::{DeviceId, LogicalAddress};
 use std::sync::Arc;
 
 /// The most rows that are copied at once.
@@ -89,7 +91,7 @@ impl<'a> CopyOf<'a> {
         if let Some(error) = extents.left_out.take() {
             return Err(error);
         }
-        if !extents.extents.is_empty() {
+        if !extents.extents.is_empty() || unit.chunk.profile().parity() > 0 {
             let mut unknown = self.copy(&unit, &extents, twin, self.avoided)?;
             if unknown > 0 && self.avoided && twin.source().is_some() {
                 unknown = self.copy(&unit, &extents, twin, false)?;
@@ -123,7 +125,11 @@ impl<'a> CopyOf<'a> {
         let mut counts = vec![ScrubCounts::default(); verified.len()];
         let without = avoided.then_some(self.devid);
         let buffers = std::mem::take(&mut self.buffers);
-        let rows = volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(extents), buffers, without);
+        let range = unit.range();
+        let whole = (unit.chunk.profile().parity() > 0)
+            .then_some((LogicalAddress(range.start), range.end - range.start));
+        let parts = wanted(extents).filter(|_| whole.is_none()).chain(whole);
+        let rows = volume.load_rows(&unit.chunk, unit.rows.clone(), parts, buffers, without);
         let mut scrub = UnitScrub::new(rows, extents, &mut counts, &verified).rebuilding(self.devid);
         scrub.run();
         let rows = scrub.rows;
