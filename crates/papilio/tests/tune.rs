@@ -117,8 +117,8 @@ fn cut(devices: &[Arc<MemoryDevice>], change: Tune, finish: Tune, fsid: Uuid) {
         }
         if superblocks.iter().any(|raw| !raw.flags.unfinished().is_empty()) {
             resumed += 1;
-            let refused = FileSystem::from_devices(shared(&state), &OpenOptions::new());
-            assert!(refused.is_err(), "{what}: an interrupted change opens");
+            let refused = FileSystem::from_devices(shared(&state), &OpenOptions::new().write(true));
+            assert!(refused.is_err(), "{what}: an interrupted change opens for writing");
             let tuned = tune(&state, finish).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(tuned.resumed, "{what}");
         } else {

@@ -60,21 +60,24 @@ impl Volume {
     ///
     /// # Errors
     /// Fails without a usable superblock, with devices that do not belong together or are
-    /// truncated, or if a system chunk is unreadable for lack of devices.
+    /// truncated, or if a system chunk is unreadable for lack of devices; for writing, with an
+    /// interrupted change of the UUID or of the blocks' checksums.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
         let volume = Self::open_unfinished(devices, options)?;
-        // With the other flags, everything can be read; a writer refuses them later.
         let unfinished = volume.superblock.raw.flags.mixed_blocks();
-        if unfinished.is_empty() {
+        // Those blocks can be read that have the UUID and the checksum of the superblock.
+        if unfinished.is_empty() || !options.write {
             return Ok(volume);
         }
-        Err(Error::Invalid(format!(
-            "an interrupted change has to be finished first, by `papilio tune` or `btrfstune`: {}",
+        let cause = format!(
+            "it is being converted; `papilio tune` or `btrfstune` has to finish that first: {}",
             unfinished.names()
-        )))
+        );
+        Err(Error::ReadOnlyFileSystem { cause })
     }
 
-    /// As [`Volume::open`], but accepts a file system with a change that was interrupted.
+    /// As [`Volume::open`], but accepts a file system with a change that was interrupted, for writing
+    /// too.
     ///
     /// # Errors
     /// As [`Volume::open`].
