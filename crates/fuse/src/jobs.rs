@@ -6,11 +6,11 @@
 //! **Invariants**
 //! - One job runs at a time. Its status is kept until the next one starts.
 //! - [`Jobs::stop`] returns after the thread has ended, so that the file system can be closed. A
-//!   balance is then paused, and the next mount resumes it.
+//!   balance, or the replacement of a device, is then paused, and the next mount resumes it.
 //!
 //! **Lock:** one leaf, with a condition variable that tells of the end of a job.
 
-use papilio::{BalanceControl, BalanceReport, FileSystem, ScrubReport};
+use papilio::{BalanceControl, BalanceReport, FileSystem, ReplaceReport, ScrubReport};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -27,17 +27,21 @@ pub enum JobKind {
     Resize,
     /// All copies are verified.
     Scrub,
+    /// A device is copied to another one, which takes its place.
+    ReplaceDevice,
 }
 
 impl JobKind {
     /// All kinds; a kind's index is its number.
-    pub const ALL: [Self; 4] = [Self::Balance, Self::RemoveDevice, Self::Resize, Self::Scrub];
+    pub const ALL: [Self; 5] =
+        [Self::Balance, Self::RemoveDevice, Self::Resize, Self::Scrub, Self::ReplaceDevice];
 
     /// Returns the words for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Balance => "a balance",
             Self::RemoveDevice => "the removal of a device",
+            Self::ReplaceDevice => "the replacement of a device",
             Self::Resize => "a resize",
             Self::Scrub => "a scrub",
         }
@@ -77,7 +81,7 @@ pub struct JobStatus {
     pub started: u64,
     /// How long it runs, or ran.
     pub duration: Duration,
-    /// The progress of all kinds but a scrub.
+    /// The progress of all kinds but a scrub; of a replacement only the bytes.
     pub moved: BalanceReport,
     /// The progress of a scrub.
     pub scrub: ScrubReport,
@@ -115,6 +119,12 @@ impl Report<'_> {
             status.moved = *report;
         }
         state.wanted.unwrap_or(BalanceControl::Continue)
+    }
+
+    /// As [`Report::moved`], for a replacement.
+    pub fn copied(&self, report: &ReplaceReport) -> BalanceControl {
+        let (bytes, expected_bytes) = (report.bytes_done, report.bytes_total);
+        self.moved(&BalanceReport { bytes, expected_bytes, ..BalanceReport::default() })
     }
 
     /// As [`Report::moved`], for a scrub.
@@ -182,7 +192,11 @@ impl Jobs {
             status.duration = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
             status.state = match (&outcome, wanted) {
                 (Err(_), _) => JobState::Failed,
-                (Ok(()), Some(BalanceControl::Pause)) if status.kind == JobKind::Balance => JobState::Paused,
+                (Ok(()), Some(BalanceControl::Pause))
+                    if matches!(status.kind, JobKind::Balance | JobKind::ReplaceDevice) =>
+                {
+                    JobState::Paused
+                }
                 (Ok(()), Some(BalanceControl::Pause | BalanceControl::Cancel)) => JobState::Cancelled,
                 (Ok(()), _) => JobState::Done,
             };
@@ -232,7 +246,7 @@ impl Jobs {
         state.status.clone().filter(|_| !timeout.timed_out())
     }
 
-    /// Ends the running job: a balance is paused. No job can be started afterwards.
+    /// Ends the running job: a balance or a replacement is paused. No job can be started afterwards.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.closed = true;

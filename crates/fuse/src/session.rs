@@ -125,6 +125,9 @@ impl Session {
             MountError::Thread(error)
         })?;
         mount_point::raise_readahead(&directory, MAX_WRITE);
+        if !options.read_only {
+            resumed.resume_replace();
+        }
         if !options.read_only && !options.skip_balance {
             resumed.resume_balance();
         }

@@ -5,12 +5,17 @@
 
 use crate::context::{Context, of_image};
 use crate::devices;
-use crate::mounted::Target;
+use crate::jobs;
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::device::{Access, Device, FileDevice};
-use papilio::{DevReplaceState, DeviceId, FoundDevice, OpenOptions, ReplaceOptions, ReplaceReport};
+use papilio::{
+    BalanceControl, DevReplaceState, DeviceId, DeviceUsage, FoundDevice, OpenOptions, ReplaceOptions,
+    ReplaceReport,
+};
+use papilio_fuse::jobs::JobKind;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,7 +23,8 @@ use std::sync::Arc;
 
 /// Replace a device of a file system
 ///
-/// The file system must not be mounted. A replacement that was cut short is resumed by the same
+/// The server of a mount goes on if the command is interrupted, and the file system is in use
+/// meanwhile. The replacement of a device of an image that was cut short is resumed by the same
 /// command, or by a mount of the kernel; it can be cancelled.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -44,7 +50,7 @@ struct Start {
     /// The new device or image, at least as large as the file system's part of the old one
     #[arg(value_hint = clap::ValueHint::FilePath)]
     target: PathBuf,
-    /// An image or device of the file system
+    /// An image or device of the file system, or a directory in its mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// Read the old device only where no other copy is good
@@ -53,14 +59,17 @@ struct Start {
     /// Overwrite a target that has a file system
     #[arg(short, long)]
     force: bool,
-    /// Accepted for btrfs-replace(8)'s sake: the command always runs in the foreground
+    /// Accepted for btrfs-replace(8)'s sake: the command always waits for the end
     #[arg(short = 'B')]
     foreground: bool,
+    /// Wait while the server of a mount does other work
+    #[arg(long)]
+    enqueue: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct Status {
-    /// An image or device of the file system
+    /// An image or device of the file system, or a directory in its mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// Print one JSON object
@@ -73,10 +82,10 @@ struct Status {
 
 #[derive(Debug, clap::Args)]
 struct Cancel {
-    /// An image or device of the file system
+    /// An image or device of the file system, or a directory in its mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// The target, whose superblocks are erased
+    /// The target of an image's replacement, whose superblocks are erased
     #[arg(long, value_name = "DEVICE", value_hint = clap::ValueHint::FilePath)]
     target: Option<PathBuf>,
 }
@@ -88,15 +97,6 @@ impl Args {
             Subcommand::Start(command) => command.run(context),
             Subcommand::Status(command) => command.run(context),
             Subcommand::Cancel(command) => command.run(context),
-        }
-    }
-}
-
-fn image_of(operand: &Path) -> anyhow::Result<PathBuf> {
-    match Target::parse(operand.as_os_str())? {
-        Target::Image(path) => Ok(path.image),
-        Target::Mounted(_) => {
-            bail!("{}: it is mounted; `btrfs replace` does this for a mount of the kernel", operand.display())
         }
     }
 }
@@ -134,7 +134,10 @@ fn options(context: &Context) -> OpenOptions {
 
 impl Start {
     fn run(self, context: &Context) -> anyhow::Result<()> {
-        let image = image_of(&self.image)?;
+        let image = match Target::parse(self.image.as_os_str())? {
+            Target::Image(path) => path.image,
+            Target::Mounted(mounted) => return self.run_mounted(context, &mounted),
+        };
         let source = match self.source.parse() {
             Ok(devid) => DeviceId(devid),
             Err(_) => {
@@ -168,15 +171,64 @@ impl Start {
     }
 }
 
+impl Start {
+    /// Lets the server of a mount replace a device.
+    fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
+        let mount = jobs::open(mounted)?;
+        let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
+        let is_named = |device: &&DeviceUsage| {
+            let path = device.path.as_deref().map(Path::new);
+            self.source == device.devid.to_string()
+                || path.is_some_and(|path| is_same_file(path, Path::new(&self.source)))
+        };
+        let Some(device) = devices.iter().find(is_named) else {
+            bail!("{}: is not a device of the file system", self.source);
+        };
+        let target = self.target.canonicalize().with_context(|| self.target.display().to_string())?;
+        if devices
+            .iter()
+            .any(|own| own.path.as_deref().is_some_and(|own| is_same_file(Path::new(own), &target)))
+        {
+            bail!("{}: is in use by the file system", target.display());
+        }
+        let new = FileDevice::open(&target, Access::ReadWrite).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let (have, need) = (new.size(), device.total);
+        if have < need {
+            bail!("{}: has {have} bytes, the file system needs {need}", target.display());
+        }
+        drop(new);
+        let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
+        jobs::start(mounted, &mount, JobKind::ReplaceDevice, self.enqueue, || {
+            mount.start_replace(device.devid, &target, how)
+        })?;
+        jobs::follow_moves(context, mounted, &mount)?;
+        let (report, _) = mount.replace_status().map_err(|error| mounted.at(&error))?;
+        print(&report)
+    }
+}
+
 impl Status {
     fn run(self, context: &Context) -> anyhow::Result<()> {
-        let image = image_of(&self.image)?;
-        let fs = context.open(&image)?;
-        let report = fs.replace_status().map_err(|error| of_image(&image, error))?;
+        let (report, done) = match Target::parse(self.image.as_os_str())? {
+            Target::Image(path) => {
+                let fs = context.open(&path.image)?;
+                (fs.replace_status().map_err(|error| of_image(&path.image, error))?, None)
+            }
+            Target::Mounted(mounted) => {
+                let status = jobs::open(&mounted)?.replace_status();
+                let (report, done) = status.map_err(|error| mounted.at(&error))?;
+                (Some(report), (report.state == DevReplaceState::Started).then_some(done))
+            }
+        };
         let report = report.filter(|report| report.state != DevReplaceState::NeverStarted);
         if !self.json {
             return match report {
-                Some(report) => print(&report),
+                Some(report) => {
+                    if let Some(done) = done {
+                        line(format_args!("{}.{} % done\n", done / 10, done % 10))?;
+                    }
+                    print(&report)
+                }
                 None => line(format_args!("Never started\n")),
             };
         }
@@ -196,7 +248,12 @@ impl Status {
 
 impl Cancel {
     fn run(self, context: &Context) -> anyhow::Result<()> {
-        let image = image_of(&self.image)?;
+        let image = match Target::parse(self.image.as_os_str())? {
+            Target::Image(path) => path.image,
+            Target::Mounted(mounted) => {
+                return jobs::stop(&mounted, JobKind::ReplaceDevice, BalanceControl::Cancel);
+            }
+        };
         let devices = open(context, &image, self.target.as_deref())?;
         let target = self.target.as_deref().map(open_one).transpose()?;
         let cancelled = papilio::cancel_replace(devices, target.as_deref(), &options(context));

@@ -1,7 +1,7 @@
-//! Balance, devices and scrub of a mount, while files change.
+//! Balance, devices, replacements and scrub of a mount, while files change.
 
 use crate::world::{MOUNT, World, eventually, fail, papilio, succeed};
-use papilio::{BalanceFilter, BalanceOptions};
+use papilio::{BalanceFilter, BalanceOptions, DeviceId, ReplaceOptions};
 use papilio_fuse::ioctl::client::MountedPath;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -143,4 +143,77 @@ fn a_balance_is_paused_by_the_unmount_and_resumed_by_the_next_mount() {
     fail(1, "no balance", ["balance", "cancel", &image]);
     fail(1, "no balance", ["balance", "resume", &image]);
     fail(1, "not mounted", ["balance", "pause", &image]);
+}
+
+#[test]
+fn devices_of_a_mount_are_replaced_while_files_change() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let (root, size) = (world.at(""), world.image().metadata().unwrap().len());
+    let stop = AtomicBool::new(false);
+    let images = ["b.img", "c.img", "d.img", "e.img"].map(|name| new_image(&world, name, size));
+    let small = new_image(&world, "small.img", 64 << 20);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| change_files(&world.directory(), &stop));
+        let work = std::panic::catch_unwind(|| {
+            assert!(succeed(["replace", "status", &root]).contains("Never started"));
+            fail(1, "the file system needs", ["replace", "start", "1", &small, &root]);
+            fail(1, "not a device", ["replace", "start", "7", &images[0], &root]);
+            fail(1, "is not running", ["replace", "cancel", &root]);
+            let done = succeed(["replace", "start", "1", &images[0], &root]);
+            assert!(done.contains("device 1: finished, 0 write errs"), "{done}");
+            assert!(succeed(["replace", "status", &root]).contains("finished"));
+            // By its path, and beside a second device.
+            succeed(["device", "add", &images[1], &root]);
+            succeed(["balance", "start", "-f", "--data=convert=raid1", "--metadata=convert=raid1", &root]);
+            fail(1, "in use", ["replace", "start", "1", &images[1], &root]);
+            succeed(["replace", "start", "-r", &images[1], &images[2], &root]);
+            MountedPath::open(&world.directory())
+                .unwrap()
+                .replace_and_wait(DeviceId(1), Path::new(&images[3]))
+                .unwrap();
+            let usage = succeed(["device", "usage", &root]);
+            assert!(usage.contains(&images[2]) && usage.contains(&images[3]), "{usage}");
+        });
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        if let Err(panic) = work {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    world.unmount();
+    succeed(["check", "--check-data-csum", "--device", &images[2], &images[3]]);
+    for left in [world.image().to_str().unwrap(), &images[0], &images[1]] {
+        fail(1, "", ["check", left]);
+    }
+}
+
+/// An unmount pauses a replacement. A mount with the new device resumes it; another one is refused.
+#[test]
+fn a_replacement_is_paused_by_the_unmount_and_resumed_by_the_next_mount() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let (root, image) = (world.at(""), world.image().to_str().unwrap().to_owned());
+    let target = new_image(&world, "target.img", world.image().metadata().unwrap().len());
+    fs::write(world.at("f"), vec![5; 150 << 20]).unwrap();
+    succeed(["filesystem", "sync", &root]);
+    let mounted = MountedPath::open(&world.directory()).unwrap();
+    mounted.start_replace(DeviceId(1), Path::new(&target), ReplaceOptions::default()).unwrap();
+    drop(mounted);
+    world.unmount();
+    let status = text(&papilio(["replace", "status", &image]));
+    if !status.contains("not complete") {
+        println!("the replacement ended before the unmount: {status}");
+        succeed(["check", "--check-data-csum", &target]);
+        return;
+    }
+    let refused = papilio(["mount", &image, &root]);
+    assert!(text(&refused).contains("being replaced"), "{}", text(&refused));
+    world.mount(&["-o", &format!("device={target}")]);
+    fs::write(world.at("g"), vec![6; 5 << 20]).unwrap();
+    eventually("the replacement ends", || text(&papilio(["replace", "status", &root])).contains("finished"));
+    world.unmount();
+    succeed(["check", "--check-data-csum", &target]);
+    assert_eq!(succeed(["cat", &format!("{target}:/g")]).len(), 5 << 20);
+    fail(1, "", ["check", &image]);
 }

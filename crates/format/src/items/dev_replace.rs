@@ -45,20 +45,28 @@ pub enum DevReplaceState {
     Suspended = 4,
 }
 
+impl TryFrom<u64> for DevReplaceState {
+    type Error = Corrupt;
+
+    fn try_from(state: u64) -> Result<Self, Corrupt> {
+        Ok(match state {
+            0 => Self::NeverStarted,
+            1 => Self::Started,
+            2 => Self::Finished,
+            3 => Self::Canceled,
+            4 => Self::Suspended,
+            state => return Err(Corrupt::field("device replacement", "state", state, "not below 5")),
+        })
+    }
+}
+
 impl DevReplaceItem {
     /// Decodes the state.
     ///
     /// # Errors
     /// An unknown number.
     pub fn state(&self) -> Result<DevReplaceState, Corrupt> {
-        Ok(match self.state {
-            0 => DevReplaceState::NeverStarted,
-            1 => DevReplaceState::Started,
-            2 => DevReplaceState::Finished,
-            3 => DevReplaceState::Canceled,
-            4 => DevReplaceState::Suspended,
-            state => return Err(Corrupt::field("device replacement", "state", state, "not below 5")),
-        })
+        DevReplaceState::try_from(self.state)
     }
 
     /// Returns whether the replacement is unfinished. If so, the target may hold writes that the

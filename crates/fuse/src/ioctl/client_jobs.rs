@@ -3,14 +3,14 @@
 use super::client::{MountedPath, garbled};
 use super::layout::{
     BALANCE_CANCEL, BALANCE_PAUSE, BalanceIoctl, DEV_STATS_RESET, DEVICE_BY_ID, DevStats, JOB_READ_ONLY,
-    JobStart, Page, VolArgs, VolArgsV2, put_name,
+    JobStart, Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs, VolArgsV2, put_name,
 };
 use super::number::Command;
 use super::record::Reader;
 use crate::jobs::{JobKind, JobStatus};
 use papilio::format::items::balance::{BalanceFlags, BalanceItem};
 use papilio::format::{DeviceId, LogicalAddress};
-use papilio::{BalanceControl, BalanceOptions};
+use papilio::{BalanceControl, BalanceOptions, DevReplaceState, ReplaceOptions, ReplaceReport};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -149,6 +149,63 @@ impl MountedPath {
         let mut arguments = VolArgsV2 { flags: DEVICE_BY_ID, ..VolArgsV2::default() };
         arguments.name[..8].copy_from_slice(&devid.0.to_ne_bytes());
         self.call(Command::RM_DEV_V2, &mut arguments)
+    }
+
+    /// Starts the replacement of a device in the server. The path of the new one is absolute.
+    ///
+    /// # Errors
+    /// As [`MountedPath::start_balance`]; EINVAL if the new device is too small; EEXIST if it is a
+    /// device of the file system.
+    pub fn start_replace(&self, source: DeviceId, target: &Path, how: ReplaceOptions) -> io::Result<()> {
+        let mut start = ReplaceStart {
+            devid: source.0,
+            avoids_source: how.avoid_source.into(),
+            force: how.force.into(),
+            ..ReplaceStart::default()
+        };
+        if !put_name(&mut start.target, target.as_os_str().as_bytes()) {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        self.call(Command::START_REPLACE, &mut start)
+    }
+
+    /// Replaces a device with the kernel's ioctl, which returns at the end. Nothing is asked about
+    /// the content of the new device.
+    ///
+    /// # Errors
+    /// As [`MountedPath::start_replace`]; the error of the replacement.
+    pub fn replace_and_wait(&self, source: DeviceId, target: &Path) -> io::Result<()> {
+        let mut start = ReplaceStart { devid: source.0, ..ReplaceStart::default() };
+        if !put_name(&mut start.target, target.as_os_str().as_bytes()) {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        self.call(Command::DEV_REPLACE, &mut start)?;
+        match start.result {
+            0 => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EINPROGRESS)),
+        }
+    }
+
+    /// Returns the state of the last replacement with the kernel's ioctl, and how much of it is
+    /// done, in thousandths.
+    ///
+    /// # Errors
+    /// EPERM without permission.
+    pub fn replace_status(&self) -> io::Result<(ReplaceReport, u64)> {
+        let mut status = ReplaceStatus { command: REPLACE_STATUS, ..ReplaceStatus::default() };
+        self.call(Command::DEV_REPLACE, &mut status)?;
+        let state = DevReplaceState::try_from(status.state).map_err(|_| garbled())?;
+        let report = ReplaceReport {
+            source: DeviceId(status.devid),
+            state,
+            bytes_done: 0,
+            bytes_total: 0,
+            write_errors: status.write_errors,
+            uncorrectable_read_errors: status.uncorrectable_read_errors,
+            started: status.started,
+            stopped: status.stopped,
+        };
+        Ok((report, status.progress))
     }
 
     /// Returns the error counters of a device: write, read, flush, corruption and generation.

@@ -526,6 +526,54 @@ layout! {
         unused: [u64; 109],
     }
 
+    /// `struct btrfs_ioctl_dev_replace_args` with `start`, whose names end with a NUL.
+    pub struct ReplaceStart = 2600 {
+        /// `REPLACE_*`.
+        command: u64,
+        /// `REPLACE_RESULT_*`.
+        result: u64,
+        /// The device; 0 if it is named.
+        devid: u64,
+        /// 1 to avoid reads of the device.
+        avoids_source: u64,
+        /// Its path.
+        source: [u8; 1025],
+        /// The path of the new device.
+        target: [u8; 1025],
+        /// Padding.
+        padding: [u8; 6],
+        /// 1 to overwrite a file system on the new device, as far as our own ioctl is concerned.
+        force: u64,
+        /// Unused.
+        unused: [u64; 63],
+    }
+
+    /// `struct btrfs_ioctl_dev_replace_args` with `status`.
+    pub struct ReplaceStatus = 2600 {
+        /// `REPLACE_*`.
+        command: u64,
+        /// `REPLACE_RESULT_*`.
+        result: u64,
+        /// As in the item on disk.
+        state: u64,
+        /// Thousandths.
+        progress: u64,
+        /// Seconds since 1970.
+        started: u64,
+        /// Seconds since 1970.
+        stopped: u64,
+        /// Sectors that could not be written.
+        write_errors: u64,
+        /// Sectors without a readable copy.
+        uncorrectable_read_errors: u64,
+        /// Unused.
+        padding: [u64; 253],
+        /// The device, in a field that the kernel leaves 0.
+        devid: u64,
+        /// Unused.
+        unused: [u64; 63],
+    }
+
     /// The argument of [`Command::START_JOB`](super::number::Command::START_JOB).
     pub struct JobStart = 512 {
         /// The index of a [`JobKind`](crate::jobs::JobKind).
@@ -595,6 +643,18 @@ impl ScrubIoctl {
     }
 }
 
+/// `BTRFS_IOCTL_DEV_REPLACE_CMD_START`.
+pub const REPLACE_START: u64 = 0;
+/// `BTRFS_IOCTL_DEV_REPLACE_CMD_STATUS`.
+pub const REPLACE_STATUS: u64 = 1;
+/// `BTRFS_IOCTL_DEV_REPLACE_CMD_CANCEL`.
+pub const REPLACE_CANCEL: u64 = 2;
+/// `BTRFS_IOCTL_DEV_REPLACE_RESULT_NOT_STARTED`.
+pub const REPLACE_RESULT_NOT_STARTED: u64 = 1;
+/// `BTRFS_IOCTL_DEV_REPLACE_RESULT_ALREADY_STARTED`.
+pub const REPLACE_RESULT_ALREADY_STARTED: u64 = 2;
+/// `BTRFS_IOCTL_DEV_REPLACE_RESULT_SCRUB_INPROGRESS`.
+pub const REPLACE_RESULT_SCRUB_RUNS: u64 = 3;
 /// `BTRFS_BALANCE_STATE_RUNNING`.
 pub const BALANCE_RUNNING: u64 = 1 << 0;
 /// `BTRFS_BALANCE_CTL_PAUSE`.

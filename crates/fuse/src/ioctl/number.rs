@@ -9,8 +9,8 @@
 use super::layout::{
     BalanceIoctl, DevInfo, DevStats, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref,
     InoLookup, InoLookupUser, InoPaths, JobStart, LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign,
-    QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ScrubIoctl, SearchArgs,
-    SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl,
+    SearchArgs, SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -91,6 +91,8 @@ impl Command {
     pub const BALANCE_CTL: Self = Self::write::<u32>(BTRFS, 33);
     /// `BTRFS_IOC_BALANCE_PROGRESS`.
     pub const BALANCE_PROGRESS: Self = Self::read::<BalanceIoctl>(BTRFS, 34);
+    /// `BTRFS_IOC_DEV_REPLACE`.
+    pub const DEV_REPLACE: Self = Self::both::<ReplaceStart>(BTRFS, 53);
     /// `BTRFS_IOC_RM_DEV_V2`.
     pub const RM_DEV_V2: Self = Self::write::<VolArgsV2>(BTRFS, 58);
     /// `BTRFS_IOC_SUBVOL_CREATE`.
@@ -183,6 +185,8 @@ impl Command {
     /// Our own: adds a device, as `BTRFS_IOC_ADD_DEV` does, but only if it is empty, or the `fd` of
     /// the argument is 1.
     pub const ADD_DEVICE: Self = Self::write::<VolArgs>(PAPILIO, 10);
+    /// Our own: starts the replacement of a device and returns.
+    pub const START_REPLACE: Self = Self::write::<ReplaceStart>(PAPILIO, 11);
     /// Our own: returns the state of quotas and a page of the qgroups.
     pub const QGROUPS: Self = Self::both::<Page>(PAPILIO, 32);
     /// Our own: sets limits of a qgroup, as `BTRFS_IOC_QGROUP_LIMIT` does.
@@ -212,6 +216,7 @@ mod tests {
         ("BTRFS_IOC_ADD_DEV", Command::ADD_DEV),
         ("BTRFS_IOC_RM_DEV", Command::RM_DEV),
         ("BTRFS_IOC_RM_DEV_V2", Command::RM_DEV_V2),
+        ("BTRFS_IOC_DEV_REPLACE", Command::DEV_REPLACE),
         ("BTRFS_IOC_SCRUB", Command::SCRUB),
         ("BTRFS_IOC_SCRUB_CANCEL", Command::SCRUB_CANCEL),
         ("BTRFS_IOC_SCRUB_PROGRESS", Command::SCRUB_PROGRESS),

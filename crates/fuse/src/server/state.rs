@@ -13,7 +13,7 @@ use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions};
 use crate::ownership::Ownership;
 use crate::transport::NodeId;
-use papilio::FileSystem;
+use papilio::{DevReplaceState, FileSystem, ReplaceReport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -85,6 +85,26 @@ impl Server {
                 }
             }
             Err(error) => tracing::warn!("a balance is not resumed: {error}"),
+        }
+    }
+
+    /// Resumes the replacement of a device that an earlier mount has left, in the background.
+    pub(crate) fn resume_replace(&self) {
+        let resume = |fs: &FileSystem, report: &Report<'_>| {
+            fs.resume_replace(|copied| report.copied(copied)).map(drop)
+        };
+        let under_way = |report: &ReplaceReport| {
+            matches!(report.state, DevReplaceState::Started | DevReplaceState::Suspended)
+        };
+        match self.fs.replace_status().map(|last| last.is_some_and(|last| under_way(&last))) {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!("resuming the replacement of a device");
+                if let Err(error) = self.mount.jobs.start(JobKind::ReplaceDevice, self.fs.clone(), resume) {
+                    tracing::warn!("the replacement of a device is not resumed: {error}");
+                }
+            }
+            Err(error) => tracing::warn!("the last replacement of a device is not known: {error}"),
         }
     }
 

@@ -6,6 +6,7 @@
 use crate::btree::CacheStatistics;
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
+use crate::maintenance::replace;
 use crate::mount::{self, Closer};
 use crate::options::OpenOptions;
 use crate::subvolume::{self, Subvolume, default_subvolume};
@@ -64,7 +65,7 @@ impl FileSystem {
     /// As [`FileSystem::open`]; [`Error::DeviceMissing`](crate::Error::DeviceMissing) if a device
     /// is not named.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
-        Ok(Self::started(mount::open_path(path.as_ref(), options)?, options))
+        Self::started(mount::open_path(path.as_ref(), options)?, options)
     }
 
     /// Opens the file system on the given devices, for example in memory
@@ -73,13 +74,17 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open_with`].
     pub fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
-        Ok(Self::started(mount::from_devices(devices, options)?, options))
+        Self::started(mount::from_devices(devices, options)?, options)
     }
 
-    fn started(info: FsInfo, options: &OpenOptions) -> Self {
+    fn started(info: FsInfo, options: &OpenOptions) -> Result<Self> {
+        if options.write {
+            // What is written from here on may be on one of the two devices only.
+            replace::rewind(&info)?;
+        }
         let info = Arc::new(info);
         let closer = Closer::start(&info, options.commit_interval, FsInfo::heal);
-        Self { info, _closer: closer }
+        Ok(Self { info, _closer: closer })
     }
 
     /// Returns the superblock in use.

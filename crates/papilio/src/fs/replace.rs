@@ -77,6 +77,20 @@ impl FileSystem {
         replace::replace(&self.info, source, target, options, &mut progress)
     }
 
+    /// Resumes the replacement that is under way. The new device was among those that the file
+    /// system was opened with. Calls `progress` now and then; it says how to go on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if there is none, or no new device; as
+    /// [`FileSystem::replace_device`].
+    pub fn resume_replace(
+        &self,
+        mut progress: impl FnMut(&ReplaceReport) -> BalanceControl,
+    ) -> Result<ReplaceReport> {
+        self.info.transactions()?.check_running()?;
+        replace::resume(&self.info, &mut progress)
+    }
+
     /// Returns the state of the last replacement of a device; `None` if there was none.
     ///
     /// # Errors

@@ -119,7 +119,7 @@ pub(crate) fn replace(
     let _running = info.exclusive.begin(Operation::ReplaceDevice)?;
     let devices = info.volume().devices();
     let is_own = |own: &Arc<dyn Device>| Arc::ptr_eq(own, target);
-    if devices.iter().any(|slot| slot.device.as_ref().is_some_and(is_own)) {
+    if devices.iter().any(|slot| slot.devid() != TARGET && slot.device.as_ref().is_some_and(is_own)) {
         return Err(Error::Invalid(format!("{}: is a device of this file system", target.name())));
     }
     let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == source);
@@ -224,6 +224,7 @@ impl Run<'_> {
         item.time_stopped = now(self.info);
         put(self.info, &item)?;
         self.info.transactions()?.commit_replacing(self.source, &self.twin)?;
+        self.info.volume().forget_device(TARGET);
         if let Some(device) = self.twin.source() {
             erase_superblocks(&**device)?;
         }
@@ -238,6 +239,7 @@ impl Run<'_> {
 
     fn cancel(&self, item: DevReplaceItem) -> Result<ReplaceReport> {
         self.leave();
+        self.info.volume().forget_device(TARGET);
         cancel_item(self.info, item, Some(&**self.twin.target()))
     }
 }
@@ -286,6 +288,40 @@ fn begin(
         uncorrectable_read_errors: 0,
     };
     Ok((item, uuid))
+}
+
+/// Makes the replacement that is under way copy everything again. Writes go to the source alone
+/// until it is resumed.
+///
+/// # Errors
+/// As [`FsInfo::commit`].
+pub(crate) fn rewind(info: &FsInfo) -> Result<()> {
+    let Some(mut item) = item(info)?.filter(DevReplaceItem::is_under_way) else { return Ok(()) };
+    if (item.cursor_left, item.cursor_right) == (0, 0) {
+        return Ok(());
+    }
+    (item.cursor_left, item.cursor_right) = (0, 0);
+    put(info, &item)?;
+    info.commit()
+}
+
+/// Resumes the replacement that is under way, if its target is among the devices.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is not, or there is no replacement; as [`replace`].
+pub(crate) fn resume(
+    info: &FsInfo,
+    progress: &mut dyn FnMut(&ReplaceReport) -> BalanceControl,
+) -> Result<ReplaceReport> {
+    let Some(item) = item(info)?.filter(DevReplaceItem::is_under_way) else {
+        return Err(Error::Invalid("no replacement of a device is under way".to_owned()));
+    };
+    let devices = info.volume().devices();
+    let target = devices.iter().find(|slot| slot.devid() == TARGET).and_then(|slot| slot.device.clone());
+    let target =
+        target.ok_or_else(|| Error::Invalid("the target of the replacement is missing".to_owned()))?;
+    let options = ReplaceOptions { avoid_source: item.avoid_source != 0, force: false };
+    replace(info, item.source, &target, options, progress)
 }
 
 /// Cancels the replacement that is under way. The source stays in its place; a target that is

@@ -11,10 +11,10 @@ use crate::errors::{Error, Result};
 use crate::volume::Volume;
 use papilio_format::features::{CompatRoFeatures, IncompatFeatures, SuperblockFlags};
 use papilio_format::items::dev_replace::DevReplaceItem;
-use papilio_format::{ItemType, Key, objectid};
+use papilio_format::{DeviceId, ItemType, Key, objectid};
 
-/// Refuses a file system that this code could not keep consistent while writing. With `replacing`,
-/// a replacement of a device may be under way.
+/// Refuses a file system that this code could not keep consistent while writing. A replacement of
+/// a device may be under way with `replacing`, or if the new device is there.
 ///
 /// # Errors
 /// [`Error::ReadOnlyFileSystem`] with the cause, or a tree that cannot be read.
@@ -31,8 +31,11 @@ pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, replacing: bool)
             key,
             reason,
         })?;
-        if replace.is_under_way() && !replacing {
-            return refuse("a device is being replaced; finish or cancel that (papilio replace)");
+        let target = volume.devices().iter().any(|slot| slot.devid() == DeviceId(0) && !slot.is_missing());
+        if replace.is_under_way() && !replacing && !target {
+            return refuse(
+                "a device is being replaced; name the new device, too, or finish or cancel that (papilio replace)",
+            );
         }
     }
     Ok(())

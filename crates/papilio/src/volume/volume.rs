@@ -241,6 +241,8 @@ impl Volume {
     fn check_slot(&self, slot: &DeviceSlot) -> Result<()> {
         match &slot.device {
             Some(device) if slot.in_chunk_tree => check_size(&**device, slot.item.total_bytes, self.degraded),
+            // The target of a replacement.
+            Some(_) if slot.devid() == DeviceId(0) => Ok(()),
             Some(device) => {
                 let (device, devid) = (device.name(), slot.item.devid.0);
                 tracing::warn!(device, devid, "the device is no longer part of the file system");

@@ -45,7 +45,7 @@ pub(crate) fn start_balance(call: &IoctlCall<'_>, options: Option<BalanceOptions
     })
 }
 
-fn start(
+pub(super) fn start(
     call: &IoctlCall<'_>,
     kind: JobKind,
     work: impl FnOnce(&FileSystem, &crate::jobs::Report<'_>) -> papilio::Result<()> + Send + 'static,
@@ -84,7 +84,7 @@ fn start_scrub(call: &IoctlCall<'_>, devid: Option<DeviceId>, wanted: &JobStart)
 }
 
 /// Waits for the end of a job, or until the caller is killed, which cancels it.
-fn wait(call: &IoctlCall<'_>, kind: JobKind, number: u64) -> Result<JobStatus> {
+pub(super) fn wait(call: &IoctlCall<'_>, kind: JobKind, number: u64) -> Result<JobStatus> {
     let jobs = &call.mount.jobs;
     let mut killed = false;
     loop {
@@ -123,6 +123,8 @@ pub(super) fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         JobKind::Resize => {
             start_resize(call, devid, wanted.size)?;
         }
+        // Its own ioctl has room for paths.
+        JobKind::ReplaceDevice => return Err(Errno(libc::EINVAL)),
         JobKind::Scrub => {
             let device = (wanted.devid != 0).then_some(devid);
             start_scrub(call, device, &wanted)?;
@@ -155,7 +157,7 @@ pub(super) fn control(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     stop(call, kind, wanted[1])
 }
 
-fn stop(call: &IoctlCall<'_>, kind: JobKind, wanted: u32) -> Result<IoctlReply> {
+pub(super) fn stop(call: &IoctlCall<'_>, kind: JobKind, wanted: u32) -> Result<IoctlReply> {
     let control = match wanted {
         BALANCE_PAUSE => BalanceControl::Pause,
         BALANCE_CANCEL => BalanceControl::Cancel,

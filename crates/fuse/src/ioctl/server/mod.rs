@@ -17,6 +17,7 @@ mod files;
 mod jobs;
 mod owners;
 mod quotas;
+mod replace;
 mod search;
 mod send;
 mod state;
@@ -64,6 +65,8 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::ADD_DEVICE => jobs::add_device(call, false),
         Command::RM_DEV => jobs::remove_device(call),
         Command::RM_DEV_V2 => jobs::remove_device_v2(call),
+        Command::DEV_REPLACE => replace::replace(call),
+        Command::START_REPLACE => replace::start_own(call),
         Command::BALANCE_V2 => jobs::balance(call),
         Command::BALANCE_CTL => jobs::balance_control(call),
         Command::BALANCE_PROGRESS => jobs::balance_progress(call),
