@@ -246,7 +246,8 @@ impl Jobs {
         state.status.clone().filter(|_| !timeout.timed_out())
     }
 
-    /// Ends the running job: a balance or a replacement is paused. No job can be started afterwards.
+    /// Ends the running job: a balance or a replacement is paused. No job can be started
+    /// afterwards.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.closed = true;

@@ -126,10 +126,7 @@ impl Session {
         })?;
         mount_point::raise_readahead(&directory, MAX_WRITE);
         if !options.read_only {
-            resumed.resume_replace();
-        }
-        if !options.read_only && !options.skip_balance {
-            resumed.resume_balance();
+            resumed.resume_jobs(!options.skip_balance);
         }
         Ok(Self { unmounter, serving: Some(serving) })
     }

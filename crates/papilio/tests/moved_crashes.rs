@@ -1,5 +1,5 @@
-//! Power cuts while block groups are moved, converted, and devices added, removed and shrunk: every
-//! state opens, is sound, and has all files as they were. The work can be done again.
+//! Power cuts while block groups are moved, converted, and devices added, removed, replaced and
+//! shrunk: every state opens, is sound, and has all files as they were. The work can be done again.
 //!
 //! `PAPILIO_MOVED_STATES` sets the number of states of each kind.
 
@@ -11,8 +11,8 @@ use papilio::device::Device;
 use papilio::format::DeviceId;
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{
-    BalanceFilter, BalanceOptions, CheckOptions, FileSystem, FindingKind, MkfsOptions, OpenOptions,
-    RaidProfile, Severity,
+    BalanceControl, BalanceFilter, BalanceOptions, CheckOptions, FileSystem, FindingKind, MkfsOptions,
+    OpenOptions, RaidProfile, ReplaceOptions, ReplaceReport, Severity,
 };
 use papilio_device::{MemoryDevice, Recording};
 use std::sync::Arc;
@@ -64,11 +64,11 @@ fn assert_files(fs: &FileSystem, what: &str) {
     }
 }
 
-/// Returns whether a device has a superblock.
+/// Returns whether a device has a good superblock. That of a new device may be torn.
 fn is_recognised(device: &MemoryDevice) -> bool {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read_at(&mut bytes, superblock_offset(0)).unwrap();
-    Superblock::parse_unverified(&bytes).is_ok()
+    Superblock::parse(&bytes, superblock_offset(0)).is_ok()
 }
 
 /// Opens a state as a machine finds it after a power cut, with the devices that are recognised.
@@ -82,7 +82,8 @@ fn judge(devices: Vec<MemoryDevice>, work: &dyn Fn(&FileSystem), what: &str) {
     // itself is good, and a scrub mends the parity.
     let parity = fs.usage().unwrap().spaces.iter().any(|space| space.profile.parity() > 0);
     let bad = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
-    let bad: Vec<_> = bad.filter(|finding| !parity || finding.kind != FindingKind::BlockCopy).collect();
+    let hole = |kind| parity && matches!(kind, FindingKind::BlockCopy | FindingKind::DataCopy);
+    let bad: Vec<_> = bad.filter(|finding| !hole(finding.kind)).collect();
     assert!(bad.is_empty(), "{what}: {bad:#?}");
     work(&fs);
     assert_files(&fs, what);
@@ -175,6 +176,44 @@ fn added_device() {
             fs.add_device(device.clone(), false).unwrap();
         }
     });
+}
+
+/// Files change while a device is replaced. A state has the old device, the new one, or both.
+#[test]
+fn replaced_device() {
+    use RaidProfile::*;
+    for (count, data, metadata) in [(1, Single, Dup), (2, Raid1, Raid1), (3, Raid5, Raid1), (2, Raid0, Raid1)]
+    {
+        let mut devices = filled(count, data, metadata);
+        devices.push(Arc::new(MemoryDevice::new(SIZE)));
+        cut(&format!("replacing a device of {data}"), &devices, count, |fs, new| {
+            match fs.read("/live") {
+                Ok(live) => assert!(live.iter().all(|byte| *byte == live[0])),
+                Err(error) => assert_eq!(error.errno(), 2, "{error}"),
+            }
+            let mut calls = 0;
+            let mut change = |_: &ReplaceReport| {
+                calls += 1;
+                if calls % 4 == 0 {
+                    let path = format!("/{calls}");
+                    fs.write(&path, content(calls % 20)).unwrap();
+                    fs.open_file(&path).unwrap().sync_all().unwrap();
+                }
+                if calls % 10 == 0 {
+                    fs.write("/live", vec![calls as u8; 70_000]).unwrap();
+                    fs.sync().unwrap();
+                }
+                BalanceControl::Continue
+            };
+            let under_way = fs.replace_status().unwrap().is_some_and(|last| last.is_under_way());
+            if under_way {
+                fs.resume_replace(&mut change).unwrap();
+            } else if let Some(target) = new.first() {
+                fs.replace_device(DeviceId(1), target, ReplaceOptions::default(), &mut change).unwrap();
+            }
+            assert!(fs.replace_status().unwrap().is_none_or(|last| !last.is_under_way()));
+        });
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions};
 use crate::ownership::Ownership;
 use crate::transport::NodeId;
-use papilio::{DevReplaceState, FileSystem, ReplaceReport};
+use papilio::FileSystem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -72,8 +72,15 @@ impl Server {
         self.fs.clone()
     }
 
-    /// Resumes the balance that an earlier mount has left, in the background.
-    pub(crate) fn resume_balance(&self) {
+    /// Resumes the work that an earlier mount has left, in the background.
+    pub(crate) fn resume_jobs(&self, with_balance: bool) {
+        self.resume_replace();
+        if with_balance {
+            self.resume_balance();
+        }
+    }
+
+    fn resume_balance(&self) {
         let resume =
             |fs: &FileSystem, report: &Report<'_>| fs.resume_balance(|moved| report.moved(moved)).map(drop);
         match self.fs.stored_balance() {
@@ -88,15 +95,11 @@ impl Server {
         }
     }
 
-    /// Resumes the replacement of a device that an earlier mount has left, in the background.
-    pub(crate) fn resume_replace(&self) {
+    fn resume_replace(&self) {
         let resume = |fs: &FileSystem, report: &Report<'_>| {
             fs.resume_replace(|copied| report.copied(copied)).map(drop)
         };
-        let under_way = |report: &ReplaceReport| {
-            matches!(report.state, DevReplaceState::Started | DevReplaceState::Suspended)
-        };
-        match self.fs.replace_status().map(|last| last.is_some_and(|last| under_way(&last))) {
+        match self.fs.replace_status().map(|last| last.is_some_and(|last| last.is_under_way())) {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!("resuming the replacement of a device");

@@ -19,12 +19,22 @@ impl FileSystem {
     /// Checks all trees and every copy of their blocks, back references in both directions, free
     /// space, chunks and devices, inodes, directories, link counts and checksums; with
     /// [`CheckOptions::data_csum`] all data as well. The check never writes. It reads the devices
-    /// and ignores the caches of this handle.
+    /// and ignores the caches of this handle, so it sees the last commit. Until it ends, the space
+    /// of that state is not reused; superblocks that are written meanwhile count as different.
     ///
     /// # Errors
     /// Devices that are missing. Faults of the file system are in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<CheckReport> {
-        check::check(self.info.volume(), CACHE_BYTES, options)
+        let Some(transactions) = self.info.trees.transactions() else {
+            return check::check(self.info.volume(), CACHE_BYTES, options);
+        };
+        let (_pin, volume) = transactions.between_commits(|_| {
+            let devices = self.info.volume().devices();
+            let present = devices.iter().filter_map(|slot| slot.device.clone()).collect();
+            let open = OpenOptions::new().degraded(true);
+            Ok::<_, crate::Error>((transactions.pin(), Arc::new(Volume::open(present, &open)?)))
+        })?;
+        check::check(&volume, CACHE_BYTES, options)
     }
 }
 

@@ -88,7 +88,7 @@ impl FileSystem {
         };
         // An older file system must not be found beside the new superblocks.
         clear(&*device)?;
-        volume.announce_device(&*device, &self.superblock().raw, item)?;
+        volume.announce_device(&*device, &self.current_superblock().raw, item)?;
         transactions.update_superblock(|raw| {
             raw.num_devices += 1;
             raw.total_bytes += total_bytes;

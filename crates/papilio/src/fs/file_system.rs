@@ -79,7 +79,7 @@ impl FileSystem {
 
     fn started(info: FsInfo, options: &OpenOptions) -> Result<Self> {
         if options.write {
-            // What is written from here on may be on one of the two devices only.
+            // Writes from here on may reach one of the two devices only.
             replace::rewind(&info)?;
         }
         let info = Arc::new(info);
@@ -93,7 +93,7 @@ impl FileSystem {
         self.current_superblock()
     }
 
-    fn current_superblock(&self) -> Superblock {
+    pub(super) fn current_superblock(&self) -> Superblock {
         match self.info.trees.transactions() {
             Some(transactions) => {
                 let mut superblock = self.info.volume().superblock().clone();

@@ -72,6 +72,13 @@ pub struct ReplaceReport {
     pub stopped: u64,
 }
 
+impl ReplaceReport {
+    /// Returns whether the replacement is neither complete nor cancelled.
+    pub fn is_under_way(&self) -> bool {
+        matches!(self.state, DevReplaceState::Started | DevReplaceState::Suspended)
+    }
+}
+
 fn key() -> Key {
     Key::new(objectid::DEV_REPLACE, ItemType::DEV_REPLACE, 0)
 }
@@ -164,24 +171,23 @@ impl Run<'_> {
     /// commit's trees.
     fn begin(&self, options: ReplaceOptions) -> Result<DevReplaceItem> {
         let (info, target) = (self.info, self.twin.target());
-        let (item, uuid) = begin(info, self.item, target, options)?;
+        let item = begin(info, self.item, target, options)?;
         // Without a source, only what its profile restores is read.
         let stale = self.was_stale || self.twin.source().is_none();
         let device: Arc<dyn Device> = self.twin.clone();
         info.volume().set_device(self.source, Some(&device), stale);
-        let begun = self.make_durable(&item, uuid);
+        let begun = self.make_durable(&item);
         if begun.is_err() {
             self.leave();
         }
         begun.map(|()| item)
     }
 
-    fn make_durable(&self, item: &DevReplaceItem, uuid: Uuid) -> Result<()> {
+    fn make_durable(&self, item: &DevReplaceItem) -> Result<()> {
         // Requests that were in flight may write to the source alone. They hold this lock.
         drop(self.info.sharing.write());
         put(self.info, item)?;
-        self.info.sync()?;
-        write_target(self.info, self.item, uuid, &**self.twin.target())
+        self.info.sync()
     }
 
     fn copy(
@@ -245,13 +251,13 @@ impl Run<'_> {
 }
 
 /// Makes the target recognisable, or finds the replacement that is under way. Returns the item that
-/// is to be stored, and the target's UUID.
+/// is to be stored.
 fn begin(
     info: &FsInfo,
     source: DeviceItem,
     target: &Arc<dyn Device>,
     options: ReplaceOptions,
-) -> Result<(DevReplaceItem, Uuid)> {
+) -> Result<DevReplaceItem> {
     if let Some(mut item) = item(info)?.filter(DevReplaceItem::is_under_way) {
         if item.source != source.devid {
             return Err(Error::Invalid(format!(
@@ -259,22 +265,23 @@ fn begin(
                 item.source
             )));
         }
-        let Some(uuid) = target_uuid(info, &**target) else {
+        if !is_target(info, &**target) {
             return Err(Error::Invalid(format!(
                 "{}: not the target of the replacement that is under way",
                 target.name()
             )));
-        };
+        }
         item.state = DevReplaceState::Started as u64;
         // The replay of a log may have written to the source alone, before the cursor, too.
         (item.cursor_left, item.cursor_right) = (0, 0);
-        return Ok((item, uuid));
+        return Ok(item);
     }
     if let Some(found) = find_signature(&**target)?.filter(|_| !options.force) {
         return Err(Error::Occupied { device: target.name().to_owned(), found });
     }
     let uuid = Uuid::new_v4();
-    // Before and after the commit: the kernel refuses a replacement without a target.
+    // Before the commit: the kernel refuses a replacement without a target. Never again: a torn
+    // write would lose the target.
     write_target(info, source, uuid, &**target)?;
     let item = DevReplaceItem {
         source: source.devid,
@@ -287,7 +294,7 @@ fn begin(
         write_errors: 0,
         uncorrectable_read_errors: 0,
     };
-    Ok((item, uuid))
+    Ok(item)
 }
 
 /// Makes the replacement that is under way copy everything again. Writes go to the source alone
@@ -345,7 +352,7 @@ fn cancel_item(
     item.time_stopped = now(info);
     put(info, &item)?;
     info.commit()?;
-    if let Some(target) = target.filter(|target| target_uuid(info, *target).is_some()) {
+    if let Some(target) = target.filter(|target| is_target(info, *target)) {
         erase_superblocks(target)?;
     }
     Ok(report_of(&item))
@@ -362,11 +369,11 @@ fn put(info: &FsInfo, item: &DevReplaceItem) -> Result<()> {
     })
 }
 
-/// Returns the UUID of a device that has the superblock of a target of this file system.
-fn target_uuid(info: &FsInfo, device: &dyn Device) -> Option<Uuid> {
-    let found = crate::volume::superblock_of(device, 0).ok()?.raw;
-    let is_target = found.fsid == info.volume().superblock().raw.fsid && found.dev_item.devid == TARGET;
-    is_target.then_some(found.dev_item.uuid)
+/// Returns whether a device has the superblock of a target of this file system.
+fn is_target(info: &FsInfo, device: &dyn Device) -> bool {
+    let Ok(found) = crate::volume::superblock_of(device, 0) else { return false };
+    let found = found.raw;
+    found.fsid == info.volume().superblock().raw.fsid && found.dev_item.devid == TARGET
 }
 
 /// Writes the superblocks of the last commit to the target, as device 0.

@@ -136,7 +136,8 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
         let own = superblock.raw.fsid == newest.raw.fsid;
         // One generation less is a power cut between the superblocks of a commit: its blocks are on
         // all devices. A device that missed writes differs by more ([`super::lost_devices`]).
-        let stale = own && superblock.raw.generation.0 + 1 < newest.raw.generation.0;
+        // The target of a replacement, with devid 0, keeps its first superblock.
+        let stale = own && item.devid.0 != 0 && superblock.raw.generation.0 + 1 < newest.raw.generation.0;
         if stale {
             tracing::warn!(
                 device = device.name(),

@@ -76,8 +76,8 @@ impl Volume {
         Err(Error::ReadOnlyFileSystem { cause })
     }
 
-    /// As [`Volume::open`], but accepts a file system with a change that was interrupted, for writing
-    /// too.
+    /// As [`Volume::open`], but accepts a file system with a change that was interrupted, for
+    /// writing, too.
     ///
     /// # Errors
     /// As [`Volume::open`].

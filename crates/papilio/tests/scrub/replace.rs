@@ -5,7 +5,10 @@ use crate::images::{assert_clean, btrfs, open};
 use crate::kernel;
 use crate::world::{PROFILES, Plants, World, read_all};
 use papilio::device::{Access, Device, FileDevice};
-use papilio::{DevReplaceState, DeviceId, OpenOptions, ReplaceOptions, ReplaceReport, ScrubCounts};
+use papilio::{
+    BalanceControl, DevReplaceState, DeviceId, FileSystem, OpenOptions, ReplaceOptions, ReplaceReport,
+    ScrubCounts,
+};
 use papilio_oracle::{ImageSet, Need, require};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,6 +36,27 @@ fn replace(
         reports += 1;
         reports < most
     })
+}
+
+/// Resumes a replacement, writes meanwhile, and pauses it: the target has old superblocks then.
+fn write_while_replaced(world: &mut World, images: &ImageSet, target: &Path) {
+    let devices = images.paths().iter().map(PathBuf::as_path).chain([target]).map(device).collect();
+    let fs = FileSystem::from_devices(devices, &OpenOptions::new().write(true)).unwrap();
+    let content = vec![7; 3 << 20];
+    let mut reports = 0;
+    let paused = fs.resume_replace(|_| {
+        reports += 1;
+        if reports < 5 {
+            fs.write(format!("/meanwhile {reports}"), &content).unwrap();
+            fs.sync().unwrap();
+        }
+        if reports < 8 { BalanceControl::Continue } else { BalanceControl::Pause }
+    });
+    assert_eq!(paused.unwrap().state, DevReplaceState::Started);
+    fs.write("/later", &content).unwrap();
+    fs.close().unwrap();
+    let written = (1..5).map(|number| format!("meanwhile {number}")).chain(["later".to_owned()]);
+    world.files.extend(written.map(|name| (name.into(), content.clone())));
 }
 
 fn new_file(world: &World, size: u64) -> PathBuf {
@@ -116,11 +140,12 @@ fn a_replacement_that_stopped_is_resumed_here_by_the_kernel_or_cancelled() {
     let Some(_met) = require(NEEDS) else { return };
     for by_kernel in [false, true] {
         let when = format!("by the kernel: {by_kernel}");
-        let world = World::new("raid1", 2, "crc32c");
+        let mut world = World::new("raid1", 2, "crc32c");
         let images = world.copy();
         let target = new_file(&world, 400 << 20);
         let report = replace(images.paths(), 2, &target, ReplaceOptions::default(), 10).unwrap();
         assert_eq!(report.state, DevReplaceState::Started, "{when}");
+        write_while_replaced(&mut world, &images, &target);
         let refused = open(images.paths(), &OpenOptions::new().write(true)).unwrap_err().to_string();
         assert!(refused.contains("being replaced"), "{refused}");
         let fs = open(images.paths(), &OpenOptions::new()).unwrap();

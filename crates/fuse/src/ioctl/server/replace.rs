@@ -13,6 +13,7 @@ use crate::ioctl::layout::{
     BALANCE_CANCEL, REPLACE_CANCEL, REPLACE_RESULT_ALREADY_STARTED, REPLACE_RESULT_NOT_STARTED,
     REPLACE_RESULT_SCRUB_RUNS, REPLACE_START, REPLACE_STATUS, ReplaceStart, ReplaceStatus, until_nul,
 };
+use crate::ioctl::number::Command;
 use crate::jobs::JobKind;
 use papilio::device::{Access, Device, FileDevice};
 use papilio::format::DeviceId;
@@ -56,9 +57,14 @@ fn named(call: &IoctlCall<'_>, name: &[u8]) -> Result<DeviceId> {
     Ok(found.ok_or(Errno(libc::ENOENT))?.devid)
 }
 
-/// Our own: starts a replacement and returns at once.
-pub(super) fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+/// Answers both ioctls.
+pub(super) fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
+    if Command(call.command) == Command::START_REPLACE { start_own(call) } else { replace(call) }
+}
+
+/// Our own: starts a replacement and returns at once.
+fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if call.mount.is_read_only() {
         return Err(Errno(libc::EROFS));
     }
@@ -68,8 +74,7 @@ pub(super) fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 }
 
 /// `BTRFS_IOC_DEV_REPLACE`.
-pub(super) fn replace(call: &IoctlCall<'_>) -> Result<IoctlReply> {
-    call.must_be_administrator()?;
+fn replace(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut arguments = call.argument::<ReplaceStart>()?;
     match arguments.command {
         REPLACE_START if call.mount.is_read_only() => Err(Errno(libc::EROFS)),

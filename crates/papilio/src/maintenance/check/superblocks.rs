@@ -11,7 +11,7 @@ use papilio_device::Device;
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{ItemType, Key, PhysicalAddress, Superblock, objectid};
+use papilio_format::{DeviceId, ItemType, Key, PhysicalAddress, Superblock, objectid};
 
 /// Reads and compares all copies on all present devices.
 pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
@@ -32,6 +32,13 @@ pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
             findings.note(
                 "seed-device",
                 format!("{}: a seed device: its superblock was not checked", device.name()),
+            );
+            continue;
+        }
+        if slot.devid() == DeviceId(0) {
+            findings.note(
+                "replace-target",
+                format!("{}: the target of a replacement: its superblock was not checked", device.name()),
             );
             continue;
         }
