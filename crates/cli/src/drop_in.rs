@@ -41,6 +41,32 @@ const MISSING: [&str; 5] =
 /// # Errors
 /// A program that has no counterpart.
 pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
+    of_program(arguments).map(with_algorithm)
+}
+
+/// Writes the algorithm of `filesystem defragment -czstd` behind an equal sign: a value that may be
+/// absent needs one.
+fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let defragments = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with("def"));
+    if !arguments.iter().take(5).any(defragments) {
+        return arguments;
+    }
+    for argument in &mut arguments {
+        let Some(text) = argument.to_str() else { continue };
+        let algorithm = ["zlib", "lzo", "zstd"].into_iter().find(|algorithm| text.ends_with(algorithm));
+        if let Some(algorithm) = algorithm
+            && let Some(letters) = text.strip_suffix(algorithm)
+            && letters.starts_with('-')
+            && !letters.starts_with("--")
+            && letters.ends_with('c')
+        {
+            *argument = format!("{letters}={algorithm}").into();
+        }
+    }
+    arguments
+}
+
+fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
     let name = arguments.first().and_then(|name| Path::new(name).file_name()).map(OsStr::to_owned);
     let name = name.as_deref().and_then(OsStr::to_str).unwrap_or_default();
     let rest = || arguments.iter().skip(1).cloned();
@@ -134,6 +160,9 @@ mod tests {
         assert_eq!(translated("btrfs device replace status /m"), "papilio --drop-in replace status /m");
         let deleted = translated("btrfs subvol delete --subvolid 257 /m");
         assert_eq!(deleted, "papilio --drop-in subvolume delete --rootid 257 /m");
+        let defragmented = translated("btrfs fi defrag -rczstd -v /m");
+        assert_eq!(defragmented, "papilio --drop-in filesystem defrag -rc=zstd -v /m");
+        assert_eq!(translated("papilio find /m -czstd"), "papilio find /m -czstd");
         assert_eq!(translated("btrfs version"), "papilio --drop-in --version");
         assert_eq!(translated("mkfs.btrfs -f -L x img"), "papilio --drop-in mkfs -f -L x img");
         assert_eq!(translated("btrfsck img"), "papilio --drop-in check img");

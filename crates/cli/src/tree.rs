@@ -9,8 +9,10 @@ use std::ffi::OsString;
 /// The inodes that a change applies to.
 #[derive(Clone, Copy, Debug)]
 pub struct Recursion {
-    /// Whether to descend into directories, and into subvolumes in them.
+    /// Whether to descend into directories.
     pub recursive: bool,
+    /// Whether to leave out subvolumes in directories.
+    pub one_subvolume: bool,
     /// Whether to follow a symbolic link that is an operand.
     pub follow: bool,
 }
@@ -42,6 +44,7 @@ pub fn for_each_inode(
                 let entry = entry.map_err(|error| context.at(&path, &error))?;
                 let path = path.join(entry.file_name());
                 match entry.inode() {
+                    Ok(inode) if how.one_subvolume && inode.is_subvolume_root() => {}
                     Ok(inode) => below.push((path, inode)),
                     Err(error) => context.error(describe(&path, &error)),
                 }

@@ -114,6 +114,7 @@ mod volume;
 
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
+pub use file::defragment::DefragmentOptions;
 pub use fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,

@@ -28,7 +28,7 @@ impl Args {
     /// Changes the modes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let umask = crate::filling::Caller::new().umask;
-        let how = Recursion { recursive: self.recursive, follow: true };
+        let how = Recursion { one_subvolume: false, recursive: self.recursive, follow: true };
         for_each_inode(context, &self.paths, how, |inode| {
             if inode.file_type() == FileKind::Symlink {
                 return Ok(());

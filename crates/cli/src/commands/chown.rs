@@ -39,7 +39,7 @@ impl Args {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let owner = parse(&self.owner, &read("/etc/passwd"), &read("/etc/group"))?;
         let follow = !self.no_dereference && !self.recursive;
-        let how = Recursion { recursive: self.recursive, follow };
+        let how = Recursion { one_subvolume: false, recursive: self.recursive, follow };
         for_each_inode(context, &self.paths, how, |inode| {
             // The kernel clears set-id bits of files only, so those of a directory are kept.
             let keep = (inode.file_type() == FileKind::Directory).then(|| inode.metadata().permissions());

@@ -2,15 +2,19 @@
 
 use super::client::{MountedPath, garbled};
 use super::layout::{
-    BALANCE_CANCEL, BALANCE_PAUSE, BalanceIoctl, DEV_STATS_RESET, DEVICE_BY_ID, DevStats, JOB_READ_ONLY,
-    JobStart, Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs, VolArgsV2, put_name,
+    BALANCE_CANCEL, BALANCE_PAUSE, BalanceIoctl, DEFRAGMENT_COMPRESS, DEFRAGMENT_FLUSH, DEFRAGMENT_LEVEL,
+    DEFRAGMENT_PLAIN, DEV_STATS_RESET, DEVICE_BY_ID, DefragmentRange, DevStats, JOB_READ_ONLY, JobStart,
+    Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs, VolArgsV2, put_name,
 };
 use super::number::Command;
 use super::record::Reader;
 use crate::jobs::{JobKind, JobStatus};
 use papilio::format::items::balance::{BalanceFlags, BalanceItem};
 use papilio::format::{DeviceId, LogicalAddress};
-use papilio::{BalanceControl, BalanceOptions, DevReplaceState, ReplaceOptions, ReplaceReport};
+use papilio::{
+    BalanceControl, BalanceOptions, CompressionChoice, DefragmentOptions, DevReplaceState, ReplaceOptions,
+    ReplaceReport,
+};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -79,6 +83,39 @@ impl MountedPath {
             ..JobStart::default()
         };
         self.start(start, JobKind::Scrub)
+    }
+
+    /// Defragments a file, in a mount of Papilio or of the kernel. `level` 0 is the algorithm's
+    /// default.
+    ///
+    /// # Errors
+    /// EACCES or EPERM without permission; EINVAL if it is no file; the errors of a write.
+    pub fn defragment(
+        &self,
+        range: std::ops::Range<u64>,
+        options: &DefragmentOptions,
+        flush: bool,
+    ) -> io::Result<()> {
+        let mut flags = if flush { DEFRAGMENT_FLUSH } else { 0 };
+        let mut compression = 0;
+        if let Some(choice) = options.compression {
+            let algorithm = choice.algorithm() as u8;
+            if algorithm == 0 {
+                flags |= DEFRAGMENT_PLAIN;
+            } else {
+                flags |= DEFRAGMENT_COMPRESS;
+                compression = u32::from(algorithm);
+            }
+            if choice != CompressionChoice::new(choice.algorithm()) {
+                flags |= DEFRAGMENT_LEVEL;
+                compression |= u32::from(choice.level() as i8 as u8) << 8;
+            }
+        }
+        let threshold = u32::try_from(options.threshold).unwrap_or(u32::MAX);
+        let (start, length) = (range.start, range.end - range.start);
+        let mut arguments =
+            DefragmentRange { start, length, flags, threshold, compression, ..DefragmentRange::default() };
+        self.call(Command::DEFRAG_RANGE, &mut arguments)
     }
 
     /// Returns the work that runs, or the last one; `None` if there was none.

@@ -526,6 +526,22 @@ layout! {
         unused: [u64; 109],
     }
 
+    /// `struct btrfs_ioctl_defrag_range_args`.
+    pub struct DefragmentRange = 48 {
+        /// The first byte.
+        start: u64,
+        /// Bytes; `u64::MAX` for all.
+        length: u64,
+        /// `DEFRAGMENT_*`.
+        flags: u64,
+        /// Extents of so many bytes stay as they are; 0 for 256 KiB.
+        threshold: u32,
+        /// The algorithm; with [`DEFRAGMENT_LEVEL`] its low byte, and the level the next one.
+        compression: u32,
+        /// Unused.
+        unused: [u32; 4],
+    }
+
     /// `struct btrfs_ioctl_dev_replace_args` with `start`, whose names end with a NUL.
     pub struct ReplaceStart = 2600 {
         /// `REPLACE_*`.
@@ -643,6 +659,14 @@ impl ScrubIoctl {
     }
 }
 
+/// `BTRFS_DEFRAG_RANGE_COMPRESS`.
+pub const DEFRAGMENT_COMPRESS: u64 = 1 << 0;
+/// `BTRFS_DEFRAG_RANGE_START_IO`.
+pub const DEFRAGMENT_FLUSH: u64 = 1 << 1;
+/// `BTRFS_DEFRAG_RANGE_COMPRESS_LEVEL`.
+pub const DEFRAGMENT_LEVEL: u64 = 1 << 2;
+/// `BTRFS_DEFRAG_RANGE_NOCOMPRESS`.
+pub const DEFRAGMENT_PLAIN: u64 = 1 << 3;
 /// `BTRFS_IOCTL_DEV_REPLACE_CMD_START`.
 pub const REPLACE_START: u64 = 0;
 /// `BTRFS_IOCTL_DEV_REPLACE_CMD_STATUS`.

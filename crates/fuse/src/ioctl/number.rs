@@ -7,10 +7,11 @@
 //! `include/uapi/linux/fs.h`.
 
 use super::layout::{
-    BalanceIoctl, DevInfo, DevStats, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref,
-    InoLookup, InoLookupUser, InoPaths, JobStart, LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign,
-    QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl,
-    SearchArgs, SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    BalanceIoctl, DefragmentRange, DevInfo, DevStats, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo,
+    GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart, LABEL_SIZE, LogicalIno, MountState, Page,
+    QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart,
+    ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs,
+    VolArgsV2,
 };
 
 /// A command's number.
@@ -71,6 +72,10 @@ impl Command {
 
     /// `BTRFS_IOC_SNAP_CREATE`.
     pub const SNAP_CREATE: Self = Self::write::<VolArgs>(BTRFS, 1);
+    /// `BTRFS_IOC_DEFRAG`, whose argument is 0 or `struct btrfs_ioctl_vol_args`, which is ignored.
+    pub const DEFRAG: Self = Self::write::<VolArgs>(BTRFS, 2);
+    /// `BTRFS_IOC_DEFRAG_RANGE`.
+    pub const DEFRAG_RANGE: Self = Self::write::<DefragmentRange>(BTRFS, 16);
     /// `BTRFS_IOC_RESIZE`.
     pub const RESIZE: Self = Self::write::<VolArgs>(BTRFS, 3);
     /// `BTRFS_IOC_SYNC`.
@@ -215,6 +220,8 @@ mod tests {
         ("BTRFS_IOC_SYNC", Command::SYNC),
         ("BTRFS_IOC_ADD_DEV", Command::ADD_DEV),
         ("BTRFS_IOC_RM_DEV", Command::RM_DEV),
+        ("BTRFS_IOC_DEFRAG", Command::DEFRAG),
+        ("BTRFS_IOC_DEFRAG_RANGE", Command::DEFRAG_RANGE),
         ("BTRFS_IOC_RM_DEV_V2", Command::RM_DEV_V2),
         ("BTRFS_IOC_DEV_REPLACE", Command::DEV_REPLACE),
         ("BTRFS_IOC_SCRUB", Command::SCRUB),

@@ -35,7 +35,9 @@ use std::time::Duration;
 
 /// Ioctls that need all data written before them: snapshots, commits, and making a subvolume
 /// read-only, after which nothing could be written back to it.
-const NEEDS_DATA: [Command; 6] = [
+const NEEDS_DATA: [Command; 8] = [
+    Command::DEFRAG,
+    Command::DEFRAG_RANGE,
     Command::SNAP_CREATE,
     Command::SNAP_CREATE_V2,
     Command::SNAPSHOT_BY_ID,
@@ -269,10 +271,13 @@ impl Operations for Server {
     }
 
     fn waits_for_programs(&self, command: u32) -> bool {
-        const WAIT: [Command; 8] = [
+        const WAIT: [Command; 11] = [
             Command::SEND,
             Command::QUOTA_RESCAN_WAIT,
             Command::BALANCE_V2,
+            Command::DEFRAG,
+            Command::DEFRAG_RANGE,
+            Command::DEV_REPLACE,
             Command::SCRUB,
             Command::RM_DEV,
             Command::RM_DEV_V2,

@@ -22,6 +22,7 @@ pub(crate) mod change;
 pub(crate) mod changed_files;
 mod data_lock;
 mod data_trees;
+pub(crate) mod defragment;
 pub(crate) mod dirty_inodes;
 mod evict;
 pub(crate) mod exclusive;

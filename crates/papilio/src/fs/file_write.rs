@@ -4,6 +4,7 @@
 //! [`crate::file`].
 
 use crate::errors::Result;
+use crate::file::defragment::DefragmentOptions;
 use crate::file::open_file::Stamp;
 use crate::fs::file::File;
 use crate::fs::inode::Inode;
@@ -50,6 +51,22 @@ impl File {
     /// As [`File::write_all_at`].
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.open_file()?.set_len(size)
+    }
+
+    /// Writes small extents in a range of bytes anew as larger ones, without a change of the content
+    /// or the times. Extents that snapshots share are copied, so this may need space. Calls
+    /// `progress` with the offset that is reached; where it returns false, the work stops. Returns
+    /// the bytes that were rewritten.
+    ///
+    /// # Errors
+    /// As [`File::write_all_at`]. The extents that were rewritten until then stay so.
+    pub fn defragment(
+        &self,
+        range: std::ops::Range<u64>,
+        options: &DefragmentOptions,
+        mut progress: impl FnMut(u64) -> bool,
+    ) -> Result<u64> {
+        self.open_file()?.defragment(range, options, &mut progress)
     }
 
     /// Makes a hole of `length` bytes at `offset` (`FALLOC_FL_PUNCH_HOLE`). The size does not

@@ -1,7 +1,9 @@
-//! `papilio filesystem`: the devices, space, label and size of a file system.
+//! `papilio filesystem`: the devices, space, label and size of a file system, and the extents of its
+//! files.
 //!
 //! Owns the list of its subcommands.
 
+mod defragment;
 mod df;
 mod label;
 mod resize;
@@ -24,6 +26,8 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
     Show(show::Args),
+    #[command(visible_alias = "defrag")]
+    Defragment(defragment::Args),
     Df(df::Args),
     Usage(usage::Args),
     Label(label::Args),
@@ -36,6 +40,7 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::Show(command) => command.run(context),
+            Subcommand::Defragment(command) => command.run(context),
             Subcommand::Df(command) => command.run(context),
             Subcommand::Usage(command) => command.run(context),
             Subcommand::Label(command) => command.run(context),

@@ -12,6 +12,7 @@ mod access;
 mod call;
 mod caller;
 mod caller_memory;
+mod defragment;
 mod devices;
 mod files;
 mod jobs;
@@ -57,6 +58,7 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::LOGICAL_INO_V2 => owners::logical_ino(call, true),
         Command::INO_PATHS => owners::ino_paths(call),
 
+        Command::DEFRAG | Command::DEFRAG_RANGE => defragment::handle(call),
         Command::TRIM => devices::trim(call),
         Command::GET_LABEL => devices::get_label(call),
         Command::SET_LABEL => devices::set_label(call),

@@ -7,7 +7,7 @@ use crate::ioctl::number::Command;
 
 /// The ioctls that change the file system. The kernel checks for a read-only mount before other
 /// changes, but not before a FUSE ioctl.
-pub(super) const CHANGES: [Command; 26] = [
+pub(super) const CHANGES: [Command; 28] = [
     Command::SET_FLAGS,
     Command::SET_ATTRIBUTES,
     Command::TRIM,
@@ -29,6 +29,8 @@ pub(super) const CHANGES: [Command; 26] = [
     Command::QUOTA_RESCAN,
     Command::QUOTA_RESCAN_WAIT,
     Command::SET_RECEIVED_SUBVOL,
+    Command::DEFRAG,
+    Command::DEFRAG_RANGE,
     Command::ADD_DEV,
     Command::ADD_DEVICE,
     Command::RM_DEV,
