@@ -127,6 +127,13 @@ pub enum Operation {
         length: u64,
         keep_size: bool,
     },
+    /// Writes extents anew, compressed if `compress` is true. The content stays.
+    Defragment {
+        file: FileAt,
+        offset: u64,
+        length: u64,
+        compress: Option<bool>,
+    },
     CloneRange {
         source: FileAt,
         from: u64,
@@ -223,6 +230,7 @@ impl Operation {
             | Operation::Append { file, .. }
             | Operation::Truncate { file, .. }
             | Operation::PunchHole { file, .. }
+            | Operation::Defragment { file, .. }
             | Operation::Allocate { file, .. } => Some(file),
             Operation::CloneRange { target, .. } => Some(target),
             _ => None,
@@ -286,6 +294,7 @@ impl Operation {
             Operation::PunchHole { file, offset, length } => {
                 model.edit(file, |content| content.zero(*offset, offset + length))
             }
+            Operation::Defragment { file, .. } => model.edit(file, |_| {}),
             Operation::Allocate { file, offset, length, keep_size } => model.edit(file, |content| {
                 if !keep_size && *length > 0 {
                     content.grow_to(offset + length);

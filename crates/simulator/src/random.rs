@@ -302,7 +302,7 @@ impl Generator {
             let size = self.random.u64(..self.scope.file_bytes);
             return Operation::Truncate { file, size };
         }
-        match self.random.u8(..44) {
+        match self.random.u8(..46) {
             0..14 => {
                 let (offset, fill) = (self.offset(size), self.fill());
                 Operation::Write { file, offset, fill }
@@ -322,6 +322,11 @@ impl Generator {
                 Operation::Allocate { file, offset, length, keep_size }
             }
             28..33 => self.clone_range(model, file),
+            33..35 => {
+                let (offset, length) = (self.offset(size), self.length() as u64 * 8);
+                let compress = [None, None, Some(true), Some(false)][self.random.usize(..4)];
+                Operation::Defragment { file, offset, length, compress }
+            }
             _ => {
                 let (offset, length) = (self.offset(size), self.length());
                 Operation::Read { file, offset, length }

@@ -12,8 +12,8 @@ use crate::random::Generator;
 use crate::verify;
 use papilio::format::features::IncompatFeatures;
 use papilio::{
-    BalanceFilter, BalanceOptions, Error, ErrorKind, File, FileSystem, InodeFlags, NewInode, NewKind,
-    OpenOptions, SetTime, Timespec,
+    BalanceFilter, BalanceOptions, Compression, CompressionChoice, DefragmentOptions, Error, ErrorKind, File,
+    FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, SetTime, Timespec,
 };
 use papilio_device::Device;
 use std::collections::{BTreeMap, VecDeque};
@@ -399,6 +399,14 @@ impl Session {
             }
             Operation::Truncate { size, .. } => file.set_len(*size),
             Operation::PunchHole { offset, length, .. } => file.punch_hole(*offset, *length),
+            Operation::Defragment { offset, length, compress, .. } => {
+                let compression = compress.map(|compress| match compress {
+                    true => CompressionChoice::new(Compression::Zstd),
+                    false => CompressionChoice::NONE,
+                });
+                let options = DefragmentOptions { compression, ..DefragmentOptions::default() };
+                file.defragment(*offset..offset + length, &options, |_| true).map(drop)
+            }
             Operation::Allocate { offset, length, keep_size, .. } => {
                 file.allocate(*offset, *length, *keep_size)
             }
