@@ -53,8 +53,8 @@ impl File {
         self.open_file()?.set_len(size)
     }
 
-    /// Writes small extents in a range of bytes anew as larger ones, without a change of the content
-    /// or the times. Extents that snapshots share are copied, so this may need space. Calls
+    /// Writes small extents in a range of bytes anew as larger ones, without a change of the
+    /// content or the times. Extents that snapshots share are copied, so this may need space. Calls
     /// `progress` with the offset that is reached; where it returns false, the work stops. Returns
     /// the bytes that were rewritten.
     ///

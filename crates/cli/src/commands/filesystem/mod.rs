@@ -1,4 +1,4 @@
-//! `papilio filesystem`: the devices, space, label and size of a file system, and the extents of its
+//! `papilio filesystem`: the devices, space, label and size of a file system, and its extents.
 //! files.
 //!
 //! Owns the list of its subcommands.

@@ -104,6 +104,16 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::SEND => send::send(call),
         Command::SUBVOLUMES => subvolumes::list(call),
 
+        Command::SERVER_INFO => server_info(call),
+        Command::MOUNT_STATE => state::get(call),
+        Command::SET_READ_ONLY => state::set_read_only(call),
+        _ => handle_quotas(command, call),
+    }
+}
+
+/// Answers an ioctl of quotas. Other commands are unknown.
+fn handle_quotas(command: Command, call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    match command {
         Command::QUOTA_CTL => quotas::control(call),
         Command::QGROUP_ASSIGN => quotas::assign(call),
         Command::QGROUP_CREATE => quotas::create(call),
@@ -112,10 +122,6 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::QUOTA_RESCAN_STATUS => quotas::rescan_status(call),
         Command::QUOTA_RESCAN_WAIT => quotas::rescan_wait(call),
         Command::QGROUPS => quotas::list(call),
-
-        Command::SERVER_INFO => server_info(call),
-        Command::MOUNT_STATE => state::get(call),
-        Command::SET_READ_ONLY => state::set_read_only(call),
         _ => Err(Errno(libc::ENOTTY)),
     }
 }
