@@ -62,20 +62,21 @@ start() {
 content() { { yes "$1" || true; } | head -c "$2"; }
 
 # worker NUMBER LIFE: works until a call fails, which the server's death causes. Each line of the log
-# is a file that was fsynced with its directory. A file is noted in `gone` before it is removed.
+# is a file that was fsynced with its directory: its checksum, size and path, as cksum prints them.
+# A directory is noted in `gone` before it is removed.
 worker() {
-    local number=$1 life=$2 round=0 directory file size
+    local number=$1 life=$2 round=0 directory file size sum
     while :; do
         round=$((round + 1))
         directory=$point/w$number/$life.$round
         mkdir -p "$directory" 2>/dev/null || return 0
         for file in a b c d; do
             size=$((RANDOM % 9 == 0 ? RANDOM * 20 : RANDOM))
-            { content "$number $life $round $file" "$size" >"$directory/$file.new"; } 2>/dev/null || return 0
+            sum=$(content "$number $life $round $file" "$size" | tee "$directory/$file.new" 2>/dev/null | cksum)
             [ "$(stat -c %s "$directory/$file.new" 2>/dev/null)" = "$size" ] || return 0
             mv "$directory/$file.new" "$directory/$file" 2>/dev/null || return 0
             sync "$directory/$file" "$directory" 2>/dev/null || return 0
-            printf '%s %s %s\n' "w$number/$life.$round/$file" "$size" "$number $life $round $file" >>"$work/log/$number"
+            printf '%s %s\n' "$sum" "w$number/$life.$round/$file" >>"$work/log/$number"
         done
         ln "$directory/a" "$directory/link" 2>/dev/null || return 0
         cp "$directory/b" "$directory/copy" 2>/dev/null || return 0
@@ -88,22 +89,19 @@ worker() {
     done
 }
 
-# verify: compares each logged file that was not removed.
+# verify DIR: compares each logged file that was not removed.
 verify() {
-    local log path size text expected lost=0 kept=0
-    for log in "$work"/log/*; do
-        [ -e "$log" ] || continue
-        while read -r path size text; do
-            if grep -qxF "${path%/*}/" "$work/gone/${log##*/}" 2>/dev/null; then continue; fi
-            expected=$(content "$text" "$size" | cksum)
-            if [ "$(cksum <"$1/$path" 2>/dev/null)" = "$expected" ]; then
-                kept=$((kept + 1))
-            else
-                lost=$((lost + 1))
-                printf 'soak: %s is not as it was fsynced\n' "$path" >&2
-            fi
-        done <"$log"
-    done
+    local lost kept
+    cat "$work"/log/* >"$work/all" 2>/dev/null || true
+    cat "$work"/gone/* >"$work/removed" 2>/dev/null || true
+    awk 'FILENAME == ARGV[1] { gone[$0] = 1; next }
+        { directory = $3; sub(/[^\/]*$/, "", directory); if (!(directory in gone)) print }' \
+        "$work/removed" "$work/all" | sort >"$work/expected"
+    (cd "$1" && awk '{ print $3 }' "$work/expected" | xargs -r cksum 2>/dev/null) | sort >"$work/found" || true
+    comm -23 "$work/expected" "$work/found" >"$work/lost"
+    lost=$(wc -l <"$work/lost")
+    kept=$(($(wc -l <"$work/expected") - lost))
+    awk '{ print "soak: " $3 " is not as it was fsynced" }' "$work/lost" >&2
     printf 'soak: %s files as they were fsynced, %s not\n' "$kept" "$lost"
     [ "$lost" -eq 0 ] || fail "fsynced data was lost"
     [ "$kept" -gt 0 ] || fail "no process fsynced anything"
