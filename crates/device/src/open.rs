@@ -249,7 +249,9 @@ mod tests {
     fn running_program_is_not_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("sleep");
-        std::fs::copy("/bin/sleep", &program).unwrap();
+        // By another process: a child that another test forks here would inherit the open copy.
+        let copied = std::process::Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap();
+        assert!(copied.success());
         let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
         let result = open(&program, Access::ReadWrite);
         child.kill().unwrap();

@@ -20,6 +20,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod populate;
 pub mod preset;
+pub mod program;
 pub mod requirement;
 pub mod scratch;
 pub mod source;

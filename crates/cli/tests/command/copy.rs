@@ -197,7 +197,7 @@ fn unprivileged_copy_keeps_what_it_can() {
     };
     set_mode(folder.path(), 0o777);
     let program = folder.path().join("papilio");
-    fs::copy(assert_cmd::cargo::cargo_bin!("papilio"), &program).unwrap();
+    papilio_oracle::program::copy_program(assert_cmd::cargo::cargo_bin!("papilio"), &program).unwrap();
     set_mode(&program, 0o755);
     let image = folder.path().join("image");
     copy_image(fixture.image(), &image);

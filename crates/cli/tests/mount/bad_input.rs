@@ -121,7 +121,7 @@ fn users_without_fuse_are_told_what_is_missing() {
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     }
     let program = folder.join("papilio");
-    fs::copy(binary(), &program).unwrap();
+    papilio_oracle::program::copy_program(binary(), &program).unwrap();
     std::os::unix::fs::chown(world.directory(), Some(12345), Some(12345)).unwrap();
     let mount = |device_mode: &str, path: &str| {
         let device = format!("mknod -m {device_mode} /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3");

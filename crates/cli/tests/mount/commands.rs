@@ -209,7 +209,7 @@ fn users_manage_their_own_subvolumes() {
     fs::set_permissions(parent, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     // A copy that the user can reach.
     let program = parent.join("papilio");
-    fs::copy(binary(), &program).unwrap();
+    papilio_oracle::program::copy_program(binary(), &program).unwrap();
     let as_user = |arguments: &[&str]| {
         Command::new(papilio_oracle::requirement::find_command("setpriv").unwrap())
             .args(["--reuid=12345", "--regid=12345", "--clear-groups"])

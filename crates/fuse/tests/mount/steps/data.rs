@@ -92,7 +92,7 @@ fn direct(s: &mut Script) {
     });
     s.step("a running program cannot be written", |root| {
         let program = root.join("true");
-        std::fs::copy("/bin/sleep", &program)?;
+        papilio_oracle::program::copy_program("/bin/sleep".as_ref(), &program)?;
         let mut run = std::process::Command::new(&program).arg("1").spawn()?;
         let opened = std::fs::OpenOptions::new().write(true).open(&program);
         let _ = run.kill();
