@@ -112,7 +112,7 @@ mod transaction;
 mod tuning;
 mod volume;
 
-pub use data::FiemapExtent;
+pub use data::{FiemapExtent, FileExtent, FileExtentKind};
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use file::defragment::DefragmentOptions;
 pub use fs::{
@@ -179,6 +179,8 @@ pub use fs::MemoryUse;
 pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
 #[cfg(feature = "unstable")]
 pub use maintenance::extent_owners::{AddressUse, ExtentOwner};
+#[cfg(feature = "unstable")]
+pub use maintenance::shared_extents::SharedExtents;
 #[cfg(feature = "unstable")]
 pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
 #[cfg(feature = "unstable")]

@@ -10,6 +10,7 @@ mod check;
 mod chmod;
 mod chown;
 mod completions;
+mod compsize;
 mod cp;
 mod device;
 mod du;
@@ -64,6 +65,7 @@ pub enum Command {
     Setfattr(setfattr::Args),
     Find(Box<find::Args>),
     Du(du::Args),
+    Compsize(compsize::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
     Quota(quota::Args),
@@ -114,6 +116,7 @@ impl Command {
             Self::Setfattr(command) => command.run(context),
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
+            Self::Compsize(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
             Self::Quota(command) => command.run(context),

@@ -13,4 +13,5 @@ mod joined;
 mod kernel;
 mod maintenance;
 mod quotas;
+mod space;
 mod world;

@@ -478,6 +478,40 @@ layout! {
         name: [u8; 256],
     }
 
+    /// `struct fiemap_extent`.
+    pub struct FiemapRecord = 56 {
+        /// File offset of the first byte.
+        start: u64,
+        /// Address of the first byte.
+        address: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Unused.
+        reserved: [u64; 2],
+        /// `FIEMAP_EXTENT_*`.
+        flags: u32,
+        /// Unused.
+        unused: [u32; 3],
+    }
+
+    /// `struct fiemap`, with its extents.
+    pub struct Fiemap = 4064 {
+        /// File offset of the range.
+        start: u64,
+        /// Length of the range in bytes.
+        length: u64,
+        /// `FIEMAP_FLAG_*`.
+        flags: u32,
+        /// Number of extents that were found.
+        mapped: u32,
+        /// Number of extents that fit.
+        count: u32,
+        /// Unused.
+        reserved: u32,
+        /// The extents.
+        extents: [FiemapRecord; 72],
+    }
+
     /// Our own: a page of a list that exceeds one ioctl.
     pub struct Page = 16376 {
         /// Start of the page; on output the start of the next one.

@@ -8,6 +8,7 @@
 //! them.
 
 pub mod client;
+mod client_extents;
 mod client_jobs;
 mod client_quotas;
 pub mod layout;

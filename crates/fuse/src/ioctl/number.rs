@@ -192,6 +192,10 @@ impl Command {
     pub const ADD_DEVICE: Self = Self::write::<VolArgs>(PAPILIO, 10);
     /// Our own: starts the replacement of a device and returns.
     pub const START_REPLACE: Self = Self::write::<ReplaceStart>(PAPILIO, 11);
+    /// Our own: returns a page of the extents of a file, and which of them are shared.
+    pub const EXTENTS: Self = Self::both::<Page>(PAPILIO, 12);
+    /// `FS_IOC_FIEMAP`, which FUSE does not pass; for mounts of the kernel's Btrfs.
+    pub const FIEMAP: Self = Self::new(READ | WRITE, b'f', 11, 32);
     /// Our own: returns the state of quotas and a page of the qgroups.
     pub const QGROUPS: Self = Self::both::<Page>(PAPILIO, 32);
     /// Our own: sets limits of a qgroup, as `BTRFS_IOC_QGROUP_LIMIT` does.

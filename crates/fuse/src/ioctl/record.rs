@@ -5,11 +5,12 @@
 
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
+use papilio::format::items::file_extent::Compression;
 use papilio::format::items::root::RootFlags;
-use papilio::format::{DeviceId, Generation, InodeNumber, LogicalAddress, TreeId, Uuid};
+use papilio::format::{DeviceId, FileOffset, Generation, InodeNumber, LogicalAddress, TreeId, Uuid};
 use papilio::{
-    DeviceUsage, QgroupId, QgroupStatusFlags, QgroupUsage, QuotaStatus, SpaceUsage, Subvolume, Timespec,
-    Usage,
+    DeviceUsage, FileExtent, FileExtentKind, QgroupId, QgroupStatusFlags, QgroupUsage, QuotaStatus,
+    SpaceUsage, Subvolume, Timespec, Usage,
 };
 
 /// The encoding of an absent number.
@@ -97,6 +98,24 @@ impl Writer {
                 self.number(id.0);
             }
         }
+    }
+
+    pub(super) fn extent(&mut self, extent: &FileExtent, shared: bool) {
+        let kind = match extent.kind {
+            FileExtentKind::Inline => 0,
+            FileExtentKind::Regular => 1,
+            FileExtentKind::Preallocated => 2,
+        };
+        self.number(extent.start.0)
+            .number(extent.length)
+            .number(kind)
+            .number(extent.compression as u64)
+            .number(extent.address.0)
+            .number(extent.stored)
+            .number(extent.uncompressed)
+            .number(extent.offset)
+            .number(extent.generation.0)
+            .number(shared.into());
     }
 
     pub(super) fn device(&mut self, device: &DeviceUsage) {
@@ -225,6 +244,27 @@ impl<'a> Reader<'a> {
             parents: ids()?,
             members: ids()?,
         })
+    }
+
+    /// Returns an extent, and whether it is shared.
+    pub(super) fn extent(&mut self) -> Option<(FileExtent, bool)> {
+        let extent = FileExtent {
+            start: FileOffset(self.number()?),
+            length: self.number()?,
+            kind: match self.number()? {
+                0 => FileExtentKind::Inline,
+                1 => FileExtentKind::Regular,
+                2 => FileExtentKind::Preallocated,
+                _ => return None,
+            },
+            compression: Compression::from_raw(u8::try_from(self.number()?).ok()?).ok()?,
+            address: LogicalAddress(self.number()?),
+            stored: self.number()?,
+            uncompressed: self.number()?,
+            offset: self.number()?,
+            generation: Generation(self.number()?),
+        };
+        Some((extent, self.number()? != 0))
     }
 
     pub(super) fn device(&mut self) -> Option<DeviceUsage> {

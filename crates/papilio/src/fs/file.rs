@@ -3,7 +3,8 @@
 //! Owns [`File`], which any number of threads may use at once. Changes of data are in
 //! [`file_write`](super::file_write).
 
-use crate::data::{self, FiemapExtent, FileData, Whence};
+use crate::data::extent_map::FileExtents;
+use crate::data::{self, FiemapExtent, FileData, FileExtent, Whence};
 use crate::errors::{Error, PathError, Result};
 use crate::file::open_file::OpenFile;
 use crate::fs::inode::Inode;
@@ -214,6 +215,22 @@ impl File {
             },
         )?;
         Ok(extents)
+    }
+
+    /// Returns the extents in order, one for each item of the file, without holes. Starts with the
+    /// one that contains byte `offset`, and ends after `most` of them.
+    ///
+    /// # Errors
+    /// A tree block or an extent that cannot be read.
+    pub fn extents(&self, offset: u64, most: usize) -> Result<Vec<FileExtent>> {
+        self.flush()?;
+        let handle = self.inode.handle()?;
+        let sector_size = self.sector_size();
+        let end = FileOffset(u64::MAX - u64::from(sector_size));
+        FileExtents::whole(handle.tree(), handle.number, sector_size, FileOffset(offset), end)
+            .filter_map(|extent| extent.map(|extent| FileExtent::of(&extent)).transpose())
+            .take(most)
+            .collect()
     }
 
     /// Reads the whole file. Memory grows as bytes are read, not by the size that the inode claims.

@@ -6,6 +6,7 @@ use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::dump::{self, TreeBlocks, TreeRoot};
 use crate::maintenance::extent_owners::{self, AddressUse};
+use crate::maintenance::shared_extents::SharedExtents;
 use crate::maintenance::tree_stats::{self, TreeStats};
 use crate::maintenance::usage::{self, Usage};
 use papilio_format::{LogicalAddress, TreeId};
@@ -83,6 +84,26 @@ impl FileSystem {
     #[cfg(feature = "unstable")]
     pub fn tree_stats(&self, id: TreeId) -> Result<Vec<TreeStats>> {
         tree_stats::tree_stats(&self.info.trees, id)
+    }
+
+    /// Returns an object that tells which extents are shared. Commits first, so that no
+    /// reference is missed.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    #[cfg(feature = "unstable")]
+    pub fn shared_extents(&self) -> Result<SharedExtents> {
+        if self.info.trees.transactions().is_some() {
+            self.sync()?;
+        }
+        Ok(self.shared_extents_of_last_commit())
+    }
+
+    /// As [`FileSystem::shared_extents`], without the commit: references that are not yet in the
+    /// extent tree are missed.
+    #[cfg(feature = "unstable")]
+    pub fn shared_extents_of_last_commit(&self) -> SharedExtents {
+        SharedExtents::new(self.info.clone())
     }
 
     /// Returns the files that contain the byte at a logical address, or with `whole` any byte of

@@ -74,6 +74,42 @@ pub(crate) fn extent_owners(trees: &Trees, address: LogicalAddress, whole: bool)
     Ok(AddressUse::Data(owners.into_iter().collect()))
 }
 
+/// A reference to a data extent: the subvolume, the inode, and the file offset that the extent's
+/// first byte has, or would have if the file used it.
+pub(crate) type ExtentReference = (TreeId, InodeNumber, u64);
+
+/// Returns the first `most` references to the data extent at `address`. Parts of an extent that lie
+/// in a file as they lie in the extent are one reference, as in the extent tree.
+///
+/// # Errors
+/// A tree block or item that cannot be read.
+pub(crate) fn extent_references(
+    trees: &Trees,
+    address: LogicalAddress,
+    most: usize,
+) -> Result<Vec<ExtentReference>> {
+    let extents = trees.get(objectid::EXTENT_TREE, "the extent tree")?;
+    let mut references = Vec::new();
+    let Some((key, false)) = extent_at(&extents.tree, address)? else { return Ok(references) };
+    let extent = Extent { start: LogicalAddress(key.objectid), length: key.offset };
+    let hints = hints(&extents.tree, extent)?;
+    let mut owners = BTreeSet::new();
+    for id in subvolumes(trees)? {
+        let Some(open) = trees.find(id)?.filter(|open| open.item().refs > 0) else { continue };
+        for &(inode, begin) in &hints {
+            owners.clear();
+            confirm(&open.tree, inode, begin, extent, address, true, &mut owners)?;
+            if !owners.is_empty() {
+                references.push((id, InodeNumber(inode), begin));
+            }
+            if references.len() >= most {
+                return Ok(references);
+            }
+        }
+    }
+    Ok(references)
+}
+
 /// Returns the key of the extent that contains an address, and whether it is a tree block.
 fn extent_at(tree: &Tree, address: LogicalAddress) -> Result<Option<(Key, bool)>> {
     let mut objectid = address.0;

@@ -10,6 +10,7 @@ pub(crate) mod repair;
 pub(crate) mod replace;
 pub(crate) mod scan;
 pub(crate) mod scrub;
+pub(crate) mod shared_extents;
 pub(crate) mod statfs;
 pub(crate) mod superblock_copy;
 pub(crate) mod tree_stats;

@@ -1,10 +1,10 @@
 //! `papilio filesystem`: the devices, space, label and size of a file system, and its extents.
-//! files.
 //!
 //! Owns the list of its subcommands.
 
 mod defragment;
 mod df;
+mod du;
 mod label;
 mod resize;
 mod show;
@@ -29,6 +29,7 @@ enum Subcommand {
     #[command(visible_alias = "defrag")]
     Defragment(defragment::Args),
     Df(df::Args),
+    Du(du::Args),
     Usage(usage::Args),
     Label(label::Args),
     Resize(resize::Args),
@@ -42,6 +43,7 @@ impl Args {
             Subcommand::Show(command) => command.run(context),
             Subcommand::Defragment(command) => command.run(context),
             Subcommand::Df(command) => command.run(context),
+            Subcommand::Du(command) => command.run(context),
             Subcommand::Usage(command) => command.run(context),
             Subcommand::Label(command) => command.run(context),
             Subcommand::Resize(command) => command.run(context),

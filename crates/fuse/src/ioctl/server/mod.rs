@@ -14,6 +14,7 @@ mod caller;
 mod caller_memory;
 mod defragment;
 mod devices;
+mod extents;
 mod files;
 mod jobs;
 mod owners;
@@ -59,6 +60,7 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::INO_PATHS => owners::ino_paths(call),
 
         Command::DEFRAG | Command::DEFRAG_RANGE => defragment::handle(call),
+        Command::EXTENTS => extents::list(call),
         Command::TRIM => devices::trim(call),
         Command::GET_LABEL => devices::get_label(call),
         Command::SET_LABEL => devices::set_label(call),
