@@ -137,3 +137,38 @@ fn as_much_can_be_written_as_the_bound_says() {
         close_clean(fs, &device);
     }
 }
+
+/// A caller keeps a removed file a little longer, as a FUSE kernel does. A write that needs its
+/// space waits for it.
+#[test]
+fn write_waits_for_the_space_of_a_removed_file() {
+    for cache in [0, 16 << 20] {
+        let (device, fs) = new(256 << 20, false, cache);
+        let share = available(&fs) / 100 * 80 / 4096 * 4096;
+        for delay in [0, 100] {
+            let first = fs.create_file("/first").unwrap();
+            fill(&first, share, 256 << 10, true);
+            drop(first);
+            let kept = fs.inode("/first").unwrap().keep();
+            fs.remove_file("/first").unwrap();
+            let second = fs.create_file("/second").unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    std::thread::sleep(std::time::Duration::from_millis(delay));
+                    drop(kept);
+                });
+                fill(&second, share, 1 << 20, false);
+            });
+            drop(second);
+            // Space that stays in use is not waited for long.
+            let kept = fs.inode("/second").unwrap().keep();
+            fs.remove_file("/second").unwrap();
+            let third = fs.create_file("/third").unwrap();
+            let error = third.allocate(0, share, false).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            drop((third, kept));
+            fs.remove_file("/third").unwrap();
+        }
+        close_clean(fs, &device);
+    }
+}

@@ -34,10 +34,15 @@ impl InodeOwner for FsInfo {
         // Only an unlinked file still has ordered extents here: a dirty file is kept open by the
         // table.
         open.forget_ordered(self);
-        if open.is_unlinked()
-            && let Err(error) = self.evict(open.place())
-        {
-            tracing::warn!("{:?}: the next mount has to delete this unlinked inode: {error}", open.place());
+        if open.is_unlinked() {
+            let deletion = self.deletions.begin();
+            match self.evict(open.place()) {
+                Ok(()) => deletion.end(),
+                Err(error) => {
+                    let place = open.place();
+                    tracing::warn!("{place:?}: the next mount has to delete this unlinked inode: {error}");
+                }
+            }
         }
     }
 }
@@ -49,8 +54,14 @@ impl FsInfo {
         let open = self.open_inode(place);
         open.set_unlinked();
         // After the mark: a thread that keeps the inode from here on sees it.
-        self.kept_inodes.keep_unnamed(&open);
+        self.keep_unnamed(&open);
         self.dirty_inodes.forget_unlinked(&open);
+    }
+
+    fn keep_unnamed(&self, open: &Arc<OpenInode>) {
+        if self.kept_inodes.keep_unnamed(open) {
+            self.deletions.keeps_unnamed();
+        }
     }
 
     /// Delays the deletion of the inode at `place` until [`FsInfo::release_kept`]. An inode that is
@@ -61,13 +72,16 @@ impl FsInfo {
         if let Some(open) = self.open_inodes.get(place)
             && open.is_unlinked()
         {
-            self.kept_inodes.keep_unnamed(&open);
+            self.keep_unnamed(&open);
         }
     }
 
     /// Ends the delay that [`FsInfo::keep`] began.
     pub(crate) fn release_kept(&self, place: Place) {
+        // Begun first: a thread that waits for space sees no moment without a deletion.
+        let _deletion = self.deletions.begin();
         if let Some(open) = self.kept_inodes.remove(place) {
+            self.deletions.released_unnamed();
             self.dirty_inodes.forget_unlinked(&open);
         }
     }

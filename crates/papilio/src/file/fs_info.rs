@@ -10,6 +10,7 @@ use crate::data::write_rules::{WriteOptions, WriteRules};
 use crate::errors::{Error, Result};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
+use crate::file::deletions::Deletions;
 use crate::file::dirty_inodes::DirtyInodes;
 use crate::file::exclusive::Exclusive;
 use crate::file::kept_inodes::KeptInodes;
@@ -49,6 +50,8 @@ pub(crate) struct FsInfo {
     pub(crate) dirty_inodes: DirtyInodes,
     /// Inodes that callers keep without having them open.
     pub(crate) kept_inodes: KeptInodes,
+    /// Unlinked inodes that will give space back.
+    pub(crate) deletions: Deletions,
     /// Directory entries that changed in the running transaction.
     pub(crate) name_changes: NameChanges,
     /// Files whose data changed in the running transaction.

@@ -45,18 +45,19 @@ impl KeptInodes {
         *self.shard(place).keepers.entry(place).or_insert(0) += 1;
     }
 
-    /// Delays the deletion of an open inode without names for as long as it has keepers. Does
-    /// nothing if it has none.
-    pub(crate) fn keep_unnamed(&self, open: &Arc<OpenInode>) {
+    /// Delays the deletion of an open inode without names for as long as it has keepers. Returns
+    /// whether this began a delay: it has keepers, and was not here before.
+    pub(crate) fn keep_unnamed(&self, open: &Arc<OpenInode>) -> bool {
         let place = open.place();
-        let _replaced = {
+        let replaced = {
             let mut shard = self.shard(place);
             if !shard.keepers.contains_key(&place) {
-                return;
+                return false;
             }
             // Dropped after the shard is unlocked; it is the same inode.
             shard.unnamed.insert(place, Arc::clone(open))
         };
+        replaced.is_none()
     }
 
     /// Removes a keeper. If it was the last one of an inode without names, returns the reference

@@ -11,7 +11,8 @@
 //! | `write`, `in_place`, `ordered_write`, `allocate`, `reflink` | changes of data |
 //! | `flush`, `ordered_flush` | publishing changes in the trees |
 //! | `fsync`, `changed_files` | making one file durable |
-//! | `change`, `data_trees`, `evict` | joining a transaction, deleting unlinked inodes |
+//! | `change`, `data_trees` | joining a transaction |
+//! | `evict`, `deletions` | deleting unlinked inodes, waiting for the space that this frees |
 //! | `background` | requests to the background threads |
 
 mod allocate;
@@ -23,6 +24,7 @@ pub(crate) mod changed_files;
 mod data_lock;
 mod data_trees;
 pub(crate) mod defragment;
+pub(crate) mod deletions;
 pub(crate) mod dirty_inodes;
 mod evict;
 pub(crate) mod exclusive;

@@ -42,7 +42,7 @@ impl Stamp {
 pub(crate) struct OpenFile {
     // In this order: the inode is dropped before the file system.
     pub(super) open: Arc<OpenInode>,
-    pub(super) fs: Arc<FsInfo>,
+    pub(crate) fs: Arc<FsInfo>,
     /// The file's subvolume, once it was looked up. No other subvolume gets its id.
     live: OnceLock<Arc<LiveTree>>,
     /// Whether reads and writes bypass the page cache.

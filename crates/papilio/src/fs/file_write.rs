@@ -5,12 +5,18 @@
 
 use crate::errors::Result;
 use crate::file::defragment::DefragmentOptions;
-use crate::file::open_file::Stamp;
+use crate::file::open_file::{OpenFile, Stamp};
 use crate::fs::file::File;
 use crate::fs::inode::Inode;
 use papilio_format::items::inode::FileKind;
 
 impl File {
+    /// Runs a change, and waits for deletions if there is no space for it.
+    fn change<R>(&self, mut change: impl FnMut(&OpenFile) -> Result<R>) -> Result<R> {
+        let open = self.open_file()?;
+        open.fs.deletions.beside(|| change(open))
+    }
+
     /// Writes `data` at byte `offset` and returns the number of bytes written, which is always
     /// `data.len()`: the same as [`File::write_all_at`].
     ///
@@ -32,7 +38,7 @@ impl File {
     /// [`PathError::NotPermitted`]: crate::PathError::NotPermitted
     /// [`Error::NoSpace`]: crate::Error::NoSpace
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.open_file()?.write_at(data, offset, Stamp::Now)
+        self.change(|open| open.write_at(data, offset, Stamp::Now))
     }
 
     /// As [`File::write_all_at`], but leaves mtime and ctime as they are. For a caller that writes
@@ -42,7 +48,7 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`].
     pub fn write_back_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.open_file()?.write_at(data, offset, Stamp::Keep)
+        self.change(|open| open.write_at(data, offset, Stamp::Keep))
     }
 
     /// Sets the size of the file in bytes (`ftruncate`). A longer file reads as zeros at its end.
@@ -50,7 +56,7 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`].
     pub fn set_len(&self, size: u64) -> Result<()> {
-        self.open_file()?.set_len(size)
+        self.change(|open| open.set_len(size))
     }
 
     /// Writes small extents in a range of bytes anew as larger ones, without a change of the
@@ -75,7 +81,7 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`].
     pub fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
-        self.open_file()?.punch_hole(offset, length)
+        self.change(|open| open.punch_hole(offset, length))
     }
 
     /// Allocates space for all sectors of a range (`fallocate`). Sectors that had no space read as
@@ -84,7 +90,7 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`].
     pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
-        self.open_file()?.allocate(offset, length, keep_size)
+        self.change(|open| open.allocate(offset, length, keep_size))
     }
 
     /// Makes a range read as zeros and allocates space for all its sectors
@@ -94,7 +100,7 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`].
     pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
-        self.open_file()?.zero_range(offset, length, keep_size)
+        self.change(|open| open.zero_range(offset, length, keep_size))
     }
 
     /// Shares `length` bytes of `source` at `from` with this file at `to` (`FICLONERANGE`). A

@@ -16,6 +16,7 @@ use crate::data::write_rules::WriteOptions;
 use crate::errors::{Error, PathError, Result};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
+use crate::file::deletions::Deletions;
 use crate::file::dirty_inodes::DirtyInodes;
 use crate::file::exclusive::Exclusive;
 use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
@@ -155,6 +156,7 @@ fn new(
         ),
         dirty_inodes: DirtyInodes::default(),
         kept_inodes: KeptInodes::default(),
+        deletions: Deletions::default(),
         name_changes: NameChanges::default(),
         changed_files: ChangedFiles::default(),
         tree_log: options.tree_log,
