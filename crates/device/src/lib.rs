@@ -98,3 +98,4 @@ pub use shuffle::ShuffleDevice;
 pub use stable::StableBuffer;
 pub use started::{Direction, Job, StartedOp};
 pub use undo::{UndoDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
+pub use uring::io_uring_available;

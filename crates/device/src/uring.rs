@@ -78,6 +78,15 @@ fn make_ring() -> io::Result<IoUring> {
     builder.clone().setup_coop_taskrun().setup_single_issuer().build(DEPTH).or_else(|_| builder.build(DEPTH))
 }
 
+/// Checks whether this process may use io_uring, by creating a ring and closing it.
+///
+/// # Errors
+/// The host's error: ENOSYS without io_uring, EPERM where a seccomp filter or
+/// `kernel.io_uring_disabled` forbids it.
+pub fn io_uring_available() -> io::Result<()> {
+    make_ring().map(drop)
+}
+
 /// A request that the ring can carry.
 pub(crate) trait Transfer {
     /// Builds the ring entry, which holds a raw pointer into the request's buffer.

@@ -101,6 +101,25 @@ fn signal_ends_a_foreground_server() {
     assert!(server.wait().unwrap().success());
 }
 
+/// An image in memory has no direct I/O. The mount works all the same, and says so.
+#[test]
+fn mount_says_that_direct_io_is_not_possible() {
+    let Some(world) = World::new_in(std::path::Path::new("/dev/shm"), MOUNT) else { return };
+    let server = Command::new(binary())
+        .args(["mount", "-f", "-v", "-o", "device_io=direct"])
+        .args([&world.image(), &world.directory()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the server mounts", || world.entry().is_some());
+    fs::write(world.at("f"), "text").unwrap();
+    world.unmount();
+    let output = server.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("no direct I/O there: requests pass through the host's page cache"), "{said}");
+}
+
 /// A script that reads the command's output must see its end, although the server continues.
 #[test]
 fn background_server_releases_the_callers_streams() {

@@ -239,6 +239,9 @@ pub(crate) fn open_devices(
                 how = how.direct_where_useful();
             }
             let device: Arc<dyn Device> = Arc::new(how.open(path)?);
+            if options.direct_io {
+                report_slow_io(path, &*device);
+            }
             Ok(match options.device_delay {
                 None => device,
                 Some(delay) => {
@@ -253,6 +256,16 @@ pub(crate) fn open_devices(
             })
         })
         .collect()
+}
+
+/// Logs why requests of a device that was opened for direct I/O are slower than they could be.
+fn report_slow_io(path: &Path, device: &dyn Device) {
+    let path = path.display();
+    if device.alignment() == 1 {
+        tracing::info!("{path}: no direct I/O there: requests pass through the host's page cache");
+    } else if let Err(error) = papilio_device::io_uring_available() {
+        tracing::info!("{path}: no io_uring ({error}): threads wait for the device instead");
+    }
 }
 
 /// Adds the devices and chunks of the chunk tree to the volume.
