@@ -203,6 +203,11 @@ impl Head {
         Ok(Self { general, argument, argument_length, payload: payload.len() })
     }
 
+    /// Returns the process that made the request.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { uid: self.general.uid, gid: self.general.gid, pid: self.general.pid }
+    }
+
     /// Returns the first argument. Newer kernels may append fields.
     ///
     /// # Errors
@@ -293,8 +298,7 @@ impl<'a> Request<'a> {
         })?;
         let fields = Fields { opcode: general.opcode, head, payload };
         let body = fields.body(NodeId(general.node))?;
-        let caller = Caller { uid: general.uid, gid: general.gid, pid: general.pid };
-        Ok(Self { node: NodeId(general.node), caller, body })
+        Ok(Self { node: NodeId(general.node), caller: head.caller(), body })
     }
 }
 
