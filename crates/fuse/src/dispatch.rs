@@ -13,7 +13,7 @@ use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
-use crate::transport::{Changed, ChangedPages, CopyRange, NodeId, Operations, Write, Written};
+use crate::transport::{Changed, ChangedPages, CopyRange, KeptListing, NodeId, Operations, Write, Written};
 use crate::wakefulness::Wakefulness;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -192,7 +192,7 @@ impl<O: Operations> Dispatcher<O> {
             opcode::LSEEK if self.operations.may_be_dirty(node) => Lane::AfterWriteBack(vec![node]),
             opcode::IOCTL => match head.argument::<IoctlIn>() {
                 Ok(argument) if self.operations.waits_for_programs(argument.command) => Lane::Alone,
-                Ok(argument) => match self.operations.dirty_before(argument.command) {
+                Ok(argument) => match self.operations.dirty_before(node, argument.command) {
                     none if none.is_empty() => Lane::Aside,
                     dirty => Lane::AfterWriteBack(dirty),
                 },
@@ -397,9 +397,13 @@ impl<O: Operations> Dispatcher<O> {
             Body::OpenDirectory => {
                 // Names change through the kernel or with an invalidation, so the kernel may cache
                 // listings.
-                let keep = open_flags::KEEP_CACHE | open_flags::CACHE_DIR;
-                let flags = if operations.may_keep_listings() { keep } else { 0 };
-                Answer::Opened { handle: operations.open_directory(node)?.0, flags }
+                let (handle, kept) = operations.open_directory(node)?;
+                let flags = match kept {
+                    KeptListing::Use => open_flags::KEEP_CACHE | open_flags::CACHE_DIR,
+                    KeptListing::Renew => open_flags::CACHE_DIR,
+                    KeptListing::Never => 0,
+                };
+                Answer::Opened { handle: handle.0, flags }
             }
             Body::ReleaseDirectory(handle) => {
                 operations.release_directory(handle);
@@ -534,7 +538,7 @@ fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, chan
         stale.push(Stale::Attributes(node));
     }
     if changed.room {
-        stale.extend(operations.open_for_writing().into_iter().map(Stale::Attributes));
+        stale.extend(operations.may_be_written().into_iter().map(Stale::Attributes));
     }
 }
 

@@ -7,6 +7,7 @@ use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
 use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write, Written};
+use papilio::FileKind;
 use papilio::format::items::inode::InodeFlags;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +16,7 @@ pub(super) const NO_NEED: Errno = Errno(libc::ENOSYS);
 
 impl Server {
     pub(super) fn open_file(&self, node: NodeId, flags: i32) -> Result<bool, Errno> {
-        if self.read_only {
+        if self.opens_by_kernel {
             return Err(NO_NEED);
         }
         let node = self.node(node)?;
@@ -40,7 +41,34 @@ impl Server {
         Ok(())
     }
 
+    /// Refuses a change of data that the kernel refuses at `open`, where files are opened without
+    /// the server. A write from the kernel's cache begins at the page of the first new byte.
+    pub(super) fn check_change_unopened(
+        &self,
+        node: &Node,
+        offset: u64,
+        from_cache: bool,
+    ) -> Result<(), Errno> {
+        if !self.opens_by_kernel {
+            return Ok(());
+        }
+        let inode = node.current(&self.fs)?;
+        let (flags, size) = (inode.metadata().flags(), inode.metadata().size());
+        let end = if from_cache { size - size % u64::from(self.sector_size) } else { size };
+        let appends = offset >= end;
+        if flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && !appends {
+            return Err(Errno(libc::EPERM));
+        }
+        Ok(())
+    }
+
+    /// Notes that a file was opened by a request that the server has answered.
     pub(super) fn count_open(&self, node: &Node, flags: i32) {
+        if self.opens_by_kernel {
+            // Its close may not be heard of.
+            self.closes.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         self.nodes.opened(node);
         if is_writing(flags) && node.writers.fetch_add(1, Ordering::AcqRel) == 0 {
             // Failures of earlier writers are no concern of this one.
@@ -48,7 +76,19 @@ impl Server {
         }
     }
 
+    /// Counts a close that the server will not hear of: the file was read.
+    pub(super) fn count_unseen_close(&self) {
+        if self.opens_by_kernel {
+            self.closes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn close_file(&self, node: NodeId, flags: i32) {
+        self.closes.fetch_add(1, Ordering::Relaxed);
+        if self.opens_by_kernel {
+            // A file that was created before the kernel knew.
+            return;
+        }
         let Ok(node) = self.node(node) else { return };
         if is_writing(flags) {
             node.writers.fetch_sub(1, Ordering::AcqRel);
@@ -56,8 +96,23 @@ impl Server {
         self.nodes.closed(&node);
     }
 
-    pub(super) fn has_writers(&self, node: NodeId) -> bool {
-        self.node(node).is_ok_and(|node| node.writers.load(Ordering::Acquire) > 0)
+    /// Returns whether the kernel may hold unwritten data of a file.
+    pub(super) fn may_have_dirty_pages(&self, node: NodeId) -> bool {
+        let Ok(node) = self.node(node) else { return false };
+        match self.opens_by_kernel {
+            true => !self.read_only && node.kind == FileKind::Regular,
+            false => node.writers.load(Ordering::Acquire) > 0,
+        }
+    }
+
+    /// Returns the files of which the kernel may hold unwritten data.
+    pub(super) fn dirty_candidates(&self) -> Vec<NodeId> {
+        match (self.read_only, self.opens_by_kernel) {
+            (true, _) => Vec::new(),
+            // Any file that the kernel knows may be open for writing.
+            (_, true) => self.nodes.select(|node| node.kind == FileKind::Regular),
+            (_, false) => self.nodes.select(|node| node.writers.load(Ordering::Acquire) > 0),
+        }
     }
 
     pub(super) fn write_file(
@@ -72,13 +127,16 @@ impl Server {
         }
         let used = self.used(&node)?;
         let file = used.file()?;
-        let written = match write.from_cache {
-            // The kernel has the times of these writes, and stores them by itself.
-            true => file.write_back_at(write.data, write.offset),
-            false => file.write_all_at(write.data, write.offset),
-        };
+        let allowed = self.check_change_unopened(&node, write.offset, write.from_cache);
+        let written = allowed.and_then(|()| {
+            match write.from_cache {
+                // The kernel has the times of these writes, and stores them by itself.
+                true => file.write_back_at(write.data, write.offset),
+                false => file.write_all_at(write.data, write.offset),
+            }
+            .map_err(stale)
+        });
         if let Err(error) = written {
-            let error = stale(error);
             if write.from_cache {
                 // No caller waits for this write; `hear_failure` tells one.
                 node.failed.store(error.code(), Ordering::Release);
@@ -134,6 +192,7 @@ impl Server {
         let node = self.node(node)?;
         let used = self.used(&node)?;
         let file = used.file()?;
+        self.check_change_unopened(&node, offset, false)?;
         match mode {
             0 | KEEP => file.allocate(offset, length, mode == KEEP),
             PUNCH => file.punch_hole(offset, length),
