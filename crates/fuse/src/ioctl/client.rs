@@ -325,7 +325,15 @@ impl MountedPath {
     /// # Errors
     /// EINVAL if this is not a subvolume's root; EROFS if it is read-only; EPERM without permission.
     pub fn forget_received(&self) -> io::Result<()> {
-        self.call(Command::SET_RECEIVED_SUBVOL, &mut ReceivedSubvol::default())
+        self.mark_received([0; 16])
+    }
+
+    /// Notes that the subvolume with this root was received from the one with this UUID.
+    ///
+    /// # Errors
+    /// As for [`MountedPath::forget_received`].
+    pub fn mark_received(&self, uuid: [u8; 16]) -> io::Result<()> {
+        self.call(Command::SET_RECEIVED_SUBVOL, &mut ReceivedSubvol { uuid, ..ReceivedSubvol::default() })
     }
 
     /// Returns the number of the open descriptor, for ioctls that take one.

@@ -70,22 +70,26 @@ impl MountedPath {
     /// # Errors
     /// ENOENT if there is none.
     pub fn limit_qgroup(&self, id: Option<QgroupId>, bytes: Option<u64>, exclusive: bool) -> io::Result<()> {
-        let bytes = bytes.unwrap_or(u64::MAX);
-        let flags = if exclusive { QGROUP_LIMIT_EXCLUSIVE } else { QGROUP_LIMIT_REFERENCED };
-        let mut arguments = QgroupLimitArgs {
-            id: id.map_or(0, |id| id.0),
-            flags,
-            max_referenced: bytes,
-            max_exclusive: bytes,
-            ..QgroupLimitArgs::default()
-        };
-        match self.call(Command::LIMIT_QGROUP, &mut arguments) {
+        match self.call(Command::LIMIT_QGROUP, &mut limits(id, bytes, exclusive)) {
             // A mount of the kernel's.
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
-                self.call(Command::QGROUP_LIMIT, &mut arguments)
+                self.limit_qgroup_by_pointer(id, bytes, exclusive)
             }
             result => result,
         }
+    }
+
+    /// Like [`MountedPath::limit_qgroup`], but always uses the kernel's ioctl, as other programs do.
+    ///
+    /// # Errors
+    /// As there; ENOTTY if Papilio's server may not read this process's memory.
+    pub fn limit_qgroup_by_pointer(
+        &self,
+        id: Option<QgroupId>,
+        bytes: Option<u64>,
+        exclusive: bool,
+    ) -> io::Result<()> {
+        self.call(Command::QGROUP_LIMIT, &mut limits(id, bytes, exclusive))
     }
 
     /// Creates an empty subvolume in this directory, a member of qgroups from the start.
@@ -152,5 +156,16 @@ impl MountedPath {
             Ok(())
         })?;
         Ok((status.ok_or_else(garbled)?, groups))
+    }
+}
+
+fn limits(id: Option<QgroupId>, bytes: Option<u64>, exclusive: bool) -> QgroupLimitArgs {
+    let bytes = bytes.unwrap_or(u64::MAX);
+    QgroupLimitArgs {
+        id: id.map_or(0, |id| id.0),
+        flags: if exclusive { QGROUP_LIMIT_EXCLUSIVE } else { QGROUP_LIMIT_REFERENCED },
+        max_referenced: bytes,
+        max_exclusive: bytes,
+        ..QgroupLimitArgs::default()
     }
 }

@@ -41,25 +41,32 @@ impl Server {
         Ok(())
     }
 
-    /// Refuses a change of data that the kernel refuses at `open`, where files are opened without
-    /// the server. A write from the kernel's cache begins at the page of the first new byte.
+    /// Refuses a change of data from `offset` on that the kernel refuses at `open`, where files are
+    /// opened without the server. Pages `from_cache` may begin with data that the file has.
     pub(super) fn check_change_unopened(
         &self,
         node: &Node,
         offset: u64,
-        from_cache: bool,
+        from_cache: Option<&[u8]>,
     ) -> Result<(), Errno> {
         if !self.opens_by_kernel {
             return Ok(());
         }
         let inode = node.current(&self.fs)?;
         let (flags, size) = (inode.metadata().flags(), inode.metadata().size());
-        let end = if from_cache { size - size % u64::from(self.sector_size) } else { size };
-        let appends = offset >= end;
-        if flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && !appends {
-            return Err(Errno(libc::EPERM));
-        }
-        Ok(())
+        let refused = flags.contains(InodeFlags::IMMUTABLE)
+            || flags.contains(InodeFlags::APPEND)
+                && offset < size
+                && !self.begins_with_content(node, offset, from_cache.unwrap_or_default(), size)?;
+        if refused { Err(Errno(libc::EPERM)) } else { Ok(()) }
+    }
+
+    /// Returns whether `data` for `offset` has, up to the file's size, what the file has.
+    fn begins_with_content(&self, node: &Node, offset: u64, data: &[u8], size: u64) -> Result<bool, Errno> {
+        let old = usize::try_from(size - offset).unwrap_or(usize::MAX).min(data.len());
+        let mut content = vec![0; old];
+        let read = self.used(node)?.file()?.read_at(&mut content, offset).map_err(stale)?;
+        Ok(old > 0 && read == old && content == data[..old])
     }
 
     /// Notes that a file was opened by a request that the server has answered.
@@ -127,16 +134,15 @@ impl Server {
         }
         let used = self.used(&node)?;
         let file = used.file()?;
-        let allowed = self.check_change_unopened(&node, write.offset, write.from_cache);
-        let written = allowed.and_then(|()| {
-            match write.from_cache {
-                // The kernel has the times of these writes, and stores them by itself.
-                true => file.write_back_at(write.data, write.offset),
-                false => file.write_all_at(write.data, write.offset),
-            }
-            .map_err(stale)
-        });
+        // The kernel reports a refusal at `fsync` and `close`. A later writer is not concerned.
+        self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
+        let written = match write.from_cache {
+            // The kernel has the times of these writes, and stores them by itself.
+            true => file.write_back_at(write.data, write.offset),
+            false => file.write_all_at(write.data, write.offset),
+        };
         if let Err(error) = written {
+            let error = stale(error);
             if write.from_cache {
                 // No caller waits for this write; `hear_failure` tells one.
                 node.failed.store(error.code(), Ordering::Release);
@@ -192,7 +198,7 @@ impl Server {
         let node = self.node(node)?;
         let used = self.used(&node)?;
         let file = used.file()?;
-        self.check_change_unopened(&node, offset, false)?;
+        self.check_change_unopened(&node, offset, None)?;
         match mode {
             0 | KEEP => file.allocate(offset, length, mode == KEEP),
             PUNCH => file.punch_hole(offset, length),
