@@ -41,7 +41,7 @@ pub(super) struct Entry {
     /// The kernel's number for the current request.
     commit: u64,
     /// The head of the current request.
-    head: Result<Head, DecodeError>,
+    head: Box<Result<Head, DecodeError>>,
 }
 
 // SAFETY: the entry exclusively owns its memory, which is not tied to a thread.
@@ -59,7 +59,7 @@ impl Entry {
             unsafe { mmap_anonymous(std::ptr::null_mut(), PAYLOAD_AT + payload, protection, flags)? };
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let nothing = DecodeError::Malformed { opcode: 0, what: "no request was received" };
-        Ok(Self { memory, payload, queue, commit: 0, head: Err(nothing) })
+        Ok(Self { memory, payload, queue, commit: 0, head: Box::new(Err(nothing)) })
     }
 
     /// Returns the number of the entry's queue.
@@ -126,13 +126,13 @@ impl Entry {
     pub(super) fn received(&mut self) {
         let (header, payload) = self.request();
         let head = Head::of_entry(&header, payload.len());
-        (self.commit, self.head) = (header.entry.commit, head);
+        (self.commit, *self.head) = (header.entry.commit, head);
     }
 }
 
 impl Message for Entry {
     fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
-        (self.head, self.request().1)
+        (*self.head, self.request().1)
     }
 
     fn reply(&mut self, error: i32, bytes: usize) {

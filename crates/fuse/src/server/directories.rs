@@ -239,4 +239,40 @@ mod tests {
             }
         }
     }
+
+    /// The kernel lacks attributes of files that were closed, so a listing brings them.
+    #[test]
+    fn listing_is_renewed_after_many_closes() {
+        const FILES: u64 = 100;
+        let device = Arc::new(MemoryDevice::new(256 << 20)) as Arc<dyn Device>;
+        papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+        for (options, expected) in [
+            ("", [KeptListing::Use, KeptListing::Use, KeptListing::Renew, KeptListing::Use]),
+            ("nowriteback_cache", [KeptListing::Use; 4]),
+            ("strictatime", [KeptListing::Never; 4]),
+        ] {
+            let opened = OpenOptions::new().write(true);
+            let fs = FileSystem::from_devices(vec![device.clone()], &opened).unwrap();
+            let name = format!("directory {options}");
+            fs.create_dir(format!("/{name}")).unwrap();
+            for number in 0..FILES {
+                fs.create_file(format!("/{name}/{number}")).unwrap();
+            }
+            let options = MountOptions::parse(options).unwrap();
+            let info = MountInfo::new(Path::new("image"), Path::new("/"), &options);
+            let server = Server::new(fs.clone(), info, &options).unwrap();
+            let directory = server.look_up(NodeId::ROOT, name.as_bytes()).unwrap().node;
+            let file = server.look_up(directory, b"7").unwrap().node;
+            let kept = [0, FILES / ENTRIES_IN_REPLY, 1, 0].map(|closes| {
+                for _ in 0..closes {
+                    server.open_file(file, libc::O_RDONLY).unwrap();
+                    server.close_file(file, libc::O_RDONLY);
+                }
+                server.open_listing(directory).unwrap().1
+            });
+            assert_eq!(kept, expected, "{options:?}");
+            drop(server);
+            fs.close().unwrap();
+        }
+    }
 }
