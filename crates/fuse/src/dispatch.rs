@@ -254,8 +254,9 @@ impl<O: Operations> Dispatcher<O> {
         DataRequest::of(&Request::decode(&head, buffer).ok()?)
     }
 
-    /// Returns the file of a request that can be in flight without a thread: a read, or a write that
-    /// passes the kernel's cache. Returns `None` for any other, and where the answer meets an error.
+    /// Returns the file of a request that can be in flight without a thread: a read, or a write
+    /// that passes the kernel's cache. Returns `None` for any other, and where the answer meets an
+    /// error.
     pub(crate) fn begin(&self, request: &DataRequest) -> Option<Arc<papilio::File>> {
         let direct = request.passes_cache()?;
         caught(|| self.operations.data_file(request.node, direct)).ok()

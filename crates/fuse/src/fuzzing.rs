@@ -1,7 +1,7 @@
 //! Entrances for fuzz targets and tests: the decoder alone, and a server without a kernel.
 //!
-//! Owns [`decode`], [`agree`] and [`Served`]. They take the bytes that a kernel would send. They check what
-//! holds for every answer, so that a target only has to make requests.
+//! Owns [`decode`], [`agree`] and [`Served`]. They take the bytes that a kernel
+//! would send. They check the rules for every answer, so that a target only has to make requests.
 //!
 //! Built with the feature `fuzzing` only.
 

@@ -284,7 +284,7 @@ pub trait DirectorySink {
     fn add(&mut self, entry: &ListedEntry<'_>) -> bool;
 }
 
-/// What the kernel may do with the listing of an opened directory.
+/// The kernel's use of its cached listing, for a directory that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptListing {
     /// Use the cached one, which is valid until names change.

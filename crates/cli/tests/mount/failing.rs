@@ -53,7 +53,7 @@ fn device_that_fails_makes_the_mount_read_only() {
     assert!(line.contains(&nested.device) && line.contains("Input/output error"), "{line}");
     let refused = fs::create_dir(nested.directory.join("d")).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{refused}");
-    // What was read before is still readable.
+    // A file that was read before is still readable.
     assert!(fs::metadata(&path).is_ok());
     drop(file);
     let ended = papilio(["umount", point]);

@@ -323,7 +323,8 @@ impl MountedPath {
     /// Forgets that the subvolume with this root was received.
     ///
     /// # Errors
-    /// EINVAL if this is not a subvolume's root; EROFS if it is read-only; EPERM without permission.
+    /// EINVAL if this is not a subvolume's root; EROFS if it is read-only; EPERM without
+    /// permission.
     pub fn forget_received(&self) -> io::Result<()> {
         self.mark_received([0; 16])
     }

@@ -79,7 +79,8 @@ impl MountedPath {
         }
     }
 
-    /// Like [`MountedPath::limit_qgroup`], but always uses the kernel's ioctl, as other programs do.
+    /// Like [`MountedPath::limit_qgroup`], but always uses the kernel's ioctl, as other programs
+    /// do.
     ///
     /// # Errors
     /// As there; ENOTTY if Papilio's server may not read this process's memory.

@@ -194,8 +194,8 @@ impl Command {
     pub const START_REPLACE: Self = Self::write::<ReplaceStart>(PAPILIO, 11);
     /// Our own: returns a page of the extents of a file, and which of them are shared.
     pub const EXTENTS: Self = Self::both::<Page>(PAPILIO, 12);
-    /// Our own: bounds the bytes that a scrub reads in a second, also that of the running one; 0 for
-    /// no limit.
+    /// Our own: bounds the bytes that the running scrub and later ones read in a second; 0 for no
+    /// limit.
     pub const LIMIT_SCRUB: Self = Self::write::<u64>(PAPILIO, 13);
     /// `FS_IOC_FIEMAP`, which FUSE does not pass; for mounts of the kernel's Btrfs.
     pub const FIEMAP: Self = Self::new(READ | WRITE, b'f', 11, 32);

@@ -61,7 +61,7 @@ impl Server {
         if refused { Err(Errno(libc::EPERM)) } else { Ok(()) }
     }
 
-    /// Returns whether `data` for `offset` has, up to the file's size, what the file has.
+    /// Returns whether `data` for `offset` equals the content of the file, up to the file's size.
     fn begins_with_content(&self, node: &Node, offset: u64, data: &[u8], size: u64) -> Result<bool, Errno> {
         let old = usize::try_from(size - offset).unwrap_or(usize::MAX).min(data.len());
         let mut content = vec![0; old];

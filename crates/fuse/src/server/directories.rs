@@ -6,10 +6,10 @@
 //! added after its start, so it ends even if a program renames each entry it reads. On a read-only
 //! mount the kernel opens directories without the server.
 //!
-//! With the writeback cache the kernel forgets a file's number of blocks at each close (`fuse_flush`
-//! in `fs/fuse/file.c`). A program that lists a directory and looks at each file then asks once for
-//! each closed file, unless the listing brings the attributes. So where many files were closed since
-//! a directory was listed, the kernel may not use the listing that it has cached.
+//! With the writeback cache the kernel forgets a file's number of blocks at each close
+//! (`fuse_flush` in `fs/fuse/file.c`). A program that lists a directory and looks at each file then
+//! asks once for each closed file, unless the listing brings the attributes. So where many files
+//! were closed since a directory was listed, the kernel may not use the listing that it has cached.
 
 use super::data::NO_NEED;
 use super::state::Server;

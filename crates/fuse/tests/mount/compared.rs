@@ -111,7 +111,7 @@ fn open_files() {
     both("noatime,allow_other", steps::open_files);
 }
 
-/// What does not depend on the server's part in opens.
+/// These steps do not depend on the server's part in opens.
 #[test]
 fn names_and_data_with_opens_by_the_kernel() {
     for steps in [steps::names, steps::unnamed, steps::renames, steps::data, steps::ranges, steps::xattrs] {

@@ -109,7 +109,7 @@ fn inode_flags_are_enforced_at_writes() {
             assert!(Command::new("chattr").arg(flag).arg(&path).status().unwrap().success(), "chattr {flag}");
         };
         fs::write(&path, vec![7; 10_000]).unwrap();
-        // What was written before the flag is in the file.
+        // Data that was written before the flag is in the file.
         let mut early = File::options().append(true).open(&path).unwrap();
         early.write_all(b"early").unwrap();
         chattr("+i");

@@ -65,7 +65,7 @@ fn server_without_descriptors_serves() {
     check(&image);
 }
 
-/// A server without memory ends as after a crash: what was fsynced is in the image.
+/// A server without memory ends as after a crash: fsynced data is in the image.
 #[test]
 fn server_without_memory_ends_like_a_crash() {
     let Some(_) = require(&[NEEDS, &[Need::Command("prlimit")]].concat()) else { return };
@@ -77,7 +77,7 @@ fn server_without_memory_ends_like_a_crash() {
     kept.write_all(&[3; 300_000]).unwrap();
     kept.sync_all().unwrap();
     drop(kept);
-    // What the server has now may stay; it gets no more.
+    // The server keeps the memory that it has, and gets no more.
     limit(mount.server(), "--data=65536:65536");
     let mut failure = None;
     for number in 0..2000 {

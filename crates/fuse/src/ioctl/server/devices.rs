@@ -83,7 +83,8 @@ enum Size {
     Min,
 }
 
-/// Parses `[DEVID:]SIZE`. The size is `max`, our own `min`, or bytes with an optional suffix and a leading + or -.
+/// Parses `[DEVID:]SIZE`. The size is `max`, our own `min`, or bytes with an optional suffix and a
+/// leading + or -.
 fn parse_resize(text: &[u8]) -> Option<(DeviceId, Size)> {
     let text = std::str::from_utf8(text).ok()?;
     let (devid, size) = match text.split_once(':') {
