@@ -53,6 +53,7 @@ longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each pres
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
 		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio --test many_inodes
+	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio-fuse --test served
 
 bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli

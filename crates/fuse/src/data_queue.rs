@@ -14,7 +14,7 @@
 //!
 //! Kernel counterpart: `fuse_direct_io`, which keeps requests in flight (`fs/fuse/file.c`).
 
-use crate::dispatch::{Aftermath, Begun, Dispatcher, Message};
+use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Message};
 use crate::transport::Operations;
 use papilio::{IoCompletion, IoOperation, IoQueue, IoRequest, StableBuffer};
 use papilio_locks::Mutex;
@@ -39,6 +39,13 @@ const WAITING: usize = 8;
 /// while the message is moved.
 pub(crate) unsafe trait LentMessage: Message + Send + 'static {}
 
+/// A message that a thread must answer, and what was decoded of it.
+pub(crate) struct Unbegun<M> {
+    pub(crate) message: M,
+    /// For [`Dispatcher::answer_decoded`].
+    pub(crate) decoded: Option<DataRequest>,
+}
+
 /// Sends the reply of a message, after what the kernel must drop first.
 type Finish<M> = Box<dyn Fn(M, Aftermath) + Send + Sync>;
 
@@ -61,7 +68,7 @@ struct Shared<M: LentMessage, O> {
 struct State<M: LentMessage> {
     queue: IoQueue<Lent<M>>,
     /// The requests in flight, by token.
-    begun: Vec<Option<Begun>>,
+    begun: Vec<Option<DataRequest>>,
     free: Vec<usize>,
     closed: bool,
 }
@@ -130,10 +137,18 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
     ///
     /// # Errors
     /// The message itself, if a thread must answer it.
-    pub(crate) fn begin(&self, mut message: M) -> Result<(), M> {
-        let Some((begun, file)) = self.shared.dispatcher.begin(&mut message) else { return Err(message) };
+    pub(crate) fn begin(&self, mut message: M) -> Result<(), Unbegun<M>> {
+        let Some(begun) = self.shared.dispatcher.data_request(&mut message) else {
+            return Err(Unbegun { message, decoded: None });
+        };
+        let decoded = Some(begun);
+        let Some(file) = self.shared.dispatcher.begin(&begun) else {
+            return Err(Unbegun { message, decoded });
+        };
         let (_, buffer) = message.open();
-        let Some(buffer) = buffer.get_mut(..begun.length()) else { return Err(message) };
+        let Some(buffer) = buffer.get_mut(..begun.length()) else {
+            return Err(Unbegun { message, decoded });
+        };
         let (bytes, length) = (buffer.as_mut_ptr(), buffer.len());
         let buffer = Lent { message, bytes, length };
         let offset = begun.offset();
@@ -165,7 +180,7 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
                 drop(state);
                 match request.operation {
                     IoOperation::Read { buffer, .. } | IoOperation::Write { buffer, .. } => {
-                        Err(buffer.message)
+                        Err(Unbegun { message: buffer.message, decoded })
                     }
                     _ => unreachable!("it is a read or a write"),
                 }
@@ -216,7 +231,7 @@ impl<M: LentMessage, O: Operations> Shared<M, O> {
         state.closed && state.queue.in_flight() == 0
     }
 
-    fn end(&self, completion: IoCompletion<Lent<M>>, begun: Begun) {
+    fn end(&self, completion: IoCompletion<Lent<M>>, begun: DataRequest) {
         let mut message = completion.buffer.expect("reads and writes return their buffers").message;
         let aftermath = self.dispatcher.end(&mut message, &begun, completion.result);
         (self.finish)(message, aftermath);
@@ -224,7 +239,7 @@ impl<M: LentMessage, O: Operations> Shared<M, O> {
 }
 
 /// A request that has ended.
-type Ended<M> = (IoCompletion<Lent<M>>, Begun);
+type Ended<M> = (IoCompletion<Lent<M>>, DataRequest);
 
 impl<M: LentMessage, O> Drop for DataQueue<M, O> {
     fn drop(&mut self) {

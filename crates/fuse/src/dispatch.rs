@@ -13,7 +13,7 @@ use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
-use crate::transport::{Changed, ChangedPages, CopyRange, NodeId, Operations, Write, Written};
+use crate::transport::{Changed, ChangedPages, CopyRange, KeptListing, NodeId, Operations, Write, Written};
 use crate::wakefulness::Wakefulness;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -43,9 +43,10 @@ pub(crate) struct Aftermath {
     pub(crate) after_reply: Vec<Stale>,
 }
 
-/// A read or a direct write that is in flight without a thread.
+/// A read or a write of data, decoded. It holds nothing of its message, so it can be in flight
+/// without a thread, or be handed to another one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct DataRequest {
     node: NodeId,
     caller: Caller,
     access: Access,
@@ -54,15 +55,44 @@ pub(crate) struct Begun {
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Read { offset: u64, length: usize, flags: i32 },
-    Write(Written),
+    Write { written: Written, from_cache: bool },
 }
 
-impl Begun {
+impl DataRequest {
+    /// Returns what a request for data asks; `None` for another request.
+    fn of(request: &Request<'_>) -> Option<Self> {
+        let Request { node, caller, body } = *request;
+        let access = match body {
+            Body::Read { offset, size, flags } => Access::Read { offset, length: size, flags },
+            Body::Write(Write { offset, data, kills_privileges, direct, from_cache }) => {
+                let written = Written { offset, length: data.len(), kills_privileges, direct };
+                Access::Write { written, from_cache }
+            }
+            _ => return None,
+        };
+        Some(Self { node, caller, access })
+    }
+
+    /// Returns the request again; `buffer` starts with its data.
+    fn request<'a>(&self, buffer: &'a [u8]) -> Result<Request<'a>, DecodeError> {
+        let &Self { node, caller, access } = self;
+        let body = match access {
+            Access::Read { offset, length, flags } => Body::Read { offset, size: length, flags },
+            Access::Write { written: Written { offset, length, kills_privileges, direct }, from_cache } => {
+                let what = "the data is longer than its buffer";
+                let malformed = DecodeError::Malformed { opcode: opcode::WRITE, what };
+                let data = buffer.get(..length).ok_or(malformed)?;
+                Body::Write(Write { offset, data, kills_privileges, from_cache, direct })
+            }
+        };
+        Ok(Request { node, caller, body })
+    }
+
     /// Returns the file offset in bytes.
     pub(crate) fn offset(&self) -> u64 {
         match self.access {
             Access::Read { offset, .. } => offset,
-            Access::Write(written) => written.offset,
+            Access::Write { written, .. } => written.offset,
         }
     }
 
@@ -70,13 +100,37 @@ impl Begun {
     pub(crate) fn length(&self) -> usize {
         match self.access {
             Access::Read { length, .. } => length,
-            Access::Write(written) => written.length,
+            Access::Write { written, .. } => written.length,
         }
     }
 
     /// Returns whether it is a write.
     pub(crate) fn is_write(&self) -> bool {
-        matches!(self.access, Access::Write(_))
+        matches!(self.access, Access::Write { .. })
+    }
+
+    /// Returns whether the data passes the kernel's cache, or `None` if a thread must answer the
+    /// request: a write from the kernel's cache goes to the library's, and no device waits for it.
+    fn passes_cache(&self) -> Option<bool> {
+        match self.access {
+            Access::Read { length, flags, .. } => (length > 0).then_some(flags & libc::O_DIRECT != 0),
+            Access::Write { written, .. } => (written.length > 0 && written.direct).then_some(true),
+        }
+    }
+}
+
+/// Where a request comes from: its bytes, or an earlier look at them.
+enum Source<'a> {
+    Head(&'a Head),
+    Decoded(&'a DataRequest),
+}
+
+impl Source<'_> {
+    fn request<'a>(&'a self, buffer: &'a [u8]) -> Result<Request<'a>, DecodeError> {
+        match self {
+            Self::Head(head) => Request::decode(head, buffer),
+            Self::Decoded(data) => data.request(buffer),
+        }
     }
 }
 
@@ -138,7 +192,7 @@ impl<O: Operations> Dispatcher<O> {
             opcode::LSEEK if self.operations.may_be_dirty(node) => Lane::AfterWriteBack(vec![node]),
             opcode::IOCTL => match head.argument::<IoctlIn>() {
                 Ok(argument) if self.operations.waits_for_programs(argument.command) => Lane::Alone,
-                Ok(argument) => match self.operations.dirty_before(argument.command) {
+                Ok(argument) => match self.operations.dirty_before(node, argument.command) {
                     none if none.is_empty() => Lane::Aside,
                     dirty => Lane::AfterWriteBack(dirty),
                 },
@@ -192,28 +246,20 @@ impl<O: Operations> Dispatcher<O> {
         true
     }
 
-    /// Begins a request that can be in flight without a thread: a read, or a write that passes the
-    /// kernel's cache. Returns `None` for any other, and where [`Dispatcher::answer`] meets an
-    /// error.
-    pub(crate) fn begin(&self, message: &mut impl Message) -> Option<(Begun, Arc<papilio::File>)> {
+    /// Decodes a read or a write of data. Returns `None` for any other request, and where
+    /// [`Dispatcher::answer`] meets an error.
+    pub(crate) fn data_request(&self, message: &mut impl Message) -> Option<DataRequest> {
         let (head, buffer) = message.open();
         let head = head.ok().filter(|head| matches!(head.general.opcode, opcode::READ | opcode::WRITE))?;
-        let begun = caught(|| {
-            let Request { node, caller, body } = Request::decode(&head, buffer).map_err(refused)?;
-            let (access, direct) = match body {
-                Body::Read { offset, size, flags } => {
-                    (Access::Read { offset, length: size, flags }, flags & libc::O_DIRECT != 0)
-                }
-                Body::Write(Write { offset, data, kills_privileges, direct: true, .. }) => {
-                    let length = data.len();
-                    (Access::Write(Written { offset, length, kills_privileges, direct: true }), true)
-                }
-                _ => return Ok(None),
-            };
-            let file = self.operations.data_file(node, direct)?;
-            Ok(Some((Begun { node, caller, access }, file)))
-        });
-        begun.ok().flatten().filter(|(begun, _)| begun.length() > 0)
+        DataRequest::of(&Request::decode(&head, buffer).ok()?)
+    }
+
+    /// Returns the file of a request that can be in flight without a thread: a read, or a write
+    /// that passes the kernel's cache. Returns `None` for any other, and where the answer meets an
+    /// error.
+    pub(crate) fn begin(&self, request: &DataRequest) -> Option<Arc<papilio::File>> {
+        let direct = request.passes_cache()?;
+        caught(|| self.operations.data_file(request.node, direct)).ok()
     }
 
     /// Ends a request that was in flight, and stores the reply in its buffers. Returns what the
@@ -221,18 +267,18 @@ impl<O: Operations> Dispatcher<O> {
     pub(crate) fn end(
         &self,
         message: &mut impl Message,
-        begun: &Begun,
+        request: &DataRequest,
         result: papilio::Result<usize>,
     ) -> Aftermath {
         let mut stale = Aftermath::default();
-        let &Begun { node, caller, access } = begun;
+        let &DataRequest { node, caller, access } = request;
         let answered = caught(|| match access {
             Access::Read { flags, .. } => {
                 let length = result?;
                 self.operations.has_read(node, flags);
                 Ok(length)
             }
-            Access::Write(written) => {
+            Access::Write { written, .. } => {
                 let changed = result
                     .map_err(crate::nodes::stale)
                     .and_then(|_| self.operations.has_written(caller, node, &written));
@@ -255,11 +301,23 @@ impl<O: Operations> Dispatcher<O> {
     /// Answers a request and stores the reply in its buffers. Returns what the kernel must drop
     /// from its caches.
     pub(crate) fn answer(&self, message: &mut impl Message) -> Aftermath {
+        self.answer_decoded(message, None)
+    }
+
+    /// As [`Dispatcher::answer`]. `data` is what [`Dispatcher::data_request`] returned for this
+    /// message, so that it is not decoded again.
+    pub(crate) fn answer_decoded(&self, message: &mut impl Message, data: Option<&DataRequest>) -> Aftermath {
         let mut stale = Aftermath::default();
         let (head, buffer) = message.open();
-        let answered = caught(|| {
-            let head = head.map_err(refused)?;
-            self.answer_in(&head, buffer, &mut stale)
+        let answered = caught(|| match data {
+            Some(data) => self.answer_in(&Source::Decoded(data), buffer, &mut stale),
+            None => {
+                let head = head.map_err(refused)?;
+                if concerns_access(head.general.opcode) && !self.operations.admits(head.caller()) {
+                    return Err(Errno(libc::EACCES));
+                }
+                self.answer_in(&Source::Head(&head), buffer, &mut stale)
+            }
         });
         match answered {
             Ok(bytes) => message.reply(0, bytes),
@@ -268,11 +326,13 @@ impl<O: Operations> Dispatcher<O> {
         stale
     }
 
-    fn answer_in(&self, head: &Head, buffer: &mut [u8], stale: &mut Aftermath) -> Result<usize, Errno> {
-        let request = Request::decode(head, buffer).map_err(refused)?;
-        if concerns_access(head.general.opcode) && !self.operations.admits(request.caller) {
-            return Err(Errno(libc::EACCES));
-        }
+    fn answer_in(
+        &self,
+        source: &Source<'_>,
+        buffer: &mut [u8],
+        stale: &mut Aftermath,
+    ) -> Result<usize, Errno> {
+        let request = source.request(buffer).map_err(refused)?;
         let answer = match request.body {
             // These two answer into the buffer, which holds no part of their requests.
             Body::Read { offset, size, flags } => {
@@ -338,9 +398,13 @@ impl<O: Operations> Dispatcher<O> {
             Body::OpenDirectory => {
                 // Names change through the kernel or with an invalidation, so the kernel may cache
                 // listings.
-                let keep = open_flags::KEEP_CACHE | open_flags::CACHE_DIR;
-                let flags = if operations.may_keep_listings() { keep } else { 0 };
-                Answer::Opened { handle: operations.open_directory(node)?.0, flags }
+                let (handle, kept) = operations.open_directory(node)?;
+                let flags = match kept {
+                    KeptListing::Use => open_flags::KEEP_CACHE | open_flags::CACHE_DIR,
+                    KeptListing::Renew => open_flags::CACHE_DIR,
+                    KeptListing::Never => 0,
+                };
+                Answer::Opened { handle: handle.0, flags }
             }
             Body::ReleaseDirectory(handle) => {
                 operations.release_directory(handle);
@@ -475,7 +539,7 @@ fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, chan
         stale.push(Stale::Attributes(node));
     }
     if changed.room {
-        stale.extend(operations.open_for_writing().into_iter().map(Stale::Attributes));
+        stale.extend(operations.may_be_written().into_iter().map(Stale::Attributes));
     }
 }
 

@@ -1,7 +1,7 @@
-//! Entrances for fuzz targets: the decoder alone, and a server without a kernel.
+//! Entrances for fuzz targets and tests: the decoder alone, and a server without a kernel.
 //!
-//! Owns [`decode`] and [`Served`]. Both take the bytes that a kernel would send. They check what
-//! holds for every answer, so that a target only has to make requests.
+//! Owns [`decode`], [`agree`] and [`Served`]. They take the bytes that a kernel
+//! would send. They check the rules for every answer, so that a target only has to make requests.
 //!
 //! Built with the feature `fuzzing` only.
 
@@ -9,8 +9,8 @@ use crate::device_transport::DeviceMessage;
 use crate::dispatch::Dispatcher;
 use crate::ioctl::MountInfo;
 use crate::options::MountOptions;
-use crate::protocol::init::{MAX_WRITE, negotiate};
-use crate::protocol::layout::{EntryInOut, InHeader, InitIn, OutHeader, RequestHeader, opcode};
+use crate::protocol::init::{MAX_WRITE, Negotiated, negotiate};
+use crate::protocol::layout::{EntryInOut, InHeader, OutHeader, RequestHeader, opcode};
 use crate::protocol::request::{DecodeError, Head, Request};
 use crate::server::Server;
 use crate::wakefulness::Wakefulness;
@@ -69,7 +69,7 @@ fn decode_body(head: &Head, payload: &[u8]) -> Decoded {
             }
             Err(error) => verdict(error),
         },
-        opcode::INIT => match head.argument::<InitIn>() {
+        opcode::INIT => match head.offer() {
             Ok(offer) => {
                 let _ = negotiate(&offer, &MountOptions::default(), true);
                 Decoded::Offer
@@ -80,6 +80,16 @@ fn decode_body(head: &Head, payload: &[u8]) -> Decoded {
             Ok(_) => Decoded::Request,
             Err(error) => verdict(error),
         },
+    }
+}
+
+/// Answers a kernel's offer as a mount with default options does. Returns the answer's bytes, or
+/// nothing if the message is no offer, or of a kernel whose protocol is another one.
+pub fn agree(message: &[u8]) -> Option<Vec<u8>> {
+    let head = Head::of_message(message).ok().filter(|head| head.general.opcode == opcode::INIT)?;
+    match negotiate(&head.offer().ok()?, &MountOptions::default(), false) {
+        Negotiated::Agreed(out, _) => Some(out.as_bytes().to_vec()),
+        Negotiated::Again(_) | Negotiated::TooOld(..) => None,
     }
 }
 

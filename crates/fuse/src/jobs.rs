@@ -10,7 +10,7 @@
 //!
 //! **Lock:** one leaf, with a condition variable that tells of the end of a job.
 
-use papilio::{BalanceControl, BalanceReport, FileSystem, ReplaceReport, ScrubReport};
+use papilio::{BalanceControl, BalanceReport, FileSystem, ReplaceReport, ScrubLimit, ScrubReport};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -105,6 +105,7 @@ struct State {
 pub struct Jobs {
     state: Mutex<State>,
     ended: Condvar,
+    scrub_limit: ScrubLimit,
 }
 
 /// The side of [`Jobs`] that a job's thread sees.
@@ -141,6 +142,11 @@ impl Jobs {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A job that panics leaves its state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the limit of the scrub that runs and of later ones.
+    pub fn scrub_limit(&self) -> &ScrubLimit {
+        &self.scrub_limit
     }
 
     /// Starts a job, and returns its number.

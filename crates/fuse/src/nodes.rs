@@ -51,6 +51,8 @@ pub(crate) struct Node {
     pub(crate) cached: CachedPages,
     /// The count of name changes at the last recorded read; `server/access_time.rs` owns it.
     pub(crate) read_noted: AtomicU64,
+    /// The count of closes at the last listing with attributes; `server/directories.rs` owns it.
+    pub(crate) listed: AtomicU64,
 }
 
 /// The inode and the file of a node in use.
@@ -96,6 +98,7 @@ impl Node {
             failed: AtomicI32::new(0),
             cached: CachedPages::default(),
             read_noted: AtomicU64::new(0),
+            listed: AtomicU64::new(0),
         }
     }
 
@@ -282,15 +285,14 @@ impl Nodes {
         }
     }
 
-    /// Returns the files that are open for writing.
-    pub(crate) fn open_for_writing(&self) -> Vec<NodeId> {
-        let mut open = Vec::new();
+    /// Returns the nodes that `wanted` accepts.
+    pub(crate) fn select(&self, wanted: impl Fn(&Node) -> bool) -> Vec<NodeId> {
+        let mut selected = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            let written = shard.values().filter(|known| known.node.writers.load(Ordering::Acquire) > 0);
-            open.extend(written.map(|known| known.node.id));
+            selected.extend(shard.values().filter(|known| wanted(&known.node)).map(|known| known.node.id));
         }
-        open
+        selected
     }
 
     /// Returns the sum of all look-up counts.

@@ -284,6 +284,17 @@ pub trait DirectorySink {
     fn add(&mut self, entry: &ListedEntry<'_>) -> bool;
 }
 
+/// The kernel's use of its cached listing, for a directory that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptListing {
+    /// Use the cached one, which is valid until names change.
+    Use,
+    /// Ask for it again, and cache the reply. Its attributes replace those that the kernel has.
+    Renew,
+    /// Ask for it each time.
+    Never,
+}
+
 /// The sizes of a file system, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystemSizes {
@@ -346,8 +357,8 @@ pub trait Operations: Send + Sync + 'static {
     /// Notes that a direct write has ended, for a request that was in flight.
     fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<Changed, Errno>;
 
-    /// Returns the files that are open for writing.
-    fn open_for_writing(&self) -> Vec<NodeId>;
+    /// Returns the files that programs may be writing.
+    fn may_be_written(&self) -> Vec<NodeId>;
 
     /// Changes attributes and the size.
     fn set_attributes(
@@ -422,11 +433,8 @@ pub trait Operations: Send + Sync + 'static {
     /// Copies a range and shares extents where possible; returns the number of bytes copied.
     fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno>;
 
-    /// Opens a directory.
-    fn open_directory(&self, node: NodeId) -> Result<DirectoryHandle, Errno>;
-
-    /// Returns whether the kernel may cache a directory listing until its names change.
-    fn may_keep_listings(&self) -> bool;
+    /// Opens a directory, and says what the kernel may do with its listing.
+    fn open_directory(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno>;
 
     /// Lists a directory from `offset`: 0, or the `next` of an entry. With `attributes`, each
     /// listed entry counts as a look-up.
@@ -466,7 +474,7 @@ pub trait Operations: Send + Sync + 'static {
 
     /// Returns the files that the kernel must write back before [`Operations::ioctl`]. A snapshot,
     /// for example, must contain all data written before it.
-    fn dirty_before(&self, command: u32) -> Vec<NodeId>;
+    fn dirty_before(&self, node: NodeId, command: u32) -> Vec<NodeId>;
 
     /// Returns whether an ioctl may wait for a program that uses this mount. It then needs a thread
     /// of its own.

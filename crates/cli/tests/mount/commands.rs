@@ -57,6 +57,16 @@ fn subvolumes_are_managed_in_a_mount() {
     fail(2, "not a subvolume", ["subvolume", "show", &world.at("snapshots")]);
 
     assert_eq!(succeed(["property", "get", &world.at("snapshots/sv")]), "ro=true\n");
+    let received = MountedPath::open(Path::new(&world.at("snapshots/sv"))).unwrap();
+    received.set_subvolume_read_only(false).unwrap();
+    received.mark_received([7; 16]).unwrap();
+    received.set_subvolume_read_only(true).unwrap();
+    drop(received);
+    fail(1, "-f makes it writable", ["property", "set", &world.at("snapshots/sv"), "ro", "false"]);
+    succeed(["property", "set", "-f", &world.at("snapshots/sv"), "ro", "false"]);
+    let shown = succeed(["subvolume", "show", &world.at("snapshots/sv")]);
+    assert!(shown.contains("Received UUID: \t\t-"), "{shown}");
+    succeed(["property", "set", &world.at("snapshots/sv"), "ro", "true"]);
     succeed(["property", "set", &world.at("snapshots/sv"), "ro", "false"]);
     fs::write(world.at("snapshots/sv/f"), "three").unwrap();
     succeed(["subvolume", "set-default", &world.at("sv")]);
@@ -128,8 +138,13 @@ fn file_system_is_managed_in_a_mount() {
     fs::remove_file(world.at("large")).unwrap();
     fail(1, "the file system has no device 7", ["filesystem", "resize", "7:max", root]);
     assert_eq!(length(), 1 << 30);
+    let shown = succeed(["filesystem", "resize", "min", root]);
+    let least = length();
+    assert!(least < 1 << 30 && shown.contains(&format!("({least} bytes)")), "{least} {shown}");
+    succeed(["filesystem", "sync", root]);
+    fs::write(world.at("after"), vec![9; 1 << 20]).unwrap();
     world.unmount();
-    assert_eq!(length(), 1 << 30);
+    assert_eq!(length(), least);
     let image = world.image();
     let image = image.to_str().unwrap();
     assert_eq!(succeed(["filesystem", "label", image]), "second\n");

@@ -8,6 +8,7 @@ mod common;
 mod defragment;
 mod devices;
 mod ends;
+mod failing;
 mod helpers;
 mod joined;
 mod kernel;

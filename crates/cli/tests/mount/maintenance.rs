@@ -87,6 +87,16 @@ fn a_mount_is_balanced_and_its_devices_change_while_files_do() {
             assert!(scrubbed.contains("no errors found"), "{scrubbed}");
             assert!(succeed(["scrub", "status", &root]).contains("finished"));
             fail(2, "no scrub is running", ["scrub", "cancel", &root]);
+            let limit = ["scrub", "limit", "-l", "1M", &root];
+            succeed(limit);
+            assert!(succeed(["scrub", "limit", &root]).contains("1048576 bytes"));
+            succeed(["scrub", "start", &root]);
+            // At this speed it would take longer than the test. Without a limit it ends.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert!(succeed(["scrub", "status", &root]).contains("running"));
+            succeed(["scrub", "limit", "-l", "0", &root]);
+            assert!(succeed(["scrub", "limit", &root]).contains("no limit"));
+            eventually("the scrub ends", || succeed(["scrub", "status", &root]).contains("finished"));
             assert!(succeed(["device", "stats", "-z", &root]).contains("write_io_errs"));
             let options =
                 BalanceOptions { data: Some(BalanceFilter::default()), ..BalanceOptions::default() };

@@ -7,7 +7,7 @@ use super::message::DeviceMessage;
 use crate::dispatch::Message;
 use crate::options::MountOptions;
 use crate::protocol::init::{Agreement, Negotiated, negotiate};
-use crate::protocol::layout::{InitIn, opcode};
+use crate::protocol::layout::opcode;
 use papilio_locks::Mutex;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -93,7 +93,7 @@ impl Channel {
             if head.general.opcode != opcode::INIT {
                 return Err(HandshakeError::NoOffer(head.general.opcode));
             }
-            let offer: InitIn = head.argument().map_err(|error| io::Error::other(error.to_string()))?;
+            let offer = head.offer().map_err(|error| io::Error::other(error.to_string()))?;
             let (out, agreement) = match negotiate(&offer, options, ring) {
                 Negotiated::Agreed(out, agreement) => (out, Some(agreement)),
                 Negotiated::Again(out) => (out, None),

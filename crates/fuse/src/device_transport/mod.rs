@@ -191,6 +191,7 @@ impl<O: Operations> DeviceTransport<O> {
         if self.finisher.dispatcher.forget(&mut message) {
             return message;
         }
+        let mut decoded = None;
         if lane == Lane::Aside
             && let Some(data) = &self.data
         {
@@ -202,7 +203,7 @@ impl<O: Operations> DeviceTransport<O> {
             }
             match data.begin(message) {
                 Ok(()) => return self.finisher.channel.message(),
-                Err(other) => message = other,
+                Err(other) => (message, decoded) = (other.message, other.decoded),
             }
         }
         if let Some(readers) = &self.readers {
@@ -210,7 +211,7 @@ impl<O: Operations> DeviceTransport<O> {
         }
         let (pending, lane) = match lane {
             Lane::Here | Lane::Aside => {
-                let aftermath = self.finisher.dispatcher.answer(&mut message);
+                let aftermath = self.finisher.dispatcher.answer_decoded(&mut message, decoded.as_ref());
                 let sent = self.finisher.finish(message, aftermath);
                 return sent.unwrap_or_else(|| self.finisher.channel.message());
             }

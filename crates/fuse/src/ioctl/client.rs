@@ -4,9 +4,9 @@
 //! kernel's Btrfs; our own get ENOTTY there.
 
 use super::layout::{
-    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, MountState, Page, STATE_READ_ONLY,
-    STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange, VolArgs,
-    VolArgsV2, put_name, until_nul,
+    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, MountState, Page, ReceivedSubvol,
+    STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange,
+    VolArgs, VolArgsV2, put_name, until_nul,
 };
 use super::number::Command;
 use super::record::Reader;
@@ -85,7 +85,7 @@ impl MountedPath {
         // SAFETY: the kernel and the server access at most the bytes that the command number says,
         // which the assertion above covers. Any bytes are a valid `FromBytes` type, and an
         // `IntoBytes` type has no uninitialized bytes. No command passes a pointer, except in
-        // fields that are zero here.
+        // fields that are zero, or that point to bytes which outlive the call and are only read.
         let result = unsafe {
             libc::ioctl(self.file.as_raw_fd(), command.0 as libc::Ioctl, std::ptr::from_mut(argument))
         };
@@ -318,6 +318,28 @@ impl MountedPath {
         let mut flags = 0u64;
         self.call(Command::SUBVOL_GETFLAGS, &mut flags)?;
         Ok(flags & SUBVOL_RDONLY != 0)
+    }
+
+    /// Forgets that the subvolume with this root was received.
+    ///
+    /// # Errors
+    /// EINVAL if this is not a subvolume's root; EROFS if it is read-only; EPERM without
+    /// permission.
+    pub fn forget_received(&self) -> io::Result<()> {
+        self.mark_received([0; 16])
+    }
+
+    /// Notes that the subvolume with this root was received from the one with this UUID.
+    ///
+    /// # Errors
+    /// As for [`MountedPath::forget_received`].
+    pub fn mark_received(&self, uuid: [u8; 16]) -> io::Result<()> {
+        self.call(Command::SET_RECEIVED_SUBVOL, &mut ReceivedSubvol { uuid, ..ReceivedSubvol::default() })
+    }
+
+    /// Returns the number of the open descriptor, for ioctls that take one.
+    pub(super) fn descriptor(&self) -> i64 {
+        self.file.as_raw_fd().into()
     }
 
     /// Makes the subvolume with this root read-only or writable.

@@ -85,6 +85,14 @@ impl MountedPath {
         self.start(start, JobKind::Scrub)
     }
 
+    /// Bounds the bytes that the running scrub and later ones read in a second; 0 for no limit.
+    ///
+    /// # Errors
+    /// EPERM without permission.
+    pub fn limit_scrub(&self, mut bytes: u64) -> io::Result<()> {
+        self.call(Command::LIMIT_SCRUB, &mut bytes)
+    }
+
     /// Defragments a file, in a mount of Papilio or of the kernel. `level` 0 is the algorithm's
     /// default.
     ///

@@ -3,11 +3,13 @@
 use super::client::{MountedPath, garbled};
 use super::layout::{
     QGROUP_LIMIT_EXCLUSIVE, QGROUP_LIMIT_REFERENCED, QUOTA_DISABLE, QUOTA_ENABLE, QgroupAssign, QgroupCreate,
-    QgroupLimitArgs, QuotaControl, QuotaRescan,
+    QgroupInherit, QgroupLimitArgs, QuotaControl, QuotaRescan, SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY,
+    VolArgsV2, put_name,
 };
 use super::number::Command;
 use papilio::{QgroupId, QgroupUsage, QuotaStatus};
 use std::io;
+use zerocopy::IntoBytes;
 
 impl MountedPath {
     /// Turns quotas on or off.
@@ -68,22 +70,76 @@ impl MountedPath {
     /// # Errors
     /// ENOENT if there is none.
     pub fn limit_qgroup(&self, id: Option<QgroupId>, bytes: Option<u64>, exclusive: bool) -> io::Result<()> {
-        let bytes = bytes.unwrap_or(u64::MAX);
-        let flags = if exclusive { QGROUP_LIMIT_EXCLUSIVE } else { QGROUP_LIMIT_REFERENCED };
-        let mut arguments = QgroupLimitArgs {
-            id: id.map_or(0, |id| id.0),
-            flags,
-            max_referenced: bytes,
-            max_exclusive: bytes,
-            ..QgroupLimitArgs::default()
-        };
-        match self.call(Command::LIMIT_QGROUP, &mut arguments) {
+        match self.call(Command::LIMIT_QGROUP, &mut limits(id, bytes, exclusive)) {
             // A mount of the kernel's.
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
-                self.call(Command::QGROUP_LIMIT, &mut arguments)
+                self.limit_qgroup_by_pointer(id, bytes, exclusive)
             }
             result => result,
         }
+    }
+
+    /// Like [`MountedPath::limit_qgroup`], but always uses the kernel's ioctl, as other programs
+    /// do.
+    ///
+    /// # Errors
+    /// As there; ENOTTY if Papilio's server may not read this process's memory.
+    pub fn limit_qgroup_by_pointer(
+        &self,
+        id: Option<QgroupId>,
+        bytes: Option<u64>,
+        exclusive: bool,
+    ) -> io::Result<()> {
+        self.call(Command::QGROUP_LIMIT, &mut limits(id, bytes, exclusive))
+    }
+
+    /// Creates an empty subvolume in this directory, a member of qgroups from the start.
+    ///
+    /// # Errors
+    /// ENOENT if a qgroup does not exist; EINVAL for one of level 0; ENOTTY if Papilio's server may
+    /// not read this process's memory; the errors of `mkdir`.
+    pub fn create_subvolume_in(&self, name: &[u8], qgroups: &[QgroupId]) -> io::Result<()> {
+        let arguments = VolArgsV2::default();
+        self.call_with_qgroups(Command::SUBVOL_CREATE_V2, arguments, name, qgroups)
+    }
+
+    /// Creates a snapshot as [`MountedPath::create_snapshot_by_descriptor`] does, a member of
+    /// qgroups from the start.
+    ///
+    /// # Errors
+    /// As there, and as for [`MountedPath::create_subvolume_in`].
+    pub fn create_snapshot_in(
+        &self,
+        source: &Self,
+        name: &[u8],
+        read_only: bool,
+        qgroups: &[QgroupId],
+    ) -> io::Result<()> {
+        let flags = if read_only { SUBVOL_RDONLY } else { 0 };
+        let arguments = VolArgsV2 { fd: source.descriptor(), flags, ..VolArgsV2::default() };
+        self.call_with_qgroups(Command::SNAP_CREATE_V2, arguments, name, qgroups)
+    }
+
+    fn call_with_qgroups(
+        &self,
+        command: Command,
+        mut arguments: VolArgsV2,
+        name: &[u8],
+        qgroups: &[QgroupId],
+    ) -> io::Result<()> {
+        if !put_name(&mut arguments.name, name) {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        let head = QgroupInherit { groups: qgroups.len() as u64, ..QgroupInherit::default() };
+        let mut list = head.as_bytes().to_vec();
+        qgroups.iter().for_each(|id| list.extend_from_slice(&id.0.to_ne_bytes()));
+        arguments.flags |= SUBVOL_QGROUP_INHERIT;
+        // The kernel and the server only read what it points to.
+        (arguments.quota[0], arguments.quota[1]) =
+            (list.len() as u64, list.as_ptr().expose_provenance() as u64);
+        let done = self.call(command, &mut arguments);
+        drop(list);
+        done
     }
 
     /// Returns the state of quotas and all qgroups.
@@ -101,5 +157,16 @@ impl MountedPath {
             Ok(())
         })?;
         Ok((status.ok_or_else(garbled)?, groups))
+    }
+}
+
+fn limits(id: Option<QgroupId>, bytes: Option<u64>, exclusive: bool) -> QgroupLimitArgs {
+    let bytes = bytes.unwrap_or(u64::MAX);
+    QgroupLimitArgs {
+        id: id.map_or(0, |id| id.0),
+        flags: if exclusive { QGROUP_LIMIT_EXCLUSIVE } else { QGROUP_LIMIT_REFERENCED },
+        max_referenced: bytes,
+        max_exclusive: bytes,
+        ..QgroupLimitArgs::default()
     }
 }

@@ -54,7 +54,7 @@ layout! {
         transid: u64,
         /// `SUBVOL_*`.
         flags: u64,
-        /// A pointer to the inherited quota groups.
+        /// The size of the list of inherited qgroups in bytes, and a pointer to it.
         quota: [u64; 4],
         /// A name with a terminating NUL; or a subvolume's id in the first eight bytes.
         name: [u8; 4040],
@@ -314,6 +314,20 @@ layout! {
         create: u64,
         /// The id.
         id: u64,
+    }
+
+    /// `struct btrfs_qgroup_inherit`, before the ids of its qgroups.
+    pub struct QgroupInherit = 72 {
+        /// Must be 0: limits of the new qgroup are not supported.
+        flags: u64,
+        /// The number of ids that follow.
+        groups: u64,
+        /// Obsolete.
+        referenced_copies: u64,
+        /// Obsolete.
+        exclusive_copies: u64,
+        /// Limits of the new qgroup.
+        limits: [u64; 5],
     }
 
     /// `struct btrfs_ioctl_qgroup_limit_args`.

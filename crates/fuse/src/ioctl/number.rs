@@ -133,7 +133,7 @@ impl Command {
     /// `BTRFS_IOC_QGROUP_CREATE`.
     pub const QGROUP_CREATE: Self = Self::write::<QgroupCreate>(BTRFS, 42);
     /// `BTRFS_IOC_QGROUP_LIMIT`. Its number says that the caller only reads, so that FUSE does not
-    /// pass the argument; [`Command::LIMIT_QGROUP`] is our own.
+    /// pass the argument. [`Command::LIMIT_QGROUP`] is our own and needs no access to the caller.
     pub const QGROUP_LIMIT: Self = Self::read::<QgroupLimitArgs>(BTRFS, 43);
     /// `BTRFS_IOC_QUOTA_RESCAN`.
     pub const QUOTA_RESCAN: Self = Self::write::<QuotaRescan>(BTRFS, 44);
@@ -194,6 +194,9 @@ impl Command {
     pub const START_REPLACE: Self = Self::write::<ReplaceStart>(PAPILIO, 11);
     /// Our own: returns a page of the extents of a file, and which of them are shared.
     pub const EXTENTS: Self = Self::both::<Page>(PAPILIO, 12);
+    /// Our own: bounds the bytes that the running scrub and later ones read in a second; 0 for no
+    /// limit.
+    pub const LIMIT_SCRUB: Self = Self::write::<u64>(PAPILIO, 13);
     /// `FS_IOC_FIEMAP`, which FUSE does not pass; for mounts of the kernel's Btrfs.
     pub const FIEMAP: Self = Self::new(READ | WRITE, b'f', 11, 32);
     /// Our own: returns the state of quotas and a page of the qgroups.

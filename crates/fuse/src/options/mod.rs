@@ -17,7 +17,7 @@ mod types;
 mod values;
 
 use parser::Parser;
-pub use types::{Atime, MountOptionError, MountOptions, Transport};
+pub use types::{Atime, MountOptionError, MountOptions, Opens, Transport};
 
 impl Default for MountOptions {
     fn default() -> Self {

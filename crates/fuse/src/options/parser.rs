@@ -6,7 +6,7 @@
 //! Kernel counterpart: `btrfs_parse_param` (`fs/btrfs/super.c`).
 
 use super::names::{is_ignored, unsupported};
-use super::types::{Atime, MountOptionError, MountOptions, Transport};
+use super::types::{Atime, MountOptionError, MountOptions, Opens, Transport};
 use super::values::{bad_value, bytes_of, check_bare, id, mask, needed, number, size};
 use crate::ownership::Ownership;
 use papilio::format::{TreeId, objectid};
@@ -41,6 +41,7 @@ pub(super) struct Parser {
     fsname: Option<String>,
     max_threads: Option<usize>,
     transport: Transport,
+    opens: Opens,
     no_writeback_cache: bool,
     user_subvol_rm_allowed: bool,
     skip_balance: bool,
@@ -117,6 +118,13 @@ impl Parser {
                     _ => return Err(bad_value(name, value, "direct or cached")),
                 };
             }
+            "opens" => {
+                self.opens = match needed(name, value)? {
+                    "server" => Opens::Server,
+                    "kernel" => Opens::Kernel,
+                    _ => return Err(bad_value(name, value, "kernel or server")),
+                };
+            }
             "transport" => {
                 self.transport = match needed(name, value)? {
                     "classic" => Transport::Classic,
@@ -127,7 +135,9 @@ impl Parser {
             }
             _ => return Ok(false),
         }
-        check_bare(name, value, &["device_io", "fsname", "threads", "thread_pool", "transport", "user"])?;
+        const VALUED: [&str; 7] =
+            ["device_io", "fsname", "opens", "threads", "thread_pool", "transport", "user"];
+        check_bare(name, value, &VALUED)?;
         Ok(true)
     }
 
@@ -319,6 +329,7 @@ impl Parser {
             fsname: self.fsname,
             max_threads: self.max_threads,
             transport: self.transport,
+            opens: self.opens,
             writeback_cache: !self.no_writeback_cache,
             attr_timeout: Duration::from_secs(3600),
             user_subvol_rm_allowed: self.user_subvol_rm_allowed,

@@ -15,6 +15,13 @@ fn opens(options: &str) -> String {
 }
 
 #[test]
+fn opens_are_the_servers_unless_the_option_says_otherwise() {
+    let opens = |options: &str| MountOptions::parse(options).unwrap().opens;
+    assert_eq!((opens(""), opens("opens=kernel,opens=server")), (Opens::Server, Opens::Server));
+    assert_eq!(opens("ro,opens=kernel"), Opens::Kernel);
+}
+
+#[test]
 fn no_options_mean_defaults() {
     for none in ["", "defaults", "rw", ",,", "rw,nofail,_netdev,x-systemd.automount,X-mount.mkdir,auto"] {
         let options = parse(none);
@@ -156,6 +163,8 @@ fn owners_and_permissions_are_parsed() {
         ("dmask=1777", "mount option dmask: \"1777\" is not an octal number up to 777"),
         ("idmap=1:2", "mount option idmap: \"1:2\" is not [u:|g:|b:]IMAGE:MOUNT:COUNT"),
         ("idmap=0:0:9 5:50:1", "mount option idmap: \"5:50:1\" overlaps an earlier range"),
+        ("opens=never", "mount option opens: \"never\" is not kernel or server"),
+        ("opens", "mount option opens needs a value: opens=..."),
         ("idmap", "mount option idmap needs a value: idmap=..."),
     ] {
         assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);

@@ -33,6 +33,16 @@ pub enum Transport {
     Auto,
 }
 
+/// The side that opens regular files of a writable mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Opens {
+    /// The kernel asks the server at each open, and tells it of each close.
+    #[default]
+    Server,
+    /// The kernel opens and closes files without the server, as it does on a read-only mount.
+    Kernel,
+}
+
 /// The options with which a file system is opened and mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -58,6 +68,8 @@ pub struct MountOptions {
     pub max_threads: Option<usize>,
     /// How the kernel delivers requests.
     pub transport: Transport,
+    /// The side that opens regular files.
+    pub opens: Opens,
     /// The kernel gathers writes in its cache.
     pub writeback_cache: bool,
     /// How long the kernel may cache attributes and names. Long, because only this server changes

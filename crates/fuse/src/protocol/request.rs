@@ -161,6 +161,8 @@ pub(crate) struct Head {
     pub(crate) payload: usize,
 }
 
+/// Length of the offer of kernels before Linux 5.17 (protocol 7.36) in bytes.
+const OLDEST_OFFER: usize = 16;
 /// Space for the first argument in bytes; the longest has 88.
 const ARGUMENT: usize = 128;
 
@@ -194,13 +196,22 @@ impl Head {
         if general.length as usize != message.len() {
             return Err(malformed("the length is not that of the message"));
         }
-        let argument_length = argument_length(general.opcode);
+        let argument_length = match general.opcode {
+            // Kernels before Linux 5.17 offer less.
+            opcode::INIT => size_of::<InitIn>().min(rest.len()),
+            operation => argument_length(operation),
+        };
         let Some((first, payload)) = rest.split_at_checked(argument_length) else {
             return Err(malformed("an argument is too short"));
         };
         let mut argument = [0; ARGUMENT];
         argument[..argument_length].copy_from_slice(first);
         Ok(Self { general, argument, argument_length, payload: payload.len() })
+    }
+
+    /// Returns the process that made the request.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { uid: self.general.uid, gid: self.general.gid, pid: self.general.pid }
     }
 
     /// Returns the first argument. Newer kernels may append fields.
@@ -212,6 +223,21 @@ impl Head {
         let what = "an argument is too short";
         let malformed = DecodeError::Malformed { opcode: self.general.opcode, what };
         found.map(|(argument, _)| argument).map_err(|_| malformed)
+    }
+
+    /// Returns the kernel's offer. Fields that older kernels do not send are 0.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if it is too short for any kernel's.
+    pub(crate) fn offer(&self) -> Result<InitIn, DecodeError> {
+        let mut bytes = [0; size_of::<InitIn>()];
+        let length = self.argument_length.min(bytes.len());
+        if length < OLDEST_OFFER {
+            let what = "the offer is too short";
+            return Err(DecodeError::Malformed { opcode: self.general.opcode, what });
+        }
+        bytes[..length].copy_from_slice(&self.argument[..length]);
+        Ok(InitIn::read_from_bytes(&bytes).expect("the bytes have its size"))
     }
 
     /// Returns whether a question for attributes comes from an open file.
@@ -293,8 +319,7 @@ impl<'a> Request<'a> {
         })?;
         let fields = Fields { opcode: general.opcode, head, payload };
         let body = fields.body(NodeId(general.node))?;
-        let caller = Caller { uid: general.uid, gid: general.gid, pid: general.pid };
-        Ok(Self { node: NodeId(general.node), caller, body })
+        Ok(Self { node: NodeId(general.node), caller: head.caller(), body })
     }
 }
 

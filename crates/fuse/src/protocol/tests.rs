@@ -11,8 +11,8 @@ use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    Ioctl, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity, Write, Written,
-    XattrSet,
+    Ioctl, KeptListing, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity,
+    Write, Written, XattrSet,
 };
 use crate::wakefulness::Wakefulness;
 use papilio::format::{InodeNumber, TreeId};
@@ -279,7 +279,7 @@ impl Operations for Panics {
         fn lookup(NodeId, &[u8]) -> Result<Entry, Errno>;
         fn forget(NodeId, u64);
         fn is_short_of_room() -> bool;
-        fn open_for_writing() -> Vec<NodeId>;
+        fn may_be_written() -> Vec<NodeId>;
         fn data_file(NodeId, bool) -> Result<Arc<papilio::File>, Errno>;
         fn has_read(NodeId, i32);
         fn has_written(Caller, NodeId, &Written) -> Result<Changed, Errno>;
@@ -302,8 +302,7 @@ impl Operations for Panics {
         fn allocate(Caller, NodeId, u64, u64, i32) -> Result<Changed, Errno>;
         fn seek(NodeId, u64, SeekTo) -> Result<u64, Errno>;
         fn copy_range(Caller, &CopyRange) -> Result<(u64, Changed), Errno>;
-        fn open_directory(NodeId) -> Result<DirectoryHandle, Errno>;
-        fn may_keep_listings() -> bool;
+        fn open_directory(NodeId) -> Result<(DirectoryHandle, KeptListing), Errno>;
         fn list(NodeId, DirectoryHandle, u64, bool, &mut dyn DirectorySink) -> Result<(), Errno>;
         fn release_directory(DirectoryHandle);
         fn sizes() -> Result<FileSystemSizes, Errno>;
@@ -311,7 +310,7 @@ impl Operations for Panics {
         fn list_xattrs(NodeId) -> Result<Vec<u8>, Errno>;
         fn set_xattr(Caller, NodeId, &[u8], &[u8], XattrSet) -> Result<(), Errno>;
         fn remove_xattr(NodeId, &[u8]) -> Result<(), Errno>;
-        fn dirty_before(u32) -> Vec<NodeId>;
+        fn dirty_before(NodeId, u32) -> Vec<NodeId>;
         fn ioctl(Caller, NodeId, &Ioctl<'_>) -> Result<IoctlReply, Errno>;
         fn node_of(TreeId, InodeNumber) -> NodeId;
     }

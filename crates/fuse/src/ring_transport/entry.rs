@@ -40,6 +40,8 @@ pub(super) struct Entry {
     queue: u16,
     /// The kernel's number for the current request.
     commit: u64,
+    /// The head of the current request.
+    head: Box<Result<Head, DecodeError>>,
 }
 
 // SAFETY: the entry exclusively owns its memory, which is not tied to a thread.
@@ -56,7 +58,8 @@ impl Entry {
         let memory =
             unsafe { mmap_anonymous(std::ptr::null_mut(), PAYLOAD_AT + payload, protection, flags)? };
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { memory, payload, queue, commit: 0 })
+        let nothing = DecodeError::Malformed { opcode: 0, what: "no request was received" };
+        Ok(Self { memory, payload, queue, commit: 0, head: Box::new(Err(nothing)) })
     }
 
     /// Returns the number of the entry's queue.
@@ -119,16 +122,17 @@ impl Entry {
         }
     }
 
-    /// Stores the kernel's number of the received request, for [`Entry::reply`].
+    /// Reads the head of the received request, and the kernel's number of it for [`Entry::reply`].
     pub(super) fn received(&mut self) {
-        self.commit = self.request().0.entry.commit;
+        let (header, payload) = self.request();
+        let head = Head::of_entry(&header, payload.len());
+        (self.commit, *self.head) = (header.entry.commit, head);
     }
 }
 
 impl Message for Entry {
     fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
-        let (header, payload) = self.request();
-        (Head::of_entry(&header, payload.len()), payload)
+        (*self.head, self.request().1)
     }
 
     fn reply(&mut self, error: i32, bytes: usize) {

@@ -29,6 +29,7 @@ use super::entry::Entry;
 use super::home::{Held, Home};
 use super::shared::Shared;
 use crate::assistant::Assistant;
+use crate::data_queue::Unbegun;
 use crate::dispatch::{Aftermath, Dispatcher, Lane};
 use crate::protocol::init::MAX_WRITE;
 use crate::transport::Operations;
@@ -231,15 +232,17 @@ impl<O: Operations> Queue<O> {
             Lane::Here => self.answer(place, entry),
             Lane::Aside => {
                 let (held, shared) = self.hold(place, entry, false)?;
-                let mut held = match &shared.data {
+                let unbegun = match &shared.data {
                     Some(data) => match data.begin(held) {
                         Ok(()) => return Ok(()),
-                        Err(held) => held,
+                        Err(unbegun) => unbegun,
                     },
-                    None => held,
+                    None => Unbegun { message: held, decoded: None },
                 };
                 let task = move || {
-                    let aftermath = held.answer(|entry| shared.dispatcher.answer(entry));
+                    let Unbegun { message: mut held, decoded } = unbegun;
+                    let aftermath =
+                        held.answer(|entry| shared.dispatcher.answer_decoded(entry, decoded.as_ref()));
                     finish(&shared.dispatcher, &shared.assistant, held, aftermath);
                 };
                 self.shared.workers.run(task);

@@ -23,6 +23,7 @@ impl Server {
         let (source, target) = (self.node(range.source)?, self.node(range.target)?);
         let (from, to) = (self.used(&source)?, self.used(&target)?);
         let (from, to) = (from.file()?, to.file()?);
+        self.check_change_unopened(&target, range.target_offset, None)?;
         let size = from.len();
         let length = range.length.min(size.saturating_sub(range.source_offset));
         if length == 0 {

@@ -7,6 +7,7 @@ use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
 use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write, Written};
+use papilio::FileKind;
 use papilio::format::items::inode::InodeFlags;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +16,7 @@ pub(super) const NO_NEED: Errno = Errno(libc::ENOSYS);
 
 impl Server {
     pub(super) fn open_file(&self, node: NodeId, flags: i32) -> Result<bool, Errno> {
-        if self.read_only {
+        if self.opens_by_kernel {
             return Err(NO_NEED);
         }
         let node = self.node(node)?;
@@ -40,7 +41,41 @@ impl Server {
         Ok(())
     }
 
+    /// Refuses a change of data from `offset` on that the kernel refuses at `open`, where files are
+    /// opened without the server. Pages `from_cache` may begin with data that the file has.
+    pub(super) fn check_change_unopened(
+        &self,
+        node: &Node,
+        offset: u64,
+        from_cache: Option<&[u8]>,
+    ) -> Result<(), Errno> {
+        if !self.opens_by_kernel {
+            return Ok(());
+        }
+        let inode = node.current(&self.fs)?;
+        let (flags, size) = (inode.metadata().flags(), inode.metadata().size());
+        let refused = flags.contains(InodeFlags::IMMUTABLE)
+            || flags.contains(InodeFlags::APPEND)
+                && offset < size
+                && !self.begins_with_content(node, offset, from_cache.unwrap_or_default(), size)?;
+        if refused { Err(Errno(libc::EPERM)) } else { Ok(()) }
+    }
+
+    /// Returns whether `data` for `offset` equals the content of the file, up to the file's size.
+    fn begins_with_content(&self, node: &Node, offset: u64, data: &[u8], size: u64) -> Result<bool, Errno> {
+        let old = usize::try_from(size - offset).unwrap_or(usize::MAX).min(data.len());
+        let mut content = vec![0; old];
+        let read = self.used(node)?.file()?.read_at(&mut content, offset).map_err(stale)?;
+        Ok(old > 0 && read == old && content == data[..old])
+    }
+
+    /// Notes that a file was opened by a request that the server has answered.
     pub(super) fn count_open(&self, node: &Node, flags: i32) {
+        if self.opens_by_kernel {
+            // Its close may not be heard of.
+            self.closes.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         self.nodes.opened(node);
         if is_writing(flags) && node.writers.fetch_add(1, Ordering::AcqRel) == 0 {
             // Failures of earlier writers are no concern of this one.
@@ -48,7 +83,19 @@ impl Server {
         }
     }
 
+    /// Counts a close that the server will not hear of: the file was read.
+    pub(super) fn count_unseen_close(&self) {
+        if self.opens_by_kernel {
+            self.closes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn close_file(&self, node: NodeId, flags: i32) {
+        self.closes.fetch_add(1, Ordering::Relaxed);
+        if self.opens_by_kernel {
+            // A file that was created before the kernel knew.
+            return;
+        }
         let Ok(node) = self.node(node) else { return };
         if is_writing(flags) {
             node.writers.fetch_sub(1, Ordering::AcqRel);
@@ -56,8 +103,23 @@ impl Server {
         self.nodes.closed(&node);
     }
 
-    pub(super) fn has_writers(&self, node: NodeId) -> bool {
-        self.node(node).is_ok_and(|node| node.writers.load(Ordering::Acquire) > 0)
+    /// Returns whether the kernel may hold unwritten data of a file.
+    pub(super) fn may_have_dirty_pages(&self, node: NodeId) -> bool {
+        let Ok(node) = self.node(node) else { return false };
+        match self.opens_by_kernel {
+            true => !self.read_only && node.kind == FileKind::Regular,
+            false => node.writers.load(Ordering::Acquire) > 0,
+        }
+    }
+
+    /// Returns the files of which the kernel may hold unwritten data.
+    pub(super) fn dirty_candidates(&self) -> Vec<NodeId> {
+        match (self.read_only, self.opens_by_kernel) {
+            (true, _) => Vec::new(),
+            // Any file that the kernel knows may be open for writing.
+            (_, true) => self.nodes.select(|node| node.kind == FileKind::Regular),
+            (_, false) => self.nodes.select(|node| node.writers.load(Ordering::Acquire) > 0),
+        }
     }
 
     pub(super) fn write_file(
@@ -72,6 +134,8 @@ impl Server {
         }
         let used = self.used(&node)?;
         let file = used.file()?;
+        // The kernel reports a refusal at `fsync` and `close`. A later writer is not concerned.
+        self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
         let written = match write.from_cache {
             // The kernel has the times of these writes, and stores them by itself.
             true => file.write_back_at(write.data, write.offset),
@@ -134,6 +198,7 @@ impl Server {
         let node = self.node(node)?;
         let used = self.used(&node)?;
         let file = used.file()?;
+        self.check_change_unopened(&node, offset, None)?;
         match mode {
             0 | KEEP => file.allocate(offset, length, mode == KEEP),
             PUNCH => file.punch_hole(offset, length),

@@ -5,25 +5,52 @@
 //! go. `.` and `..` have offsets 0 and 1; indexes start at 2. A listing omits entries that were
 //! added after its start, so it ends even if a program renames each entry it reads. On a read-only
 //! mount the kernel opens directories without the server.
+//!
+//! With the writeback cache the kernel forgets a file's number of blocks at each close
+//! (`fuse_flush` in `fs/fuse/file.c`). A program that lists a directory and looks at each file then
+//! asks once for each closed file, unless the listing brings the attributes. So where many files
+//! were closed since a directory was listed, the kernel may not use the listing that it has cached.
 
 use super::data::NO_NEED;
 use super::state::Server;
 use crate::errno::Errno;
 use crate::nodes::{Node, stale};
-use crate::transport::{DirectoryHandle, DirectorySink, Entry, ListedEntry, NodeId};
+use crate::options::Atime;
+use crate::transport::{DirectoryHandle, DirectorySink, Entry, KeptListing, ListedEntry, NodeId};
 use papilio::{DirEntry, EntryTarget, ErrorKind, FileKind, Inode, PathError};
 use std::sync::atomic::Ordering;
 
+/// Entries that a reply of a listing with attributes holds, roughly.
+const ENTRIES_IN_REPLY: u64 = 32;
 /// Index of a directory's first entry.
 const FIRST_INDEX: u64 = 2;
 
 impl Server {
-    pub(super) fn open_listing(&self, node: NodeId) -> Result<DirectoryHandle, Errno> {
+    pub(super) fn open_listing(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno> {
         if self.read_only {
             return Err(NO_NEED);
         }
-        let used = self.used_node(node)?;
-        Ok(self.listings.open(used.inode.last_entry_index().map_err(stale)?))
+        let node = self.node(node)?;
+        let last = self.used(&node)?.inode.last_entry_index().map_err(stale)?;
+        Ok((self.listings.open(last), self.kept_listing(&node, last)))
+    }
+
+    /// Returns what the kernel may do with a listing whose last entry has index `last`.
+    fn kept_listing(&self, node: &Node, last: u64) -> KeptListing {
+        if self.access_times == Some(Atime::Strict) {
+            // Every listing updates the access time.
+            return KeptListing::Never;
+        }
+        if !self.writeback_cache {
+            return KeptListing::Use;
+        }
+        let closes = self.closes.load(Ordering::Relaxed);
+        let since = closes.wrapping_sub(node.listed.load(Ordering::Relaxed));
+        if since <= last / ENTRIES_IN_REPLY {
+            return KeptListing::Use;
+        }
+        node.listed.store(closes, Ordering::Relaxed);
+        KeptListing::Renew
     }
 
     pub(super) fn list_directory(
@@ -210,6 +237,42 @@ mod tests {
                 assert!(number > 10 && known.len() == FILES, "{number} calls, {} files", known.len());
                 break;
             }
+        }
+    }
+
+    /// The kernel lacks attributes of files that were closed, so a listing brings them.
+    #[test]
+    fn listing_is_renewed_after_many_closes() {
+        const FILES: u64 = 100;
+        let device = Arc::new(MemoryDevice::new(256 << 20)) as Arc<dyn Device>;
+        papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+        for (options, expected) in [
+            ("", [KeptListing::Use, KeptListing::Use, KeptListing::Renew, KeptListing::Use]),
+            ("nowriteback_cache", [KeptListing::Use; 4]),
+            ("strictatime", [KeptListing::Never; 4]),
+        ] {
+            let opened = OpenOptions::new().write(true);
+            let fs = FileSystem::from_devices(vec![device.clone()], &opened).unwrap();
+            let name = format!("directory {options}");
+            fs.create_dir(format!("/{name}")).unwrap();
+            for number in 0..FILES {
+                fs.create_file(format!("/{name}/{number}")).unwrap();
+            }
+            let options = MountOptions::parse(options).unwrap();
+            let info = MountInfo::new(Path::new("image"), Path::new("/"), &options);
+            let server = Server::new(fs.clone(), info, &options).unwrap();
+            let directory = server.look_up(NodeId::ROOT, name.as_bytes()).unwrap().node;
+            let file = server.look_up(directory, b"7").unwrap().node;
+            let kept = [0, FILES / ENTRIES_IN_REPLY, 1, 0].map(|closes| {
+                for _ in 0..closes {
+                    server.open_file(file, libc::O_RDONLY).unwrap();
+                    server.close_file(file, libc::O_RDONLY);
+                }
+                server.open_listing(directory).unwrap().1
+            });
+            assert_eq!(kept, expected, "{options:?}");
+            drop(server);
+            fs.close().unwrap();
         }
     }
 }

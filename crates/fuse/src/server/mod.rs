@@ -24,10 +24,9 @@ pub(crate) use state::Server;
 use crate::errno::Errno;
 use crate::ioctl::number::Command;
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
-use crate::options::Atime;
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    Ioctl, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, Written, XattrSet,
+    Ioctl, KeptListing, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, Written, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
 use std::sync::Arc;
@@ -83,8 +82,8 @@ impl Operations for Server {
         self.fs.waits_for_devices()
     }
 
-    fn open_for_writing(&self) -> Vec<NodeId> {
-        self.nodes.open_for_writing()
+    fn may_be_written(&self) -> Vec<NodeId> {
+        self.dirty_candidates()
     }
 
     fn set_attributes(
@@ -148,7 +147,7 @@ impl Operations for Server {
     }
 
     fn may_be_dirty(&self, node: NodeId) -> bool {
-        self.has_writers(node)
+        self.may_have_dirty_pages(node)
     }
 
     fn data_file(&self, node: NodeId, direct: bool) -> Result<Arc<papilio::File>, Errno> {
@@ -161,6 +160,7 @@ impl Operations for Server {
 
     fn has_read(&self, node: NodeId, flags: i32) {
         if let Ok(node) = self.node(node) {
+            self.count_unseen_close();
             self.note_read(&node, flags);
         }
     }
@@ -174,6 +174,9 @@ impl Operations for Server {
         let node = self.node(node)?;
         if flags & libc::O_DIRECT == 0 {
             node.cached.came_in();
+        }
+        if offset == 0 {
+            self.count_unseen_close();
         }
         let read = self.used(&node)?.file()?.read_at(buffer, offset)?;
         self.note_read(&node, flags);
@@ -215,13 +218,8 @@ impl Operations for Server {
         self.copy_file_range(caller, range)
     }
 
-    fn open_directory(&self, node: NodeId) -> Result<DirectoryHandle, Errno> {
+    fn open_directory(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno> {
         self.open_listing(node)
-    }
-
-    fn may_keep_listings(&self) -> bool {
-        // With strictatime every listing updates the access time.
-        self.access_times != Some(Atime::Strict)
     }
 
     fn list(
@@ -266,8 +264,15 @@ impl Operations for Server {
         self.drop_xattr(node, name)
     }
 
-    fn dirty_before(&self, command: u32) -> Vec<NodeId> {
-        if NEEDS_DATA.contains(&Command(command)) { self.nodes.open_for_writing() } else { Vec::new() }
+    fn dirty_before(&self, node: NodeId, command: u32) -> Vec<NodeId> {
+        match Command(command) {
+            command if NEEDS_DATA.contains(&command) => self.dirty_candidates(),
+            // The flags may forbid what was written before them.
+            Command::SET_FLAGS | Command::SET_ATTRIBUTES if self.opens_by_kernel => {
+                if self.may_have_dirty_pages(node) { vec![node] } else { Vec::new() }
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn waits_for_programs(&self, command: u32) -> bool {

@@ -10,7 +10,7 @@ use crate::errno::Errno;
 use crate::ioctl::MountInfo;
 use crate::jobs::{JobKind, Report};
 use crate::nodes::{Node, Nodes, Used};
-use crate::options::{Atime, MountOptions};
+use crate::options::{Atime, MountOptions, Opens};
 use crate::ownership::Ownership;
 use crate::transport::NodeId;
 use papilio::FileSystem;
@@ -35,6 +35,12 @@ pub(crate) struct Server {
     pub(super) room: Room,
     pub(super) sector_size: u32,
     pub(super) read_only: bool,
+    /// The kernel opens and closes regular files without the server.
+    pub(super) opens_by_kernel: bool,
+    /// Number of regular files that were closed, as far as the server hears of it.
+    pub(super) closes: AtomicU64,
+    /// The kernel gathers writes, and after each close no longer knows how much space a file has.
+    pub(super) writeback_cache: bool,
     /// The one user beside root that may use the mount (`allow_root`), unless the kernel decides.
     pub(super) owner_beside_root: Option<u32>,
 }
@@ -63,6 +69,9 @@ impl Server {
             room: Room::new(writeback_cache),
             sector_size,
             read_only: options.read_only,
+            opens_by_kernel: options.read_only || options.opens == Opens::Kernel,
+            closes: AtomicU64::new(0),
+            writeback_cache,
             owner_beside_root: options.allow_root.then(|| rustix::process::getuid().as_raw()),
         })
     }

@@ -110,3 +110,18 @@ fn times_without_the_writeback_cache() {
 fn open_files() {
     both("noatime,allow_other", steps::open_files);
 }
+
+/// These steps do not depend on the server's part in opens.
+#[test]
+fn names_and_data_with_opens_by_the_kernel() {
+    for steps in [steps::names, steps::unnamed, steps::renames, steps::data, steps::ranges, steps::xattrs] {
+        both("noatime,allow_other,opens=kernel", steps);
+    }
+}
+
+#[test]
+fn attributes_and_times_with_opens_by_the_kernel() {
+    for steps in [steps::attributes, steps::times, steps::open_files, steps::access] {
+        both("noatime,allow_other,opens=kernel", steps);
+    }
+}

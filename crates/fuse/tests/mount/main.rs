@@ -9,6 +9,7 @@ mod compared;
 mod ioctls;
 mod limits;
 mod listings;
+mod opens;
 mod ownership;
 mod parallel;
 mod random;

@@ -1,4 +1,4 @@
-//! A server that runs out of file descriptors.
+//! A server that runs out of file descriptors, or of memory.
 
 use crate::server::{Mount, NEEDS, check, make_image};
 use papilio_oracle::{Need, Scratch, require};
@@ -61,6 +61,43 @@ fn server_without_descriptors_serves() {
     limit(mount.server(), "--nofile=1024:4096");
     papilio_oracle::sys::create_snapshot(&subvolume, &mount.path().join("snapshot"), true).unwrap();
     work(mount.path(), 3);
+    mount.unmount();
+    check(&image);
+}
+
+/// A server without memory ends as after a crash: fsynced data is in the image.
+#[test]
+fn server_without_memory_ends_like_a_crash() {
+    let Some(_) = require(&[NEEDS, &[Need::Command("prlimit")]].concat()) else { return };
+    let scratch = Scratch::new(512 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let mount = Mount::new(&scratch, &image, "");
+    work(mount.path(), 1);
+    let mut kept = File::create(mount.path().join("kept")).unwrap();
+    kept.write_all(&[3; 300_000]).unwrap();
+    kept.sync_all().unwrap();
+    drop(kept);
+    // The server keeps the memory that it has, and gets no more.
+    limit(mount.server(), "--data=65536:65536");
+    let mut failure = None;
+    for number in 0..2000 {
+        let path = mount.path().join(format!("more{number}"));
+        let written = fs::write(&path, vec![number as u8; 60_000]).and_then(|()| fs::metadata(&path));
+        if let Err(error) = written {
+            failure = error.raw_os_error();
+            break;
+        }
+    }
+    assert!(
+        [Some(libc::ENOTCONN), Some(libc::ECONNABORTED), Some(libc::ECANCELED), Some(libc::EIO)]
+            .contains(&failure),
+        "{failure:?}"
+    );
+    let status = mount.ended();
+    assert!(!status.success(), "{status}");
+    check(&image);
+    let mount = Mount::new(&scratch, &image, "");
+    assert!(fs::read(mount.path().join("kept")).unwrap() == [3; 300_000]);
     mount.unmount();
     check(&image);
 }

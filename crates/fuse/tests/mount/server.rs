@@ -95,6 +95,14 @@ impl Mount {
         papilio_oracle::scratch::unmount(&directory).unwrap();
     }
 
+    /// Waits for the end of a server that has failed, and unmounts.
+    #[allow(dead_code, reason = "only the tests of one transport use it")]
+    pub fn ended(mut self) -> std::process::ExitStatus {
+        let status = self.server.take().expect("the server runs").wait().unwrap();
+        papilio_oracle::scratch::unmount(&self.directory).unwrap();
+        status
+    }
+
     /// Kills the server and leaves the mount.
     pub fn kill_only(mut self) {
         let mut server = self.server.take().expect("the server runs");

@@ -140,7 +140,8 @@ impl Args {
             Size::More(more) => format!("+{more}"),
             Size::Less(less) => format!("-{less}"),
             Size::Max => "max".to_owned(),
-            Size::Min => bail!("{mounted}: min is not supported on a mounted file system"),
+            Size::Min if !mounted.mount.is_papilio() => bail!("{mounted}: the kernel does not know min"),
+            Size::Min => "min".to_owned(),
         };
         let resize =
             || mount.resize(&format!("{devid}:{size}")).map_err(|error| resize_error(mounted, devid, &error));
@@ -157,7 +158,9 @@ impl Args {
             Size::To(size) => size,
             Size::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
             Size::Less(less) => before.saturating_sub(less),
-            Size::Min | Size::Max => held,
+            Size::Max => held,
+            // The server knows it, and never grows the device.
+            Size::Min => before,
         };
         let path = device.path.map(PathBuf::from).filter(|path| path.is_file());
         let grown = path.as_deref().filter(|_| wanted > held);
@@ -170,7 +173,13 @@ impl Args {
             }
             return Err(error);
         }
-        let now = wanted - wanted % SECTOR;
+        let now = match self.size.size {
+            Size::Min => {
+                let usage = mount.usage().map_err(|error| mounted.at(&error))?;
+                usage.devices.iter().find(|device| device.devid == devid).map_or(before, |found| found.total)
+            }
+            _ => wanted - wanted % SECTOR,
+        };
         if let Some(path) = path
             && now < before
             && held > now

@@ -176,15 +176,15 @@ impl Set {
         let mount = mounted.open()?;
         match self.name {
             Name::Ro => {
+                let mut received = false;
                 if !self.read_only()? && mount.is_subvolume_root().is_ok_and(|is| is) {
                     let info = mount.subvolume_info().map_err(|error| mounted.at(&error))?;
-                    let received = info.received_uuid != [0; 16];
+                    received = info.received_uuid != [0; 16];
                     self.check_received(received, mounted)?;
-                    if received {
-                        anyhow::bail!("{mounted}: -f works in images only");
-                    }
                 }
-                let set = mount.set_subvolume_read_only(self.read_only()?);
+                let set = mount
+                    .set_subvolume_read_only(self.read_only()?)
+                    .and_then(|()| if received { mount.forget_received() } else { Ok(()) });
                 set.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: {}", PathError::NoSubvolume),
                     _ => mounted.at(&error),

@@ -33,7 +33,7 @@ pub struct Limit {
     /// The limit of all devices together, for example 100M; 0 for none
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
-    /// The image or device
+    /// The image or device, or a directory in a mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
 }
@@ -77,7 +77,10 @@ impl Cancel {
 impl Limit {
     /// Sets or prints the limit.
     pub fn run(self, _context: &Context) -> anyhow::Result<()> {
-        let folder = folder_of(&self.image)?;
+        let folder = match Target::parse(self.image.as_os_str())? {
+            Target::Mounted(mounted) => super::mounted::limit(&mounted, self.limit)?,
+            Target::Image(_) => folder_of(&self.image)?,
+        };
         if let Some(limit) = self.limit {
             return folder.set_limit(limit);
         }

@@ -88,6 +88,17 @@ pub fn start(
     Ok(Some(MountScrub { fsid, state, running: false }))
 }
 
+/// Sets the limit of the running scrub, if there is one to set. Returns the folder of the file
+/// system, which has the limit of later ones.
+pub fn limit(mounted: &Mounted, limit: Option<u64>) -> anyhow::Result<Folder> {
+    let mount = jobs::open(mounted)?;
+    let fsid = fsid_of(mounted, &mount)?;
+    if let Some(limit) = limit {
+        mount.limit_scrub(limit).map_err(|error| mounted.at(&error))?;
+    }
+    Folder::of(fsid)
+}
+
 /// Stops the scrub. Returns whether one was running.
 pub fn cancel(mounted: &Mounted) -> anyhow::Result<bool> {
     if !last(mounted)?.1.is_some_and(|last| last.running) {

@@ -3,11 +3,12 @@
 use crate::commands::quota::parse_qgroup;
 use crate::context::Context;
 use crate::filling::Caller;
-use crate::mounted::Target;
+use crate::mounted::{Mounted, Target};
 use crate::operands::for_each_target;
 use anyhow::Context as _;
 use papilio::{FileSystem, NewKind, QgroupId};
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 
 /// Create empty subvolumes
@@ -19,7 +20,7 @@ pub struct Args {
     /// Create missing parent directories
     #[arg(short = 'p', long)]
     parents: bool,
-    /// Make the subvolumes members of this qgroup; repeatable. Only in images
+    /// Make the subvolumes members of this qgroup; repeatable
     #[arg(short = 'i', value_name = "LEVEL/ID", value_parser = parse_qgroup)]
     qgroups: Vec<QgroupId>,
 }
@@ -32,14 +33,16 @@ impl Args {
             let path = match target {
                 Target::Image(path) => path,
                 Target::Mounted(mounted) => {
-                    if !self.qgroups.is_empty() {
-                        anyhow::bail!("{mounted}: -i works in images only");
-                    }
                     if self.parents {
                         make_parents(&mounted.path)?;
                     }
                     let (directory, name) = mounted.open_parent()?;
-                    directory.create_subvolume(&name).map_err(|error| mounted.at(&error))?;
+                    match self.qgroups.as_slice() {
+                        [] => directory.create_subvolume(&name).map_err(|error| mounted.at(&error)),
+                        qgroups => directory
+                            .create_subvolume_in(&name, qgroups)
+                            .map_err(|error| inherit_error(&mounted, &error)),
+                    }?;
                     return context.announce(format_args!("Create subvolume '{mounted}'"));
                 }
             };
@@ -53,6 +56,20 @@ impl Args {
             made.map(drop).map_err(|error| context.at(&path, &error))?;
             context.announce(format_args!("Create subvolume '{path}'"))
         })
+    }
+}
+
+/// Returns the reason why a subvolume was not made a member of qgroups.
+pub fn inherit_error(mounted: &Mounted, error: &io::Error) -> anyhow::Error {
+    use rustix::io::Errno;
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) => anyhow::anyhow!("{mounted}: -i: there is no such qgroup"),
+        Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: -i: a qgroup of level 0 has no members"),
+        Some(Errno::NOTTY) => anyhow::anyhow!(
+            "{mounted}: -i: the server of the mount may not read this command's memory \
+             (another user, or kernel.yama.ptrace_scope)"
+        ),
+        _ => mounted.at(error),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `papilio subvolume snapshot`.
 
+use super::create::inherit_error;
 use crate::commands::quota::parse_qgroup;
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
@@ -21,7 +22,7 @@ pub struct Args {
     /// Create a read-only snapshot
     #[arg(short = 'r', long = "read-only")]
     read_only: bool,
-    /// Make the snapshot a member of this qgroup; repeatable. Only in images
+    /// Make the snapshot a member of this qgroup; repeatable
     #[arg(short = 'i', value_name = "LEVEL/ID", value_parser = parse_qgroup)]
     qgroups: Vec<QgroupId>,
 }
@@ -71,9 +72,6 @@ impl Args {
         source: &Mounted,
         mut destination: Mounted,
     ) -> anyhow::Result<()> {
-        if !self.qgroups.is_empty() {
-            anyhow::bail!("{destination}: -i works in images only");
-        }
         let subvolume = source.open()?;
         if !subvolume.is_subvolume_root().map_err(|error| source.at(&error))? {
             anyhow::bail!("{source}: {}", PathError::NoSubvolume);
@@ -85,8 +83,14 @@ impl Args {
             destination.path.push(name);
         }
         let (directory, name) = destination.open_parent()?;
-        let made = directory.create_snapshot(&subvolume, &name, self.read_only);
-        made.map_err(|error| destination.at(&error))?;
+        match self.qgroups.as_slice() {
+            [] => directory
+                .create_snapshot(&subvolume, &name, self.read_only)
+                .map_err(|error| destination.at(&error)),
+            qgroups => directory
+                .create_snapshot_in(&subvolume, &name, self.read_only, qgroups)
+                .map_err(|error| inherit_error(&destination, &error)),
+        }?;
         self.announce(context, source, &destination)
     }
 }

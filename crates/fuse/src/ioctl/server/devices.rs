@@ -80,9 +80,11 @@ enum Size {
     More(u64),
     Less(u64),
     Max,
+    Min,
 }
 
-/// Parses `[DEVID:]SIZE`. The size is `max`, or bytes with an optional suffix and a leading + or -.
+/// Parses `[DEVID:]SIZE`. The size is `max`, our own `min`, or bytes with an optional suffix and a
+/// leading + or -.
 fn parse_resize(text: &[u8]) -> Option<(DeviceId, Size)> {
     let text = std::str::from_utf8(text).ok()?;
     let (devid, size) = match text.split_once(':') {
@@ -91,6 +93,7 @@ fn parse_resize(text: &[u8]) -> Option<(DeviceId, Size)> {
     };
     let size = match size.as_bytes() {
         b"max" => Size::Max,
+        b"min" => Size::Min,
         [b'+', ..] => Size::More(parse_bytes(&size[1..])?),
         [b'-', ..] => Size::Less(parse_bytes(&size[1..])?),
         _ => Size::To(parse_bytes(size)?),
@@ -122,6 +125,8 @@ pub(super) fn resize(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let held = device.size.ok_or(Errno(libc::ENODEV))?;
     let total = match size {
         Size::Max => held,
+        // The end of the last chunk, as in `FileSystem::minimum_size`.
+        Size::Min => call.fs.minimum_size(devid)?,
         Size::To(total) => total,
         Size::More(more) => device.total.checked_add(more).ok_or(Errno(libc::ERANGE))?,
         Size::Less(less) => device.total.checked_sub(less).filter(|total| *total > 0).ok_or(wrong)?,
@@ -259,6 +264,7 @@ mod tests {
     fn resize_arguments_are_parsed() {
         let parse = |text: &str| parse_resize(text.as_bytes()).map(|(devid, size)| (devid.0, size));
         assert_eq!(parse("max"), Some((1, Size::Max)));
+        assert_eq!(parse("3:min"), Some((3, Size::Min)));
         assert_eq!(parse("2:1g"), Some((2, Size::To(1 << 30))));
         assert_eq!(parse("+5M"), Some((1, Size::More(5 << 20))));
         assert_eq!(parse("1:-4096"), Some((1, Size::Less(4096))));

@@ -19,7 +19,7 @@ use crate::jobs::{JobKind, JobState, JobStatus};
 use papilio::device::{Access, FileDevice};
 use papilio::format::items::balance::{BalanceFlags, BalanceItem};
 use papilio::format::{DeviceId, LogicalAddress};
-use papilio::{BalanceControl, BalanceOptions, FileSystem, ScrubLimit, ScrubOptions};
+use papilio::{BalanceControl, BalanceOptions, FileSystem, ScrubOptions};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -71,7 +71,7 @@ fn start_resize(call: &IoctlCall<'_>, devid: DeviceId, size: u64) -> Result<u64>
 
 fn start_scrub(call: &IoctlCall<'_>, devid: Option<DeviceId>, wanted: &JobStart) -> Result<u64> {
     let read_only = wanted.flags & JOB_READ_ONLY != 0 || call.mount.is_read_only();
-    let (limit, from) = (ScrubLimit::new(wanted.limit), LogicalAddress(wanted.size));
+    let (limit, from) = (call.mount.jobs.scrub_limit().clone(), LogicalAddress(wanted.size));
     start(call, JobKind::Scrub, move |fs, report| {
         let mut options = ScrubOptions::new().read_only(read_only).limit(&limit).start_at(from);
         if let Some(devid) = devid {
@@ -127,6 +127,7 @@ pub(super) fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         JobKind::ReplaceDevice => return Err(Errno(libc::EINVAL)),
         JobKind::Scrub => {
             let device = (wanted.devid != 0).then_some(devid);
+            call.mount.jobs.scrub_limit().set(wanted.limit);
             start_scrub(call, device, &wanted)?;
         }
     }
@@ -155,6 +156,13 @@ pub(super) fn control(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let wanted = call.argument::<[u32; 2]>()?;
     let kind = *JobKind::ALL.get(wanted[0] as usize).ok_or(Errno(libc::EINVAL))?;
     stop(call, kind, wanted[1])
+}
+
+/// Our own: bounds the speed of scrubs.
+pub(super) fn limit_scrub(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    call.must_be_administrator()?;
+    call.mount.jobs.scrub_limit().set(call.argument::<u64>()?);
+    done(Vec::new())
 }
 
 pub(super) fn stop(call: &IoctlCall<'_>, kind: JobKind, wanted: u32) -> Result<IoctlReply> {

@@ -79,6 +79,7 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::START_JOB => jobs::start_own(call),
         Command::JOB_STATUS => jobs::status(call),
         Command::CONTROL_JOB => jobs::control(call),
+        Command::LIMIT_SCRUB => jobs::limit_scrub(call),
 
         Command::SYNC => devices::sync(call),
         Command::START_SYNC => devices::start_sync(call),
@@ -120,6 +121,7 @@ fn handle_quotas(command: Command, call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::QGROUP_ASSIGN => quotas::assign(call),
         Command::QGROUP_CREATE => quotas::create(call),
         Command::LIMIT_QGROUP => quotas::limit(call),
+        Command::QGROUP_LIMIT => quotas::limit_in_memory(call),
         Command::QUOTA_RESCAN => quotas::rescan(call),
         Command::QUOTA_RESCAN_STATUS => quotas::rescan_status(call),
         Command::QUOTA_RESCAN_WAIT => quotas::rescan_wait(call),

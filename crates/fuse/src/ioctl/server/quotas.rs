@@ -1,20 +1,27 @@
 //! Ioctls on quotas and qgroups, for administrators.
 //!
-//! Simple quotas are not supported, and refused. `BTRFS_IOC_QGROUP_LIMIT` does not pass through
-//! FUSE, whose kernel side sees from its number that the caller only reads.
+//! Simple quotas are not supported, and refused. The number of `BTRFS_IOC_QGROUP_LIMIT` says that
+//! the caller only reads, so FUSE does not pass its argument: the server takes it from the caller's
+//! memory.
 //!
 //! Kernel counterparts: `btrfs_ioctl_quota_ctl`, `btrfs_ioctl_qgroup_assign`,
 //! `btrfs_ioctl_qgroup_create`, `btrfs_ioctl_qgroup_limit`, `btrfs_ioctl_quota_rescan`
 //! (`fs/btrfs/ioctl.c`).
 
 use super::call::{IoctlCall, IoctlReply, Result, done, page};
+use super::caller_memory::BlockedCaller;
 use crate::errno::Errno;
 use crate::ioctl::layout::{
     Page, QGROUP_LIMIT_EXCLUSIVE, QGROUP_LIMIT_REFERENCED, QUOTA_DISABLE, QUOTA_ENABLE, QgroupAssign,
-    QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan,
+    QgroupCreate, QgroupInherit, QgroupLimitArgs, QuotaControl, QuotaRescan, SUBVOL_QGROUP_INHERIT,
+    VolArgsV2,
 };
 use crate::ioctl::record::Writer;
 use papilio::{QgroupId, QuotaError};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Size of the longest list of inherited qgroups in bytes: a page.
+const INHERIT_MAX: u64 = 4096;
 
 pub(super) fn control(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
@@ -59,7 +66,18 @@ pub(super) fn create(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 /// Our own: sets limits.
 pub(super) fn limit(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
-    let arguments = call.argument::<QgroupLimitArgs>()?;
+    set_limits(call, &call.argument::<QgroupLimitArgs>()?)
+}
+
+/// The kernel's: sets limits.
+pub(super) fn limit_in_memory(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    call.must_be_administrator()?;
+    let mut arguments = QgroupLimitArgs::default();
+    BlockedCaller::of(call)?.memory()?.read(call.address, arguments.as_mut_bytes())?;
+    set_limits(call, &arguments)
+}
+
+fn set_limits(call: &IoctlCall<'_>, arguments: &QgroupLimitArgs) -> Result<IoctlReply> {
     let id = if arguments.id == 0 { QgroupId(call.inode.tree().0) } else { QgroupId(arguments.id) };
     for (flag, bytes, exclusive) in [
         (QGROUP_LIMIT_REFERENCED, arguments.max_referenced, false),
@@ -70,6 +88,36 @@ pub(super) fn limit(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         }
     }
     done(Vec::new())
+}
+
+/// Returns the qgroups that a new subvolume joins, from the `struct btrfs_qgroup_inherit` in the
+/// caller's memory that the arguments point to.
+///
+/// # Errors
+/// EINVAL for a list that the kernel refuses; EOPNOTSUPP for limits; ENOTTY if the server may not
+/// read the caller's memory.
+pub(super) fn inherited(call: &IoctlCall<'_>, arguments: &VolArgsV2) -> Result<Vec<QgroupId>> {
+    if arguments.flags & SUBVOL_QGROUP_INHERIT == 0 {
+        return Ok(Vec::new());
+    }
+    let [size, pointer, ..] = arguments.quota;
+    let head_size = size_of::<QgroupInherit>() as u64;
+    if !(head_size..=INHERIT_MAX).contains(&size) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut bytes = vec![0; size as usize];
+    BlockedCaller::of(call)?.memory()?.read(pointer, &mut bytes)?;
+    let (head, groups) = QgroupInherit::read_from_prefix(&bytes).map_err(|_| Errno(libc::EINVAL))?;
+    if head.flags != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    // Copied counts are of the past: the kernel refuses them, too.
+    let whole = head.groups.checked_mul(8).and_then(|bytes| bytes.checked_add(head_size)) == Some(size);
+    if !whole || head.referenced_copies != 0 || head.exclusive_copies != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let ids = groups.chunks_exact(8).map(|id| u64::from_ne_bytes(id.try_into().expect("eight bytes")));
+    Ok(ids.map(QgroupId).collect())
 }
 
 pub(super) fn rescan(call: &IoctlCall<'_>) -> Result<IoctlReply> {

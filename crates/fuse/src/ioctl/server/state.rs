@@ -7,7 +7,7 @@ use crate::ioctl::number::Command;
 
 /// The ioctls that change the file system. The kernel checks for a read-only mount before other
 /// changes, but not before a FUSE ioctl.
-pub(super) const CHANGES: [Command; 28] = [
+pub(super) const CHANGES: [Command; 29] = [
     Command::SET_FLAGS,
     Command::SET_ATTRIBUTES,
     Command::TRIM,
@@ -26,6 +26,7 @@ pub(super) const CHANGES: [Command; 28] = [
     Command::QGROUP_ASSIGN,
     Command::QGROUP_CREATE,
     Command::LIMIT_QGROUP,
+    Command::QGROUP_LIMIT,
     Command::QUOTA_RESCAN,
     Command::QUOTA_RESCAN_WAIT,
     Command::SET_RECEIVED_SUBVOL,

@@ -7,6 +7,7 @@
 use super::access::{EXECUTE, WRITE};
 use super::call::{Changed, IoctlCall, IoctlReply, Result, done, page};
 use super::caller;
+use super::quotas;
 use crate::errno::Errno;
 use crate::ioctl::layout::{
     GetSubvolInfo, GetSubvolRootref, IoctlTimespec, Page, ReceivedSubvol, Rootref, SUBVOL_QGROUP_INHERIT,
@@ -14,26 +15,25 @@ use crate::ioctl::layout::{
 };
 use crate::ioctl::record::Writer;
 use papilio::format::{Generation, TreeId, Uuid, objectid};
-use papilio::{FileKind, Inode, NewInode, NewKind, Received, Timespec};
+use papilio::{FileKind, Inode, NewInode, NewKind, QgroupId, Received, Timespec};
 
 /// Length of the longest entry name in bytes.
 const NAME_MAX: usize = 255;
 
 pub(super) fn create(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let arguments = call.argument::<VolArgs>()?;
-    make(call, name(&arguments.name)?)
+    make(call, name(&arguments.name)?, &[])
 }
 
 pub(super) fn create_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let arguments = call.argument::<VolArgsV2>()?;
     check_flags(arguments.flags, SUBVOL_RDONLY | SUBVOL_QGROUP_INHERIT)?;
-    make(call, name(&arguments.name)?)
+    make(call, name(&arguments.name)?, &quotas::inherited(call, &arguments)?)
 }
 
-/// Refuses unknown flags, and inherited quota groups because a pointer leads to their list.
+/// Refuses unknown flags.
 fn check_flags(flags: u64, known: u64) -> Result<()> {
-    let usable = known & !SUBVOL_QGROUP_INHERIT;
-    if flags & !usable == 0 { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) }
+    if flags & !known == 0 { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) }
 }
 
 /// Returns and validates the name of an entry.
@@ -54,13 +54,13 @@ fn entry_changed(directory: &Inode, name: &[u8]) -> Vec<Changed> {
     vec![Changed::Entry { directory: place, name: name.to_vec() }, Changed::Inode(place.0, place.1)]
 }
 
-fn make(call: &IoctlCall<'_>, name: &[u8]) -> Result<IoctlReply> {
+fn make(call: &IoctlCall<'_>, name: &[u8], qgroups: &[QgroupId]) -> Result<IoctlReply> {
     check_place(call)?;
     let directory = call.inode.metadata();
     let caller = (call.caller.uid, call.caller.gid);
     let (uid, gid) = call.mount.ownership.stored_new(caller, (directory.uid(), directory.gid()))?;
     let new = NewInode::new(NewKind::Directory, 0o777).owner(uid, gid).umask(caller::umask(call));
-    call.inode.create_subvolume(name, &new)?;
+    call.inode.create_subvolume_in(name, &new, qgroups)?;
     done(entry_changed(call.inode, name))
 }
 
@@ -75,14 +75,15 @@ fn check_place(call: &IoctlCall<'_>) -> Result<()> {
 pub(super) fn snapshot(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let arguments = call.argument::<VolArgs>()?;
     let source = caller::file_of(call, arguments.fd)?;
-    make_snapshot(call, &source, name(&arguments.name)?, false)
+    make_snapshot(call, &source, name(&arguments.name)?, false, &[])
 }
 
 pub(super) fn snapshot_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let arguments = call.argument::<VolArgsV2>()?;
     check_flags(arguments.flags, SUBVOL_RDONLY | SUBVOL_QGROUP_INHERIT)?;
     let source = caller::file_of(call, arguments.fd)?;
-    make_snapshot(call, &source, name(&arguments.name)?, arguments.flags & SUBVOL_RDONLY != 0)
+    let qgroups = quotas::inherited(call, &arguments)?;
+    make_snapshot(call, &source, name(&arguments.name)?, arguments.flags & SUBVOL_RDONLY != 0, &qgroups)
 }
 
 /// Our own: identifies the source by its id, which the caller gets through an open descriptor.
@@ -90,16 +91,22 @@ pub(super) fn snapshot_by_id(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let arguments = call.argument::<SnapshotById>()?;
     check_flags(arguments.flags, SUBVOL_RDONLY)?;
     let source = call.fs.subvolume_root(TreeId(arguments.tree))?;
-    make_snapshot(call, &source, name(&arguments.name)?, arguments.flags & SUBVOL_RDONLY != 0)
+    make_snapshot(call, &source, name(&arguments.name)?, arguments.flags & SUBVOL_RDONLY != 0, &[])
 }
 
-fn make_snapshot(call: &IoctlCall<'_>, source: &Inode, name: &[u8], read_only: bool) -> Result<IoctlReply> {
+fn make_snapshot(
+    call: &IoctlCall<'_>,
+    source: &Inode,
+    name: &[u8],
+    read_only: bool,
+    qgroups: &[QgroupId],
+) -> Result<IoctlReply> {
     check_place(call)?;
     if !source.is_subvolume_root() {
         return Err(Errno(libc::EINVAL));
     }
     call.must_own(source)?;
-    call.inode.create_snapshot(source.tree(), name, read_only)?;
+    call.inode.create_snapshot_in(source.tree(), name, read_only, qgroups)?;
     done(entry_changed(call.inode, name))
 }
 
