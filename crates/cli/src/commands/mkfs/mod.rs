@@ -164,7 +164,7 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
     units::parse_size(text)?.try_into().map_err(|_| "too large for a block".to_owned())
 }
 
-fn parse_checksum(text: &str) -> Result<ChecksumType, String> {
+pub(super) fn parse_checksum(text: &str) -> Result<ChecksumType, String> {
     let text = text.to_ascii_lowercase();
     let name = match text.as_str() {
         "xxhash" => "xxhash64",
