@@ -1,5 +1,5 @@
-//! `papilio tune`: changes UUIDs, checksums, features and the seed flag of a file system that is not
-//! mounted.
+//! `papilio tune`: changes UUIDs, checksums, features and the seed flag of a file system that
+//! nothing has mounted.
 //!
 //! Owns its options, which are those of btrfstune(8).
 
@@ -19,7 +19,10 @@ use std::path::PathBuf;
 /// option finishes the change, whatever moment it was cut at. The conversions are done wholly or
 /// not at all.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("change").required(true).multiple(false))]
+#[command(
+    override_usage = "papilio tune [OPTIONS] <CHANGE> <IMAGE>...",
+    group = clap::ArgGroup::new("change").required(true).multiple(false)
+)]
 pub struct Args {
     /// Change the UUID to a random one, in every tree block; or finish an interrupted change
     #[arg(short = 'u', group = "change")]

@@ -27,8 +27,8 @@ impl FileSystem {
         self.info.sync()
     }
 
-    /// Syncs, and gives a file system that [`MkfsOptions::unfinished`](crate::MkfsOptions::unfinished)
-    /// made the magic by which everything recognizes it.
+    /// Syncs, and gives the file system the magic by which everything recognizes it. This ends what
+    /// [`MkfsOptions::unfinished`](crate::MkfsOptions::unfinished) began.
     ///
     /// # Errors
     /// As [`FileSystem::sync`].

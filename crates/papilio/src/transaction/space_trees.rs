@@ -7,8 +7,8 @@
 //! **Invariants**
 //! - The feature bits change after the last edit. From then on the same commit keeps the new trees
 //!   up to date, and writes the bits into the superblocks.
-//! - Free space is that of the last commit's extent tree. What this transaction itself allocates
-//!   and frees follows through the commit's delayed references.
+//! - Free space is that of the last commit's extent tree. The commit's delayed references then add
+//!   the allocations and removals of this transaction itself.
 //!
 //! **Locks**: `commit`, the gate exclusively, then those of trees.
 //!

@@ -99,8 +99,8 @@ pub fn assert_kernel_takes(devices: &[Arc<MemoryDevice>], what: &str) {
 }
 
 /// Records a change, and looks at states in which the power was cut meanwhile. One in which the
-/// change is `done` must be sound. Where it was interrupted, no one may write, and `finish` finishes
-/// it. Returns the number of interrupted states.
+/// change is `done` must be sound. Where it was interrupted, no one may write, and `finish`
+/// finishes it. Returns the number of interrupted states.
 pub fn cut(
     devices: &[Arc<MemoryDevice>],
     change: Tune,
@@ -153,7 +153,7 @@ pub fn cut(
 }
 
 /// Lets the kernel make and fill a file system, makes the changes one after the other, and compares
-/// what the kernel mounts after each.
+/// the kernel's mount after each with the first.
 pub fn kernel_takes_changes(spec: FileSystemSpec, changes: &[Tune]) {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
@@ -174,7 +174,8 @@ pub fn kernel_takes_changes(spec: FileSystemSpec, changes: &[Tune]) {
             .unwrap_or_else(|error| panic!("{change:?}: {error}"));
         drop(devices);
         image.btrfs_check().unwrap_or_else(|error| panic!("{change:?}: {error}"));
-        // Writable, so that the kernel must use the trees of space; without the first mount's options.
+        // Writable, so that the kernel must use the trees of space. The first mount's options no
+        // longer apply.
         let mounted = ImageSet::open(&scratch, image.paths().to_vec())
             .mount()
             .unwrap_or_else(|error| panic!("{change:?}: {error}"));

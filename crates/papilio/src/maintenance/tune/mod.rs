@@ -2,13 +2,15 @@
 //!
 //! Owns [`tune`]; [`change`] has its types. [`members`] reads and writes the superblocks of all
 //! devices; [`uuid`] and [`metadata_uuid`] change UUIDs, [`checksum`] the checksum algorithm;
-//! [`reader`] reads tree blocks of either form. [`space_trees`] converts the trees that record space.
+//! [`reader`] reads tree blocks of either form. [`space_trees`] converts the trees that record
+//! space.
 //!
 //! **Invariants**
 //! - The file system is not open. The caller holds all of its devices, and no other.
 //! - Nothing is written before all refusals are known.
-//! - A change is one transaction where that is possible. Another one sets a flag in all superblocks first and clears it last. No
-//!   reader opens a file system with such a flag, and the same change can be started again.
+//! - A change is one transaction where that is possible. Another one sets a
+//!   flag in all superblocks first and clears it last. No writer opens a file system with such a
+//!   flag, and the same change can be started again.
 //!
 //! **Locks**: none.
 //!
