@@ -169,7 +169,7 @@ pub fn kernel_takes_changes(spec: FileSystemSpec, changes: &[Tune]) {
     mounted.unmount().unwrap();
     for change in changes {
         let open = |path| Arc::new(FileDevice::open(path, Access::ReadWrite).unwrap()) as Arc<dyn Device>;
-        let devices: Vec<_> = image.paths().iter().map(|path| open(path)).collect();
+        let devices: Vec<_> = image.paths().iter().map(open).collect();
         papilio::tune(&devices, *change, &mut |_, _| {})
             .unwrap_or_else(|error| panic!("{change:?}: {error}"));
         drop(devices);
