@@ -1,8 +1,6 @@
 //! Conversions of the trees that record block groups and free space.
 
-use crate::world::{
-    assert_kernel_takes, cut, filled, filled_with, judge, kernel_takes_changes, superblock, tune,
-};
+use crate::world::{assert_kernel_takes, cut, filled_with, judge, kernel_takes_changes, superblock, tune};
 use papilio::format::features::CompatRoFeatures;
 use papilio::{MkfsFeature, MkfsOptions, RaidProfile, Tune};
 use papilio_device::MemoryDevice;
@@ -12,13 +10,17 @@ use std::sync::Arc;
 const BLOCK_GROUPS: CompatRoFeatures = CompatRoFeatures::BLOCK_GROUP_TREE;
 const FREE_SPACE: CompatRoFeatures = CompatRoFeatures::FREE_SPACE_TREE;
 
+fn without_group_tree(metadata: RaidProfile) -> MkfsOptions {
+    MkfsOptions::new().feature(MkfsFeature::BlockGroupTree, false).metadata_profile(metadata)
+}
+
 fn has(devices: &[Arc<MemoryDevice>], feature: CompatRoFeatures) -> bool {
     superblock(&devices[0]).raw.compat_ro_flags.contains(feature)
 }
 
 #[test]
 fn trees_come_and_go() {
-    let devices = filled(2, RaidProfile::Raid1);
+    let devices = filled_with(2, &without_group_tree(RaidProfile::Raid1));
     let refused = |change, why: &str| {
         let error = tune(&devices, change).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
@@ -56,7 +58,7 @@ fn a_block_group_tree_needs_its_features() {
 fn conversions_are_one_transaction() {
     let plain = MkfsOptions::new().feature(MkfsFeature::FreeSpaceTree, false);
     for (devices, change, feature) in [
-        (filled(1, RaidProfile::Dup), Tune::BlockGroupTree(true), BLOCK_GROUPS),
+        (filled_with(1, &without_group_tree(RaidProfile::Dup)), Tune::BlockGroupTree(true), BLOCK_GROUPS),
         (filled_with(1, &plain), Tune::FreeSpaceTree(true), FREE_SPACE),
     ] {
         let done = |raw: &papilio::format::superblock::RawSuperblock| raw.compat_ro_flags.contains(feature);
