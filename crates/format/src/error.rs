@@ -57,6 +57,9 @@ pub enum Corrupt {
         /// The eight bytes at the magic's offset.
         found: u64,
     },
+    /// The superblock has the magic of a file system that is being made.
+    #[error("the making of the file system was not finished")]
+    UnfinishedMkfs,
     /// A tree block that is not the requested one.
     #[error("tree block {field} is {found}, expected {expected}")]
     NodeIdentity {

@@ -29,6 +29,9 @@ use zerocopy::FromBytes;
 pub const SUPERBLOCK_SIZE: usize = 4096;
 /// `_BHRfS_M`, little-endian.
 pub const MAGIC: u64 = 0x4d5f_5366_5248_425f;
+/// `!BHRfS_M`, little-endian: the magic of a file system that is being made
+/// (`BTRFS_MAGIC_TEMPORARY` of btrfs-progs). No kernel mounts it.
+pub const MAGIC_TEMPORARY: u64 = 0x4d5f_5366_5248_4221;
 /// Size of the system chunk array in bytes.
 pub const SYSTEM_CHUNK_ARRAY_SIZE: usize = 2048;
 /// Size of the label field in bytes, including its NUL.
@@ -255,6 +258,18 @@ impl Superblock {
     /// [`Corrupt::Magic`] if the bytes are not Btrfs, another [`Corrupt`] for a bad checksum or
     /// field, or [`Incompatible`] for an unknown checksum type or incompat bit.
     pub fn parse(bytes: &[u8], offset: PhysicalAddress) -> Result<Self, SuperblockError> {
+        let superblock = Self::parse_unfinished(bytes, offset)?;
+        match superblock.raw.magic {
+            MAGIC => Ok(superblock),
+            _ => Err(Corrupt::UnfinishedMkfs.into()),
+        }
+    }
+
+    /// As [`Superblock::parse`], but accepts [`MAGIC_TEMPORARY`], too.
+    ///
+    /// # Errors
+    /// As [`Superblock::parse`].
+    pub fn parse_unfinished(bytes: &[u8], offset: PhysicalAddress) -> Result<Self, SuperblockError> {
         let superblock = Self::parse_unverified(bytes)?;
         let sum = superblock.checksum_type;
         let computed = sum.compute(&bytes[CHECKSUM_SIZE..SUPERBLOCK_SIZE]);
@@ -273,7 +288,7 @@ impl Superblock {
     /// As [`Superblock::parse`], for those three.
     pub fn parse_unverified(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let raw = RawSuperblock::parse(bytes)?;
-        if raw.magic != MAGIC {
+        if raw.magic != MAGIC && raw.magic != MAGIC_TEMPORARY {
             return Err(Corrupt::Magic { found: raw.magic }.into());
         }
         let checksum_type = ChecksumType::from_raw(raw.csum_type)?;
@@ -295,7 +310,7 @@ impl Superblock {
     /// As [`Superblock::parse`].
     pub fn to_encoded(&self, offset: PhysicalAddress) -> Result<EncodedSuperblock, SuperblockError> {
         let bytes = self.to_bytes(offset);
-        Self::parse(&bytes, offset)?;
+        Self::parse_unfinished(&bytes, offset)?;
         let (checksum_type, sector_size) = (self.checksum_type, self.raw.sector_size);
         Ok(EncodedSuperblock { bytes, checksum_type, sector_size })
     }

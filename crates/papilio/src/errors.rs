@@ -473,9 +473,9 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Superblock { reason, .. } => match **reason {
-                SuperblockError::Corrupt(Corrupt::Magic { .. } | Corrupt::TooShort { .. }) => {
-                    ErrorKind::NotBtrfs
-                }
+                SuperblockError::Corrupt(
+                    Corrupt::Magic { .. } | Corrupt::UnfinishedMkfs | Corrupt::TooShort { .. },
+                ) => ErrorKind::NotBtrfs,
                 SuperblockError::Incompatible(_) => ErrorKind::Incompatible,
                 SuperblockError::Corrupt(_) => ErrorKind::Io,
             },

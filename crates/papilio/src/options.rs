@@ -40,6 +40,7 @@ pub struct OpenOptions {
     pub(crate) heal_reads: bool,
     /// Whether a replacement of a device may be under way.
     pub(crate) replacing: bool,
+    pub(crate) unfinished: bool,
 }
 
 /// The subvolume that is the root of all paths.
@@ -84,6 +85,7 @@ impl Default for OpenOptions {
             tree_log: true,
             heal_reads: true,
             replacing: false,
+            unfinished: false,
         }
     }
 }
@@ -184,6 +186,13 @@ impl OpenOptions {
     /// Sets whether freed space is discarded after each commit (`discard`). The default is false.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// Sets whether a file system may be one that
+    /// [`MkfsOptions::unfinished`](crate::MkfsOptions::unfinished) made. The default is false.
+    pub fn unfinished(mut self, unfinished: bool) -> Self {
+        self.unfinished = unfinished;
         self
     }
 

@@ -1,4 +1,5 @@
-//! `papilio tune`: changes UUIDs, the seed flag and features of a file system that is not mounted.
+//! `papilio tune`: changes UUIDs, checksums, features and the seed flag of a file system that
+//! nothing has mounted.
 //!
 //! Owns its options, which are those of btrfstune(8).
 
@@ -6,6 +7,7 @@ use crate::context::Context;
 use crate::output::Output;
 use crate::usage_error::UsageError;
 use indicatif::{ProgressBar, ProgressStyle};
+use papilio::format::ChecksumType;
 use papilio::{Tune, Uuid};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -13,10 +15,14 @@ use std::path::PathBuf;
 /// Change properties of a file system
 ///
 /// The file system must not be mounted, and all of its devices must be given. A change of the UUID
-/// that was cut short leaves a file system that cannot be mounted; the same option finishes the
-/// change, whatever moment it was cut at.
+/// or of the checksums that was cut short leaves a file system that cannot be mounted; the same
+/// option finishes the change, whatever moment it was cut at. The conversions are done wholly or
+/// not at all.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("change").required(true).multiple(false))]
+#[command(
+    override_usage = "papilio tune [OPTIONS] <CHANGE> <IMAGE>...",
+    group = clap::ArgGroup::new("change").required(true).multiple(false)
+)]
 pub struct Args {
     /// Change the UUID to a random one, in every tree block; or finish an interrupted change
     #[arg(short = 'u', group = "change")]
@@ -42,6 +48,22 @@ pub struct Args {
     /// Enable holes without file extent items
     #[arg(short = 'n', group = "change")]
     no_holes: bool,
+    /// Change the checksum algorithm: crc32c, xxhash, sha256 or blake2; or finish an interrupted
+    /// change
+    #[arg(long, value_name = "TYPE", group = "change", value_parser = super::mkfs::parse_checksum)]
+    csum: Option<ChecksumType>,
+    /// Move the block groups to a tree of their own, for quicker mounts; needs kernel 6.1
+    #[arg(long, group = "change")]
+    convert_to_block_group_tree: bool,
+    /// Move the block groups back to the extent tree
+    #[arg(long, group = "change")]
+    convert_from_block_group_tree: bool,
+    /// Replace the v1 free-space caches by the free-space tree
+    #[arg(long, group = "change")]
+    convert_to_free_space_tree: bool,
+    /// Remove the free-space tree
+    #[arg(long, group = "change")]
+    convert_from_free_space_tree: bool,
     /// Allow to clear the seed flag, although file systems that build on the seed become unreadable
     #[arg(short, long)]
     force: bool,
@@ -57,7 +79,10 @@ impl Args {
         let images: Vec<_> = self.image.iter().chain(&context.arguments().device).cloned().collect();
         let devices = super::rescue::open(&images)?;
         let bar = std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:30} {pos} of {len} tree blocks, {eta} left");
+            let style = ProgressStyle::with_template(match change {
+                Tune::Checksum(_) => "{bar:30} {bytes} of {total_bytes}, {eta} left",
+                _ => "{bar:30} {pos} of {len} tree blocks, {eta} left",
+            });
             ProgressBar::new(0).with_style(style.expect("the template is valid"))
         });
         context.set_progress(bar.clone());
@@ -81,6 +106,10 @@ impl Args {
             Tune::Uuid(_) => {
                 output.text(format_args!("UUID {}, {} tree blocks rewritten\n", tuned.fsid, tuned.blocks))?;
             }
+            Tune::Checksum(algorithm) => {
+                let (name, blocks) = (algorithm.name(), tuned.blocks);
+                output.text(format_args!("{name} checksums, {blocks} tree blocks rewritten\n"))?;
+            }
             Tune::MetadataUuid(_) => output.text(format_args!("UUID {}\n", tuned.fsid))?,
             _ => {}
         }
@@ -102,6 +131,11 @@ impl Args {
             None if self.extended_refs => Tune::ExtendedRefs,
             None if self.skinny_metadata => Tune::SkinnyMetadata,
             None if self.no_holes => Tune::NoHoles,
+            None if self.convert_to_block_group_tree => Tune::BlockGroupTree(true),
+            None if self.convert_from_block_group_tree => Tune::BlockGroupTree(false),
+            None if self.convert_to_free_space_tree => Tune::FreeSpaceTree(true),
+            None if self.convert_from_free_space_tree => Tune::FreeSpaceTree(false),
+            None if self.csum.is_some() => Tune::Checksum(self.csum.expect("checked just before")),
             None => Tune::MetadataUuid(self.metadata_uuid),
         })
     }

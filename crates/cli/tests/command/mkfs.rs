@@ -16,7 +16,7 @@ fn new_file_system_is_described_and_clean() {
         "Node size:          8192",
         "Filesystem size:    256.00MiB",
         "  Metadata:         DUP              32.00MiB",
-        "Features:           extref, skinny-metadata, no-holes, free-space-tree",
+        "Features:           extref, skinny-metadata, no-holes, free-space-tree, block-group-tree",
         "Checksum:           crc32c",
     ] {
         assert!(shown.lines().any(|found| found == line), "{line}: {shown}");
@@ -71,4 +71,22 @@ fn refusals_are_one_line() {
         assert_eq!(papilio(wrong).status.code(), Some(2), "{wrong:?}");
     }
     succeed(["check", image]);
+}
+
+#[test]
+fn content_that_does_not_fit_leaves_no_file_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, image) = (folder.path().join("source"), folder.path().join("image"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("first"), "small").unwrap();
+    std::fs::write(source.join("second"), vec![1; 200 << 20]).unwrap();
+    std::fs::File::create(&image).unwrap().set_len(120 << 20).unwrap();
+    let [source, image] = [&source, &image].map(|path| path.to_str().unwrap());
+    fail(1, "space", ["mkfs", "--rootdir", source, image]);
+    fail(1, "was not finished", ["ls", &format!("{image}:/")]);
+    fail(1, "was not finished", ["check", image]);
+    // It is no file system that would have to be overwritten by force.
+    std::fs::write(folder.path().join("source/second"), "fits").unwrap();
+    succeed(["mkfs", "--rootdir", source, image]);
+    assert_eq!(text(&succeed(["cat", &format!("{image}:/second")])), "fits");
 }

@@ -11,6 +11,7 @@ const FIRST: &str = "11111111-2222-4333-8444-555555555555";
 const SECOND: &str = "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee";
 const THIRD: &str = "33333333-2222-4333-8444-555555555555";
 const FOURTH: &str = "44444444-bbbb-4ccc-8ddd-eeeeeeeeeeee";
+const FIFTH: &str = "55555555-bbbb-4ccc-8ddd-eeeeeeeeeeee";
 
 /// Makes a file system of `devices` images with files on it.
 fn images(folder: &Path, devices: usize) -> Vec<PathBuf> {
@@ -136,4 +137,25 @@ fn wrong_usage_writes_nothing() {
     let source = folder.path().join("source/f1");
     fail(1, "f1", ["tune", "-u", source.to_str().unwrap()]);
     assert!(std::fs::read(&images[0]).unwrap() == before);
+}
+
+#[test]
+fn the_kernel_takes_conversions_and_checksums() {
+    let folder = tempfile::tempdir().unwrap();
+    let images = images(folder.path(), 1);
+    tune(&["-U", FIFTH], &images);
+    for option in [
+        "--convert-from-block-group-tree",
+        "--convert-from-free-space-tree",
+        "--convert-to-free-space-tree",
+        "--convert-to-block-group-tree",
+        "--csum=xxhash",
+    ] {
+        let shown = tune(&[option], &images);
+        assert_eq!(shown.contains("xxhash64 checksums, "), option.starts_with("--csum"), "{shown}");
+        assert_kernel_takes(&images, FIFTH);
+    }
+    let image = images[0].to_str().unwrap();
+    fail(1, "already has xxhash64", ["tune", "--csum", "xxhash64", image]);
+    fail(1, "already has a block-group tree", ["tune", "--convert-to-block-group-tree", image]);
 }

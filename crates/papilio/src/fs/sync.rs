@@ -7,6 +7,7 @@ use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
 use crate::space::MetadataNeed;
 use crate::subvolume::clean_step;
+use papilio_format::superblock::MAGIC;
 
 /// Tree blocks that [`FileSystem::writable_bytes`] leaves for any change: one of each thread that
 /// writes back.
@@ -24,6 +25,18 @@ impl FileSystem {
     pub fn sync(&self) -> Result<()> {
         self.info.heal();
         self.info.sync()
+    }
+
+    /// Syncs, and gives the file system the magic by which everything recognizes it. This ends what
+    /// [`MkfsOptions::unfinished`](crate::MkfsOptions::unfinished) began.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn finish_making(&self) -> Result<()> {
+        self.sync()?;
+        let transactions = self.info.transactions()?;
+        transactions.update_superblock(|superblock| superblock.magic = MAGIC);
+        transactions.commit()
     }
 
     /// Syncs, and drops this handle. Dropping the last handle also syncs, but can only log a

@@ -457,6 +457,7 @@ impl Transactions {
         let superblock = &mut state.superblock;
         superblock.generation = generation;
         superblock.incompat_flags |= *self.features.lock();
+        self.set_compat_ro(superblock);
         superblock.root = root.root().address;
         superblock.root_level = root.root().level;
         superblock.chunk_root = chunk_root.root().address;
@@ -485,6 +486,17 @@ impl Transactions {
             freed: self.chunks.take_freed(),
             log_blocks: self.log.take_blocks(),
         })
+    }
+
+    /// Writes the compat_ro features, and whether a kernel may use v1 free-space caches.
+    fn set_compat_ro(&self, superblock: &mut RawSuperblock) {
+        let features = self.volume.geometry().compat_ro;
+        let changed = superblock.compat_ro_flags ^ features;
+        if changed.contains(CompatRoFeatures::FREE_SPACE_TREE) {
+            // The values of a new file system with and without the tree. No cache is valid.
+            superblock.cache_generation = if self.has_free_space_tree() { 0 } else { u64::MAX };
+        }
+        superblock.compat_ro_flags = features;
     }
 
     /// Writes the roots into the backup slot after the newest one.

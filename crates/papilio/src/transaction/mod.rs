@@ -5,6 +5,7 @@
 //! runs short. [`commit`] writes everything out while the next transaction runs.
 
 mod block_writing;
+mod built_tree;
 mod change;
 mod chunk_items;
 mod chunks;
@@ -33,10 +34,13 @@ mod relocate;
 mod relocation_plan;
 mod reserved_data;
 mod snapshot;
+mod space_trees;
 #[allow(clippy::module_inception)]
 mod transaction;
+mod whole_trees;
 mod writable;
 
+pub(crate) use built_tree::{BuiltBlock, BuiltTree};
 pub(crate) use device_stats::read_counters;
 pub(crate) use extent_refs::ExtentRefs;
 pub(crate) use handle::{DataExtent, DataReference, Handle};

@@ -31,23 +31,31 @@ use std::sync::Arc;
 /// Fails on a copy that does not exist or lies past the device's end, an I/O error, or a bad
 /// superblock. If this copy is bad and others are good, the error names them.
 pub(crate) fn read_superblock(device: &dyn Device, mirror: usize) -> Result<Superblock> {
+    read_with(device, mirror, Superblock::parse)
+}
+
+/// The check of a superblock's bytes at an offset.
+type Parse = fn(&[u8], PhysicalAddress) -> Result<Superblock, SuperblockError>;
+
+fn read_with(device: &dyn Device, mirror: usize, parse: Parse) -> Result<Superblock> {
     if mirror >= SUPERBLOCK_MIRRORS {
         return Err(Error::Invalid(format!(
             "no superblock copy {mirror}: copies are numbered 0 to {}",
             SUPERBLOCK_MIRRORS - 1
         )));
     }
-    read_copy(device, mirror).map_err(|mut error| {
+    read_copy(device, mirror, parse).map_err(|mut error| {
         if let Error::Superblock { good_copies, .. } = &mut error {
             good_copies.extend(
-                (0..SUPERBLOCK_MIRRORS).filter(|&other| other != mirror && read_copy(device, other).is_ok()),
+                (0..SUPERBLOCK_MIRRORS)
+                    .filter(|&other| other != mirror && read_copy(device, other, parse).is_ok()),
             );
         }
         error
     })
 }
 
-fn read_copy(device: &dyn Device, mirror: usize) -> Result<Superblock> {
+fn read_copy(device: &dyn Device, mirror: usize, parse: Parse) -> Result<Superblock> {
     let offset = superblock_offset(mirror);
     let bad = |reason| Error::Superblock {
         device: device.name().to_owned(),
@@ -65,7 +73,7 @@ fn read_copy(device: &dyn Device, mirror: usize) -> Result<Superblock> {
     }
     let mut bytes = [0; SUPERBLOCK_SIZE];
     read_device(device, &mut bytes, offset)?;
-    Superblock::parse(&bytes, offset).map_err(bad)
+    parse(&bytes, offset).map_err(bad)
 }
 
 /// Reads from a device; an error names device and offset.
@@ -95,9 +103,10 @@ pub(super) struct Assembled {
 /// device once. Seed devices of the file system may be among them.
 pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Assembled> {
     let mirror = options.superblock_mirror.unwrap_or(0);
+    let parse = if options.unfinished { Superblock::parse_unfinished } else { Superblock::parse };
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
-        let superblock = read_superblock(&*device, mirror)?;
+        let superblock = read_with(&*device, mirror, parse)?;
         check_size(&*device, superblock.raw.dev_item.total_bytes, options.degraded)?;
         found.push((device, superblock));
     }

@@ -22,6 +22,7 @@ use crate::options::OpenOptions;
 use crate::{Error, Result};
 use arc_swap::ArcSwap;
 use papilio_device::Device;
+use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress, Superblock};
@@ -34,9 +35,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Volume {
     superblock: Superblock,
-    /// From the superblock at opening; `generation` holds the current generation.
+    /// From the superblock at opening; `generation` and `compat_ro` hold the current values.
     geometry: Geometry,
     generation: AtomicU64,
+    compat_ro: AtomicU64,
     degraded: bool,
     pub(super) chunks: ArcSwap<ChunkMap>,
     pub(super) devices: ArcSwap<DeviceTable>,
@@ -87,6 +89,7 @@ impl Volume {
         let volume = Self {
             geometry: superblock.geometry(),
             generation: AtomicU64::new(superblock.raw.generation.0),
+            compat_ro: AtomicU64::new(superblock.raw.compat_ro_flags.bits()),
             degraded: options.degraded,
             chunks: ArcSwap::from_pointee(ChunkMap::default()),
             devices: ArcSwap::from_pointee(assembled.devices),
@@ -111,10 +114,20 @@ impl Volume {
         &self.superblock
     }
 
-    /// Returns the parameters for reading tree blocks, with the current generation.
+    /// Returns the parameters for reading tree blocks, with the current generation and features.
     #[inline]
     pub(crate) fn geometry(&self) -> Geometry {
-        Geometry { generation: Generation(self.generation.load(Ordering::Acquire)), ..self.geometry }
+        Geometry {
+            generation: Generation(self.generation.load(Ordering::Acquire)),
+            compat_ro: CompatRoFeatures::from_bits_retain(self.compat_ro.load(Ordering::Acquire)),
+            ..self.geometry
+        }
+    }
+
+    /// Sets the compat_ro features, which the next commit writes into the superblocks. They tell
+    /// which trees record block groups and free space, so nothing else runs meanwhile.
+    pub(crate) fn set_compat_ro(&self, features: CompatRoFeatures) {
+        self.compat_ro.store(features.bits(), Ordering::Release);
     }
 
     /// Sets the generation of the last commit; tree blocks of the next generation are accepted from

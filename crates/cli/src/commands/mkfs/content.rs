@@ -163,7 +163,8 @@ impl Build<'_> {
 
     fn once(&self, options: &MkfsOptions, shrink: bool) -> anyhow::Result<(Made, Populated)> {
         let image = &self.images[0];
-        let mut made = papilio::mkfs_many(self.images, options)?;
+        // Under a temporary magic, so that an interruption leaves nothing that looks complete.
+        let mut made = papilio::mkfs_many(self.images, &options.clone().unfinished(true))?;
         let host = || image.display().to_string();
         let metadata = image.metadata().with_context(host)?;
         let mut populate = self.populate.clone();
@@ -173,6 +174,7 @@ impl Build<'_> {
         }
         let mut open_options = OpenOptions::new()
             .write(true)
+            .unfinished(true)
             .commit_interval(None)
             .node_cache_bytes(NODE_CACHE_BYTES)
             .timestamp(self.timestamp);
@@ -195,6 +197,7 @@ impl Build<'_> {
             fs.sync()?;
             made.total_bytes = fs.resize(DEVICE, fs.minimum_size(DEVICE)?)?;
         }
+        fs.finish_making()?;
         fs.close()?;
         if shrink && metadata.is_file() {
             let file = File::options().write(true).open(image).with_context(host)?;

@@ -25,11 +25,11 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// Create a file system
 ///
 /// IMAGE is a block device or a regular file, which --size creates or extends. The defaults are
-/// those of mkfs.btrfs 6.19, except that the block-group tree is off, so that older versions of
-/// btrfs-check(8) can read the file system; -O block-group-tree switches it on.
+/// those of mkfs.btrfs 6.19. Kernels before 6.1 cannot write a file system with a block-group tree;
+/// -O ^block-group-tree leaves it out.
 ///
 /// With --rootdir the file system is filled, and the content determines the size if there is no
-/// --size.
+/// --size. Until it is complete it has a temporary magic, under which nothing mounts it.
 ///
 /// With several images the file system spans all of them, with metadata in RAID1 unless -m says
 /// otherwise. --size is then the size on each. RAID0 needs 1 device; RAID1, RAID10 and RAID5 need
@@ -164,7 +164,7 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
     units::parse_size(text)?.try_into().map_err(|_| "too large for a block".to_owned())
 }
 
-fn parse_checksum(text: &str) -> Result<ChecksumType, String> {
+pub(super) fn parse_checksum(text: &str) -> Result<ChecksumType, String> {
     let text = text.to_ascii_lowercase();
     let name = match text.as_str() {
         "xxhash" => "xxhash64",

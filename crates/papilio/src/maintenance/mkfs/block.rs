@@ -15,7 +15,7 @@ use papilio_format::{Key, LogicalAddress, Node, NodeExpectation, TreeId, Uuid};
 use std::ops::Range;
 
 /// The items of a tree, sorted by key.
-pub(super) type Items = Vec<(Key, Vec<u8>)>;
+pub(in crate::maintenance) type Items = Vec<(Key, Vec<u8>)>;
 
 /// The back reference revision "mixed", in the top byte of a header's flags
 /// (`BTRFS_MIXED_BACKREF_REV`).
@@ -79,9 +79,11 @@ impl Shape {
 }
 
 /// Encodes blocks; has the fields that all blocks share.
-pub(super) struct BlockEncoder<'a> {
-    pub(super) geometry: &'a Geometry,
-    pub(super) chunk_tree_uuid: Uuid,
+pub(in crate::maintenance) struct BlockEncoder<'a> {
+    /// The geometry. Its generation is that of the blocks.
+    pub(in crate::maintenance) geometry: &'a Geometry,
+    /// The UUID of the chunk tree, which is in every block.
+    pub(in crate::maintenance) chunk_tree_uuid: Uuid,
 }
 
 impl BlockEncoder<'_> {
@@ -103,12 +105,18 @@ impl BlockEncoder<'_> {
             .collect();
         if shape.level() == 1 {
             let root = addresses[shape.leaves.len()];
-            blocks.push(self.node(owner, root, &shape.first_keys, addresses));
+            blocks.push(self.node(owner, root, 1, &shape.first_keys, addresses));
         }
         blocks
     }
 
-    fn leaf(&self, owner: TreeId, address: LogicalAddress, items: &[(Key, Vec<u8>)]) -> Vec<u8> {
+    /// Encodes a leaf with all of `items`, which fit.
+    pub(in crate::maintenance) fn leaf(
+        &self,
+        owner: TreeId,
+        address: LogicalAddress,
+        items: &[(Key, Vec<u8>)],
+    ) -> Vec<u8> {
         let mut block = self.begin(owner, address, 0, items.len());
         // Item headers grow from the front, data from the back. Offsets count from the end of the
         // block's header.
@@ -124,14 +132,17 @@ impl BlockEncoder<'_> {
         self.finish(block, address, owner)
     }
 
-    fn node(
+    /// Encodes a node of `level` above children of the same generation. Further children than first
+    /// keys are ignored.
+    pub(in crate::maintenance) fn node(
         &self,
         owner: TreeId,
         address: LogicalAddress,
+        level: u8,
         first_keys: &[Key],
         children: &[LogicalAddress],
     ) -> Vec<u8> {
-        let mut block = self.begin(owner, address, 1, first_keys.len());
+        let mut block = self.begin(owner, address, level, first_keys.len());
         for (slot, (key, child)) in first_keys.iter().zip(children).enumerate() {
             let pointer = KeyPointer { key: *key, address: *child, generation: self.geometry.generation };
             let at = NodeHeader::SIZE + slot * KeyPointer::SIZE;

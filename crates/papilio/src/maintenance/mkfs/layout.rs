@@ -25,7 +25,8 @@ use papilio_format::items::device::DeviceItem;
 use papilio_format::key::{ItemType, Key};
 use papilio_format::objectid;
 use papilio_format::superblock::{
-    Geometry, LABEL_SIZE, MAGIC, RawSuperblock, RootBackup, SYSTEM_CHUNK_ARRAY_SIZE, superblock_offset,
+    Geometry, LABEL_SIZE, MAGIC, MAGIC_TEMPORARY, RawSuperblock, RootBackup, SYSTEM_CHUNK_ARRAY_SIZE,
+    superblock_offset,
 };
 use papilio_format::{LogicalAddress, Superblock, TreeId, Uuid};
 
@@ -159,7 +160,7 @@ fn superblock(facts: &Facts<'_>, dev_item: DeviceItem) -> Superblock {
         fsid: choice.uuids.fsid,
         bytenr: superblock_offset(0),
         flags: SuperblockFlags::WRITTEN,
-        magic: MAGIC,
+        magic: if choice.unfinished { MAGIC_TEMPORARY } else { MAGIC },
         generation: GENERATION,
         root: root.root(),
         chunk_root: chunk_root.root(),
@@ -197,7 +198,7 @@ fn superblock(facts: &Facts<'_>, dev_item: DeviceItem) -> Superblock {
     };
     let place = superblock_offset(0);
     let unsigned = Superblock::parse_unverified(&raw.to_bytes()).expect("magic and checksum type are right");
-    match Superblock::parse(&unsigned.to_bytes(place), place) {
+    match Superblock::parse_unfinished(&unsigned.to_bytes(place), place) {
         Ok(superblock) => superblock,
         Err(reason) => panic!("a new superblock is invalid: {reason}"),
     }

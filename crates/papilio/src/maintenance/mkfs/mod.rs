@@ -6,7 +6,7 @@
 //!
 //! Counterpart: btrfs-progs' `mkfs/`.
 
-mod block;
+pub(super) mod block;
 mod chunks;
 mod facts;
 mod layout;

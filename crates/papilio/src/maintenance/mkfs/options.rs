@@ -65,13 +65,10 @@ impl MkfsFeature {
         }
     }
 
-    /// Whether the feature is on by default. The defaults are those of `mkfs.btrfs` 6.19, except
-    /// for the block-group tree, which is off: `btrfs check` before 6.3 cannot read one.
+    /// Whether the feature is on by default. The defaults are those of `mkfs.btrfs` 6.19. Kernels
+    /// before 6.1 mount a file system with a block-group tree only for reading.
     pub const fn default_on(self) -> bool {
-        match self {
-            Self::ExtendedIref | Self::SkinnyMetadata | Self::NoHoles | Self::FreeSpaceTree => true,
-            Self::MixedGroups | Self::BlockGroupTree => false,
-        }
+        !matches!(self, Self::MixedGroups)
     }
 
     /// Returns the feature of a name or alias of `mkfs.btrfs -O`, without a `^`.
@@ -121,6 +118,7 @@ pub struct MkfsOptions {
     metadata_profile: Option<RaidProfile>,
     pub(super) force: bool,
     pub(super) keep_content: bool,
+    unfinished: bool,
     timestamp: Option<Timespec>,
 }
 
@@ -235,20 +233,33 @@ impl MkfsOptions {
         self
     }
 
+    /// Gives the file system a temporary magic, under which nothing recognizes it. Open it with
+    /// [`OpenOptions::unfinished`](crate::OpenOptions::unfinished), fill it, and call
+    /// [`FileSystem::finish_making`](crate::FileSystem::finish_making). An interruption before that
+    /// leaves no file system.
+    pub fn unfinished(mut self, unfinished: bool) -> Self {
+        self.unfinished = unfinished;
+        self
+    }
+
     /// Checks the options, and fills in the defaults.
     ///
     /// # Errors
     /// [`Error::Invalid`] for options that are not supported or contradict each other.
     pub(super) fn resolve(&self, devices: usize) -> Result<Choice> {
-        let is_on = |feature: MkfsFeature| {
-            let given = self.features.iter().rev().find(|(named, _)| *named == feature);
-            given.map_or(feature.default_on(), |(_, on)| *on)
+        let given = |feature: MkfsFeature| {
+            self.features.iter().rev().find(|(named, _)| *named == feature).map(|(_, on)| *on)
+        };
+        // The block-group tree is off by default where a feature that it needs is off.
+        let needed = [MkfsFeature::FreeSpaceTree, MkfsFeature::NoHoles];
+        let wanting = needed.into_iter().any(|feature| given(feature) == Some(false));
+        let is_on = |feature: MkfsFeature| match feature {
+            MkfsFeature::BlockGroupTree => given(feature).unwrap_or(feature.default_on() && !wanting),
+            _ => given(feature).unwrap_or(feature.default_on()),
         };
         let mixed = is_on(MkfsFeature::MixedGroups);
         let node_size = self.sizes(mixed)?;
-        if is_on(MkfsFeature::BlockGroupTree)
-            && !(is_on(MkfsFeature::FreeSpaceTree) && is_on(MkfsFeature::NoHoles))
-        {
+        if is_on(MkfsFeature::BlockGroupTree) && wanting {
             return invalid("block-group-tree needs free-space-tree and no-holes");
         }
         if self.label.len() >= LABEL_SIZE {
@@ -271,6 +282,7 @@ impl MkfsOptions {
             metadata_profile,
             timestamp: self.timestamp.unwrap_or_else(clock::now),
             features,
+            unfinished: self.unfinished,
         })
     }
 
@@ -388,6 +400,8 @@ pub(super) struct Choice {
     pub(super) timestamp: Timespec,
     /// The features that are on.
     pub(super) features: Vec<MkfsFeature>,
+    /// Whether the superblocks get the temporary magic.
+    pub(super) unfinished: bool,
 }
 
 impl Choice {
@@ -437,7 +451,9 @@ mod tests {
         assert_eq!((choice.data_profile, choice.metadata_profile), (RaidProfile::Single, RaidProfile::Dup));
         // The value of `mkfs.btrfs` with tree blocks of 16 KiB.
         assert_eq!(choice.incompat().bits(), 0x361);
-        assert_eq!(choice.compat_ro().bits(), 3);
+        assert_eq!(choice.compat_ro().bits(), 0b1011);
+        let older = MkfsOptions::new().feature_list("^no-holes").unwrap().resolve(1).unwrap();
+        assert_eq!(older.compat_ro().bits(), 3);
         assert_eq!(choice.uuids.in_blocks(), choice.uuids.fsid);
     }
 

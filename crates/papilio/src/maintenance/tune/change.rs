@@ -2,7 +2,7 @@
 //!
 //! Owns [`Tune`] and [`Tuned`]. Locks: none.
 
-use papilio_format::Uuid;
+use papilio_format::{ChecksumType, Uuid};
 
 /// A change that [`tune`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,14 @@ pub enum Tune {
     SkinnyMetadata,
     /// Allows files from now on to have holes without file extent items.
     NoHoles,
+    /// Moves the block groups to a tree of their own, for quicker mounts (kernel 6.1), or back to
+    /// the extent tree. The tree needs the free-space tree and [`Tune::NoHoles`].
+    BlockGroupTree(bool),
+    /// Changes the checksum algorithm of data and tree blocks, or finishes an interrupted change to
+    /// this one.
+    Checksum(ChecksumType),
+    /// Replaces v1 free-space caches by the free-space tree, or removes that tree.
+    FreeSpaceTree(bool),
 }
 
 /// The result of [`tune`].

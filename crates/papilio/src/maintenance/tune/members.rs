@@ -5,6 +5,8 @@
 //! **Invariants**
 //! - The devices are all of one file system, each once, and of one generation. Their UUIDs may
 //!   differ only where a change of UUID was interrupted.
+//! - A device that the power cut between the superblocks of the last commit left behind by one
+//!   generation gets the superblock that the others have.
 //! - [`Members::begin`] writes the first copies first, so that an interruption leaves its flag.
 //!   [`Members::finish`] writes them last, so that the flag stays until all else is durable.
 //!
@@ -23,6 +25,9 @@ use std::sync::Arc;
 
 /// The flags of changes that this module can finish.
 const RESUMABLE: SuperblockFlags = SuperblockFlags::CHANGING_FSID.union(SuperblockFlags::CHANGING_FSID_V2);
+/// The flags of a change of the checksum algorithm, which are set together.
+const CHANGING_CHECKSUMS: SuperblockFlags =
+    SuperblockFlags::CHANGING_DATA_CSUM.union(SuperblockFlags::CHANGING_META_CSUM);
 
 #[derive(Debug)]
 struct Member {
@@ -46,9 +51,25 @@ impl Members {
             let superblock = superblock_of(&**device, 0)?;
             members.push(Member { device: Arc::clone(device), superblock });
         }
-        let members = Self(members);
+        let mut members = Self(members);
+        members.complete_commit();
         members.check()?;
         Ok(members)
+    }
+
+    /// Gives the superblock of the last commit to devices that are one generation behind: trees are
+    /// on all devices before the first superblock is written.
+    fn complete_commit(&mut self) {
+        let newest = self.0.iter().map(|member| &member.superblock).max_by_key(|found| found.raw.generation);
+        let Some(newest) = newest.cloned() else { return };
+        for Member { superblock, .. } in &mut self.0 {
+            let (fsid, generation) = (superblock.raw.fsid, superblock.raw.generation.0);
+            if fsid == newest.raw.fsid && generation + 1 == newest.raw.generation.0 {
+                let dev_item = superblock.raw.dev_item;
+                *superblock = newest.clone();
+                superblock.raw.dev_item = dev_item;
+            }
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -75,7 +96,10 @@ impl Members {
             if !self.belongs(raw) {
                 return Err(mismatch(format!("belongs to file system {}", raw.fsid)));
             }
-            let unfinished = raw.flags.unfinished() - RESUMABLE;
+            let mut unfinished = raw.flags.unfinished() - RESUMABLE;
+            if unfinished == CHANGING_CHECKSUMS {
+                unfinished -= CHANGING_CHECKSUMS;
+            }
             if !unfinished.is_empty() {
                 return Err(Error::Invalid(format!(
                     "{}: an interrupted change has to be finished first: {}",
@@ -116,6 +140,11 @@ impl Members {
             .map(|raw| (raw.metadata_uuid, raw.fsid))
     }
 
+    /// Returns whether a change of the checksum algorithm was interrupted.
+    pub(super) fn is_changing_checksums(&self) -> bool {
+        self.any(CHANGING_CHECKSUMS)
+    }
+
     /// Returns the superblock of a device whose change of the metadata UUID is not under way, if
     /// that of another device is.
     pub(super) fn interrupted_superblocks(&self) -> Option<Option<RawSuperblock>> {
@@ -139,6 +168,12 @@ impl Members {
     /// # Errors
     /// [`Error::Invalid`].
     pub(super) fn require_finished(&self) -> Result<()> {
+        if self.is_changing_checksums() {
+            let name = self.first().checksum_type().name();
+            return invalid(&format!(
+                "a change of the checksums was interrupted: finish it with `papilio tune --csum {name}`"
+            ));
+        }
         if self.any(SuperblockFlags::CHANGING_FSID) {
             return invalid("a change of the UUID was interrupted: finish it with `papilio tune -u`");
         }

@@ -1,23 +1,29 @@
 //! Changes of properties that a file system has from its making: UUIDs, the seed flag, features.
 //!
 //! Owns [`tune`]; [`change`] has its types. [`members`] reads and writes the superblocks of all
-//! devices; [`uuid`] and [`metadata_uuid`] change UUIDs; [`reader`] reads tree blocks of either
-//! UUID.
+//! devices; [`uuid`] and [`metadata_uuid`] change UUIDs, [`checksum`] the checksum algorithm;
+//! [`reader`] reads tree blocks of either form. [`space_trees`] converts the trees that record
+//! space.
 //!
 //! **Invariants**
 //! - The file system is not open. The caller holds all of its devices, and no other.
 //! - Nothing is written before all refusals are known.
-//! - A change that several writes make sets a flag in all superblocks first and clears it last. No
-//!   reader opens a file system with such a flag, and the same change can be started again.
+//! - A change is one transaction where that is possible. Another one sets a
+//!   flag in all superblocks first and clears it last. No writer opens a file system with such a
+//!   flag, and the same change can be started again.
 //!
 //! **Locks**: none.
 //!
 //! Counterpart: `btrfstune` of btrfs-progs.
 
 mod change;
+mod checksum;
+mod csum_tree;
 mod members;
 mod metadata_uuid;
 mod reader;
+mod rewrite;
+mod space_trees;
 mod uuid;
 
 use crate::errors::{Error, Result};
@@ -44,6 +50,9 @@ pub fn tune(devices: &[Arc<dyn Device>], change: Tune, progress: &mut dyn FnMut(
         Tune::ExtendedRefs => enable(&mut members, IncompatFeatures::EXTENDED_IREF),
         Tune::SkinnyMetadata => enable(&mut members, IncompatFeatures::SKINNY_METADATA),
         Tune::NoHoles => enable(&mut members, IncompatFeatures::NO_HOLES),
+        Tune::Checksum(algorithm) => checksum::change(members, algorithm, progress),
+        Tune::BlockGroupTree(on) => space_trees::convert_block_groups(&members, on),
+        Tune::FreeSpaceTree(on) => space_trees::convert_free_space(&members, on),
     }
 }
 

@@ -1,8 +1,11 @@
-//! Tree blocks of a file system whose UUID is being changed.
+//! Tree blocks of a file system whose UUID or checksum algorithm is being changed in its blocks.
 //!
-//! Owns [`BlockReader`], which accepts the old and the new UUID, and finds all tree blocks.
+//! Owns [`BlockReader`], which accepts the old and the new blocks, and finds all of them; and
+//! [`Rewrite`], the change.
 //!
 //! **Invariants**
+//! - A change of the algorithm changes a block's first 32 bytes, which are in one sector. A block
+//!   has its old checksum or its new one.
 //! - A change of UUID changes the first 48 bytes of a block, and the UUIDs in device items. Sectors
 //!   are written whole. A block that was torn therefore becomes whole if all its UUIDs are set to
 //!   the header's, which has the same sector as the checksum.
@@ -18,7 +21,7 @@ use papilio_format::items::device::DeviceItem;
 use papilio_format::items::root::RootItem;
 use papilio_format::node::{Node, NodeExpectation, NodeHeader};
 use papilio_format::superblock::Geometry;
-use papilio_format::{Corrupt, ItemType, Key, LogicalAddress, TreeId, Uuid, objectid};
+use papilio_format::{ChecksumType, Corrupt, ItemType, Key, LogicalAddress, TreeId, Uuid, objectid};
 use std::collections::BTreeSet;
 
 /// Where the UUID is in a block's header.
@@ -28,17 +31,41 @@ const EXTENT_FLAGS: std::ops::Range<usize> = 16..24;
 /// The flag of an extent that is a tree block.
 const TREE_BLOCK: u64 = 2;
 
-/// Reads tree blocks that have the old or the new UUID.
+/// A change of every tree block in its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rewrite {
+    /// From the UUID `old` to `new`.
+    Uuid {
+        /// The UUID before.
+        old: Uuid,
+        /// The UUID after.
+        new: Uuid,
+    },
+    /// From any checksum algorithm to the superblock's.
+    Checksum,
+}
+
+/// Reads tree blocks in their old or new form.
 pub(super) struct BlockReader<'v> {
     volume: &'v Volume,
-    old: Uuid,
-    new: Uuid,
+    rewrite: Rewrite,
 }
 
 impl<'v> BlockReader<'v> {
-    /// Creates a reader for a change from `old` to `new`.
-    pub(super) fn new(volume: &'v Volume, old: Uuid, new: Uuid) -> Self {
-        Self { volume, old, new }
+    /// Creates a reader for a change.
+    pub(super) fn new(volume: &'v Volume, rewrite: Rewrite) -> Self {
+        Self { volume, rewrite }
+    }
+
+    /// Returns the UUIDs that blocks and device items may have: the old one and the new one.
+    fn uuids(&self) -> (Uuid, Uuid) {
+        match self.rewrite {
+            Rewrite::Uuid { old, new } => (old, new),
+            Rewrite::Checksum => {
+                let uuid = self.volume.geometry().metadata_uuid;
+                (uuid, uuid)
+            }
+        }
     }
 
     /// Reads the chunk tree, and adds its chunks to the volume. Returns the addresses of all tree
@@ -95,7 +122,8 @@ impl<'v> BlockReader<'v> {
     }
 
     fn check_device(&self, item: &DeviceItem) -> Result<(), Visit> {
-        if item.fsid == self.old || item.fsid == self.new {
+        let (old, new) = self.uuids();
+        if item.fsid == old || item.fsid == new {
             return Ok(());
         }
         let (devid, fsid) = (item.devid, item.fsid);
@@ -175,10 +203,25 @@ impl<'v> BlockReader<'v> {
         Ok(bytes)
     }
 
-    /// Returns the block if it is sound, as it is or with all UUIDs set to the same one.
+    /// Returns the block if it is sound: as it is, with the checksum of any algorithm, or with all
+    /// UUIDs set to the same one.
     fn whole(&self, mut bytes: Vec<u8>, expected: &NodeExpectation) -> Result<Vec<u8>, Corrupt> {
+        if let Rewrite::Checksum = self.rewrite {
+            let geometry = self.volume.geometry();
+            let fault = match Node::check(&bytes, expected, &geometry) {
+                Ok(_) => return Ok(bytes),
+                Err(fault) => fault,
+            };
+            let mut others = ChecksumType::ALL.into_iter();
+            if !others.any(|other| other != geometry.checksum_type && is_summed(&bytes, other)) {
+                return Err(fault);
+            }
+            Node::check_summed(&bytes, expected, &geometry)?;
+            return Ok(bytes);
+        }
         let found = NodeHeader::parse_prefix(&bytes)?.0.fsid;
-        let uuid = if found == self.new { self.new } else { self.old };
+        let (old, new) = self.uuids();
+        let uuid = if found == new { new } else { old };
         let geometry = Geometry { metadata_uuid: uuid, ..self.volume.geometry() };
         let fault = match Node::check(&bytes, expected, &geometry) {
             Ok(_) => return Ok(bytes),
@@ -194,17 +237,24 @@ impl<'v> BlockReader<'v> {
         Ok(bytes)
     }
 
-    /// Returns a block that [`BlockReader::read`] returned, with the new UUID.
+    /// Returns a block that [`BlockReader::read`] returned, in its new form.
     ///
     /// # Errors
     /// A device item that cannot be decoded.
-    pub(super) fn renamed(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, Corrupt> {
-        bytes[FSID].copy_from_slice(self.new.as_bytes());
-        set_device_uuids(&mut bytes, self.new)?;
+    pub(super) fn rewritten(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, Corrupt> {
+        if let Rewrite::Uuid { new, .. } = self.rewrite {
+            bytes[FSID].copy_from_slice(new.as_bytes());
+            set_device_uuids(&mut bytes, new)?;
+        }
         let sum = self.volume.geometry().checksum_type.compute(&bytes[CHECKSUM_SIZE..]);
         bytes[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
         Ok(bytes)
     }
+}
+
+/// Whether a block has the checksum of this algorithm.
+fn is_summed(bytes: &[u8], algorithm: ChecksumType) -> bool {
+    algorithm.verify(&bytes[CHECKSUM_SIZE..], &bytes[..CHECKSUM_SIZE])
 }
 
 /// Why a visitor stops.

@@ -14,17 +14,14 @@
 
 use super::change::Tuned;
 use super::members::Members;
-use super::reader::{BlockReader, block_error};
+use super::reader::{BlockReader, Rewrite};
+use super::rewrite::rewrite_all;
 use crate::errors::{Error, Result};
 use crate::options::OpenOptions;
-use crate::volume::{LogicalWrite, Volume};
+use crate::volume::Volume;
+use papilio_format::Uuid;
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
-use papilio_format::node::NodeExpectation;
 use papilio_format::superblock::RawSuperblock;
-use papilio_format::{LogicalAddress, Uuid, objectid};
-
-/// The tree blocks that are written at once.
-const BATCH: usize = 128;
 
 /// Changes the UUID to `wanted`, or to a random one, or finishes an interrupted change.
 pub(super) fn change(
@@ -58,17 +55,12 @@ pub(super) fn change(
         members.begin(begin)?;
     }
     let volume = Volume::open_unfinished(members.devices(), &OpenOptions::new())?;
-    let reader = BlockReader::new(&volume, old, new);
+    let reader = BlockReader::new(&volume, Rewrite::Uuid { old, new });
     let blocks: Vec<_> = reader.all_blocks()?.into_iter().collect();
     if !resumed {
         members.begin(begin)?;
     }
-    let mut written = 0;
-    for (number, batch) in blocks.chunks(BATCH).enumerate() {
-        written += rewrite(&volume, &reader, batch, resumed)?;
-        progress((number * BATCH + batch.len()) as u64, blocks.len() as u64);
-    }
-    volume.flush()?;
+    let written = rewrite_all(&volume, &reader, &blocks, resumed, progress)?;
     members.finish(|raw| {
         raw.flags -= SuperblockFlags::CHANGING_FSID;
         raw.metadata_uuid = Uuid::nil();
@@ -93,29 +85,4 @@ fn require_rewritable(members: &Members, new: Uuid) -> Result<()> {
         return Err(Error::Invalid(format!("{new}: {why}")));
     }
     Ok(())
-}
-
-/// Writes a batch of blocks with the new UUID, and returns their number. If `compare`, those whose
-/// copies all have it are left alone.
-fn rewrite(
-    volume: &Volume,
-    reader: &BlockReader<'_>,
-    batch: &[LogicalAddress],
-    compare: bool,
-) -> Result<u64> {
-    let mut blocks = Vec::with_capacity(batch.len());
-    for &address in batch {
-        // The extent tree, which lists all blocks, stands for the tree that owns this one.
-        let tree = objectid::EXTENT_TREE;
-        let bytes = reader.read(tree, &NodeExpectation::at(address))?;
-        let renamed = reader.renamed(bytes).map_err(|reason| block_error(tree, address, 1, reason))?;
-        if !compare || !reader.is_written(address, &renamed)? {
-            blocks.push((address, renamed));
-        }
-    }
-    let mut writes: Vec<_> =
-        blocks.iter().map(|(address, bytes)| LogicalWrite::new(*address, bytes)).collect();
-    volume.write_many(&mut writes);
-    writes.into_iter().try_for_each(|write| write.result)?;
-    Ok(blocks.len() as u64)
 }

@@ -9,14 +9,14 @@
 //! `btrfs_create_qgroup`, `btrfs_remove_qgroup`, `btrfs_limit_qgroup` (`fs/btrfs/qgroup.c`).
 
 use super::groups::{Limits, Qgroup, QuotaState};
-use crate::btree::{Change, NodeAllocator, TreeEditor};
+use crate::btree::{Change, TreeEditor};
 use crate::errors::{Error, QuotaError, Result};
 use crate::transaction::handle::Handle;
 use crate::transaction::transaction::Transactions;
+use crate::transaction::whole_trees::{add_tree, remove_tree};
 use papilio_format::items::qgroup::{
     QgroupId, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags, QgroupStatusHeader,
 };
-use papilio_format::items::root::{RawRootItem, RootItem, root_key};
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
 
 /// Items that one of these operations changes, for the metadata reservation.
@@ -45,13 +45,9 @@ impl Transactions {
         // A quota tree without quotas is the rest of a kernel's failed attempt.
         self.change_first(ITEMS + subvolumes.len() as u64 / 16, |handle| {
             if self.live().find(objectid::QUOTA_TREE)?.is_some() {
-                remove_tree(handle)?;
+                remove_tree(handle, objectid::QUOTA_TREE)?;
             }
-            let item = empty_root_item(handle);
-            let tree = handle.new_tree(objectid::QUOTA_TREE, item, 0)?;
-            let record = tree.record().expect("a new tree has a record");
-            let root_item = RootItem::new(record.item).to_bytes();
-            self.live().root_tree().edit(handle).put(root_key(objectid::QUOTA_TREE), &root_item)?;
+            let tree = add_tree(handle, objectid::QUOTA_TREE)?;
             let flags = QgroupStatusFlags::ON | QgroupStatusFlags::INCONSISTENT;
             let header = QgroupStatusHeader { version: 1, generation: handle.generation(), flags, rescan: 0 };
             let status = QgroupStatus { header, enable_generation: Some(Generation(0)) };
@@ -78,7 +74,7 @@ impl Transactions {
             return Ok(());
         }
         self.change_first(ITEMS, |handle| {
-            remove_tree(handle)?;
+            remove_tree(handle, objectid::QUOTA_TREE)?;
             self.quotas().with(|slot| *slot = None);
             Ok(())
         })
@@ -314,29 +310,6 @@ pub(super) fn remove_group_items(handle: &Handle<'_>, state: &mut QuotaState, id
     }
     state.groups.remove(&id);
     Ok(())
-}
-
-/// Drops the quota tree.
-fn remove_tree(handle: &Handle<'_>) -> Result<()> {
-    let live = handle.transactions().live();
-    let tree = live.get(objectid::QUOTA_TREE)?;
-    tree.edit(handle).remove_range(Key::MIN..=Key::MAX)?;
-    let root = tree.tree().root_block()?;
-    NodeAllocator::free(handle, &tree, &root)?;
-    drop(root);
-    let offset = tree.record().map_or(0, |record| record.key_offset);
-    let key = Key { offset, ..root_key(objectid::QUOTA_TREE) };
-    live.root_tree().edit(handle).remove(key)?;
-    live.remove(objectid::QUOTA_TREE);
-    Ok(())
-}
-
-/// The root item of a new tree that is not a subvolume.
-fn empty_root_item(handle: &Handle<'_>) -> RawRootItem {
-    let mut item = RawRootItem::parse(&[0; RawRootItem::SIZE]).expect("all zeros parse as a root item");
-    item.generation = handle.generation();
-    item.refs = 1;
-    item
 }
 
 impl From<QuotaError> for Error {
