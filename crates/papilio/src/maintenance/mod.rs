@@ -9,6 +9,7 @@ pub(crate) mod relocation;
 pub(crate) mod repair;
 pub(crate) mod replace;
 pub(crate) mod scan;
+pub(crate) mod salvage;
 pub(crate) mod scrub;
 pub(crate) mod shared_extents;
 pub(crate) mod statfs;
