@@ -7,9 +7,9 @@ pub(crate) mod rescue;
 
 use crate::Error;
 use crate::tuning::Tuning;
-use papilio_format::{LogicalAddress, TreeId};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, Timespec};
+use papilio_format::{LogicalAddress, TreeId};
 use rescue::{Rescue, TreeRootChoice};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -319,6 +319,11 @@ impl OpenOptions {
     pub fn scan(mut self, scan: bool) -> Self {
         self.rescue.scan = scan;
         self
+    }
+
+    /// Returns whether opening scans the devices ([`OpenOptions::scan`]).
+    pub fn wants_scan(&self) -> bool {
+        self.rescue.scan
     }
 
     /// Sets whether leaves that a scan finds are read where the blocks above them are lost. They may

@@ -4,8 +4,8 @@
 
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
-use crate::maintenance::check::{self, CheckOptions, CheckReport};
 use crate::fs::salvage::scanned;
+use crate::maintenance::check::{self, CheckOptions, CheckReport};
 use crate::mount::{choose_readable, open_devices};
 use crate::options::OpenOptions;
 use crate::volume::Volume;

@@ -146,6 +146,12 @@ impl FileSystem {
         self.info.used_backup_root
     }
 
+    /// Returns whether data is verified by checksums: not if the options forbid it, or if the
+    /// checksum tree cannot be read and the options allow that.
+    pub fn verifies_data(&self) -> bool {
+        self.info.reader.verifies_any()
+    }
+
     /// Returns statistics of the tree block cache.
     #[cfg(feature = "unstable")]
     pub fn cache_statistics(&self) -> CacheStatistics {

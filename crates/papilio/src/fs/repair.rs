@@ -144,9 +144,8 @@ pub(super) fn undo_identity<'s>(
     let first = known.iter().flatten().next()?.clone();
     let member = |(number, device): (usize, &Arc<dyn Device>)| {
         let own = known[number].clone();
-        let own = own.or_else(|| {
-            (0..SUPERBLOCK_MIRRORS).find_map(|mirror| superblock_of(&**device, mirror).ok())
-        });
+        let own =
+            own.or_else(|| (0..SUPERBLOCK_MIRRORS).find_map(|mirror| superblock_of(&**device, mirror).ok()));
         let item = own.as_ref().unwrap_or(&first).raw.dev_item;
         UndoMember { devid: item.devid.0, uuid: item.uuid, size: device.size() }
     };

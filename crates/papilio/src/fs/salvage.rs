@@ -80,8 +80,7 @@ pub fn plan_superblocks(devices: &[Arc<dyn Device>], change: SuperblockChange) -
 /// # Errors
 /// The undo file cannot be written: nothing was written to the devices. Failures of a device.
 pub fn write_superblocks(devices: &[Arc<dyn Device>], plan: &SuperRecovery, undo: &Path) -> Result<()> {
-    let host =
-        |error: std::io::Error| Error::Invalid(format!("{}: the undo file: {error}", undo.display()));
+    let host = |error: std::io::Error| Error::Invalid(format!("{}: the undo file: {error}", undo.display()));
     let Some(identity) = undo_identity(devices, plan.sources()) else { return Ok(()) };
     let log = Arc::new(UndoLog::create(undo, identity).map_err(host)?);
     plan.write(&log.attach(devices))?;

@@ -56,9 +56,10 @@ pub(crate) fn choose(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Resu
         Some(TreeRootChoice::Generation(generation)) => {
             let raw = &found.superblock.raw;
             if raw.generation != generation {
-                let backup = raw.super_roots.iter().find(|backup| {
-                    backup.tree_root.0 != 0 && backup.tree_root_generation == generation
-                });
+                let backup = raw
+                    .super_roots
+                    .iter()
+                    .find(|backup| backup.tree_root.0 != 0 && backup.tree_root_generation == generation);
                 let Some(backup) = backup.copied() else { return Err(no_generation(raw, generation)) };
                 name_backup(&mut found, &backup);
             }
@@ -125,12 +126,7 @@ pub(crate) fn header_at(volume: &Arc<Volume>, address: LogicalAddress) -> Result
 }
 
 /// Returns the header of the root block of `tree` at `address`. The error says what else is there.
-fn root_at(
-    volume: &Arc<Volume>,
-    address: LogicalAddress,
-    tree: TreeId,
-    what: &str,
-) -> Result<NodeHeader> {
+fn root_at(volume: &Arc<Volume>, address: LogicalAddress, tree: TreeId, what: &str) -> Result<NodeHeader> {
     let invalid = |text: String| Error::Invalid(format!("{what} {address}: {text}"));
     let header = header_at(volume, address).map_err(|error| match error {
         Error::TreeBlock { reason, .. } => invalid(format!("no tree block is there: {reason}")),
@@ -147,13 +143,7 @@ fn root_at(
 }
 
 fn found_of(volume: &Volume, superblock: Superblock) -> Found {
-    Found {
-        superblock,
-        newest: volume.geometry().generation,
-        members: None,
-        chunk_tree: None,
-        blocks: None,
-    }
+    Found { superblock, newest: volume.geometry().generation, members: None, chunk_tree: None, blocks: None }
 }
 
 fn backup_root(raw: &RawSuperblock, number: usize) -> Result<RootBackup> {

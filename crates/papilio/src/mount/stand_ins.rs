@@ -120,7 +120,12 @@ impl ScannedLeaves {
 }
 
 impl StandIns for ScannedLeaves {
-    fn stand_in(&self, tree: TreeId, expected: &NodeExpectation, bound: Option<Key>) -> Option<Arc<TreeBlock>> {
+    fn stand_in(
+        &self,
+        tree: TreeId,
+        expected: &NodeExpectation,
+        bound: Option<Key>,
+    ) -> Option<Arc<TreeBlock>> {
         let mut made = self.made.lock();
         if let Some(known) = made.blocks.get(&(tree, expected.address)) {
             return known.clone();

@@ -103,11 +103,7 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
 
 /// Assembles the devices of a file system that was found by other means than its superblocks, or by
 /// a superblock that was changed in memory.
-fn assemble_found(
-    devices: Vec<Arc<dyn Device>>,
-    options: &OpenOptions,
-    found: &Found,
-) -> Result<Assembled> {
+fn assemble_found(devices: Vec<Arc<dyn Device>>, options: &OpenOptions, found: &Found) -> Result<Assembled> {
     let Some(members) = &found.members else {
         let assembled = assemble_by_superblocks(devices, options)?;
         return Ok(Assembled { superblock: found.superblock.clone(), ..assembled });

@@ -194,9 +194,7 @@ impl Family {
         }
         let geometry = geometry(self.fsid, self.node_size, self.checksum_type);
         let node = Node::check_summed(bytes, &NodeExpectation::at(header.address), &geometry).ok();
-        let keys = node
-            .filter(|node| !node.is_empty())
-            .map(|node| (node.key(0), node.key(node.len() - 1)));
+        let keys = node.filter(|node| !node.is_empty()).map(|node| (node.key(0), node.key(node.len() - 1)));
         self.blocks.push(FoundBlock {
             address: header.address,
             generation: header.generation,
@@ -235,10 +233,7 @@ impl Family {
                         keep(&mut self.device_extents, place, generation, extent);
                     }
                 }
-                (
-                    objectid::EXTENT_TREE | objectid::BLOCK_GROUP_TREE,
-                    ItemType::BLOCK_GROUP_ITEM,
-                ) => {
+                (objectid::EXTENT_TREE | objectid::BLOCK_GROUP_TREE, ItemType::BLOCK_GROUP_ITEM) => {
                     if let Ok(group) = BlockGroupItem::parse(data) {
                         let start = LogicalAddress(key.objectid);
                         keep(&mut self.block_groups, start, generation, (key.offset, group.flags));

@@ -49,7 +49,9 @@ impl RebuiltChunks {
     }
 
     fn add(&mut self, start: LogicalAddress, chunk: ChunkItem) -> bool {
-        if chunk.length == 0 || start.checked_add(chunk.length).is_none() || self.overlaps(start, chunk.length)
+        if chunk.length == 0
+            || start.checked_add(chunk.length).is_none()
+            || self.overlaps(start, chunk.length)
         {
             return false;
         }

@@ -159,9 +159,8 @@ fn base_superblock(scan: &BlockScan, mirror: Option<usize>) -> Result<(Superbloc
     let good = scan.superblocks.iter().filter(wanted).filter(own);
     let good = good.filter_map(|candidate| Some((candidate, candidate.good.as_ref()?)));
     // Of equally new ones the first.
-    let best = good.reduce(|best, other| {
-        if other.1.raw.generation > best.1.raw.generation { other } else { best }
-    });
+    let best =
+        good.reduce(|best, other| if other.1.raw.generation > best.1.raw.generation { other } else { best });
     if let Some((candidate, superblock)) = best {
         let (device, copy) = (candidate.device, candidate.mirror);
         return Ok((superblock.clone(), SuperblockSource::Good { device, copy }));
@@ -372,7 +371,8 @@ fn newest_root(
             break;
         }
         let is_better = |known: &FoundRoot| {
-            leads_to_files(pointer(root)) && (!leads_to_files(pointer(known)) || counted.missing < known.missing)
+            leads_to_files(pointer(root))
+                && (!leads_to_files(pointer(known)) || counted.missing < known.missing)
         };
         if best.as_ref().is_none_or(is_better) {
             best = Some(counted);

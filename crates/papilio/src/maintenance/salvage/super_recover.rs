@@ -93,9 +93,10 @@ pub(crate) fn plan(devices: &[Arc<dyn Device>], change: SuperblockChange) -> Res
 
 /// Returns the superblock that all copies of a device get.
 fn source(device: &dyn Device, good: &[(usize, Superblock)], change: SuperblockChange) -> Result<Superblock> {
-    let newest = good.iter().map(|(_, found)| found).reduce(|best, other| {
-        if other.raw.generation > best.raw.generation { other } else { best }
-    });
+    let newest = good
+        .iter()
+        .map(|(_, found)| found)
+        .reduce(|best, other| if other.raw.generation > best.raw.generation { other } else { best });
     let chosen = match change {
         SuperblockChange::Select(wanted) => {
             good.iter().find(|(copy, _)| *copy == wanted).map(|(_, found)| found)
