@@ -43,7 +43,7 @@ impl Context {
     /// Resolves the options that all commands share.
     pub fn resolve(arguments: GlobalArgs) -> Self {
         let mut options =
-            OpenOptions::new().degraded(arguments.degraded).orphans(arguments.orphans).scan(arguments.scan);
+            OpenOptions::new().degraded(arguments.degraded).scan(arguments.scan).orphans(arguments.orphans);
         options = match arguments.backup_root {
             None => options,
             Some(None) => options.use_backup_root(true),
