@@ -114,8 +114,8 @@ impl Context {
         Ok(system)
     }
 
-    /// Opens the file system on `image` for reading, with a scan and its progress if the options want
-    /// one.
+    /// Opens the file system on `image` for reading, with a scan and its progress if the options
+    /// want one.
     pub fn open_with(&self, image: &Path, options: &OpenOptions) -> anyhow::Result<FileSystem> {
         if !options.wants_scan() {
             return FileSystem::open_with(image, options).map_err(holder::explain);

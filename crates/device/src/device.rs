@@ -193,8 +193,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Returns the first offset from `offset` on that may not be zero: everything before it reads as
-    /// zeros. `None` if only zeros follow. A device that does not know returns `offset`.
+    /// Returns the first offset from `offset` on that may not be zero: everything before it reads
+    /// as zeros. `None` if only zeros follow. A device that does not know returns `offset`.
     fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {
         Some(offset)
     }

@@ -326,9 +326,9 @@ impl OpenOptions {
         self.rescue.scan
     }
 
-    /// Sets whether leaves that a scan finds are read where the blocks above them are lost. They may
-    /// be outdated ([`Inode::is_uncertain`](crate::Inode::is_uncertain)). Implies a scan. The default
-    /// is false.
+    /// Sets whether leaves that a scan finds are read where the blocks above them are lost. They
+    /// may be outdated ([`Inode::is_uncertain`](crate::Inode::is_uncertain)). Implies a scan. The
+    /// default is false.
     pub fn orphans(mut self, orphans: bool) -> Self {
         self.rescue.orphans = orphans;
         self.rescue.scan |= orphans;

@@ -4,7 +4,7 @@
 //! range that cannot be read as a [`Gap`].
 //!
 //! **Invariants**
-//! - Data and gaps come in ascending order and do not overlap. What is in neither is a hole.
+//! - Data and gaps come in ascending order and do not overlap. All other bytes are holes.
 //! - A range whose extents cannot be read is a gap, although it may be a hole.
 //! - Around a bad sector every other sector is read, down to the smallest sector of Btrfs.
 
@@ -50,7 +50,7 @@ pub struct Around {
 /// Reads the data of a file. Holes are left out.
 ///
 /// # Errors
-/// What the receiver returns.
+/// The error that the receiver returns.
 pub fn read_around<R: Receiver>(file: &File, how: Around, receiver: &mut R) -> Result<(), R::Stop> {
     let size = file.len();
     let mut at = 0;

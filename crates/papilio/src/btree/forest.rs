@@ -69,8 +69,8 @@ impl Forest {
         Self::for_rescue(volume, cache_bytes, false, None)
     }
 
-    /// As [`Forest::new`]. With `ignore_csums` blocks with wrong checksums are accepted; `stand_ins`
-    /// replace those that cannot be read.
+    /// As [`Forest::new`]. With `ignore_csums` blocks with wrong checksums are accepted;
+    /// `stand_ins` replace those that cannot be read.
     pub(crate) fn for_rescue(
         volume: Arc<Volume>,
         cache_bytes: usize,

@@ -199,8 +199,8 @@ impl File {
     }
 
     /// Returns the next range at or after `offset` of which the extents cannot be read, so that its
-    /// content is unknown, with the reason. `None` if all the others are known. The range ends at an
-    /// extent that can be read, or at the end of the file.
+    /// content is unknown, with the reason. `None` if all the others are known. The range ends at
+    /// an extent that can be read, or at the end of the file.
     pub fn next_unreadable(&self, offset: u64) -> Option<(Range<u64>, Error)> {
         let size = self.len();
         let handle = match self.inode.handle() {
@@ -216,8 +216,8 @@ impl File {
         (start < end).then_some((start..end, error))
     }
 
-    /// Reads as [`File::read_at`], but does not verify checksums. For data whose checksums are lost.
-    /// A file system that is open for writing is read with verification.
+    /// Reads as [`File::read_at`], but does not verify checksums. For data whose checksums are
+    /// lost. A file system that is open for writing is read with verification.
     ///
     /// # Errors
     /// As [`File::read_at`].

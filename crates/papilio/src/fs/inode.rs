@@ -92,8 +92,8 @@ impl Inode {
         self.metadata.number == papilio_format::objectid::EMPTY_SUBVOL_DIR
     }
 
-    /// Returns whether items of this inode may be outdated or incomplete, because a block that led to
-    /// them was lost and a scan found their leaves. Call it after they were read.
+    /// Returns whether items of this inode may be outdated or incomplete, because a block that led
+    /// to them was lost and a scan found their leaves. Call it after they were read.
     pub fn is_uncertain(&self) -> bool {
         let number = self.metadata.number.0;
         let forest = self.fs.info.trees.forest();

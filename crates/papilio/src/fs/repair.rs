@@ -133,8 +133,8 @@ pub fn undo_repair(devices: &[Arc<dyn Device>], undo: &Path) -> Result<u64> {
     file.restore(&ordered).map_err(host)
 }
 
-/// Returns the identity of an undo file for superblocks that are about to be written; `None` if there
-/// are none. All devices are members, in their order.
+/// Returns the identity of an undo file for superblocks that are about to be written; `None` if
+/// there are none. All devices are members, in their order.
 pub(super) fn undo_identity<'s>(
     devices: &[Arc<dyn Device>],
     written: impl Iterator<Item = (usize, &'s Superblock)>,

@@ -1,7 +1,8 @@
 //! Roots that the caller chose instead of those of the superblock.
 //!
-//! Owns [`choose`], which makes a superblock in memory that names them, and [`header_at`]. Everything
-//! that opens or checks a file system then starts from that superblock. Nothing is written.
+//! Owns [`choose`], which makes a superblock in memory that names them, and [`header_at`].
+//! Everything that opens or checks a file system then starts from that superblock. Nothing is
+//! written.
 //!
 //! Kernel counterparts: `read_backup_root`, `init_tree_roots` (`fs/btrfs/disk-io.c`).
 

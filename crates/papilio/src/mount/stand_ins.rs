@@ -6,8 +6,8 @@
 //! **Invariants**
 //! - The leaves below a stand-in belong to the tree, are not newer than the lost block, and have
 //!   disjoint, ascending keys in the lost block's range. Of overlapping leaves the newest is taken.
-//! - Whether a leaf was part of the lost block is not known: it may be older, and another one may be
-//!   missing. [`StandIns::covers`] tells which keys that concerns.
+//! - Whether a leaf was part of the lost block is not known: it may be older, and another one may
+//!   be missing. [`StandIns::covers`] tells which keys that concerns.
 //!
 //! **Locks**: `made`, while one stand-in is made.
 

@@ -114,7 +114,7 @@ pub struct FoundBlock {
     pub offset: PhysicalAddress,
 }
 
-/// What a chunk tree would hold.
+/// The content of a chunk tree.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FoundChunks {
     pub(crate) chunks: Vec<(LogicalAddress, ChunkItem)>,

@@ -97,7 +97,7 @@ impl fmt::Debug for ScanOptions {
 /// An item, and the generation of the leaf that it was found in.
 pub(crate) type Newest<T> = (Generation, T);
 
-/// What a scan found of one file system.
+/// The result of a scan for one file system.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BlockScan {
@@ -339,7 +339,7 @@ impl Scanner<'_> {
         self.options.progress.as_ref().map_or(ControlFlow::Continue(()), |callback| callback(progress))
     }
 
-    /// Reads a window; what cannot be read is zero.
+    /// Reads a window, with zeros in place of sectors that cannot be read.
     fn fill(&mut self, device: &dyn Device, window: &mut [u8], at: u64) {
         self.read += window.len() as u64;
         if device.read_at(window, PhysicalAddress(at)).is_ok() {

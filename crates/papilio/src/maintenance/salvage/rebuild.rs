@@ -6,7 +6,7 @@
 //! 3. the chunk map: the chunk tree if it can be read, else [`super::chunks`];
 //! 4. the root tree: that of the superblock if it can be read, else the newest that is whole.
 //!
-//! **Invariant**: nothing is written; what is rebuilt is for reading only.
+//! **Invariant**: nothing is written; a rebuilt file system is for reading only.
 
 use super::block_scan::BlockScan;
 use super::candidates::Candidate;
