@@ -353,7 +353,10 @@ fn newest_root(
     let chunk_root = RootPointer { address: LogicalAddress(0), level: 0, generation: None };
     let leads_to_files = |root: RootPointer| {
         let trees = Trees::new(&forest, root, chunk_root);
-        matches!(trees.find(objectid::FS_TREE), Ok(Some(top)) if top.tree.root_block().is_ok())
+        // Scanned leaves may take the place of the root block.
+        let orphans = options.rescue.orphans;
+        let found = trees.find(objectid::FS_TREE);
+        matches!(found, Ok(Some(top)) if orphans || top.tree.root_block().is_ok())
     };
     let raw = &found.superblock.raw;
     let own = RootPointer { address: raw.root, level: raw.root_level, generation: Some(raw.generation) };
