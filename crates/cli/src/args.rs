@@ -1,6 +1,7 @@
 //! The options that every command takes.
 
 use clap::{ArgAction, Args};
+use papilio::{OpenOptions, TreeRootChoice};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -17,9 +18,35 @@ pub struct GlobalArgs {
     /// Open the file system although devices are missing, as far as each chunk's profile allows
     #[arg(long, global = true, help_heading = HEADING)]
     pub degraded: bool,
-    /// Fall back to the superblock's backup roots if the current tree root cannot be read
+    /// Fall back to the superblock's backup roots if the current tree root cannot be read; with N,
+    /// read backup root N (0 to 3)
+    #[arg(long, value_name = "N", global = true, help_heading = HEADING)]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub backup_root: Option<Option<u8>>,
+    /// Read the root tree at this address or of this generation, as an earlier commit left it
+    ///
+    /// A number from 65536 on that is a multiple of 4096 is an address, gen:N a generation. This
+    /// option and those below are for reading only; see docs/rescue.md.
+    #[arg(long, value_name = "ADDRESS|GENERATION", global = true, help_heading = HEADING)]
+    pub tree_root: Option<TreeRootChoice>,
+    /// Read the chunk tree whose root block is at this address
+    #[arg(long, value_name = "ADDRESS", global = true, help_heading = HEADING, value_parser = address)]
+    pub chunk_root: Option<u64>,
+    /// Show the subvolume whose root block is at this address as the top level
+    #[arg(long, value_name = "ADDRESS", global = true, help_heading = HEADING, value_parser = address)]
+    #[arg(visible_alias = "subvolume-root")]
+    pub fs_root: Option<u64>,
+    /// Scan the devices for what the superblock and its trees do not lead to
     #[arg(long, global = true, help_heading = HEADING)]
-    pub backup_root: bool,
+    pub scan: bool,
+    /// Scan, and read leaves that are found without the blocks above them; they may be outdated
+    #[arg(long, global = true, help_heading = HEADING)]
+    pub orphans: bool,
+    /// Ignore faults: ignorebadroots, ignoremetacsums, ignoredatacsums, ignoresuperflags,
+    /// nologreplay, usebackuproot or all, separated by commas or colons
+    #[arg(long, value_name = "WHAT", global = true, help_heading = HEADING)]
+    #[arg(value_delimiter = ',', value_parser = rescue)]
+    pub rescue: Vec<RescueList>,
     /// Use superblock copy N (0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB)
     #[arg(long, value_name = "N", global = true, help_heading = HEADING)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -47,4 +74,83 @@ pub struct GlobalArgs {
     /// Print more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
+}
+
+impl GlobalArgs {
+    /// Returns whether something is read that the last commit does not lead to, or faults are
+    /// ignored.
+    pub fn chooses_roots(&self) -> bool {
+        self.tree_root.is_some()
+            || self.chunk_root.is_some()
+            || self.fs_root.is_some()
+            || matches!(self.backup_root, Some(Some(_)))
+            || self.scan
+            || self.orphans
+            || !self.rescue.is_empty()
+    }
+}
+
+/// A fault to ignore, by the names of the mount option `rescue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rescue {
+    /// Roots of trees that reading can do without.
+    BadRoots,
+    /// Checksums of tree blocks.
+    MetaCsums,
+    /// Checksums of data.
+    DataCsums,
+    /// Flags of changes that were interrupted; reading never minds them.
+    SuperFlags,
+    /// The log of fsyncs.
+    Log,
+    /// The current root tree, if it cannot be read.
+    Root,
+}
+
+impl Rescue {
+    const ALL: [Self; 6] =
+        [Self::BadRoots, Self::MetaCsums, Self::DataCsums, Self::SuperFlags, Self::Log, Self::Root];
+
+    /// Adds the option.
+    pub fn apply(self, options: OpenOptions) -> OpenOptions {
+        match self {
+            Self::BadRoots => options.ignore_bad_roots(true),
+            Self::MetaCsums => options.ignore_meta_csums(true),
+            Self::DataCsums => options.verify_data(false),
+            Self::SuperFlags => options,
+            Self::Log => options.replay_log(false),
+            Self::Root => options.use_backup_root(true),
+        }
+    }
+}
+
+/// Faults to ignore, of one value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RescueList(pub Vec<Rescue>);
+
+/// Parses values of the mount option `rescue`, separated by colons.
+fn rescue(text: &str) -> Result<RescueList, String> {
+    let mut all = Vec::new();
+    for name in text.split(':') {
+        match name {
+            "ignorebadroots" | "ibadroots" => all.push(Rescue::BadRoots),
+            "ignoremetacsums" | "imetacsums" => all.push(Rescue::MetaCsums),
+            "ignoredatacsums" | "idatacsums" => all.push(Rescue::DataCsums),
+            "ignoresuperflags" | "isuperflags" => all.push(Rescue::SuperFlags),
+            "nologreplay" => all.push(Rescue::Log),
+            "usebackuproot" => all.push(Rescue::Root),
+            "all" => all.extend(Rescue::ALL),
+            _ => return Err("not a value of the mount option rescue".to_owned()),
+        }
+    }
+    Ok(RescueList(all))
+}
+
+/// Parses an address in bytes, decimal or hexadecimal.
+pub fn address(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| "not an address".to_owned())
 }

@@ -12,14 +12,17 @@ use crate::devices;
 use crate::holder;
 use crate::output::escaped;
 use crate::path::ImagePath;
+use crate::scanning;
 use anyhow::Context as _;
-use papilio::format::TreeId;
-use papilio::{Error, FileSystem, Inode, OpenOptions, PathError, SubvolumeChoice};
+use papilio::device::Device;
+use papilio::format::{LogicalAddress, TreeId};
+use papilio::{BlockScan, Error, FileSystem, Inode, OpenOptions, PathError, SubvolumeChoice};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The state of a run, which all commands share.
 pub struct Context {
@@ -40,7 +43,23 @@ impl Context {
     /// Resolves the options that all commands share.
     pub fn resolve(arguments: GlobalArgs) -> Self {
         let mut options =
-            OpenOptions::new().degraded(arguments.degraded).use_backup_root(arguments.backup_root);
+            OpenOptions::new().degraded(arguments.degraded).scan(arguments.scan).orphans(arguments.orphans);
+        options = match arguments.backup_root {
+            None => options,
+            Some(None) => options.use_backup_root(true),
+            Some(Some(number)) => options.backup_root(number.into()),
+        };
+        if let Some(choice) = arguments.tree_root {
+            options = options.tree_root(choice);
+        }
+        if let Some(address) = arguments.chunk_root {
+            options = options.chunk_root(LogicalAddress(address));
+        }
+        if let Some(address) = arguments.fs_root {
+            options = options.fs_root(LogicalAddress(address));
+        }
+        let ignored = arguments.rescue.iter().flat_map(|list| &list.0);
+        options = ignored.fold(options, |options, what| what.apply(options));
         for device in &arguments.device {
             options = options.device(device);
         }
@@ -84,7 +103,7 @@ impl Context {
             }
         }
         let options = self.options_for(image);
-        let system = FileSystem::open_with(image, &options).map_err(holder::explain)?;
+        let system = self.open_with(image, &options)?;
         if system.has_log() {
             self.warning(format_args!(
                 "{}: a log tree is present that cannot be replayed: changes fsynced since the last commit are not shown",
@@ -95,11 +114,48 @@ impl Context {
         Ok(system)
     }
 
+    /// Opens the file system on `image` for reading, with a scan and its progress if the options
+    /// want one.
+    pub fn open_with(&self, image: &Path, options: &OpenOptions) -> anyhow::Result<FileSystem> {
+        if !options.wants_scan() {
+            return FileSystem::open_with(image, options).map_err(holder::explain);
+        }
+        let devices = self.devices(image)?;
+        let scan = self.scan(&devices)?;
+        let rebuilt = papilio::rebuild(&devices, options, &scan)?;
+        for text in scanning::explanations(&rebuilt) {
+            self.warning(format_args!("{}: {text}", image.display()));
+        }
+        FileSystem::from_devices(devices, rebuilt.options()).map_err(holder::explain)
+    }
+
+    /// Opens `image` and the devices that the user named for reading.
+    pub fn devices(&self, image: &Path) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+        scanning::open_devices(image, &self.arguments.device)
+    }
+
+    /// Scans devices for tree blocks, and shows the progress on a terminal.
+    pub fn scan(&self, devices: &[Arc<dyn Device>]) -> anyhow::Result<BlockScan> {
+        let bar = self.is_interactive().then(scanning::new_bar);
+        self.set_progress(bar.clone());
+        let scanned = scanning::scan(devices, bar.clone());
+        self.set_progress(None);
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        let scan = scanned?;
+        for (fsid, blocks) in &scan.others {
+            self.warning(format_args!(
+                "{blocks} tree blocks of another file system, {fsid}, are on the devices: they were left out"
+            ));
+        }
+        Ok(scan)
+    }
+
     /// Opens the file system on `image` as its last commit left it, for commands that show the
     /// structures on the device.
     pub fn open_last_commit(&self, image: &Path) -> anyhow::Result<FileSystem> {
-        let options = self.options.clone().replay_log(false);
-        FileSystem::open_with(image, &options).map_err(holder::explain)
+        self.open_with(image, &self.options_for(image).replay_log(false))
     }
 
     /// Opens the file system on `image` for writing, once per run. Call this before [`Self::open`],

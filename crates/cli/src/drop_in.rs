@@ -1,6 +1,7 @@
 //! The names of btrfs-progs' programs, under which the command takes their place.
 //!
-//! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck` or `fsck.btrfs` to
+//! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck`, `fsck.btrfs`,
+//! `btrfs-find-root` or `btrfs-select-super` to
 //! this program takes the arguments of that program, and prints its messages on success. The
 //! options of single commands are those of `papilio`'s, which are named after btrfs-progs' wherever
 //! both have one; docs/commands.md lists the differences.
@@ -33,8 +34,7 @@ const GROUPS: [&str; 16] = [
 ];
 
 /// Programs of btrfs-progs that have no counterpart here.
-const MISSING: [&str; 5] =
-    ["btrfs-convert", "btrfs-find-root", "btrfs-image", "btrfs-map-logical", "btrfs-select-super"];
+const MISSING: [&str; 3] = ["btrfs-convert", "btrfs-image", "btrfs-map-logical"];
 
 /// Returns the arguments of `papilio` if the program was run under a name of btrfs-progs.
 ///
@@ -78,6 +78,8 @@ fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
         "btrfs" => prefixed(&[DROP_IN], &mut of_btrfs(rest().collect()).into_iter()),
         "mkfs.btrfs" => prefixed(&[DROP_IN, "mkfs"], &mut rest()),
         "btrfstune" => prefixed(&[DROP_IN, "tune"], &mut rest()),
+        "btrfs-find-root" => prefixed(&[DROP_IN, "rescue", "find-root"], &mut rest()),
+        "btrfs-select-super" => prefixed(&[DROP_IN, "rescue", "select-super"], &mut rest()),
         "btrfsck" => prefixed(&[DROP_IN, "check"], &mut rest()),
         // As the original, it checks nothing: a boot must not wait for a check of everything.
         "fsck.btrfs" => prefixed(&[DROP_IN, "fsck-at-boot"], &mut rest()),
@@ -165,6 +167,7 @@ mod tests {
         assert_eq!(translated("papilio find /m -czstd"), "papilio find /m -czstd");
         assert_eq!(translated("btrfs version"), "papilio --drop-in --version");
         assert_eq!(translated("mkfs.btrfs -f -L x img"), "papilio --drop-in mkfs -f -L x img");
+        assert_eq!(translated("btrfs-find-root -a i"), "papilio --drop-in rescue find-root -a i");
         assert_eq!(translated("btrfsck img"), "papilio --drop-in check img");
         assert_eq!(translated("papilio check img"), "papilio check img");
         assert!(translate(vec!["btrfs-convert".into(), "image".into()]).is_err());

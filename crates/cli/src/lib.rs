@@ -27,6 +27,7 @@ mod moving;
 mod operands;
 mod output;
 mod path;
+mod scanning;
 mod time;
 mod tree;
 mod units;

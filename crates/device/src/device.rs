@@ -193,6 +193,12 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Returns the first offset from `offset` on that may not be zero: everything before it reads
+    /// as zeros. `None` if only zeros follow. A device that does not know returns `offset`.
+    fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {
+        Some(offset)
+    }
+
     /// Passes a hint about `length` bytes. Never changes the data; failures are not reported.
     fn advise(&self, _offset: PhysicalAddress, _length: u64, _advice: Advice) {}
 }

@@ -385,6 +385,16 @@ impl Device for FileDevice {
         }
     }
 
+    fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {
+        // Nothing here uses the file position.
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset.get())) {
+            Ok(data) => Some(PhysicalAddress(data)),
+            Err(Errno::NXIO) => None,
+            // Block devices and some hosts know no holes.
+            Err(_) => Some(offset),
+        }
+    }
+
     fn advise(&self, offset: PhysicalAddress, length: u64, advice: Advice) {
         let advice = match advice {
             Advice::Sequential => rustix::fs::Advice::Sequential,

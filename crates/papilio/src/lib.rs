@@ -118,8 +118,9 @@ pub use file::defragment::DefragmentOptions;
 pub use fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
-    QgroupUsage, QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices, plan_repair,
-    repair, replace_device, undo_repair,
+    QgroupUsage, QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices,
+    find_tree_roots, plan_repair, plan_superblocks, rebuild, repair, replace_device, scan_devices,
+    undo_repair, write_superblocks,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
@@ -133,6 +134,11 @@ pub use maintenance::mkfs::{
     Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use maintenance::replace::{ReplaceOptions, ReplaceReport};
+pub use maintenance::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress};
+pub use maintenance::salvage::chunks::ChunkSources;
+pub use maintenance::salvage::rebuild::{Rebuilt, SuperblockSource};
+pub use maintenance::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};
+pub use maintenance::salvage::tree_roots::FoundRoot;
 pub use maintenance::scan::FoundDevice;
 pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 pub use maintenance::statfs::Statfs;
@@ -141,6 +147,7 @@ pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};
 pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
+pub use options::rescue::{FoundBlock, TreeRootChoice};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use receive::{Receive, ReceiveObserver, ReceivedSubvolume, StreamReader};
 pub use send::{SendObserver, SendOptions, Sent};

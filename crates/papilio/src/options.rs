@@ -3,11 +3,14 @@
 //! Owns [`OpenOptions`], the builder for every way of opening, and [`CompressionChoice`], which
 //! other options take too.
 
+pub(crate) mod rescue;
+
 use crate::Error;
 use crate::tuning::Tuning;
-use papilio_format::TreeId;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, Timespec};
+use papilio_format::{LogicalAddress, TreeId};
+use rescue::{Rescue, TreeRootChoice};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +44,7 @@ pub struct OpenOptions {
     /// Whether a replacement of a device may be under way.
     pub(crate) replacing: bool,
     pub(crate) unfinished: bool,
+    pub(crate) rescue: Rescue,
 }
 
 /// The subvolume that is the root of all paths.
@@ -86,6 +90,7 @@ impl Default for OpenOptions {
             heal_reads: true,
             replacing: false,
             unfinished: false,
+            rescue: Rescue::default(),
         }
     }
 }
@@ -287,6 +292,70 @@ impl OpenOptions {
     /// files have no checksums and are not compressed either.
     pub fn no_data_cow(mut self, no_data_cow: bool) -> Self {
         self.file_flags.set(InodeFlags::NODATACOW | InodeFlags::NODATASUM, no_data_cow);
+        self
+    }
+}
+
+/// Options for reading a damaged file system. With any of them, nothing can be written.
+impl OpenOptions {
+    /// Reads the root tree whose root block is at an address or has a generation, as commits before
+    /// the last one left it. Needed blocks may have been overwritten since.
+    pub fn tree_root(mut self, choice: TreeRootChoice) -> Self {
+        self.rescue.tree_root = Some(choice);
+        self
+    }
+
+    /// Reads the chunk tree whose root block is at `address`, in bytes of logical address space.
+    pub fn chunk_root(mut self, address: LogicalAddress) -> Self {
+        self.rescue.chunk_root = Some(address);
+        self
+    }
+
+    /// Shows the subvolume whose root block is at `address` as the top level.
+    pub fn fs_root(mut self, address: LogicalAddress) -> Self {
+        self.rescue.fs_root = Some(address);
+        self
+    }
+
+    /// Reads the trees that backup root `number` (0 to 3) of the superblock names.
+    pub fn backup_root(mut self, number: usize) -> Self {
+        self.rescue.backup = Some(number);
+        self
+    }
+
+    /// Sets whether the devices are scanned for tree blocks, and the superblock, the chunk tree and
+    /// the root tree are taken from there if they cannot be read. The default is false.
+    pub fn scan(mut self, scan: bool) -> Self {
+        self.rescue.scan = scan;
+        self
+    }
+
+    /// Returns whether opening scans the devices ([`OpenOptions::scan`]).
+    pub fn wants_scan(&self) -> bool {
+        self.rescue.scan
+    }
+
+    /// Sets whether leaves that a scan finds are read where the blocks above them are lost. They
+    /// may be outdated ([`Inode::is_uncertain`](crate::Inode::is_uncertain)). Implies a scan. The
+    /// default is false.
+    pub fn orphans(mut self, orphans: bool) -> Self {
+        self.rescue.orphans = orphans;
+        self.rescue.scan |= orphans;
+        self
+    }
+
+    /// Sets whether roots of trees that are not needed for reading may be bad, as that of the
+    /// checksum tree: data is then not verified. The default is false. Corresponds to
+    /// `rescue=ignorebadroots`.
+    pub fn ignore_bad_roots(mut self, ignore: bool) -> Self {
+        self.rescue.ignore_bad_roots = ignore;
+        self
+    }
+
+    /// Sets whether tree blocks are read although their checksums are wrong. All other checks of a
+    /// block still apply. The default is false. Corresponds to `rescue=ignoremetacsums`.
+    pub fn ignore_meta_csums(mut self, ignore: bool) -> Self {
+        self.rescue.ignore_meta_csums = ignore;
         self
     }
 }

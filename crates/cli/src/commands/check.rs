@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::holder;
 use crate::output::{Output, escaped};
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::{CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions};
+use papilio::{CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions, TreeRootChoice};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -37,6 +37,10 @@ pub struct Args {
     /// Fall back to the superblock's backup roots if the current tree root cannot be read
     #[arg(short = 'b', long)]
     backup: bool,
+    /// Check what the root tree at this address or of this generation leads to; the same as
+    /// --tree-root
+    #[arg(short = 'r', value_name = "ADDRESS|GENERATION", conflicts_with = "repair")]
+    root: Option<TreeRootChoice>,
     /// Repair: print the plan, ask, save the old blocks in the undo file, write, and check again
     #[arg(long, conflicts_with_all = ["read_only", "check_data_csum", "json"])]
     repair: bool,
@@ -106,6 +110,10 @@ impl Args {
     fn open_options(&self, context: &Context) -> OpenOptions {
         let options = context.options_for(&self.image);
         let options = if self.backup { options.use_backup_root(true) } else { options };
+        let options = match self.root {
+            Some(root) => options.tree_root(root),
+            None => options,
+        };
         match self.copy {
             Some(copy) => options.superblock_mirror(copy.into()),
             None => options,

@@ -47,7 +47,7 @@ impl Args {
 type Entry = (&'static str, u8, &'static [&'static str]);
 
 /// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: [Entry; 34] = [
+const ENTRIES: [Entry; 36] = [
     ("ls", 1, &["ls(1)"]),
     ("cat", 1, &["cat(1)"]),
     ("stat", 1, &["stat(1)"]),
@@ -78,6 +78,8 @@ const ENTRIES: [Entry; 34] = [
     ("qgroup", 8, &["papilio-quota(8)", "btrfs-qgroup(8)"]),
     ("filesystem", 8, &["papilio-du(1)", "btrfs-filesystem(8)"]),
     ("check", 8, &["papilio-inspect(8)", "btrfs-check(8)"]),
+    ("rescue", 8, &["papilio-check(8)", "papilio-restore(8)", "btrfs-rescue(8)"]),
+    ("restore", 8, &["papilio-rescue(8)", "papilio-cp(1)", "btrfs-restore(8)"]),
     ("inspect", 8, &["papilio-check(8)", "btrfs-inspect-internal(8)"]),
     ("bench", 8, &["fio(1)"]),
     ("completions", 1, &["bash(1)"]),

@@ -32,6 +32,7 @@ mod quota;
 mod receive;
 mod replace;
 mod rescue;
+mod restore;
 mod rm;
 mod scrub;
 mod send;
@@ -82,6 +83,7 @@ pub enum Command {
     Filesystem(filesystem::Args),
     Check(check::Args),
     Rescue(rescue::Args),
+    Restore(restore::Args),
     Tune(tune::Args),
     #[command(visible_alias = "inspect-internal")]
     Inspect(inspect::Args),
@@ -133,6 +135,7 @@ impl Command {
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),
             Self::Rescue(command) => command.run(context),
+            Self::Restore(command) => command.run(context),
             Self::Tune(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),

@@ -1,11 +1,18 @@
-//! `papilio rescue`: takes repairs back. Owns the list of its subcommands.
+//! `papilio rescue`: looks for what is left of a damaged file system, mends superblocks, and takes
+//! repairs back. Owns the list of its subcommands.
 
+use crate::commands::inspect::parse_tree;
 use crate::context::Context;
+use crate::output::Output;
 use papilio::device::{Access, Device, FileDevice};
-use std::path::PathBuf;
+use papilio::format::TreeId;
+use papilio::format::objectid::Objectid;
+use papilio::{SuperblockChange, SuperblockSource};
+use serde_json::json;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Take repairs of damaged file systems back
+/// Find what is left of a damaged file system, mend superblocks, take repairs back
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -14,14 +21,102 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
+    FindRoot(FindRoot),
+    ChunkRecover(ChunkRecover),
+    SuperRecover(SuperRecover),
+    SelectSuper(SelectSuper),
+    ZeroLog(ZeroLog),
     Undo(Undo),
+}
+
+/// Find the root trees that are left on the devices, the newest first
+///
+/// Scans the devices for tree blocks. Each line has an address that --tree-root takes, the
+/// generation, the level, and how many blocks of the tree can be read. Nothing is written.
+#[derive(Debug, clap::Args)]
+struct FindRoot {
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// Show all; without it the list ends with the newest root whose tree is whole
+    #[arg(short, long)]
+    all: bool,
+    /// Show only roots of this generation
+    #[arg(short, long, value_name = "N")]
+    generation: Option<u64>,
+    /// Look for roots of this tree: a number, or a name such as fs or csum
+    #[arg(short = 'o', long = "objectid", value_name = "TREE", value_parser = parse_tree, default_value = "root")]
+    tree: TreeId,
+    /// Show only roots of this level
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=7))]
+    level: Option<u8>,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the chunk map that a scan of the devices makes, if the chunk tree cannot be read
+///
+/// The chunks come from chunk items, device extents and block groups, or the places of tree blocks.
+/// Nothing is written: with --scan, commands that read use such a map.
+#[derive(Debug, clap::Args)]
+struct ChunkRecover {
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// Accepted for the sake of btrfs rescue: nothing is written that would need an answer
+    #[arg(short, long)]
+    yes: bool,
+    /// Accepted for the sake of btrfs rescue
+    #[arg(short = 'H', hide = true)]
+    old_help: bool,
+}
+
+/// Overwrite bad and outdated superblock copies from the newest good one
+///
+/// Each device's copies are made from its own. The old bytes go to the undo file first; papilio
+/// rescue undo takes the change back.
+#[derive(Debug, clap::Args)]
+struct SuperRecover {
+    #[command(flatten)]
+    written: Written,
+    /// Accepted for the sake of btrfs rescue
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// Overwrite all superblock copies with one of them
+#[derive(Debug, clap::Args)]
+struct SelectSuper {
+    #[command(flatten)]
+    written: Written,
+    /// The copy to use (0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB)
+    #[arg(short = 's', long = "super", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    copy: u8,
+}
+
+/// Forget the log of fsyncs: changes that were fsynced since the last commit are lost
+#[derive(Debug, clap::Args)]
+struct ZeroLog {
+    #[command(flatten)]
+    written: Written,
+}
+
+#[derive(Debug, clap::Args)]
+struct Written {
+    /// The image or device, and all others of its file system
+    #[arg(required = true, value_hint = clap::ValueHint::FilePath)]
+    image: Vec<PathBuf>,
+    /// The undo file to write; it must not exist [default: IMAGE.undo]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    undo: Option<PathBuf>,
 }
 
 /// Restore every byte that a repair changed
 ///
-/// FILE is the undo file that `papilio check --repair` wrote. Its checksums are verified first. An
-/// undo file of another image, or of one that was changed since, is refused, and nothing is
-/// written.
+/// FILE is the undo file that `papilio check --repair` or a rescue command wrote. Its checksums are
+/// verified first. An undo file of another image, or of one that was changed since, is refused, and
+/// nothing is written.
 #[derive(Debug, clap::Args)]
 struct Undo {
     /// The undo file
@@ -34,14 +129,135 @@ struct Undo {
 
 impl Args {
     /// Runs the subcommand.
-    pub fn run(self, _context: &Context) -> anyhow::Result<()> {
-        let Subcommand::Undo(Undo { file, image }) = self.command;
-        let devices = open(&image)?;
-        let bytes = papilio::undo_repair(&devices, &file)?;
-        let mut output = crate::output::Output::new()?;
-        output.text(format_args!("{bytes} bytes restored\n"))?;
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self.command {
+            Subcommand::FindRoot(command) => command.run(context),
+            Subcommand::ChunkRecover(command) => command.run(context),
+            Subcommand::SuperRecover(command) => command.written.change(SuperblockChange::Recover),
+            Subcommand::SelectSuper(command) => {
+                command.written.change(SuperblockChange::Select(command.copy.into()))
+            }
+            Subcommand::ZeroLog(command) => command.written.change(SuperblockChange::ZeroLog),
+            Subcommand::Undo(command) => command.run(),
+        }
+    }
+}
+
+impl FindRoot {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
+        let devices = context.devices(&self.image)?;
+        let scan = context.scan(&devices)?;
+        let options = context.options_for(&self.image);
+        let roots = papilio::find_tree_roots(&devices, &options, &scan, self.tree)?;
+        let wanted = roots.iter().filter(|root| {
+            self.generation.is_none_or(|generation| root.generation.0 == generation)
+                && self.level.is_none_or(|level| root.level == level)
+        });
+        let filtered = self.all || self.generation.is_some() || self.level.is_some();
+        let mut output = Output::new()?;
+        let mut listed = Vec::new();
+        for root in wanted {
+            if self.json {
+                listed.push(json!({
+                    "tree": root.tree.0,
+                    "address": root.address.0,
+                    "generation": root.generation.0,
+                    "level": root.level,
+                    "blocks": root.blocks,
+                    "missing": root.missing,
+                    "whole": root.is_whole(),
+                }));
+            } else {
+                let state = match root.is_whole() {
+                    true => format!("whole, {} blocks", root.blocks),
+                    false => format!("{} blocks, {} cannot be read", root.blocks, root.missing),
+                };
+                let (address, generation, level) = (root.address, root.generation, root.level);
+                output.text(format_args!("{address} generation {generation} level {level}: {state}\n"))?;
+            }
+            if root.is_whole() && !filtered {
+                break;
+            }
+        }
+        if self.json {
+            output.text(format_args!("{:#}\n", serde_json::Value::from(listed)))?;
+        }
         output.finish()?;
+        if roots.is_empty() {
+            let (image, tree) = (self.image.display(), Objectid(self.tree.0));
+            anyhow::bail!("{image}: no root of tree {tree} was found among {} blocks", scan.blocks.len());
+        }
         Ok(())
+    }
+}
+
+impl ChunkRecover {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
+        let _ = (self.yes, self.old_help);
+        let devices = context.devices(&self.image)?;
+        let scan = context.scan(&devices)?;
+        let rebuilt = papilio::rebuild(&devices, &context.options_for(&self.image), &scan)?;
+        let mut output = Output::new()?;
+        for line in rebuilt.chunk_lines() {
+            output.text(format_args!("{line}\n"))?;
+        }
+        let image = self.image.display();
+        match &rebuilt.chunks {
+            None => output.text(format_args!("the chunk tree can be read: nothing to recover\n"))?,
+            Some(sources) => {
+                output.text(format_args!(
+                    "{} chunks by their items, {} by device extents, {} by the places of tree blocks\n",
+                    sources.items, sources.device_extents, sources.blocks
+                ))?;
+                output
+                    .text(format_args!("nothing was written: --scan reads the file system by this map\n"))?;
+                if sources.lost > 0 {
+                    context.error(format_args!("{image}: {} block groups are lost", sources.lost));
+                } else {
+                    context.error(format_args!("{image}: the chunk tree cannot be read"));
+                }
+            }
+        }
+        if !matches!(rebuilt.superblock, SuperblockSource::Good { .. }) {
+            context.error(format_args!("{image}: no superblock copy is good"));
+        }
+        Ok(output.finish()?)
+    }
+}
+
+impl Written {
+    fn change(&self, change: SuperblockChange) -> anyhow::Result<()> {
+        let devices = open(&self.image)?;
+        let plan = papilio::plan_superblocks(&devices, change)?;
+        let mut output = Output::new()?;
+        for copy in &plan.copies {
+            output.text(format_args!("{copy}\n"))?;
+        }
+        if plan.bad.is_empty() {
+            output.text(format_args!("nothing to write\n"))?;
+            return Ok(output.finish()?);
+        }
+        let undo = self.undo.clone().unwrap_or_else(|| undo_of(&self.image[0]));
+        papilio::write_superblocks(&devices, &plan, &undo)?;
+        let (count, undo) = (plan.bad.len(), undo.display());
+        output.text(format_args!("{count} superblock copies written; {undo} takes them back\n"))?;
+        Ok(output.finish()?)
+    }
+}
+
+fn undo_of(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(".undo");
+    PathBuf::from(name)
+}
+
+impl Undo {
+    fn run(self) -> anyhow::Result<()> {
+        let devices = open(&self.image)?;
+        let bytes = papilio::undo_repair(&devices, &self.file)?;
+        let mut output = Output::new()?;
+        output.text(format_args!("{bytes} bytes restored\n"))?;
+        Ok(output.finish()?)
     }
 }
 

@@ -81,6 +81,8 @@ pub struct Missing {
     pub length: u64,
     /// Why they could not be read.
     pub reason: String,
+    /// Whether they were copied all the same, without a checksum to verify them by.
+    pub is_unverified: bool,
 }
 
 /// A step of a copy. The name of a source's own inode is empty.
@@ -120,7 +122,7 @@ pub enum Event {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// A range of the file that could not be read. The copy has zeros there.
+    /// A range of the file that could not be read, where the copy has zeros, or not be verified.
     Missing(Missing),
     /// The end of the file.
     EndFile {
@@ -157,6 +159,11 @@ pub enum Event {
         special: Special,
         /// Set if more links to it may follow.
         id: Option<InodeId>,
+    },
+    /// A subvolume that is left out.
+    Skipped {
+        /// Its path.
+        path: String,
     },
     /// Something could not be read. No events about it follow.
     Problem {

@@ -5,9 +5,11 @@
 //! **Invariants**
 //! - A directory is never copied into itself.
 //! - If attributes are kept, the first link to an inode is copied and the others become links.
+//! - Bytes that cannot be read do not end the copy: each such range is reported, and a hole in it.
 //! - Within one file system, files share their data (reflinks) unless the options or the files'
 //!   checksum settings forbid it.
 
+use super::around::{Around, Gap, Receiver, read_around};
 use crate::context::{Context, describe};
 use crate::filling::{Caller, Report};
 use crate::path::ImagePath;
@@ -16,6 +18,7 @@ use papilio::{
     SetTime, XattrSet,
 };
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// The size in bytes of the pieces in which data is copied.
 const PIECE: u64 = 4 << 20;
@@ -211,7 +214,7 @@ impl<'a> ImageCopy<'a> {
                 if !is_new && !file.is_empty() {
                     file.set_len(0)?;
                 }
-                self.data(&source.open()?, &file, report)?;
+                self.data(source_path, &source.open()?, &file, report)?;
             }
             _ => {}
         }
@@ -219,7 +222,7 @@ impl<'a> ImageCopy<'a> {
         Ok(None)
     }
 
-    fn data(&self, from: &File, to: &File, report: &mut Report<'_>) -> papilio::Result<()> {
+    fn data(&self, path: &ImagePath, from: &File, to: &File, report: &mut Report<'_>) -> papilio::Result<()> {
         let size = from.len();
         if size == 0 {
             return Ok(());
@@ -238,25 +241,10 @@ impl<'a> ImageCopy<'a> {
         } else if share == Share::Always {
             return Err(path_error(b"reflink", PathError::CrossDevice));
         }
-        let mut buffer = vec![0; usize::try_from(size.min(PIECE)).unwrap_or(PIECE as usize)];
-        let mut at = 0;
-        while at < size {
-            let Some(start) = from.seek_data(at)?.filter(|&start| start < size) else { break };
-            let end = from.seek_hole(start)?.min(size);
-            at = start;
-            while at < end {
-                // Pieces end at multiples of their size, so that no sector is written twice.
-                let step = (end - at).min(PIECE - at % PIECE).min(buffer.len() as u64) as usize;
-                let read = from.read_at(&mut buffer[..step], at)?;
-                if read == 0 {
-                    break;
-                }
-                to.write_all_at(&buffer[..read], at)?;
-                report.bytes(read as u64);
-                at += read as u64;
-            }
-            at = at.max(end);
-        }
+        // Pieces end at multiples of their size, so that no sector is written twice.
+        let how = Around { piece: PIECE, unverified: false };
+        let mut writer = Writer { to, path, context: self.context, report, spare: Vec::new() };
+        read_around(from, how, &mut writer)?;
         if to.len() < size {
             to.set_len(size)?;
         }
@@ -324,6 +312,38 @@ impl<'a> ImageCopy<'a> {
                 Ok(None)
             }
         }
+    }
+}
+
+/// Writes what is read of one file, and reports the rest.
+struct Writer<'w, 'r> {
+    to: &'w File,
+    path: &'w ImagePath,
+    context: &'w Context,
+    report: &'w mut Report<'r>,
+    spare: Vec<u8>,
+}
+
+impl Receiver for Writer<'_, '_> {
+    type Stop = Error;
+
+    fn buffer(&mut self, length: usize) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.spare);
+        buffer.resize(length, 0);
+        buffer
+    }
+
+    fn data(&mut self, offset: u64, bytes: Vec<u8>) -> papilio::Result<()> {
+        self.to.write_all_at(&bytes, offset)?;
+        self.report.bytes(bytes.len() as u64);
+        self.spare = bytes;
+        Ok(())
+    }
+
+    fn gap(&mut self, gap: Gap) -> papilio::Result<()> {
+        let Gap { range: Range { start, end }, reason, .. } = gap;
+        self.context.error(format_args!("{}: bytes {start} to {end} are missing: {reason}", self.path));
+        Ok(())
     }
 }
 

@@ -8,12 +8,13 @@
 //!
 //! [`image`] copies into a file system, on one thread.
 
+pub mod around;
 pub mod event;
 pub mod host;
 mod host_attributes;
 pub mod image;
 pub mod progress;
-mod sink;
+pub mod sink;
 pub mod source;
 pub mod tar;
 
@@ -38,17 +39,21 @@ pub fn run(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let pool = Arc::new(BufferPool::default());
-    let counting = progress.count_ahead(&sources, options);
+    let counting = progress.count_ahead(&sources, &options);
     let outcome = std::thread::scope(|scope| {
         let (send, batches) = sync_channel(QUEUED_BATCHES);
         let reader_pool = Arc::clone(&pool);
+        let json = options.json;
         scope.spawn(move || source::read(sources, options, &send, &reader_pool));
         for batch in batches {
             for event in batch {
                 match event {
                     Event::Begin { source } => sink.begin(source)?,
                     Event::Problem { text } => context.error(text),
-                    Event::Missing(missing) => report(context, &missing, options.json),
+                    Event::Skipped { path } => {
+                        context.warning(format_args!("{path}: a subvolume, left out; -s includes it"));
+                    }
+                    Event::Missing(missing) => report(context, &missing, json),
                     Event::Data { offset, bytes } => {
                         progress.add_bytes(bytes.len() as u64);
                         sink.data(offset, &bytes)?;
@@ -70,11 +75,16 @@ pub fn run(
 
 /// Lists a range that could not be read: a message, and as JSON a line on standard output.
 fn report(context: &Context, missing: &Missing, json: bool) {
-    let Missing { path, offset, length, reason } = missing;
+    let Missing { path, offset, length, reason, is_unverified } = missing;
     let end = offset.saturating_add(*length);
-    context.error(format_args!("{path}: bytes {offset} to {end} are missing: {reason}"));
+    let what = if *is_unverified { "copied without verification" } else { "missing" };
+    context.error(format_args!("{path}: bytes {offset} to {end} are {what}: {reason}"));
     if json {
-        let line = serde_json::json!({ "path": path, "offset": offset, "length": length, "reason": reason });
+        let mut line =
+            serde_json::json!({ "path": path, "offset": offset, "length": length, "reason": reason });
+        if *is_unverified {
+            line["unverified"] = true.into();
+        }
         if let Err(error) = writeln!(std::io::stdout().lock(), "{line}") {
             context.error(format_args!("standard output: {error}"));
         }

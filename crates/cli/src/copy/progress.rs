@@ -59,15 +59,15 @@ impl Progress {
     }
 
     /// Counts the bytes to copy on another thread, for the bar's length.
-    pub fn count_ahead(&self, sources: &[Source], options: SourceOptions) -> Option<Counting> {
+    pub fn count_ahead(&self, sources: &[Source], options: &SourceOptions) -> Option<Counting> {
         let bar = self.bar.clone()?;
-        let sources = sources.to_vec();
+        let (sources, one_subvolume) = (sources.to_vec(), options.one_subvolume || options.skip_subvolumes);
         let over = Arc::new(AtomicBool::new(false));
         let counting = Counting(Arc::clone(&over));
         // The thread is not joined: it ends soon after `over` is set.
         std::thread::spawn(move || {
             for source in sources {
-                count(source, options, &bar, &over);
+                count(source, one_subvolume, &bar, &over);
             }
         });
         Some(counting)
@@ -75,7 +75,7 @@ impl Progress {
 }
 
 /// Adds the bytes of `source` to the bar's length. Ignores read errors, which the copy reports.
-fn count(source: Source, options: SourceOptions, bar: &ProgressBar, over: &AtomicBool) {
+fn count(source: Source, one_subvolume: bool, bar: &ProgressBar, over: &AtomicBool) {
     let home = source.inode.tree();
     let mut entered = HashSet::new();
     let mut pending = vec![source.inode];
@@ -86,7 +86,7 @@ fn count(source: Source, options: SourceOptions, bar: &ProgressBar, over: &Atomi
             bar.inc_length(metadata.size().min(metadata.allocated_bytes()));
             continue;
         }
-        let foreign = options.one_subvolume && inode.tree() != home;
+        let foreign = one_subvolume && inode.tree() != home;
         if inode.metadata().file_type() != papilio::FileKind::Directory
             || foreign
             || !entered.insert((inode.tree(), inode.number()))

@@ -8,6 +8,7 @@
 //! - Bytes that cannot be read do not end the copy: each such range is sent as missing.
 //! - The first link to an inode is sent as the file, the others as links.
 
+use super::around::{Around, Gap, Receiver, read_around};
 use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Missing, Special};
 use crate::context::describe;
 use crate::output::kind_words;
@@ -19,9 +20,6 @@ use std::sync::mpsc::SyncSender;
 
 /// The size in bytes at which a batch is sent.
 const BATCH_BYTES: usize = 1 << 20;
-/// The least that is read by itself around a fault, in bytes: the smallest sector of Btrfs.
-const SECTOR: u64 = 4096;
-
 /// A file or tree to copy.
 #[derive(Clone)]
 pub struct Source {
@@ -32,7 +30,7 @@ pub struct Source {
 }
 
 /// Options of the reader.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SourceOptions {
     /// Whether to enter directories, and to copy links and special files as such.
     pub recursive: bool,
@@ -46,6 +44,14 @@ pub struct SourceOptions {
     pub segments: bool,
     /// Whether to list missing ranges as JSON on standard output.
     pub json: bool,
+    /// Whether to copy data whose checksums are lost, and list it as unverified.
+    pub unverified: bool,
+    /// Whether to leave out directories of other subvolumes than the source's.
+    pub skip_subvolumes: bool,
+    /// Whether to leave out symbolic links and special files.
+    pub only_files: bool,
+    /// Copies only what has a path that matches, from the source on, with a slash in front.
+    pub filter: Option<regex::bytes::Regex>,
 }
 
 /// The writer has stopped, so there is nothing left to do.
@@ -73,6 +79,7 @@ struct Tree {
 struct Frame {
     path: ImagePath,
     entries: papilio::Entries,
+    inode: Inode,
 }
 
 /// Reads all sources. Returns early if the writer stops.
@@ -133,9 +140,18 @@ impl Reader<'_> {
                 Some(Ok(entry)) => entry,
                 ended => {
                     if let Some(Err(error)) = ended {
-                        let text = describe(&frame.path, &error);
+                        let goes_on = frame.entries.skip_unreadable();
+                        let path = &frame.path;
+                        let text = match goes_on {
+                            true => format!("{path}: some entries are missing: {error}"),
+                            false => describe(path, &error),
+                        };
                         self.problem(text)?;
+                        if goes_on {
+                            continue;
+                        }
                     }
+                    self.warn_of_uncertain(&frame.path.clone(), &frame.inode.clone())?;
                     tree.stack.pop();
                     self.send(Event::LeaveDirectory)?;
                     continue;
@@ -147,6 +163,9 @@ impl Reader<'_> {
                 self.problem(format!("{path}: not a valid name of an entry; skipped"))?;
                 continue;
             }
+            if self.options.filter.as_ref().is_some_and(|filter| !filter.is_match(&path.path)) {
+                continue;
+            }
             match entry.inode() {
                 Ok(inode) => {
                     let name = name.to_vec();
@@ -156,6 +175,16 @@ impl Reader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Reports an inode whose items a scan found without the blocks above them.
+    fn warn_of_uncertain(&mut self, path: &ImagePath, inode: &Inode) -> Result<(), HungUp> {
+        match inode.is_uncertain() {
+            true => self.problem(format!(
+                "{path}: found by scanning below a lost block: it may be outdated or incomplete"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Returns the index of an image, by which links are identified. Two operands may name one
@@ -176,6 +205,13 @@ impl Reader<'_> {
         inode: &Inode,
     ) -> Result<(), HungUp> {
         let metadata = inode.metadata();
+        let kind = metadata.file_type();
+        if self.options.only_files && !matches!(kind, FileKind::Regular | FileKind::Directory) {
+            return Ok(());
+        }
+        if self.options.skip_subvolumes && inode.tree() != tree.home {
+            return self.send(Event::Skipped { path: path.to_string() });
+        }
         let own_id = (tree.image, inode.tree().0, inode.number().0);
         let mut id = None;
         if self.options.links && metadata.nlink() > 1 && metadata.file_type() != FileKind::Directory {
@@ -237,7 +273,7 @@ impl Reader<'_> {
         }
         match inode.read_dir() {
             Ok(entries) => {
-                tree.stack.push(Frame { path, entries });
+                tree.stack.push(Frame { path, entries, inode: inode.clone() });
                 Ok(())
             }
             Err(error) => {
@@ -267,112 +303,43 @@ impl Reader<'_> {
             segments = (all.iter().map(|(_, length)| length).sum::<u64>() < size).then_some(all);
         }
         self.send(Event::File { name, attributes, size, id, segments })?;
-        let mut missing = 0;
-        let (mut reached, mut broken) = (0, None);
-        for segment in Segments::new(&file) {
-            match segment {
-                Ok((offset, length)) => {
-                    missing += self.segment(path, &file, offset, length)?;
-                    reached = offset.saturating_add(length);
-                }
-                Err(reason) => broken = Some(reason),
-            }
-        }
-        // Without the list of extents it is unknown which of the rest are holes.
-        if let Some(reason) = broken {
-            missing += self.missing(path, reached, size.saturating_sub(reached), reason)?;
-        }
+        let unverified = self.options.unverified;
+        let how = Around { piece: BUFFER as u64, unverified };
+        let mut sender = Sender { reader: self, path, missing: 0 };
+        read_around(&file, how, &mut sender)?;
+        let missing = sender.missing;
+        self.warn_of_uncertain(path, inode)?;
         self.send(Event::EndFile { missing })
-    }
-
-    /// Sends the bytes of one segment, and lists those that cannot be read. Returns their number.
-    fn segment(
-        &mut self,
-        path: &ImagePath,
-        file: &papilio::File,
-        mut offset: u64,
-        length: u64,
-    ) -> Result<u64, HungUp> {
-        let end = offset.saturating_add(length);
-        let mut missing = 0;
-        while offset < end {
-            let wanted = usize::try_from(end - offset).map_or(BUFFER, |left| left.min(BUFFER));
-            let mut bytes = self.pool.get(wanted);
-            match file.read_at(&mut bytes, offset) {
-                Ok(0) => {
-                    let reason = format!("the data ends at {offset}, before the file's size");
-                    return Ok(missing + self.missing(path, offset, end - offset, reason)?);
-                }
-                Ok(got) => {
-                    bytes.truncate(got);
-                    self.send(Event::Data { offset, bytes })?;
-                    offset += got as u64;
-                }
-                Err(_) => {
-                    let until = offset + wanted as u64;
-                    missing += self.sectors(path, file, offset, until)?;
-                    offset = until;
-                }
-            }
-        }
-        Ok(missing)
-    }
-
-    /// Sends the good sectors of a range with a fault, one by one. Lists each run of sectors
-    /// that cannot be read, and returns their bytes.
-    fn sectors(
-        &mut self,
-        path: &ImagePath,
-        file: &papilio::File,
-        start: u64,
-        end: u64,
-    ) -> Result<u64, HungUp> {
-        let mut missing = 0;
-        let mut run: Option<(u64, String)> = None;
-        let mut at = start;
-        while at < end {
-            let next = (at - at % SECTOR + SECTOR).min(end);
-            let mut bytes = vec![0; (next - at) as usize];
-            match read_whole(file, &mut bytes, at) {
-                Ok(()) => {
-                    if let Some((from, reason)) = run.take() {
-                        missing += self.missing(path, from, at - from, reason)?;
-                    }
-                    self.send(Event::Data { offset: at, bytes })?;
-                }
-                Err(reason) => {
-                    run.get_or_insert((at, reason));
-                }
-            }
-            at = next;
-        }
-        if let Some((from, reason)) = run {
-            missing += self.missing(path, from, end - from, reason)?;
-        }
-        Ok(missing)
-    }
-
-    fn missing(&mut self, path: &ImagePath, offset: u64, length: u64, reason: String) -> Result<u64, HungUp> {
-        if length > 0 {
-            self.send(Event::Missing(Missing { path: path.to_string(), offset, length, reason }))?;
-        }
-        Ok(length)
     }
 }
 
-/// Fills the buffer, or says why it cannot be filled.
-fn read_whole(file: &papilio::File, mut bytes: &mut [u8], mut offset: u64) -> Result<(), String> {
-    while !bytes.is_empty() {
-        match file.read_at(bytes, offset) {
-            Ok(0) => return Err(format!("the data ends at {offset}, before the file's size")),
-            Ok(got) => {
-                bytes = &mut bytes[got..];
-                offset += got as u64;
-            }
-            Err(error) => return Err(error.to_string()),
-        }
+/// Sends what is read of one file.
+struct Sender<'r, 's> {
+    reader: &'r mut Reader<'s>,
+    path: &'r ImagePath,
+    missing: u64,
+}
+
+impl Receiver for Sender<'_, '_> {
+    type Stop = HungUp;
+
+    fn buffer(&mut self, length: usize) -> Vec<u8> {
+        self.reader.pool.get(length)
     }
-    Ok(())
+
+    fn data(&mut self, offset: u64, bytes: Vec<u8>) -> Result<(), HungUp> {
+        self.reader.send(Event::Data { offset, bytes })
+    }
+
+    fn gap(&mut self, gap: Gap) -> Result<(), HungUp> {
+        let Gap { range, reason, is_unverified } = gap;
+        let length = range.end.saturating_sub(range.start);
+        if !is_unverified {
+            self.missing += length;
+        }
+        let (path, offset) = (self.path.to_string(), range.start);
+        self.reader.send(Event::Missing(Missing { path, offset, length, reason, is_unverified }))
+    }
 }
 
 /// Iterates over the ranges with data of a file, as (offset, length). Ends after an error.

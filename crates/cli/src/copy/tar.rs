@@ -410,7 +410,11 @@ impl<W: Write> Sink for TarSink<'_, W> {
                 self.links.extend(id.map(|id| (id, path.clone())));
                 self.header(Member { device, ..Member::new(&path, kind, Some(&attributes)) })
             }
-            Event::Begin { .. } | Event::Data { .. } | Event::Missing(_) | Event::Problem { .. } => Ok(()),
+            Event::Begin { .. }
+            | Event::Data { .. }
+            | Event::Missing(_)
+            | Event::Skipped { .. }
+            | Event::Problem { .. } => Ok(()),
         }
     }
 }

@@ -269,22 +269,24 @@ impl Parser {
             "ignoredatacsums" | "idatacsums" => {
                 only_reading(open.verify_data(false), "rescue=ignoredatacsums")
             }
-            // The supported part of it: bad roots and metadata with wrong checksums stay errors.
+            "ignorebadroots" | "ibadroots" => {
+                only_reading(open.ignore_bad_roots(true), "rescue=ignorebadroots")
+            }
+            "ignoremetacsums" | "imetacsums" => {
+                only_reading(open.ignore_meta_csums(true), "rescue=ignoremetacsums")
+            }
+            // Reading never minds the flags of changes that were interrupted.
+            "ignoresuperflags" | "isuperflags" => only_reading(open, "rescue=ignoresuperflags"),
             "all" => {
                 let open = open.use_backup_root(true).verify_data(false).replay_log(false);
-                only_reading(open, "rescue=all")
-            }
-            "ignorebadroots" | "ibadroots" | "ignoremetacsums" | "imetacsums" | "ignoresuperflags"
-            | "isuperflags" => {
-                return Err(MountOptionError::new(format!(
-                    "mount option rescue={what} is not supported: metadata is always checked"
-                )));
+                only_reading(open.ignore_bad_roots(true).ignore_meta_csums(true), "rescue=all")
             }
             _ => {
                 return Err(bad_value(
                     "rescue",
                     Some(what),
-                    "usebackuproot, nologreplay, ignoredatacsums, idatacsums or all",
+                    "usebackuproot, nologreplay, ignorebadroots, ignoredatacsums, ignoremetacsums, \
+                     ignoresuperflags or all",
                 ));
             }
         })

@@ -106,7 +106,13 @@ fn other_btrfs_options() {
             base().write(false).use_backup_root(true).verify_data(false).replay_log(false)
         }),
         ("ro,nologreplay", base().write(false).replay_log(false)),
-        ("ro,rescue=all", { base().write(false).use_backup_root(true).verify_data(false).replay_log(false) }),
+        ("ro,rescue=all", {
+            let open = base().write(false).use_backup_root(true).verify_data(false).replay_log(false);
+            open.ignore_bad_roots(true).ignore_meta_csums(true)
+        }),
+        ("ro,rescue=ibadroots:imetacsums:isuperflags", {
+            base().write(false).ignore_bad_roots(true).ignore_meta_csums(true)
+        }),
     ];
     for (options, expected) in expectations {
         assert_eq!(opens(options), format!("{expected:?}"), "{options}");
@@ -137,7 +143,7 @@ fn invalid_options_have_one_line_messages() {
     for (options, message) in expectations {
         assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);
     }
-    for wrong in ["compress=lzma", "compress=zlib:10", "rescue=nothing", "rescue=ibadroots", "remount,ro"] {
+    for wrong in ["compress=lzma", "compress=zlib:10", "rescue=nothing", "remount,ro"] {
         let message = MountOptions::parse(wrong).unwrap_err().to_string();
         assert!(message.starts_with("mount option ") && !message.contains('\n'), "{message}");
     }

@@ -11,6 +11,7 @@
 //! Kernel counterpart: `struct extent_buffer`.
 
 use super::block_bytes::BlockBytes;
+use papilio_format::node::NodeHeader;
 use papilio_format::{Corrupt, Generation, Geometry, Key, LogicalAddress, Node, NodeExpectation, TreeId};
 use std::sync::Arc;
 
@@ -39,7 +40,24 @@ impl TreeBlock {
         geometry: &Geometry,
     ) -> Result<Self, Corrupt> {
         let header = Node::check(&bytes, expected, geometry)?.header();
-        Ok(Self {
+        Ok(Self::of_header(bytes, &header))
+    }
+
+    /// As [`TreeBlock::check`], but ignores the checksum.
+    ///
+    /// # Errors
+    /// The violation that `Node::check_summed` finds.
+    pub(super) fn check_without_csum(
+        bytes: BlockBytes,
+        expected: &NodeExpectation,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt> {
+        let header = Node::check_summed(&bytes, expected, geometry)?.header();
+        Ok(Self::of_header(bytes, &header))
+    }
+
+    fn of_header(bytes: BlockBytes, header: &NodeHeader) -> Self {
+        Self {
             bytes,
             address: header.address,
             generation: header.generation,
@@ -47,7 +65,23 @@ impl TreeBlock {
             level: header.level,
             stamp: 0,
             links: Vec::new(),
-        })
+        }
+    }
+
+    /// Creates an internal block that is in memory only, and links to its children that are, too.
+    ///
+    /// # Errors
+    /// The violation that `Node::check_summed` finds.
+    pub(crate) fn in_memory(
+        bytes: Vec<u8>,
+        links: Vec<Option<Arc<TreeBlock>>>,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt> {
+        let header = NodeHeader::parse_prefix(&bytes)?.0;
+        let expected = NodeExpectation::at(header.address);
+        let mut own = BlockBytes::zeroed(bytes.len());
+        own.copy_from_slice(&bytes);
+        Ok(Self { links, ..Self::check_without_csum(own, &expected, geometry)? })
     }
 
     /// Checks that a block read under other expectations meets these as well.

@@ -35,18 +35,26 @@ pub(crate) struct Cursor<'a> {
     path: [Option<Step>; MAX_LEVEL as usize],
     /// Number of leaves entered in sequence, which sets the readahead window.
     run: usize,
+    /// The key behind the block that could not be read last.
+    behind_fault: Option<Key>,
 }
 
 impl<'a> Cursor<'a> {
     /// Creates a cursor without a position.
     pub(crate) fn new(tree: &'a Tree) -> Self {
-        Self { tree, path: Default::default(), run: 0 }
+        Self { tree, path: Default::default(), run: 0, behind_fault: None }
     }
 
     /// Clears the position.
     pub(crate) fn clear(&mut self) {
         self.path = Default::default();
         self.run = 0;
+    }
+
+    /// Returns the first key behind the block whose reading failed last. `None` if that block is
+    /// the last of the tree, or its root.
+    pub(crate) fn behind_fault(&self) -> Option<Key> {
+        self.behind_fault
     }
 
     /// Returns the current key; `None` past the last item.
@@ -99,6 +107,7 @@ impl<'a> Cursor<'a> {
 
     fn seek_from_root(&mut self, key: &Key) -> Result<()> {
         self.clear();
+        self.behind_fault = None;
         let mut block = self.tree.root_block()?;
         let mut bound = None;
         loop {
@@ -125,10 +134,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns the block that a step's slot points to, and the bound of its keys.
-    fn child_of(&self, step: &Step) -> Result<(Arc<TreeBlock>, Option<Key>)> {
+    fn child_of(&mut self, step: &Step) -> Result<(Arc<TreeBlock>, Option<Key>)> {
         let view = step.block.view();
         let bound = if step.slot + 1 < view.len() { Some(view.key(step.slot + 1)) } else { step.bound };
-        Ok((self.tree.child(&step.block, step.slot, bound)?, bound))
+        let child = self.tree.child(&step.block, step.slot, bound);
+        Ok((child.inspect_err(|_| self.behind_fault = bound)?, bound))
     }
 
     /// Moves to the next item; past the last one the cursor has no position.

@@ -14,7 +14,7 @@ use crate::btree::block_reads::{BlockReads, must_not_wait};
 use crate::btree::cache::NodeCache;
 use crate::errors::{BlockFault, Error, ErrorKind, Result};
 use crate::volume::{LogicalRead, Volume};
-use papilio_format::{LogicalAddress, NodeExpectation, TreeId};
+use papilio_format::{Key, LogicalAddress, NodeExpectation, TreeId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +26,25 @@ pub(crate) struct Forest {
     reads: BlockReads,
     blocks_read: AtomicU64,
     bad_copies: AtomicU64,
+    /// Whether checksums of blocks are not looked at.
+    ignore_csums: bool,
+    stand_ins: Option<Box<dyn StandIns>>,
+}
+
+/// Blocks that take the place of those that cannot be read.
+pub(crate) trait StandIns: std::fmt::Debug + Send + Sync {
+    /// Returns a block of `tree` in the place of the one that `expected` describes. All its keys
+    /// are below `bound`.
+    fn stand_in(
+        &self,
+        tree: TreeId,
+        expected: &NodeExpectation,
+        bound: Option<Key>,
+    ) -> Option<Arc<TreeBlock>>;
+
+    /// Returns whether a key of `tree` from `first` to `last` would be below a block that was
+    /// replaced.
+    fn covers(&self, tree: TreeId, first: Key, last: Key) -> bool;
 }
 
 /// Statistics of the tree block cache since its creation.
@@ -47,13 +66,44 @@ impl Forest {
     /// Creates a forest over `volume` with a cache of at most `cache_bytes`, including blocks that
     /// are not yet on disk.
     pub(crate) fn new(volume: Arc<Volume>, cache_bytes: usize) -> Arc<Self> {
+        Self::for_rescue(volume, cache_bytes, false, None)
+    }
+
+    /// As [`Forest::new`]. With `ignore_csums` blocks with wrong checksums are accepted;
+    /// `stand_ins` replace those that cannot be read.
+    pub(crate) fn for_rescue(
+        volume: Arc<Volume>,
+        cache_bytes: usize,
+        ignore_csums: bool,
+        stand_ins: Option<Box<dyn StandIns>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             volume,
             cache: NodeCache::new(cache_bytes),
             reads: BlockReads::default(),
             blocks_read: AtomicU64::new(0),
             bad_copies: AtomicU64::new(0),
+            ignore_csums,
+            stand_ins,
         })
+    }
+
+    /// Returns the block that takes the place of one that cannot be read, or else `error`.
+    pub(super) fn stand_in(
+        &self,
+        tree: TreeId,
+        expected: &NodeExpectation,
+        bound: Option<Key>,
+        error: Error,
+    ) -> Result<Arc<TreeBlock>> {
+        let found = self.stand_ins.as_ref().and_then(|all| all.stand_in(tree, expected, bound));
+        found.ok_or(error)
+    }
+
+    /// Returns whether a key of `tree` from `first` to `last` would be below a stand-in, so that it
+    /// is not certain that its item is current.
+    pub(crate) fn is_uncertain(&self, tree: TreeId, first: Key, last: Key) -> bool {
+        self.stand_ins.as_ref().is_some_and(|all| all.covers(tree, first, last))
     }
 
     /// Returns the underlying volume.
@@ -156,6 +206,9 @@ impl Forest {
         let mut bytes = BlockBytes::zeroed(geometry.node_size as usize);
         self.blocks_read.fetch_add(1, Ordering::Relaxed);
         self.volume.read_copy(expected.address, &mut bytes, copy).map_err(read_fault)?;
+        if self.ignore_csums {
+            return Ok(TreeBlock::check_without_csum(bytes, expected, &geometry)?);
+        }
         Ok(TreeBlock::check(bytes, expected, &geometry)?)
     }
 
@@ -216,7 +269,7 @@ pub(crate) fn block_error(tree: TreeId, address: LogicalAddress, copies: usize, 
 pub(crate) mod tests {
     use super::*;
     use papilio_format::node::{ItemHeader, NodeHeader};
-    use papilio_format::{ChecksumType, Generation, Geometry, ItemType, Key, Uuid, objectid};
+    use papilio_format::{ChecksumType, Generation, Geometry, ItemType, Uuid, objectid};
 
     /// The geometry of the test blocks.
     pub(crate) fn geometry() -> Geometry {

@@ -93,7 +93,8 @@ impl Tree {
             owner: Some(self.id),
             ..NodeExpectation::at(self.root.address)
         };
-        self.forest.block(self.id, &expected)
+        let found = self.forest.block(self.id, &expected);
+        found.or_else(|error| self.forest.stand_in(self.id, &expected, None, error))
     }
 
     /// Returns the child in a slot of one of this tree's nodes. All its keys must be below `bound`.
@@ -105,11 +106,13 @@ impl Tree {
             return Ok(Arc::clone(child));
         }
         let expected = node.child_expectation(slot, self.id);
-        let child = self.forest.block(self.id, &expected)?;
-        child
-            .check_child(bound)
-            .map_err(|reason| block_error(self.id, expected.address, 1, reason.into()))?;
-        Ok(child)
+        let found = self.forest.block(self.id, &expected).and_then(|child| {
+            child
+                .check_child(bound)
+                .map_err(|reason| block_error(self.id, expected.address, 1, reason.into()))?;
+            Ok(child)
+        });
+        found.or_else(|error| self.forest.stand_in(self.id, &expected, bound, error))
     }
 }
 

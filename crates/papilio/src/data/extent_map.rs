@@ -154,6 +154,34 @@ impl<'a> FileExtents<'a> {
         Self { whole: true, ..Self::new(tree, inode, sector_size, start, end) }
     }
 
+    /// Returns the file offset that the walk has reached.
+    pub(crate) fn reached(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns the offset of the first extent of this file behind the place where the walk failed,
+    /// from which another walk can go on. `None` if there is none that can be read.
+    pub(crate) fn behind_fault(&mut self) -> Option<u64> {
+        // The fault may be an item: then the cursor is on it.
+        let from = match self.extent_start().filter(|start| *start >= self.next) {
+            Some(start) => start.checked_add(1)?,
+            None => self.next,
+        };
+        let mut from = file_extent_key(self.inode, FileOffset(from));
+        loop {
+            match self.cursor.seek(&from) {
+                Ok(()) => return self.extent_start().filter(|start| *start >= self.next),
+                Err(_) => {
+                    let behind = self.cursor.behind_fault().filter(|behind| *behind > from)?;
+                    if behind.objectid > self.inode.0 {
+                        return None;
+                    }
+                    from = behind;
+                }
+            }
+        }
+    }
+
     /// Moves to the item that contains `next`, or else to the first after it.
     fn seek(&mut self) -> Result<()> {
         let key = file_extent_key(self.inode, FileOffset(self.next));

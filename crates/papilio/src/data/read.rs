@@ -83,6 +83,11 @@ impl ReadContext {
         Self { id, volume, checksums, verify, lookup, moves }
     }
 
+    /// Returns whether data is verified.
+    pub(crate) fn verifies_any(&self) -> bool {
+        self.verify
+    }
+
     /// Returns how often extents were moved to other addresses. A read during which the number
     /// changed may have met the old address of an extent, and what is there since: it must be done
     /// again, beginning with the look-up of the extents.

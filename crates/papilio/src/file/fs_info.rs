@@ -40,6 +40,8 @@ pub(crate) type ChangedSubvolumes = Mutex<HashMap<TreeId, Arc<SubvolumeNumbers>>
 pub(crate) struct FsInfo {
     pub(crate) trees: Trees,
     pub(crate) reader: ReadContext,
+    /// Reads the last commit without checksums.
+    pub(crate) unverified: ReadContext,
     /// The directory that paths start from.
     pub(crate) root: Place,
     pub(crate) subvolumes: ChangedSubvolumes,

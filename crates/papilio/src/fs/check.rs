@@ -4,8 +4,9 @@
 
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
+use crate::fs::salvage::scanned;
 use crate::maintenance::check::{self, CheckOptions, CheckReport};
-use crate::mount::open_devices;
+use crate::mount::{choose_readable, open_devices};
 use crate::options::OpenOptions;
 use crate::volume::Volume;
 use papilio_device::{Access, Device};
@@ -56,6 +57,7 @@ pub fn check_devices(
     open: &OpenOptions,
     options: &CheckOptions,
 ) -> Result<CheckReport> {
-    let volume = Arc::new(Volume::open(devices, open)?);
+    let open = choose_readable(&devices, &scanned(&devices, open)?)?;
+    let volume = Arc::new(Volume::open(devices, &open)?);
     check::check(&volume, CACHE_BYTES, options)
 }

@@ -5,8 +5,9 @@
 use crate::btree::{Cursor, Tree};
 use crate::errors::{PathError, Result};
 use crate::fs::inode::Inode;
-use crate::items::dir::{EntryTarget, index_first_key};
+use crate::items::dir::{EntryTarget, index_first_key, index_last_key};
 use crate::items::item_error;
+use papilio_format::Key;
 use papilio_format::items::dir_item::{DirEntries, FileType};
 use papilio_format::items::inode::{FileKind, InodeItem, inode_key};
 use std::collections::VecDeque;
@@ -78,6 +79,8 @@ pub struct Entries {
     /// The number of entries of the next batch.
     size: usize,
     with_inodes: bool,
+    /// The key behind the block that could not be read.
+    behind_fault: Option<Key>,
 }
 
 impl Entries {
@@ -91,7 +94,18 @@ impl Entries {
             last: u64::MAX,
             size: FIRST_BATCH,
             with_inodes: false,
+            behind_fault: None,
         }
+    }
+
+    /// Goes on behind the tree block that could not be read, after the iterator has returned that
+    /// error. Returns whether entries may follow there. Those in the block are left out.
+    pub fn skip_unreadable(&mut self) -> bool {
+        let number = self.directory.number();
+        let (first, last) = (index_first_key(number, 0), index_last_key(number));
+        let behind = self.behind_fault.take().filter(|key| *key <= last);
+        self.next = behind.map(|key| if key < first { 0 } else { key.offset });
+        self.next.is_some()
     }
 
     /// Skips the entries whose index is below `index`.
@@ -122,17 +136,27 @@ impl Entries {
         let handle = self.directory.handle()?;
         let tree = handle.tree();
         let last_key = index_first_key(handle.number, self.last);
-        let mut cursor = tree.seek(&index_first_key(handle.number, first))?;
-        while let Some(key) = cursor.key().filter(|key| *key <= last_key) {
+        let mut cursor = Cursor::new(tree);
+        let walked = self.decode_from(tree, &mut cursor, first, last_key);
+        if walked.is_err() {
+            self.behind_fault = cursor.behind_fault();
+        }
+        walked?;
+        if self.with_inodes { self.read_inodes(tree, version) } else { Ok(()) }
+    }
+
+    fn decode_from(&mut self, tree: &Tree, cursor: &mut Cursor<'_>, first: u64, last: Key) -> Result<()> {
+        cursor.seek(&index_first_key(self.directory.number(), first))?;
+        while let Some(key) = cursor.key().filter(|key| *key <= last) {
             if self.batch.len() >= self.size {
                 self.next = Some(key.offset);
                 self.size = (self.size * 2).min(MAX_BATCH);
                 break;
             }
-            self.decode(tree, &cursor, key.offset)?;
+            self.decode(tree, cursor, key.offset)?;
             cursor.step()?;
         }
-        if self.with_inodes { self.read_inodes(tree, version) } else { Ok(()) }
+        Ok(())
     }
 
     /// Reads the inode items of the batch. An entry without one stays so; its caller meets the

@@ -4,13 +4,14 @@
 //! [`file_write`](super::file_write).
 
 use crate::data::extent_map::FileExtents;
-use crate::data::{self, FiemapExtent, FileData, FileExtent, Whence};
+use crate::data::{self, FiemapExtent, FileData, FileExtent, ReadContext, Whence};
 use crate::errors::{Error, PathError, Result};
 use crate::file::open_file::OpenFile;
 use crate::fs::inode::Inode;
 use crate::fs::metadata::Metadata;
 use papilio_format::FileOffset;
 use papilio_format::items::inode::FileKind;
+use std::ops::Range;
 
 /// The number of bytes that [`File::read_all`] reads at once.
 const STEP: usize = 1 << 20;
@@ -143,8 +144,11 @@ impl File {
         if let Some(open) = &self.open {
             return open.read_at(buffer, offset);
         }
-        let info = &self.inode.file_system().info;
-        info.read_beside_moves(|| {
+        self.read_committed(&self.inode.file_system().info.reader, buffer, offset)
+    }
+
+    fn read_committed(&self, reader: &ReadContext, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.inode.file_system().info.read_beside_moves(|| {
             let handle = self.inode.handle()?;
             let file = FileData {
                 tree: handle.tree().into(),
@@ -155,7 +159,7 @@ impl File {
                 extent_cache: None,
                 ordered: None,
             };
-            info.reader.read(&file, FileOffset(offset), buffer)
+            reader.read(&file, FileOffset(offset), buffer)
         })
     }
 
@@ -192,6 +196,36 @@ impl File {
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         self.check_within(offset)?;
         Ok(self.seek(offset, Whence::Hole)?.unwrap_or(self.len()))
+    }
+
+    /// Returns the next range at or after `offset` of which the extents cannot be read, so that its
+    /// content is unknown, with the reason. `None` if all the others are known. The range ends at
+    /// an extent that can be read, or at the end of the file.
+    pub fn next_unreadable(&self, offset: u64) -> Option<(Range<u64>, Error)> {
+        let size = self.len();
+        let handle = match self.inode.handle() {
+            Ok(handle) => handle,
+            Err(error) => return Some((offset..size, error)),
+        };
+        let (tree, number) = (handle.tree(), handle.number);
+        let mut extents =
+            FileExtents::new(tree, number, self.sector_size(), FileOffset(offset), FileOffset(size));
+        let error = extents.by_ref().find_map(Result::err)?;
+        let start = extents.reached().min(size);
+        let end = extents.behind_fault().map_or(size, |behind| behind.min(size));
+        (start < end).then_some((start..end, error))
+    }
+
+    /// Reads as [`File::read_at`], but does not verify checksums. For data whose checksums are
+    /// lost. A file system that is open for writing is read with verification.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_unverified_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if self.open.is_some() {
+            return self.read_at(buffer, offset);
+        }
+        self.read_committed(&self.inode.file_system().info.unverified, buffer, offset)
     }
 
     /// Returns the extents in order (`FIEMAP`), starting with the one that contains byte `offset`.

@@ -6,12 +6,13 @@
 use crate::btree::CacheStatistics;
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
+use crate::fs::salvage::scanned;
 use crate::maintenance::replace;
 use crate::mount::{self, Closer};
 use crate::options::OpenOptions;
 use crate::subvolume::{self, Subvolume, default_subvolume};
 use crate::transaction::clock;
-use papilio_device::Device;
+use papilio_device::{Access, Device};
 use papilio_format::items::inode::Timespec;
 use papilio_format::{Superblock, TreeId, Uuid};
 use std::path::Path;
@@ -65,6 +66,10 @@ impl FileSystem {
     /// As [`FileSystem::open`]; [`Error::DeviceMissing`](crate::Error::DeviceMissing) if a device
     /// is not named.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        if options.rescue.scan {
+            let devices = mount::open_devices(path.as_ref(), options, Access::ReadOnly)?;
+            return Self::from_devices(devices, options);
+        }
         Self::started(mount::open_path(path.as_ref(), options)?, options)
     }
 
@@ -74,6 +79,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open_with`].
     pub fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
+        let options = &scanned(&devices, options)?;
         Self::started(mount::from_devices(devices, options)?, options)
     }
 
@@ -138,6 +144,12 @@ impl FileSystem {
     /// Returns whether a backup root is in use because the newest roots could not be read.
     pub fn used_backup_root(&self) -> bool {
         self.info.used_backup_root
+    }
+
+    /// Returns whether data is verified by checksums: not if the options forbid it, or if the
+    /// checksum tree cannot be read and the options allow that.
+    pub fn verifies_data(&self) -> bool {
+        self.info.reader.verifies_any()
     }
 
     /// Returns statistics of the tree block cache.

@@ -13,7 +13,7 @@ use crate::items::trees::OpenTree;
 use crate::items::xattr::{self, Xattr};
 use crate::namespace::{Handle, Place, symlink_target};
 use papilio_format::items::inode::{FileKind, InodeItem};
-use papilio_format::{InodeNumber, TreeId};
+use papilio_format::{InodeNumber, Key, TreeId};
 use std::sync::{Arc, Weak};
 
 /// How often an inode is read again because its subvolume changed meanwhile.
@@ -90,6 +90,14 @@ impl Inode {
     /// snapshot: snapshots do not include nested subvolumes. It has no times of its own.
     pub fn is_subvolume_stub(&self) -> bool {
         self.metadata.number == papilio_format::objectid::EMPTY_SUBVOL_DIR
+    }
+
+    /// Returns whether items of this inode may be outdated or incomplete, because a block that led
+    /// to them was lost and a scan found their leaves. Call it after they were read.
+    pub fn is_uncertain(&self) -> bool {
+        let number = self.metadata.number.0;
+        let forest = self.fs.info.trees.forest();
+        forest.is_uncertain(self.metadata.tree, Key::first_of(number), Key::last_of(number))
     }
 
     /// Returns the inode with the name `name` in this directory. `name` is not a path.

@@ -15,6 +15,7 @@
 //! - `file`, `file_write`, `file_cursor`, `checksums`: a regular file's data
 //! - `io_queue`, `io_request`, `io_driven`, `io_pool`: asynchronous requests
 //! - `repair`: plans of repairs, repairs with undo
+//! - `salvage`: reading what superblocks do not lead to
 //! - `balance`, `balance_item`: moving block groups
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
@@ -53,6 +54,7 @@ mod quotas;
 mod repair;
 mod replace;
 mod resize;
+mod salvage;
 mod scrub;
 #[cfg(test)]
 mod space_against_kernel;
@@ -79,6 +81,7 @@ pub use metadata::Metadata;
 pub use quotas::{QgroupUsage, QuotaStatus};
 pub use repair::{RepairPlan, plan_repair, repair, undo_repair};
 pub use replace::{cancel_replace, replace_device};
+pub use salvage::{find_tree_roots, plan_superblocks, rebuild, scan_devices, write_superblocks};
 pub use walk::{Walk, WalkEntry};
 
 /// The types of the API can be sent to and shared by threads.

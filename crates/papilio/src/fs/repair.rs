@@ -12,6 +12,7 @@ use crate::maintenance::repair::{self, Mended};
 use crate::options::OpenOptions;
 use crate::volume::{Volume, superblock_of};
 use papilio_device::{Device, OverlayDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
+use papilio_format::Superblock;
 use papilio_format::superblock::SUPERBLOCK_MIRRORS;
 use std::path::Path;
 use std::sync::Arc;
@@ -130,6 +131,27 @@ pub fn undo_repair(devices: &[Arc<dyn Device>], undo: &Path) -> Result<u64> {
         ordered.push(Arc::clone(device));
     }
     file.restore(&ordered).map_err(host)
+}
+
+/// Returns the identity of an undo file for superblocks that are about to be written; `None` if
+/// there are none. All devices are members, in their order.
+pub(super) fn undo_identity<'s>(
+    devices: &[Arc<dyn Device>],
+    written: impl Iterator<Item = (usize, &'s Superblock)>,
+) -> Option<UndoIdentity> {
+    let mut known: Vec<Option<Superblock>> = vec![None; devices.len()];
+    written.for_each(|(number, superblock)| known[number] = Some(superblock.clone()));
+    let first = known.iter().flatten().next()?.clone();
+    let member = |(number, device): (usize, &Arc<dyn Device>)| {
+        let own = known[number].clone();
+        let own =
+            own.or_else(|| (0..SUPERBLOCK_MIRRORS).find_map(|mirror| superblock_of(&**device, mirror).ok()));
+        let item = own.as_ref().unwrap_or(&first).raw.dev_item;
+        UndoMember { devid: item.devid.0, uuid: item.uuid, size: device.size() }
+    };
+    let members = devices.iter().enumerate().map(member).collect();
+    let (fsid, generation) = (first.raw.fsid, first.raw.generation.0);
+    Some(UndoIdentity { fsid, generation, members })
 }
 
 fn identity(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<UndoIdentity> {

@@ -112,6 +112,24 @@ impl Trees {
         Self { forest: Arc::clone(forest), source }
     }
 
+    /// Shows the subvolume `id` with its root block at `root` as the top level, whatever the root
+    /// tree says.
+    pub(crate) fn show_as_top(&self, id: TreeId, root: RootPointer) {
+        let Source::Committed { open, .. } = &self.source else { return };
+        let known = self.find(id).ok().flatten().map(|found| found.item().into_raw());
+        let empty = RawRootItem::parse(&[0; RawRootItem::SIZE]).expect("all zeros are fields");
+        let item = RootItem::new(RawRootItem {
+            root_dirid: objectid::FIRST_INODE,
+            address: root.address,
+            level: root.level,
+            generation: root.generation.unwrap_or_default(),
+            refs: 1,
+            ..known.unwrap_or(empty)
+        });
+        let shown = OpenTree::new(self.forest.tree(id, root), item);
+        open.write().insert(objectid::FS_TREE, Arc::new(shown));
+    }
+
     /// The trees of a file system that is open for writing.
     pub(crate) fn live(transactions: &Arc<Transactions>) -> Self {
         let forest = Arc::clone(transactions.live().forest());

@@ -47,6 +47,11 @@ impl TreeRoot {
         Self { id: tree.id(), key, address, level, generation }
     }
 
+    /// Returns a root that no root item names.
+    pub(crate) fn of(id: TreeId, address: LogicalAddress, level: u8, generation: Generation) -> Self {
+        Self { id, key: None, address, level, generation: Some(generation) }
+    }
+
     fn expectation(&self) -> NodeExpectation {
         NodeExpectation {
             level: Some(self.level),

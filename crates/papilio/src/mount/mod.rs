@@ -1,9 +1,14 @@
 //! Opening and closing a file system, and its background threads.
 
+mod chosen;
+mod chunk_tree;
 mod closer;
 mod committer;
 mod open;
 mod roots;
+mod stand_ins;
 
+pub(crate) use chosen::choose_readable;
+pub(crate) use chunk_tree::read_chunk_tree;
 pub(crate) use closer::Closer;
 pub(crate) use open::{from_devices, open_devices, open_path};

@@ -1,16 +1,16 @@
 //! Opening a file system: from devices to trees.
 //!
 //! Owns the order of the steps:
-//! 1. superblocks and system chunks,
+//! 1. superblocks and system chunks; roots that the caller chose take the place of the
+//!    superblock's,
 //! 2. the chunk tree with devices and chunks,
 //! 3. the root tree, or that of a backup root,
 //! 4. the replay of the log tree: on the devices if opened for writing, else in memory,
 //! 5. the subvolume that paths start from.
 //!
-//! Kernel counterparts: `open_ctree`, `init_tree_roots` (`fs/btrfs/disk-io.c`),
-//! `btrfs_read_chunk_tree` (`fs/btrfs/volumes.c`).
+//! Kernel counterparts: `open_ctree`, `init_tree_roots` (`fs/btrfs/disk-io.c`).
 
-use crate::btree::{Forest, Tree};
+use crate::btree::{Forest, RootPointer, StandIns};
 use crate::data::ReadContext;
 use crate::data::write_rules::WriteOptions;
 use crate::errors::{Error, PathError, Result};
@@ -26,18 +26,19 @@ use crate::file::open_inodes::OpenInodes;
 use crate::file::sharing::Sharing;
 use crate::fsync_log;
 use crate::fsync_log::name_changes::NameChanges;
-use crate::items::item_error;
 use crate::items::trees::Trees;
+use crate::mount::chosen::{choose, header_at};
+use crate::mount::chunk_tree::read_chunk_tree;
 use crate::mount::roots::Roots;
+use crate::mount::stand_ins::ScannedLeaves;
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
 use papilio_device::{Access, DelayDevice, Device, OverlayDevice};
-use papilio_format::items::chunk::ChunkItem;
-use papilio_format::items::device::DeviceItem;
-use papilio_format::{ItemType, LogicalAddress, objectid};
+use papilio_format::LogicalAddress;
+use papilio_format::objectid::{self, Objectid};
 use papilio_locks::Mutex;
 use papilio_pagecache::{CacheOptions, PageCache};
 use std::path::Path;
@@ -63,6 +64,7 @@ pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
 
 /// Opens the file system on the devices.
 pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<FsInfo> {
+    let options = &choose(&devices, options)?;
     let volume = Arc::new(Volume::open(devices.clone(), options)?);
     if volume.superblock().log_root().is_some() && !options.write && options.replay_log {
         match replay_in_memory(&devices, options) {
@@ -112,12 +114,40 @@ fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Resul
 /// Reads the chunk tree and opens the root tree. Checks that the root of the top-level subvolume
 /// can be read.
 fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Result<Trees> {
-    let forest = Forest::new(Arc::clone(volume), block_bytes(options));
+    let rescue = &options.rescue;
+    let blocks = rescue.found.as_ref().and_then(|found| found.blocks.as_ref());
+    let stand_ins =
+        blocks.map(|blocks| Box::new(ScannedLeaves::new(blocks, volume.geometry())) as Box<dyn StandIns>);
+    let volume_of_forest = Arc::clone(volume);
+    let forest =
+        Forest::for_rescue(volume_of_forest, block_bytes(options), rescue.ignore_meta_csums, stand_ins);
     let trees = Trees::new(&forest, roots.root, roots.chunk_root);
-    read_chunk_tree(volume, &trees.chunk_tree())?;
+    read_chunk_tree(volume, &trees.chunk_tree(), options)?;
     trees.root_tree().root_block()?;
-    trees.get(objectid::FS_TREE, "the top-level subvolume")?.tree.root_block()?;
+    if let Some(address) = rescue.fs_root {
+        show_as_top(volume, &trees, address)?;
+    } else if !rescue.ignore_bad_roots {
+        trees.get(objectid::FS_TREE, "the top-level subvolume")?.tree.root_block()?;
+    }
     Ok(trees)
+}
+
+/// Shows the subvolume with the root block at `address` as the top level.
+fn show_as_top(volume: &Arc<Volume>, trees: &Trees, address: LogicalAddress) -> Result<()> {
+    let invalid = |text: String| Error::Invalid(format!("root of files {address}: {text}"));
+    let header = header_at(volume, address).map_err(|error| match error {
+        Error::TreeBlock { reason, .. } => invalid(format!("no tree block is there: {reason}")),
+        other => invalid(other.to_string()),
+    })?;
+    if !objectid::is_subvolume(header.owner) {
+        let (owner, level, generation) = (Objectid(header.owner.0), header.level, header.generation);
+        return Err(invalid(format!(
+            "it is a block of tree {owner}, level {level}, generation {generation}, not one of a subvolume"
+        )));
+    }
+    let generation = Some(header.generation);
+    trees.show_as_top(header.owner, RootPointer { address, level: header.level, generation });
+    Ok(())
 }
 
 fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result<FsInfo> {
@@ -130,9 +160,16 @@ fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result
     }
     let root = choose_root(&trees, &options.subvolume)?.place();
     // Without a checksum tree only files that have no checksums can be read.
-    let checksums = trees.find(objectid::CSUM_TREE)?.map(|open| open.tree.clone());
+    let checksums = trees.find(objectid::CSUM_TREE).map(|open| open.map(|open| open.tree.clone()));
+    let ignored = options.rescue.ignore_bad_roots;
+    let checksums = match checksums {
+        Ok(Some(tree)) if ignored && tree.root_block().is_err() => None,
+        Err(_) if ignored => None,
+        found => found?,
+    };
+    let verify = options.verify_data && (checksums.is_some() || !ignored);
     let volume = Arc::clone(trees.forest().volume());
-    let reader = ReadContext::new(volume, checksums, options.verify_data);
+    let reader = ReadContext::new(volume, checksums, verify);
     Ok(new(trees, reader, root, options, used_backup_root))
 }
 
@@ -144,9 +181,11 @@ fn new(
     options: &OpenOptions,
     used_backup_root: bool,
 ) -> FsInfo {
+    let unverified = ReadContext::new(Arc::clone(trees.forest().volume()), None, false);
     FsInfo {
         trees,
         reader,
+        unverified,
         root,
         subvolumes: ChangedSubvolumes::default(),
         first_change: Mutex::default(),
@@ -266,26 +305,6 @@ fn report_slow_io(path: &Path, device: &dyn Device) {
     } else if let Err(error) = papilio_device::io_uring_available() {
         tracing::info!("{path}: no io_uring ({error}): threads wait for the device instead");
     }
-}
-
-/// Adds the devices and chunks of the chunk tree to the volume.
-fn read_chunk_tree(volume: &Volume, tree: &Tree) -> Result<()> {
-    let mut devices = Vec::new();
-    let mut chunks = Vec::new();
-    for item in tree.items() {
-        let item = item?;
-        let fault = |reason| item_error(tree, &item, reason);
-        match item.key.item_type {
-            ItemType::DEV_ITEM => devices.push(DeviceItem::parse(item.data()).map_err(fault)?),
-            ItemType::CHUNK_ITEM => {
-                let chunk = ChunkItem::parse(item.data()).map_err(fault)?;
-                chunks.push((LogicalAddress(item.key.offset), chunk));
-            }
-            _ => {}
-        }
-    }
-    volume.install_chunks(chunks)?;
-    volume.install_devices(devices)
 }
 
 /// Returns the directory that paths start from.

@@ -15,6 +15,7 @@
 
 use super::devices::{DeviceSlot, DeviceTable};
 use crate::options::OpenOptions;
+use crate::options::rescue::Found;
 use crate::{Error, Result};
 use papilio_device::Device;
 use papilio_format::features::SuperblockFlags;
@@ -102,6 +103,30 @@ pub(super) struct Assembled {
 /// Reads the superblock of each device and checks that all belong to the same file system, each
 /// device once. Seed devices of the file system may be among them.
 pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Assembled> {
+    match &options.rescue.found {
+        Some(found) => assemble_found(devices, options, found),
+        None => assemble_by_superblocks(devices, options),
+    }
+}
+
+/// Assembles the devices of a file system that was found by other means than its superblocks, or by
+/// a superblock that was changed in memory.
+fn assemble_found(devices: Vec<Arc<dyn Device>>, options: &OpenOptions, found: &Found) -> Result<Assembled> {
+    let Some(members) = &found.members else {
+        let assembled = assemble_by_superblocks(devices, options)?;
+        return Ok(Assembled { superblock: found.superblock.clone(), ..assembled });
+    };
+    let slot = |(device, item): (Arc<dyn Device>, &DeviceItem)| DeviceSlot {
+        item: *item,
+        device: Some(device),
+        stale: false,
+        in_chunk_tree: false,
+    };
+    let slots = devices.into_iter().zip(members).map(slot).collect();
+    Ok(Assembled { superblock: found.superblock.clone(), devices: DeviceTable::new(slots) })
+}
+
+fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Assembled> {
     let mirror = options.superblock_mirror.unwrap_or(0);
     let parse = if options.unfinished { Superblock::parse_unfinished } else { Superblock::parse };
     let mut found = Vec::with_capacity(devices.len());

@@ -65,6 +65,10 @@ impl Volume {
     /// truncated, or if a system chunk is unreadable for lack of devices; for writing, with an
     /// interrupted change of the UUID or of the blocks' checksums.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
+        if let Some(choice) = options.rescue.only_for_reading().filter(|_| options.write) {
+            let cause = format!("{choice} can only be read");
+            return Err(Error::ReadOnlyFileSystem { cause });
+        }
         let volume = Self::open_unfinished(devices, options)?;
         let unfinished = volume.superblock.raw.flags.mixed_blocks();
         // Those blocks can be read that have the UUID and the checksum of the superblock.
@@ -86,9 +90,11 @@ impl Volume {
     pub(crate) fn open_unfinished(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
         let assembled = assemble(devices, options)?;
         let superblock = assembled.superblock;
+        let found = options.rescue.found.as_deref();
+        let newest = found.map_or(superblock.raw.generation, |found| found.newest);
         let volume = Self {
             geometry: superblock.geometry(),
-            generation: AtomicU64::new(superblock.raw.generation.0),
+            generation: AtomicU64::new(newest.0),
             compat_ro: AtomicU64::new(superblock.raw.compat_ro_flags.bits()),
             degraded: options.degraded,
             chunks: ArcSwap::from_pointee(ChunkMap::default()),
@@ -100,6 +106,10 @@ impl Volume {
             install: Mutex::new(()),
             superblock,
         };
+        if let Some(chunks) = found.and_then(|found| found.chunk_tree.as_ref()) {
+            volume.install_chunks(chunks.chunks.iter().cloned())?;
+            return Ok(volume);
+        }
         // Parsing the superblock has already decoded the array, so this cannot fail.
         let system_chunks = volume
             .superblock

@@ -55,6 +55,7 @@ impl Args {
             xattrs: kept,
             segments: self.to_tar.is_some(),
             json: self.json,
+            ..SourceOptions::default()
         };
         if self.json && self.to_tar.as_deref() == Some(Path::new("-")) {
             return Err(UsageError::new("cp: --json and the archive both go to standard output").into());

@@ -9,6 +9,8 @@ mod key_text;
 mod resolve;
 mod tree_stats;
 
+pub use dump_tree::parse_tree;
+
 use crate::context::Context;
 
 /// Show the on-disk structures of a file system

@@ -36,6 +36,8 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   treelog, notreelog        Whether fsync may log instead of commit (treelog)
   rescue=usebackuproot      Fall back to older tree roots
   rescue=ignoredatacsums    Ignore wrong checksums of data; needs ro
+  rescue=ignoremetacsums    Ignore wrong checksums of tree blocks; needs ro
+  rescue=ignorebadroots     Do without trees whose roots are bad; needs ro
   rescue=nologreplay        Do not replay the log; needs ro
   rescue=all                All of these; needs ro
   user_subvol_rm_allowed    Users may delete subvolumes that they may write
@@ -108,7 +110,13 @@ impl Args {
         if let Some(remount) = Remount::of(&self.given_options()) {
             return if self.fake { Ok(()) } else { remount.run(&self.directory) };
         }
-        let options = self.mount_options(context.arguments())?;
+        let global = context.arguments();
+        if global.chooses_roots() {
+            let text = "mount: roots are chosen and devices scanned by commands that read only; a mount \
+                        has the option rescue=";
+            return Err(crate::UsageError::new(text).into());
+        }
+        let options = self.mount_options(global)?;
         check_mount_point(&self.directory)?;
         if self.fake {
             return Ok(());
@@ -142,7 +150,7 @@ impl Args {
         if global.degraded {
             texts.push("degraded".to_owned());
         }
-        if global.backup_root {
+        if global.backup_root == Some(None) {
             texts.push("usebackuproot".to_owned());
         }
         let given = self.options.join(",");
@@ -215,7 +223,7 @@ impl Args {
         }
         let switches = [
             (global.degraded, "--degraded"),
-            (global.backup_root, "--backup-root"),
+            (global.backup_root == Some(None), "--backup-root"),
             (self.read_only, "--read-only"),
             (self.sloppy, "--sloppy"),
         ];

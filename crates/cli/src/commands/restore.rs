@@ -1,0 +1,244 @@
+//! `papilio restore`: copies what can be read out of a damaged file system.
+//!
+//! The copy is that of [`crate::copy`], which reads around faults. This command chooses roots and
+//! devices, and which of the rules of `btrfs restore` apply.
+
+use crate::args;
+use crate::context::Context;
+use crate::copy;
+use crate::copy::event::Event;
+use crate::copy::host::{HostOptions, HostSink, Place};
+use crate::copy::progress::Progress;
+use crate::copy::sink::{Sink, Stop};
+use crate::copy::source::{Source, SourceOptions};
+use crate::output::{Output, escaped};
+use crate::path::ImagePath;
+use crate::usage_error::UsageError;
+use anyhow::Context as _;
+use papilio::format::{LogicalAddress, TreeId};
+use papilio::{FileSystem, OpenOptions, SubvolumeChoice, TreeRootChoice};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Copy what can be read out of a damaged file system
+///
+/// Goes on around what cannot be read: a bad sector, a leaf, a node with all below it. Files get
+/// zeros in place of what is missing. Each missing range is listed with its reason, and the exit
+/// status is then 1. Data whose checksum is lost is copied and listed as not verified.
+///
+/// Where the superblock, the chunk tree or the root tree is gone, --scan looks for them on the
+/// whole device. --tree-root, --fs-root and --subvolid choose other roots than those of the last
+/// commit.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// The directory of the host that receives the files; it is created
+    #[arg(value_name = "DIR", required_unless_present_any = ["list_roots", "dry_run"])]
+    #[arg(value_hint = clap::ValueHint::DirPath)]
+    directory: Option<PathBuf>,
+    /// Only list what would be copied
+    #[arg(short = 'D', long)]
+    dry_run: bool,
+    /// Only list the trees and their roots
+    #[arg(short = 'l', long, conflicts_with = "dry_run")]
+    list_roots: bool,
+    /// Copy other subvolumes and snapshots, too, each whole
+    #[arg(short, long)]
+    snapshots: bool,
+    /// Restore owners, modes and times; always done, except under the name btrfs
+    #[arg(short, long)]
+    metadata: bool,
+    /// Restore extended attributes; always done, except under the name btrfs
+    #[arg(short, long)]
+    xattr: bool,
+    /// Restore symbolic links; always done, except under the name btrfs
+    #[arg(short = 'S', long)]
+    symlink: bool,
+    /// Overwrite existing files; without it they stay
+    #[arg(short, long)]
+    overwrite: bool,
+    /// Go on after errors; always done
+    #[arg(short, long)]
+    ignore_errors: bool,
+    /// Find the top directory; always done
+    #[arg(short = 'd')]
+    find_dir: bool,
+    /// Read the root tree at this address; the same as --tree-root
+    #[arg(short, value_name = "ADDRESS", value_parser = args::address)]
+    tree: Option<u64>,
+    /// Show the subvolume whose root block is there; the same as --fs-root
+    #[arg(short, value_name = "ADDRESS", value_parser = args::address)]
+    files: Option<u64>,
+    /// Use this copy of the superblock (0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB)
+    #[arg(short = 'u', long = "super", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    copy: Option<u8>,
+    /// Restore the subvolume with this id; the same as --subvolid
+    #[arg(short, long = "root", value_name = "ID")]
+    root: Option<u64>,
+    /// Restore only what has a path that matches, from the top on, with a slash in front
+    ///
+    /// The expression must match the directories on the way, too:
+    /// ^/(|home(|/user(|/Desktop(|/.*))))$
+    #[arg(long, value_name = "REGEX")]
+    path_regex: Option<String>,
+    /// Ignore case in --path-regex
+    #[arg(short = 'c', requires = "path_regex")]
+    ignore_case: bool,
+    /// List what is missing on standard output, one JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// Show no progress bar; it is shown only if standard error is a terminal
+    #[arg(long)]
+    no_progress: bool,
+}
+
+impl Args {
+    /// Restores the files.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let system = context.open_with(&self.image, &self.open_options(context))?;
+        if self.list_roots {
+            return list_roots(context, &system);
+        }
+        if !system.verifies_data() {
+            let image = self.image.display();
+            context.error(format_args!("{image}: there are no checksums of data: nothing is verified"));
+        }
+        let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() };
+        let inode = system.inode("/").map_err(|error| context.at(&path, &error))?;
+        let all = !context.arguments().drop_in;
+        let options = SourceOptions {
+            recursive: true,
+            links: all || self.metadata,
+            xattrs: all || self.xattr,
+            json: self.json,
+            unverified: true,
+            skip_subvolumes: !self.snapshots,
+            only_files: !(all || self.symlink),
+            filter: self.filter()?,
+            ..SourceOptions::default()
+        };
+        let source = Source { path: path.clone(), inode };
+        if self.dry_run {
+            let mut list = List { output: Output::new()?, path: Vec::new() };
+            copy::run(context, vec![source], options, &mut list, &Progress::new(false))?;
+            return Ok(list.output.finish()?);
+        }
+        let Some(directory) = &self.directory else {
+            return Err(UsageError::new("restore: the directory is missing").into());
+        };
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("{}: cannot create the directory", directory.display()))?;
+        let host = HostOptions {
+            archive: all || self.metadata || self.xattr,
+            no_clobber: !self.overwrite,
+            verbose: context.verbosity > 0,
+        };
+        let shown = !self.no_progress && context.verbosity == 0 && std::io::stderr().is_terminal();
+        let progress = Progress::new(shown);
+        context.set_progress(progress.bar());
+        let mut sink = HostSink::new(context, host, vec![(path, Place::Content(directory.clone()))]);
+        let copied = copy::run(context, vec![source], options, &mut sink, &progress);
+        sink.finish();
+        context.set_progress(None);
+        if let Some(bar) = progress.bar() {
+            bar.finish_and_clear();
+        }
+        copied
+    }
+
+    fn open_options(&self, context: &Context) -> OpenOptions {
+        let mut options = context.options_for(&self.image).ignore_bad_roots(true);
+        if let Some(address) = self.tree {
+            options = options.tree_root(TreeRootChoice::Address(LogicalAddress(address)));
+        }
+        if let Some(address) = self.files {
+            options = options.fs_root(LogicalAddress(address));
+        }
+        if let Some(copy) = self.copy {
+            options = options.superblock_mirror(copy.into());
+        }
+        if let Some(id) = self.root {
+            options = options.subvolume(SubvolumeChoice::Id(TreeId(id)));
+        }
+        options
+    }
+
+    fn filter(&self) -> anyhow::Result<Option<regex::bytes::Regex>> {
+        let Some(text) = &self.path_regex else { return Ok(None) };
+        let built = regex::bytes::RegexBuilder::new(text).case_insensitive(self.ignore_case).build();
+        built.map(Some).map_err(|error| {
+            let text = error.to_string();
+            let reason = text.lines().last().unwrap_or_default();
+            UsageError::new(format_args!("restore: --path-regex: {reason}")).into()
+        })
+    }
+}
+
+/// Prints the trees as `btrfs restore -l` does.
+fn list_roots(context: &Context, system: &FileSystem) -> anyhow::Result<()> {
+    let mut output = Output::new()?;
+    match system.tree_roots() {
+        Ok(roots) => {
+            for root in roots {
+                let Some(key) = root.key else { continue };
+                let name = papilio::format::objectid::Objectid(key.objectid);
+                let (address, level) = (root.address, root.level);
+                let line =
+                    format_args!(" tree key ({name} ROOT_ITEM {}) {address} level {level}\n", key.offset);
+                output.text(line)?;
+            }
+        }
+        Err(error) => context.error(error),
+    }
+    Ok(output.finish()?)
+}
+
+/// A sink that prints the paths of what would be copied.
+struct List {
+    output: Output,
+    path: Vec<Vec<u8>>,
+}
+
+impl List {
+    fn line(&mut self, name: &[u8]) -> Result<(), Stop> {
+        let mut line = Vec::new();
+        for part in self.path.iter().map(Vec::as_slice).chain([name]).filter(|part| !part.is_empty()) {
+            line.push(b'/');
+            line.extend(part);
+        }
+        if line.is_empty() {
+            return Ok(());
+        }
+        let mut line = escaped(&line).into_owned();
+        line.push(b'\n');
+        Ok(self.output.bytes(&line)?)
+    }
+}
+
+impl Sink for List {
+    fn begin(&mut self, _source: usize) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn data(&mut self, _offset: u64, _bytes: &[u8]) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), Stop> {
+        match event {
+            Event::EnterDirectory { name, .. } => {
+                self.line(&name)?;
+                self.path.push(name);
+            }
+            Event::LeaveDirectory => drop(self.path.pop()),
+            Event::File { name, .. }
+            | Event::Link { name, .. }
+            | Event::Symlink { name, .. }
+            | Event::Special { name, .. } => self.line(&name)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Scans of devices for tree blocks.
+//!
+//! Owns the parts of it that need no state of the run: [`open_devices`], [`scan`] and
+//! [`explanations`].
+
+use indicatif::{ProgressBar, ProgressStyle};
+use papilio::device::{Access, Device, FileDevice};
+use papilio::{BlockScan, Rebuilt, ScanOptions, ScanProgress, SuperblockSource};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Opens `image` and the other devices for reading.
+///
+/// # Errors
+/// A device that cannot be opened.
+pub fn open_devices(image: &Path, others: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    let open = |path: &Path| -> anyhow::Result<Arc<dyn Device>> {
+        Ok(Arc::new(FileDevice::open(path, Access::ReadOnly)?))
+    };
+    std::iter::once(image).chain(others.iter().map(PathBuf::as_path)).map(open).collect()
+}
+
+/// Returns the progress bar of a scan.
+pub fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let form = "{elapsed_precise} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta} {msg}";
+    if let Ok(style) = ProgressStyle::with_template(form) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+/// Scans the devices, and shows the progress on the bar.
+///
+/// # Errors
+/// No tree block was found.
+pub fn scan(devices: &[Arc<dyn Device>], bar: Option<ProgressBar>) -> papilio::Result<BlockScan> {
+    let mut options = ScanOptions::new();
+    if let Some(bar) = bar {
+        options = options.progress(move |progress: ScanProgress| {
+            bar.set_length(progress.total);
+            bar.set_position(progress.done);
+            bar.set_message(format!("{} blocks", progress.blocks));
+            ControlFlow::Continue(())
+        });
+    }
+    papilio::scan_devices(devices, &options)
+}
+
+/// Says what of the file system had to be rebuilt, one line each.
+pub fn explanations(rebuilt: &Rebuilt) -> Vec<String> {
+    let mut lines = Vec::new();
+    match &rebuilt.superblock {
+        SuperblockSource::Torn { copy, fault, .. } => {
+            lines.push(format!("no superblock is good; using parts of copy {copy}: {fault}"));
+        }
+        SuperblockSource::Made => {
+            lines.push("there is no superblock; using one made of what the tree blocks say".to_owned());
+        }
+        _ => {}
+    }
+    if let Some(sources) = &rebuilt.chunks {
+        lines.push(format!(
+            "the chunk tree cannot be read; using {} chunks by their items, {} by device extents, {} by \
+             the places of tree blocks; {} block groups are lost",
+            sources.items, sources.device_extents, sources.blocks, sources.lost
+        ));
+    }
+    if let Some(root) = &rebuilt.root {
+        let (address, generation, missing) = (root.address, root.generation, root.missing);
+        let lacks = if root.is_whole() { String::new() } else { format!(", which lacks {missing} blocks") };
+        lines.push(format!(
+            "the root tree cannot be read; using that at {address} of generation {generation}{lacks}"
+        ));
+    }
+    lines
+}

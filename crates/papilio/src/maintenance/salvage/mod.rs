@@ -1,0 +1,17 @@
+//! Finding a file system without its superblocks, chunk tree or root tree.
+//!
+//! - `block_scan`: reads whole devices and lists the tree blocks on them
+//! - `candidates`: the superblocks on a device, good or torn
+//! - `chunks`: the chunk map, from chunk items, device extents, or the places of blocks
+//! - `tree_roots`: the root trees among the blocks, and which of them are whole
+//! - `rebuild`: a superblock in memory that leads to all of it
+//! - `super_recover`, `select_super`: writing superblocks
+//!
+//! Nothing here writes, except for the two that say so.
+
+pub(crate) mod block_scan;
+pub(crate) mod candidates;
+pub(crate) mod chunks;
+pub(crate) mod rebuild;
+pub(crate) mod super_recover;
+pub(crate) mod tree_roots;

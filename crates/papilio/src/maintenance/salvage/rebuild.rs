@@ -1,0 +1,389 @@
+//! A superblock in memory for a file system whose own leads nowhere.
+//!
+//! Owns [`rebuild`] and [`Rebuilt`]. The order:
+//! 1. the best superblock: a good copy, a torn one, or one made of what the blocks say;
+//! 2. the devices: by their superblocks, else by the places of their blocks;
+//! 3. the chunk map: the chunk tree if it can be read, else [`super::chunks`];
+//! 4. the root tree: that of the superblock if it can be read, else the newest that is whole.
+//!
+//! **Invariant**: nothing is written; a rebuilt file system is for reading only.
+
+use super::block_scan::BlockScan;
+use super::candidates::Candidate;
+use super::chunks::{ChunkSources, rebuild_chunks};
+use super::tree_roots::{FoundRoot, count_blocks, pointer, roots_of};
+use crate::btree::{Forest, RootPointer};
+use crate::errors::{Error, Result};
+use crate::items::trees::Trees;
+use crate::mount::read_chunk_tree;
+use crate::options::OpenOptions;
+use crate::options::rescue::{Found, FoundChunks, TreeRootChoice};
+use crate::volume::{Chunk, Volume};
+use papilio_device::Device;
+use papilio_format::features::IncompatFeatures;
+use papilio_format::items::chunk::ChunkItem;
+use papilio_format::items::device::DeviceItem;
+use papilio_format::superblock::{MAGIC, RawSuperblock, SUPERBLOCK_SIZE};
+use papilio_format::{DeviceId, LogicalAddress, Superblock, Uuid, objectid};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Blocks of a device that are compared with the chunks to find out which device it is.
+const VOTES: usize = 4096;
+/// Root trees that are walked before the best of them is taken.
+const MOST_ROOTS: usize = 200;
+/// Bytes of the cache of tree blocks.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// Where the superblock in use comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SuperblockSource {
+    /// A good copy.
+    Good {
+        /// The device, counted from 0.
+        device: usize,
+        /// The copy, 0 to 2.
+        copy: usize,
+    },
+    /// A copy with a fault.
+    Torn {
+        /// The device, counted from 0.
+        device: usize,
+        /// The copy, 0 to 2.
+        copy: usize,
+        /// The fault.
+        fault: String,
+    },
+    /// No copy: it was made of what the tree blocks say.
+    Made,
+}
+
+/// A file system that was rebuilt in memory, for reading.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Rebuilt {
+    /// Where the superblock comes from.
+    pub superblock: SuperblockSource,
+    /// The sources of the chunk map; `None` if the chunk tree can be read.
+    pub chunks: Option<ChunkSources>,
+    /// The chunks, if they were rebuilt: start, length, flags and stripes.
+    pub(crate) chunk_items: Vec<(LogicalAddress, ChunkItem)>,
+    /// The root tree, if it is not the superblock's.
+    pub root: Option<FoundRoot>,
+    options: OpenOptions,
+}
+
+impl Rebuilt {
+    /// Returns the options that open it, with the same devices in the same order.
+    pub fn options(&self) -> &OpenOptions {
+        &self.options
+    }
+
+    /// Returns a line for each chunk that was rebuilt.
+    pub fn chunk_lines(&self) -> Vec<String> {
+        let line = |(start, chunk): &(LogicalAddress, ChunkItem)| {
+            let stripes: Vec<String> = chunk
+                .stripes
+                .iter()
+                .map(|stripe| format!("device {} at {}", stripe.devid, stripe.offset))
+                .collect();
+            let (length, flags) = (chunk.length, chunk.flags.iter_names().map(|(name, _)| name));
+            let flags = flags.collect::<Vec<_>>().join("|");
+            format!("chunk {start} length {length} {flags}: {}", stripes.join(", "))
+        };
+        self.chunk_items.iter().map(line).collect()
+    }
+}
+
+/// Rebuilds the file system of a scan, as far as its own superblock and trees cannot be read.
+///
+/// # Errors
+/// Options that choose another file system; a chunk map that is empty.
+pub(crate) fn rebuild(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    scan: &BlockScan,
+) -> Result<Rebuilt> {
+    // A device that is truncated, or too few of them: read what there is.
+    let mut options = options.clone().degraded(true);
+    options.rescue.found = None;
+    let (superblock, source) = base_superblock(scan, options.superblock_mirror)?;
+    let is_good = matches!(source, SuperblockSource::Good { .. });
+    let members = members(devices, scan, options.superblock_mirror.unwrap_or(0));
+    let blocks = options.rescue.orphans.then(|| Arc::clone(&scan.blocks));
+    let newest = scan.newest().max(superblock.raw.generation);
+    let mut found = Found { superblock, newest, members, chunk_tree: None, blocks };
+    if !(is_good && opens(devices, &options, &found)) {
+        found.chunk_tree = Some(FoundChunks::default());
+    }
+    let mut sources = None;
+    let mut chunk_items = Vec::new();
+    if let Some(chunk_tree) = &mut found.chunk_tree {
+        let members = found.members.clone().unwrap_or_else(|| own_items(scan, devices.len()));
+        let uuids = device_uuids(scan, &members);
+        let places: Vec<DeviceId> = members.iter().map(|item| item.devid).collect();
+        let rebuilt = rebuild_chunks(scan, &uuids, &places);
+        sources = Some(rebuilt.sources);
+        chunk_tree.devices = used_devices(scan, &members, &rebuilt.chunks);
+        found.members.get_or_insert(members);
+        chunk_items = readable_chunks(devices, &options, &found, rebuilt.chunks)?;
+        if let Some(chunk_tree) = &mut found.chunk_tree {
+            chunk_tree.chunks.clone_from(&chunk_items);
+        }
+    }
+    if found.chunk_tree.as_ref().is_some_and(|tree| tree.chunks.is_empty()) {
+        return Err(Error::Invalid("the scan found no chunk, nor blocks to make one of".to_owned()));
+    }
+    if let Some(TreeRootChoice::Generation(generation)) = options.rescue.tree_root {
+        // The superblock may not know it.
+        let root = roots_of(scan, objectid::ROOT_TREE).into_iter().find(|root| root.generation == generation);
+        if let Some(root) = root {
+            options.rescue.tree_root = Some(TreeRootChoice::Address(root.address));
+        }
+    }
+    let root = newest_root(devices, &options, &mut found, scan)?;
+    if root.is_some() || !is_good {
+        found.superblock.raw.log_root = LogicalAddress(0);
+    }
+    options.rescue.found = Some(Arc::new(found));
+    options.rescue.scan = false;
+    Ok(Rebuilt { superblock: source, chunks: sources, chunk_items, root, options })
+}
+
+/// Returns the best superblock: a good one of the newest generation, else a torn one, else one made
+/// of nothing.
+fn base_superblock(scan: &BlockScan, mirror: Option<usize>) -> Result<(Superblock, SuperblockSource)> {
+    let wanted = |candidate: &&Candidate| mirror.is_none_or(|mirror| candidate.mirror == mirror);
+    let own = |candidate: &&Candidate| candidate.identity().is_some_and(|(fsid, ..)| fsid == scan.fsid);
+    let good = scan.superblocks.iter().filter(wanted).filter(own);
+    let good = good.filter_map(|candidate| Some((candidate, candidate.good.as_ref()?)));
+    // Of equally new ones the first.
+    let best =
+        good.reduce(|best, other| if other.1.raw.generation > best.1.raw.generation { other } else { best });
+    if let Some((candidate, superblock)) = best {
+        let (device, copy) = (candidate.device, candidate.mirror);
+        return Ok((superblock.clone(), SuperblockSource::Good { device, copy }));
+    }
+    let made = made_superblock(scan)?;
+    let Some(torn) = scan.superblocks.iter().find(|candidate| own(candidate)) else {
+        return Ok((made, SuperblockSource::Made));
+    };
+    // Only what shows and what the trees are read by; each could be the torn part.
+    let mut raw = made.raw;
+    raw.label = torn.raw.label;
+    raw.root = torn.raw.root;
+    raw.root_level = torn.raw.root_level.min(7);
+    if torn.raw.generation <= raw.generation {
+        raw.generation = torn.raw.generation;
+    }
+    let fault = torn.fault.clone().unwrap_or_default();
+    let source = SuperblockSource::Torn { device: torn.device, copy: torn.mirror, fault };
+    Ok((of_raw(&raw)?, source))
+}
+
+fn made_superblock(scan: &BlockScan) -> Result<Superblock> {
+    let mut raw = RawSuperblock::parse(&[0; SUPERBLOCK_SIZE])
+        .map_err(|reason| Error::Invalid(format!("superblock: {reason}")))?;
+    raw.magic = MAGIC;
+    raw.fsid = scan.fsid;
+    raw.generation = scan.newest();
+    raw.root_dir_objectid = objectid::ROOT_TREE_DIR;
+    raw.num_devices = scan.devices.len().max(1) as u64;
+    raw.sector_size = 4096;
+    raw.node_size = scan.node_size;
+    raw.leaf_size = scan.node_size;
+    raw.stripe_size = 4096;
+    raw.csum_type = scan.checksum_type as u16;
+    // METADATA_UUID would name a UUID that is lost.
+    raw.incompat_flags = IncompatFeatures::SUPPORTED.difference(IncompatFeatures::METADATA_UUID);
+    raw.total_bytes = scan.devices.values().map(|(_, item)| item.total_bytes).fold(0, u64::saturating_add);
+    of_raw(&raw)
+}
+
+fn of_raw(raw: &RawSuperblock) -> Result<Superblock> {
+    Superblock::parse_unverified(&raw.to_bytes())
+        .map_err(|reason| Error::Invalid(format!("superblock: {reason}")))
+}
+
+/// Returns the device item of each device; `None` if all superblocks that opening reads are good.
+fn members(devices: &[Arc<dyn Device>], scan: &BlockScan, mirror: usize) -> Option<Vec<DeviceItem>> {
+    let is_read = |number: usize| {
+        let reads = |candidate: &Candidate| candidate.device == number && candidate.mirror == mirror;
+        scan.superblocks.iter().any(|candidate| reads(candidate) && candidate.is_good())
+    };
+    if (0..devices.len()).all(is_read) {
+        return None;
+    }
+    Some(own_items(scan, devices.len()))
+}
+
+/// Returns the device item of each device: from its good superblock, else by the chunks that its
+/// blocks are in, else the first that is left.
+pub(crate) fn own_items(scan: &BlockScan, devices: usize) -> Vec<DeviceItem> {
+    let mut items: Vec<Option<DeviceItem>> = vec![None; devices];
+    for candidate in &scan.superblocks {
+        let own = candidate.good.as_ref().filter(|good| good.metadata_uuid() == scan.fsid);
+        if let Some(good) = own {
+            items[candidate.device].get_or_insert(good.raw.dev_item);
+        }
+    }
+    let chunks: BTreeMap<LogicalAddress, Chunk> = scan
+        .chunks
+        .iter()
+        .filter_map(|(start, (_, item))| Some((*start, Chunk::new(*start, item).ok()?)))
+        .collect();
+    for number in 0..devices {
+        if items[number].is_some() {
+            continue;
+        }
+        let taken: Vec<DeviceId> = items.iter().flatten().map(|item| item.devid).collect();
+        let voted = vote(scan, &chunks, number).filter(|devid| !taken.contains(devid));
+        let left = || scan.devices.keys().copied().find(|devid| !taken.contains(devid));
+        let unused = || (1..).map(DeviceId).find(|devid| !taken.contains(devid));
+        let devid = voted.or_else(left).or_else(unused).unwrap_or(DeviceId(1));
+        items[number] = Some(item_of(scan, devid));
+    }
+    items.into_iter().flatten().collect()
+}
+
+/// Returns the device whose stripes agree with most places of the device's blocks.
+fn vote(scan: &BlockScan, chunks: &BTreeMap<LogicalAddress, Chunk>, number: usize) -> Option<DeviceId> {
+    let mut votes: BTreeMap<DeviceId, usize> = BTreeMap::new();
+    for block in scan.blocks.iter().filter(|block| block.device == number).take(VOTES) {
+        let Some((_, chunk)) = chunks.range(..=block.address).next_back() else { continue };
+        if block.address >= chunk.end() {
+            continue;
+        }
+        let Some(element) = chunk.elements(block.address, 1).next() else { continue };
+        for copy in 0..chunk.profile().copies() {
+            if let Some((stripe, place)) = chunk.direct(&element, copy)
+                && place == block.offset
+            {
+                *votes.entry(chunk.stripes()[stripe].devid).or_default() += 1;
+            }
+        }
+    }
+    votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(devid, _)| devid)
+}
+
+fn item_of(scan: &BlockScan, devid: DeviceId) -> DeviceItem {
+    if let Some((_, item)) = scan.devices.get(&devid) {
+        return *item;
+    }
+    let mut stripes = scan.chunks.values().flat_map(|(_, chunk)| &chunk.stripes);
+    let uuid = stripes.find(|stripe| stripe.devid == devid).map(|stripe| stripe.device_uuid);
+    let item = DeviceItem::parse(&[0; DeviceItem::SIZE]).expect("all zeros are fields");
+    DeviceItem { devid, uuid: uuid.unwrap_or_default(), fsid: scan.fsid, sector_size: 4096, ..item }
+}
+
+fn device_uuids(scan: &BlockScan, members: &[DeviceItem]) -> BTreeMap<DeviceId, Uuid> {
+    let known = scan.devices.iter().map(|(devid, (_, item))| (*devid, item.uuid));
+    let own = members.iter().map(|item| (item.devid, item.uuid));
+    known.chain(own).collect()
+}
+
+/// Returns the devices that chunks are on, and the present ones.
+fn used_devices(
+    scan: &BlockScan,
+    members: &[DeviceItem],
+    chunks: &BTreeMap<LogicalAddress, ChunkItem>,
+) -> Vec<DeviceItem> {
+    let mut devices = members.to_vec();
+    for stripe in chunks.values().flat_map(|chunk| &chunk.stripes) {
+        if !devices.iter().any(|item| item.devid == stripe.devid) {
+            devices.push(DeviceItem { uuid: stripe.device_uuid, ..item_of(scan, stripe.devid) });
+        }
+    }
+    devices
+}
+
+/// Leaves out the chunks that cannot be read with the devices that are present.
+fn readable_chunks(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    found: &Found,
+    chunks: BTreeMap<LogicalAddress, ChunkItem>,
+) -> Result<Vec<(LogicalAddress, ChunkItem)>> {
+    let volume = Volume::open(devices.to_vec(), &with(options, found))?;
+    Ok(chunks.into_iter().filter(|chunk| volume.install_chunks([chunk.clone()]).is_ok()).collect())
+}
+
+fn with(options: &OpenOptions, found: &Found) -> OpenOptions {
+    let mut options = options.clone();
+    options.rescue.found = Some(Arc::new(found.clone()));
+    options
+}
+
+/// Opens the volume, with all chunks.
+fn volume(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found) -> Result<Arc<Volume>> {
+    let options = with(options, found);
+    let volume = Arc::new(Volume::open(devices.to_vec(), &options)?);
+    let raw = &volume.superblock().raw;
+    let root = RootPointer {
+        address: raw.chunk_root,
+        level: raw.chunk_root_level,
+        generation: Some(raw.chunk_root_generation),
+    };
+    let forest = Forest::new(Arc::clone(&volume), CACHE_BYTES);
+    read_chunk_tree(&volume, &forest.tree(objectid::CHUNK_TREE, root), &options)?;
+    Ok(volume)
+}
+
+/// Returns whether the chunk tree can be read.
+fn opens(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found) -> bool {
+    volume(devices, options, found).is_ok()
+}
+
+/// Opens the volume as it was rebuilt, for walks of trees.
+pub(crate) fn rebuilt_volume(devices: &[Arc<dyn Device>], rebuilt: &Rebuilt) -> Result<Arc<Volume>> {
+    let found = rebuilt.options.rescue.found.as_ref().expect("a rebuilt file system has been found");
+    volume(devices, &rebuilt.options, found)
+}
+
+/// Names the newest whole root tree in the superblock, unless its own can be read. Returns it.
+fn newest_root(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    found: &mut Found,
+    scan: &BlockScan,
+) -> Result<Option<FoundRoot>> {
+    let volume = volume(devices, options, found)?;
+    let forest = Forest::new(Arc::clone(&volume), CACHE_BYTES);
+    let chunk_root = RootPointer { address: LogicalAddress(0), level: 0, generation: None };
+    let leads_to_files = |root: RootPointer| {
+        let trees = Trees::new(&forest, root, chunk_root);
+        // Scanned leaves may take the place of the root block.
+        let orphans = options.rescue.orphans;
+        let found = trees.find(objectid::FS_TREE);
+        matches!(found, Ok(Some(top)) if orphans || top.tree.root_block().is_ok())
+    };
+    let raw = &found.superblock.raw;
+    let own = RootPointer { address: raw.root, level: raw.root_level, generation: Some(raw.generation) };
+    if raw.root.0 != 0 && leads_to_files(own) {
+        return Ok(None);
+    }
+    let mut best: Option<FoundRoot> = None;
+    for root in roots_of(scan, objectid::ROOT_TREE).iter().take(MOST_ROOTS) {
+        let counted = count_blocks(&forest, root);
+        if counted.blocks == 0 {
+            continue;
+        }
+        if counted.is_whole() && leads_to_files(pointer(root)) {
+            best = Some(counted);
+            break;
+        }
+        let is_better = |known: &FoundRoot| {
+            leads_to_files(pointer(root))
+                && (!leads_to_files(pointer(known)) || counted.missing < known.missing)
+        };
+        if best.as_ref().is_none_or(is_better) {
+            best = Some(counted);
+        }
+    }
+    if let Some(root) = &best {
+        let raw = &mut found.superblock.raw;
+        (raw.root, raw.root_level, raw.generation) = (root.address, root.level, root.generation);
+    }
+    Ok(best)
+}
