@@ -134,7 +134,8 @@ impl MountedPath {
     /// # Errors
     /// As [`MountedPath::subvolumes_by_uuid`].
     pub fn containing_subvolume(&self, id: TreeId) -> io::Result<Option<(TreeId, Vec<u8>)>> {
-        let keys = Key::new(id.0, ItemType::ROOT_BACKREF, 0)..=Key::new(id.0, ItemType::ROOT_BACKREF, u64::MAX);
+        let keys =
+            Key::new(id.0, ItemType::ROOT_BACKREF, 0)..=Key::new(id.0, ItemType::ROOT_BACKREF, u64::MAX);
         let mut found = None;
         self.search_tree(objectid::ROOT_TREE, keys, 0, |_, key, item| {
             let entry = RootRef::parse(item).map_err(|_| garbled())?;

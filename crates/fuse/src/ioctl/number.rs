@@ -7,11 +7,11 @@
 //! `include/uapi/linux/fs.h`.
 
 use super::layout::{
-    BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, FileAttributes, FileCloneRange, FsInfo, GetSubvolInfo,
-    GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart, LABEL_SIZE, LogicalIno, MountState, Page,
-    QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart,
-    ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs,
-    VolArgsV2,
+    BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, FileAttributes,
+    FileCloneRange, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart,
+    LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl,
+    QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs, ServerInfo,
+    SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.

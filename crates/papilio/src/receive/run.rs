@@ -85,12 +85,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn apply(
-        &mut self,
-        command: &Command,
-        checksum: u32,
-        observer: &mut dyn ReceiveObserver,
-    ) -> Result<()> {
+    fn apply(&mut self, command: &Command, checksum: u32, observer: &mut dyn ReceiveObserver) -> Result<()> {
         match command {
             Command::Subvol { path, uuid, ctransid } => {
                 let sent = SentSubvolume { uuid: *uuid, ctransid: Generation(*ctransid) };

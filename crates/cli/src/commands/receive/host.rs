@@ -93,8 +93,7 @@ impl HostTarget {
         change: impl FnOnce(&mut HostTree) -> io::Result<R>,
     ) -> Result<R> {
         let current = self.current.as_mut().ok_or_else(|| Error::Invalid("no subvolume was begun".into()))?;
-        change(&mut current.tree)
-            .map_err(|source| Error::Host { path: shown(&current.path, path), source })
+        change(&mut current.tree).map_err(|source| Error::Host { path: shown(&current.path, path), source })
     }
 
     /// Finds a plain directory that was received as `sent`.

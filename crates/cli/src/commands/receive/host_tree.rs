@@ -76,7 +76,9 @@ pub struct HostTree {
 pub fn open_beneath(directory: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+    let mut flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // openat2 refuses flags that have no meaning.
+    flags.set(OFlags::NOCTTY, !flags.contains(OFlags::PATH));
     Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?)
 }
 

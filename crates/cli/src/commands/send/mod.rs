@@ -12,9 +12,7 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use mounted::MountedSend;
 use papilio::format::TreeId;
-use papilio::{
-    FileSystem, Generation, PathError, SendObserver, SendOptions, SendProtocol, Subvolume, Uuid,
-};
+use papilio::{FileSystem, Generation, PathError, SendObserver, SendOptions, SendProtocol, Subvolume, Uuid};
 use papilio_fuse::ioctl::SendRequest;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
