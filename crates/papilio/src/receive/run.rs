@@ -13,10 +13,10 @@
 //! the same result when it is repeated, such as a write.
 
 use super::interpreter::{Interpreter, check_name, path_of};
+use super::options::{Receive, ReceiveObserver, ReceivedSubvolume};
 use super::position::Position;
 use super::stream::StreamReader;
 use super::target::{ExistingSubvolume, ReceiveTarget, SentSubvolume};
-use super::{Receive, ReceiveObserver, ReceivedSubvolume};
 use crate::errors::{Error, Result};
 use crate::subvolume::Received;
 use papilio_format::Generation;

@@ -22,7 +22,7 @@ const XATTR_MAX: usize = 64 << 10;
 /// Copies the content of the directory `from` to the empty directory `to`.
 ///
 /// # Errors
-/// As the calls of the operating system. What was copied until then stays.
+/// As the calls of the operating system. The part that was copied until then stays.
 pub fn copy_tree(from: &OwnedFd, to: &OwnedFd, descriptors: &Descriptors) -> io::Result<()> {
     let target = HostTree::new(to.try_clone()?, descriptors.clone());
     let mut copy = Copy { from, target, descriptors, links: HashMap::new() };

@@ -1,7 +1,9 @@
 //! `papilio send`.
 //!
-//! [`mounted`] sends from a mounted file system, the rest from an image.
+//! [`mounted`] sends from a mounted file system, the rest from an image. [`candidate`] chooses the
+//! parent where none is given.
 
+mod candidate;
 mod mounted;
 
 use crate::context::Context;
@@ -9,10 +11,10 @@ use crate::mounted::Target;
 use crate::path::ImagePath;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
+use candidate::{Candidate, nearest};
 use indicatif::{ProgressBar, ProgressStyle};
 use mounted::MountedSend;
-use papilio::format::TreeId;
-use papilio::{FileSystem, Generation, PathError, SendObserver, SendOptions, SendProtocol, Subvolume, Uuid};
+use papilio::{FileSystem, PathError, SendObserver, SendOptions, SendProtocol, Subvolume};
 use papilio_fuse::ioctl::SendRequest;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -174,22 +176,6 @@ fn at_subvolume(context: &Context, operand: &dyn std::fmt::Display) {
     }
 }
 
-/// A subvolume that may be the parent of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Candidate {
-    id: TreeId,
-    uuid: Uuid,
-    parent_uuid: Uuid,
-    changed: Generation,
-}
-
-impl Candidate {
-    fn of(subvolume: &Subvolume) -> Self {
-        let Subvolume { id, uuid, parent_uuid, changed, .. } = *subvolume;
-        Self { id, uuid, parent_uuid, changed }
-    }
-}
-
 /// Returns the subvolume that an argument names, which must be in the file system of the first.
 fn subvolume(
     context: &Context,
@@ -211,18 +197,6 @@ fn subvolume(
         anyhow::bail!("{path}: the subvolume is not read-only, which send needs");
     }
     Ok(found)
-}
-
-/// Returns the source that shares its origin with the snapshot and changed last before or after it.
-fn nearest(snapshot: &Candidate, sources: &[Candidate]) -> Option<TreeId> {
-    sources
-        .iter()
-        .filter(|source| {
-            let siblings = !snapshot.parent_uuid.is_nil() && source.parent_uuid == snapshot.parent_uuid;
-            siblings || source.uuid == snapshot.parent_uuid || source.parent_uuid == snapshot.uuid
-        })
-        .min_by_key(|source| source.changed.0.abs_diff(snapshot.changed.0))
-        .map(|source| source.id)
 }
 
 /// The bar on standard error, if that is a terminal.

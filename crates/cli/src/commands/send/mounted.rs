@@ -3,7 +3,7 @@
 //! Owns [`MountedSend`]. The kernel, or the server of the mount, writes the stream to a pipe, and a
 //! thread copies it to the output. So the output may be anything, also a file on the same mount.
 
-use super::{Candidate, nearest};
+use super::candidate::{Candidate, nearest};
 use crate::mounted::{Mounted, Target};
 use crate::usage_error::UsageError;
 use papilio::format::TreeId;
