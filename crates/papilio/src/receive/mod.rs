@@ -1,7 +1,7 @@
 //! Receiving: applies send streams to a target.
 //!
-//! [`options`] has the options, and [`stream`] reads commands. [`run`] leads each subvolume from its
-//! first command to its last, [`interpreter`] applies a command to a [`ReceiveTarget`], and
+//! [`options`] has the options, and [`stream`] reads commands. [`run`] leads each subvolume from
+//! its first command to its last, [`interpreter`] applies a command to a [`ReceiveTarget`], and
 //! [`image`] is the target inside of a file system. Front ends have targets of their own, such as a
 //! directory of the host.
 //!
