@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall everyday soak test locks longtest bench report demo clients fuzz tidy ci
+.PHONY: help setup build install uninstall everyday soak test locks longtest bench report demo clients backup fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -78,6 +78,9 @@ demo: setup ## copy out a file system made by the kernel; make, change and mount
 
 clients: build ## run git, rsync, tar, SQLite and PostgreSQL on a mount and kill its server (root; 6 GiB of memory)
 	@bash scripts/clients.sh
+
+backup: build ## run btrbk between two mounts with the names of btrfs-progs (root; needs btrbk and rsync)
+	@bash scripts/backup.sh
 
 everyday: build ## time tar, cp, find, grep, rm and dd on a mount and on the kernel's Btrfs (root; about 4 GiB of memory)
 	@bash scripts/everyday.sh

@@ -143,7 +143,14 @@ fn pairs() -> u64 {
 /// Has the kernel write a full stream of `s1` and an incremental one of `s2`.
 fn kernel_streams(from: &ImageSet, folder: &Path, protocol: &str) -> [OsString; 2] {
     let mounted = from.mount_read_only().unwrap();
-    let [s1, s2] = ["s1", "s2"].map(|name| mounted.path().join(name).into_os_string());
+    let files = kernel_streams_of(mounted.path(), folder, protocol);
+    mounted.unmount().unwrap();
+    files
+}
+
+/// As [`kernel_streams`], for a file system that is mounted at `mount`.
+fn kernel_streams_of(mount: &Path, folder: &Path, protocol: &str) -> [OsString; 2] {
+    let [s1, s2] = ["s1", "s2"].map(|name| mount.join(name).into_os_string());
     let files = ["full", "next"].map(|name| folder.join(format!("{name}-{protocol}")).into_os_string());
     let start = || -> Vec<&OsStr> {
         let mut start = vec!["send".as_ref(), "-q".as_ref(), "--proto".as_ref(), protocol.as_ref()];
@@ -154,7 +161,6 @@ fn kernel_streams(from: &ImageSet, folder: &Path, protocol: &str) -> [OsString; 
     };
     btrfs([start(), vec!["-f".as_ref(), &files[0], &s1]].concat());
     btrfs([start(), vec!["-p".as_ref(), &s1, "-f".as_ref(), &files[1], &s2]].concat());
-    mounted.unmount().unwrap();
     files
 }
 
@@ -229,6 +235,242 @@ fn our_streams_are_received_by_the_kernel() {
             mounted.unmount().unwrap();
             assert_equal(&from, &to, &[]);
         }
+    }
+}
+
+/// A mount of Papilio, which a drop unmounts.
+struct OurMount(PathBuf);
+
+impl OurMount {
+    fn new(image: &Path, directory: PathBuf) -> Self {
+        fs::create_dir(&directory).unwrap();
+        succeed(["mount".as_ref(), image.as_os_str(), directory.as_os_str()]);
+        Self(directory)
+    }
+
+    fn at(&self, path: &str) -> String {
+        self.0.join(path).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for OurMount {
+    fn drop(&mut self) {
+        let unmount = |lazy: &[&str]| {
+            let output = command().arg("umount").args(lazy).arg(&self.0).output().unwrap();
+            output.status.success()
+        };
+        assert!(unmount(&[]) || unmount(&["--lazy"]) && std::thread::panicking(), "the mount is busy");
+    }
+}
+
+/// Compares two trees of the host. The times of the roots are left out, and what file systems count
+/// in their own ways: sizes and links of directories.
+fn assert_trees_equal(left: &Path, right: &Path, plain: bool) {
+    let options = CompareOptions { keep: 100_000, ..CompareOptions::COPY };
+    let mut report = compare(&HostTree::new(left), &HostTree::new(right), &options);
+    let before = report.differences.len();
+    report.differences.retain(|found| match found.fact.as_str() {
+        // A plain directory has a mark, and none of Btrfs's properties.
+        fact if fact.contains("\"user.papilio.received\"") || fact.contains("\"btrfs.") => !plain,
+        "mtime" => found.path != Path::new(""),
+        "size" | "nlink" => !left.join(&found.path).is_dir(),
+        _ => true,
+    });
+    report.total -= (before - report.differences.len()) as u64;
+    report.assert_equal(80);
+}
+
+#[test]
+fn mounts_and_directories_send_and_receive() {
+    if missing() || require(&[Need::Fuse]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let from = source(&scratch, 1);
+    let streams = ["full", "next"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
+    let [full, next] = &streams;
+    // From a mount of the kernel, compressed; the output of both tools is the same.
+    let mounted = from.mount_read_only().unwrap();
+    let [s1, s2] = ["s1", "s2"].map(|name| mounted.path().join(name).to_str().unwrap().to_owned());
+    succeed(["-q", "send", "--proto", "2", "--compressed-data", "-f", full, &s1]);
+    succeed(["-q", "send", "--proto", "2", "--compressed-data", "-p", &s1, "-f", next, &s2]);
+    let stock = kernel_streams_of(mounted.path(), scratch.path(), "2");
+    for (ours, stock) in streams.iter().zip(&stock) {
+        assert!(fs::read(ours).unwrap() == fs::read(stock).unwrap(), "{ours}");
+    }
+    let dropped = [full.as_str(), next];
+    // Into a mount of the kernel, a mount of Papilio, and a directory of another file system.
+    let kernel = FileSystemSpec::default().make(&scratch).unwrap();
+    let kernel_mount = kernel.mount().unwrap();
+    let image = empty(scratch.path());
+    let ours = OurMount::new(&image, scratch.unique("ours"));
+    let plain = tempfile::tempdir_in("/dev/shm").unwrap();
+    for target in [kernel_mount.path(), &ours.0, plain.path()] {
+        for stream in dropped {
+            succeed(["-q", "receive", "-f", stream, target.to_str().unwrap()]);
+        }
+        for name in ["s1", "s2"] {
+            assert_trees_equal(&mounted.path().join(name), &target.join(name), target == plain.path());
+        }
+        let stderr = fail(1, "already exists", ["-q", "receive", "-f", full, target.to_str().unwrap()]);
+        assert!(!stderr.contains("incomplete"), "{stderr}");
+    }
+    for target in [kernel_mount.path(), &ours.0] {
+        let shown = succeed_text(["property", "get", target.join("s2").to_str().unwrap(), "ro"]);
+        assert_eq!(shown, "ro=true\n");
+    }
+    // What Papilio received serves as a parent for stock tools, and its mount sends.
+    let [again, more] = ["again", "more"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
+    succeed(["-q", "send", "-f", &again, &ours.at("s1")]);
+    succeed(["-q", "send", "-p", &ours.at("s1"), "-f", &more, &ours.at("s2")]);
+    drop(ours);
+    assert_clean(&image);
+    let last = FileSystemSpec::default().make(&scratch).unwrap();
+    let last = last.mount().unwrap();
+    btrfs(["receive", "-f", &again, last.path().to_str().unwrap()]);
+    btrfs(["receive", "-f", &more, last.path().to_str().unwrap()]);
+    for name in ["s1", "s2"] {
+        assert_trees_equal(&mounted.path().join(name), &last.path().join(name), false);
+    }
+    kernel_mount.unmount().unwrap();
+    kernel.btrfs_check().unwrap();
+}
+
+#[test]
+fn compressed_extents_arrive_as_they_were_sent() {
+    if missing() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    for seed in 0..3 {
+        let from = source(&scratch, seed);
+        let [full, _] = kernel_streams(&from, scratch.path(), "2");
+        let sizes = |image: &Path| {
+            let text = succeed_text(["compsize", "-b", &format!("{}:/s1", image.display())]);
+            let line =
+                text.lines().find(|line| ["zstd", "lzo", "zlib"].iter().any(|name| line.starts_with(name)));
+            line.map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>())
+        };
+        let sent = sizes(&from.paths()[0]).expect("the source is compressed");
+        for (options, kept) in
+            [(&["-q", "receive"][..], true), (&["-q", "receive", "--force-decompress"], false)]
+        {
+            let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+            let image = empty(folder.path());
+            let into = format!("{}:/", image.display());
+            let rest = ["-f", full.to_str().unwrap(), &into];
+            succeed([options, &rest].concat());
+            assert_clean(&image);
+            let number = |sizes: &[String]| sizes[3].parse::<f64>().unwrap();
+            let found = sizes(&image).map_or(0.0, |found| number(&found)) / number(&sent);
+            // The kernel sends parts of some extents as plain bytes. Files with the property are
+            // compressed again.
+            assert!(if kept { found > 0.8 } else { found < 0.3 }, "seed {seed}: {found}, kept: {kept}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_ended_early_is_resumed() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (stream, cut) = (folder.path().join("stream"), folder.path().join("cut"));
+    let file = |name: &str, inode| Send::Mkfile { path: name.into(), inode };
+    let text = |name: &str| Send::Write { path: name.into(), offset: 0, data: name.into() };
+    let rename = |from: &str, to: &str| Send::Rename { from: from.into(), to: to.into() };
+    let commands = [
+        subvol("got"),
+        file("o1", 257),
+        rename("o1", "first"),
+        text("first"),
+        file("o2", 258),
+        rename("o2", "second"),
+        Send::Link { path: b"third".to_vec(), existing: b"second".to_vec() },
+        Send::Unlink { path: b"first".to_vec() },
+        text("second"),
+        Send::End,
+    ];
+    let ends = write_stream(&stream, &commands);
+    let whole = fs::read(&stream).unwrap();
+    for (count, end) in ends.iter().enumerate().take(commands.len()).skip(1) {
+        // Also in the middle of the next command.
+        fs::write(&cut, &whole[..end + count % 2 * 3]).unwrap();
+        let work = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (image, plain) = (empty(work.path()), work.path().join("plain"));
+        fs::create_dir(&plain).unwrap();
+        let into = format!("{}:/", image.display());
+        for target in [into.as_str(), plain.to_str().unwrap()] {
+            let receive = |file: &Path| {
+                ["-q", "receive", "--resume", "-f", file.to_str().unwrap(), target].map(str::to_owned)
+            };
+            fail(1, "--resume completes it", receive(&cut));
+            // Without the option, the destination exists.
+            fail(1, "already exists", ["-q", "receive", "-f", stream.to_str().unwrap(), target]);
+            // Another stream is refused, and does not spoil the record.
+            let mut other = commands.clone();
+            other[0] = Send::Subvol { path: b"got".to_vec(), uuid: Uuid::from_u128(78), ctransid: 5 };
+            write_stream(&folder.path().join("other"), &other);
+            fail(1, "not from this stream", receive(&folder.path().join("other")));
+            succeed(receive(&stream));
+            // A complete one is passed over.
+            succeed(receive(&stream));
+        }
+        let fs = papilio::FileSystem::open(&image).unwrap();
+        for name in ["second", "third"] {
+            assert_eq!(fs.read(format!("/got/{name}")).unwrap(), b"second", "{count}");
+            assert_eq!(std::fs::read(plain.join("got").join(name)).unwrap(), b"second");
+        }
+        assert!(fs.inode("/got/first").is_err() && !plain.join("got/first").exists());
+        let received = fs.subvolumes().unwrap().into_iter().find(|s| s.name == b"got").unwrap();
+        assert!(received.is_read_only() && received.received_uuid.as_u128() == 77);
+        assert!(fs.inode("/got").unwrap().xattrs().unwrap().is_empty());
+        assert_clean(&image);
+    }
+}
+
+#[test]
+fn hostile_streams_do_not_leave_a_directory() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (stream, target) = (folder.path().join("stream"), folder.path().join("target"));
+    let outside = folder.path().join("outside");
+    fs::create_dir(&target).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "kept").unwrap();
+    let arguments = ["-q", "receive", "-f", stream.to_str().unwrap(), target.to_str().unwrap()];
+    let to = |link: &str, path: &Path| Send::Symlink {
+        path: link.into(),
+        inode: 257,
+        target: path.as_os_str().as_encoded_bytes().to_vec(),
+    };
+    let made = [to("dir", &outside), to("link", &outside.join("file"))];
+    let path = |path: &str| path.as_bytes().to_vec();
+    let hostile = [
+        Send::Mkfile { path: path("dir/new"), inode: 258 },
+        Send::Unlink { path: path("dir/file") },
+        Send::Rename { from: path("dir/file"), to: path("taken") },
+        Send::Link { path: path("linked"), existing: path("dir/file") },
+        Send::Write { path: path("link"), offset: 0, data: b"lost".to_vec() },
+        Send::Truncate { path: path("link"), size: 0 },
+        Send::Chmod { path: path("link"), mode: 0o777 },
+        Send::SetXattr { path: path("dir/file"), name: b"user.x".to_vec(), value: b"y".to_vec() },
+        Send::Mkdir { path: path("../outside/new"), inode: 258 },
+        Send::Rmdir { path: path("../outside") },
+    ];
+    let mode =
+        |path: &Path| std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path).unwrap().permissions());
+    let before = mode(&outside.join("file"));
+    for (at, command) in hostile.into_iter().enumerate() {
+        let mut commands = vec![subvol(&format!("got{at}"))];
+        commands.extend(made.clone());
+        commands.extend([command, Send::End]);
+        write_stream(&stream, &commands);
+        fail(1, "incomplete", arguments);
+        assert_eq!(fs::read(outside.join("file")).unwrap(), b"kept", "{at}");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "{at}");
+        assert_eq!(mode(&outside.join("file")), before, "{at}");
+    }
+    for name in ["../x", "a/b", "..", ""] {
+        write_stream(&stream, &[subvol(name), Send::End]);
+        fail(1, "invalid name", arguments);
     }
 }
 

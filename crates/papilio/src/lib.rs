@@ -112,7 +112,7 @@ mod transaction;
 mod tuning;
 mod volume;
 
-pub use data::{FiemapExtent, FileExtent, FileExtentKind};
+pub use data::{EncodedExtent, FiemapExtent, FileExtent, FileExtentKind};
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use file::defragment::DefragmentOptions;
 pub use fs::{
@@ -149,7 +149,10 @@ pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::rescue::{FoundBlock, TreeRootChoice};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
-pub use receive::{Receive, ReceiveObserver, ReceivedSubvolume, StreamReader};
+pub use receive::{
+    CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,
+    StreamReader,
+};
 pub use send::{SendObserver, SendOptions, Sent};
 pub use subvolume::{Received, Subvolume};
 
@@ -167,7 +170,7 @@ pub use papilio_format::{
 
 pub use papilio_device::{AlignedBuffer, StableBuffer};
 pub use papilio_format::send_stream::{
-    Command as SendCommand, Protocol as SendProtocol, SendStreamError, SendStreamFault,
+    Command as SendCommand, EncodedWrite, Protocol as SendProtocol, SendStreamError, SendStreamFault,
 };
 
 /// Devices for [`FileSystem::from_devices`], [`mkfs_device`] and [`check_devices`].

@@ -121,6 +121,77 @@ fn a_cut_stream_leaves_nothing_that_looks_complete() {
     }
 }
 
+/// Returns the ends of the commands of a stream.
+fn ends(bytes: &[u8]) -> Vec<usize> {
+    let mut rest = bytes;
+    let input: &mut dyn std::io::Read = &mut rest;
+    let mut reader = papilio::StreamReader::new(input);
+    let mut ends = Vec::new();
+    while reader.next_command().unwrap().is_some() {
+        ends.push(reader.offset() as usize);
+    }
+    ends
+}
+
+#[test]
+fn an_incremental_stream_is_resumed_from_a_cut_at_every_command() {
+    let fs = source();
+    let protocol = SendOptions::new().protocol(SendProtocol::V2);
+    let full = stream(&fs, protocol.clone(), "/s1");
+    let next = stream(&fs, protocol.parent(Some(fs.inode("/s1").unwrap().tree())), "/s2");
+    let ends = ends(&next);
+    assert!(ends.len() > 20, "{} commands", ends.len());
+    let target = made();
+    receive(&target, &full).0.unwrap();
+    let resume = |bytes: &[u8]| {
+        let mut received = Vec::new();
+        let run = Receive::new().resume(true);
+        (run.receive(&target, "/", &mut &bytes[..], &mut received, &mut Quiet), received)
+    };
+    // One run for each command: each goes on where the one before it ended.
+    for end in &ends[..ends.len() - 1] {
+        let (result, received) = resume(&next[..*end]);
+        assert!(matches!(result, Err(Error::SendStream(_))), "{end}: {result:?}");
+        assert!(received[0].resumable && !received[0].complete);
+        let found = target.subvolumes().unwrap().into_iter().find(|found| found.name == b"s2").unwrap();
+        assert!(found.received_uuid.is_nil() && !found.is_read_only(), "{end}");
+    }
+    // A stream whose first commands differ is refused.
+    let mut other = next.clone();
+    let (from, to) = (ends[ends.len() - 3], ends[ends.len() - 2]);
+    other.drain(from..to);
+    assert!(resume(&other).0.is_err());
+    let (result, received) = resume(&next);
+    result.unwrap();
+    assert!(received[0].complete);
+    assert_same(&fs, &target, "/s2");
+}
+
+#[test]
+fn a_full_target_and_reordered_commands_leave_nothing_complete() {
+    let uuid = Uuid::from_u128(5);
+    let path = || b"f".to_vec();
+    let subvol = Command::Subvol { path: b"s".to_vec(), uuid, ctransid: 1 };
+    let write = Command::Write { path: path(), offset: 0, data: vec![1; 40_000] };
+    let file = Command::Mkfile { path: path(), inode: 257 };
+    let space = Command::Fallocate { path: path(), mode: 0, offset: 0, size: 4 << 30 };
+    for commands in [
+        vec![subvol.clone(), write.clone(), file.clone(), Command::End],
+        vec![subvol.clone(), file, space, Command::End],
+        vec![write, subvol.clone(), Command::End],
+        vec![Command::End, subvol],
+    ] {
+        let target = made();
+        let mut bytes = SendProtocol::V2.header().to_vec();
+        for command in &commands {
+            command.append_to(SendProtocol::V2, &mut bytes).unwrap();
+        }
+        let (result, received) = receive(&target, &bytes);
+        assert!(matches!(result, Err(Error::Receive { .. })), "{commands:?}: {result:?}");
+        assert!(received.iter().all(|subvolume| !subvolume.complete));
+    }
+}
+
 #[test]
 fn paths_that_leave_the_subvolume_are_refused() {
     let uuid = Uuid::from_u128(5);

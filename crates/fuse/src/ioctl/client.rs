@@ -66,6 +66,16 @@ impl MountedPath {
         Ok(Self { file: File::from(file) })
     }
 
+    /// Takes an open file or directory.
+    pub fn from_file(file: File) -> Self {
+        Self { file }
+    }
+
+    /// Returns the open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Issues an ioctl with `argument`, which also receives the reply.
     pub(super) fn call<T: FromBytes + IntoBytes>(
         &self,

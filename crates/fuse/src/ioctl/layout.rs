@@ -234,6 +234,42 @@ layout! {
         reserved: [u64; 16],
     }
 
+    /// `struct btrfs_ioctl_encoded_io_args`.
+    pub struct EncodedIo = 128 {
+        /// Address of the list of buffers.
+        buffers: u64,
+        /// Number of buffers.
+        buffer_count: u64,
+        /// Byte of the file.
+        offset: u64,
+        /// Zeros.
+        flags: u64,
+        /// Bytes of the file.
+        length: u64,
+        /// Bytes of the whole extent, without compression.
+        unencoded_length: u64,
+        /// Bytes of the extent before those of the file.
+        unencoded_offset: u64,
+        /// `BTRFS_ENCODED_IO_COMPRESSION_*`.
+        compression: u32,
+        /// `BTRFS_ENCODED_IO_ENCRYPTION_*`.
+        encryption: u32,
+        /// Zeros.
+        reserved: [u8; 64],
+    }
+
+    /// `struct file_clone_range`.
+    pub struct FileCloneRange = 32 {
+        /// The source's descriptor.
+        source: i64,
+        /// Byte of the source.
+        from: u64,
+        /// Bytes.
+        length: u64,
+        /// Byte of the file.
+        to: u64,
+    }
+
     /// `struct btrfs_ioctl_dev_info_args`.
     pub struct DevInfo = 4096 {
         /// The device's id.

@@ -11,6 +11,7 @@ pub mod client;
 mod client_extents;
 mod client_jobs;
 mod client_quotas;
+mod client_streams;
 pub mod layout;
 pub mod number;
 mod record;
@@ -18,4 +19,5 @@ mod record_jobs;
 pub mod server;
 
 pub use client_jobs::ScrubStart;
+pub use client_streams::{EncodedPart, SendRequest};
 pub use server::{Caller, Changed, IoctlCall, IoctlReply, MountInfo, handle};

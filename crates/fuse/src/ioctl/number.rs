@@ -7,11 +7,11 @@
 //! `include/uapi/linux/fs.h`.
 
 use super::layout::{
-    BalanceIoctl, DefragmentRange, DevInfo, DevStats, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo,
-    GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart, LABEL_SIZE, LogicalIno, MountState, Page,
-    QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart,
-    ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs,
-    VolArgsV2,
+    BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, FileAttributes,
+    FileCloneRange, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart,
+    LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl,
+    QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs, ServerInfo,
+    SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -153,6 +153,10 @@ impl Command {
     pub const SET_RECEIVED_SUBVOL: Self = Self::both::<ReceivedSubvol>(BTRFS, 37);
     /// `BTRFS_IOC_SEND`.
     pub const SEND: Self = Self::write::<SendArgs>(BTRFS, 38);
+    /// `BTRFS_IOC_ENCODED_WRITE`, which our mounts do not have; for mounts of the kernel's Btrfs.
+    pub const ENCODED_WRITE: Self = Self::write::<EncodedIo>(BTRFS, 64);
+    /// `FICLONERANGE`, which FUSE does not pass; for mounts of other file systems.
+    pub const CLONE_RANGE: Self = Self::write::<FileCloneRange>(BTRFS, 13);
     /// `BTRFS_IOC_GET_DEV_STATS`.
     pub const GET_DEV_STATS: Self = Self::both::<DevStats>(BTRFS, 52);
     /// `BTRFS_IOC_LOGICAL_INO_V2`.
@@ -246,6 +250,8 @@ mod tests {
         ("BTRFS_IOC_LOGICAL_INO", Command::LOGICAL_INO),
         ("BTRFS_IOC_SET_RECEIVED_SUBVOL", Command::SET_RECEIVED_SUBVOL),
         ("BTRFS_IOC_SEND", Command::SEND),
+        ("BTRFS_IOC_ENCODED_WRITE", Command::ENCODED_WRITE),
+        ("FICLONERANGE", Command::CLONE_RANGE),
         ("BTRFS_IOC_GET_DEV_STATS", Command::GET_DEV_STATS),
         ("BTRFS_IOC_LOGICAL_INO_V2", Command::LOGICAL_INO_V2),
         ("BTRFS_IOC_DEFAULT_SUBVOL", Command::DEFAULT_SUBVOL),

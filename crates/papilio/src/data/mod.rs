@@ -17,6 +17,7 @@ pub(crate) mod convert;
 pub(crate) mod csum_edit;
 pub(crate) mod data_context;
 pub(crate) mod dedupe;
+pub(crate) mod encoded;
 pub(crate) mod extent_cache;
 pub(crate) mod extent_map;
 mod fiemap;
@@ -55,6 +56,7 @@ pub(crate) mod written_extents;
 #[cfg(test)]
 pub(crate) use compress::compress;
 pub(crate) use compress::decompress;
+pub use encoded::EncodedExtent;
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
 pub(crate) use file_data::{FileData, FileTree};

@@ -12,6 +12,7 @@
 //! (`fs/btrfs/inode.c`).
 
 use crate::data::data_context::DataContext;
+use crate::data::encoded::EncodedExtent;
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::image::Image;
 use crate::data::inline::InlineContent;
@@ -87,6 +88,29 @@ impl<'a> PreparedWrite<'a> {
         }
         let size = file.item.size.max(end.min(size));
         Self::of_image(context, file, &Image::of_pages(start, pages), size)
+    }
+
+    /// Prepares a write of a compressed extent as it lies. Returns `None` if the file cannot have
+    /// it so: a range that does not end at a sector or the end of the file, a file without
+    /// checksums, or an extent that saves no sector.
+    ///
+    /// # Errors
+    /// As [`PreparedWrite::new`].
+    pub(crate) fn of_encoded(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        offset: FileOffset,
+        extent: &EncodedExtent<'_>,
+    ) -> Result<Option<Self>> {
+        let end = context.end_of(file.inode, offset, extent.length)?;
+        let Some(packed) = extent.padded(context, file, offset.0..end) else { return Ok(None) };
+        let (start, size) = (offset.0, file.item.size.max(end));
+        let range = start..context.round_up(end);
+        let rewrite = SectorRewrite::prepare(context, file, Some(&range), Some(start))?;
+        let mut written = WrittenExtents::new(context, file.item.flags);
+        let part = [extent.offset, context.round_up(extent.uncompressed)];
+        written.write_encoded(start, range.end - start, &packed, extent.compression, part)?;
+        Ok(Some(Self { size, content: Content::Extents { start, rewrite, written: Box::new(written) } }))
     }
 
     fn of_image(

@@ -40,14 +40,22 @@ pub(crate) struct WrittenExtent {
     pub(super) length: u64,
     pub(super) disk: DataExtent,
     pub(super) compression: Compression,
+    /// The size of the whole extent in bytes, without compression.
+    uncompressed: u64,
+    /// Bytes of the whole extent before those of the file.
+    offset: u64,
 }
 
 impl WrittenExtent {
     /// Creates an uncompressed extent of `range` in the file, at `disk`.
     pub(crate) fn plain(range: &Range<u64>, disk: LogicalAddress) -> Self {
         let length = range.end - range.start;
-        let disk = DataExtent { address: disk, length };
-        Self { start: range.start, length, disk, compression: Compression::None }
+        Self::new(range.start, length, DataExtent { address: disk, length }, Compression::None)
+    }
+
+    /// Creates an extent of which the file has all bytes.
+    fn new(start: u64, length: u64, disk: DataExtent, compression: Compression) -> Self {
+        Self { start, length, disk, compression, uncompressed: length, offset: 0 }
     }
 
     /// Returns the range of the file that it holds.
@@ -60,12 +68,12 @@ impl WrittenExtent {
         let part = ExtentPart {
             disk_address: self.disk.address,
             disk_length: self.disk.length,
-            offset: 0,
+            offset: self.offset,
             length: self.length,
         };
         FileExtentItem {
             generation: Generation(0),
-            ram_bytes: self.length,
+            ram_bytes: self.uncompressed,
             compression: self.compression,
             other_encoding: 0,
             content: FileExtentContent::Regular(part),
@@ -126,7 +134,7 @@ impl<'a> WrittenExtents<'a> {
                 "the allocator returns at most what was asked for"
             );
             let length = disk.length;
-            self.extents.push(WrittenExtent { start, length, disk, compression: Compression::None });
+            self.extents.push(WrittenExtent::new(start, length, disk, Compression::None));
             start += length;
         }
         let mut placed = Vec::new();
@@ -214,9 +222,36 @@ impl<'a> WrittenExtents<'a> {
         packed: &[u8],
         compression: Compression,
     ) -> Result<()> {
+        let disk = self.allocate_packed(packed)?;
+        self.extents.push(WrittenExtent::new(start, length, disk, compression));
+        self.store_packed(disk, packed, compression)
+    }
+
+    /// Writes an extent that is compressed already: whole sectors, of which the file gets `length`
+    /// bytes at `start` from byte `offset` of the `uncompressed` bytes on. All are multiples of the
+    /// sector size.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`], or a device's error.
+    pub(crate) fn write_encoded(
+        &mut self,
+        start: u64,
+        length: u64,
+        packed: &[u8],
+        compression: Compression,
+        [offset, uncompressed]: [u64; 2],
+    ) -> Result<()> {
+        let disk = self.allocate_packed(packed)?;
+        self.extents.push(WrittenExtent { start, length, disk, compression, uncompressed, offset });
+        self.store_packed(disk, packed, compression)
+    }
+
+    fn allocate_packed(&self, packed: &[u8]) -> Result<DataExtent> {
         let bytes = packed.len() as u64;
-        let disk = self.context.allocator.allocate_data(bytes, bytes)?;
-        self.extents.push(WrittenExtent { start, length, disk, compression });
+        self.context.allocator.allocate_data(bytes, bytes)
+    }
+
+    fn store_packed(&mut self, disk: DataExtent, packed: &[u8], compression: Compression) -> Result<()> {
         let placed = [Placed { address: disk.address, bytes: packed }];
         let computed =
             write_data(self.context.volume, &self.context.rules, self.checksums.is_some(), &placed)?;

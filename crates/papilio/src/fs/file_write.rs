@@ -3,6 +3,7 @@
 //! Owns the methods of [`File`] that write, truncate, allocate, clone and sync. The work is done by
 //! [`crate::file`].
 
+use crate::data::EncodedExtent;
 use crate::errors::Result;
 use crate::file::defragment::DefragmentOptions;
 use crate::file::open_file::{OpenFile, Stamp};
@@ -39,6 +40,18 @@ impl File {
     /// [`Error::NoSpace`]: crate::Error::NoSpace
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.change(|open| open.write_at(data, offset, Stamp::Now))
+    }
+
+    /// Writes a part of a compressed extent at byte `offset`, without decompressing it
+    /// (`BTRFS_IOC_ENCODED_WRITE`). The device gets the extent as it is; that it decompresses is
+    /// the caller's promise. Returns false if the file cannot have it so, and has not changed: the
+    /// range ends neither at a sector nor at the end of the file, the file has no checksums, or the
+    /// extent saves no sector. The caller then writes the bytes.
+    ///
+    /// # Errors
+    /// As [`File::write_all_at`].
+    pub fn write_encoded_at(&self, extent: &EncodedExtent<'_>, offset: u64) -> Result<bool> {
+        self.change(|open| open.write_encoded_at(extent, offset))
     }
 
     /// As [`File::write_all_at`], but leaves mtime and ctime as they are. For a caller that writes

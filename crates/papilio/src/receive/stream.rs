@@ -14,18 +14,25 @@ pub struct StreamReader<'a> {
     /// Bytes read.
     offset: u64,
     protocol: Option<Protocol>,
+    /// The checksum of the last command.
+    checksum: u32,
     bytes: Vec<u8>,
 }
 
 impl<'a> StreamReader<'a> {
     /// Reads from `input`, which starts with the header of a stream.
     pub fn new(input: &'a mut dyn Read) -> Self {
-        Self { input, offset: 0, protocol: None, bytes: Vec::new() }
+        Self { input, offset: 0, protocol: None, checksum: 0, bytes: Vec::new() }
     }
 
     /// Returns the bytes read so far.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Returns the checksum of the last command, which covers all its bytes.
+    pub fn checksum(&self) -> u32 {
+        self.checksum
     }
 
     /// Reads the next command. Reads the header first at the start of a stream, which is where the
@@ -58,6 +65,7 @@ impl<'a> StreamReader<'a> {
         self.fill(&mut bytes, false)?;
         let command = Command::parse(protocol, &header, &bytes, start)?;
         self.bytes = bytes;
+        self.checksum = header.crc;
         if command == Command::End {
             self.protocol = None;
         }

@@ -49,6 +49,8 @@ pub struct SendOptions {
     no_data: bool,
     protocol: Protocol,
     compressed_data: bool,
+    omit_header: bool,
+    omit_end: bool,
 }
 
 /// The size of a stream.
@@ -82,6 +84,8 @@ impl SendOptions {
             no_data: false,
             protocol: Protocol::V1,
             compressed_data: false,
+            omit_header: false,
+            omit_end: false,
         }
     }
 
@@ -112,6 +116,18 @@ impl SendOptions {
     /// Sends compressed extents as they lie, which needs protocol 2.
     pub fn compressed_data(mut self, compressed: bool) -> Self {
         self.compressed_data = compressed;
+        self
+    }
+
+    /// Leaves out the stream's header, as for the second of several streams that are to be one.
+    pub fn omit_header(mut self, omit: bool) -> Self {
+        self.omit_header = omit;
+        self
+    }
+
+    /// Leaves out the command that ends the stream.
+    pub fn omit_end(mut self, omit: bool) -> Self {
+        self.omit_end = omit;
         self
     }
 
@@ -152,7 +168,7 @@ impl SendOptions {
             sector_size: fs.info.sector_size() as u32,
             no_data: self.no_data,
             compressed: self.compressed_data,
-            out: StreamWriter::new(out, self.protocol),
+            out: StreamWriter::new(out, self.protocol, !self.omit_header),
             sources,
             last_hints: None,
             new: Arc::clone(&new),
@@ -160,7 +176,9 @@ impl SendOptions {
         };
         sender.begin(name)?;
         sender.run(&changes, observer)?;
-        sender.out.put(&Command::End)?;
+        if !self.omit_end {
+            sender.out.put(&Command::End)?;
+        }
         sender.out.flush()?;
         Ok(Sent { commands: sender.out.commands(), bytes: sender.out.bytes() })
     }

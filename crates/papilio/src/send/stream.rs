@@ -22,8 +22,9 @@ pub(super) struct StreamWriter<'a> {
 }
 
 impl<'a> StreamWriter<'a> {
-    pub(super) fn new(out: &'a mut dyn Write, protocol: Protocol) -> Self {
-        Self { out, protocol, buffer: protocol.header().to_vec(), written: 0, commands: 0 }
+    pub(super) fn new(out: &'a mut dyn Write, protocol: Protocol, header: bool) -> Self {
+        let buffer = if header { protocol.header().to_vec() } else { Vec::new() };
+        Self { out, protocol, buffer, written: 0, commands: 0 }
     }
 
     pub(super) fn protocol(&self) -> Protocol {

@@ -1,27 +1,39 @@
 //! `papilio receive`.
 
 mod dump;
+mod host;
+mod host_copy;
+mod host_tree;
+mod mounts;
 
 use crate::context::Context;
 use crate::output::{Output, escaped};
 use crate::path::{ImagePath, Operand};
-use crate::usage_error::UsageError;
 use anyhow::Context as _;
+use host::HostTarget;
+use host_tree::shown;
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::{Error, Receive, ReceiveObserver};
+use papilio::{Error, Receive, ReceiveObserver, ReceivedSubvolume};
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Receive subvolumes from a stream
 ///
 /// The stream comes from `btrfs send` or `papilio send`. A subvolume becomes read-only and gets its
 /// received UUID when its stream is complete; until then it is writable.
+///
+/// The directory may be in an image, in a mount of Papilio or of the kernel's Btrfs, or in any
+/// other file system. There, subvolumes become plain directories: they are not read-only, an
+/// extended attribute holds their UUID, and a snapshot is a copy of its parent, which must have
+/// been received into the same directory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directory that receives the subvolumes
-    #[arg(value_name = "IMAGE:/DIRECTORY", required_unless_present = "dump",
+    #[arg(value_name = "IMAGE:/DIRECTORY|PATH", required_unless_present = "dump",
         value_hint = clap::ValueHint::AnyPath)]
     directory: Option<OsString>,
     /// Read from FILE instead of standard input
@@ -33,12 +45,21 @@ pub struct Args {
     /// Stop after N commands that failed; 0 means never
     #[arg(short = 'E', long, value_name = "N", default_value = "1")]
     max_errors: u64,
-    /// Confine the receiver to the directory; always so in an image
+    /// Change the root directory of this process to the directory, in addition to the checks of
+    /// each path. In an image there is nothing to change
     #[arg(short = 'C', long)]
     chroot: bool,
-    /// The root of the mount that contains the directory; not needed for an image
+    /// The root of the mount in which parents are looked up; without it, every mount of the file
+    /// system
     #[arg(short = 'm', value_name = "ROOT", value_hint = clap::ValueHint::DirPath)]
     root_mount: Option<PathBuf>,
+    /// Decompress the data of encoded writes, even where the file system takes it compressed
+    #[arg(long)]
+    force_decompress: bool,
+    /// Go on with subvolumes that an earlier run left incomplete, and pass over complete ones. The
+    /// input is the same stream from its start
+    #[arg(long)]
+    resume: bool,
     /// Print the commands of the stream, and change nothing
     #[arg(long, conflicts_with = "directory")]
     dump: bool,
@@ -60,36 +81,60 @@ impl Args {
             return Ok(output.finish()?);
         }
         let argument = self.directory.as_ref().expect("clap requires it");
+        let receive = Receive::new()
+            .stop_at_end(self.stop_at_end)
+            .max_errors(self.max_errors)
+            .force_decompress(self.force_decompress)
+            .resume(self.resume);
+        let mut received = Vec::new();
+        let mut progress = Progress::new(context);
         if let Operand::Host(path) = Operand::parse(argument)
             && path.is_dir()
         {
-            let text =
-                format!("{}: only an image can receive so far: name it as IMAGE:/path", path.display());
-            return Err(UsageError::new(text).into());
+            let target = HostTarget::open(&path, self.root_mount.as_deref(), self.chroot);
+            let mut target = target.with_context(|| format!("{}: cannot receive", path.display()))?;
+            let result = receive.receive_into(&mut target, &mut input, &mut received, &mut progress);
+            progress.finish();
+            let place = |name: &[u8]| shown(&path, name).as_os_str().as_bytes().to_vec();
+            report(context, &path.display(), &place, result, &received);
+            return Ok(());
         }
         let path = ImagePath::parse(argument)?;
         let fs = context.change(&path.image)?;
-        let receive = Receive::new().stop_at_end(self.stop_at_end).max_errors(self.max_errors);
-        let mut received = Vec::new();
-        let mut progress = Progress::new(context);
         let result = receive.receive(&fs, &path.path, &mut input, &mut received, &mut progress);
         progress.finish();
-        let incomplete: Vec<String> = received
-            .iter()
-            .filter(|subvolume| !subvolume.complete)
-            .map(|subvolume| {
-                format!(
-                    "{} is incomplete: it is writable and has no received UUID",
-                    path.join(&subvolume.name)
-                )
-            })
-            .collect();
-        match result {
-            Ok(_) => incomplete.iter().for_each(|line| context.error(line)),
-            Err(error) if incomplete.is_empty() => context.error(format_args!("{path}: {error}")),
-            Err(error) => context.error(format_args!("{path}: {error}; {}", incomplete.join("; "))),
-        }
+        report(context, &path, &|name| path.join(name).to_bytes(), result, &received);
         Ok(())
+    }
+}
+
+/// Reports the error of a run, and the subvolumes that it left incomplete.
+fn report(
+    context: &Context,
+    directory: &dyn Display,
+    place: &dyn Fn(&[u8]) -> Vec<u8>,
+    result: papilio::Result<()>,
+    received: &[ReceivedSubvolume],
+) {
+    let incomplete: Vec<String> = received
+        .iter()
+        .filter(|subvolume| !subvolume.complete)
+        .map(|subvolume| {
+            let name = escaped(&place(&subvolume.name)).into_owned();
+            let advice = match subvolume.resumable {
+                true => "; with the same stream, --resume completes it",
+                false => "",
+            };
+            format!(
+                "{} is incomplete: it is writable and has no received UUID{advice}",
+                String::from_utf8_lossy(&name)
+            )
+        })
+        .collect();
+    match result {
+        Ok(()) => incomplete.iter().for_each(|line| context.error(line)),
+        Err(error) if incomplete.is_empty() => context.error(format_args!("{directory}: {error}")),
+        Err(error) => context.error(format_args!("{directory}: {error}; {}", incomplete.join("; "))),
     }
 }
 

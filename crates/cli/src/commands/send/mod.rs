@@ -1,0 +1,237 @@
+//! `papilio send`.
+//!
+//! [`mounted`] sends from a mounted file system, the rest from an image. [`candidate`] chooses the
+//! parent where none is given.
+
+mod candidate;
+mod mounted;
+
+use crate::context::Context;
+use crate::mounted::Target;
+use crate::path::ImagePath;
+use crate::usage_error::UsageError;
+use anyhow::Context as _;
+use candidate::{Candidate, nearest};
+use indicatif::{ProgressBar, ProgressStyle};
+use mounted::MountedSend;
+use papilio::{FileSystem, PathError, SendObserver, SendOptions, SendProtocol, Subvolume};
+use papilio_fuse::ioctl::SendRequest;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+/// Send read-only snapshots as a stream
+///
+/// `btrfs receive` and `papilio receive` turn the stream into subvolumes again. Each snapshot that
+/// is sent may serve as a source of clones for those after it. All snapshots are in one image, or
+/// in mounts of one file system.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The snapshots
+    #[arg(value_name = "IMAGE:/SNAPSHOT|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
+    snapshots: Vec<OsString>,
+    /// Send the difference from this snapshot, which the receiver has
+    #[arg(short, value_name = "IMAGE:/PARENT|PATH", value_hint = clap::ValueHint::AnyPath)]
+    parent: Option<OsString>,
+    /// Use this snapshot, which the receiver has, as a source of clones; without -p, the nearest
+    /// one is also the parent
+    #[arg(short, value_name = "IMAGE:/SOURCE|PATH", value_hint = clap::ValueHint::AnyPath)]
+    clone_source: Vec<OsString>,
+    /// Between several snapshots, leave out the end of one stream and the header of the next
+    #[arg(short = 'e')]
+    omit_ends: bool,
+    /// Write to FILE instead of standard output
+    #[arg(short = 'f', value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    file: Option<PathBuf>,
+    /// Name the changed ranges of files without their data
+    #[arg(long)]
+    no_data: bool,
+    /// The protocol, 1 or 2; 0 means the newest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=2), default_value = "1")]
+    proto: u32,
+    /// Send compressed extents as they lie; implies protocol 2
+    #[arg(long)]
+    compressed_data: bool,
+}
+
+impl Args {
+    /// Sends the snapshots.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if self.file.is_none() && std::io::stdout().is_terminal() {
+            let text = "a stream is not for a terminal: use -f FILE, or redirect standard output";
+            return Err(UsageError::new(text).into());
+        }
+        match Target::parse(&self.snapshots[0])? {
+            Target::Image(first) => self.send_from_image(context, &first),
+            Target::Mounted(_) => self.send_mounted(context),
+        }
+    }
+
+    /// Opens the output, once the operands are known to be good.
+    fn output(&self) -> anyhow::Result<Box<dyn Write + Send>> {
+        Ok(match &self.file {
+            Some(path) => Box::new(crate::context::create_host_file(path)?),
+            None => Box::new(std::io::stdout()),
+        })
+    }
+
+    /// Returns the parts that -e leaves out of the stream with this index.
+    fn omitted(&self, index: usize) -> Omitted {
+        let last = index + 1 == self.snapshots.len();
+        Omitted { header: self.omit_ends && index > 0, end: self.omit_ends && !last }
+    }
+
+    fn send_from_image(&self, context: &Context, first: &ImagePath) -> anyhow::Result<()> {
+        let fs = context.open(&first.image)?;
+        let find = |argument: &OsString| subvolume(context, &fs, first, argument);
+        let snapshots: Vec<Subvolume> = self.snapshots.iter().map(find).collect::<Result<_, _>>()?;
+        let parent = self.parent.as_ref().map(find).transpose()?;
+        let mut sources: Vec<Candidate> = Vec::new();
+        for argument in &self.clone_source {
+            sources.push(Candidate::of(&find(argument)?));
+        }
+        let protocol = match (self.proto, self.compressed_data) {
+            (1, false) => SendProtocol::V1,
+            _ => SendProtocol::V2,
+        };
+        let mut out = self.output()?;
+        for (index, snapshot) in snapshots.iter().enumerate() {
+            let own = Candidate::of(snapshot);
+            let parent = parent.as_ref().map_or_else(|| nearest(&own, &sources), |parent| Some(parent.id));
+            let omitted = self.omitted(index);
+            let mut send = SendOptions::new()
+                .parent(parent)
+                .no_data(self.no_data)
+                .protocol(protocol)
+                .omit_header(omitted.header)
+                .omit_end(omitted.end)
+                .compressed_data(self.compressed_data);
+            for source in &sources {
+                send = send.clone_source(source.id);
+            }
+            at_subvolume(context, &self.snapshots[index].display());
+            let mut progress = Progress::new(context);
+            let sent = send.send(&fs, snapshot.id, &mut *out, &mut progress);
+            context.set_progress(None);
+            progress.finish();
+            sent.with_context(|| {
+                format!("{}:/{}", first.image.display(), String::from_utf8_lossy(&snapshot.name))
+            })?;
+            sources.push(own);
+        }
+        Ok(())
+    }
+
+    fn send_mounted(&self, context: &Context) -> anyhow::Result<()> {
+        let open = |argument: &OsString| MountedSend::open(argument);
+        let snapshots: Vec<MountedSend> = self.snapshots.iter().map(open).collect::<Result<_, _>>()?;
+        let parent = self.parent.as_ref().map(open).transpose()?;
+        let others: Vec<MountedSend> = self.clone_source.iter().map(open).collect::<Result<_, _>>()?;
+        let mut all = snapshots.iter().chain(&parent).chain(&others);
+        if let Some(other) = all.find(|other| !other.is_beside(&snapshots[0])) {
+            let text = format!("{}: all snapshots must be in one file system", other.operand());
+            return Err(UsageError::new(text).into());
+        }
+        let mut sources: Vec<&MountedSend> = others.iter().collect();
+        let mut out = self.output()?;
+        for (index, snapshot) in snapshots.iter().enumerate() {
+            let omitted = self.omitted(index);
+            let request = SendRequest {
+                protocol: if self.compressed_data && self.proto == 1 { 2 } else { self.proto },
+                no_data: self.no_data,
+                compressed: self.compressed_data,
+                omit_header: omitted.header,
+                omit_end: omitted.end,
+                ..SendRequest::default()
+            };
+            at_subvolume(context, &snapshot.operand());
+            let progress = Progress::new(context);
+            let bar = progress.bar.clone();
+            let sent = snapshot.send(request, parent.as_ref(), &sources, &mut *out, &mut |bytes| {
+                if let Some(bar) = &bar {
+                    bar.set_message(indicatif::BinaryBytes(bytes).to_string());
+                    bar.tick();
+                }
+            });
+            context.set_progress(None);
+            progress.finish();
+            sent?;
+            sources.push(snapshot);
+        }
+        Ok(())
+    }
+}
+
+/// The parts of a stream that are left out.
+#[derive(Clone, Copy, Debug)]
+struct Omitted {
+    header: bool,
+    end: bool,
+}
+
+/// Prints which subvolume is sent, as btrfs-progs does.
+fn at_subvolume(context: &Context, operand: &dyn std::fmt::Display) {
+    if context.verbosity >= 0 && context.arguments().drop_in {
+        context.note(format_args!("At subvol {operand}"));
+    }
+}
+
+/// Returns the subvolume that an argument names, which must be in the file system of the first.
+fn subvolume(
+    context: &Context,
+    fs: &FileSystem,
+    first: &ImagePath,
+    argument: &OsString,
+) -> anyhow::Result<Subvolume> {
+    let path = ImagePath::parse(argument)?;
+    if path.image != first.image {
+        let text = format!("{path}: all snapshots must be in {}", first.image.display());
+        return Err(UsageError::new(text).into());
+    }
+    let inode = context.inode(&path, true)?;
+    if !inode.is_subvolume_root() {
+        anyhow::bail!("{path}: {}", PathError::NoSubvolume);
+    }
+    let found = fs.subvolume(inode.tree()).map_err(|error| context.at(&path, &error))?;
+    if !found.is_read_only() {
+        anyhow::bail!("{path}: the subvolume is not read-only, which send needs");
+    }
+    Ok(found)
+}
+
+/// The bar on standard error, if that is a terminal.
+struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn new(context: &Context) -> Self {
+        let shown = context.verbosity >= 0 && std::io::stderr().is_terminal();
+        let bar = shown.then(|| {
+            let bar = ProgressBar::new(0);
+            let form = "{elapsed_precise} [{wide_bar}] {pos}/{len} inodes {msg}";
+            if let Ok(style) = ProgressStyle::with_template(form) {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar
+        });
+        context.set_progress(bar.clone());
+        Self { bar }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl SendObserver for Progress {
+    fn progress(&mut self, done: u64, all: u64, bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(all);
+            bar.set_position(done);
+            bar.set_message(indicatif::BinaryBytes(bytes).to_string());
+        }
+    }
+}
