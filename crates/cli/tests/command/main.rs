@@ -8,6 +8,7 @@ mod change;
 mod common;
 mod copy;
 mod drop_in;
+mod find_new;
 mod fixture;
 mod mkfs;
 mod mounted_by_kernel;
