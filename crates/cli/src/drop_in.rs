@@ -66,9 +66,26 @@ fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
+/// Returns the exit code for wrong usage of the program that the command takes the place of, or
+/// `None` under a name of its own. For btrfs-progs' programs it is that of any failure; 2 has other
+/// meanings there, as in `btrfs scrub`. fsck(8) reserves a code.
+pub fn usage_code(arguments: &[OsString]) -> Option<u8> {
+    match program_name(arguments).as_str() {
+        "fsck.btrfs" => Some(16),
+        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" => Some(1),
+        name if MISSING.contains(&name) => Some(1),
+        _ => None,
+    }
+}
+
+fn program_name(arguments: &[OsString]) -> String {
+    let name = arguments.first().and_then(|name| Path::new(name).file_name());
+    name.and_then(OsStr::to_str).unwrap_or_default().to_owned()
+}
+
 fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
-    let name = arguments.first().and_then(|name| Path::new(name).file_name()).map(OsStr::to_owned);
-    let name = name.as_deref().and_then(OsStr::to_str).unwrap_or_default();
+    let name = program_name(&arguments);
+    let name = name.as_str();
     let rest = || arguments.iter().skip(1).cloned();
     let prefixed = |command: &[&str], rest: &mut dyn Iterator<Item = OsString>| {
         let start = ["papilio"].iter().chain(command).map(OsString::from);

@@ -118,7 +118,8 @@ impl Args {
         }
         // The option --device of all commands names further devices.
         let images = [&self.images[..], &context.arguments().device].concat();
-        let (made, filled) = self.content.make(context, &images, options, epoch, sized)?;
+        let made = self.content.make(context, &images, options, epoch, sized);
+        let (made, filled) = made.map_err(as_usage)?;
         let filled = self.content.rootdir.is_some().then_some(filled);
         let mut output = Output::new()?;
         if self.json {
@@ -149,6 +150,14 @@ impl FormatArgs {
         options = or(options, self.csum, MkfsOptions::checksum);
         options = or(options, self.data, MkfsOptions::data_profile);
         Ok(or(options, self.metadata, MkfsOptions::metadata_profile))
+    }
+}
+
+/// Makes a refusal of the options wrong usage.
+fn as_usage(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(papilio::Error::Invalid(text)) => UsageError::new(text).into(),
+        _ => error,
     }
 }
 

@@ -181,7 +181,9 @@ impl Set {
                     let received = info.received_uuid != [0; 16];
                     self.check_received(received, mounted)?;
                     if received {
-                        anyhow::bail!("{mounted}: -f works in images only");
+                        return Err(
+                            UsageError::new(format_args!("{mounted}: -f works in images only")).into()
+                        );
                     }
                 }
                 let set = mount.set_subvolume_read_only(self.read_only()?);

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::filling::Caller;
 use crate::mounted::Target;
 use crate::operands::for_each_target;
+use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::{FileSystem, NewKind, QgroupId};
 use std::ffi::OsString;
@@ -33,7 +34,9 @@ impl Args {
                 Target::Image(path) => path,
                 Target::Mounted(mounted) => {
                     if !self.qgroups.is_empty() {
-                        anyhow::bail!("{mounted}: -i works in images only");
+                        return Err(
+                            UsageError::new(format_args!("{mounted}: -i works in images only")).into()
+                        );
                     }
                     if self.parents {
                         make_parents(&mounted.path)?;

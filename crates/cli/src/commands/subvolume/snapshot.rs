@@ -3,6 +3,7 @@
 use crate::commands::quota::parse_qgroup;
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
+use crate::usage_error::UsageError;
 use papilio::{FileKind, PathError, QgroupId};
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -35,13 +36,10 @@ impl Args {
                 (Target::Mounted(source), Target::Mounted(destination)) => {
                     return self.run_mounted(context, &source, destination);
                 }
-                _ => anyhow::bail!(
-                    "{}: a snapshot must be in the file system of its source",
-                    self.destination.display()
-                ),
+                _ => return Err(elsewhere(&self.destination.display()).into()),
             };
         if source.image != destination.image {
-            anyhow::bail!("{destination}: a snapshot must be in the file system of its source");
+            return Err(elsewhere(&destination).into());
         }
         let fs = context.change(&source.image)?;
         let inode = context.inode(&source, true)?;
@@ -72,7 +70,7 @@ impl Args {
         mut destination: Mounted,
     ) -> anyhow::Result<()> {
         if !self.qgroups.is_empty() {
-            anyhow::bail!("{destination}: -i works in images only");
+            return Err(UsageError::new(format_args!("{destination}: -i works in images only")).into());
         }
         let subvolume = source.open()?;
         if !subvolume.is_subvolume_root().map_err(|error| source.at(&error))? {
@@ -89,4 +87,8 @@ impl Args {
         made.map_err(|error| destination.at(&error))?;
         self.announce(context, source, &destination)
     }
+}
+
+fn elsewhere(destination: &dyn Display) -> UsageError {
+    UsageError::new(format_args!("{destination}: a snapshot must be in the file system of its source"))
 }
