@@ -96,9 +96,22 @@ impl Context {
     }
 
     /// Opens the file system on `image` as its last commit left it, for commands that show the
-    /// structures on the device.
-    pub fn open_last_commit(&self, image: &Path) -> anyhow::Result<FileSystem> {
-        let options = self.options.clone().replay_log(false);
+    /// structures on the device. `further` are more of its devices; with `search`, missing ones are
+    /// looked for.
+    pub fn open_last_commit(
+        &self,
+        image: &Path,
+        further: &[PathBuf],
+        search: bool,
+    ) -> anyhow::Result<FileSystem> {
+        let given = [&self.arguments.device[..], further].concat();
+        let mut options = self.options.clone().replay_log(false);
+        for device in further {
+            options = options.device(device);
+        }
+        if search {
+            options = devices::add_missing(image, &given, options);
+        }
         FileSystem::open_with(image, &options).map_err(holder::explain)
     }
 

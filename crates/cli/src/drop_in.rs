@@ -1,7 +1,7 @@
 //! The names of btrfs-progs' programs, under which the command takes their place.
 //!
-//! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck` or `fsck.btrfs` to
-//! this program takes the arguments of that program, and prints its messages on success. The
+//! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfs-map-logical`, `btrfsck` or
+//! `fsck.btrfs` to this program takes the arguments of that program, and prints its messages on success. The
 //! options of single commands are those of `papilio`'s, which are named after btrfs-progs' wherever
 //! both have one; docs/commands.md lists the differences.
 
@@ -33,8 +33,7 @@ const GROUPS: [&str; 16] = [
 ];
 
 /// Programs of btrfs-progs that have no counterpart here.
-const MISSING: [&str; 5] =
-    ["btrfs-convert", "btrfs-find-root", "btrfs-image", "btrfs-map-logical", "btrfs-select-super"];
+const MISSING: [&str; 4] = ["btrfs-convert", "btrfs-find-root", "btrfs-image", "btrfs-select-super"];
 
 /// Returns the arguments of `papilio` if the program was run under a name of btrfs-progs.
 ///
@@ -72,7 +71,7 @@ fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
 pub fn usage_code(arguments: &[OsString]) -> Option<u8> {
     match program_name(arguments).as_str() {
         "fsck.btrfs" => Some(16),
-        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" => Some(1),
+        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" | "btrfs-map-logical" => Some(1),
         name if MISSING.contains(&name) => Some(1),
         _ => None,
     }
@@ -95,6 +94,7 @@ fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
         "btrfs" => prefixed(&[DROP_IN], &mut of_btrfs(rest().collect()).into_iter()),
         "mkfs.btrfs" => prefixed(&[DROP_IN, "mkfs"], &mut rest()),
         "btrfstune" => prefixed(&[DROP_IN, "tune"], &mut rest()),
+        "btrfs-map-logical" => prefixed(&[DROP_IN, "inspect", "map-logical"], &mut rest()),
         "btrfsck" => prefixed(&[DROP_IN, "check"], &mut rest()),
         // As the original, it checks nothing: a boot must not wait for a check of everything.
         "fsck.btrfs" => prefixed(&[DROP_IN, "fsck-at-boot"], &mut rest()),
@@ -119,7 +119,15 @@ fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
             _ => translated.push(option),
         }
     }
-    let mut words: Vec<OsString> = arguments.collect();
+    // The option may also follow the command.
+    let mut words: Vec<OsString> = Vec::new();
+    while let Some(word) = arguments.next() {
+        match word.to_str().unwrap_or_default() {
+            "--format" => json |= arguments.next().is_some_and(|format| format == "json"),
+            text if text.starts_with("--format=") => json |= text.ends_with("=json"),
+            _ => words.push(word),
+        }
+    }
     if let Some(first) = words.first_mut()
         && let Some(text) = first.to_str()
     {
@@ -173,6 +181,10 @@ mod tests {
         assert_eq!(translated("/x/btrfs su li /m"), "papilio --drop-in subvolume li /m");
         assert_eq!(translated("btrfs -q fi df /m"), "papilio --drop-in -q filesystem df /m");
         assert_eq!(translated("btrfs --format json dev st /m"), "papilio --drop-in device st /m --json");
+        assert_eq!(translated("btrfs qgr show --format=json /m"), "papilio --drop-in qgroup show /m --json");
+        assert_eq!(translated("btrfs fi df --format text /m"), "papilio --drop-in filesystem df /m");
+        let mapped = translated("btrfs-map-logical -l 5 /dev/a");
+        assert_eq!(mapped, "papilio --drop-in inspect map-logical -l 5 /dev/a");
         assert_eq!(translated("btrfs filesystem balance start /m"), "papilio --drop-in balance start /m");
         assert_eq!(translated("btrfs device replace status /m"), "papilio --drop-in replace status /m");
         let deleted = translated("btrfs subvol delete --subvolid 257 /m");

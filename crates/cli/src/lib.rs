@@ -29,6 +29,7 @@ mod output;
 mod path;
 mod time;
 mod tree;
+mod tree_source;
 mod units;
 mod usage_error;
 

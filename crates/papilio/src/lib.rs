@@ -143,6 +143,7 @@ pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use receive::{Receive, ReceiveObserver, ReceivedSubvolume, StreamReader};
+pub use send::changes::{NameChange, SnapshotChange, snapshot_changes};
 pub use send::{SendObserver, SendOptions, Sent};
 pub use subvolume::{Received, Subvolume};
 

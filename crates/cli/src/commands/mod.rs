@@ -13,6 +13,7 @@ mod completions;
 mod compsize;
 mod cp;
 mod device;
+mod diff;
 mod du;
 mod filesystem;
 mod find;
@@ -66,6 +67,7 @@ pub enum Command {
     Find(Box<find::Args>),
     Du(du::Args),
     Compsize(compsize::Args),
+    Diff(diff::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
     Quota(quota::Args),
@@ -117,6 +119,7 @@ impl Command {
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
             Self::Compsize(command) => command.run(context),
+            Self::Diff(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
             Self::Quota(command) => command.run(context),

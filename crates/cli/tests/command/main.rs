@@ -7,6 +7,7 @@ mod change;
 #[path = "../common/mod.rs"]
 mod common;
 mod copy;
+mod diff;
 mod drop_in;
 mod find_new;
 mod fixture;
@@ -19,5 +20,6 @@ mod replace;
 mod rootdir;
 mod scrub;
 mod show;
+mod structures;
 mod tune;
 mod usage;

@@ -4,15 +4,14 @@
 //! the cost follows the number of changes.
 
 use crate::context::{Context, of_image};
-use crate::mounted::{Mounted, Target};
+use crate::mounted::Target;
 use crate::output::{Output, json_bytes};
+use crate::tree_source::TreeSource;
 use crate::usage_error::UsageError;
 use anyhow::anyhow;
-use papilio::FileSystem;
 use papilio::format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio::format::items::inode_ref::{InodeExtrefs, InodeRefs};
-use papilio::format::{Generation, ItemType, Key, TreeId, objectid};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio::format::{ItemType, Key, TreeId, objectid};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -35,9 +34,10 @@ pub struct Args {
 }
 
 /// A subvolume whose tree can be searched.
-enum Source {
-    Image { fs: FileSystem, tree: TreeId, path: std::path::PathBuf },
-    Mounted { mounted: Mounted, root: MountedPath },
+struct Source {
+    trees: TreeSource,
+    /// Its id, or 0 for the subvolume of a path in a mount.
+    tree: TreeId,
 }
 
 /// A file extent of the subvolume.
@@ -85,15 +85,13 @@ impl Args {
                     return Err(none().into());
                 }
                 let fs = context.open(&path.image)?;
-                Ok(Source::Image { fs, tree: inode.tree(), path: path.image })
+                Ok(Source { trees: TreeSource::Image { fs, path: path.image }, tree: inode.tree() })
             }
             Target::Mounted(mounted) => {
-                let root = mounted.open()?;
-                if !root.is_subvolume_root().map_err(|error| mounted.at(&error))? {
+                if !mounted.open()?.is_subvolume_root().map_err(|error| mounted.at(&error))? {
                     return Err(none().into());
                 }
-                root.sync().map_err(|error| mounted.at(&error))?;
-                Ok(Source::Mounted { mounted, root })
+                Ok(Source { trees: TreeSource::of_mount(mounted)?, tree: TreeId(0) })
             }
         }
     }
@@ -102,41 +100,23 @@ impl Args {
 impl Source {
     /// Returns the generation of the subvolume's last change that was committed.
     fn generation(&self) -> anyhow::Result<u64> {
-        match self {
-            Self::Image { fs, tree, path } => {
-                Ok(fs.subvolume(*tree).map_err(|error| of_image(path, error))?.generation.0)
+        match &self.trees {
+            TreeSource::Image { fs, path } => {
+                Ok(fs.subvolume(self.tree).map_err(|error| of_image(path, error))?.generation.0)
             }
-            Self::Mounted { mounted, root } => {
+            TreeSource::Mounted { mounted, root } => {
                 Ok(root.subvolume_info().map_err(|error| mounted.at(&error))?.generation)
             }
         }
     }
 
-    /// Passes the items of the subvolume's tree in a range of keys to `each`.
     fn search(
         &self,
-        (first, last): (Key, Key),
+        keys: (Key, Key),
         oldest: u64,
-        mut each: impl FnMut(Key, &[u8]) -> anyhow::Result<()>,
+        each: impl FnMut(Key, &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut result = Ok(());
-        match self {
-            Self::Image { fs, tree, path } => fs
-                .search_tree(*tree, first..=last, Generation(oldest), &mut |_, key, item| {
-                    result = each(key, item);
-                    result.is_ok()
-                })
-                .map_err(|error| of_image(path, error))?,
-            Self::Mounted { mounted, root } => root
-                .search_tree(TreeId(0), first..=last, oldest, |_, key, item| {
-                    if result.is_ok() {
-                        result = each(key, item);
-                    }
-                    Ok(())
-                })
-                .map_err(|error| mounted.at(&error))?,
-        }
-        result
+        self.trees.search(self.tree, keys, oldest, each)
     }
 
     fn extents(&self, oldest: u64) -> anyhow::Result<Vec<Found>> {
