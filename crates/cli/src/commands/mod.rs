@@ -12,6 +12,7 @@ mod chown;
 mod completions;
 mod compsize;
 mod cp;
+mod dedupe;
 mod device;
 mod diff;
 mod du;
@@ -19,6 +20,7 @@ mod filesystem;
 mod find;
 mod fsck_at_boot;
 mod getfattr;
+mod heatmap;
 mod inspect;
 mod ln;
 mod ls;
@@ -68,6 +70,8 @@ pub enum Command {
     Du(du::Args),
     Compsize(compsize::Args),
     Diff(diff::Args),
+    Dedupe(dedupe::Args),
+    Heatmap(heatmap::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
     Quota(quota::Args),
@@ -120,6 +124,8 @@ impl Command {
             Self::Du(command) => command.run(context),
             Self::Compsize(command) => command.run(context),
             Self::Diff(command) => command.run(context),
+            Self::Dedupe(command) => command.run(context),
+            Self::Heatmap(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
             Self::Quota(command) => command.run(context),

@@ -7,6 +7,7 @@ mod change;
 #[path = "../common/mod.rs"]
 mod common;
 mod copy;
+mod dedupe;
 mod diff;
 mod drop_in;
 mod find_new;
