@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Command;
 
-/// Options that are accepted before clap sees them. `--format` becomes `--json`, where there is one.
+/// Options that are accepted before clap sees them. `--format` becomes `--json`, too.
 const TRANSLATED: [(&str, &str, &str); 3] =
     [("balance", "start", "-d"), ("balance", "start", "-m"), ("balance", "start", "-s")];
 

@@ -1,9 +1,9 @@
 //! The names of btrfs-progs' programs, under which the command takes their place.
 //!
 //! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfs-map-logical`, `btrfsck` or
-//! `fsck.btrfs` to this program takes the arguments of that program, and prints its messages on success. The
-//! options of single commands are those of `papilio`'s, which are named after btrfs-progs' wherever
-//! both have one; docs/commands.md lists the differences.
+//! `fsck.btrfs` to this program takes the arguments of that program, and prints its messages on
+//! success. The options of single commands are those of `papilio`'s, which are named after
+//! btrfs-progs' wherever both have one; docs/commands.md lists the differences.
 
 use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,7 @@
 //! [`TreeSource`]: a file system whose trees can be searched, on an image or in a mount.
 //!
-//! A mount is searched by the kernel's ioctl, which mounts of Papilio have, too. It needs the rights
-//! of an administrator.
+//! A mount is searched by the kernel's ioctl, which mounts of Papilio have, too. It needs the
+//! rights of an administrator.
 
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};

@@ -60,8 +60,8 @@ impl Units {
     /// Bytes.
     pub const BYTES: Self = Self { base: 1024, power: Some(0) };
 
-    /// Returns the unit of the first power of the base that is chosen, or a fitting one. The base is
-    /// 1000 for `si`.
+    /// Returns the unit of the first power of the base that is chosen, or a fitting one. The base
+    /// is 1000 for `si`.
     pub fn chosen(si: bool, powers: [bool; 5]) -> Self {
         let power = powers.iter().position(|chosen| *chosen).map(|power| power as u32);
         Self { base: if si { 1000 } else { 1024 }, power }

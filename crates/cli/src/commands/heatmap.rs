@@ -1,7 +1,7 @@
 //! `papilio heatmap`: a picture of where data, metadata and free space lie on each device.
 //!
-//! A device is a grid of cells in the order of its bytes. The hue of a cell is the kind of chunk that
-//! takes most of it, and the strength is how much of that is used.
+//! A device is a grid of cells in the order of its bytes. The hue of a cell stands for the kind of
+//! chunk that takes most of it, the strength for the part of that which is used.
 
 use crate::context::Context;
 use crate::mounted::Target;

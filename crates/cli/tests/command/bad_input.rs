@@ -88,7 +88,7 @@ fn unsupported_features_are_named() {
         let sum = papilio::ChecksumType::Crc32c.compute(&changed[32..]);
         changed[..4].copy_from_slice(&sum.as_bytes()[..4]);
         for place in [65536, 64 << 20] {
-            let number = (place as u64).to_le_bytes();
+            let number = u64::to_le_bytes(place);
             let mut copy = changed.clone();
             copy[48..56].copy_from_slice(&number);
             let sum = papilio::ChecksumType::Crc32c.compute(&copy[32..]);

@@ -21,8 +21,8 @@ pub struct ChunkPlace {
 }
 
 impl ChunkItem {
-    /// Returns the places of the byte at `offset` in the chunk: one for each copy. With parity it is
-    /// the one copy that needs no rebuild.
+    /// Returns the places of the byte at `offset` in the chunk: one for each copy. With parity it
+    /// is the one copy that needs no rebuild.
     ///
     /// # Errors
     /// Flags of several profiles, or fewer stripes than the profile needs.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::items::block_group::BlockGroupFlags;
     use crate::items::chunk::Stripe;
-    use crate::units::Uuid;
+    use uuid::Uuid;
 
     const ELEMENT: u64 = 64 << 10;
 

@@ -27,8 +27,8 @@ const DIFFERS: i32 = 1;
 const DEPTH_LIMIT: usize = 1 << 10;
 
 impl MountedPath {
-    /// Returns the files that contain the byte at `address`, or with `whole` any byte of its extent,
-    /// and the number of files that did not fit into `size` bytes.
+    /// Returns the files that contain the byte at `address`, or with `whole` any byte of its
+    /// extent, and the number of files that did not fit into `size` bytes.
     ///
     /// # Errors
     /// ENOENT if nothing is there; EINVAL for a tree block; EPERM without `CAP_SYS_ADMIN`.
@@ -133,8 +133,8 @@ impl MountedPath {
         names.into_iter().map(path).collect()
     }
 
-    /// Shares `length` bytes of this file from `from` on with `target` from `to` on, if they are the
-    /// same (`FIDEDUPERANGE`). Returns the shared bytes, or `None` if they differ.
+    /// Shares `length` bytes of this file from `from` on with `target` from `to` on, if they are
+    /// the same (`FIDEDUPERANGE`). Returns the shared bytes, or `None` if they differ.
     ///
     /// # Errors
     /// EOPNOTSUPP or ENOTTY where the file system cannot; those of the kernel otherwise.

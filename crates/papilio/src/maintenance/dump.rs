@@ -199,7 +199,8 @@ struct Visit {
 }
 
 /// An iterator over the blocks of a tree, parents before children; depth first, in the order of
-/// keys, unless [`TreeBlocks::breadth_first`] changes that. A block that cannot be read yields an error; the walk skips the blocks below it and continues.
+/// keys, unless [`TreeBlocks::breadth_first`] changes that. A block that cannot be read yields an
+/// error; the walk skips the blocks below it and continues.
 #[derive(Debug)]
 pub struct TreeBlocks {
     forest: Arc<Forest>,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Most directories in a path. A longer path means a loop.
 const DEPTH_LIMIT: usize = 4096;
 
-/// What happened to a name.
+/// The change of a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum NameChange {
@@ -30,8 +30,8 @@ pub enum NameChange {
     Added,
     /// The new snapshot lacks it.
     Deleted,
-    /// It was this path, without a leading slash, in the old snapshot. What is below a renamed
-    /// directory is not listed.
+    /// It was this path, without a leading slash, in the old snapshot. Files below a renamed
+    /// directory are not listed.
     Renamed(Vec<u8>),
     /// Both have it, for the same inode.
     Kept,
@@ -44,7 +44,7 @@ pub struct SnapshotChange {
     /// The path in the new snapshot, or in the old one if it was deleted, without a leading slash;
     /// empty for the root.
     pub path: Vec<u8>,
-    /// What happened to the name.
+    /// The change of the name.
     pub name: NameChange,
     /// The kind of file.
     pub kind: FileKind,
@@ -179,8 +179,8 @@ impl Comparison<'_> {
     }
 }
 
-/// Returns whether the content and whether the metadata changed. What a change of names or content
-/// does to the inode besides does not count.
+/// Returns whether the content and whether the metadata changed. Times and link counts that follow
+/// a change of names or content do not count.
 fn changes_of(differs: &Differs, before: &InodeItem, after: &InodeItem) -> (bool, bool) {
     let is_directory = after.kind() == Some(FileKind::Directory);
     let content = !is_directory && (differs.extents || before.size != after.size);

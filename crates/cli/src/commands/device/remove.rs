@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "delete")]
 pub struct Args {
-    /// Devices by id or path, missing or cancel, then an image or device that stays, or a directory in the mount
+    /// Devices by id or path, missing or cancel, then an image or device that stays, or a directory
+    /// in the mount
     #[arg(required = true, value_name = "DEVID|DEVICE... IMAGE|PATH")]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     devices: Vec<PathBuf>,
