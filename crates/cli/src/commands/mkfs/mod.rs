@@ -126,7 +126,9 @@ impl Args {
         // The option --device of all commands names further devices.
         let images = [&self.images[..], &context.arguments().device].concat();
         let made = self.content.make(context, &images, options, epoch, sized);
-        let (made, filled) = made.map_err(as_usage)?;
+        // With content, it may be the content that is refused.
+        let options_alone = self.content.rootdir.is_none();
+        let (made, filled) = made.map_err(|error| if options_alone { as_usage(error) } else { error })?;
         let filled = self.content.rootdir.is_some().then_some(filled);
         let mut output = Output::new()?;
         if self.json {
