@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Command;
 
-/// Options that are accepted before clap sees them.
+/// Options that are accepted before clap sees them. `--format` becomes `--json`, too.
 const TRANSLATED: [(&str, &str, &str); 3] =
     [("balance", "start", "-d"), ("balance", "start", "-m"), ("balance", "start", "-s")];
 
@@ -72,7 +72,8 @@ fn row(root: &clap::Command, words: &[String]) -> String {
     let is_there = |name: &String| {
         let translated =
             |(one, other, option): &(&str, &str, &str)| words == [*one, *other] && name == option;
-        accepts(command, name) || accepts(root, name) || TRANSLATED.iter().any(translated)
+        let formats = name == "--format" && accepts(command, "--json");
+        formats || accepts(command, name) || accepts(root, name) || TRANSLATED.iter().any(translated)
     };
     let missing = options(&text).into_iter().filter(|names| !names.iter().any(is_there));
     let mut list = String::new();
@@ -95,6 +96,11 @@ fn every_command_of_btrfs_progs_is_in_the_table() {
     root.build();
     let rows: Vec<_> = commands(&text).iter().map(|words| row(&root, words)).collect();
     assert!(rows.len() > 60, "{rows:#?}");
+    assert_documented(&rows);
+}
+
+/// Fails unless docs/commands.md has lines that start with `rows`.
+fn assert_documented(rows: &[String]) {
     if std::env::var_os("PAPILIO_PRINT_TABLE").is_some() {
         println!("{}", rows.join("\n"));
     }
@@ -102,4 +108,34 @@ fn every_command_of_btrfs_progs_is_in_the_table() {
     let missing: Vec<_> =
         rows.iter().filter(|row| !document.lines().any(|line| line.starts_with(&***row))).collect();
     assert!(missing.is_empty(), "docs/commands.md lacks {missing:#?}");
+}
+
+/// A row has the spellings of an option, and whether `papilio mkfs` takes them all.
+#[test]
+fn every_option_of_mkfs_is_in_the_table() {
+    let Some(program) = ["mkfs.btrfs", "/sbin/mkfs.btrfs", "/usr/sbin/mkfs.btrfs"]
+        .into_iter()
+        .find_map(|name| Command::new(name).arg("--help").output().ok())
+    else {
+        assert!(std::env::var_os("PAPILIO_REQUIRE_ALL").is_none(), "needs mkfs.btrfs");
+        println!("skipped: needs mkfs.btrfs");
+        return;
+    };
+    let text = String::from_utf8_lossy(&[program.stdout, program.stderr].concat()).into_owned();
+    let mut root = Cli::command();
+    root.build();
+    let mkfs = root.find_subcommand("mkfs").expect("there is a command mkfs");
+    let row = |names: &Vec<String>| {
+        let taken = |name: &&String| accepts(mkfs, name) || accepts(&root, name);
+        let missing: Vec<_> = names.iter().filter(|name| !taken(name)).collect();
+        let there = match () {
+            () if missing.is_empty() => "yes",
+            () if missing.len() == names.len() => "no",
+            () => panic!("{missing:?} of {names:?}: one spelling is taken and another is not"),
+        };
+        format!("| `mkfs.btrfs` `{}` | {there} |", names.join("`, `"))
+    };
+    let rows: Vec<_> = options(&text).iter().map(row).collect();
+    assert!(rows.len() > 15, "{rows:#?}");
+    assert_documented(&rows);
 }

@@ -153,9 +153,23 @@ impl Context {
     }
 
     /// Opens the file system on `image` as its last commit left it, for commands that show the
-    /// structures on the device.
-    pub fn open_last_commit(&self, image: &Path) -> anyhow::Result<FileSystem> {
-        self.open_with(image, &self.options_for(image).replay_log(false))
+    /// structures on the device. `further` are more of its devices; with `search`, missing ones are
+    /// looked for.
+    pub fn open_last_commit(
+        &self,
+        image: &Path,
+        further: &[PathBuf],
+        search: bool,
+    ) -> anyhow::Result<FileSystem> {
+        let given = [&self.arguments.device[..], further].concat();
+        let mut options = self.options.clone().replay_log(false);
+        for device in further {
+            options = options.device(device);
+        }
+        if search {
+            options = devices::add_missing(image, &given, options);
+        }
+        self.open_with(image, &options)
     }
 
     /// Opens the file system on `image` for writing, once per run. Call this before [`Self::open`],

@@ -1,10 +1,10 @@
 //! The names of btrfs-progs' programs, under which the command takes their place.
 //!
 //! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck`, `fsck.btrfs`,
-//! `btrfs-find-root` or `btrfs-select-super` to
-//! this program takes the arguments of that program, and prints its messages on success. The
-//! options of single commands are those of `papilio`'s, which are named after btrfs-progs' wherever
-//! both have one; docs/commands.md lists the differences.
+//! `btrfs-find-root`, `btrfs-map-logical` or `btrfs-select-super` to this program takes the
+//! arguments of that program, and prints its messages on success. The options of single commands
+//! are those of `papilio`'s, which are named after btrfs-progs' wherever both have one;
+//! docs/commands.md lists the differences.
 
 use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};
@@ -34,7 +34,7 @@ const GROUPS: [&str; 16] = [
 ];
 
 /// Programs of btrfs-progs that have no counterpart here.
-const MISSING: [&str; 3] = ["btrfs-convert", "btrfs-image", "btrfs-map-logical"];
+const MISSING: [&str; 2] = ["btrfs-convert", "btrfs-image"];
 
 /// Returns the arguments of `papilio` if the program was run under a name of btrfs-progs.
 ///
@@ -66,9 +66,26 @@ fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
+/// Returns the exit code for wrong usage of the program that the command takes the place of, or
+/// `None` under a name of its own. For btrfs-progs' programs it is that of any failure; 2 has other
+/// meanings there, as in `btrfs scrub`. fsck(8) reserves a code.
+pub fn usage_code(arguments: &[OsString]) -> Option<u8> {
+    match program_name(arguments).as_str() {
+        "fsck.btrfs" => Some(16),
+        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" | "btrfs-map-logical" => Some(1),
+        name if MISSING.contains(&name) => Some(1),
+        _ => None,
+    }
+}
+
+fn program_name(arguments: &[OsString]) -> String {
+    let name = arguments.first().and_then(|name| Path::new(name).file_name());
+    name.and_then(OsStr::to_str).unwrap_or_default().to_owned()
+}
+
 fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
-    let name = arguments.first().and_then(|name| Path::new(name).file_name()).map(OsStr::to_owned);
-    let name = name.as_deref().and_then(OsStr::to_str).unwrap_or_default();
+    let name = program_name(&arguments);
+    let name = name.as_str();
     let rest = || arguments.iter().skip(1).cloned();
     let prefixed = |command: &[&str], rest: &mut dyn Iterator<Item = OsString>| {
         let start = ["papilio"].iter().chain(command).map(OsString::from);
@@ -80,6 +97,7 @@ fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
         "btrfstune" => prefixed(&[DROP_IN, "tune"], &mut rest()),
         "btrfs-find-root" => prefixed(&[DROP_IN, "rescue", "find-root"], &mut rest()),
         "btrfs-select-super" => prefixed(&[DROP_IN, "rescue", "select-super"], &mut rest()),
+        "btrfs-map-logical" => prefixed(&[DROP_IN, "inspect", "map-logical"], &mut rest()),
         "btrfsck" => prefixed(&[DROP_IN, "check"], &mut rest()),
         // As the original, it checks nothing: a boot must not wait for a check of everything.
         "fsck.btrfs" => prefixed(&[DROP_IN, "fsck-at-boot"], &mut rest()),
@@ -104,7 +122,15 @@ fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
             _ => translated.push(option),
         }
     }
-    let mut words: Vec<OsString> = arguments.collect();
+    // The option may also follow the command.
+    let mut words: Vec<OsString> = Vec::new();
+    while let Some(word) = arguments.next() {
+        match word.to_str().unwrap_or_default() {
+            "--format" => json |= arguments.next().is_some_and(|format| format == "json"),
+            text if text.starts_with("--format=") => json |= text.ends_with("=json"),
+            _ => words.push(word),
+        }
+    }
     if let Some(first) = words.first_mut()
         && let Some(text) = first.to_str()
     {
@@ -158,6 +184,10 @@ mod tests {
         assert_eq!(translated("/x/btrfs su li /m"), "papilio --drop-in subvolume li /m");
         assert_eq!(translated("btrfs -q fi df /m"), "papilio --drop-in -q filesystem df /m");
         assert_eq!(translated("btrfs --format json dev st /m"), "papilio --drop-in device st /m --json");
+        assert_eq!(translated("btrfs qgr show --format=json /m"), "papilio --drop-in qgroup show /m --json");
+        assert_eq!(translated("btrfs fi df --format text /m"), "papilio --drop-in filesystem df /m");
+        let mapped = translated("btrfs-map-logical -l 5 /dev/a");
+        assert_eq!(mapped, "papilio --drop-in inspect map-logical -l 5 /dev/a");
         assert_eq!(translated("btrfs filesystem balance start /m"), "papilio --drop-in balance start /m");
         assert_eq!(translated("btrfs device replace status /m"), "papilio --drop-in replace status /m");
         let deleted = translated("btrfs subvol delete --subvolid 257 /m");

@@ -30,6 +30,7 @@ mod path;
 mod scanning;
 mod time;
 mod tree;
+mod tree_source;
 mod units;
 mod usage_error;
 
@@ -55,7 +56,16 @@ pub enum Outcome {
 
 /// Runs the command with `arguments`, the first of which is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
-    let arguments = drop_in::translate(arguments.into_iter().collect()).and_then(helper::translate);
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let usage_code = drop_in::usage_code(&arguments);
+    match run_arguments(arguments) {
+        Outcome::WrongUsage => usage_code.map_or(Outcome::WrongUsage, Outcome::Code),
+        other => other,
+    }
+}
+
+fn run_arguments(arguments: Vec<OsString>) -> Outcome {
+    let arguments = drop_in::translate(arguments).and_then(helper::translate);
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(error) => {

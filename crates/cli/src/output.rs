@@ -42,7 +42,12 @@ impl From<io::Error> for OutputError {
 /// Such a run ends silently.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+        let host = match cause.downcast_ref() {
+            // Standard output as the target of a stream or an archive.
+            Some(papilio::Error::Host { source, .. }) => Some(source),
+            _ => cause.downcast_ref::<io::Error>(),
+        };
+        host.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     })
 }
 
@@ -272,6 +277,15 @@ pub fn is_device(metadata: &Metadata) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn closed_pipes_are_recognized() {
+        let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let host = |source| papilio::Error::Host { path: "send stream".into(), source };
+        assert!(is_closed_pipe(&closed().into()) && is_closed_pipe(&host(closed()).into()));
+        assert!(is_closed_pipe(&anyhow::Error::from(OutputError(closed())).context("while sending")));
+        assert!(!is_closed_pipe(&host(io::ErrorKind::StorageFull.into()).into()));
+    }
 
     #[test]
     fn names_are_escaped() {

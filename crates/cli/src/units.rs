@@ -49,10 +49,8 @@ pub struct Units {
 impl UnitArgs {
     /// Returns the chosen unit.
     pub fn resolve(self) -> Units {
-        let base = if self.si || self.human_si { 1000 } else { 1024 };
         let powers = [self.raw, self.kbytes, self.mbytes, self.gbytes, self.tbytes];
-        let power = powers.iter().position(|chosen| *chosen).map(|power| power as u32);
-        Units { base, power }
+        Units::chosen(self.si || self.human_si, powers)
     }
 }
 
@@ -61,6 +59,13 @@ impl Units {
     pub const HUMAN: Self = Self { base: 1024, power: None };
     /// Bytes.
     pub const BYTES: Self = Self { base: 1024, power: Some(0) };
+
+    /// Returns the unit of the first power of the base that is chosen, or a fitting one. The base
+    /// is 1000 for `si`.
+    pub fn chosen(si: bool, powers: [bool; 5]) -> Self {
+        let power = powers.iter().position(|chosen| *chosen).map(|power| power as u32);
+        Self { base: if si { 1000 } else { 1024 }, power }
+    }
 
     /// Returns whether the unit is chosen for each size.
     pub fn is_human(self) -> bool {

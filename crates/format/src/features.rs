@@ -54,6 +54,8 @@ bitflags::bitflags! {
         const RAID_STRIPE_TREE = 1 << 14;
         /// Simple quotas.
         const SIMPLE_QUOTA = 1 << 16;
+        /// The remap tree: relocated block groups keep their addresses (experimental).
+        const REMAP_TREE = 1 << 17;
         const _ = !0;
     }
 
@@ -103,9 +105,9 @@ bitflags::bitflags! {
 on_disk_flags!(IncompatFeatures, CompatRoFeatures, SuperblockFlags);
 
 impl IncompatFeatures {
-    /// The features that this code can read. ZONED, EXTENT_TREE_V2 and RAID_STRIPE_TREE are known
-    /// but not supported. A 6.18 kernel built without experimental features refuses the latter two
-    /// as well.
+    /// The features that this code can read. ZONED, EXTENT_TREE_V2, RAID_STRIPE_TREE and REMAP_TREE
+    /// are known but not supported. A 6.18 kernel built without experimental features refuses the
+    /// latter three as well.
     pub const SUPPORTED: Self = Self::MIXED_BACKREF
         .union(Self::DEFAULT_SUBVOL)
         .union(Self::MIXED_GROUPS)

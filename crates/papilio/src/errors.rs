@@ -3,7 +3,9 @@
 //! Owns [`Error`], [`Result`], and the types for places in errors.
 //!
 //! **Invariant**: the text of an error is one line and includes the place (path, tree, block, key,
-//! device and offset) as far as it was known.
+//! device and offset) as far as it was known, and its cause. So no error has a
+//! [`source`](std::error::Error::source) besides its text: a report of the whole chain would print
+//! the cause twice. The raw identifier `r#source` keeps thiserror from making a field the source.
 //!
 //! Front ends translate [`Error::kind`], or return [`Error::errno`].
 
@@ -59,7 +61,7 @@ pub enum Error {
         /// The length of the range in bytes.
         length: usize,
         /// The system's error.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
     /// A copy of the superblock could not be written.
     #[error("{device}: writing superblock copy {copy}: {source}")]
@@ -69,7 +71,7 @@ pub enum Error {
         /// The copy, 0 to 2.
         copy: usize,
         /// The system's error.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
     /// A device does not belong to the file system.
     #[error("{device}: {reason}")]
@@ -250,7 +252,7 @@ pub enum Error {
         /// The path that it names.
         path: Vec<u8>,
         /// The reason.
-        source: Box<Error>,
+        r#source: Box<Error>,
     },
     /// A file on the host could not be used.
     #[error("{}: {source}", path.display())]
@@ -258,7 +260,7 @@ pub enum Error {
         /// The path on the host.
         path: PathBuf,
         /// The system's error.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
 }
 

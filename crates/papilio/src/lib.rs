@@ -153,6 +153,7 @@ pub use receive::{
     CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,
     StreamReader,
 };
+pub use send::changes::{NameChange, SnapshotChange, snapshot_changes};
 pub use send::{SendObserver, SendOptions, Sent};
 pub use subvolume::{Received, Subvolume};
 

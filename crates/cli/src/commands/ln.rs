@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::filling::Caller;
 use crate::path::{ImagePath, Operand};
+use crate::usage_error::UsageError;
 use papilio::{Error, FileKind, NewKind, PathError};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -38,7 +39,8 @@ impl Args {
         if let Some(target) = &target
             && target.image != link.image
         {
-            anyhow::bail!("{target}: a hard link must be in the file system of its target");
+            let why = "a hard link must be in the file system of its target";
+            return Err(UsageError::new(format_args!("{target}: {why}")).into());
         }
         let fs = context.change(&link.image)?;
         let into = fs.inode(&link.path).is_ok_and(|inode| inode.file_type() == FileKind::Directory);

@@ -47,7 +47,7 @@ impl Args {
 type Entry = (&'static str, u8, &'static [&'static str]);
 
 /// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: [Entry; 36] = [
+const ENTRIES: [Entry; 39] = [
     ("ls", 1, &["ls(1)"]),
     ("cat", 1, &["cat(1)"]),
     ("stat", 1, &["stat(1)"]),
@@ -64,6 +64,10 @@ const ENTRIES: [Entry; 36] = [
     ("setfattr", 1, &["papilio-getfattr(1)", "setfattr(1)", "xattr(7)"]),
     ("find", 1, &["find(1)"]),
     ("du", 1, &["du(1)", "papilio-filesystem(8)"]),
+    ("compsize", 8, &["papilio-filesystem(8)"]),
+    ("dedupe", 8, &["papilio-filesystem(8)", "papilio-compsize(8)"]),
+    ("heatmap", 8, &["papilio-filesystem(8)", "papilio-inspect(8)"]),
+    ("diff", 8, &["papilio-send(8)", "papilio-subvolume(8)", "diff(1)"]),
     ("subvolume", 8, &["papilio-property(8)", "btrfs-subvolume(8)"]),
     ("property", 8, &["papilio-subvolume(8)", "btrfs-property(8)"]),
     ("device", 8, &["papilio-filesystem(8)", "btrfs-device(8)"]),

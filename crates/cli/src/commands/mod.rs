@@ -12,12 +12,15 @@ mod chown;
 mod completions;
 mod compsize;
 mod cp;
+mod dedupe;
 mod device;
+mod diff;
 mod du;
 mod filesystem;
 mod find;
 mod fsck_at_boot;
 mod getfattr;
+mod heatmap;
 mod inspect;
 mod ln;
 mod ls;
@@ -67,6 +70,9 @@ pub enum Command {
     Find(Box<find::Args>),
     Du(du::Args),
     Compsize(compsize::Args),
+    Diff(diff::Args),
+    Dedupe(dedupe::Args),
+    Heatmap(heatmap::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
     Quota(quota::Args),
@@ -119,6 +125,9 @@ impl Command {
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
             Self::Compsize(command) => command.run(context),
+            Self::Diff(command) => command.run(context),
+            Self::Dedupe(command) => command.run(context),
+            Self::Heatmap(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
             Self::Quota(command) => command.run(context),

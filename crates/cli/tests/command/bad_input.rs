@@ -1,6 +1,6 @@
 //! Damaged images and wrong paths: one line with the cause, and exit code 1.
 
-use crate::common::{fail, papilio, text};
+use crate::common::{fail, papilio, succeed, text};
 use crate::fixture::{Fixture, copy_image, noise};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -42,6 +42,94 @@ fn missing_names_are_reported() {
     fail(1, "/tree/dangling: no such file", ["cat", &fixture.at("/tree/dangling")]);
     fail(1, "no such subvolume", ["ls", "--subvolid", "999", &fixture.at("/")]);
     fail(1, "no such", ["ls", "--subvol", "nowhere", &fixture.at("/")]);
+}
+
+#[test]
+fn causes_are_printed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("no/such");
+    let missing = missing.to_str().unwrap();
+    let image = folder.path().join("image");
+    let image = image.to_str().unwrap();
+    succeed(["mkfs", "-q", "-b", "128M", image]);
+    for command in [
+        &["mkfs", "--size", "1G", missing][..],
+        &["scrub", "status", missing],
+        &["device", "scan", missing],
+        &["cp", missing, &format!("{image}:/")],
+        &["mkfs", "-f", "--rootdir", missing, image],
+        &["receive", "-f", missing, &format!("{image}:/")],
+        &["ls", &format!("{missing}:/")],
+    ] {
+        let line = fail(1, missing, command).to_lowercase();
+        assert_eq!(line.matches("no such file").count(), 1, "{line}");
+    }
+}
+
+#[test]
+fn unsupported_features_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let at = format!("{}:/", path.display());
+    succeed(["mkfs", "-q", "-b", "128M", path.to_str().unwrap()]);
+    let image = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut superblock = vec![0; 4096];
+    image.read_exact_at(&mut superblock, 65536).unwrap();
+    for (bits, name) in [
+        (1_u64 << 12, "not supported: zoned mode ("),
+        (1 << 13, "extent-tree-v2 ("),
+        (1 << 14, "raid-stripe-tree ("),
+        (1 << 17, "remap-tree ("),
+        (1 << 12 | 1 << 40, "unknown incompat feature bits 0x10000000000"),
+    ] {
+        let mut changed = superblock.clone();
+        let flags = u64::from_le_bytes(changed[188..196].try_into().unwrap()) | bits;
+        changed[188..196].copy_from_slice(&flags.to_le_bytes());
+        let sum = papilio::ChecksumType::Crc32c.compute(&changed[32..]);
+        changed[..4].copy_from_slice(&sum.as_bytes()[..4]);
+        for place in [65536, 64 << 20] {
+            let number = u64::to_le_bytes(place);
+            let mut copy = changed.clone();
+            copy[48..56].copy_from_slice(&number);
+            let sum = papilio::ChecksumType::Crc32c.compute(&copy[32..]);
+            copy[..4].copy_from_slice(&sum.as_bytes()[..4]);
+            image.write_all_at(&copy, place).unwrap();
+        }
+        let line = fail(1, name, ["ls", &at]);
+        assert!(!line.contains("0x1000)") && line.contains("image"), "{line}");
+    }
+}
+
+#[test]
+fn backup_roots_are_used_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let image = path.to_str().unwrap();
+    succeed(["mkfs", "-q", "-b", "128M", image]);
+    let at = |name: &str| format!("{image}:/{name}");
+    succeed(["mkdir", &at("old")]);
+    succeed(["mkdir", &at("new")]);
+    let shown = text(&succeed(["inspect", "dump-super", image]));
+    let root = shown.lines().find_map(|line| line.strip_prefix("root\t\t\t")).unwrap();
+    let root: u64 = root.parse().unwrap();
+    // Both copies of the newest root: a header names its own address.
+    let bytes = fs::read(&path).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let mut copies = 0;
+    for start in (1 << 20..bytes.len() - 4096).step_by(4096) {
+        if bytes[start + 48..start + 56] == root.to_le_bytes() && bytes[start + 88] == 1 {
+            file.write_all_at(&[0xff; 16], start as u64 + 200).unwrap();
+            copies += 1;
+        }
+    }
+    assert_eq!(copies, 2);
+    fail(1, "checksum", ["ls", &at("")]);
+    let output = papilio(["ls", "--backup-root", &at("")]);
+    let warning = text(&output.stderr);
+    assert!(output.status.success(), "{warning}");
+    assert!(warning.starts_with("papilio: warning: ") && warning.contains("backup root"), "{warning}");
+    assert_eq!(text(&output.stdout), "old\n", "the state before the last commit");
+    assert_eq!(text(&papilio(["ls", "-q", "--backup-root", &at("")]).stderr), "");
 }
 
 #[test]

@@ -115,10 +115,13 @@ fn cp_compresses_if_asked_to() {
 fn other_programs_are_refused_and_the_boot_check_does_nothing() {
     let world = World::new();
     let refused = world.run("btrfs-convert", &["/dev/null"]);
-    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no such program"));
     assert_eq!(world.succeed("fsck.btrfs", &["-A", &world.image()]), "");
     let missing = Path::new("/no/such/device").to_str().unwrap();
     assert_eq!(world.run("fsck.btrfs", &["-a", missing]).status.code(), Some(8));
-    assert_eq!(world.run("btrfs", &["no-such-command"]).status.code(), Some(2));
+    // btrfs-progs exit with 1 for wrong usage, and fsck(8) with 16.
+    assert_eq!(world.run("btrfs", &["no-such-command"]).status.code(), Some(1));
+    assert_eq!(world.run("mkfs.btrfs", &["-d", "mirror", &world.image()]).status.code(), Some(1));
+    assert_eq!(world.run("fsck.btrfs", &["--no-such-option"]).status.code(), Some(16));
 }

@@ -7,7 +7,10 @@ mod change;
 #[path = "../common/mod.rs"]
 mod common;
 mod copy;
+mod dedupe;
+mod diff;
 mod drop_in;
+mod find_new;
 mod fixture;
 mod mkfs;
 mod mounted_by_kernel;
@@ -18,5 +21,6 @@ mod replace;
 mod rootdir;
 mod scrub;
 mod show;
+mod structures;
 mod tune;
 mod usage;

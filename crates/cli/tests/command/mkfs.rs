@@ -56,15 +56,15 @@ fn refusals_are_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let image = image.to_str().unwrap();
-    fail(1, "give a size", ["mkfs", image]);
+    fail(2, "give a size", ["mkfs", image]);
     fail(1, "at least 114294784", ["mkfs", "-b", "100M", image]);
     fail(1, "at least 16777216", ["mkfs", "-b", "10M", "-M", image]);
     assert!(!std::path::Path::new(image).exists());
     succeed(["mkfs", "-b", "128M", image]);
     fail(1, "contains a Btrfs file system", ["mkfs", image]);
-    fail(1, "only 4096", ["mkfs", "-f", "-s", "16k", image]);
-    fail(1, "at least 2 devices", ["mkfs", "-f", "-d", "raid1", image]);
-    fail(1, "needs free-space-tree", ["mkfs", "-f", "-O", "bgt,^fst", image]);
+    fail(2, "only 4096", ["mkfs", "-f", "-s", "16k", image]);
+    fail(2, "at least 2 devices", ["mkfs", "-f", "-d", "raid1", image]);
+    fail(2, "needs free-space-tree", ["mkfs", "-f", "-O", "bgt,^fst", image]);
     fail(1, "directory", ["mkfs", folder.path().to_str().unwrap()]);
     fail(2, "quotas", ["mkfs", "-f", "-O", "quota", image]);
     for wrong in [&["mkfs"][..], &["mkfs", "-d", "mirror", image], &["mkfs", "-b", "1.5G", image]] {
@@ -89,4 +89,21 @@ fn content_that_does_not_fit_leaves_no_file_system() {
     std::fs::write(folder.path().join("source/second"), "fits").unwrap();
     succeed(["mkfs", "--rootdir", source, image]);
     assert_eq!(text(&succeed(["cat", &format!("{image}:/second")])), "fits");
+}
+
+#[test]
+fn further_devices_come_from_the_global_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let shown = text(&succeed(["mkfs", "-b", "256M", "--device", &b, &a]));
+    assert!(shown.contains("Number of devices:  2\n"), "{shown}");
+    assert!(shown.contains("  Metadata:         RAID1 "), "{shown}");
+    let shown = text(&succeed(["filesystem", "show", "--device", &b, &a]));
+    assert!(shown.contains("Total devices 2 "), "{shown}");
+    // The operand is the first device.
+    let devids: Vec<_> = shown.lines().filter(|line| line.contains("devid")).collect();
+    assert!(devids.len() == 2 && devids[0].ends_with(&a) && devids[1].ends_with(&b), "{shown}");
+    fail(1, "missing", ["ls", &format!("{a}:/")]);
+    succeed(["check", "--device", &b, &a]);
+    fail(2, "given twice", ["mkfs", "-f", "-b", "256M", "--device", &a, &a]);
 }

@@ -9,6 +9,7 @@ pub mod balance;
 pub mod bitmap;
 pub mod block_group;
 pub mod chunk;
+pub mod chunk_places;
 pub mod csum;
 pub mod dev_replace;
 pub mod device;

@@ -373,16 +373,19 @@ impl MountedPath {
     /// Returns all subvolumes by ascending id, the top level first. Includes those being deleted.
     ///
     /// # Errors
-    /// ENOTTY if the server is not Papilio.
+    /// ENOTTY if it is not in a Btrfs; on the kernel's Btrfs EPERM without `CAP_SYS_ADMIN`.
     pub fn subvolumes(&self) -> io::Result<Vec<Subvolume>> {
         let mut found = Vec::new();
-        self.pages(Command::SUBVOLUMES, |mut reader| {
+        let listed = self.pages(Command::SUBVOLUMES, |mut reader| {
             while !reader.is_empty() {
                 found.push(reader.subvolume().ok_or_else(garbled)?);
             }
             Ok(())
-        })?;
-        Ok(found)
+        });
+        match listed {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.searched_subvolumes(),
+            other => other.map(|()| found),
+        }
     }
 
     /// Returns the usage of space.

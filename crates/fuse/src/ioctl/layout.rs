@@ -186,6 +186,28 @@ layout! {
         inodes: u64,
     }
 
+    /// `struct file_dedupe_range` with one target.
+    pub struct DedupeRange = 56 {
+        /// Offset in the source in bytes.
+        source: u64,
+        /// Bytes.
+        length: u64,
+        /// Targets.
+        count: u16,
+        /// Zeros.
+        reserved: [u16; 3],
+        /// The caller's descriptor of the target.
+        target: i64,
+        /// Offset in the target in bytes.
+        target_offset: u64,
+        /// Shared bytes.
+        deduped: u64,
+        /// 0, 1 if the bytes differ, or a negative errno.
+        status: i32,
+        /// Zero.
+        reserved2: u32,
+    }
+
     /// `struct btrfs_ioctl_ino_path_args`.
     pub struct InoPaths = 56 {
         /// The inode number.

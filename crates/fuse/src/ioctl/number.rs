@@ -203,6 +203,8 @@ impl Command {
     pub const LIMIT_SCRUB: Self = Self::write::<u64>(PAPILIO, 13);
     /// `FS_IOC_FIEMAP`, which FUSE does not pass; for mounts of the kernel's Btrfs.
     pub const FIEMAP: Self = Self::new(READ | WRITE, b'f', 11, 32);
+    /// `FIDEDUPERANGE`, which FUSE does not pass; for mounts of the kernel's Btrfs.
+    pub const DEDUPE_RANGE: Self = Self::new(READ | WRITE, BTRFS, 54, 24);
     /// Our own: returns the state of quotas and a page of the qgroups.
     pub const QGROUPS: Self = Self::both::<Page>(PAPILIO, 32);
     /// Our own: sets limits of a qgroup, as `BTRFS_IOC_QGROUP_LIMIT` does.

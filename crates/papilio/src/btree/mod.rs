@@ -20,6 +20,7 @@ mod live;
 mod live_tests;
 mod push;
 mod search;
+mod since;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tree;

@@ -176,6 +176,11 @@ impl FileSystem {
         self.clean_subvolumes()?;
         self.sync()?;
         let (chunks, space) = (transactions.chunks(), transactions.space());
+        let devices = self.info.volume().devices();
+        if devices.iter().any(|slot| slot.devid() == devid && slot.device.is_none()) {
+            // New chunks never lie on a device that is missing.
+            return self.vacate_confined(devid, end, &mut progress);
+        }
         let before = chunks.confine(devid, end, space)?;
         let moved = self.vacate_confined(devid, end, &mut progress);
         if !matches!(moved, Ok(true)) {

@@ -12,8 +12,9 @@ use std::ops::RangeInclusive;
 
 impl FileSystem {
     /// Passes the items of a tree in a range of keys to `visit`, in order, each with the generation
-    /// of its leaf. Ends early when `visit` returns false. The items are those in memory: changes
-    /// since the last commit are seen, but not the data that open files still hold back.
+    /// of its leaf. Leaves older than `oldest` are left out. Ends early when `visit` returns false.
+    /// The items are those in memory: changes since the last commit are seen, but not the data that
+    /// open files still hold back.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`] if there is no such tree; a tree block that cannot be read.
@@ -21,12 +22,16 @@ impl FileSystem {
         &self,
         id: TreeId,
         keys: RangeInclusive<Key>,
+        oldest: Generation,
         visit: &mut dyn FnMut(Generation, Key, &[u8]) -> bool,
     ) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
         let tree = self.tree_to_search(id)?;
+        if oldest > Generation(0) {
+            return tree.visit_since(&keys, oldest, visit);
+        }
         for item in tree.range(keys) {
             let item = item?;
             if !visit(item.generation(), item.key, item.data()) {

@@ -203,8 +203,9 @@ struct Visit {
     bound: Option<Key>,
 }
 
-/// An iterator over the blocks of a tree, in the order of keys, parents before children. A block
-/// that cannot be read yields an error; the walk skips the blocks below it and continues.
+/// An iterator over the blocks of a tree, parents before children; depth first, in the order of
+/// keys, unless [`TreeBlocks::breadth_first`] changes that. A block that cannot be read yields an
+/// error; the walk skips the blocks below it and continues.
 #[derive(Debug)]
 pub struct TreeBlocks {
     forest: Arc<Forest>,
@@ -213,19 +214,33 @@ pub struct TreeBlocks {
     stack: Vec<Visit>,
     /// Whether to visit children.
     follow: bool,
+    /// The blocks to visit after those of `stack`, in their order, if the walk is breadth first.
+    level_below: Option<Vec<Visit>>,
 }
 
 impl TreeBlocks {
     /// Iterates over all blocks of a tree.
     pub(crate) fn of_tree(forest: &Arc<Forest>, root: &TreeRoot) -> Self {
         let visit = Visit { expected: root.expectation(), bound: None };
-        Self { forest: Arc::clone(forest), tree: root.id, stack: vec![visit], follow: true }
+        Self {
+            forest: Arc::clone(forest),
+            tree: root.id,
+            stack: vec![visit],
+            follow: true,
+            level_below: None,
+        }
     }
 
     /// Returns the block at `address`, of any tree, and with `follow` iterates over those below it.
     pub(crate) fn at(forest: &Arc<Forest>, address: LogicalAddress, follow: bool) -> Self {
         let visit = Visit { expected: NodeExpectation::at(address), bound: None };
-        Self { forest: Arc::clone(forest), tree: TreeId(0), stack: vec![visit], follow }
+        Self { forest: Arc::clone(forest), tree: TreeId(0), stack: vec![visit], follow, level_below: None }
+    }
+
+    /// With `breadth`, visits the blocks of each level before those of the level below.
+    pub fn breadth_first(mut self, breadth: bool) -> Self {
+        self.level_below = breadth.then(Vec::new);
+        self
     }
 
     fn visit(&mut self, visit: &Visit) -> Result<Block> {
@@ -248,7 +263,8 @@ impl TreeBlocks {
 
     fn push_children(&mut self, block: &TreeBlock, bound: Option<Key>) {
         let view = block.view();
-        let first = self.stack.len();
+        let list = self.level_below.as_mut().unwrap_or(&mut self.stack);
+        let first = list.len();
         for slot in 0..view.len() {
             let pointer = view.child(slot);
             let expected = NodeExpectation {
@@ -259,9 +275,11 @@ impl TreeBlocks {
                 first_key: Some(pointer.key),
             };
             let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { bound };
-            self.stack.push(Visit { expected, bound });
+            list.push(Visit { expected, bound });
         }
-        self.stack[first..].reverse();
+        if self.level_below.is_none() {
+            self.stack[first..].reverse();
+        }
     }
 
     /// Reads the next run of siblings at once, before the first of them is visited.
@@ -280,6 +298,9 @@ impl Iterator for TreeBlocks {
     type Item = Result<Block>;
 
     fn next(&mut self) -> Option<Result<Block>> {
+        if let Some(below) = self.level_below.as_mut().filter(|_| self.stack.is_empty()) {
+            self.stack.extend(below.drain(..).rev());
+        }
         self.read_ahead();
         let visit = self.stack.pop()?;
         Some(self.visit(&visit))

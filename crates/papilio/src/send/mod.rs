@@ -16,6 +16,7 @@
 //!
 //! Kernel counterpart: `fs/btrfs/send.c`.
 
+pub(crate) mod changes;
 mod clones;
 mod compare;
 mod content;

@@ -4,11 +4,13 @@ use crate::context::{Context, of_image};
 use crate::jobs;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
+use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::device::{Access, Device, FileDevice};
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Add devices to a file system
 ///
@@ -18,17 +20,30 @@ pub struct Args {
     /// Overwrite a file system on the device
     #[arg(short, long)]
     force: bool,
+    /// Do not discard the old content of the devices, which never happens: a device keeps its
+    /// content until the space is written
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    /// Wait while the server of a mount does other work
+    #[arg(long)]
+    enqueue: bool,
     /// The devices or image files to add, then the file system's image or device, or a
     /// directory in its mount
-    #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "IMAGE"])]
+    #[arg(required = true, value_name = "DEVICE... IMAGE|PATH")]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     paths: Vec<PathBuf>,
 }
 
+/// How long --enqueue waits between two attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+
 impl Args {
     /// Adds the devices.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let (image, added) = self.paths.split_last().expect("two paths are required");
+        let (image, added) = self.paths.split_last().expect("clap requires one");
+        if added.is_empty() {
+            return Err(UsageError::new("device add: name a device and an image or path").into());
+        }
         if let Target::Mounted(mounted) = Target::parse(image.as_os_str())? {
             return self.run_mounted(context, &mounted, added);
         }
@@ -52,17 +67,21 @@ impl Args {
         for path in added {
             let shown = path.display();
             let whole = path.canonicalize().with_context(|| shown.to_string())?;
-            mount.add_device(&whole, self.force).map_err(|error| {
-                match error.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::EXIST) => {
-                        anyhow::anyhow!("{shown}: contains a file system; only -f overwrites it")
-                    }
-                    Some(Errno::INVAL) => {
-                        anyhow::anyhow!("{shown}: is too small, or part of the file system already")
-                    }
-                    Some(Errno::INPROGRESS) => anyhow::anyhow!("{mounted}: another operation runs"),
-                    _ => mounted.at(&error).context(shown.to_string()),
+            let mut added = mount.add_device(&whole, self.force);
+            let busy = Some(Errno::INPROGRESS.raw_os_error());
+            while self.enqueue && added.as_ref().is_err_and(|error| error.raw_os_error() == busy) {
+                std::thread::sleep(PAUSE);
+                added = mount.add_device(&whole, self.force);
+            }
+            added.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::EXIST) => {
+                    anyhow::anyhow!("{shown}: contains a file system; only -f overwrites it")
                 }
+                Some(Errno::INVAL) => {
+                    anyhow::anyhow!("{shown}: is too small, or part of the file system already")
+                }
+                Some(Errno::INPROGRESS) => anyhow::anyhow!("{mounted}: another operation runs"),
+                _ => mounted.at(&error).context(shown.to_string()),
             })?;
             if context.verbosity >= 0 {
                 let mut output = Output::new()?;

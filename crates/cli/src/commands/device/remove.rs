@@ -5,21 +5,24 @@ use crate::jobs;
 use crate::mounted::{Mounted, Target};
 use crate::moving::MovingBar;
 use crate::output::Output;
+use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
 use papilio::format::DeviceId;
-use papilio::{FileSystem, FoundDevice};
+use papilio::{BalanceControl, FileSystem, FoundDevice};
 use papilio_fuse::jobs::{JobKind, JobState};
 use std::path::{Path, PathBuf};
 
 /// Move everything off devices, and remove them from a file system
 ///
 /// Interrupting the command loses nothing. The device of an image then stays part of the file
-/// system; the server of a mount goes on.
+/// system; the server of a mount goes on, until `device remove cancel PATH` stops it. The word
+/// missing stands for the first device that is missing, which needs --degraded.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "delete")]
 pub struct Args {
-    /// Devices by id or path, then an image or device that stays, or a directory in the mount
-    #[arg(required = true, num_args = 2.., value_names = ["DEVID|DEVICE", "IMAGE"])]
+    /// Devices by id or path, missing or cancel, then an image or device that stays, or a directory
+    /// in the mount
+    #[arg(required = true, value_name = "DEVID|DEVICE... IMAGE|PATH")]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     devices: Vec<PathBuf>,
     /// Wait while the server of a mount does other work
@@ -27,12 +30,28 @@ pub struct Args {
     enqueue: bool,
 }
 
+/// Stands for the first missing device.
+const MISSING: &str = "missing";
+
 impl Args {
     /// Removes the devices.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let (image, removed) = self.devices.split_last().expect("two arguments are required");
+        let (image, removed) = self.devices.split_last().expect("clap requires one");
+        if removed.is_empty() {
+            return Err(UsageError::new("device remove: name a device and an image or path").into());
+        }
+        let cancels = removed.iter().any(|name| name.as_os_str() == "cancel");
+        if cancels && removed.len() > 1 {
+            return Err(UsageError::new("device remove: cancel stands alone").into());
+        }
         if let Target::Mounted(mounted) = Target::parse(image.as_os_str())? {
+            if cancels {
+                return jobs::stop(&mounted, JobKind::RemoveDevice, BalanceControl::Cancel);
+            }
             return run_mounted(context, &mounted, removed, self.enqueue);
+        }
+        if cancels {
+            bail!("{}: no device is being removed: the file system is not mounted", image.display());
         }
         let fs = context.change(image)?;
         for name in removed {
@@ -64,6 +83,9 @@ fn run_mounted(
         let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
         let whole = name.canonicalize().unwrap_or_else(|_| name.clone());
         let is_named = |device: &&papilio::DeviceUsage| {
+            if name.as_os_str() == MISSING {
+                return device.is_missing();
+            }
             name.to_str() == Some(&*device.devid.0.to_string())
                 || device
                     .path
@@ -89,6 +111,10 @@ fn run_mounted(
 fn device_id(fs: &FileSystem, name: &Path) -> anyhow::Result<DeviceId> {
     if let Some(number) = name.to_str().and_then(|text| text.parse().ok()) {
         return Ok(DeviceId(number));
+    }
+    if name.as_os_str() == MISSING {
+        let missing = fs.usage()?.devices.into_iter().find(papilio::DeviceUsage::is_missing);
+        return Ok(missing.context("no device of the file system is missing")?.devid);
     }
     let found = FoundDevice::read(name)?;
     match found {

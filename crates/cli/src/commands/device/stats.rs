@@ -2,7 +2,7 @@
 
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
-use crate::output::Output;
+use crate::output::{Output, escaped};
 use papilio::DeviceErrors;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -26,6 +26,9 @@ pub struct Args {
     /// Fail if a counter is not zero
     #[arg(short = 'c', long)]
     check: bool,
+    /// Print a table with a line for each device
+    #[arg(short = 'T')]
+    table: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -74,7 +77,10 @@ impl Args {
             let array = devices.iter().map(json_of).collect();
             output.text(format_args!("{:#}\n", Value::Array(array)))?;
         }
-        for device in devices.iter().filter(|_| !self.json) {
+        if self.table && !self.json {
+            print_table(devices, &mut output)?;
+        }
+        for device in devices.iter().filter(|_| !self.json && !self.table) {
             let name = device.path.clone().unwrap_or_else(|| format!("devid:{}", device.devid));
             for (counter, value) in device.named() {
                 output.bytes(b"[")?;
@@ -90,6 +96,44 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Prints the columns of `btrfs device stats -T`.
+fn print_table(devices: &[DeviceErrors], output: &mut Output) -> anyhow::Result<()> {
+    let head = [
+        "Id",
+        "Path",
+        "Write errors",
+        "Read errors",
+        "Flush errors",
+        "Corruption errors",
+        "Generation errors",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    for device in devices {
+        let path = device.path.clone().unwrap_or_else(|| "<missing disk>".to_owned());
+        rows.push([
+            device.devid.to_string(),
+            String::from_utf8_lossy(&escaped(path.as_bytes())).into_owned(),
+            device.write_errors.to_string(),
+            device.read_errors.to_string(),
+            device.flush_errors.to_string(),
+            device.corruption_errors.to_string(),
+            device.generation_errors.to_string(),
+        ]);
+    }
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    rows.insert(1, std::array::from_fn(|at| "-".repeat(widths[at])));
+    for row in rows {
+        // The path is the only column of text.
+        let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, &width))| match at {
+            1 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        output.text(format_args!("{}\n", cells.collect::<Vec<_>>().join(" ")))?;
+    }
+    Ok(())
 }
 
 fn json_of(device: &DeviceErrors) -> Value {

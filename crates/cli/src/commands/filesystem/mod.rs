@@ -2,10 +2,12 @@
 //!
 //! Owns the list of its subcommands.
 
+mod commit_stats;
 mod defragment;
 mod df;
 mod du;
 mod label;
+mod mkswapfile;
 mod resize;
 mod show;
 mod source;
@@ -34,6 +36,8 @@ enum Subcommand {
     Label(label::Args),
     Resize(resize::Args),
     Sync(sync::Args),
+    Mkswapfile(mkswapfile::Args),
+    CommitStats(commit_stats::Args),
 }
 
 impl Args {
@@ -48,6 +52,8 @@ impl Args {
             Subcommand::Label(command) => command.run(context),
             Subcommand::Resize(command) => command.run(context),
             Subcommand::Sync(command) => command.run(context),
+            Subcommand::Mkswapfile(command) => command.run(context),
+            Subcommand::CommitStats(command) => command.run(context),
         }
     }
 }

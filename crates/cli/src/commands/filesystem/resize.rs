@@ -4,25 +4,31 @@
 //! never larger than the file.
 
 use crate::context::Context;
+use crate::jobs;
 use crate::mounted::{Mounted, Target};
 use crate::moving::MovingBar;
 use crate::output::Output;
 use crate::units::{Units, parse_size};
 use anyhow::{Context as _, bail};
-use papilio::FileSystem;
 use papilio::format::DeviceId;
+use papilio::{BalanceControl, FileSystem};
+use papilio_fuse::ioctl::client::MountedPath;
+use papilio_fuse::jobs::JobKind;
+use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Change the size of a file system and of its image file
 ///
 /// Data and metadata behind the new end are moved. max is the size of the device or image file, min
-/// the end of its last chunk, to which nothing needs to be moved. Sizes take the suffixes K, M, G,
-/// T, P and E, powers of 1024.
+/// the end of its last chunk, to which nothing needs to be moved. cancel stops a resize that the
+/// server of a mount is doing; the size then stays. Sizes take the suffixes K, M, G, T, P and E,
+/// powers of 1024.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The new size in bytes, a change with a leading + or -, max or min
+    /// The new size in bytes, a change with a leading + or -, max, min or cancel
     ///
     /// DEVID chooses the device; without it, that is the one with id 1.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
@@ -30,6 +36,9 @@ pub struct Args {
     /// The image or device, or a directory in a mount
     #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
+    /// Wait while the server of a mount does other work
+    #[arg(long)]
+    enqueue: bool,
 }
 
 /// The requested size of a device.
@@ -46,6 +55,7 @@ enum Size {
     Less(u64),
     Min,
     Max,
+    Cancel,
 }
 
 impl FromStr for NewSize {
@@ -59,6 +69,7 @@ impl FromStr for NewSize {
         let size = match (text, text.strip_prefix('+'), text.strip_prefix('-')) {
             ("max", ..) => Size::Max,
             ("min", ..) => Size::Min,
+            ("cancel", ..) => Size::Cancel,
             (_, Some(more), _) => Size::More(parse_size(more)?),
             (_, _, Some(less)) => Size::Less(parse_size(less)?),
             (text, None, None) => Size::To(parse_size(text)?),
@@ -75,6 +86,9 @@ impl Args {
         if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
             return self.run_mounted(context, &mounted);
         }
+        if self.size.size == Size::Cancel {
+            bail!("{}: no resize runs: the file system is not mounted", self.image.display());
+        }
         let fs = self.open(context)?;
         let mut devices = fs.usage()?.devices.into_iter();
         let device = devices
@@ -90,7 +104,7 @@ impl Args {
             Size::Less(less) if less >= before => bail!("{}: has only {before} bytes", shown()),
             Size::Less(less) => before - less,
             Size::Min => fs.minimum_size(devid).map_err(named)?,
-            Size::Max => held,
+            Size::Max | Size::Cancel => held,
         };
         // Reopened below, since the size of a device is read when it is opened.
         fs.close()?;
@@ -142,9 +156,12 @@ impl Args {
             Size::Max => "max".to_owned(),
             Size::Min if !mounted.mount.is_papilio() => bail!("{mounted}: the kernel does not know min"),
             Size::Min => "min".to_owned(),
+            Size::Cancel if mounted.mount.is_papilio() => {
+                return jobs::stop(mounted, JobKind::Resize, BalanceControl::Cancel);
+            }
+            Size::Cancel => "cancel".to_owned(),
         };
-        let resize =
-            || mount.resize(&format!("{devid}:{size}")).map_err(|error| resize_error(mounted, devid, &error));
+        let resize = || self.resize_when_free(mounted, &mount, &format!("{devid}:{size}"));
         let devices = match devices {
             Ok(usage) => usage.devices,
             // This is the kernel's Btrfs, which resizes no image files.
@@ -158,7 +175,7 @@ impl Args {
             Size::To(size) => size,
             Size::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
             Size::Less(less) => before.saturating_sub(less),
-            Size::Max => held,
+            Size::Max | Size::Cancel => held,
             // The server knows it, and never grows the device.
             Size::Min => before,
         };
@@ -195,6 +212,18 @@ impl Args {
         Ok(())
     }
 
+    /// Asks the server to resize; with --enqueue again while it does other work.
+    fn resize_when_free(&self, mounted: &Mounted, mount: &MountedPath, size: &str) -> anyhow::Result<()> {
+        loop {
+            let Err(error) = mount.resize(size) else { return Ok(()) };
+            let busy = [Errno::INPROGRESS, Errno::TXTBSY].map(|busy| Some(busy.raw_os_error()));
+            if !(self.enqueue && busy.contains(&error.raw_os_error())) {
+                return Err(resize_error(mounted, self.size.devid, &error));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Opens the file system apart from those of the run, since it must be closed in between.
     fn open(&self, context: &Context) -> anyhow::Result<FileSystem> {
         let options = context.options_for(&self.image).write(true).commit_interval(None);
@@ -202,6 +231,9 @@ impl Args {
         opened.map_err(|error| crate::context::of_image(&self.image, error))
     }
 }
+
+/// How long --enqueue waits between two attempts.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The unit that sizes are rounded down to, in bytes.
 const SECTOR: u64 = 4096;
@@ -237,7 +269,8 @@ mod tests {
         assert_eq!(size("2:+5m"), Ok((2, Size::More(5 << 20))));
         assert_eq!(size("-5m"), Ok((1, Size::Less(5 << 20))));
         assert_eq!(size("1:max"), Ok((1, Size::Max)));
-        for wrong in ["", "x", "x:1G", "1:", "+", "cancel"] {
+        assert_eq!(size("cancel"), Ok((1, Size::Cancel)));
+        for wrong in ["", "x", "x:1G", "1:", "+"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
     }

@@ -27,7 +27,14 @@ pub struct Args {
     #[arg(short = 'a', long, conflicts_with_all = ["copy", "bytenr"])]
     all: bool,
     /// Show copy N: 0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB
-    #[arg(short = 's', long = "super", id = "copy", value_name = "N", default_value_t = 0)]
+    #[arg(
+        short = 's',
+        short_alias = 'i',
+        long = "super",
+        id = "copy",
+        value_name = "N",
+        default_value_t = 0
+    )]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=2))]
     copy: u8,
     /// Show the bytes at this offset as a superblock

@@ -1,7 +1,8 @@
 //! `papilio inspect dump-tree`: the blocks and items of trees, in a format close to that of
 //! `btrfs inspect-internal dump-tree`.
 //!
-//! The walk is depth first. It continues after a block that cannot be read.
+//! The walk is depth first unless the breadth is asked for. It continues after a block that cannot
+//! be read.
 
 use super::details::write_text;
 use super::items::{Choice, describe};
@@ -21,9 +22,9 @@ use std::path::PathBuf;
 /// and the exit status is then 1.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
-    image: PathBuf,
+    /// The image or device, and further devices of its file system
+    #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
+    images: Vec<PathBuf>,
     /// Show only this tree: a number, or a name such as root, chunk, extent, dev, fs, csum or uuid
     #[arg(short = 't', long, value_name = "TREE", value_parser = parse_tree)]
     #[arg(conflicts_with_all = ["block", "extents", "device_trees", "roots", "backups", "uuid"])]
@@ -51,6 +52,15 @@ pub struct Args {
     /// Show only the UUID tree
     #[arg(short = 'u', long)]
     uuid: bool,
+    /// Do not search for further devices: use only those that are named
+    #[arg(long)]
+    noscan: bool,
+    /// Show the blocks of each level before those below
+    #[arg(long, overrides_with = "dfs")]
+    bfs: bool,
+    /// Show each block before those below it and these before its right sibling (default)
+    #[arg(long, overrides_with = "bfs")]
+    dfs: bool,
     /// Omit names, values of attributes and targets of links
     #[arg(long)]
     hide_names: bool,
@@ -111,7 +121,8 @@ struct Dump<'a> {
 impl Args {
     /// Shows the trees.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let system = context.open_last_commit(&self.image)?;
+        let (image, further) = self.images.split_first().expect("one image is required");
+        let system = context.open_last_commit(image, further, !self.noscan)?;
         let mut output = Output::new()?;
         let array = match self.json {
             true => Some(JsonArray::begin(&mut output)?),
@@ -120,7 +131,8 @@ impl Args {
         let choice = Choice { hide_names: self.hide_names, checksums: self.csum_items };
         let mut dump = Dump { context, output, array, choice, csum_headers: self.csum_headers };
         for &address in &self.block {
-            dump.blocks(None, system.tree_blocks_at(LogicalAddress(address), self.follow))?;
+            let blocks = system.tree_blocks_at(LogicalAddress(address), self.follow);
+            dump.blocks(None, blocks.breadth_first(self.bfs))?;
         }
         if self.block.is_empty() {
             self.trees(&system, &mut dump)?;
@@ -149,7 +161,7 @@ impl Args {
             if self.roots || self.backups {
                 dump.root(root)?;
             } else {
-                dump.blocks(Some(root), system.tree_blocks(root))?;
+                dump.blocks(Some(root), system.tree_blocks(root).breadth_first(self.bfs))?;
             }
         }
         if self.backups {

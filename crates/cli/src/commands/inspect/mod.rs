@@ -6,6 +6,9 @@ mod dump_tree;
 mod flags;
 mod items;
 mod key_text;
+mod list_chunks;
+mod map_logical;
+mod map_swapfile;
 mod resolve;
 mod tree_stats;
 
@@ -31,6 +34,9 @@ enum Subcommand {
     LogicalResolve(resolve::LogicalResolve),
     SubvolidResolve(resolve::SubvolidResolve),
     MinDevSize(resolve::MinDevSize),
+    ListChunks(list_chunks::Args),
+    MapSwapfile(map_swapfile::Args),
+    MapLogical(map_logical::Args),
 }
 
 impl Args {
@@ -45,6 +51,9 @@ impl Args {
             Subcommand::LogicalResolve(command) => command.run(context),
             Subcommand::SubvolidResolve(command) => command.run(context),
             Subcommand::MinDevSize(command) => command.run(context),
+            Subcommand::ListChunks(command) => command.run(context),
+            Subcommand::MapSwapfile(command) => command.run(context),
+            Subcommand::MapLogical(command) => command.run(context),
         }
     }
 }

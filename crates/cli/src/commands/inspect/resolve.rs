@@ -2,12 +2,16 @@
 //! `min-dev-size`.
 
 use crate::context::{Context, of_image};
-use crate::mounted::Target;
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
+use crate::tree_source::{TreeSource, range_of};
 use anyhow::bail;
-use papilio::format::{DeviceId, InodeNumber, LogicalAddress, TreeId, objectid};
-use papilio::{AddressUse, FileSystem};
+use papilio::format::items::device::DeviceExtent;
+use papilio::format::{DeviceId, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use papilio::{AddressUse, ExtentOwner, FileSystem};
+use rustix::io::Errno;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Print the id of the subvolume that contains a path
@@ -24,7 +28,7 @@ pub struct InodeResolve {
     /// The inode number
     inode: u64,
     /// A path in the inode's subvolume
-    #[arg(value_name = "IMAGE:/PATH", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
 }
 
@@ -37,10 +41,13 @@ pub struct LogicalResolve {
     /// All files that use any byte of the extent
     #[arg(short = 'o')]
     whole_extent: bool,
+    /// The memory for the kernel's answer, in bytes; only for mounts
+    #[arg(short, value_name = "SIZE", value_parser = crate::units::parse_size, default_value = "64k")]
+    size: u64,
     /// The address in bytes
     logical: u64,
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::AnyPath)]
     image: PathBuf,
 }
 
@@ -60,8 +67,8 @@ pub struct MinDevSize {
     /// The device
     #[arg(long = "id", value_name = "DEVID", default_value_t = 1)]
     id: u64,
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::AnyPath)]
     image: PathBuf,
 }
 
@@ -99,6 +106,11 @@ fn print_paths(output: &mut Output, paths: Vec<Vec<u8>>) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn print_owner(output: &mut Output, owner: &ExtentOwner) -> anyhow::Result<()> {
+    let (inode, offset, tree) = (owner.inode.0, owner.offset, owner.tree.0);
+    Ok(output.text(format_args!("inode {inode} offset {offset} root {tree}\n"))?)
+}
+
 impl RootId {
     /// Prints the id.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
@@ -115,8 +127,9 @@ impl RootId {
 impl InodeResolve {
     /// Prints the paths.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let Target::Image(path) = Target::parse(&self.path)? else {
-            bail!("{}: inode-resolve works on images that are not mounted", self.path.display());
+        let path = match Target::parse(&self.path)? {
+            Target::Image(path) => path,
+            Target::Mounted(mounted) => return self.run_mounted(&mounted),
         };
         let tree = context.inode(&path, true)?.tree();
         let fs = context.open(&path.image)?;
@@ -127,9 +140,61 @@ impl InodeResolve {
     }
 }
 
+/// Prefixes paths inside a subvolume.
+fn below(prefix: &[u8], paths: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let slash: &[u8] = if prefix.ends_with(b"/") { b"" } else { b"/" };
+    paths.into_iter().map(|path| [prefix, slash, &path].concat()).collect()
+}
+
+impl InodeResolve {
+    /// As `btrfs` does, puts the given path in front.
+    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+        let paths = mounted.open()?.inode_paths(TreeId(0), InodeNumber(self.inode));
+        let paths = paths.map_err(|error| mounted.at(&error))?;
+        let mut output = Output::new()?;
+        print_paths(&mut output, below(self.path.as_bytes(), paths))?;
+        Ok(output.finish()?)
+    }
+}
+
 impl LogicalResolve {
+    /// Prints paths from the top level, as for an image.
+    fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
+        let mount = mounted.open()?;
+        let address = LogicalAddress(self.logical);
+        mount.sync().map_err(|error| mounted.at(&error))?;
+        let size = self.size.clamp(4096, 16 << 20) as usize;
+        let owners = mount.extent_owners(address, self.whole_extent, size);
+        let (owners, missed) =
+            owners.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::NOENT) => anyhow::anyhow!("{mounted}: nothing is at logical address {address}"),
+                Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: a tree block is at {address}"),
+                _ => mounted.at(&error),
+            })?;
+        let subvolumes = mount.subvolumes().map_err(|error| mounted.at(&error))?;
+        let mut output = Output::new()?;
+        for owner in owners {
+            if self.numbers {
+                print_owner(&mut output, &owner)?;
+                continue;
+            }
+            let path = subvolumes.iter().find(|one| one.id == owner.tree).and_then(|one| one.path.clone());
+            let path = path.unwrap_or_else(|| format!("(subvolume {})", owner.tree).into());
+            let prefix = if path.is_empty() { path } else { [b"/", &path[..]].concat() };
+            let paths = mount.inode_paths(owner.tree, owner.inode).map_err(|error| mounted.at(&error))?;
+            print_paths(&mut output, below(&prefix, paths))?;
+        }
+        if missed > 0 {
+            context.error(format_args!("{mounted}: {missed} files are left out; give more memory with -s"));
+        }
+        Ok(output.finish()?)
+    }
+
     /// Prints the owners.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+            return self.run_mounted(context, &mounted);
+        }
         let fs = context.open(&self.image)?;
         let named = |error| of_image(&self.image, error);
         let address = LogicalAddress(self.logical);
@@ -140,8 +205,7 @@ impl LogicalResolve {
             AddressUse::Data(owners) => {
                 for owner in owners {
                     if self.numbers {
-                        let (inode, offset, tree) = (owner.inode.0, owner.offset, owner.tree.0);
-                        output.text(format_args!("inode {inode} offset {offset} root {tree}\n"))?;
+                        print_owner(&mut output, &owner)?;
                     } else {
                         print_paths(&mut output, paths_of(&fs, owner.tree, owner.inode).map_err(named)?)?;
                     }
@@ -175,10 +239,39 @@ impl SubvolidResolve {
 impl MinDevSize {
     /// Prints the size.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let fs = context.change(&self.image)?;
-        let size = fs.minimum_size(DeviceId(self.id)).map_err(|error| of_image(&self.image, error))?;
+        let size = match Target::parse(self.image.as_os_str())? {
+            Target::Image(_) => {
+                let fs = context.change(&self.image)?;
+                fs.minimum_size(DeviceId(self.id)).map_err(|error| of_image(&self.image, error))?
+            }
+            Target::Mounted(mounted) => last_end(mounted, self.id)?,
+        };
         let mut output = Output::new()?;
         output.text(format_args!("{size} bytes ({})\n", crate::units::Units::HUMAN.text(size)))?;
         Ok(output.finish()?)
     }
+}
+
+/// Returns the end of the last chunk on a device of a mount.
+fn last_end(mounted: Mounted, devid: u64) -> anyhow::Result<u64> {
+    let shown = mounted.to_string();
+    let source = TreeSource::of_mount(mounted)?;
+    let mut known = false;
+    let item = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid);
+    source.search(objectid::CHUNK_TREE, (item, item), 0, |_, _| {
+        known = true;
+        Ok(())
+    })?;
+    if !known {
+        bail!("{shown}: the file system has no device {devid}");
+    }
+    let mut end = 0;
+    source.search(objectid::DEV_TREE, range_of(devid, ItemType::DEV_EXTENT), 0, |key, bytes| {
+        let extent = DeviceExtent::parse(bytes).map_err(|reason| {
+            anyhow::anyhow!("{shown}: extent {} of device {devid}: {reason}", key.offset)
+        })?;
+        end = key.offset.saturating_add(extent.length);
+        Ok(())
+    })?;
+    Ok(end)
 }

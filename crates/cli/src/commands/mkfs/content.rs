@@ -98,7 +98,7 @@ impl ContentArgs {
             return Ok((papilio::mkfs_many(images, &options)?, Populated::default()));
         };
         if self.shrink && images.len() > 1 {
-            return Err(UsageError::new("--shrink needs a file system on one device").into());
+            return Err(UsageError::new("--shrink cuts off the end of an image, which works on one device only; leave it out, or give --size").into());
         }
         let source = match rootdir.metadata() {
             _ if rootdir == Path::new("-") => Source::Stream(None),

@@ -43,7 +43,7 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The images or devices
-    #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
     images: Vec<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
@@ -89,7 +89,7 @@ struct FormatArgs {
     #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = parse_checksum)]
     csum: Option<ChecksumType>,
     /// The features to switch on, or off with a leading ^: mixed-bg, extref, skinny-metadata,
-    /// no-holes, free-space-tree, block-group-tree
+    /// no-holes, free-space-tree, block-group-tree; list-all describes them
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
     /// An older name of --features
@@ -110,6 +110,13 @@ struct FormatArgs {
 impl Args {
     /// Creates the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let lists = self.format.features.iter().chain(&self.format.runtime_features);
+        if lists.flat_map(|list| list.split(',')).any(|name| name == "list-all") {
+            return list_features();
+        }
+        if self.images.is_empty() {
+            return Err(UsageError::new("mkfs: name an image or a device").into());
+        }
         let sized = self.format.size.is_some();
         let mut options = self.format.options()?.force(self.force).discard(!self.nodiscard);
         let epoch = std::env::var_os(SOURCE_DATE_EPOCH).map(|value| parse_epoch(&value)).transpose()?;
@@ -118,7 +125,10 @@ impl Args {
         }
         // The option --device of all commands names further devices.
         let images = [&self.images[..], &context.arguments().device].concat();
-        let (made, filled) = self.content.make(context, &images, options, epoch, sized)?;
+        let made = self.content.make(context, &images, options, epoch, sized);
+        // With content, it may be the content that is refused.
+        let options_alone = self.content.rootdir.is_none();
+        let (made, filled) = made.map_err(|error| if options_alone { as_usage(error) } else { error })?;
         let filled = self.content.rootdir.is_some().then_some(filled);
         let mut output = Output::new()?;
         if self.json {
@@ -149,6 +159,24 @@ impl FormatArgs {
         options = or(options, self.csum, MkfsOptions::checksum);
         options = or(options, self.data, MkfsOptions::data_profile);
         Ok(or(options, self.metadata, MkfsOptions::metadata_profile))
+    }
+}
+
+fn list_features() -> anyhow::Result<()> {
+    let mut output = Output::new()?;
+    output.text(format_args!("Filesystem features available:\n"))?;
+    for feature in MkfsFeature::ALL {
+        let default = if feature.default_on() { " (default)" } else { "" };
+        output.text(format_args!("{:<19} - {}{default}\n", feature.name(), feature.description()))?;
+    }
+    Ok(output.finish()?)
+}
+
+/// Makes a refusal of the options wrong usage.
+fn as_usage(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(papilio::Error::Invalid(text)) => UsageError::new(text).into(),
+        _ => error,
     }
 }
 

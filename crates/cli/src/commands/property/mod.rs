@@ -1,5 +1,6 @@
 //! `papilio property`: the properties of `btrfs property`.
 
+use crate::commands::filesystem::Source;
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
@@ -8,6 +9,7 @@ use papilio::{Generation, PathError, Received, Timespec, Uuid, XattrSet};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::OsString;
+use std::path::Path;
 
 const COMPRESSION: &str = "btrfs.compression";
 /// The mark of a subvolume that was not received.
@@ -16,7 +18,7 @@ const NOT_RECEIVED: Received =
 
 /// Show and set properties of subvolumes and files
 ///
-/// A subvolume has the property ro, and a file or directory compression.
+/// A subvolume has the property ro, a file or directory compression, and a file system label.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -33,6 +35,8 @@ enum Subcommand {
 /// Show one or all properties
 #[derive(Debug, clap::Args)]
 struct Get {
+    #[command(flatten)]
+    of: ObjectArgs,
     /// The file, directory or subvolume
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
@@ -43,6 +47,8 @@ struct Get {
 /// Set a property
 #[derive(Debug, clap::Args)]
 struct Set {
+    #[command(flatten)]
+    of: ObjectArgs,
     /// The file, directory or subvolume
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
@@ -59,6 +65,8 @@ struct Set {
 /// List the properties that a file or subvolume has
 #[derive(Debug, clap::Args)]
 struct List {
+    #[command(flatten)]
+    of: ObjectArgs,
     /// The file, directory or subvolume
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
@@ -70,6 +78,58 @@ enum Name {
     Ro,
     /// The compression of data that is written to a file
     Compression,
+    /// The label of a file system
+    Label,
+}
+
+/// The kind of object, for names that several kinds have.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct ObjectArgs {
+    /// The type of the object: inode, subvol, filesystem or device, or the first letter of one
+    ///
+    /// A file or directory is an inode and has the property compression, a subvolume has ro, and a
+    /// file system or device has label.
+    #[arg(short = 't', long = "type", value_name = "TYPE", value_parser = parse_object)]
+    object: Option<Object>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Object {
+    Inode,
+    Subvolume,
+    FileSystem,
+    Device,
+}
+
+fn parse_object(text: &str) -> Result<Object, String> {
+    match text {
+        "i" | "inode" => Ok(Object::Inode),
+        "s" | "subvol" => Ok(Object::Subvolume),
+        "f" | "filesystem" => Ok(Object::FileSystem),
+        "d" | "device" => Ok(Object::Device),
+        _ => Err("not inode, subvol, filesystem or device".to_owned()),
+    }
+}
+
+impl ObjectArgs {
+    /// Returns the property to show: that which was named, or the only one of the type.
+    ///
+    /// # Errors
+    /// The type does not have the property.
+    fn property(self, name: Option<Name>) -> Result<Option<Name>, UsageError> {
+        let own = match self.object {
+            None => return Ok(name),
+            Some(Object::Inode) => Name::Compression,
+            Some(Object::Subvolume) => Name::Ro,
+            Some(Object::FileSystem | Object::Device) => Name::Label,
+        };
+        match name {
+            Some(name) if name != own => {
+                Err(UsageError::new("property: objects of this type have no such property"))
+            }
+            _ => Ok(Some(own)),
+        }
+    }
 }
 
 impl Args {
@@ -85,6 +145,9 @@ impl Args {
 
 impl List {
     fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Some(object) = self.of.object {
+            return list_type(object);
+        }
         let is_subvolume = match Target::parse(&self.path)? {
             Target::Image(path) => context.inode(&path, true)?.is_subvolume_root(),
             Target::Mounted(mounted) => {
@@ -101,8 +164,28 @@ impl List {
     }
 }
 
+fn list_type(object: Object) -> anyhow::Result<()> {
+    let (name, what) = match object {
+        Object::Inode => ("compression", "compression algorithm for the file or directory"),
+        Object::Subvolume => ("ro", "read-only flag of a subvolume"),
+        Object::FileSystem | Object::Device => ("label", "label of the filesystem"),
+    };
+    let mut output = Output::new()?;
+    output.text(format_args!("{name:<20}{what}\n"))?;
+    Ok(output.finish()?)
+}
+
 impl Get {
-    fn run(self, context: &Context) -> anyhow::Result<()> {
+    fn run(mut self, context: &Context) -> anyhow::Result<()> {
+        self.name = self.of.property(self.name)?;
+        if self.name == Some(Name::Label) {
+            let label = Source::open(context, Path::new(&self.path))?.label()?;
+            let mut output = Output::new()?;
+            output.bytes(b"label=")?;
+            output.name(&label)?;
+            output.bytes(b"\n")?;
+            return Ok(output.finish()?);
+        }
         let path = match Target::parse(&self.path)? {
             Target::Image(path) => path,
             Target::Mounted(mounted) => return self.run_mounted(&mounted),
@@ -190,6 +273,7 @@ impl Set {
                     _ => mounted.at(&error),
                 })
             }
+            Name::Label => mount.set_label(self.value.as_bytes()).map_err(|error| mounted.at(&error)),
             Name::Compression => {
                 let set =
                     rustix::fs::fsetxattr(&mount, COMPRESSION, self.value.as_bytes(), XattrFlags::empty());
@@ -199,12 +283,14 @@ impl Set {
     }
 
     fn run(self, context: &Context) -> anyhow::Result<()> {
+        self.of.property(Some(self.name))?;
         let path = match Target::parse(&self.path)? {
             Target::Image(path) => path,
             Target::Mounted(mounted) => return self.run_mounted(&mounted),
         };
         let fs = context.change(&path.image)?;
         let done = match self.name {
+            Name::Label => fs.set_label(&self.value),
             Name::Ro => {
                 let read_only = self.read_only()?;
                 let inode = context.inode(&path, true)?;

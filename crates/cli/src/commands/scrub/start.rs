@@ -8,6 +8,7 @@ use super::status::print;
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
+use crate::units::Units;
 use anyhow::bail;
 use papilio::{DeviceId, FileSystem, FoundDevice, ScrubOptions, ScrubReport};
 use papilio_fuse::ioctl::ScrubStart;
@@ -63,6 +64,12 @@ struct Common {
     /// Print one JSON object, with -B
     #[arg(long)]
     json: bool,
+}
+
+impl Common {
+    fn units(&self) -> Units {
+        if self.raw { Units::BYTES } else { Units::HUMAN }
+    }
 }
 
 /// Where a scrub begins.
@@ -125,7 +132,16 @@ fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> 
     let state = scrub(common, begin, context, &image, &folder, earlier)?;
     drop(running);
     let mut output = Output::new()?;
-    print(&state, fsid, false, common.per_device, common.raw_counters, common.raw, common.json, &mut output)?;
+    print(
+        &state,
+        fsid,
+        false,
+        common.per_device,
+        common.raw_counters,
+        common.units(),
+        common.json,
+        &mut output,
+    )?;
     output.finish()?;
     if state.is_uncorrectable() {
         let errors = state.report.total().uncorrectable_errors;
@@ -155,7 +171,7 @@ fn run_mounted(common: &Common, begin: &Begin, context: &Context, mounted: &Moun
             false,
             common.per_device,
             common.raw_counters,
-            common.raw,
+            common.units(),
             common.json,
             &mut output,
         )?,

@@ -24,12 +24,47 @@ pub struct Args {
     /// Print all counters instead of a summary
     #[arg(short = 'R')]
     raw_counters: bool,
-    /// Print sizes in bytes
-    #[arg(long)]
-    raw: bool,
+    #[command(flatten)]
+    units: ScrubUnits,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// The options that choose a unit, which have no letters here.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct ScrubUnits {
+    /// Print sizes in bytes
+    #[arg(long, overrides_with = "human_readable")]
+    raw: bool,
+    /// Print sizes in a fitting unit, powers of 1024 (default)
+    #[arg(long)]
+    human_readable: bool,
+    /// Use powers of 1024
+    #[arg(long, conflicts_with = "si")]
+    iec: bool,
+    /// Use powers of 1000
+    #[arg(long)]
+    si: bool,
+    /// Print sizes in KiB, or in kB with --si
+    #[arg(long, group = "unit")]
+    kbytes: bool,
+    /// Print sizes in MiB, or in MB with --si
+    #[arg(long, group = "unit")]
+    mbytes: bool,
+    /// Print sizes in GiB, or in GB with --si
+    #[arg(long, group = "unit")]
+    gbytes: bool,
+    /// Print sizes in TiB, or in TB with --si
+    #[arg(long, group = "unit")]
+    tbytes: bool,
+}
+
+impl ScrubUnits {
+    fn resolve(self) -> Units {
+        let Self { raw, si, kbytes, mbytes, gbytes, tbytes, .. } = self;
+        Units::chosen(si, [raw, kbytes, mbytes, gbytes, tbytes])
+    }
 }
 
 impl Args {
@@ -52,7 +87,7 @@ impl Args {
                 running,
                 self.per_device,
                 self.raw_counters,
-                self.raw,
+                self.units.resolve(),
                 self.json,
                 &mut output,
             )?,
@@ -78,7 +113,7 @@ impl Args {
                 last.running,
                 self.per_device,
                 self.raw_counters,
-                self.raw,
+                self.units.resolve(),
                 self.json,
                 &mut output,
             )?,
@@ -96,7 +131,7 @@ pub fn print(
     running: bool,
     per_device: bool,
     raw_counters: bool,
-    raw: bool,
+    units: Units,
     as_json: bool,
     output: &mut Output,
 ) -> anyhow::Result<()> {
@@ -115,12 +150,12 @@ pub fn print(
     }
     output.text(format_args!("UUID:             {fsid}\n"))?;
     if !per_device {
-        return print_part(state, status, &state.report.total(), raw_counters, raw, output);
+        return print_part(state, status, &state.report.total(), raw_counters, units, output);
     }
     for device in &state.report.devices {
         let path = device.path.as_deref().unwrap_or("missing");
         output.text(format_args!("\nScrub device {path} (id {}) {status}\n", device.devid.0))?;
-        print_part(state, status, &device.counts, raw_counters, raw, output)?;
+        print_part(state, status, &device.counts, raw_counters, units, output)?;
     }
     Ok(())
 }
@@ -130,10 +165,9 @@ fn print_part(
     status: &str,
     counts: &ScrubCounts,
     raw_counters: bool,
-    raw: bool,
+    units: Units,
     output: &mut Output,
 ) -> anyhow::Result<()> {
-    let units = if raw { Units::BYTES } else { Units::HUMAN };
     let when = |seconds| time::to_second(Timespec { seconds, nanoseconds: 0 });
     output.text(format_args!("Scrub started:    {}\n", when(state.started)))?;
     if let Some(resumed) = state.resumed {

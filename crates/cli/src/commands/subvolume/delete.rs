@@ -5,7 +5,7 @@ use crate::mounted::{Mounted, Target};
 use crate::operands::for_each_target;
 use crate::usage_error::UsageError;
 use papilio::format::TreeId;
-use papilio::{Error, PathError};
+use papilio::{Error, PathError, Subvolume};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 
@@ -27,6 +27,9 @@ pub struct Args {
     /// Wait for a commit after each deletion
     #[arg(short = 'C', long, conflicts_with = "commit_after")]
     commit_each: bool,
+    /// Delete the subvolumes inside, too, the deepest first
+    #[arg(short = 'R', long)]
+    recursive: bool,
 }
 
 impl Args {
@@ -36,13 +39,13 @@ impl Args {
             let [path] = &self.paths[..] else {
                 return Err(UsageError::new("subvolume delete: --rootid needs exactly one path").into());
             };
-            return delete_by_id(context, path, TreeId(id));
+            return self.delete_by_id(context, path, TreeId(id));
         }
         for_each_target(context, &self.paths, Target::parse, |target| {
             let path = match target {
                 Target::Image(path) => path,
                 Target::Mounted(mounted) => {
-                    delete_mounted(&mounted)?;
+                    self.delete_mounted(context, &mounted)?;
                     if self.commit_after || self.commit_each {
                         sync_parent(&mounted)?;
                     }
@@ -54,7 +57,16 @@ impl Args {
                 Ok(inode) if !inode.is_subvolume_root() => {
                     Err(Error::Path { path: Vec::new(), kind: PathError::NoSubvolume })
                 }
-                Ok(_) => fs.delete_subvolume(&path.path),
+                Ok(inode) => {
+                    let mut inside = Ok(());
+                    if self.recursive {
+                        inside = fs.subvolumes().and_then(|all| {
+                            let inside = inside_of(&all, inode.tree());
+                            inside.into_iter().try_for_each(|one| fs.delete_subvolume_by_id(one.id))
+                        });
+                    }
+                    inside.and_then(|()| fs.delete_subvolume(&path.path))
+                }
                 Err(error) => Err(error),
             };
             // The deletion is committed before the content is removed.
@@ -65,8 +77,11 @@ impl Args {
     }
 
     fn announce(&self, context: &Context, path: &dyn Display) -> anyhow::Result<()> {
-        let commit = if self.commit_after || self.commit_each { "commit" } else { "no-commit" };
-        context.announce(format_args!("Delete subvolume ({commit}): '{path}'"))
+        context.announce(format_args!("Delete subvolume ({}): '{path}'", self.commit_word()))
+    }
+
+    fn commit_word(&self) -> &'static str {
+        if self.commit_after || self.commit_each { "commit" } else { "no-commit" }
     }
 }
 
@@ -76,24 +91,87 @@ fn sync_parent(mounted: &Mounted) -> anyhow::Result<()> {
     directory.sync().map_err(|error| mounted.at(&error))
 }
 
-fn delete_by_id(context: &Context, path: &OsStr, id: TreeId) -> anyhow::Result<()> {
-    let path = match Target::parse(path)? {
-        Target::Image(path) => path,
-        Target::Mounted(mounted) => {
-            let deleted = mounted.open()?.delete_subvolume_by_id(id);
-            return deleted.map_err(|error| mounted.at(&error));
+impl Args {
+    fn delete_by_id(&self, context: &Context, path: &OsStr, id: TreeId) -> anyhow::Result<()> {
+        let path = match Target::parse(path)? {
+            Target::Image(path) => path,
+            Target::Mounted(mounted) => {
+                let mount = mounted.open()?;
+                let mut inside = Vec::new();
+                if self.recursive {
+                    inside = inside_of(&mount.subvolumes().map_err(|error| mounted.at(&error))?, id);
+                }
+                let ids = inside.into_iter().map(|one| one.id).chain([id]);
+                for id in ids {
+                    mount.delete_subvolume_by_id(id).map_err(|error| mounted.at(&error))?;
+                }
+                if self.commit_after || self.commit_each {
+                    mount.sync().map_err(|error| mounted.at(&error))?;
+                }
+                return Ok(());
+            }
+        };
+        let fs = context.change(&path.image)?;
+        let mut ids = vec![id];
+        if self.recursive {
+            let all = fs.subvolumes().map_err(|error| context.at(&path, &error))?;
+            ids.splice(0..0, inside_of(&all, id).into_iter().map(|one| one.id));
         }
-    };
-    let fs = context.change(&path.image)?;
-    let deleted = fs.delete_subvolume_by_id(id).and_then(|()| fs.sync()).and_then(|()| fs.clean_subvolumes());
-    deleted.map_err(|error| context.at(&path, &error))
+        let deleted = ids.into_iter().try_for_each(|id| fs.delete_subvolume_by_id(id));
+        let deleted = deleted.and_then(|()| fs.sync()).and_then(|()| fs.clean_subvolumes());
+        deleted.map_err(|error| context.at(&path, &error))
+    }
+
+    fn delete_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
+        let mount = mounted.open()?;
+        if !mount.is_subvolume_root().map_err(|error| mounted.at(&error))? {
+            anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
+        }
+        if self.recursive {
+            let all = mount.subvolumes().map_err(|error| mounted.at(&error))?;
+            let own = mount.subvolume_id().map_err(|error| mounted.at(&error))?;
+            for one in inside_of(&all, own) {
+                let shown =
+                    one.path.map_or_else(|| one.id.to_string(), |path| String::from_utf8_lossy(&path).into());
+                let deleted = mount.delete_subvolume_by_id(one.id);
+                deleted.map_err(|error| mounted.at(&error).context(format!("subvolume {shown} inside")))?;
+                if self.commit_each {
+                    mount.sync().map_err(|error| mounted.at(&error))?;
+                }
+                context.announce(format_args!("Delete subvolume ({}): '{shown}'", self.commit_word()))?;
+            }
+        }
+        // The last component, which is deleted, must not be in use.
+        drop(mount);
+        let (directory, name) = mounted.open_parent()?;
+        directory.delete_subvolume(&name).map_err(|error| mounted.at(&error))
+    }
 }
 
-fn delete_mounted(mounted: &Mounted) -> anyhow::Result<()> {
-    let is_subvolume = mounted.open()?.is_subvolume_root().map_err(|error| mounted.at(&error))?;
-    if !is_subvolume {
-        anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
+/// Returns the subvolumes inside one, the deepest first.
+fn inside_of(all: &[Subvolume], id: TreeId) -> Vec<Subvolume> {
+    let mut found: Vec<Subvolume> = Vec::new();
+    let mut above = vec![id];
+    // A subvolume that contains itself would be damage.
+    while let Some(parent) = above.pop() {
+        for one in all.iter().filter(|one| one.parent == Some(parent) && one.id != id) {
+            if found.iter().all(|known| known.id != one.id) {
+                above.push(one.id);
+                found.push(one.clone());
+            }
+        }
     }
-    let (directory, name) = mounted.open_parent()?;
-    directory.delete_subvolume(&name).map_err(|error| mounted.at(&error))
+    // A parent comes before what is inside it only if it was found first.
+    found.sort_by_key(|one| std::cmp::Reverse(depth(all, one)));
+    found
+}
+
+fn depth(all: &[Subvolume], one: &Subvolume) -> usize {
+    let mut depth = 0;
+    let mut parent = one.parent;
+    while let Some(id) = parent.filter(|_| depth < all.len()) {
+        depth += 1;
+        parent = all.iter().find(|one| one.id == id).and_then(|one| one.parent);
+    }
+    depth
 }

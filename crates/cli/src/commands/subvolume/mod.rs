@@ -2,6 +2,7 @@
 
 mod create;
 mod delete;
+mod find_new;
 mod format;
 mod get_default;
 mod list;
@@ -26,6 +27,7 @@ enum Subcommand {
     Create(create::Args),
     Snapshot(snapshot::Args),
     Delete(delete::Args),
+    FindNew(find_new::Args),
     GetDefault(get_default::Args),
     SetDefault(set_default::Args),
     Sync(sync::Args),
@@ -40,6 +42,7 @@ impl Args {
             Subcommand::Create(command) => command.run(context),
             Subcommand::Snapshot(command) => command.run(context),
             Subcommand::Delete(command) => command.run(context),
+            Subcommand::FindNew(command) => command.run(context),
             Subcommand::GetDefault(command) => command.run(context),
             Subcommand::SetDefault(command) => command.run(context),
             Subcommand::Sync(command) => command.run(context),

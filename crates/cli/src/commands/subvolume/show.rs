@@ -1,21 +1,25 @@
 //! `papilio subvolume show`, in the format of `btrfs subvolume show`.
 
 use super::format::{to_json, uuid_text};
+use crate::commands::quota::Quotas;
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{Output, json_bytes};
 use crate::time;
+use crate::units::{UnitArgs, Units};
 use crate::usage_error::UsageError;
-use papilio::Subvolume;
 use papilio::format::{TreeId, Uuid, objectid};
-use serde_json::{Map, Value};
+use papilio::{QgroupUsage, Subvolume};
+use serde_json::{Map, Value, json};
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Show the properties of a subvolume
 ///
 /// The path names the subvolume, or only its file system if an id or a UUID is given. Times are
 /// local.
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Args {
     /// The subvolume; IMAGE alone means its top level
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::FilePath)]
@@ -26,9 +30,14 @@ pub struct Args {
     /// Show the subvolume with this UUID
     #[arg(short = 'u', long, value_name = "UUID")]
     uuid: Option<Uuid>,
+    #[command(flatten)]
+    units: UnitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 impl Args {
@@ -41,10 +50,12 @@ impl Args {
             .filter(|other| !subvolume.uuid.is_nil() && other.parent_uuid == subvolume.uuid)
             .collect();
         let mut output = Output::new()?;
+        let quota = self.quota(context, subvolume.id)?;
         if self.json {
-            print_json(&mut output, subvolume, &snapshots)?;
+            print_json(&mut output, subvolume, &snapshots, quota.as_ref())?;
         } else {
             print(&mut output, subvolume, &snapshots)?;
+            print_quota(&mut output, quota.as_ref(), self.units.resolve())?;
         }
         Ok(output.finish()?)
     }
@@ -78,6 +89,15 @@ impl Args {
         }
     }
 
+    /// Returns the qgroup of a subvolume, if quotas are enabled and can be read.
+    fn quota(&self, context: &Context, id: TreeId) -> anyhow::Result<Option<QgroupUsage>> {
+        // Quotas may be off, and the kernel's Btrfs does not show them this way.
+        let Ok((_, groups)) = Quotas::open(context, Path::new(&self.path), false)?.read() else {
+            return Ok(None);
+        };
+        Ok(groups.into_iter().find(|group| group.id.0 == id.0))
+    }
+
     fn find<'a>(&self, all: &'a [Subvolume], own: Option<TreeId>) -> anyhow::Result<&'a Subvolume> {
         let path = self.path.display();
         if let Some(uuid) = self.uuid {
@@ -90,7 +110,12 @@ impl Args {
     }
 }
 
-fn print_json(output: &mut Output, subvolume: &Subvolume, snapshots: &[&Subvolume]) -> anyhow::Result<()> {
+fn print_json(
+    output: &mut Output,
+    subvolume: &Subvolume,
+    snapshots: &[&Subvolume],
+    quota: Option<&QgroupUsage>,
+) -> anyhow::Result<()> {
     let mut value = to_json(subvolume);
     let snapshots = snapshots.iter().map(|snapshot| {
         let mut object = Map::new();
@@ -99,6 +124,15 @@ fn print_json(output: &mut Output, subvolume: &Subvolume, snapshots: &[&Subvolum
         Value::Object(object)
     });
     value["snapshots"] = snapshots.collect();
+    value["quota_group"] = quota.map_or(Value::Null, |group| {
+        json!({
+            "qgroupid": group.id.to_string(),
+            "referenced": group.referenced,
+            "exclusive": group.exclusive,
+            "max_referenced": group.max_referenced,
+            "max_exclusive": group.max_exclusive,
+        })
+    });
     Ok(output.text(format_args!("{value:#}\n"))?)
 }
 
@@ -145,4 +179,20 @@ fn print(output: &mut Output, subvolume: &Subvolume, snapshots: &[&Subvolume]) -
         output.bytes(b"\n")?;
     }
     Ok(())
+}
+
+fn print_quota(output: &mut Output, quota: Option<&QgroupUsage>, units: Units) -> anyhow::Result<()> {
+    let Some(group) = quota else {
+        return Ok(output.text(format_args!("\tQuota group:\t\tn/a\n"))?);
+    };
+    let limit = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |bytes| units.text(bytes));
+    Ok(output.text(format_args!(
+        "\tQuota group:\t\t{}\n\t  Limit referenced:\t{}\n\t  Limit exclusive:\t{}\n\
+         \t  Usage referenced:\t{}\n\t  Usage exclusive:\t{}\n",
+        group.id,
+        limit(group.max_referenced),
+        limit(group.max_exclusive),
+        units.text(group.referenced),
+        units.text(group.exclusive),
+    ))?)
 }

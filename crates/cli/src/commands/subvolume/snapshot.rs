@@ -4,6 +4,7 @@ use super::create::inherit_error;
 use crate::commands::quota::parse_qgroup;
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
+use crate::usage_error::UsageError;
 use papilio::{FileKind, PathError, QgroupId};
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -36,13 +37,10 @@ impl Args {
                 (Target::Mounted(source), Target::Mounted(destination)) => {
                     return self.run_mounted(context, &source, destination);
                 }
-                _ => anyhow::bail!(
-                    "{}: a snapshot must be in the file system of its source",
-                    self.destination.display()
-                ),
+                _ => return Err(elsewhere(&self.destination.display()).into()),
             };
         if source.image != destination.image {
-            anyhow::bail!("{destination}: a snapshot must be in the file system of its source");
+            return Err(elsewhere(&destination).into());
         }
         let fs = context.change(&source.image)?;
         let inode = context.inode(&source, true)?;
@@ -93,4 +91,8 @@ impl Args {
         }?;
         self.announce(context, source, &destination)
     }
+}
+
+fn elsewhere(destination: &dyn Display) -> UsageError {
+    UsageError::new(format_args!("{destination}: a snapshot must be in the file system of its source"))
 }

@@ -7,7 +7,7 @@ use super::call::{IoctlCall, IoctlReply, Result};
 use super::caller_memory::BlockedCaller;
 use crate::errno::Errno;
 use crate::ioctl::layout::{SearchArgs, SearchArgsV2, SearchHeader, SearchKey};
-use papilio::format::{ItemType, Key, TreeId};
+use papilio::format::{Generation, ItemType, Key, TreeId};
 use zerocopy::IntoBytes;
 
 /// Most bytes that a search returns at once.
@@ -37,35 +37,40 @@ fn search(call: &IoctlCall<'_>, key: &SearchKey, space: u64) -> Result<Found> {
         u64::MAX,
     ));
     let mut found = Found { bytes: Vec::new(), items: 0, too_large: None };
-    call.fs.search_tree(tree, first..=last, &mut |generation, at, data| {
-        if !(key.min_generation..=key.max_generation).contains(&generation.0) {
-            return true;
-        }
-        let mut header = SearchHeader {
-            generation: generation.0,
-            objectid: at.objectid,
-            offset: at.offset,
-            kind: at.item_type.0.into(),
-            length: data.len() as u32,
-        };
-        let needed = (size_of::<SearchHeader>() + data.len()) as u64;
-        if found.bytes.len() as u64 + needed > space {
-            if found.items == 0 {
-                found.too_large = Some(needed);
-                // The caller learns of the item, but gets no data.
-                header.length = 0;
-                if size_of::<SearchHeader>() as u64 <= space {
-                    found.bytes.extend_from_slice(header.as_bytes());
-                    found.items = 1;
-                }
+    call.fs.search_tree(
+        tree,
+        first..=last,
+        Generation(key.min_generation),
+        &mut |generation, at, data| {
+            if generation.0 > key.max_generation {
+                return true;
             }
-            return false;
-        }
-        found.bytes.extend_from_slice(header.as_bytes());
-        found.bytes.extend_from_slice(data);
-        found.items += 1;
-        found.items < key.items
-    })?;
+            let mut header = SearchHeader {
+                generation: generation.0,
+                objectid: at.objectid,
+                offset: at.offset,
+                kind: at.item_type.0.into(),
+                length: data.len() as u32,
+            };
+            let needed = (size_of::<SearchHeader>() + data.len()) as u64;
+            if found.bytes.len() as u64 + needed > space {
+                if found.items == 0 {
+                    found.too_large = Some(needed);
+                    // The caller learns of the item, but gets no data.
+                    header.length = 0;
+                    if size_of::<SearchHeader>() as u64 <= space {
+                        found.bytes.extend_from_slice(header.as_bytes());
+                        found.items = 1;
+                    }
+                }
+                return false;
+            }
+            found.bytes.extend_from_slice(header.as_bytes());
+            found.bytes.extend_from_slice(data);
+            found.items += 1;
+            found.items < key.items
+        },
+    )?;
     Ok(found)
 }
 

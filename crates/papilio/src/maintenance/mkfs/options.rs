@@ -65,6 +65,18 @@ impl MkfsFeature {
         }
     }
 
+    /// Returns what the feature is, in a few words.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::MixedGroups => "data and metadata in the same block groups, for small devices",
+            Self::ExtendedIref => "more than a leaf's worth of hard links to a file in one directory",
+            Self::SkinnyMetadata => "smaller extent items of tree blocks",
+            Self::NoHoles => "holes in files need no items",
+            Self::FreeSpaceTree => "a tree of free space in place of cache files",
+            Self::BlockGroupTree => "block groups in a tree of their own, for quicker mounts",
+        }
+    }
+
     /// Whether the feature is on by default. The defaults are those of `mkfs.btrfs` 6.19. Kernels
     /// before 6.1 mount a file system with a block-group tree only for reading.
     pub const fn default_on(self) -> bool {
