@@ -8,7 +8,7 @@
 
 use crate::errors::{Error, Result};
 use crate::maintenance::check::{CheckOptions, CheckReport};
-use crate::maintenance::repair::{self, Mended};
+use crate::maintenance::repair::{self, Mended, Wishes};
 use crate::options::OpenOptions;
 use crate::volume::{Volume, superblock_of};
 use papilio_device::{Device, OverlayDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
@@ -33,15 +33,17 @@ pub struct RepairPlan {
     pub changes: Vec<String>,
     /// Changes that would mend something and cannot be made, one line each with the reason.
     pub refused: Vec<String>,
-    /// Whether there are fewer faults than before, and none of a new kind.
+    /// Everything that is lost by the changes or was lost before, one line each.
+    pub losses: Vec<String>,
+    /// Whether more can be read than before, or there are fewer faults and none of a new kind.
     pub better: bool,
 }
 
 impl From<Mended> for RepairPlan {
     fn from(mended: Mended) -> Self {
         let better = mended.is_better();
-        let Mended { before, after, changes, refused } = mended;
-        Self { before, after, changes, refused, better }
+        let Mended { before, after, changes, refused, losses, .. } = mended;
+        Self { before, after, changes, refused, losses, better }
     }
 }
 
@@ -59,7 +61,7 @@ pub fn plan_repair(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<Re
         return Err(Error::Invalid(text.to_owned()));
     }
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
-    Ok(repair::mend(&overlays, open, CACHE_BYTES, &CheckOptions::new())?.into())
+    Ok(repair::mend(&overlays, open, CACHE_BYTES, &CheckOptions::new(), Wishes::default())?.into())
 }
 
 /// Makes a planned repair on the devices. The old content goes to the new file `undo` first.
@@ -83,7 +85,8 @@ pub fn repair(
     let log = UndoLog::create(undo, identity).map_err(|error| host("the undo file", error))?;
     let log = Arc::new(log);
     let recorded = log.attach(devices);
-    let made = repair::mend(&recorded, open, CACHE_BYTES, &CheckOptions::new()).map(RepairPlan::from);
+    let made = repair::mend(&recorded, open, CACHE_BYTES, &CheckOptions::new(), Wishes::default())
+        .map(RepairPlan::from);
     let flushed = recorded.iter().try_for_each(|device| device.flush());
     match made {
         Ok(made) if made.better && made.after.counts == plan.after.counts && flushed.is_ok() => {

@@ -11,6 +11,7 @@ use super::csums::{self, Csums};
 use super::devices::Devices;
 use super::free_space::FreeSpace;
 use super::inodes::{Context, Inodes};
+use super::inventory::Inventory;
 use super::options::{CheckOptions, CheckStage};
 use super::quotas;
 use super::references::{Complete, References};
@@ -39,6 +40,18 @@ const PROGRESS_BLOCKS: u64 = 256;
 /// # Errors
 /// Missing or truncated devices, as for opening the file system. Everything else is a finding.
 pub(crate) fn check(volume: &Arc<Volume>, cache_bytes: usize, options: &CheckOptions) -> Result<CheckReport> {
+    Ok(take_inventory(volume, cache_bytes, options)?.0)
+}
+
+/// Checks as [`check`] does; also returns what a repair needs.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn take_inventory(
+    volume: &Arc<Volume>,
+    cache_bytes: usize,
+    options: &CheckOptions,
+) -> Result<(CheckReport, Inventory)> {
     let forest = Forest::new(Arc::clone(volume), cache_bytes);
     let mut checker = Checker::new(&forest, options);
     checker.read_chunk_tree()?;
@@ -470,9 +483,19 @@ impl<'a> Checker<'a> {
         self.findings.absorb(found);
     }
 
-    fn finish(self) -> CheckReport {
+    fn finish(self) -> (CheckReport, Inventory) {
         self.options.report(CheckStage::Trees, self.statistics.blocks, Some(self.statistics.blocks));
-        self.findings.into_report(self.statistics)
+        let group_tree = self.block_group_tree();
+        let inventory = Inventory {
+            damages: self.walker.damages,
+            seen: self.walker.seen,
+            references: self.references,
+            roots: self.roots.roots,
+            chunks: self.devices.chunks,
+            whole: self.whole.trees,
+            group_tree,
+        };
+        (self.findings.into_report(self.statistics), inventory)
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! **Invariant**: a remedy can be applied twice with the same result.
 
+use super::one_byte::Correction;
 use papilio_format::{Generation, Key, LogicalAddress, TreeId};
 use std::fmt;
 
@@ -12,6 +13,8 @@ use std::fmt;
 pub(crate) enum Remedy {
     /// Writes the good copy of a tree block over the others.
     Mirror(LogicalAddress),
+    /// Changes the one byte of a copy that makes its checksum right, and writes all copies.
+    Byte { block: LogicalAddress, copy: usize, change: Correction },
     /// Sets generation and key of the pointer in block `parent` to those of the block it points to.
     Pointer { parent: LogicalAddress, child: LogicalAddress, generation: Generation, first_key: Key },
     /// Sets the generation in the root item at a key.
@@ -81,8 +84,36 @@ impl Remedy {
         Self::Replace { tree, first: key, last: key, items: Vec::new() }
     }
 
-    /// Whether the remedy only removes: those come first, to make room and to let others replace.
-    pub(crate) fn only_removes(&self) -> bool {
+    /// Whether the remedy can be applied while parts of trees cannot be read: it changes one block,
+    /// or a superblock, and does not depend on anything else.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::Mirror(_)
+                | Self::Byte { .. }
+                | Self::Pointer { .. }
+                | Self::Owner { .. }
+                | Self::RootGeneration { .. }
+                | Self::Superblock(SuperblockField::Copies)
+        )
+    }
+
+    /// Returns the place in the order of a round: remedies that others need first, then those that
+    /// only remove, to make room and to let others replace.
+    pub(crate) fn rank(&self) -> u8 {
+        match self {
+            remedy if remedy.is_local() => 0,
+            remedy if remedy.only_removes() => 1,
+            _ => 2,
+        }
+    }
+
+    /// Describes what is lost by the remedy, if anything.
+    pub(crate) fn loss(&self) -> Option<String> {
+        None
+    }
+
+    fn only_removes(&self) -> bool {
         match self {
             Self::Replace { items, .. } => items.is_empty(),
             Self::DropCsums { .. } | Self::DropEntries { .. } => true,
@@ -97,6 +128,10 @@ impl fmt::Display for Remedy {
         let name = |tree: &TreeId| Objectid(tree.0);
         match self {
             Self::Mirror(address) => write!(f, "write the good copy of block {address} over the bad ones"),
+            Self::Byte { block, change, .. } => {
+                let Correction { offset, flip } = change;
+                write!(f, "change byte {offset} of block {block} by {flip:#04x}: its checksum is right then")
+            }
             Self::Pointer { parent, child, .. } => {
                 write!(f, "mend the pointer in block {parent} to block {child}")
             }

@@ -24,10 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One tree of the root tree.
 #[derive(Clone, Debug)]
-pub(super) struct Root {
-    pub(super) id: TreeId,
-    pub(super) key: Key,
-    pub(super) item: RootItem,
+pub(crate) struct Root {
+    pub(crate) id: TreeId,
+    pub(crate) key: Key,
+    pub(crate) item: RootItem,
 }
 
 impl Root {

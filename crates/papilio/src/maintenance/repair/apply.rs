@@ -6,7 +6,7 @@
 //! **Invariant**: a remedy whose premises no longer hold is an error, and changes nothing.
 
 use super::super::check::remedy::{InodeField, Remedy, SuperblockField};
-use super::editor::{Editor, Items, refuse};
+use super::editor::{Editor, Items, Workshop, current_superblock, refuse};
 use crate::errors::Result;
 use crate::volume::Volume;
 use papilio_format::features::SuperblockFlags;
@@ -16,19 +16,29 @@ use papilio_format::items::inode::{InodeFlags, InodeItem};
 use papilio_format::items::inode_ref::{InodeRef, InodeRefs};
 use papilio_format::items::root::RootItem;
 use papilio_format::node::NodeHeader;
-use papilio_format::{InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use papilio_format::{InodeNumber, ItemType, Key, LogicalAddress, Node, NodeExpectation, TreeId, objectid};
 use std::sync::Arc;
 
 /// The most checksums that a new item gets; small enough for leaves of any size.
 const MOST_SUMS: usize = 256;
 
 /// Applies a remedy. Returns whether anything changed.
-pub(super) fn apply(volume: &Arc<Volume>, remedy: &Remedy) -> Result<bool> {
-    let editor = Editor::new(volume);
+pub(super) fn apply(volume: &Arc<Volume>, workshop: &Workshop, remedy: &Remedy) -> Result<bool> {
+    let editor = Editor::new(volume, workshop);
     match *remedy {
         Remedy::Mirror(address) => {
             let block = editor.block(address)?;
             editor.write(address, block.bytes().to_vec())?;
+            Ok(true)
+        }
+        Remedy::Byte { block, copy, change } => {
+            let mut bytes = vec![0; volume.geometry().node_size as usize];
+            volume.read_copy(block, &mut bytes, copy)?;
+            bytes[change.offset] ^= change.flip;
+            if let Err(reason) = Node::check(&bytes, &NodeExpectation::at(block), &volume.geometry()) {
+                return refuse(format!("the block is another one by now: {reason}"));
+            }
+            editor.write(block, bytes)?;
             Ok(true)
         }
         Remedy::Pointer { parent, child, generation, first_key } => {
@@ -85,14 +95,7 @@ pub(super) fn apply(volume: &Arc<Volume>, remedy: &Remedy) -> Result<bool> {
 
 fn set_superblock(volume: &Volume, field: SuperblockField) -> Result<bool> {
     // The fields of earlier remedies of this round are on the devices, not in the volume.
-    let Some(device) = volume.devices().iter().find_map(|slot| slot.device.clone()) else {
-        return refuse("no device is present");
-    };
-    let current = crate::volume::superblock_of(&*device, 0).map(|found| found.raw);
-    let mut raw = match current {
-        Ok(current) if current.generation == volume.superblock().raw.generation => current,
-        _ => volume.superblock().raw,
-    };
+    let mut raw = current_superblock(volume)?;
     match field {
         SuperblockField::Copies => {}
         SuperblockField::BytesUsed(bytes) => raw.bytes_used = bytes,
