@@ -261,6 +261,10 @@ impl<'a> Checker<'a> {
         } else if !converted && self.roots.find(tree).is_some() {
             let message = format_args!("the tree exists, and no feature of the file system names it");
             self.findings.add(FindingKind::ConversionUnfinished, Place::tree(tree), message);
+            // Without all block groups in the extent tree, findings about those remain.
+            if in_extent_tree > 0 {
+                self.findings.mend(Remedy::DropTree(tree));
+            }
         }
     }
 
@@ -491,6 +495,7 @@ impl<'a> Checker<'a> {
             seen: self.walker.seen,
             references: self.references,
             roots: self.roots.roots,
+            chunk_tree_uuid: self.devices.chunk_tree_uuid.unwrap_or_default(),
             chunks: self.devices.chunks,
             whole: self.whole.trees,
             group_tree,

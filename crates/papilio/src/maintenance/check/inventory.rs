@@ -6,7 +6,7 @@ use super::references::References;
 use super::roots::Root;
 use super::walker::Seen;
 use papilio_format::items::chunk::ChunkItem;
-use papilio_format::{Key, LogicalAddress, TreeId};
+use papilio_format::{Key, LogicalAddress, TreeId, Uuid};
 use std::collections::{BTreeSet, HashMap};
 
 /// A part of a tree that could not be visited: everything below one pointer.
@@ -36,6 +36,8 @@ pub(crate) struct Inventory {
     pub(crate) references: References,
     pub(crate) roots: Vec<Root>,
     pub(crate) chunks: Vec<(LogicalAddress, ChunkItem)>,
+    /// The UUID of the chunk tree, which all blocks have in their headers.
+    pub(crate) chunk_tree_uuid: Uuid,
     /// The trees that were read completely.
     pub(crate) whole: BTreeSet<TreeId>,
     /// The tree that has the block group items.

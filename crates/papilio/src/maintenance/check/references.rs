@@ -316,6 +316,11 @@ impl References {
         report_missing_extents(found, complete, findings);
         self.mend_missing(found, seen, complete, findings);
         report_orphans(stored, complete, findings);
+        // The flag decides which back references are right, so it comes first.
+        let wrong = complete.all() && findings.has(FindingKind::BackRefMissing);
+        for (extent, flags) in self.wrong_flags(seen).filter(|_| wrong) {
+            findings.mend(Remedy::ExtentFlags { extent, flags });
+        }
     }
 
     /// Proposes the items of extents that are referred to and have none.

@@ -5,6 +5,7 @@
 //! **Invariant**: a remedy can be applied twice with the same result.
 
 use super::one_byte::Correction;
+use papilio_format::items::extent::ExtentFlags;
 use papilio_format::{Generation, Key, LogicalAddress, TreeId};
 use std::fmt;
 
@@ -49,6 +50,22 @@ pub(crate) enum Remedy {
     DefaultSubvolume,
     /// Changes a field of the superblock.
     Superblock(SuperblockField),
+    /// Sets the flags of a tree block's extent item.
+    ExtentFlags { extent: u64, flags: ExtentFlags },
+    /// Writes the inode item of an inode that has other items.
+    RebuildInode { tree: TreeId, inode: u64 },
+    /// Gives an inode that no path leads to a name in the directory `lost+found`.
+    LostAndFound { tree: TreeId, inode: u64 },
+    /// Removes an inode's reference to a directory that does not exist.
+    DropInodeRef { tree: TreeId, inode: u64, directory: u64, index: u64 },
+    /// Makes the file extent at a key a part of its extent on disk.
+    FileExtent { tree: TreeId, key: Key },
+    /// Sets the size of a file that ends before its data does.
+    SizeOfData { tree: TreeId, inode: u64, end: u64 },
+    /// Writes a required tree that does not exist.
+    AddTree(TreeId),
+    /// Removes a tree that nothing uses from the root tree.
+    DropTree(TreeId),
 }
 
 /// A field of an inode item, and its right value.
@@ -102,15 +119,12 @@ impl Remedy {
     /// only remove, to make room and to let others replace.
     pub(crate) fn rank(&self) -> u8 {
         match self {
+            // Those that read back references come before those that write them.
+            Self::FileExtent { .. } | Self::ExtentFlags { .. } => 0,
             remedy if remedy.is_local() => 0,
             remedy if remedy.only_removes() => 1,
             _ => 2,
         }
-    }
-
-    /// Describes what is lost by the remedy, if anything.
-    pub(crate) fn loss(&self) -> Option<String> {
-        None
     }
 
     fn only_removes(&self) -> bool {
@@ -180,6 +194,27 @@ impl fmt::Display for Remedy {
             Self::RootCount { item, refs } => write!(f, "set the references of root item {item} to {refs}"),
             Self::DefaultSubvolume => f.write_str("make the top level the default subvolume"),
             Self::Superblock(field) => write!(f, "superblock: set {field:?}"),
+            Self::ExtentFlags { extent, flags } => {
+                write!(f, "set the flags of the extent item of block {extent} to {:#x}", flags.bits())
+            }
+            Self::RebuildInode { tree, inode } => {
+                write!(f, "tree {}: write the item of inode {inode} as its other items say", name(tree))
+            }
+            Self::LostAndFound { tree, inode } => {
+                write!(f, "tree {}: put inode {inode} into lost+found", name(tree))
+            }
+            Self::DropInodeRef { tree, inode, directory, .. } => {
+                let tree = name(tree);
+                write!(f, "tree {tree}: remove the reference of inode {inode} to directory {directory}")
+            }
+            Self::FileExtent { tree, key } => {
+                write!(f, "tree {}: make file extent {key} a part of its extent", name(tree))
+            }
+            Self::SizeOfData { tree, inode, .. } => {
+                write!(f, "tree {}: set the size of inode {inode} to the end of its data", name(tree))
+            }
+            Self::AddTree(tree) => write!(f, "tree {}: write it, as others say", name(tree)),
+            Self::DropTree(tree) => write!(f, "tree {}: remove it, as nothing uses it", name(tree)),
         }
     }
 }

@@ -149,6 +149,7 @@ impl Roots {
             let key = Key::new(id.0, ItemType::ROOT_ITEM, 0);
             let message = format_args!("the tree does not exist");
             findings.add(FindingKind::RootMissing, Place::item(objectid::ROOT_TREE, key), message);
+            findings.mend(Remedy::AddTree(id));
         }
     }
 

@@ -5,13 +5,16 @@
 //!
 //! **Invariant**: a remedy whose premises no longer hold is an error, and changes nothing.
 
+use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{InodeField, Remedy, SuperblockField};
-use super::editor::{Editor, Items, Workshop, current_superblock, refuse};
+use super::editor::{Editor, Items, Workshop, current_superblock, inode_item, refuse, root_item_keys};
+use super::{lost_found, rebuilt_inode as inodes, space_trees};
 use crate::errors::Result;
 use crate::volume::Volume;
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::items::dir_item::{DirEntries, DirEntry, FileType, dir_item_key};
+use papilio_format::items::extent::{ExtentFlags, ExtentHeader};
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use papilio_format::items::inode_ref::{InodeRef, InodeRefs};
 use papilio_format::items::root::RootItem;
@@ -23,7 +26,12 @@ use std::sync::Arc;
 const MOST_SUMS: usize = 256;
 
 /// Applies a remedy. Returns whether anything changed.
-pub(super) fn apply(volume: &Arc<Volume>, workshop: &Workshop, remedy: &Remedy) -> Result<bool> {
+pub(super) fn apply(
+    volume: &Arc<Volume>,
+    workshop: &Workshop,
+    inventory: &Inventory,
+    remedy: &Remedy,
+) -> Result<bool> {
     let editor = Editor::new(volume, workshop);
     match *remedy {
         Remedy::Mirror(address) => {
@@ -90,6 +98,26 @@ pub(super) fn apply(volume: &Arc<Volume>, workshop: &Workshop, remedy: &Remedy) 
             })
         }
         Remedy::Superblock(field) => set_superblock(volume, field),
+        Remedy::ExtentFlags { extent, flags } => set_extent_flags(&editor, extent, flags),
+        Remedy::RebuildInode { tree, inode } => inodes::rebuild(&editor, tree, inode),
+        Remedy::LostAndFound { tree, inode } => lost_found::put(&editor, tree, inode),
+        Remedy::DropInodeRef { tree, inode, directory, index } => {
+            lost_found::drop_ref(&editor, tree, inode, directory, index)
+        }
+        Remedy::FileExtent { tree, key } => inodes::fit_extent(&editor, tree, key),
+        Remedy::SizeOfData { tree, inode, end } => inodes::set_size(&editor, tree, inode, end),
+        Remedy::AddTree(tree) => {
+            let items = match tree {
+                objectid::DEV_TREE => space_trees::device_extents(inventory),
+                objectid::CSUM_TREE => Items::new(),
+                _ => return refuse("nothing says what was in it"),
+            };
+            space_trees::replace_tree(volume, workshop, inventory, tree, &items).map(|_| true)
+        }
+        Remedy::DropTree(tree) => {
+            let (first, last) = root_item_keys(tree);
+            editor.replace(objectid::ROOT_TREE, &first, &last, Items::new())
+        }
     }
 }
 
@@ -124,12 +152,16 @@ fn edit_root(
     editor.put(objectid::ROOT_TREE, key, bytes)
 }
 
-fn inode_item(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<(Key, InodeItem)> {
-    let key = Key::new(inode, ItemType::INODE_ITEM, 0);
-    match InodeItem::parse(&editor.need(tree, &key)?) {
-        Ok(item) => Ok((key, item)),
-        Err(reason) => refuse(format!("inode {inode}: {reason}")),
-    }
+/// Sets the flags of a tree block's extent item.
+fn set_extent_flags(editor: &Editor<'_>, extent: u64, flags: ExtentFlags) -> Result<bool> {
+    let first = Key::new(extent, ItemType::EXTENT_ITEM, 0);
+    let last = Key::new(extent, ItemType::METADATA_ITEM, u64::MAX);
+    let items = editor.items(objectid::EXTENT_TREE, &first, &last)?;
+    let Some((key, mut data)) = items.into_iter().next() else { return refuse("the extent has no item") };
+    let Ok((mut header, _)) = ExtentHeader::parse_prefix(&data) else { return refuse("no extent item") };
+    header.flags = flags;
+    data[..ExtentHeader::SIZE].copy_from_slice(&header.to_bytes());
+    editor.put(objectid::EXTENT_TREE, key, data)
 }
 
 fn edit_inode(editor: &Editor<'_>, tree: TreeId, inode: u64, field: InodeField) -> Result<bool> {

@@ -19,6 +19,7 @@ use super::free_blocks::FreeBlocks;
 use crate::btree::{Forest, TreeBlock};
 use crate::errors::{Error, Result};
 use crate::volume::Volume;
+use papilio_format::items::inode::InodeItem;
 use papilio_format::items::root::RootItem;
 use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
 use papilio_format::superblock::RawSuperblock;
@@ -183,6 +184,17 @@ impl<'a> Editor<'a> {
                 _ => return Ok(all),
             }
         }
+    }
+
+    /// Returns the last key that is not after `key`.
+    pub(super) fn last_before(&self, tree: TreeId, key: &Key) -> Result<Option<Key>> {
+        let found = self.find(tree, key)?;
+        let view = found.leaf.view();
+        let slot = match view.search(key) {
+            Ok(slot) => slot + 1,
+            Err(slot) => slot,
+        };
+        Ok(slot.checked_sub(1).map(|slot| view.key(slot)))
     }
 
     /// Returns one item.
@@ -430,6 +442,15 @@ impl<'a> Editor<'a> {
         bytes[NodeHeader::SIZE + slot * KeyPointer::SIZE..][..KeyPointer::SIZE]
             .copy_from_slice(&pointer.to_bytes());
         self.write(block.address(), bytes)
+    }
+}
+
+/// Returns an inode's item and its key.
+pub(super) fn inode_item(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<(Key, InodeItem)> {
+    let key = Key::new(inode, ItemType::INODE_ITEM, 0);
+    match InodeItem::parse(&editor.need(tree, &key)?) {
+        Ok(item) => Ok((key, item)),
+        Err(reason) => refuse(format!("inode {inode}: {reason}")),
     }
 }
 

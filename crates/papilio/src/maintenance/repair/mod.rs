@@ -12,6 +12,7 @@
 mod apply;
 mod editor;
 mod free_blocks;
+mod lost_found;
 mod orphans;
 mod rebuilt_inode;
 mod space_trees;
@@ -152,7 +153,7 @@ fn mend_once(now: &Look, wishes: &mut Wishes) -> Round {
     remedies.sort_by_key(|remedy| remedy.rank());
     if !inventory.is_whole() {
         remedies.retain(|remedy| remedy.is_local());
-        apply_all(volume, &workshop, &remedies, &mut round);
+        apply_all(now, &workshop, &remedies, &mut round);
         // A block that is mended shows what is below it.
         if round.changes.is_empty() {
             let made = structure::mend_damages(volume, &workshop, &mut orphans, inventory);
@@ -173,16 +174,16 @@ fn mend_once(now: &Look, wishes: &mut Wishes) -> Round {
             Err(error) => round.refused.push(format!("write the extent tree anew: {error}")),
         }
     }
-    apply_all(volume, &workshop, &remedies, &mut round);
+    apply_all(now, &workshop, &remedies, &mut round);
     round
 }
 
-fn apply_all(volume: &Arc<Volume>, workshop: &Workshop, remedies: &[&Remedy], round: &mut Round) {
+fn apply_all(now: &Look, workshop: &Workshop, remedies: &[&Remedy], round: &mut Round) {
+    let Look { volume, inventory, .. } = now;
     for remedy in remedies {
-        match apply::apply(volume, workshop, remedy) {
+        match apply::apply(volume, workshop, inventory, remedy) {
             Ok(true) => {
                 round.changes.push(remedy.to_string());
-                round.losses.extend(remedy.loss());
             }
             Ok(false) => {}
             Err(error) => round.refused.push(format!("{remedy}: {error}")),

@@ -29,14 +29,6 @@ use std::sync::Arc;
 /// The most times that the number of new blocks grows.
 const MOST_TRIES: usize = 64;
 
-/// The UUID of the chunk tree, which every block has in its header.
-pub(super) fn chunk_tree_uuid(volume: &Volume, forest: &Forest) -> Uuid {
-    let expected = NodeExpectation::at(volume.superblock().raw.chunk_root);
-    forest
-        .block(objectid::CHUNK_TREE, &expected)
-        .map_or(Uuid::nil(), |root| root.view().header().chunk_tree_uuid)
-}
-
 /// Writes the extent tree, the tree of the block groups and the free-space tree anew. All trees
 /// that refer to extents must be readable. Returns the changes.
 ///
@@ -75,7 +67,7 @@ pub(super) fn rebuild_space(
                 (a.address, a.level, a.first_key) == (b.address, b.level, b.first_key)
             };
             if listed.len() == written.len() && listed.iter().zip(&written).all(same) {
-                return write_trees(volume, workshop, &forest, &plans, &addresses);
+                return write_trees(volume, workshop, inventory, &plans, &addresses);
             }
             written = listed;
             continue;
@@ -127,12 +119,12 @@ fn items_of_trees(
 fn write_trees(
     volume: &Arc<Volume>,
     workshop: &Workshop,
-    forest: &Forest,
+    inventory: &Inventory,
     plans: &[NewTree<'_>],
     addresses: &[Vec<LogicalAddress>],
 ) -> Result<Vec<String>> {
     let generation = volume.geometry().generation;
-    let uuid = chunk_tree_uuid(volume, forest);
+    let uuid = inventory.chunk_tree_uuid;
     for (plan, addresses) in plans.iter().zip(addresses) {
         plan.write(volume, uuid, generation, addresses)?;
     }
@@ -185,22 +177,22 @@ fn new_root_item(volume: &Volume, tree: TreeId, address: LogicalAddress, level: 
 pub(super) fn replace_tree(
     volume: &Arc<Volume>,
     workshop: &Workshop,
+    inventory: &Inventory,
     tree: TreeId,
     items: &Items,
 ) -> Result<String> {
-    let forest = Forest::new(Arc::clone(volume), 0);
     let plan = NewTree::plan(tree, items, volume.geometry().node_size)?;
     let addresses: Vec<_> = (0..plan.blocks()).map(|_| workshop.take(tree)).collect::<Result<_>>()?;
     let generation = volume.geometry().generation;
-    plan.write(volume, chunk_tree_uuid(volume, &forest), generation, &addresses)?;
+    plan.write(volume, inventory.chunk_tree_uuid, generation, &addresses)?;
     switch_root(&Editor::new(volume, workshop), &plan, &addresses, generation)?;
     Ok(plan.to_string())
 }
 
 /// Returns the items of the device tree: an extent for each stripe of each chunk. Counters of
 /// errors, and a replacement in progress, are lost.
-pub(super) fn device_extents(volume: &Arc<Volume>, inventory: &Inventory) -> Items {
-    let uuid = chunk_tree_uuid(volume, &Forest::new(Arc::clone(volume), 0));
+pub(super) fn device_extents(inventory: &Inventory) -> Items {
+    let uuid = inventory.chunk_tree_uuid;
     let mut items = Items::new();
     for (logical, chunk) in &inventory.chunks {
         let Ok(length) = chunk.stripe_bytes() else { continue };

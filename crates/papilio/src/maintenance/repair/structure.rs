@@ -14,10 +14,9 @@
 use super::super::check::inventory::{Damage, Inventory};
 use super::editor::{Editor, Items, Workshop, children, encode, encode_node, refuse, set_header};
 use super::orphans::{Orphans, Part};
-use super::rebuilt_inode::{blank_inode, is_for_inode};
-use super::space_trees::{chunk_tree_uuid, device_extents, rebuild_space, replace_tree, root_directory};
+use super::rebuilt_inode::{blank_inode, is_for_inode, sound_inode};
+use super::space_trees::{device_extents, rebuild_space, replace_tree, root_directory};
 use super::tree_writer::{empty_block, seal};
-use crate::btree::Forest;
 use crate::errors::Result;
 use crate::volume::Volume;
 use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
@@ -137,11 +136,13 @@ impl Mender<'_> {
             let made = match *tree {
                 objectid::DEV_TREE => {
                     self.outcome.losses.push("the devices' counters of errors".to_owned());
-                    let items = device_extents(self.volume, self.inventory);
-                    replace_tree(self.volume, self.workshop, *tree, &items).map(|change| vec![change])
+                    let items = device_extents(self.inventory);
+                    replace_tree(self.volume, self.workshop, self.inventory, *tree, &items)
+                        .map(|change| vec![change])
                 }
                 objectid::UUID_TREE => {
-                    replace_tree(self.volume, self.workshop, *tree, &Items::new()).map(|change| vec![change])
+                    replace_tree(self.volume, self.workshop, self.inventory, *tree, &Items::new())
+                        .map(|change| vec![change])
                 }
                 _ => rebuild_space(self.volume, self.workshop, self.inventory),
             };
@@ -184,7 +185,7 @@ impl Mender<'_> {
     fn raise(&self, tree: TreeId, level: u8, parts: Vec<(KeyPointer, u8)>) -> Result<Vec<(KeyPointer, u8)>> {
         let geometry = self.volume.geometry();
         let most = (geometry.node_size as usize - NodeHeader::SIZE) / KeyPointer::SIZE;
-        let uuid = chunk_tree_uuid(self.volume, &Forest::new(Arc::clone(self.volume), 0));
+        let uuid = self.inventory.chunk_tree_uuid;
         let editor = Editor::new(self.volume, self.workshop);
         let mut raised = Vec::new();
         for run in parts.chunk_by(|a, b| (a.1 == level) == (b.1 == level)) {
@@ -262,7 +263,7 @@ impl Mender<'_> {
             }
             _ => Items::new(),
         };
-        replace_tree(self.volume, self.workshop, damage.tree, &items).map(drop)
+        replace_tree(self.volume, self.workshop, self.inventory, damage.tree, &items).map(drop)
     }
 
     /// Writes a bad leaf anew with the items that are sound: where it is, if nothing else is there.
@@ -277,7 +278,7 @@ impl Mender<'_> {
         let bytes = self.raw_leaf(damage).unwrap_or_default();
         let generation = NodeHeader::parse_prefix(&bytes)
             .map_or(limit, |(header, _)| Generation(header.generation.0.min(limit.0)));
-        let uuid = chunk_tree_uuid(self.volume, &Forest::new(Arc::clone(self.volume), 0));
+        let uuid = self.inventory.chunk_tree_uuid;
         let empty = empty_block(self.volume, uuid, damage.tree, 0, damage.address, generation);
         editor.write(damage.address, encode(&empty, items)?)?;
         let key = items[0].0;
@@ -359,7 +360,13 @@ impl Mender<'_> {
                 && key.item_type != ItemType::INODE_ITEM
                 && !items[..slot].iter().any(|(other, _)| other.objectid == key.objectid)
                 && added.insert(key.objectid);
-            if needs_inode {
+            let bad_inode = objectid::is_subvolume(damage.tree)
+                && key.item_type == ItemType::INODE_ITEM
+                && added.insert(key.objectid);
+            if bad_inode {
+                items[slot] = sound_inode(key.objectid, &items[slot].1, &items, geometry.generation);
+                lost.push(key);
+            } else if needs_inode {
                 let inode = blank_inode(key.objectid, &items, geometry.generation);
                 items.insert(slot, inode);
             } else {
