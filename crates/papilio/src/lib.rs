@@ -118,8 +118,8 @@ pub use file::defragment::DefragmentOptions;
 pub use fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
-    QgroupUsage, QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices, plan_repair,
-    repair, replace_device, undo_repair,
+    QgroupUsage, QuotaStatus, RepairOptions, RepairPlan, Walk, WalkEntry, cancel_replace, check,
+    check_devices, plan_repair, plan_repair_with, repair, replace_device, undo_repair,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;

@@ -222,6 +222,12 @@ impl Names {
         true
     }
 
+    /// Whether a directory has an entry of an inode.
+    fn has_entry(&self, inode: u64) -> bool {
+        let first = self.entries.partition_point(|entry| entry.target < inode);
+        self.entries.get(first).is_some_and(|entry| entry.target == inode)
+    }
+
     fn check_link_counts(&self, findings: &mut Findings) {
         let mut refs = &self.refs[..];
         for inode in &self.inodes {
@@ -237,14 +243,16 @@ impl Names {
                 if let (Ok(links), true) = (u32::try_from(count), count > 0) {
                     let (tree, field) = (self.tree, InodeField::Links(links));
                     findings.mend(Remedy::Inode { tree, inode: number, field });
-                } else if count == 0 {
+                } else if count == 0 && !self.has_entry(number) {
                     findings.mend(Remedy::LostAndFound { tree: self.tree, inode: number });
                 }
             } else if nlink == 0 && self.orphans.binary_search(&number).is_err() {
                 let message = format_args!("it has no name and is not listed as an orphan");
                 findings.add(FindingKind::OrphanMissing, place(), message);
                 // Nothing says that it was to be deleted.
-                findings.mend(Remedy::LostAndFound { tree: self.tree, inode: number });
+                if !self.has_entry(number) {
+                    findings.mend(Remedy::LostAndFound { tree: self.tree, inode: number });
+                }
             }
         }
     }

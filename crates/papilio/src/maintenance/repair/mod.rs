@@ -21,7 +21,7 @@ mod tree_writer;
 
 use super::check::inventory::Inventory;
 use super::check::remedy::Remedy;
-use super::check::{self, CheckOptions, CheckReport};
+use super::check::{self, CheckOptions, CheckReport, FindingKind};
 use crate::errors::Result;
 use crate::options::OpenOptions;
 use crate::volume::Volume;
@@ -29,6 +29,7 @@ use editor::Workshop;
 use free_blocks::FreeBlocks;
 use orphans::Orphans;
 use papilio_device::Device;
+use papilio_format::objectid;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -174,7 +175,25 @@ fn mend_once(now: &Look, wishes: &mut Wishes) -> Round {
             Err(error) => round.refused.push(format!("write the extent tree anew: {error}")),
         }
     }
+    if wishes.init_csum_tree {
+        wishes.init_csum_tree = false;
+        let (tree, empty) = (objectid::CSUM_TREE, Vec::new());
+        match space_trees::replace_tree(volume, &workshop, inventory, tree, &empty) {
+            Ok(made) => {
+                round.wished = true;
+                round.changes.push(made);
+                return round;
+            }
+            Err(error) => round.refused.push(format!("write the checksum tree anew: {error}")),
+        }
+    }
     apply_all(now, &workshop, &remedies, &mut round);
+    if remedies.iter().any(|remedy| matches!(remedy, Remedy::AddCsums { .. })) {
+        let unverified = report.findings.iter().filter(|finding| finding.kind == FindingKind::CsumMissing);
+        let loss =
+            |finding: &check::Finding| format!("{}: nothing verifies its data any more", finding.place);
+        round.losses.extend(unverified.map(loss));
+    }
     round
 }
 

@@ -21,9 +21,7 @@ use papilio_format::items::device::DeviceExtent;
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::items::inode_ref::InodeRef;
 use papilio_format::items::root::{RawRootItem, RootItem};
-use papilio_format::{
-    Generation, InodeNumber, ItemType, Key, LogicalAddress, NodeExpectation, TreeId, Uuid, objectid,
-};
+use papilio_format::{Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
 use std::sync::Arc;
 
 /// The most times that the number of new blocks grows.
