@@ -103,7 +103,7 @@ fn break_some(device: &MemoryDevice, seed: u64) {
         };
         let copies = &chunks[next(&mut state) as usize % chunks.len()];
         let within = if size == 1 { next(&mut state) % 16384 } else { 0 };
-        let both = next(&mut state) % 4 > 0;
+        let both = !next(&mut state).is_multiple_of(4);
         for copy in copies.iter().take(if both { 2 } else { 1 }) {
             let mut bytes = vec![fill; size];
             if size == 1 {

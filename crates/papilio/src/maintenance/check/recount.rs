@@ -25,6 +25,9 @@ pub(crate) struct NewBlock {
     pub(crate) first_key: Key,
 }
 
+/// Items with their keys.
+type Items = Vec<(Key, Vec<u8>)>;
+
 /// An extent, and the first key of a tree block.
 type Counted = (Extent, Option<Key>);
 
@@ -177,11 +180,7 @@ impl<'a> Recount<'a> {
 
     /// Returns the items of all extents, in order, with those of `new` blocks; and each extent's
     /// range. `None` if the file system's form of items is not supported.
-    pub(crate) fn items(
-        &self,
-        new: &[NewBlock],
-        generation: u64,
-    ) -> Option<(Vec<(Key, Vec<u8>)>, Vec<(u64, u64)>)> {
+    pub(crate) fn items(&self, new: &[NewBlock], generation: u64) -> Option<(Items, Vec<(u64, u64)>)> {
         let (mut items, mut ranges) = (Vec::new(), Vec::new());
         let length = self.references.geometry.node_size.into();
         for block in new {

@@ -301,6 +301,11 @@ fn add_by_index(editor: &Editor<'_>, tree: TreeId, item: Key, target: u64) -> Re
     let Some(entry) = entries.find(|entry| entry.location.objectid == target) else {
         return refuse("the entry is gone");
     };
+    let inode = Key::new(target, ItemType::INODE_ITEM, 0);
+    if entry.location.item_type == ItemType::INODE_ITEM && editor.item(tree, &inode)?.is_none() {
+        // It leads to nothing.
+        return drop_named(editor, tree, item, &entry);
+    }
     let index = if entry.location.item_type == ItemType::ROOT_ITEM {
         let key = papilio_format::items::root_ref::root_backref_key(TreeId(target), tree);
         let data = editor.need(objectid::ROOT_TREE, &key)?;
@@ -374,6 +379,13 @@ fn drop_entries(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {
     let data = editor.need(tree, &index)?;
     let entry = index_entry(&data)?;
     let key = dir_item_key(InodeNumber(index.objectid), entry.name);
+    editor.replace(tree, &index, &index, Items::new())?;
+    drop_named(editor, tree, key, &entry)?;
+    Ok(true)
+}
+
+/// Removes an entry by name from the item of its name's hash.
+fn drop_named(editor: &Editor<'_>, tree: TreeId, key: Key, entry: &DirEntry<'_>) -> Result<bool> {
     let old = editor.item(tree, &key)?.unwrap_or_default();
     let same = |found: &DirEntry<'_>| found.name == entry.name && found.location == entry.location;
     let kept: Vec<u8> = DirEntries::parse(&old)
@@ -383,9 +395,7 @@ fn drop_entries(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {
         .flat_map(|found| found.to_bytes())
         .collect();
     let items = if kept.is_empty() { Items::new() } else { vec![(key, kept)] };
-    editor.replace(tree, &index, &index, Items::new())?;
-    editor.replace(tree, &key, &key, items)?;
-    Ok(true)
+    editor.replace(tree, &key, &key, items)
 }
 
 fn set_type(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {
