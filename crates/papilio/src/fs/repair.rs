@@ -40,8 +40,8 @@ impl RepairOptions {
         self
     }
 
-    /// Writes the checksum tree anew, from the data as it is. Data that is damaged by then counts as
-    /// right afterwards; the plan lists the files.
+    /// Writes the checksum tree anew, from the data as it is. Data that is damaged by then counts
+    /// as right afterwards; the plan lists the files.
     pub fn init_csum_tree(mut self, yes: bool) -> Self {
         self.wishes.init_csum_tree = yes;
         self

@@ -13,6 +13,7 @@
 pub(crate) mod block_groups;
 mod checker;
 mod csums;
+pub(crate) mod damage;
 mod devices;
 pub(crate) mod free_space;
 mod inodes;

@@ -10,7 +10,7 @@
 //!
 //! Kernel counterpart: none; `check_block` and `run_next_block` of `btrfs check`.
 
-use super::inventory::Damage;
+use super::damage::Damage;
 use super::one_byte;
 use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};

@@ -98,26 +98,39 @@ pub(super) fn apply(
             })
         }
         Remedy::Superblock(field) => set_superblock(volume, field),
-        Remedy::ExtentFlags { extent, flags } => set_extent_flags(&editor, extent, flags),
-        Remedy::RebuildInode { tree, inode } => inodes::rebuild(&editor, tree, inode),
-        Remedy::LostAndFound { tree, inode } => lost_found::put(&editor, tree, inode),
+        ref other => apply_other(&editor, workshop, inventory, other),
+    }
+}
+
+/// Applies the remedies for inodes without a way to them, file extents and whole trees.
+fn apply_other(
+    editor: &Editor<'_>,
+    workshop: &Workshop,
+    inventory: &Inventory,
+    remedy: &Remedy,
+) -> Result<bool> {
+    match *remedy {
+        Remedy::ExtentFlags { extent, flags } => set_extent_flags(editor, extent, flags),
+        Remedy::RebuildInode { tree, inode } => inodes::rebuild(editor, tree, inode),
+        Remedy::LostAndFound { tree, inode } => lost_found::put(editor, tree, inode),
         Remedy::DropInodeRef { tree, inode, directory, index } => {
-            lost_found::drop_ref(&editor, tree, inode, directory, index)
+            lost_found::drop_ref(editor, tree, inode, directory, index)
         }
-        Remedy::FileExtent { tree, key } => inodes::fit_extent(&editor, tree, key),
-        Remedy::SizeOfData { tree, inode, end } => inodes::set_size(&editor, tree, inode, end),
+        Remedy::FileExtent { tree, key } => inodes::fit_extent(editor, tree, key),
+        Remedy::SizeOfData { tree, inode, end } => inodes::set_size(editor, tree, inode, end),
         Remedy::AddTree(tree) => {
             let items = match tree {
                 objectid::DEV_TREE => space_trees::device_extents(inventory),
                 objectid::CSUM_TREE => Items::new(),
                 _ => return refuse("nothing says what was in it"),
             };
-            space_trees::replace_tree(volume, workshop, inventory, tree, &items).map(|_| true)
+            space_trees::replace_tree(editor.volume, workshop, inventory, tree, &items).map(|_| true)
         }
         Remedy::DropTree(tree) => {
             let (first, last) = root_item_keys(tree);
             editor.replace(objectid::ROOT_TREE, &first, &last, Items::new())
         }
+        _ => unreachable!("the caller applies the others"),
     }
 }
 

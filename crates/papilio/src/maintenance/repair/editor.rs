@@ -317,8 +317,8 @@ impl<'a> Editor<'a> {
         self.place(tree, above, node, pieces)
     }
 
-    /// Removes the pointer at the end of a path; its block is no longer part of the tree. Nodes that
-    /// become empty go with it, and an empty root becomes a leaf.
+    /// Removes the pointer at the end of a path; its block is no longer part of the tree. Nodes
+    /// that become empty go with it, and an empty root becomes a leaf.
     pub(super) fn remove_child(&self, tree: TreeId, path: &[(Arc<TreeBlock>, usize)]) -> Result<()> {
         let Some(((parent, slot), above)) = path.split_last() else {
             return refuse(format!("tree {tree} has no other block"));

@@ -7,8 +7,7 @@
 //! Kernel counterpart: none; `btrfs check --init-extent-tree` pins what it finds.
 
 use super::super::check::inventory::Inventory;
-use super::editor::refuse;
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::space::superblock_exclusions::superblock_exclusions;
 use crate::volume::Volume;
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -41,7 +40,8 @@ pub(super) struct FreeBlocks {
 }
 
 impl FreeBlocks {
-    /// Finds all free blocks. `reserved` are blocks that a walk did not find and that may be needed.
+    /// Finds all free blocks. `reserved` are blocks that no walk found and that may be
+    /// needed.
     pub(super) fn new(volume: &Volume, inventory: &Inventory, reserved: &[u64]) -> Self {
         let node_size = u64::from(volume.geometry().node_size);
         let blocks = inventory.seen.keys().map(|address| address.0).chain(reserved.iter().copied());
@@ -83,7 +83,7 @@ impl FreeBlocks {
         let ranges = if tree == objectid::CHUNK_TREE { &mut self.system } else { &mut self.metadata };
         match ranges.take(self.node_size) {
             Some(address) => Ok(address),
-            None => refuse("no chunk has room for another tree block"),
+            None => Err(Error::Invalid("no chunk has room for another tree block".to_owned())),
         }
     }
 }

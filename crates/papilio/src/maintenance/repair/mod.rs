@@ -39,7 +39,7 @@ const MOST_ROUNDS: usize = 64;
 /// The most rounds one after the other that find no fewer faults.
 const MOST_IDLE_ROUNDS: usize = 6;
 
-/// What a repair does beside mending what a check finds.
+/// Trees to write anew, beside mending the findings of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
     /// Writes the extent tree, the block groups and the free-space tree anew.

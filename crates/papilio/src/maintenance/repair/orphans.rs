@@ -6,7 +6,8 @@
 //!
 //! **Invariant**: no memory is spent on blocks of trees that are not damaged.
 
-use super::super::check::inventory::{Damage, Inventory};
+use super::super::check::damage::Damage;
+use super::super::check::inventory::Inventory;
 use super::editor::children;
 use crate::btree::{Forest, TreeBlock};
 use crate::volume::Volume;
@@ -102,8 +103,8 @@ impl Orphans {
         self.blocks.keys().map(|address| address.0).collect()
     }
 
-    /// Takes the blocks that belong to a damaged part: disjoint, ascending, each of the part's level
-    /// or below.
+    /// Takes the blocks that belong to a damaged part: disjoint, ascending, each of the part's
+    /// level or below.
     pub(super) fn take(&mut self, damage: &Damage) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         // Old nodes lead to leaves that were replaced since, so without the extent tree only leaves

@@ -108,8 +108,8 @@ fn named_kind(editor: &Editor<'_>, tree: TreeId, items: &Items) -> Result<Option
     Ok(None)
 }
 
-/// Makes a file extent a part of its extent on disk: by the back reference that fits, else by making
-/// it shorter; one that has nothing of the extent becomes a hole.
+/// Makes a file extent a part of its extent on disk: by the back reference that fits, else by
+/// making it shorter; one that has nothing of the extent becomes a hole.
 pub(super) fn fit_extent(editor: &Editor<'_>, tree: TreeId, key: Key) -> Result<bool> {
     let data = editor.need(tree, &key)?;
     let Ok(mut item) = FileExtentItem::parse(&data) else { return refuse("no file extent") };

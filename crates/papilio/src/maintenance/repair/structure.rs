@@ -5,13 +5,14 @@
 //! 2. the items of a bad leaf that are sound by themselves stay, in order;
 //! 3. the rest is lost: the pointer goes, and the losses say so.
 //!
-//! Trees that can be computed from others are written anew instead of being left incomplete: the
+//! Trees that can be computed from others are written anew, not left incomplete: the
 //! extent tree, block groups, the free-space tree, the device tree.
 //!
-//! **Order**: the root tree first, as it leads to the others; the space trees last, as they describe
-//! the others.
+//! **Order**: the root tree first, as it leads to the others; the space trees last, as they
+//! describe the others.
 
-use super::super::check::inventory::{Damage, Inventory};
+use super::super::check::damage::Damage;
+use super::super::check::inventory::Inventory;
 use super::editor::{Editor, Items, Workshop, children, encode, encode_node, refuse, set_header};
 use super::orphans::{Orphans, Part};
 use super::rebuilt_inode::{blank_inode, is_for_inode, sound_inode};
