@@ -31,6 +31,10 @@ use std::sync::Arc;
 const BLOCK: u64 = 4096;
 const HEADER: usize = 4096;
 const RECORD_HEADER: usize = 24;
+/// Where the checksums of the superblocks after the repair are in the header.
+const AFTER: usize = 48 + 32 * MOST_DEVICES;
+/// Place and size of the first superblock copy of a device.
+const SUPERBLOCK: (u64, usize) = (64 << 10, 4096);
 const MAGIC: &[u8; 8] = b"PAPUNDO1";
 /// The most devices that a header has room for.
 const MOST_DEVICES: usize = 100;
@@ -74,7 +78,7 @@ pub struct UndoIdentity {
 }
 
 impl UndoIdentity {
-    fn encode(&self, length: Option<u64>) -> Vec<u8> {
+    fn encode(&self, length: Option<u64>, after: &[u32]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.fsid.as_bytes());
         bytes.extend(self.generation.to_le_bytes());
@@ -85,6 +89,8 @@ impl UndoIdentity {
             bytes.extend(member.uuid.as_bytes());
             bytes.extend(member.size.to_le_bytes());
         }
+        bytes.resize(AFTER, 0);
+        after.iter().for_each(|sum| bytes.extend(sum.to_le_bytes()));
         bytes.resize(HEADER - 4, 0);
         let sum = crc(&[&bytes]);
         bytes.extend(sum.to_le_bytes());
@@ -120,6 +126,17 @@ impl UndoIdentity {
     }
 }
 
+/// Returns the checksum of the first superblock copy; 0 of a device that is too small for one.
+fn superblock_sum(device: &dyn Device) -> io::Result<u32> {
+    let (place, size) = SUPERBLOCK;
+    if device.size() < place + size as u64 {
+        return Ok(0);
+    }
+    let mut bytes = vec![0; size];
+    device.read_at(&mut bytes, PhysicalAddress(place))?;
+    Ok(crc(&[&bytes]))
+}
+
 #[derive(Debug)]
 struct State {
     file: File,
@@ -145,7 +162,7 @@ impl UndoLog {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many devices for an undo file"));
         }
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        file.write_all_at(&identity.encode(None), 0)?;
+        file.write_all_at(&identity.encode(None, &[]), 0)?;
         file.sync_all()?;
         if let Some(folder) = path.parent() {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -169,13 +186,15 @@ impl UndoLog {
         self.state.lock().saved.len() as u64 * BLOCK
     }
 
-    /// Marks the file as complete: nothing more will be written to the devices.
+    /// Marks the file as complete: nothing more will be written to the devices, in the order of the
+    /// identity's members. Notes their superblocks, so that a later change is found.
     ///
     /// # Errors
     /// The host's error.
-    pub fn complete(&self) -> io::Result<()> {
+    pub fn complete(&self, devices: &[Arc<dyn Device>]) -> io::Result<()> {
+        let after = devices.iter().map(|device| superblock_sum(&**device)).collect::<io::Result<Vec<_>>>()?;
         let state = self.state.lock();
-        state.file.write_all_at(&self.identity.encode(Some(state.length)), 0)?;
+        state.file.write_all_at(&self.identity.encode(Some(state.length), &after), 0)?;
         state.file.sync_all()
     }
 
@@ -271,6 +290,8 @@ pub struct UndoFile {
     records: Vec<(u32, u64, u64, u32)>,
     /// Whether the writer completed it.
     pub complete: bool,
+    /// The checksums of the superblocks after the repair, if it was completed.
+    after: Vec<u32>,
 }
 
 impl UndoFile {
@@ -283,6 +304,8 @@ impl UndoFile {
         let mut header = Vec::new();
         file.by_ref().take(HEADER as u64).read_to_end(&mut header)?;
         let (identity, complete) = UndoIdentity::decode(&header)?;
+        let count = if complete.is_some() { identity.members.len() } else { 0 };
+        let after = (0..count).map(|index| number(&header[AFTER + 4 * index..][..4]) as u32).collect();
         let length = file.metadata()?.len();
         if complete.is_some_and(|complete| complete != length) {
             return Err(invalid(format!("the undo file has {length} bytes, its header says otherwise")));
@@ -300,12 +323,39 @@ impl UndoFile {
                 None => return Err(invalid(format!("the record at {at} of the undo file is damaged"))),
             }
         }
-        Ok(Self { file, identity, records, complete: complete.is_some() })
+        Ok(Self { file, identity, records, complete: complete.is_some(), after })
     }
 
     /// The file system and the devices that the file belongs to.
     pub fn identity(&self) -> &UndoIdentity {
         &self.identity
+    }
+
+    /// Whether the superblocks of the devices, in the order of the identity's members, are those
+    /// that a completed repair left, or those of before it: a restore may have been interrupted. A
+    /// commit changes a superblock, and so does the log of an fsync, which keeps the generation.
+    ///
+    /// # Errors
+    /// The host's error.
+    pub fn is_as_left(&self, devices: &[Arc<dyn Device>]) -> io::Result<bool> {
+        for (index, (device, after)) in devices.iter().zip(&self.after).enumerate() {
+            let sum = superblock_sum(&**device)?;
+            let (place, size) = SUPERBLOCK;
+            let record = self
+                .records
+                .iter()
+                .find(|(number, offset, ..)| (*number as usize, *offset) == (index, place));
+            let mut before = false;
+            if let Some((_, _, at, length)) = record {
+                let mut old = vec![0; (*length as usize).min(size)];
+                self.file.read_exact_at(&mut old, *at)?;
+                before = crc(&[&old]) == sum;
+            }
+            if sum != *after && !before {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Writes all old blocks back, and flushes. `devices` are in the order of the identity's
@@ -421,7 +471,7 @@ mod tests {
             assert!(case.devices[0].discard(PhysicalAddress(0), 4096).is_err());
             assert_eq!(case.log.saved_bytes(), 3 * BLOCK);
             if complete {
-                case.log.complete().unwrap();
+                case.log.complete(&[]).unwrap();
             }
             assert_eq!(case.open().unwrap().complete, complete);
             assert_eq!(case.open().unwrap().identity(), &identity());
@@ -443,7 +493,7 @@ mod tests {
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         assert_eq!(case.restore().unwrap(), 2 * BLOCK);
         std::fs::write(&path, &whole).unwrap();
-        case.log.complete().unwrap();
+        case.log.complete(&[]).unwrap();
         let whole = std::fs::read(&path).unwrap();
         for cut in [0, 100, HEADER, whole.len() - 1] {
             std::fs::write(&path, &whole[..cut]).unwrap();

@@ -118,9 +118,9 @@ pub use file::defragment::DefragmentOptions;
 pub use fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
-    QgroupUsage, QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices,
-    find_tree_roots, plan_repair, plan_superblocks, rebuild, repair, replace_device, scan_devices,
-    undo_repair, write_superblocks,
+    QgroupUsage, QuotaStatus, RepairOptions, RepairPlan, Walk, WalkEntry, cancel_replace, check,
+    check_devices, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair,
+    replace_device, scan_devices, undo_repair, write_superblocks,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;

@@ -42,9 +42,16 @@ pub struct Args {
     #[arg(short = 'r', value_name = "ADDRESS|GENERATION", conflicts_with = "repair")]
     root: Option<TreeRootChoice>,
     /// Repair: print the plan, ask, save the old blocks in the undo file, write, and check again
-    #[arg(long, conflicts_with_all = ["read_only", "check_data_csum", "json"])]
+    #[arg(long, conflicts_with_all = ["read_only", "check_data_csum"])]
     repair: bool,
-    /// The undo file to write; it must not exist [default: IMAGE.undo]
+    /// Repair: write the extent tree, the block groups and the free-space tree anew
+    #[arg(long, requires = "repair")]
+    init_extent_tree: bool,
+    /// Repair: write the checksums anew from the data as it is; the plan lists the files
+    #[arg(long, requires = "repair")]
+    init_csum_tree: bool,
+    /// The undo file to write; it must not exist [default: IMAGE.undo; for a device, its name with
+    /// .undo in the working directory]
     #[arg(long, value_name = "FILE", requires = "repair", value_hint = clap::ValueHint::FilePath)]
     undo: Option<PathBuf>,
     /// Repair without asking
@@ -156,11 +163,18 @@ impl Args {
             std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect();
         let devices = super::rescue::open(&images)?;
         let options = self.open_options(context);
-        let plan = papilio::plan_repair(&devices, &options)?;
+        let wishes = papilio::RepairOptions::new()
+            .init_extent_tree(self.init_extent_tree)
+            .init_csum_tree(self.init_csum_tree);
+        let plan = papilio::plan_repair_with(&devices, &options, &wishes)?;
+        if self.json {
+            return self.repair_for_programs(context, &devices, &options, &plan);
+        }
         let mut output = Output::new()?;
         self.print(&plan.before, &mut output)?;
         plan.changes.iter().try_for_each(|change| output.text(format_args!("will {change}\n")))?;
         plan.refused.iter().try_for_each(|change| output.text(format_args!("cannot {change}\n")))?;
+        plan.losses.iter().try_for_each(|loss| output.text(format_args!("lost: {loss}\n")))?;
         let (left, warnings) = (plan.after.errors(), plan.after.warnings());
         if plan.changes.is_empty() || !plan.better {
             output.text(format_args!("nothing was written\n"))?;
@@ -175,11 +189,7 @@ impl Args {
         if !self.yes && !confirmed()? {
             anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
         }
-        let undo = self.undo.clone().unwrap_or_else(|| {
-            let mut name = self.image.clone().into_os_string();
-            name.push(".undo");
-            PathBuf::from(name)
-        });
+        let undo = self.undo_file()?;
         let made = papilio::repair(&devices, &options, &plan, &undo)?;
         let mut output = Output::new()?;
         let (changes, undo) = (made.changes.len(), undo.display());
@@ -187,6 +197,56 @@ impl Args {
         output.finish()?;
         if !made.after.is_clean() {
             context.error(format_args!("{}: {left} errors are left", self.image.display()));
+        }
+        Ok(())
+    }
+
+    /// Returns the undo file to write. That of a device goes to the working directory: a file in
+    /// `/dev` would be gone after the next start.
+    fn undo_file(&self) -> anyhow::Result<PathBuf> {
+        use std::os::unix::fs::FileTypeExt;
+        if let Some(undo) = &self.undo {
+            return Ok(undo.clone());
+        }
+        let is_device = std::fs::metadata(&self.image)?.file_type().is_block_device();
+        let name = self.image.file_name().filter(|_| is_device);
+        let mut name = name.unwrap_or(self.image.as_os_str()).to_owned();
+        name.push(".undo");
+        Ok(PathBuf::from(name))
+    }
+
+    /// Prints the plan as one JSON object; makes the repair with `--yes`.
+    fn repair_for_programs(
+        &self,
+        context: &Context,
+        devices: &[std::sync::Arc<dyn papilio::device::Device>],
+        options: &OpenOptions,
+        plan: &papilio::RepairPlan,
+    ) -> anyhow::Result<()> {
+        let made = match plan.better && !plan.changes.is_empty() && self.yes {
+            true => {
+                let undo = self.undo_file()?;
+                papilio::repair(devices, options, plan, &undo)?;
+                Some(undo)
+            }
+            false => None,
+        };
+        let left = if made.is_some() { &plan.after } else { &plan.before };
+        let value = json!({
+            "before": json_report(&plan.before),
+            "after": json_report(&plan.after),
+            "changes": plan.changes,
+            "refused": plan.refused,
+            "losses": plan.losses,
+            "better": plan.better,
+            "repaired": made.is_some(),
+            "undo": made.as_ref().map(|undo| undo.to_string_lossy()),
+        });
+        let mut output = Output::new()?;
+        output.text(format_args!("{value:#}\n"))?;
+        output.finish()?;
+        if !left.is_clean() {
+            context.error(format_args!("{}: {} errors are left", self.image.display(), left.errors()));
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ pub use io_request::{IoCompletion, IoOperation, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
 pub use quotas::{QgroupUsage, QuotaStatus};
-pub use repair::{RepairPlan, plan_repair, repair, undo_repair};
+pub use repair::{RepairOptions, RepairPlan, plan_repair, plan_repair_with, repair, undo_repair};
 pub use replace::{cancel_replace, replace_device};
 pub use salvage::{find_tree_roots, plan_superblocks, rebuild, scan_devices, write_superblocks};
 pub use walk::{Walk, WalkEntry};

@@ -8,7 +8,7 @@
 
 use crate::errors::{Error, Result};
 use crate::maintenance::check::{CheckOptions, CheckReport};
-use crate::maintenance::repair::{self, Mended};
+use crate::maintenance::repair::{self, Mended, Wishes};
 use crate::options::OpenOptions;
 use crate::volume::{Volume, superblock_of};
 use papilio_device::{Device, OverlayDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
@@ -22,6 +22,33 @@ const CACHE_BYTES: usize = 256 << 20;
 /// The most bytes that a plan keeps in memory, for each device.
 const OVERLAY_LIMIT: u64 = 1 << 30;
 
+/// Trees that a repair writes anew even if they can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RepairOptions {
+    wishes: Wishes,
+}
+
+impl RepairOptions {
+    /// Returns the defaults: a repair only mends what a check finds.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Writes the extent tree with all back references, the block groups and the free-space tree
+    /// anew, from the trees that refer to extents.
+    pub fn init_extent_tree(mut self, yes: bool) -> Self {
+        self.wishes.init_extent_tree = yes;
+        self
+    }
+
+    /// Writes the checksum tree anew, from the data as it is. Data that is damaged by then counts
+    /// as right afterwards; the plan lists the files.
+    pub fn init_csum_tree(mut self, yes: bool) -> Self {
+        self.wishes.init_csum_tree = yes;
+        self
+    }
+}
+
 /// A repair that was made in memory.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -34,15 +61,18 @@ pub struct RepairPlan {
     pub changes: Vec<String>,
     /// Changes that would mend something and cannot be made, one line each with the reason.
     pub refused: Vec<String>,
-    /// Whether there are fewer faults than before, and none of a new kind.
+    /// Everything that is lost by the changes or was lost before, one line each.
+    pub losses: Vec<String>,
+    /// Whether more can be read than before, or there are fewer faults and none of a new kind.
     pub better: bool,
+    wishes: Wishes,
 }
 
-impl From<Mended> for RepairPlan {
-    fn from(mended: Mended) -> Self {
+impl RepairPlan {
+    fn new(mended: Mended, wishes: Wishes) -> Self {
         let better = mended.is_better();
-        let Mended { before, after, changes, refused } = mended;
-        Self { before, after, changes, refused, better }
+        let Mended { before, after, changes, refused, losses, .. } = mended;
+        Self { before, after, changes, refused, losses, better, wishes }
     }
 }
 
@@ -51,6 +81,18 @@ impl From<Mended> for RepairPlan {
 /// # Errors
 /// As [`check_devices`](crate::check_devices); a log of fsyncs; too many changes to keep in memory.
 pub fn plan_repair(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<RepairPlan> {
+    plan_repair_with(devices, open, &RepairOptions::new())
+}
+
+/// As [`plan_repair`], with options.
+///
+/// # Errors
+/// As [`plan_repair`].
+pub fn plan_repair_with(
+    devices: &[Arc<dyn Device>],
+    open: &OpenOptions,
+    options: &RepairOptions,
+) -> Result<RepairPlan> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(Arc::clone(device), OVERLAY_LIMIT))
     };
@@ -60,7 +102,9 @@ pub fn plan_repair(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<Re
         return Err(Error::Invalid(text.to_owned()));
     }
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
-    Ok(repair::mend(&overlays, open, CACHE_BYTES, &CheckOptions::new())?.into())
+    let wishes = options.wishes;
+    let mended = repair::mend(&overlays, open, CACHE_BYTES, &CheckOptions::new(), wishes)?;
+    Ok(RepairPlan::new(mended, wishes))
 }
 
 /// Makes a planned repair on the devices. The old content goes to the new file `undo` first.
@@ -81,19 +125,29 @@ pub fn repair(
     let identity = identity(devices, open)?;
     let host =
         |what: &str, error: std::io::Error| Error::Invalid(format!("{}: {what}: {error}", undo.display()));
-    let log = UndoLog::create(undo, identity).map_err(|error| host("the undo file", error))?;
+    let log = UndoLog::create(undo, identity).map_err(|error| {
+        // An existing file is not ours; one without room for its header is.
+        if error.kind() != std::io::ErrorKind::AlreadyExists {
+            let _ = std::fs::remove_file(undo);
+        }
+        host("the undo file", error)
+    })?;
     let log = Arc::new(log);
     let recorded = log.attach(devices);
-    let made = repair::mend(&recorded, open, CACHE_BYTES, &CheckOptions::new()).map(RepairPlan::from);
+    let wishes = plan.wishes;
+    let made = repair::mend(&recorded, open, CACHE_BYTES, &CheckOptions::new(), wishes)
+        .map(|mended| RepairPlan::new(mended, wishes));
     let flushed = recorded.iter().try_for_each(|device| device.flush());
     match made {
         Ok(made) if made.better && made.after.counts == plan.after.counts && flushed.is_ok() => {
-            log.complete().map_err(|error| host("the undo file", error))?;
+            log.complete(devices).map_err(|error| host("the undo file", error))?;
             Ok(made)
         }
         made => {
             let file = UndoFile::open(undo).map_err(|error| host("taking the repair back", error))?;
             file.restore(devices).map_err(|error| host("taking the repair back", error))?;
+            // Nothing is left to be taken back.
+            let _ = std::fs::remove_file(undo);
             made?;
             Err(Error::Invalid("the repair was taken back: its result was not as planned".to_owned()))
         }
@@ -129,6 +183,10 @@ pub fn undo_repair(devices: &[Arc<dyn Device>], undo: &Path) -> Result<u64> {
             )));
         };
         ordered.push(Arc::clone(device));
+    }
+    if !file.is_as_left(&ordered).map_err(host)? {
+        let path = undo.display();
+        return Err(Error::Invalid(format!("{path}: the file system was changed since the repair")));
     }
     file.restore(&ordered).map_err(host)
 }

@@ -108,6 +108,15 @@ impl Image {
         root.unwrap_or_else(|| panic!("tree {tree} exists"))
     }
 
+    /// Whether a tree exists.
+    pub fn has(&self, tree: TreeId) -> bool {
+        let mut found = matches!(tree, objectid::ROOT_TREE | objectid::CHUNK_TREE);
+        self.for_each_item(objectid::ROOT_TREE, |_, key, _| {
+            found |= key.item_type == ItemType::ROOT_ITEM && key.objectid == tree.0;
+        });
+        found
+    }
+
     /// Returns all blocks of a tree in order, parents first.
     pub fn blocks(&self, tree: TreeId) -> Vec<LogicalAddress> {
         let mut blocks = Vec::new();

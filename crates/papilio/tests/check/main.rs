@@ -6,6 +6,7 @@ mod image;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod planted;
+mod rebuilt;
 mod refused;
 mod repaired;
 mod superblocks;

@@ -10,7 +10,7 @@ use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Scratch, compare};
 use std::sync::Arc;
 
-fn same(left: &MemoryDevice, right: &MemoryDevice) -> bool {
+pub fn same(left: &MemoryDevice, right: &MemoryDevice) -> bool {
     const STEP: usize = 1 << 20;
     let (mut one, mut other) = (vec![0; STEP], vec![0; STEP]);
     assert!(left.size() == right.size() && left.size().is_multiple_of(STEP as u64));

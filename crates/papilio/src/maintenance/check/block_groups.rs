@@ -44,7 +44,7 @@ fn item_range(start: u64) -> (Key, Key) {
     (key(0), key(u64::MAX))
 }
 
-fn group_item(start: u64, length: u64, used: u64, flags: BlockGroupFlags) -> (Key, Vec<u8>) {
+pub(crate) fn group_item(start: u64, length: u64, used: u64, flags: BlockGroupFlags) -> (Key, Vec<u8>) {
     let item = BlockGroupItem { used, chunk_objectid: objectid::FIRST_CHUNK_TREE, flags };
     (Key::new(start, ItemType::BLOCK_GROUP_ITEM, length), item.to_bytes().to_vec())
 }

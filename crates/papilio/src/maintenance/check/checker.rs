@@ -11,6 +11,7 @@ use super::csums::{self, Csums};
 use super::devices::Devices;
 use super::free_space::FreeSpace;
 use super::inodes::{Context, Inodes};
+use super::inventory::Inventory;
 use super::options::{CheckOptions, CheckStage};
 use super::quotas;
 use super::references::{Complete, References};
@@ -39,6 +40,18 @@ const PROGRESS_BLOCKS: u64 = 256;
 /// # Errors
 /// Missing or truncated devices, as for opening the file system. Everything else is a finding.
 pub(crate) fn check(volume: &Arc<Volume>, cache_bytes: usize, options: &CheckOptions) -> Result<CheckReport> {
+    Ok(take_inventory(volume, cache_bytes, options)?.0)
+}
+
+/// Checks as [`check`] does; also returns what a repair needs.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn take_inventory(
+    volume: &Arc<Volume>,
+    cache_bytes: usize,
+    options: &CheckOptions,
+) -> Result<(CheckReport, Inventory)> {
     let forest = Forest::new(Arc::clone(volume), cache_bytes);
     let mut checker = Checker::new(&forest, options);
     checker.read_chunk_tree()?;
@@ -248,6 +261,10 @@ impl<'a> Checker<'a> {
         } else if !converted && self.roots.find(tree).is_some() {
             let message = format_args!("the tree exists, and no feature of the file system names it");
             self.findings.add(FindingKind::ConversionUnfinished, Place::tree(tree), message);
+            // Without all block groups in the extent tree, findings about those remain.
+            if in_extent_tree > 0 {
+                self.findings.mend(Remedy::DropTree(tree));
+            }
         }
     }
 
@@ -470,9 +487,20 @@ impl<'a> Checker<'a> {
         self.findings.absorb(found);
     }
 
-    fn finish(self) -> CheckReport {
+    fn finish(self) -> (CheckReport, Inventory) {
         self.options.report(CheckStage::Trees, self.statistics.blocks, Some(self.statistics.blocks));
-        self.findings.into_report(self.statistics)
+        let group_tree = self.block_group_tree();
+        let inventory = Inventory {
+            damages: self.walker.damages,
+            seen: self.walker.seen,
+            references: self.references,
+            roots: self.roots.roots,
+            chunk_tree_uuid: self.devices.chunk_tree_uuid.unwrap_or_default(),
+            chunks: self.devices.chunks,
+            whole: self.whole.trees,
+            group_tree,
+        };
+        (self.findings.into_report(self.statistics), inventory)
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Devices {
     pub(super) chunks: Vec<(LogicalAddress, ChunkItem)>,
     pub(super) items: Vec<DeviceItem>,
     extents: Vec<Placed>,
-    chunk_tree_uuid: Option<Uuid>,
+    pub(super) chunk_tree_uuid: Option<Uuid>,
 }
 
 impl Devices {

@@ -178,6 +178,28 @@ fn used_in(extents: &[Extent], start: u64, end: u64) -> impl Iterator<Item = &Ex
 
 /// Proposes to write all items of a block group anew.
 fn rebuild(start: u64, end: u64, bitmaps: bool, free: &[Range], sector: u64) -> Remedy {
+    let items = items_of(start, end, bitmaps, free, sector);
+    let (first, last) = (Key::new(start, ItemType(0), 0), Key::new(end - 1, ItemType(255), u64::MAX));
+    Remedy::Replace { tree: objectid::FREE_SPACE_TREE, first, last, items }
+}
+
+/// Returns the items of a block group, with extents, for ranges in use, which are sorted.
+pub(crate) fn items_of_group(start: u64, end: u64, used: &[(u64, u64)], sector: u64) -> Vec<(Key, Vec<u8>)> {
+    let first = used.partition_point(|range| range.1 <= start);
+    let (mut free, mut at) = (Vec::new(), start);
+    for range in used[first..].iter().take_while(|range| range.0 < end) {
+        if range.0 > at {
+            free.push(Range { start: at, end: range.0 });
+        }
+        at = at.max(range.1);
+    }
+    if at < end {
+        free.push(Range { start: at, end });
+    }
+    items_of(start, end, false, &free, sector)
+}
+
+fn items_of(start: u64, end: u64, bitmaps: bool, free: &[Range], sector: u64) -> Vec<(Key, Vec<u8>)> {
     let flags = if bitmaps { FreeSpaceFlags::USING_BITMAPS } else { FreeSpaceFlags::empty() };
     let info = FreeSpaceInfo { extent_count: u32::try_from(free.len()).unwrap_or(u32::MAX), flags };
     let key = Key::new(start, ItemType::FREE_SPACE_INFO, end - start);
@@ -198,8 +220,7 @@ fn rebuild(start: u64, end: u64, bitmaps: bool, free: &[Range], sector: u64) -> 
         let key = |range: &Range| Key::new(range.start, ItemType::FREE_SPACE_EXTENT, range.end - range.start);
         items.extend(free.iter().map(|range| (key(range), Vec::new())));
     }
-    let (first, last) = (Key::new(start, ItemType(0), 0), Key::new(end - 1, ItemType(255), u64::MAX));
-    Remedy::Replace { tree: objectid::FREE_SPACE_TREE, first, last, items }
+    items
 }
 
 fn free_space_tree() -> Place {

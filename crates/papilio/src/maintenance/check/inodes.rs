@@ -185,6 +185,8 @@ impl<'a> Inodes<'a> {
         let Some(item) = current.item else {
             let place = Place { key: Some(current.first_key), ..place };
             let message = format_args!("items of an inode that has no inode item");
+            self.names.unnumbered.push(current.number);
+            self.findings.mend(Remedy::RebuildInode { tree: self.tree, inode: current.number });
             return self.findings.add(FindingKind::InodeMissing, place, message);
         };
         let kind = item.kind();
@@ -319,7 +321,10 @@ impl Current {
                     let (offset, length) = (part.offset, part.length);
                     let message =
                         format_args!("{length} bytes at offset {offset} of an extent of {whole} bytes");
-                    findings.add(FindingKind::FileExtentBounds, place, message);
+                    findings.add(FindingKind::FileExtentBounds, place.clone(), message);
+                    if let Some(tree) = place.tree {
+                        findings.mend(Remedy::FileExtent { tree, key: *key });
+                    }
                 }
                 if let (FileExtentContent::Regular(_), Some(item)) = (extent.content, &self.item) {
                     extents.check_csums(&part, compressed, item, context);
@@ -431,6 +436,9 @@ impl Extents {
         }
         if let (Some(tree), Some(inode)) = (place.tree, place.inode) {
             let inode = inode.0;
+            if self.beyond_end.is_some() {
+                findings.mend(Remedy::SizeOfData { tree, inode, end: self.end });
+            }
             fields.into_iter().for_each(|field| findings.mend(Remedy::Inode { tree, inode, field }));
             for &(start, end) in &self.gaps {
                 findings.mend(Remedy::AddCsums { start, end });

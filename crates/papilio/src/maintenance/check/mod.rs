@@ -10,23 +10,27 @@
 //!
 //! Userspace counterpart: `btrfs check`.
 
-mod block_groups;
+pub(crate) mod block_groups;
 mod checker;
 mod csums;
+pub(crate) mod damage;
 mod devices;
-mod free_space;
+pub(crate) mod free_space;
 mod inodes;
+pub(crate) mod inventory;
 mod names;
+pub(crate) mod one_byte;
 mod options;
 mod quotas;
-mod references;
+pub(crate) mod recount;
+pub(crate) mod references;
 pub(crate) mod remedy;
 mod report;
-mod roots;
+pub(crate) mod roots;
 mod space_cache;
 mod superblocks;
-mod walker;
+pub(crate) mod walker;
 
-pub(crate) use checker::check;
+pub(crate) use checker::{check, take_inventory};
 pub use options::{CheckOptions, CheckProgress, CheckStage};
 pub use report::{CheckReport, CheckStatistics, Finding, FindingKind, Note, Place, Severity};

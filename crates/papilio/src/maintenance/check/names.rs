@@ -85,12 +85,14 @@ pub(super) struct Names {
     pub(super) entries: Vec<Entry>,
     pub(super) refs: Vec<NameRef>,
     pub(super) orphans: Vec<u64>,
+    /// Inodes with items but without an inode item.
+    pub(super) unnumbered: Vec<u64>,
 }
 
 impl Names {
     pub(super) fn new(tree: TreeId, root_directory: u64) -> Self {
-        let (inodes, entries, refs, orphans) = Default::default();
-        Self { tree, root_directory, inodes, entries, refs, orphans }
+        let (inodes, entries, refs, orphans, unnumbered) = Default::default();
+        Self { tree, root_directory, inodes, entries, refs, orphans, unnumbered }
     }
 
     fn inode(&self, number: u64) -> Option<&InodeRecord> {
@@ -177,7 +179,21 @@ impl Names {
         let place = Place::inode(self.tree, inode);
         let message = format_args!("directory {directory} has no entry for it with index {index}");
         findings.add(FindingKind::DirEntryMissing, place, message);
-        findings.mend(Remedy::AddEntries { tree: self.tree, inode, directory, index });
+        let is_directory =
+            |number: u64| self.inode(number).is_some_and(|inode| inode.kind == Some(FileKind::Directory));
+        if self.inode(inode).is_none() || self.unnumbered.contains(&directory) {
+            // The next check decides, when the inode items are there.
+            return;
+        }
+        if is_directory(directory) {
+            return findings.mend(Remedy::AddEntries { tree: self.tree, inode, directory, index });
+        }
+        let first = self.refs.partition_point(|other| other.inode < inode);
+        let mut own = self.refs[first..].iter().take_while(|other| other.inode == inode);
+        findings.mend(match own.any(|other| is_directory(other.directory)) {
+            true => Remedy::DropInodeRef { tree: self.tree, inode, directory, index },
+            false => Remedy::LostAndFound { tree: self.tree, inode },
+        });
     }
 
     fn entry_place(&self, entry: &Entry) -> Place {
@@ -190,7 +206,7 @@ impl Names {
         let Some(inode) = self.inode(entry.target) else {
             let message = format_args!("an entry of inode {}, which does not exist", entry.target);
             findings.add(FindingKind::DirEntryDangling, self.entry_place(entry), message);
-            if let Some(index) = entry_key(entry) {
+            if let Some(index) = entry_key(entry).filter(|_| !self.unnumbered.contains(&entry.target)) {
                 findings.mend(Remedy::DropEntries { tree: self.tree, index });
             }
             return false;
@@ -204,6 +220,12 @@ impl Names {
             }
         }
         true
+    }
+
+    /// Whether a directory has an entry of an inode.
+    fn has_entry(&self, inode: u64) -> bool {
+        let first = self.entries.partition_point(|entry| entry.target < inode);
+        self.entries.get(first).is_some_and(|entry| entry.target == inode)
     }
 
     fn check_link_counts(&self, findings: &mut Findings) {
@@ -221,11 +243,16 @@ impl Names {
                 if let (Ok(links), true) = (u32::try_from(count), count > 0) {
                     let (tree, field) = (self.tree, InodeField::Links(links));
                     findings.mend(Remedy::Inode { tree, inode: number, field });
+                } else if count == 0 && !self.has_entry(number) {
+                    findings.mend(Remedy::LostAndFound { tree: self.tree, inode: number });
                 }
             } else if nlink == 0 && self.orphans.binary_search(&number).is_err() {
                 let message = format_args!("it has no name and is not listed as an orphan");
                 findings.add(FindingKind::OrphanMissing, place(), message);
-                findings.mend(Remedy::put(self.tree, orphan_key(number), Vec::new()));
+                // Nothing says that it was to be deleted.
+                if !self.has_entry(number) {
+                    findings.mend(Remedy::LostAndFound { tree: self.tree, inode: number });
+                }
             }
         }
     }

@@ -17,7 +17,7 @@ use super::report::{FindingKind, Findings, Place};
 use super::walker::{Seen, Visit};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
-use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem};
+use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem, TreeBlockInfo};
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio_format::{
     FileOffset, Generation, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
@@ -32,30 +32,35 @@ const MOST_UNLISTED: usize = 10_000;
 
 /// One extent of the extent tree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
-    pub(super) start: u64,
-    pub(super) length: u64,
+pub(crate) struct Extent {
+    pub(crate) start: u64,
+    pub(crate) length: u64,
     refs: u64,
-    generation: u64,
-    flags: ExtentFlags,
+    pub(crate) generation: u64,
+    pub(super) flags: ExtentFlags,
     /// Level of a tree block, 0 for data.
-    level: u8,
+    pub(crate) level: u8,
 }
 
 impl Extent {
-    pub(super) fn end(&self) -> u64 {
+    /// An extent that was found without its item.
+    pub(super) fn new(start: u64, length: u64, generation: u64, flags: ExtentFlags, level: u8) -> Self {
+        Self { start, length, refs: 0, generation, flags, level }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
         // Cannot overflow: the tree checker refuses such an item.
         self.start.saturating_add(self.length)
     }
 
-    pub(super) fn is_data(&self) -> bool {
+    pub(crate) fn is_data(&self) -> bool {
         self.flags.contains(ExtentFlags::DATA)
     }
 }
 
 /// The referring side of a reference, as a back reference names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Holder {
+pub(super) enum Holder {
     Tree { root: u64 },
     SharedTree { parent: u64 },
     Data { root: u64, inode: u64, offset: u64 },
@@ -77,14 +82,14 @@ impl fmt::Display for Holder {
 
 /// References of one holder to one extent.
 #[derive(Clone, Copy, Debug)]
-struct Reference {
-    extent: u64,
-    holder: Holder,
-    count: u64,
+pub(super) struct Reference {
+    pub(super) extent: u64,
+    pub(super) holder: Holder,
+    pub(super) count: u64,
 }
 
 impl Reference {
-    fn order(&self) -> (u64, Holder) {
+    pub(super) fn order(&self) -> (u64, Holder) {
         (self.extent, self.holder)
     }
 }
@@ -105,18 +110,22 @@ impl Complete {
 
 /// All references, from both sides.
 #[derive(Debug)]
-pub(super) struct References {
-    geometry: Geometry,
-    pub(super) extents: Vec<Extent>,
+pub(crate) struct References {
+    pub(super) geometry: Geometry,
+    pub(crate) extents: Vec<Extent>,
     /// Back references of the extent tree.
     stored: Vec<Reference>,
     /// References that the walks of all trees found.
-    found: Vec<Reference>,
+    pub(super) found: Vec<Reference>,
     /// Length and generation of data extents without an extent item, by address.
-    unlisted: HashMap<u64, (u64, u64)>,
+    pub(super) unlisted: HashMap<u64, (u64, u64)>,
 }
 
 impl References {
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     pub(super) fn new(geometry: Geometry) -> Self {
         Self {
             geometry,
@@ -189,7 +198,7 @@ impl References {
     }
 
     /// Returns the extent that starts at an address.
-    pub(super) fn extent_at(&self, start: u64) -> Option<&Extent> {
+    pub(crate) fn extent_at(&self, start: u64) -> Option<&Extent> {
         let index = self.extents.binary_search_by_key(&start, |extent| extent.start).ok()?;
         Some(&self.extents[index])
     }
@@ -307,6 +316,11 @@ impl References {
         report_missing_extents(found, complete, findings);
         self.mend_missing(found, seen, complete, findings);
         report_orphans(stored, complete, findings);
+        // The flag decides which back references are right, so it comes first.
+        let wrong = complete.all() && findings.has(FindingKind::BackRefMissing);
+        for (extent, flags) in self.wrong_flags(seen).filter(|_| wrong) {
+            findings.mend(Remedy::ExtentFlags { extent, flags });
+        }
     }
 
     /// Proposes the items of extents that are referred to and have none.
@@ -322,14 +336,8 @@ impl References {
         }
         for group in found.chunk_by(|a, b| a.extent == b.extent) {
             let start = group[0].extent;
-            let blank = Extent {
-                start,
-                length: self.geometry.node_size.into(),
-                refs: 0,
-                generation: 0,
-                flags: ExtentFlags::TREE_BLOCK,
-                level: 0,
-            };
+            let length = self.geometry.node_size.into();
+            let blank = Extent::new(start, length, 0, ExtentFlags::TREE_BLOCK, 0);
             if let Some(block) = seen.get(&LogicalAddress(start)).filter(|block| !block.broken) {
                 let extent = Extent { generation: block.generation, level: block.level, ..blank };
                 self.mend(&extent, group, findings);
@@ -342,14 +350,32 @@ impl References {
     /// Proposes all items of an extent, as its references and `extent` say. Without any reference,
     /// none.
     fn mend(&self, extent: &Extent, found: &[Reference], findings: &mut Findings) {
+        let Some(items) = self.encode(extent, found, None) else { return };
+        let start = extent.start;
+        let first = Key::new(start, ItemType::EXTENT_ITEM, 0);
+        let last = Key::new(start, ItemType(ItemType::BLOCK_GROUP_ITEM.0 - 1), u64::MAX);
+        findings.mend(Remedy::Replace { tree: objectid::EXTENT_TREE, first, last, items });
+    }
+
+    /// Encodes all items of an extent; `first_key` is that of a tree block, if it is known. `None`
+    /// if the form of the items is not supported.
+    pub(super) fn encode(
+        &self,
+        extent: &Extent,
+        found: &[Reference],
+        first_key: Option<Key>,
+    ) -> Option<Vec<(Key, Vec<u8>)>> {
         let simple_quota = self.geometry.incompat.contains(IncompatFeatures::SIMPLE_QUOTA);
         let skinny = self.geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA);
-        if simple_quota || (!extent.is_data() && !skinny) {
-            return;
-        }
+        let info = match first_key {
+            _ if simple_quota => return None,
+            _ if skinny || extent.is_data() => None,
+            Some(first_key) => Some(TreeBlockInfo { first_key, level: extent.level }),
+            None => return None,
+        };
         let mut refs: Vec<BackRef> = Vec::with_capacity(found.len());
         for Reference { holder, count, .. } in found {
-            let Ok(count) = u32::try_from(*count) else { return };
+            let count = u32::try_from(*count).ok()?;
             refs.push(match *holder {
                 Holder::Tree { root } => BackRef::TreeBlock { root: TreeId(root) },
                 Holder::SharedTree { parent } => BackRef::SharedBlock { parent: LogicalAddress(parent) },
@@ -365,8 +391,6 @@ impl References {
             });
         }
         let start = extent.start;
-        let first = Key::new(start, ItemType::EXTENT_ITEM, 0);
-        let last = Key::new(start, ItemType(ItemType::BLOCK_GROUP_ITEM.0 - 1), u64::MAX);
         let mut items = Vec::new();
         if !refs.is_empty() {
             let total = refs.iter().map(|reference| u64::from(reference.count())).sum();
@@ -376,13 +400,14 @@ impl References {
             let keyed = refs.split_off(refs.len().min(MOST_INLINE));
             let key = match extent.is_data() {
                 true => Key::new(start, ItemType::EXTENT_ITEM, extent.length),
+                false if info.is_some() => Key::new(start, ItemType::EXTENT_ITEM, extent.length),
                 false => Key::new(start, ItemType::METADATA_ITEM, extent.level.into()),
             };
-            items.push((key, ExtentItem::encode(&header, None, &refs)));
+            items.push((key, ExtentItem::encode(&header, info.as_ref(), &refs)));
             items.extend(keyed.iter().map(|reference| reference.encode_keyed(LogicalAddress(start))));
             items.sort_by_key(|(key, _)| *key);
         }
-        findings.mend(Remedy::Replace { tree: objectid::EXTENT_TREE, first, last, items });
+        Some(items)
     }
 
     fn check_overlaps(&self, findings: &mut Findings) {
@@ -413,7 +438,7 @@ fn mend_length(tree: TreeId, key: Key, item: &FileExtentItem<'_>, length: u64, f
 }
 
 /// Sorts references, and merges equal ones by adding their counts.
-fn merge_equal(references: &mut Vec<Reference>) {
+pub(super) fn merge_equal(references: &mut Vec<Reference>) {
     references.sort_unstable_by_key(Reference::order);
     references.dedup_by(|later, earlier| {
         let same = later.order() == earlier.order();

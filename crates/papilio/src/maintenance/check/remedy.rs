@@ -4,6 +4,8 @@
 //!
 //! **Invariant**: a remedy can be applied twice with the same result.
 
+use super::one_byte::Correction;
+use papilio_format::items::extent::ExtentFlags;
 use papilio_format::{Generation, Key, LogicalAddress, TreeId};
 use std::fmt;
 
@@ -12,6 +14,8 @@ use std::fmt;
 pub(crate) enum Remedy {
     /// Writes the good copy of a tree block over the others.
     Mirror(LogicalAddress),
+    /// Changes the one byte of a copy that makes its checksum right, and writes all copies.
+    Byte { block: LogicalAddress, copy: usize, change: Correction },
     /// Sets generation and key of the pointer in block `parent` to those of the block it points to.
     Pointer { parent: LogicalAddress, child: LogicalAddress, generation: Generation, first_key: Key },
     /// Sets the generation in the root item at a key.
@@ -46,6 +50,22 @@ pub(crate) enum Remedy {
     DefaultSubvolume,
     /// Changes a field of the superblock.
     Superblock(SuperblockField),
+    /// Sets the flags of a tree block's extent item.
+    ExtentFlags { extent: u64, flags: ExtentFlags },
+    /// Writes the inode item of an inode that has other items.
+    RebuildInode { tree: TreeId, inode: u64 },
+    /// Gives an inode that no path leads to a name in the directory `lost+found`.
+    LostAndFound { tree: TreeId, inode: u64 },
+    /// Removes an inode's reference to a directory that does not exist.
+    DropInodeRef { tree: TreeId, inode: u64, directory: u64, index: u64 },
+    /// Makes the file extent at a key a part of its extent on disk.
+    FileExtent { tree: TreeId, key: Key },
+    /// Sets the size of a file that ends before its data does.
+    SizeOfData { tree: TreeId, inode: u64, end: u64 },
+    /// Writes a required tree that does not exist.
+    AddTree(TreeId),
+    /// Removes a tree that nothing uses from the root tree.
+    DropTree(TreeId),
 }
 
 /// A field of an inode item, and its right value.
@@ -81,8 +101,33 @@ impl Remedy {
         Self::Replace { tree, first: key, last: key, items: Vec::new() }
     }
 
-    /// Whether the remedy only removes: those come first, to make room and to let others replace.
-    pub(crate) fn only_removes(&self) -> bool {
+    /// Whether the remedy can be applied while parts of trees cannot be read: it changes one block,
+    /// or a superblock, and does not depend on anything else.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::Mirror(_)
+                | Self::Byte { .. }
+                | Self::Pointer { .. }
+                | Self::Owner { .. }
+                | Self::RootGeneration { .. }
+                | Self::Superblock(SuperblockField::Copies)
+        )
+    }
+
+    /// Returns the place in the order of a round: remedies that others need first, then those that
+    /// only remove, to make room and to let others replace.
+    pub(crate) fn rank(&self) -> u8 {
+        match self {
+            // Those that read back references come before those that write them.
+            Self::FileExtent { .. } | Self::ExtentFlags { .. } => 0,
+            remedy if remedy.is_local() => 0,
+            remedy if remedy.only_removes() => 1,
+            _ => 2,
+        }
+    }
+
+    fn only_removes(&self) -> bool {
         match self {
             Self::Replace { items, .. } => items.is_empty(),
             Self::DropCsums { .. } | Self::DropEntries { .. } => true,
@@ -97,6 +142,10 @@ impl fmt::Display for Remedy {
         let name = |tree: &TreeId| Objectid(tree.0);
         match self {
             Self::Mirror(address) => write!(f, "write the good copy of block {address} over the bad ones"),
+            Self::Byte { block, change, .. } => {
+                let Correction { offset, flip } = change;
+                write!(f, "change byte {offset} of block {block} by {flip:#04x}: its checksum is right then")
+            }
             Self::Pointer { parent, child, .. } => {
                 write!(f, "mend the pointer in block {parent} to block {child}")
             }
@@ -145,6 +194,27 @@ impl fmt::Display for Remedy {
             Self::RootCount { item, refs } => write!(f, "set the references of root item {item} to {refs}"),
             Self::DefaultSubvolume => f.write_str("make the top level the default subvolume"),
             Self::Superblock(field) => write!(f, "superblock: set {field:?}"),
+            Self::ExtentFlags { extent, flags } => {
+                write!(f, "set the flags of the extent item of block {extent} to {:#x}", flags.bits())
+            }
+            Self::RebuildInode { tree, inode } => {
+                write!(f, "tree {}: write the item of inode {inode} as its other items say", name(tree))
+            }
+            Self::LostAndFound { tree, inode } => {
+                write!(f, "tree {}: put inode {inode} into lost+found", name(tree))
+            }
+            Self::DropInodeRef { tree, inode, directory, .. } => {
+                let tree = name(tree);
+                write!(f, "tree {tree}: remove the reference of inode {inode} to directory {directory}")
+            }
+            Self::FileExtent { tree, key } => {
+                write!(f, "tree {}: make file extent {key} a part of its extent", name(tree))
+            }
+            Self::SizeOfData { tree, inode, .. } => {
+                write!(f, "tree {}: set the size of inode {inode} to the end of its data", name(tree))
+            }
+            Self::AddTree(tree) => write!(f, "tree {}: write it, as others say", name(tree)),
+            Self::DropTree(tree) => write!(f, "tree {}: remove it, as nothing uses it", name(tree)),
         }
     }
 }

@@ -518,6 +518,11 @@ impl Findings {
         self.remedies.extend(other.remedies.into_iter().take(room));
     }
 
+    /// Whether there is a finding of a kind.
+    pub(super) fn has(&self, kind: FindingKind) -> bool {
+        self.counts.contains_key(&kind)
+    }
+
     /// Returns the number of findings so far.
     pub(super) fn total(&self) -> u64 {
         self.counts.values().sum()

@@ -24,10 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One tree of the root tree.
 #[derive(Clone, Debug)]
-pub(super) struct Root {
-    pub(super) id: TreeId,
-    pub(super) key: Key,
-    pub(super) item: RootItem,
+pub(crate) struct Root {
+    pub(crate) id: TreeId,
+    pub(crate) key: Key,
+    pub(crate) item: RootItem,
 }
 
 impl Root {
@@ -149,6 +149,7 @@ impl Roots {
             let key = Key::new(id.0, ItemType::ROOT_ITEM, 0);
             let message = format_args!("the tree does not exist");
             findings.add(FindingKind::RootMissing, Place::item(objectid::ROOT_TREE, key), message);
+            findings.mend(Remedy::AddTree(id));
         }
     }
 

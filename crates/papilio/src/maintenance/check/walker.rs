@@ -10,6 +10,8 @@
 //!
 //! Kernel counterpart: none; `check_block` and `run_next_block` of `btrfs check`.
 
+use super::damage::Damage;
+use super::one_byte;
 use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use crate::btree::{Forest, RootPointer, TreeBlock};
@@ -19,14 +21,19 @@ use papilio_format::{Corrupt, Key, LogicalAddress, NodeExpectation, TreeId, obje
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// The most damaged parts that a walker remembers; a repair checks again, and finds the rest.
+const MOST_DAMAGES: usize = 100_000;
+
 /// The walker's record of a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
-    pub(super) owner: TreeId,
-    pub(super) generation: u64,
-    pub(super) level: u8,
+pub(crate) struct Seen {
+    pub(crate) owner: TreeId,
+    pub(crate) generation: u64,
+    pub(crate) level: u8,
     /// No copy could be used; the other fields come from the pointer to the block.
-    pub(super) broken: bool,
+    pub(crate) broken: bool,
+    /// Whether the tree that owns the block reaches it.
+    pub(crate) owned: bool,
 }
 
 /// Progress of the deletion of a subvolume: at `level`, everything before `key` is freed.
@@ -77,6 +84,8 @@ struct Frame {
 pub(super) struct Walker<'a> {
     forest: &'a Forest,
     pub(super) seen: HashMap<LogicalAddress, Seen>,
+    /// The parts of trees that could not be visited, each once.
+    pub(super) damages: Vec<Damage>,
     /// Copies on missing devices, which could not be read.
     pub(super) missing_copies: u64,
 }
@@ -91,7 +100,7 @@ struct Copies {
 
 impl<'a> Walker<'a> {
     pub(super) fn new(forest: &'a Forest) -> Self {
-        Self { forest, seen: HashMap::new(), missing_copies: 0 }
+        Self { forest, seen: HashMap::new(), damages: Vec::new(), missing_copies: 0 }
     }
 
     /// Walks a tree from left to right and calls `visit` with each of its blocks, parents before
@@ -121,7 +130,10 @@ impl<'a> Walker<'a> {
                             path.push(Frame { block, first, slot: live.start, end: live.end, bound });
                         }
                     }
-                    None => complete = false,
+                    None => {
+                        complete = false;
+                        self.note_damage(walk, &expected, bound, path.last());
+                    }
                 }
             }
             let Some(frame) = path.last_mut() else { return complete };
@@ -142,6 +154,33 @@ impl<'a> Walker<'a> {
                 ..NodeExpectation::at(address)
             };
             next = Some((expected, bound, frame.first));
+        }
+    }
+
+    /// Remembers a part of a tree that could not be visited.
+    fn note_damage(
+        &mut self,
+        walk: &Walk,
+        expected: &NodeExpectation,
+        bound: Option<Key>,
+        parent: Option<&Frame>,
+    ) {
+        let damage = Damage {
+            tree: walk.tree,
+            item: walk.item,
+            parent: parent.map(|frame| frame.block.address()),
+            key: expected.first_key.unwrap_or(Key::MIN),
+            bound,
+            address: expected.address,
+            level: expected.level.unwrap_or_default(),
+        };
+        // Snapshots share parents.
+        let known = parent.is_some_and(|frame| !frame.first)
+            && self.damages.iter().any(|other| {
+                (other.parent, other.key, other.address) == (damage.parent, damage.key, damage.address)
+            });
+        if !known && self.damages.len() < MOST_DAMAGES {
+            self.damages.push(damage);
         }
     }
 
@@ -210,6 +249,11 @@ impl<'a> Walker<'a> {
             findings.add(FindingKind::KeyBounds, place, format_args!("{reason}"));
             return None;
         }
+        if block.owner() == walk.tree
+            && let Some(seen) = self.seen.get_mut(&address)
+        {
+            seen.owned = true;
+        }
         Some((block, first))
     }
 
@@ -226,6 +270,7 @@ impl<'a> Walker<'a> {
             generation: block.generation().0,
             level: block.level(),
             broken: false,
+            owned: false,
         };
         let place = Place::block(tree, address);
         let mut copies = self.read_copies(expected);
@@ -240,9 +285,10 @@ impl<'a> Walker<'a> {
         let good = copies.other.is_none() && chosen.is_some();
         let Some(block) = chosen else {
             self.report_unusable(&place, &copies.faults, findings);
+            self.mend_byte(expected, &copies.faults, findings);
             let level = expected.level.unwrap_or_default();
             let generation = expected.generation.unwrap_or_default().0;
-            self.seen.insert(address, Seen { owner: tree, generation, level, broken: true });
+            self.seen.insert(address, Seen { owner: tree, generation, level, broken: true, owned: true });
             return None;
         };
         for (copy, fault) in &copies.faults {
@@ -271,6 +317,23 @@ impl<'a> Walker<'a> {
         let place = place.clone().on(self.forest.volume().place_of(address, *copy));
         let count = faults.len();
         findings.add(kind, place, format_args!("{fault} (copies tried: {count})"));
+    }
+
+    /// Proposes to change the one byte of a copy that makes its checksum right, if there is one.
+    fn mend_byte(&self, expected: &NodeExpectation, faults: &[(usize, BlockFault)], findings: &mut Findings) {
+        let geometry = self.forest.volume().geometry();
+        for (copy, fault) in faults {
+            if !matches!(fault, BlockFault::Corrupt(Corrupt::Checksum { .. } | Corrupt::NodeIdentity { .. }))
+            {
+                continue;
+            }
+            let mut bytes = vec![0; geometry.node_size as usize];
+            if self.forest.volume().read_copy(expected.address, &mut bytes, *copy).is_ok()
+                && let Some(change) = one_byte::find(&bytes, expected, &geometry)
+            {
+                return findings.mend(Remedy::Byte { block: expected.address, copy: *copy, change });
+            }
+        }
     }
 
     /// Reads every copy, and rebuilds the block from parity. A missing device is not a fault of a

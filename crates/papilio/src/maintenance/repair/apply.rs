@@ -5,30 +5,48 @@
 //!
 //! **Invariant**: a remedy whose premises no longer hold is an error, and changes nothing.
 
+use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{InodeField, Remedy, SuperblockField};
-use super::editor::{Editor, Items, refuse};
+use super::editor::{Editor, Items, Workshop, current_superblock, inode_item, refuse, root_item_keys};
+use super::{lost_found, rebuilt_inode as inodes, space_trees};
 use crate::errors::Result;
 use crate::volume::Volume;
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::items::dir_item::{DirEntries, DirEntry, FileType, dir_item_key};
+use papilio_format::items::extent::{ExtentFlags, ExtentHeader};
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use papilio_format::items::inode_ref::{InodeRef, InodeRefs};
 use papilio_format::items::root::RootItem;
 use papilio_format::node::NodeHeader;
-use papilio_format::{InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use papilio_format::{InodeNumber, ItemType, Key, LogicalAddress, Node, NodeExpectation, TreeId, objectid};
 use std::sync::Arc;
 
 /// The most checksums that a new item gets; small enough for leaves of any size.
 const MOST_SUMS: usize = 256;
 
 /// Applies a remedy. Returns whether anything changed.
-pub(super) fn apply(volume: &Arc<Volume>, remedy: &Remedy) -> Result<bool> {
-    let editor = Editor::new(volume);
+pub(super) fn apply(
+    volume: &Arc<Volume>,
+    workshop: &Workshop,
+    inventory: &Inventory,
+    remedy: &Remedy,
+) -> Result<bool> {
+    let editor = Editor::new(volume, workshop);
     match *remedy {
         Remedy::Mirror(address) => {
             let block = editor.block(address)?;
             editor.write(address, block.bytes().to_vec())?;
+            Ok(true)
+        }
+        Remedy::Byte { block, copy, change } => {
+            let mut bytes = vec![0; volume.geometry().node_size as usize];
+            volume.read_copy(block, &mut bytes, copy)?;
+            bytes[change.offset] ^= change.flip;
+            if let Err(reason) = Node::check(&bytes, &NodeExpectation::at(block), &volume.geometry()) {
+                return refuse(format!("the block is another one by now: {reason}"));
+            }
+            editor.write(block, bytes)?;
             Ok(true)
         }
         Remedy::Pointer { parent, child, generation, first_key } => {
@@ -80,19 +98,45 @@ pub(super) fn apply(volume: &Arc<Volume>, remedy: &Remedy) -> Result<bool> {
             })
         }
         Remedy::Superblock(field) => set_superblock(volume, field),
+        ref other => apply_other(&editor, workshop, inventory, other),
+    }
+}
+
+/// Applies the remedies for inodes without a way to them, file extents and whole trees.
+fn apply_other(
+    editor: &Editor<'_>,
+    workshop: &Workshop,
+    inventory: &Inventory,
+    remedy: &Remedy,
+) -> Result<bool> {
+    match *remedy {
+        Remedy::ExtentFlags { extent, flags } => set_extent_flags(editor, extent, flags),
+        Remedy::RebuildInode { tree, inode } => inodes::rebuild(editor, tree, inode),
+        Remedy::LostAndFound { tree, inode } => lost_found::put(editor, tree, inode),
+        Remedy::DropInodeRef { tree, inode, directory, index } => {
+            lost_found::drop_ref(editor, tree, inode, directory, index)
+        }
+        Remedy::FileExtent { tree, key } => inodes::fit_extent(editor, tree, key),
+        Remedy::SizeOfData { tree, inode, end } => inodes::set_size(editor, tree, inode, end),
+        Remedy::AddTree(tree) => {
+            let items = match tree {
+                objectid::DEV_TREE => space_trees::device_extents(inventory),
+                objectid::CSUM_TREE => Items::new(),
+                _ => return refuse("nothing says what was in it"),
+            };
+            space_trees::replace_tree(editor.volume, workshop, inventory, tree, &items).map(|_| true)
+        }
+        Remedy::DropTree(tree) => {
+            let (first, last) = root_item_keys(tree);
+            editor.replace(objectid::ROOT_TREE, &first, &last, Items::new())
+        }
+        _ => unreachable!("the caller applies the others"),
     }
 }
 
 fn set_superblock(volume: &Volume, field: SuperblockField) -> Result<bool> {
     // The fields of earlier remedies of this round are on the devices, not in the volume.
-    let Some(device) = volume.devices().iter().find_map(|slot| slot.device.clone()) else {
-        return refuse("no device is present");
-    };
-    let current = crate::volume::superblock_of(&*device, 0).map(|found| found.raw);
-    let mut raw = match current {
-        Ok(current) if current.generation == volume.superblock().raw.generation => current,
-        _ => volume.superblock().raw,
-    };
+    let mut raw = current_superblock(volume)?;
     match field {
         SuperblockField::Copies => {}
         SuperblockField::BytesUsed(bytes) => raw.bytes_used = bytes,
@@ -121,12 +165,16 @@ fn edit_root(
     editor.put(objectid::ROOT_TREE, key, bytes)
 }
 
-fn inode_item(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<(Key, InodeItem)> {
-    let key = Key::new(inode, ItemType::INODE_ITEM, 0);
-    match InodeItem::parse(&editor.need(tree, &key)?) {
-        Ok(item) => Ok((key, item)),
-        Err(reason) => refuse(format!("inode {inode}: {reason}")),
-    }
+/// Sets the flags of a tree block's extent item.
+fn set_extent_flags(editor: &Editor<'_>, extent: u64, flags: ExtentFlags) -> Result<bool> {
+    let first = Key::new(extent, ItemType::EXTENT_ITEM, 0);
+    let last = Key::new(extent, ItemType::METADATA_ITEM, u64::MAX);
+    let items = editor.items(objectid::EXTENT_TREE, &first, &last)?;
+    let Some((key, mut data)) = items.into_iter().next() else { return refuse("the extent has no item") };
+    let Ok((mut header, _)) = ExtentHeader::parse_prefix(&data) else { return refuse("no extent item") };
+    header.flags = flags;
+    data[..ExtentHeader::SIZE].copy_from_slice(&header.to_bytes());
+    editor.put(objectid::EXTENT_TREE, key, data)
 }
 
 fn edit_inode(editor: &Editor<'_>, tree: TreeId, inode: u64, field: InodeField) -> Result<bool> {
@@ -266,6 +314,11 @@ fn add_by_index(editor: &Editor<'_>, tree: TreeId, item: Key, target: u64) -> Re
     let Some(entry) = entries.find(|entry| entry.location.objectid == target) else {
         return refuse("the entry is gone");
     };
+    let inode = Key::new(target, ItemType::INODE_ITEM, 0);
+    if entry.location.item_type == ItemType::INODE_ITEM && editor.item(tree, &inode)?.is_none() {
+        // It leads to nothing.
+        return drop_named(editor, tree, item, &entry);
+    }
     let index = if entry.location.item_type == ItemType::ROOT_ITEM {
         let key = papilio_format::items::root_ref::root_backref_key(TreeId(target), tree);
         let data = editor.need(objectid::ROOT_TREE, &key)?;
@@ -339,6 +392,13 @@ fn drop_entries(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {
     let data = editor.need(tree, &index)?;
     let entry = index_entry(&data)?;
     let key = dir_item_key(InodeNumber(index.objectid), entry.name);
+    editor.replace(tree, &index, &index, Items::new())?;
+    drop_named(editor, tree, key, &entry)?;
+    Ok(true)
+}
+
+/// Removes an entry by name from the item of its name's hash.
+fn drop_named(editor: &Editor<'_>, tree: TreeId, key: Key, entry: &DirEntry<'_>) -> Result<bool> {
     let old = editor.item(tree, &key)?.unwrap_or_default();
     let same = |found: &DirEntry<'_>| found.name == entry.name && found.location == entry.location;
     let kept: Vec<u8> = DirEntries::parse(&old)
@@ -348,9 +408,7 @@ fn drop_entries(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {
         .flat_map(|found| found.to_bytes())
         .collect();
     let items = if kept.is_empty() { Items::new() } else { vec![(key, kept)] };
-    editor.replace(tree, &index, &index, Items::new())?;
-    editor.replace(tree, &key, &key, items)?;
-    Ok(true)
+    editor.replace(tree, &key, &key, items)
 }
 
 fn set_type(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {

@@ -1,26 +1,52 @@
-//! Repair: applies the remedies that a check proposes, until a check finds no more to mend.
+//! Repair: mends what a check finds, in rounds, until a check finds no more to mend.
 //!
-//! Owns [`mend`], the rounds of checking and mending. [`editor`] changes tree blocks, [`apply`]
-//! turns each remedy into such changes.
+//! Owns [`mend`]. A round first makes trees whole ([`structure`]), then applies the remedies that
+//! the check proposed ([`apply`]). [`editor`] changes trees where they are, and takes new blocks
+//! from [`free_blocks`]; [`tree_writer`] writes whole trees.
 //!
-//! Blocks change where they are, with all their copies; nothing is allocated. A file system that is
-//! too damaged for a transaction can so be mended. A crash in between is undone with the undo file.
+//! Nothing needs the extent tree, and no transaction is made: a file system that is too damaged to
+//! be opened can so be mended. A crash in between is undone with the undo file.
 //!
 //! Userspace counterpart: `btrfs check --repair`.
 
 mod apply;
 mod editor;
+mod free_blocks;
+mod lost_found;
+mod orphans;
+mod rebuilt_inode;
+mod space_trees;
+mod structure;
+mod tree_writer;
 
-use super::check::{self, CheckOptions, CheckReport};
+use super::check::inventory::Inventory;
+use super::check::remedy::Remedy;
+use super::check::{self, CheckOptions, CheckReport, FindingKind};
 use crate::errors::Result;
 use crate::options::OpenOptions;
 use crate::volume::Volume;
+use editor::Workshop;
+use free_blocks::FreeBlocks;
+use orphans::Orphans;
 use papilio_device::Device;
+use papilio_format::objectid;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The most rounds: a mended fault may reveal another, in a few levels.
-const MOST_ROUNDS: usize = 8;
+/// The most rounds: a mended fault may reveal another, in a few levels, and a round mends only as
+/// many faults as a check keeps.
+const MOST_ROUNDS: usize = 64;
+/// The most rounds one after the other that find no fewer faults.
+const MOST_IDLE_ROUNDS: usize = 6;
+
+/// Trees to write anew, beside mending the findings of a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// Writes the extent tree, the block groups and the free-space tree anew.
+    pub(crate) init_extent_tree: bool,
+    /// Writes the checksum tree anew, from the data as it is.
+    pub(crate) init_csum_tree: bool,
+}
 
 /// The outcome of the rounds.
 #[derive(Debug)]
@@ -31,14 +57,39 @@ pub(crate) struct Mended {
     pub(crate) changes: Vec<String>,
     /// Every change that could not be made, and why.
     pub(crate) refused: Vec<String>,
+    /// Everything that is lost, one line each.
+    pub(crate) losses: Vec<String>,
+    /// Parts of trees that could not be visited, before and after.
+    parts: (usize, usize),
+    /// Whether a tree was written anew because the caller wished it.
+    wished: bool,
 }
 
 impl Mended {
-    /// Whether there are fewer faults than before, and none of a new kind.
+    /// Whether more of the trees can be read than before; or as much, with fewer faults and none of
+    /// a new kind.
     pub(crate) fn is_better(&self) -> bool {
         let (before, after) = (&self.before, &self.after);
-        let fewer = (after.errors(), after.warnings()) < (before.errors(), before.warnings());
+        let count = |report: &CheckReport| (report.errors(), report.warnings());
+        if self.parts.1 != self.parts.0 || after.counts.is_empty() {
+            return self.parts.1 < self.parts.0 || count(after) < count(before) || self.wished;
+        }
+        let fewer = count(after) < count(before) || (self.wished && count(after) <= count(before));
         fewer && after.counts.keys().all(|kind| before.counts.contains_key(kind))
+    }
+}
+
+/// One look at the devices.
+struct Look {
+    volume: Arc<Volume>,
+    report: CheckReport,
+    inventory: Inventory,
+}
+
+impl Look {
+    /// Returns how bad it is: parts of trees that cannot be visited, errors, warnings.
+    fn rank(&self) -> (usize, u64, u64) {
+        (self.inventory.damages.len(), self.report.errors(), self.report.warnings())
     }
 }
 
@@ -48,34 +99,113 @@ pub(crate) fn mend(
     open: &OpenOptions,
     cache_bytes: usize,
     options: &CheckOptions,
+    wishes: Wishes,
 ) -> Result<Mended> {
-    let look = || -> Result<(Arc<Volume>, CheckReport)> {
+    let look = || -> Result<Look> {
         let volume = Arc::new(Volume::open(devices.to_vec(), open)?);
-        let report = check::check(&volume, cache_bytes, options)?;
-        Ok((volume, report))
+        let (report, inventory) = check::take_inventory(&volume, cache_bytes, options)?;
+        Ok(Look { volume, report, inventory })
     };
-    let (mut volume, before) = look()?;
-    let mut after = before.clone();
-    let (mut changes, mut refused) = (Vec::new(), BTreeSet::new());
+    let mut now = look()?;
+    let (before, parts) = (now.report.clone(), now.inventory.damages.len());
+    let (mut changes, mut refused, mut losses) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let mut wishes = wishes;
+    let mut wished = false;
+    let (mut best, mut idle) = (now.rank(), 0);
     for _ in 0..MOST_ROUNDS {
-        let mut remedies = std::mem::take(&mut after.remedies);
-        remedies.sort_by_key(|remedy| !remedy.only_removes());
-        let mut changed = false;
-        for remedy in &remedies {
-            match apply::apply(&volume, remedy) {
-                Ok(true) => {
-                    changed = true;
-                    changes.push(remedy.to_string());
-                }
-                Ok(false) => {}
-                Err(error) => _ = refused.insert(format!("{remedy}: {error}")),
-            }
-        }
-        if !changed {
+        let mut round = mend_once(&now, &mut wishes);
+        wished |= round.wished;
+        refused.extend(round.refused);
+        losses.append(&mut round.losses);
+        if round.changes.is_empty() {
             break;
         }
-        volume.flush()?;
-        (volume, after) = look()?;
+        changes.append(&mut round.changes);
+        now.volume.flush()?;
+        now = look()?;
+        idle = if now.rank() < best { 0 } else { idle + 1 };
+        best = best.min(now.rank());
+        if idle >= MOST_IDLE_ROUNDS {
+            break;
+        }
     }
-    Ok(Mended { before, after, changes, refused: refused.into_iter().collect() })
+    let parts = (parts, now.inventory.damages.len());
+    let refused = refused.into_iter().collect();
+    Ok(Mended { before, after: now.report, changes, refused, losses, parts, wished })
+}
+
+/// The outcome of one round.
+#[derive(Default)]
+struct Round {
+    changes: Vec<String>,
+    refused: Vec<String>,
+    losses: Vec<String>,
+    wished: bool,
+}
+
+/// Mends as much as one look allows.
+fn mend_once(now: &Look, wishes: &mut Wishes) -> Round {
+    let Look { volume, report, inventory } = now;
+    let mut round = Round::default();
+    let mut orphans = Orphans::find(volume, inventory);
+    let free = FreeBlocks::new(volume, inventory, &orphans.addresses());
+    let workshop = Workshop::new(free, inventory.references.shared_blocks());
+    let mut remedies: Vec<&Remedy> = report.remedies.iter().collect();
+    remedies.sort_by_key(|remedy| remedy.rank());
+    if !inventory.is_whole() {
+        remedies.retain(|remedy| remedy.is_local());
+        apply_all(now, &workshop, &remedies, &mut round);
+        // A block that is mended shows what is below it.
+        if round.changes.is_empty() {
+            let made = structure::mend_damages(volume, &workshop, &mut orphans, inventory);
+            round.changes.extend(made.changes);
+            round.refused.extend(made.refused);
+            round.losses.extend(made.losses);
+        }
+        return round;
+    }
+    if wishes.init_extent_tree {
+        wishes.init_extent_tree = false;
+        match space_trees::rebuild_space(volume, &workshop, inventory) {
+            Ok(made) => {
+                round.wished = true;
+                round.changes.extend(made);
+                return round;
+            }
+            Err(error) => round.refused.push(format!("write the extent tree anew: {error}")),
+        }
+    }
+    if wishes.init_csum_tree {
+        wishes.init_csum_tree = false;
+        let (tree, empty) = (objectid::CSUM_TREE, Vec::new());
+        match space_trees::replace_tree(volume, &workshop, inventory, tree, &empty) {
+            Ok(made) => {
+                round.wished = true;
+                round.changes.push(made);
+                return round;
+            }
+            Err(error) => round.refused.push(format!("write the checksum tree anew: {error}")),
+        }
+    }
+    apply_all(now, &workshop, &remedies, &mut round);
+    if remedies.iter().any(|remedy| matches!(remedy, Remedy::AddCsums { .. })) {
+        let unverified = report.findings.iter().filter(|finding| finding.kind == FindingKind::CsumMissing);
+        let loss =
+            |finding: &check::Finding| format!("{}: nothing verifies its data any more", finding.place);
+        round.losses.extend(unverified.map(loss));
+    }
+    round
+}
+
+fn apply_all(now: &Look, workshop: &Workshop, remedies: &[&Remedy], round: &mut Round) {
+    let Look { volume, inventory, .. } = now;
+    for remedy in remedies {
+        match apply::apply(volume, workshop, inventory, remedy) {
+            Ok(true) => {
+                round.changes.push(remedy.to_string());
+            }
+            Ok(false) => {}
+            Err(error) => round.refused.push(format!("{remedy}: {error}")),
+        }
+    }
 }

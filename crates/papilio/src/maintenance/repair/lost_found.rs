@@ -1,0 +1,136 @@
+//! The directory `lost+found` of a subvolume, for inodes that no path leads to.
+//!
+//! Owns [`put`] and [`drop_ref`]. The directory is created at the subvolume's root when it is first
+//! needed. An inode's name in it is its number.
+
+use super::editor::{Editor, Items, inode_item, refuse};
+use crate::errors::Result;
+use papilio_format::items::dir_item::{DirEntries, DirEntry, FileType, dir_item_key};
+use papilio_format::items::inode::{FileKind, InodeItem};
+use papilio_format::items::inode_ref::{InodeRef, InodeRefs};
+use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
+
+const NAME: &[u8] = b"lost+found";
+/// The first index of a directory entry; those before are `.` and `..`.
+const FIRST_INDEX: u64 = 2;
+
+/// Gives an inode a name in `lost+found`, and takes its references to other directories away.
+pub(super) fn put(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<bool> {
+    let (key, mut item) = inode_item(editor, tree, inode)?;
+    let Some(kind) = item.kind() else { return refuse("the inode has no kind") };
+    if inode == objectid::FIRST_FREE {
+        return refuse("it is the root directory");
+    }
+    let directory = find_or_create(editor, tree)?;
+    let name = inode.to_string();
+    let first = Key::new(inode, ItemType::INODE_REF, 0);
+    let last = Key::new(inode, ItemType::INODE_EXTREF, u64::MAX);
+    editor.replace(tree, &first, &last, Items::new())?;
+    let index = add_entry(editor, tree, directory, inode, name.as_bytes(), kind.file_type(), &item)?;
+    let bytes = InodeRef { index, name: name.as_bytes() }.to_bytes();
+    editor.put(tree, Key::new(inode, ItemType::INODE_REF, directory), bytes)?;
+    let orphan = papilio_format::items::orphan::orphan_key(inode);
+    editor.replace(tree, &orphan, &orphan, Items::new())?;
+    item.nlink = 1;
+    editor.put(tree, key, item.to_bytes().to_vec())?;
+    Ok(true)
+}
+
+/// Removes an inode's reference to a directory.
+pub(super) fn drop_ref(
+    editor: &Editor<'_>,
+    tree: TreeId,
+    inode: u64,
+    directory: u64,
+    index: u64,
+) -> Result<bool> {
+    let key = Key::new(inode, ItemType::INODE_REF, directory);
+    let Some(data) = editor.item(tree, &key)? else { return refuse("the reference is an extended one") };
+    let Ok(refs) = InodeRefs::parse(&data) else { return refuse("the references cannot be read") };
+    let kept: Vec<u8> =
+        refs.filter(|found| found.index != index).flat_map(|found| found.to_bytes()).collect();
+    let items = if kept.is_empty() { Items::new() } else { vec![(key, kept)] };
+    editor.replace(tree, &key, &key, items)
+}
+
+/// Returns the number of the directory `lost+found`.
+fn find_or_create(editor: &Editor<'_>, tree: TreeId) -> Result<u64> {
+    let root = objectid::FIRST_FREE;
+    let named = dir_item_key(InodeNumber(root), NAME);
+    let data = editor.item(tree, &named)?.unwrap_or_default();
+    if let Some(entry) = DirEntries::parse(&data).into_iter().flatten().find(|entry| entry.name == NAME) {
+        let number = entry.location.objectid;
+        let is_directory = |item: &InodeItem| item.kind() == Some(FileKind::Directory);
+        return match entry.location.item_type {
+            ItemType::INODE_ITEM if is_directory(&inode_item(editor, tree, number)?.1) => Ok(number),
+            _ => refuse("lost+found is not a directory"),
+        };
+    }
+    let (_, parent) = inode_item(editor, tree, root)?;
+    let number = last_inode(editor, tree)? + 1;
+    if number > objectid::LAST_FREE {
+        return refuse("there is no free inode number");
+    }
+    let item = InodeItem {
+        mode: FileKind::Directory.mode_bits() | 0o700,
+        nlink: 1,
+        size: 0,
+        nbytes: 0,
+        uid: 0,
+        gid: 0,
+        ..parent
+    };
+    editor.put(tree, Key::new(number, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec())?;
+    let index = add_entry(editor, tree, root, number, NAME, FileType::Directory, &item)?;
+    let bytes = InodeRef { index, name: NAME }.to_bytes();
+    editor.put(tree, Key::new(number, ItemType::INODE_REF, root), bytes)?;
+    Ok(number)
+}
+
+/// Returns the highest inode number in use.
+fn last_inode(editor: &Editor<'_>, tree: TreeId) -> Result<u64> {
+    let last = Key::new(objectid::LAST_FREE, ItemType(255), u64::MAX);
+    match editor.last_before(tree, &last)? {
+        Some(key) => Ok(key.objectid.max(objectid::FIRST_FREE)),
+        None => refuse("the subvolume has no inodes"),
+    }
+}
+
+/// Adds both entries for a name, and counts the name in the directory's size. Returns the index.
+fn add_entry(
+    editor: &Editor<'_>,
+    tree: TreeId,
+    directory: u64,
+    inode: u64,
+    name: &[u8],
+    file_type: FileType,
+    item: &InodeItem,
+) -> Result<u64> {
+    let entry = DirEntry {
+        location: Key::new(inode, ItemType::INODE_ITEM, 0),
+        transid: item.transid,
+        file_type,
+        encrypted: false,
+        name,
+        data: &[],
+    };
+    let named = dir_item_key(InodeNumber(directory), name);
+    let mut data = editor.item(tree, &named)?.unwrap_or_default();
+    if DirEntries::parse(&data).into_iter().flatten().any(|found| found.name == name) {
+        return refuse("the directory has an entry of this name");
+    }
+    entry.append_to(&mut data);
+    let last = Key::new(directory, ItemType::DIR_INDEX, u64::MAX);
+    let index = match editor.last_before(tree, &last)? {
+        Some(key) if (key.objectid, key.item_type) == (directory, ItemType::DIR_INDEX) => {
+            key.offset.saturating_add(1).max(FIRST_INDEX)
+        }
+        _ => FIRST_INDEX,
+    };
+    editor.put(tree, named, data)?;
+    editor.put(tree, Key::new(directory, ItemType::DIR_INDEX, index), entry.to_bytes())?;
+    let (key, mut parent) = inode_item(editor, tree, directory)?;
+    parent.size = parent.size.saturating_add(2 * name.len() as u64);
+    editor.put(tree, key, parent.to_bytes().to_vec())?;
+    Ok(index)
+}

@@ -1,0 +1,175 @@
+//! Tree blocks that no walk reached, since the blocks above them are damaged.
+//!
+//! Owns [`Orphans`]. If the extent tree was read completely, it says which blocks are alive, with
+//! their generations. Otherwise all metadata chunks are scanned, and newer leaves come before older
+//! ones.
+//!
+//! **Invariant**: no memory is spent on blocks of trees that are not damaged.
+
+use super::super::check::damage::Damage;
+use super::super::check::inventory::Inventory;
+use super::editor::children;
+use crate::btree::{Forest, TreeBlock};
+use crate::volume::Volume;
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::node::{KeyPointer, owner_allowed};
+use papilio_format::{Key, LogicalAddress, NodeExpectation, TreeId, objectid};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+/// A block that no walk reached.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    owner: TreeId,
+    level: u8,
+    generation: u64,
+    first: Key,
+    /// Whether the extent tree lists this very block.
+    vouched: bool,
+}
+
+/// A block that was found for a damaged part, with all that is below it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) pointer: KeyPointer,
+    pub(super) level: u8,
+    last: Key,
+}
+
+/// All orphans of the damaged trees.
+#[derive(Debug)]
+pub(super) struct Orphans {
+    blocks: BTreeMap<LogicalAddress, Orphan>,
+    /// Whether only blocks that the extent tree lists count.
+    only_vouched: bool,
+    forest: Arc<Forest>,
+}
+
+impl Orphans {
+    /// Finds the orphans of all trees with damaged parts.
+    pub(super) fn find(volume: &Arc<Volume>, inventory: &Inventory) -> Self {
+        let trees: BTreeSet<TreeId> = inventory.damages.iter().map(|damage| damage.tree).collect();
+        let only_vouched = inventory.whole.contains(&objectid::EXTENT_TREE);
+        let forest = Forest::new(Arc::clone(volume), 8 << 20);
+        let mut orphans = Self { blocks: BTreeMap::new(), only_vouched, forest };
+        if trees.is_empty() {
+            return orphans;
+        }
+        if only_vouched {
+            for extent in inventory.references.extents.iter().filter(|extent| !extent.is_data()) {
+                orphans.look(inventory, &trees, LogicalAddress(extent.start));
+            }
+            return orphans;
+        }
+        let size = u64::from(volume.geometry().node_size);
+        let tree_chunks = BlockGroupFlags::METADATA.union(BlockGroupFlags::SYSTEM);
+        for chunk in volume.chunk_map().iter().filter(|chunk| chunk.flags().intersects(tree_chunks)) {
+            let first = chunk.start().0.next_multiple_of(size);
+            for address in (first..chunk.end().0.saturating_sub(size - 1)).step_by(size as usize) {
+                orphans.look(inventory, &trees, LogicalAddress(address));
+            }
+        }
+        orphans
+    }
+
+    fn read(&self, address: LogicalAddress) -> Option<Arc<TreeBlock>> {
+        let copies = self.forest.volume().copies(address).ok()?;
+        let expected = NodeExpectation::at(address);
+        (0..copies).find_map(|copy| self.forest.read_copy(&expected, copy).ok()).map(Arc::new)
+    }
+
+    fn look(&mut self, inventory: &Inventory, trees: &BTreeSet<TreeId>, address: LogicalAddress) {
+        if inventory.seen.contains_key(&address) {
+            return;
+        }
+        let Some(block) = self.read(address) else { return };
+        let wanted = trees.iter().any(|tree| owner_allowed(*tree, block.owner()));
+        if !wanted || block.view().is_empty() {
+            return;
+        }
+        let (level, generation) = (block.level(), block.generation().0);
+        let listed = inventory.references.extent_at(address.0);
+        let vouched = listed.is_some_and(|extent| {
+            !extent.is_data() && (extent.level, extent.generation) == (level, generation)
+        });
+        if vouched || !self.only_vouched {
+            let (owner, first) = (block.owner(), block.view().key(0));
+            self.blocks.insert(address, Orphan { owner, level, generation, first, vouched });
+        }
+    }
+
+    /// Returns the addresses of all orphans, which must not be overwritten.
+    pub(super) fn addresses(&self) -> Vec<u64> {
+        self.blocks.keys().map(|address| address.0).collect()
+    }
+
+    /// Takes the blocks that belong to a damaged part: disjoint, ascending, each of the part's
+    /// level or below.
+    pub(super) fn take(&mut self, damage: &Damage) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        // Old nodes lead to leaves that were replaced since, so without the extent tree only leaves
+        // count.
+        let highest = if self.only_vouched { damage.level } else { 0 };
+        for level in (0..=highest).rev() {
+            let fits = |orphan: &Orphan| {
+                orphan.level == level
+                    && orphan.first >= damage.key
+                    && damage.bound.is_none_or(|bound| orphan.first < bound)
+                    && owner_allowed(damage.tree, orphan.owner)
+            };
+            let mut found: Vec<(LogicalAddress, Orphan)> = self
+                .blocks
+                .iter()
+                .filter(|(_, orphan)| fits(orphan))
+                .map(|(at, orphan)| (*at, *orphan))
+                .collect();
+            let rank = |orphan: &Orphan| (orphan.vouched, orphan.owner == damage.tree, orphan.generation);
+            found.sort_by_key(|(_, orphan)| std::cmp::Reverse(rank(orphan)));
+            for (address, orphan) in found {
+                if !self.blocks.contains_key(&address) {
+                    continue;
+                }
+                let Some(last) = self.last_key(address) else { continue };
+                let inside = damage.bound.is_none_or(|bound| last < bound);
+                let apart = |part: &Part| last < part.pointer.key || orphan.first > part.last;
+                if inside && parts.iter().all(apart) {
+                    self.forget(address, &mut HashSet::new());
+                    let generation = papilio_format::Generation(orphan.generation);
+                    let pointer = KeyPointer { key: orphan.first, address, generation };
+                    parts.push(Part { pointer, level, last });
+                }
+            }
+        }
+        parts.sort_by_key(|part| part.pointer.key);
+        parts
+    }
+
+    /// Returns the last key below a block.
+    fn last_key(&self, address: LogicalAddress) -> Option<Key> {
+        let mut block = self.read(address)?;
+        loop {
+            let view = block.view();
+            let slot = view.len().checked_sub(1)?;
+            if block.level() == 0 {
+                return Some(view.key(slot));
+            }
+            match self.read(view.child(slot).address) {
+                Some(child) if child.level() + 1 == block.level() => block = child,
+                // The damage is found by the next check.
+                _ => return Some(view.key(slot)),
+            }
+        }
+    }
+
+    /// Removes a block and all blocks below it from the orphans.
+    fn forget(&mut self, address: LogicalAddress, done: &mut HashSet<LogicalAddress>) {
+        self.blocks.remove(&address);
+        if !done.insert(address) {
+            return;
+        }
+        let Some(block) = self.read(address).filter(|block| block.level() > 0) else { return };
+        for child in children(&block) {
+            self.forget(child.address, done);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Mends the items of one inode: rebuilds its inode item from the others, and file extents.
+//!
+//! Owns [`blank_inode`], [`sound_inode`], [`rebuild`], [`fit_extent`] and [`set_size`]. Mode, owner
+//! and times are lost with an inode item; the inode then belongs to root.
+//!
+//! Userspace counterpart: `repair_inode_no_item` (`check/main.c` of btrfs-progs).
+
+use super::editor::{Editor, Items, inode_item, refuse};
+use crate::errors::Result;
+use papilio_format::items::back_ref::{BackRef, KeyedRefs};
+use papilio_format::items::dir_item::DirEntries;
+use papilio_format::items::extent::ExtentItem;
+use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
+use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, MODE_PERMISSION_MASK};
+use papilio_format::items::inode_ref::InodeRefs;
+use papilio_format::{Generation, ItemType, Key, LogicalAddress, TreeId, objectid};
+
+/// Whether an item belongs to an inode.
+pub(super) fn is_for_inode(key: &Key) -> bool {
+    (objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&key.objectid)
+        && matches!(
+            key.item_type,
+            ItemType::INODE_ITEM
+                | ItemType::INODE_REF
+                | ItemType::INODE_EXTREF
+                | ItemType::XATTR_ITEM
+                | ItemType::DIR_ITEM
+                | ItemType::DIR_INDEX
+                | ItemType::EXTENT_DATA
+        )
+}
+
+/// Returns the inode item of a number, as its other items in `items` say: a directory if it has
+/// entries, otherwise a file that ends with its last extent. The next check corrects the rest.
+pub(super) fn blank_inode(number: u64, items: &Items, generation: Generation) -> (Key, Vec<u8>) {
+    let own = || items.iter().filter(|(key, _)| key.objectid == number);
+    let is_entry = |key: &Key| matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
+    let directory = number == objectid::FIRST_FREE || own().any(|(key, _)| is_entry(key));
+    let mut inode = InodeItem::parse(&[0; InodeItem::SIZE]).expect("zeros are an inode");
+    (inode.generation, inode.transid, inode.nlink) = (generation, generation, 1);
+    inode.mode = match directory {
+        true => FileKind::Directory.mode_bits() | 0o700,
+        false => FileKind::Regular.mode_bits() | 0o600,
+    };
+    for (key, data) in own().filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA) {
+        let Ok(item) = FileExtentItem::parse(data) else { continue };
+        let (end, bytes) = match item.content {
+            FileExtentContent::Inline(_) => (item.ram_bytes, item.ram_bytes),
+            FileExtentContent::Regular(part) => {
+                (key.offset.saturating_add(part.length), if part.is_hole() { 0 } else { part.length })
+            }
+            FileExtentContent::Prealloc(part) => (0, part.length),
+        };
+        inode.size = inode.size.max(end);
+        inode.nbytes = inode.nbytes.saturating_add(bytes);
+    }
+    (Key::new(number, ItemType::INODE_ITEM, 0), inode.to_bytes().to_vec())
+}
+
+/// Returns an inode item whose fields the reader refuses, with those that are sound.
+pub(super) fn sound_inode(number: u64, data: &[u8], items: &Items, generation: Generation) -> (Key, Vec<u8>) {
+    let (key, blank) = blank_inode(number, items, generation);
+    let (Ok(mut old), Ok(blank)) = (InodeItem::parse(data), InodeItem::parse(&blank)) else {
+        return (key, blank);
+    };
+    if old.kind().is_none() {
+        let permissions = if old.permissions() == 0 { blank.permissions() } else { old.permissions() };
+        old.mode = blank.mode & !MODE_PERMISSION_MASK | permissions;
+    }
+    old.generation.0 = old.generation.0.min(generation.0);
+    old.transid.0 = old.transid.0.min(generation.0);
+    old.flags = old.flags.intersection(InodeFlags::KNOWN.union(InodeFlags::KNOWN_RO));
+    (key, old.to_bytes().to_vec())
+}
+
+/// Writes the inode item of an inode that has other items; one that has only attributes goes.
+pub(super) fn rebuild(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<bool> {
+    let first = Key::new(inode, ItemType::INODE_ITEM, 0);
+    let last = Key::new(inode, ItemType(255), u64::MAX);
+    let items = editor.items(tree, &first, &last)?;
+    if items.iter().all(|(key, _)| key.item_type == ItemType::XATTR_ITEM) {
+        return editor.replace(tree, &first, &last, Items::new());
+    }
+    let generation = editor.volume.geometry().generation;
+    let (key, data) = blank_inode(inode, &items, generation);
+    let mut item = match InodeItem::parse(&data) {
+        Ok(item) => item,
+        Err(reason) => return refuse(reason.to_string()),
+    };
+    if let Some(kind) = named_kind(editor, tree, &items)?.filter(|_| item.kind() == Some(FileKind::Regular)) {
+        item.mode = kind.mode_bits() | item.permissions();
+    }
+    editor.put(tree, key, item.to_bytes().to_vec())
+}
+
+/// Returns the kind that a directory entry of the inode says.
+fn named_kind(editor: &Editor<'_>, tree: TreeId, items: &Items) -> Result<Option<FileKind>> {
+    for (key, data) in items.iter().filter(|(key, _)| key.item_type == ItemType::INODE_REF) {
+        for found in InodeRefs::parse(data).into_iter().flatten() {
+            let index = Key::new(key.offset, ItemType::DIR_INDEX, found.index);
+            let entry = editor.item(tree, &index)?.unwrap_or_default();
+            let mut entries = DirEntries::parse(&entry).into_iter().flatten();
+            if let Some(entry) = entries.find(|entry| entry.name == found.name) {
+                return Ok(entry.file_type.kind());
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Makes a file extent a part of its extent on disk: by the back reference that fits, else by
+/// making it shorter; one that has nothing of the extent becomes a hole.
+pub(super) fn fit_extent(editor: &Editor<'_>, tree: TreeId, key: Key) -> Result<bool> {
+    let data = editor.need(tree, &key)?;
+    let Ok(mut item) = FileExtentItem::parse(&data) else { return refuse("no file extent") };
+    let whole = if item.compression == Compression::None { None } else { Some(item.ram_bytes) };
+    let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = &mut item.content else {
+        return refuse("the extent is inline");
+    };
+    let whole = whole.unwrap_or(part.disk_length);
+    let sector = u64::from(editor.volume.geometry().sector_size);
+    if let Some(offset) = listed_offset(editor, key, part, whole)? {
+        part.offset = offset;
+    } else if part.offset < whole {
+        part.length = whole - part.offset;
+    } else {
+        let length = part.length;
+        *part = ExtentPart { disk_address: LogicalAddress(0), disk_length: 0, offset: 0, length };
+        item.compression = Compression::None;
+        item.ram_bytes = length;
+    }
+    let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = item.content else {
+        return refuse("the extent is inline");
+    };
+    if !part.length.is_multiple_of(sector) || part.length == 0 {
+        return refuse("the extent on disk has an unaligned length");
+    }
+    if part.is_hole() {
+        item.content = FileExtentContent::Regular(part);
+    }
+    editor.put(tree, key, item.to_bytes())
+}
+
+/// Returns the offset into an extent that a back reference of the inode says, if the part fits.
+fn listed_offset(editor: &Editor<'_>, key: Key, part: &ExtentPart, whole: u64) -> Result<Option<u64>> {
+    let start = part.disk_address.0;
+    let first = Key::new(start, ItemType::EXTENT_ITEM, 0);
+    let last = Key::new(start, ItemType(ItemType::BLOCK_GROUP_ITEM.0 - 1), u64::MAX);
+    let fits = |reference: BackRef| match reference {
+        BackRef::Data { inode, offset, .. } if inode.0 == key.objectid => {
+            let offset = key.offset.checked_sub(offset.0)?;
+            offset.checked_add(part.length).filter(|end| *end <= whole).map(|_| offset)
+        }
+        _ => None,
+    };
+    let mut found = Vec::new();
+    for (key, data) in editor.items(objectid::EXTENT_TREE, &first, &last)? {
+        if key.item_type == ItemType::EXTENT_ITEM {
+            let Ok(item) = ExtentItem::parse(key.item_type, &data) else { continue };
+            found.extend(item.inline_refs().map_while(std::result::Result::ok).filter_map(fits));
+        } else {
+            found.extend(KeyedRefs::parse(&key, &data).into_iter().flatten().filter_map(fits));
+        }
+    }
+    // Several say nothing about this one.
+    Ok(if let [one] = found[..] { Some(one) } else { None })
+}
+
+/// Sets the size of a file to the end of its data. Zeros at the end of the last sector are what
+/// writers fill it with, and do not count.
+pub(super) fn set_size(editor: &Editor<'_>, tree: TreeId, inode: u64, end: u64) -> Result<bool> {
+    let (key, mut item) = inode_item(editor, tree, inode)?;
+    let sector = u64::from(editor.volume.geometry().sector_size);
+    let last = Key::new(inode, ItemType::EXTENT_DATA, u64::MAX);
+    let mut size = end;
+    if let Some(found) = editor.last_before(tree, &last)?.filter(|found| found.objectid == inode)
+        && let Ok(extent) = FileExtentItem::parse(&editor.need(tree, &found)?)
+        && let (FileExtentContent::Regular(part), Compression::None) = (extent.content, extent.compression)
+        && !part.is_hole()
+        && found.offset.checked_add(part.length) == Some(end)
+    {
+        let mut bytes = vec![0; sector as usize];
+        let tail = (part.offset.saturating_add(part.length)).saturating_sub(sector);
+        editor.volume.read(LogicalAddress(part.disk_address.0.saturating_add(tail)), &mut bytes)?;
+        let zeros = bytes.iter().rev().take_while(|byte| **byte == 0).count() as u64;
+        size -= zeros.min(sector - 1);
+    }
+    if size <= item.size {
+        return refuse("the data does not reach past the end");
+    }
+    item.size = size;
+    editor.put(tree, key, item.to_bytes().to_vec())
+}

@@ -1,0 +1,379 @@
+//! Mends trees with parts that cannot be visited.
+//!
+//! Owns [`mend_damages`]. For each part, in this order:
+//! 1. the blocks below it that can be found take its place;
+//! 2. the items of a bad leaf that are sound by themselves stay, in order;
+//! 3. the rest is lost: the pointer goes, and the losses say so.
+//!
+//! Trees that can be computed from others are written anew, not left incomplete: the
+//! extent tree, block groups, the free-space tree, the device tree.
+//!
+//! **Order**: the root tree first, as it leads to the others; the space trees last, as they
+//! describe the others.
+
+use super::super::check::damage::Damage;
+use super::super::check::inventory::Inventory;
+use super::editor::{Editor, Items, Workshop, children, encode, encode_node, refuse, set_header};
+use super::orphans::{Orphans, Part};
+use super::rebuilt_inode::{blank_inode, is_for_inode, sound_inode};
+use super::space_trees::{device_extents, rebuild_space, replace_tree, root_directory};
+use super::tree_writer::{empty_block, seal};
+use crate::errors::Result;
+use crate::volume::Volume;
+use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
+use papilio_format::objectid::Objectid;
+use papilio_format::{
+    Corrupt, Generation, ItemType, Key, LogicalAddress, Node, NodeExpectation, TreeId, objectid,
+};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The outcome of mending damaged parts.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) changes: Vec<String>,
+    pub(super) refused: Vec<String>,
+    pub(super) losses: Vec<String>,
+}
+
+/// Mends the damaged parts of one group of trees; the caller checks again, and calls this for the
+/// next group.
+pub(super) fn mend_damages(
+    volume: &Arc<Volume>,
+    workshop: &Workshop,
+    orphans: &mut Orphans,
+    inventory: &Inventory,
+) -> Outcome {
+    let mut mender = Mender { volume, workshop, orphans, inventory, outcome: Outcome::default() };
+    let group = |tree: TreeId| match tree {
+        objectid::CHUNK_TREE => 0,
+        objectid::ROOT_TREE => 1,
+        objectid::EXTENT_TREE | objectid::FREE_SPACE_TREE | objectid::BLOCK_GROUP_TREE => 3,
+        _ => 2,
+    };
+    let Some(first) = inventory.damages.iter().map(|damage| group(damage.tree)).min() else {
+        return mender.outcome;
+    };
+    let damages: Vec<Damage> =
+        inventory.damages.iter().filter(|damage| group(damage.tree) == first).copied().collect();
+    let mut left = BTreeSet::new();
+    for damage in &damages {
+        if let Err(error) = mender.mend(damage, &mut left) {
+            let tree = Objectid(damage.tree.0);
+            let text = format!("tree {tree}: mend the part at {}: {error}", damage.key);
+            mender.outcome.refused.push(text);
+        }
+    }
+    if !left.is_empty() {
+        mender.rebuild(&left);
+    }
+    mender.outcome
+}
+
+struct Mender<'a> {
+    volume: &'a Arc<Volume>,
+    workshop: &'a Workshop,
+    orphans: &'a mut Orphans,
+    inventory: &'a Inventory,
+    outcome: Outcome,
+}
+
+/// Whether a tree is computed from others if it is incomplete.
+fn is_computed(tree: TreeId) -> bool {
+    matches!(
+        tree,
+        objectid::EXTENT_TREE
+            | objectid::FREE_SPACE_TREE
+            | objectid::BLOCK_GROUP_TREE
+            | objectid::DEV_TREE
+            | objectid::UUID_TREE
+    )
+}
+
+impl Mender<'_> {
+    /// Mends one part. Trees that have to be computed are added to `left`.
+    fn mend(&mut self, damage: &Damage, left: &mut BTreeSet<TreeId>) -> Result<()> {
+        let tree = Objectid(damage.tree.0);
+        let parts = self.orphans.take(damage);
+        if !parts.is_empty() {
+            let count = parts.len();
+            self.put(damage, &parts)?;
+            let what = format!(
+                "tree {tree}: put {count} blocks that were found in the place of block {}",
+                damage.address
+            );
+            self.outcome.changes.push(what);
+            return Ok(());
+        }
+        if damage.level == 0
+            && let Some((items, lost)) = self.sound_items(damage)
+            && !items.is_empty()
+        {
+            self.put_items(damage, &items)?;
+            let count = items.len();
+            let text = format!("tree {tree}: write the {count} sound items of leaf {} anew", damage.address);
+            self.outcome.changes.push(text);
+            if !is_computed(damage.tree) {
+                self.outcome.losses.extend(lost.iter().map(|key| format!("tree {tree}: item {key}")));
+            }
+            return Ok(());
+        }
+        if is_computed(damage.tree) {
+            left.insert(damage.tree);
+            return Ok(());
+        }
+        self.drop_part(damage)?;
+        let until = damage.bound.map_or_else(|| "the end".to_owned(), |bound| bound.to_string());
+        let text = format!("tree {tree}: all items from {} to {until}", damage.key);
+        self.outcome.losses.push(text);
+        let text = format!("tree {tree}: give up block {}, with all below it", damage.address);
+        self.outcome.changes.push(text);
+        Ok(())
+    }
+
+    /// Writes trees anew that can be computed.
+    fn rebuild(&mut self, trees: &BTreeSet<TreeId>) {
+        for tree in trees {
+            let made = match *tree {
+                objectid::DEV_TREE => {
+                    self.outcome.losses.push("the devices' counters of errors".to_owned());
+                    let items = device_extents(self.inventory);
+                    replace_tree(self.volume, self.workshop, self.inventory, *tree, &items)
+                        .map(|change| vec![change])
+                }
+                objectid::UUID_TREE => {
+                    replace_tree(self.volume, self.workshop, self.inventory, *tree, &Items::new())
+                        .map(|change| vec![change])
+                }
+                _ => rebuild_space(self.volume, self.workshop, self.inventory),
+            };
+            let space = !matches!(*tree, objectid::DEV_TREE | objectid::UUID_TREE);
+            match made {
+                Ok(changes) => self.outcome.changes.extend(changes),
+                Err(error) => {
+                    let text = format!("tree {}: write it anew: {error}", Objectid(tree.0));
+                    self.outcome.refused.push(text);
+                }
+            }
+            // They are written together.
+            if space {
+                return;
+            }
+        }
+    }
+
+    /// Puts blocks in the place of a damaged part.
+    fn put(&self, damage: &Damage, parts: &[Part]) -> Result<()> {
+        let mut parts: Vec<(KeyPointer, u8)> = parts.iter().map(|part| (part.pointer, part.level)).collect();
+        for level in 0..damage.level {
+            parts = self.raise(damage.tree, level, parts)?;
+        }
+        let mut pointers: Vec<KeyPointer> = parts.into_iter().map(|(pointer, _)| pointer).collect();
+        if damage.parent.is_some() {
+            return self.replace_pointer(damage, pointers);
+        }
+        let mut level = damage.level;
+        while pointers.len() > 1 {
+            let parts = pointers.iter().map(|pointer| (*pointer, level)).collect();
+            pointers =
+                self.raise(damage.tree, level, parts)?.into_iter().map(|(pointer, _)| pointer).collect();
+            level += 1;
+        }
+        self.set_root(damage.tree, pointers[0].address, level)
+    }
+
+    /// Puts nodes above adjacent blocks of a level; the other blocks stay as they are.
+    fn raise(&self, tree: TreeId, level: u8, parts: Vec<(KeyPointer, u8)>) -> Result<Vec<(KeyPointer, u8)>> {
+        let geometry = self.volume.geometry();
+        let most = (geometry.node_size as usize - NodeHeader::SIZE) / KeyPointer::SIZE;
+        let uuid = self.inventory.chunk_tree_uuid;
+        let editor = Editor::new(self.volume, self.workshop);
+        let mut raised = Vec::new();
+        for run in parts.chunk_by(|a, b| (a.1 == level) == (b.1 == level)) {
+            if run[0].1 != level {
+                raised.extend_from_slice(run);
+                continue;
+            }
+            for part in run.chunks(most) {
+                let address = self.workshop.take(tree)?;
+                let generation = geometry.generation;
+                let empty = empty_block(self.volume, uuid, tree, level + 1, address, generation);
+                let pointers: Vec<_> = part.iter().map(|(pointer, _)| *pointer).collect();
+                editor.write(address, encode_node(&empty, &pointers)?)?;
+                raised.push((KeyPointer { key: pointers[0].key, address, generation }, level + 1));
+            }
+        }
+        Ok(raised)
+    }
+
+    /// Makes a block the root of a tree. The root of the root tree has the superblock's generation.
+    fn set_root(&self, tree: TreeId, address: LogicalAddress, level: u8) -> Result<()> {
+        let editor = Editor::new(self.volume, self.workshop);
+        let generation = editor.block(address)?.generation();
+        let current = self.volume.geometry().generation;
+        if tree == objectid::ROOT_TREE && generation != current {
+            let mut bytes = editor.block(address)?.bytes().to_vec();
+            let address = self.workshop.take(tree)?;
+            set_header(&mut bytes, |header| (header.address, header.generation) = (address, current))?;
+            editor.write(address, bytes)?;
+            return editor.set_root(tree, |_, _, _| (address, None, level));
+        }
+        editor.set_root(tree, |_, _, _| (address, Some(generation.0), level))
+    }
+
+    /// Replaces the pointer to a damaged part; without new ones, removes it.
+    fn replace_pointer(&self, damage: &Damage, pointers: Vec<KeyPointer>) -> Result<()> {
+        let editor = Editor::new(self.volume, self.workshop);
+        let Some(parent) = damage.parent else { return refuse("a root has no pointer") };
+        let path = editor.path_to(damage.tree, &damage.key, parent)?;
+        let Some(((node, _), above)) = path.split_last() else { return refuse("the path is empty") };
+        let mut all = children(node);
+        let same = |child: &KeyPointer| (child.key, child.address) == (damage.key, damage.address);
+        let Some(slot) = all.iter().position(same) else {
+            // Another tree shares the parent, which is mended by now.
+            return Ok(());
+        };
+        if pointers.is_empty() {
+            let mut path = path.clone();
+            if let Some(step) = path.last_mut() {
+                step.1 = slot;
+            }
+            return editor.remove_child(damage.tree, &path);
+        }
+        all.splice(slot..slot + 1, pointers);
+        editor.store_node(damage.tree, above, node, all)
+    }
+
+    /// Gives a damaged part up.
+    fn drop_part(&mut self, damage: &Damage) -> Result<()> {
+        if damage.parent.is_some() {
+            return self.replace_pointer(damage, Vec::new());
+        }
+        let generation = self.volume.geometry().generation;
+        let items = match damage.tree {
+            objectid::ROOT_TREE | objectid::CHUNK_TREE => {
+                return refuse("nothing of the tree was found");
+            }
+            tree if objectid::is_subvolume(tree) || tree == objectid::DATA_RELOC_TREE => {
+                root_directory(generation)
+            }
+            objectid::QUOTA_TREE => {
+                let (first, last) = super::editor::root_item_keys(damage.tree);
+                let editor = Editor::new(self.volume, self.workshop);
+                return editor.replace(objectid::ROOT_TREE, &first, &last, Items::new()).map(drop);
+            }
+            _ => Items::new(),
+        };
+        replace_tree(self.volume, self.workshop, self.inventory, damage.tree, &items).map(drop)
+    }
+
+    /// Writes a bad leaf anew with the items that are sound: where it is, if nothing else is there.
+    fn put_items(&self, damage: &Damage, items: &Items) -> Result<()> {
+        let editor = Editor::new(self.volume, self.workshop);
+        let current = self.volume.geometry().generation;
+        // Not later than the parent.
+        let limit = match damage.parent {
+            Some(parent) => editor.block(parent)?.generation(),
+            None => current,
+        };
+        let bytes = self.raw_leaf(damage).unwrap_or_default();
+        let generation = NodeHeader::parse_prefix(&bytes)
+            .map_or(limit, |(header, _)| Generation(header.generation.0.min(limit.0)));
+        let uuid = self.inventory.chunk_tree_uuid;
+        let empty = empty_block(self.volume, uuid, damage.tree, 0, damage.address, generation);
+        editor.write(damage.address, encode(&empty, items)?)?;
+        let key = items[0].0;
+        if damage.parent.is_some() {
+            let pointer = KeyPointer { key, address: damage.address, generation };
+            return self.replace_pointer(damage, vec![pointer]);
+        }
+        self.set_root(damage.tree, damage.address, 0)
+    }
+
+    /// Reads a copy of a leaf whose checksum and address are right, whatever else is wrong.
+    fn raw_leaf(&self, damage: &Damage) -> Option<Vec<u8>> {
+        let geometry = self.volume.geometry();
+        let copies = self.volume.copies(damage.address).ok()?;
+        (0..copies).find_map(|copy| {
+            let mut bytes = vec![0; geometry.node_size as usize];
+            self.volume.read_copy(damage.address, &mut bytes, copy).ok()?;
+            let header = NodeHeader::parse_prefix(&bytes).ok()?.0;
+            let good = geometry.checksum_type.verify(&bytes[32..], &bytes[..geometry.checksum_type.size()]);
+            (good && header.address == damage.address && header.level == 0).then_some(bytes)
+        })
+    }
+
+    /// Returns the items of a bad leaf that are sound by themselves and inside the part's bounds,
+    /// sorted, and the keys of the others.
+    fn sound_items(&self, damage: &Damage) -> Option<(Items, Vec<Key>)> {
+        let bytes = self.raw_leaf(damage)?;
+        let header = NodeHeader::parse_prefix(&bytes).ok()?.0;
+        let room = bytes.len() - NodeHeader::SIZE;
+        let (mut items, mut lost) = (Items::new(), Vec::new());
+        for slot in 0..(header.item_count as usize).min(room / ItemHeader::SIZE) {
+            let at = NodeHeader::SIZE + slot * ItemHeader::SIZE;
+            let item = ItemHeader::parse(&bytes[at..][..ItemHeader::SIZE]).ok()?;
+            let end = u64::from(item.offset) + u64::from(item.size);
+            let inside = item.key >= damage.key && damage.bound.is_none_or(|bound| item.key < bound);
+            match inside && end <= room as u64 {
+                true => {
+                    let start = NodeHeader::SIZE + item.offset as usize;
+                    items.push((item.key, bytes[start..start + item.size as usize].to_vec()));
+                }
+                false => lost.push(item.key),
+            }
+        }
+        items.sort_by_key(|(key, _)| *key);
+        items.dedup_by(|later, earlier| later.0 == earlier.0);
+        let generation = header.generation.0.min(self.volume.geometry().generation.0);
+        let uuid = header.chunk_tree_uuid;
+        let empty = empty_block(self.volume, uuid, damage.tree, 0, damage.address, Generation(generation));
+        self.keep_sound(damage, &empty, items, lost)
+    }
+
+    /// Drops items, or adds inodes, until the leaf passes the reader's checks.
+    fn keep_sound(
+        &self,
+        damage: &Damage,
+        empty: &[u8],
+        mut items: Items,
+        mut lost: Vec<Key>,
+    ) -> Option<(Items, Vec<Key>)> {
+        let geometry = self.volume.geometry();
+        let mut added = BTreeSet::new();
+        while !items.is_empty() {
+            let mut bytes = match encode(empty, &items) {
+                Ok(bytes) => bytes,
+                // An added inode may not fit.
+                Err(_) => {
+                    lost.push(items.pop()?.0);
+                    continue;
+                }
+            };
+            seal(self.volume, &mut bytes);
+            let (slot, key) = match Node::check(&bytes, &NodeExpectation::at(damage.address), &geometry) {
+                Ok(_) => return Some((items, lost)),
+                Err(Corrupt::Item { slot, key, .. }) => (slot, key),
+                Err(_) => return None,
+            };
+            let needs_inode = objectid::is_subvolume(damage.tree)
+                && is_for_inode(&key)
+                && key.item_type != ItemType::INODE_ITEM
+                && !items[..slot].iter().any(|(other, _)| other.objectid == key.objectid)
+                && added.insert(key.objectid);
+            let bad_inode = objectid::is_subvolume(damage.tree)
+                && key.item_type == ItemType::INODE_ITEM
+                && added.insert(key.objectid);
+            if bad_inode {
+                items[slot] = sound_inode(key.objectid, &items[slot].1, &items, geometry.generation);
+                lost.push(key);
+            } else if needs_inode {
+                let inode = blank_inode(key.objectid, &items, geometry.generation);
+                items.insert(slot, inode);
+            } else {
+                lost.push(items.remove(slot).0);
+            }
+        }
+        Some((items, lost))
+    }
+}
