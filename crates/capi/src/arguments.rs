@@ -59,9 +59,8 @@ pub(crate) unsafe fn array<'a, T>(first: *const T, count: size_t, name: &str) ->
 
 /// Returns the bytes of a buffer that the call fills. None is read before it is written.
 ///
-/// # Safety
-/// `first` points to `count` bytes that nothing else uses as long as `'a`. It may be NULL if `count`
-/// is 0.
+/// # Safety `first` points to `count` bytes that nothing else uses as long as `'a`. It may be NULL
+/// if `count` is 0.
 pub(crate) unsafe fn buffer<'a>(first: *mut c_void, count: size_t, name: &str) -> Result<&'a mut [u8]> {
     let first = first.cast::<u8>();
     check_array(first.cast_const(), count, name)?;
@@ -147,14 +146,12 @@ pub(crate) unsafe fn store_structure<T: Extensible>(result: *mut T, size: size_t
     }
 }
 
-/// Copies a text to the caller's buffer as `getxattr` does, and returns its length. With `size` 0 it
-/// only returns the length.
+/// Copies a text to the caller's buffer as `getxattr` does, and returns its length. With `size` 0
+/// it only returns the length.
 ///
-/// # Errors
-/// `ERANGE` if the buffer is too small; `EINVAL` if it is NULL.
+/// # Errors `ERANGE` if the buffer is too small; `EINVAL` if it is NULL.
 ///
-/// # Safety
-/// As [`buffer`].
+/// # Safety As [`buffer`].
 pub(crate) unsafe fn copy_out(value: &[u8], to: *mut c_void, size: size_t) -> Result<i64> {
     if size > 0 {
         // SAFETY: the caller's promise is the same.

@@ -14,8 +14,8 @@ pub const PAPILIO_TIME_OMIT: u32 = 0x3fff_fffe;
 /// Value of `uid` and `gid` for papilio_chown(): the field stays as it is.
 pub const PAPILIO_KEEP: u32 = 0xffff_ffff;
 
-/// Sets the permissions of the file at `path`, NUL-terminated: the twelve low bits of `mode`. Follows
-/// symbolic links.
+/// Sets the permissions of the file at `path`, NUL-terminated: the twelve low bits of `mode`.
+/// Follows symbolic links.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]

@@ -25,8 +25,8 @@ pub const PAPILIO_CHECK_DATA: u32 = 0x1;
 pub const PAPILIO_SEVERITY_NOTE: u32 = 1;
 /// Value of papilio_finding.severity and of papilio_report_verdict(): no data is at risk.
 pub const PAPILIO_SEVERITY_WARNING: u32 = 2;
-/// Value of papilio_finding.severity and of papilio_report_verdict(): data is at risk, or the kernel
-/// refuses the file system.
+/// Value of papilio_finding.severity and of papilio_report_verdict(): data is at risk, or the
+/// kernel refuses the file system.
 pub const PAPILIO_SEVERITY_ERROR: u32 = 3;
 
 /// Stage of a check: the trees are walked; the counts are tree blocks.
@@ -37,8 +37,8 @@ pub const PAPILIO_CHECK_STAGE_SPACE: u32 = 1;
 pub const PAPILIO_CHECK_STAGE_DATA: u32 = 2;
 
 /// A function that a check reports to, from the thread that checks. `user` is the pointer that the
-/// program gave, `stage` is one of PAPILIO_CHECK_STAGE_*, `done` of `total` is how much of it is done;
-/// `total` is 0 if it is not known. The function must return: no longjmp, no exception.
+/// program gave, `stage` is one of PAPILIO_CHECK_STAGE_*, `done` of `total` is how much of it is
+/// done; `total` is 0 if it is not known. The function must return: no longjmp, no exception.
 #[allow(non_camel_case_types)]
 pub type papilio_check_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, stage: u32, done: u64, total: u64)>;
@@ -176,8 +176,8 @@ fn wrap(report: CheckReport) -> *mut papilio_report {
 
 /// Checks the file system on the image or block device at `path`, NUL-terminated, which may be too
 /// damaged to be opened. `options` names further devices, and may be NULL. `flags` is 0 or
-/// PAPILIO_CHECK_DATA. The report keeps at most `max_findings`; 0 means 10,000. `progress` is NULL or
-/// called with `user`. The report goes to `*report`. Free it with papilio_report_free().
+/// PAPILIO_CHECK_DATA. The report keeps at most `max_findings`; 0 means 10,000. `progress` is NULL
+/// or called with `user`. The report goes to `*report`. Free it with papilio_report_free().
 ///
 /// Returns 0 or a negative errno. Faults of the file system are in the report, and no errors of the
 /// call.
@@ -238,8 +238,8 @@ fn level(severity: Option<Severity>) -> u32 {
     }
 }
 
-/// Returns the worst severity of a report, PAPILIO_SEVERITY_*; 0 if there is nothing to report; or a
-/// negative errno.
+/// Returns the worst severity of a report, PAPILIO_SEVERITY_*; 0 if there is nothing to report; or
+/// a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_report_verdict(report: *mut papilio_report) -> c_int {
     guard(|| Ok(level(handles::get::<Report>(report)?.report.verdict()) as c_int))
@@ -252,8 +252,8 @@ pub extern "C" fn papilio_report_count(report: *mut papilio_report) -> i64 {
 }
 
 /// Describes the finding at `index` of a report, counted from 0. `finding` points to a
-/// papilio_finding, and `size` is its sizeof. Its texts are NUL-terminated UTF-8, and valid until the
-/// report is freed.
+/// papilio_finding, and `size` is its sizeof. Its texts are NUL-terminated UTF-8, and valid until
+/// the report is freed.
 ///
 /// Returns 0 or a negative errno: -ERANGE past the end.
 #[unsafe(no_mangle)]
@@ -285,8 +285,8 @@ pub unsafe extern "C" fn papilio_report_finding(
     })
 }
 
-/// Returns the numbers of a report. `statistics` points to a papilio_check_statistics, and `size` is
-/// its sizeof.
+/// Returns the numbers of a report. `statistics` points to a papilio_check_statistics, and `size`
+/// is its sizeof.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]

@@ -100,8 +100,8 @@ pub unsafe extern "C" fn papilio_opendir(
 /// points to a papilio_dirent, and `entry_size` is its sizeof. `stat` is NULL, or points to a
 /// papilio_stat of `stat_size` bytes that gets the metadata of the entry's inode.
 ///
-/// Returns 1 for an entry, 0 at the end, or a negative errno. The directory ends with its first error
-/// of reading; an entry whose inode cannot be read fails alone.
+/// Returns 1 for an entry, 0 at the end, or a negative errno. The directory ends with its first
+/// error of reading; an entry whose inode cannot be read fails alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_readdir(
     dir: *mut papilio_dir,
@@ -167,15 +167,15 @@ fn d_type(kind: FileKind) -> u8 {
     }
 }
 
-/// Returns the index that papilio_seekdir() takes to continue after the entry that was read last, or
-/// a negative errno.
+/// Returns the index that papilio_seekdir() takes to continue after the entry that was read last,
+/// or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_telldir(dir: *mut papilio_dir) -> i64 {
     guard(|| Ok(count(handles::get::<Directory>(dir)?.state.lock().next)))
 }
 
-/// Lets the next papilio_readdir() return the first entry whose index is not below `index`. 0 starts
-/// again, and shows entries that were created meanwhile.
+/// Lets the next papilio_readdir() return the first entry whose index is not below `index`. 0
+/// starts again, and shows entries that were created meanwhile.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -213,8 +213,8 @@ pub struct papilio_walk {
 handle!(papilio_walk for Walking);
 
 /// Begins a walk at `path`, NUL-terminated: over it and all that is below it, each directory before
-/// its content. The walk does not follow symbolic links, and crosses into subvolumes. The handle goes
-/// to `*walk`, which is unchanged if the call fails.
+/// its content. The walk does not follow symbolic links, and crosses into subvolumes. The handle
+/// goes to `*walk`, which is unchanged if the call fails.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -236,12 +236,12 @@ pub unsafe extern "C" fn papilio_walk_open(
 }
 
 /// Returns the next file of a walk. `*path` gets its path from the start of the walk, without a
-/// leading slash and with a NUL after its `*length` bytes; empty for the start itself. It stays valid
-/// until the next call for this walk. `length` may be NULL. `stat` is NULL, or points to a papilio_stat
-/// of `size` bytes.
+/// leading slash and with a NUL after its `*length` bytes; empty for the start itself. It stays
+/// valid until the next call for this walk. `length` may be NULL. `stat` is NULL, or points to a
+/// papilio_stat of `size` bytes.
 ///
-/// Returns 1 for a file, 0 at the end, or a negative errno. An error concerns one file or directory,
-/// and the walk goes on after it.
+/// Returns 1 for a file, 0 at the end, or a negative errno. An error concerns one file or
+/// directory, and the walk goes on after it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_walk_next(
     walk: *mut papilio_walk,
@@ -261,7 +261,8 @@ pub unsafe extern "C" fn papilio_walk_next(
         state.1 = found.path;
         let bytes = state.1.len();
         state.1.push(0);
-        // SAFETY: the pointers were checked or are NULL, and the caller promises memory for results.
+        // SAFETY: the pointers were checked or are NULL, and the caller promises memory for
+        // results.
         unsafe {
             store(path, state.1.as_ptr().cast());
             if !length.is_null() {

@@ -1,9 +1,9 @@
 //! Open files: reading, writing, positions and durability.
 //!
 //! Any number of threads may use one file at once. `papilio_pread()` and `papilio_pwrite()` do not
-//! use the position of the file; `papilio_read()`, `papilio_write()` and `papilio_lseek()` share one.
-//! Written data is visible at once. It is durable after `papilio_fsync()` or `papilio_sync()`, which
-//! also report errors of writing it back.
+//! use the position of the file; `papilio_read()`, `papilio_write()` and `papilio_lseek()` share
+//! one. Written data is visible at once. It is durable after `papilio_fsync()` or `papilio_sync()`,
+//! which also report errors of writing it back.
 
 use crate::arguments::{array, buffer, check_flags, check_result, store, text};
 use crate::failure::{Failure, Result, guard, guard_unit};
@@ -24,8 +24,8 @@ pub const PAPILIO_EXCLUSIVE: u32 = 0x4;
 pub const PAPILIO_TRUNCATE: u32 = 0x8;
 /// Flag of papilio_file_open(): reads and writes of this handle bypass the page cache.
 pub const PAPILIO_DIRECT: u32 = 0x10;
-/// Flag of papilio_file_open(): creates a file without a name in the directory `path`. It is deleted
-/// when it is closed.
+/// Flag of papilio_file_open(): creates a file without a name in the directory `path`. It is
+/// deleted when it is closed.
 pub const PAPILIO_UNNAMED: u32 = 0x20;
 
 const KNOWN: u32 = PAPILIO_NOFOLLOW
@@ -71,11 +71,11 @@ pub(crate) fn file_of(file: *const papilio_file) -> Result<Arc<OpenFile>> {
     handles::get::<OpenFile>(file)
 }
 
-/// Opens the regular file at `path`, NUL-terminated. `flags` is 0 or a combination of PAPILIO_CREATE,
-/// PAPILIO_EXCLUSIVE, PAPILIO_TRUNCATE, PAPILIO_DIRECT, PAPILIO_NOFOLLOW and PAPILIO_UNNAMED. A new
-/// file gets the permissions `mode`, less the umask of papilio_set_creator(). The handle goes to
-/// `*file`, which is unchanged if the call fails. Whether it can be written depends on the file
-/// system only.
+/// Opens the regular file at `path`, NUL-terminated. `flags` is 0 or a combination of
+/// PAPILIO_CREATE, PAPILIO_EXCLUSIVE, PAPILIO_TRUNCATE, PAPILIO_DIRECT, PAPILIO_NOFOLLOW and
+/// PAPILIO_UNNAMED. A new file gets the permissions `mode`, less the umask of
+/// papilio_set_creator(). The handle goes to `*file`, which is unchanged if the call fails. Whether
+/// it can be written depends on the file system only.
 ///
 /// Returns 0 or a negative errno: -EISDIR for a directory, -EINVAL for other types, -EEXIST as the
 /// flags require.
@@ -139,8 +139,9 @@ pub extern "C" fn papilio_file_ref(file: *mut papilio_file) -> c_int {
     guard_unit(|| handles::add_reference::<OpenFile>(file))
 }
 
-/// Drops a reference to the handle `file`, and closes the file with the last one. Requests of queues
-/// that are in flight keep it open until they complete. Closing a file does not make it durable.
+/// Drops a reference to the handle `file`, and closes the file with the last one. Requests of
+/// queues that are in flight keep it open until they complete. Closing a file does not make it
+/// durable.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -148,9 +149,9 @@ pub extern "C" fn papilio_file_close(file: *mut papilio_file) -> c_int {
     guard_unit(|| handles::drop_reference::<OpenFile>(file, |_| Ok(())).map(drop))
 }
 
-/// Reads up to `size` bytes at byte `offset` of the file into `buffer`, which has at least that size.
-/// Holes read as zeros. All data is verified by its checksum, unless it has none or the options say
-/// otherwise. After an error, the content of the buffer is unspecified.
+/// Reads up to `size` bytes at byte `offset` of the file into `buffer`, which has at least that
+/// size. Holes read as zeros. All data is verified by its checksum, unless it has none or the
+/// options say otherwise. After an error, the content of the buffer is unspecified.
 ///
 /// Returns the bytes read, fewer than `size` only at the end of the file, or a negative errno: -EIO
 /// if no copy of the data is good.
@@ -168,8 +169,8 @@ pub unsafe extern "C" fn papilio_pread(
     })
 }
 
-/// Writes the `size` bytes at `buffer` at byte `offset` of the file, all of them. If `offset` is past
-/// the end, the gap reads as zeros. Neither needs alignment.
+/// Writes the `size` bytes at `buffer` at byte `offset` of the file, all of them. If `offset` is
+/// past the end, the gap reads as zeros. Neither needs alignment.
 ///
 /// Returns `size`, or a negative errno: -ENOSPC, -EFBIG, -EROFS. Data before the failing step stays
 /// written.
@@ -217,8 +218,8 @@ pub unsafe extern "C" fn papilio_preadv(
     })
 }
 
-/// Writes the `count` buffers that `buffers` describes, one after the other, at byte `offset` of the
-/// file.
+/// Writes the `count` buffers that `buffers` describes, one after the other, at byte `offset` of
+/// the file.
 ///
 /// Returns the sum of their sizes, or a negative errno as papilio_pwrite().
 #[unsafe(no_mangle)]
@@ -276,11 +277,11 @@ pub unsafe extern "C" fn papilio_write(file: *mut papilio_file, buffer: *const c
 }
 
 /// Moves the file's position. `whence` is SEEK_SET, SEEK_CUR or SEEK_END, or SEEK_DATA or SEEK_HOLE
-/// for the first byte of data or of a hole at or after `offset`. The end of a file counts as a hole,
-/// preallocated ranges count as holes.
+/// for the first byte of data or of a hole at or after `offset`. The end of a file counts as a
+/// hole, preallocated ranges count as holes.
 ///
-/// Returns the new position, or a negative errno: -ENXIO if there is no such byte, -EINVAL before the
-/// start of the file.
+/// Returns the new position, or a negative errno: -ENXIO if there is no such byte, -EINVAL before
+/// the start of the file.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_lseek(file: *mut papilio_file, offset: i64, whence: c_int) -> i64 {
     guard(|| {
@@ -326,7 +327,8 @@ pub extern "C" fn papilio_fsync(file: *mut papilio_file) -> c_int {
     guard_unit(|| Ok(file_of(file)?.sync_all()?))
 }
 
-/// Makes all data written to the file up to now durable, with the metadata that is needed to read it.
+/// Makes all data written to the file up to now durable, with the metadata that is needed to read
+/// it.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -334,8 +336,8 @@ pub extern "C" fn papilio_fdatasync(file: *mut papilio_file) -> c_int {
     guard_unit(|| Ok(file_of(file)?.sync_data()?))
 }
 
-/// Makes what is at `path`, NUL-terminated, durable as papilio_fsync() does, for every type of file.
-/// For a directory this includes the changes of its entries and new directories below it.
+/// Makes what is at `path`, NUL-terminated, durable as papilio_fsync() does, for every type of
+/// file. For a directory this includes the changes of its entries and new directories below it.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]

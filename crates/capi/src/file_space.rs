@@ -16,8 +16,8 @@ pub const PAPILIO_PUNCH_HOLE: u32 = 0x2;
 pub const PAPILIO_ZERO_RANGE: u32 = 0x10;
 
 /// Allocates space for `length` bytes at `offset`. `mode` is 0, PAPILIO_KEEP_SIZE,
-/// PAPILIO_ZERO_RANGE, both, or PAPILIO_PUNCH_HOLE with PAPILIO_KEEP_SIZE, which frees the space. The
-/// values are those of fallocate(2).
+/// PAPILIO_ZERO_RANGE, both, or PAPILIO_PUNCH_HOLE with PAPILIO_KEEP_SIZE, which frees the space.
+/// The values are those of fallocate(2).
 ///
 /// Returns 0 or a negative errno: -ENOSPC, -EOPNOTSUPP for another mode.
 #[unsafe(no_mangle)]
@@ -39,9 +39,10 @@ pub extern "C" fn papilio_fallocate(file: *mut papilio_file, mode: u32, offset: 
     })
 }
 
-/// Lets the file `to` share `length` bytes of the file `from`, from `from_offset` on, at `to_offset`.
-/// A `length` of 0 means up to the end of `from`. Both may be the same file. Offsets are multiples of
-/// the sector size, usually 4096; so is the length, unless it ends at the end of `from`.
+/// Lets the file `to` share `length` bytes of the file `from`, from `from_offset` on, at
+/// `to_offset`. A `length` of 0 means up to the end of `from`. Both may be the same file. Offsets
+/// are multiples of the sector size, usually 4096; so is the length, unless it ends at the end of
+/// `from`.
 ///
 /// Returns 0 or a negative errno: -EXDEV for files of two file systems.
 #[unsafe(no_mangle)]
@@ -61,8 +62,8 @@ pub extern "C" fn papilio_clone_range(
 
 /// Shares a range as papilio_clone_range() does, if the bytes of both files are equal.
 ///
-/// Returns the bytes shared, or a negative errno: -EXDEV for files of two file systems, -EILSEQ if the
-/// ranges differ.
+/// Returns the bytes shared, or a negative errno: -EXDEV for files of two file systems, -EILSEQ if
+/// the ranges differ.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_dedupe_range(
     from: *mut papilio_file,
@@ -123,7 +124,8 @@ pub struct papilio_extent {
 const _: () = assert!(size_of::<papilio_extent>() == 7 * 8 + 2 * 4);
 
 /// Stores the extents of the file in the array `extents`, in order and without holes, starting with
-/// the one that contains byte `offset`: at most `count` of them. The layout of papilio_extent is fixed.
+/// the one that contains byte `offset`: at most `count` of them. The layout of papilio_extent is
+/// fixed.
 ///
 /// Returns the number stored, fewer than `count` only at the end of the file, or a negative errno.
 #[unsafe(no_mangle)]

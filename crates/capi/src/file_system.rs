@@ -129,11 +129,11 @@ pub extern "C" fn papilio_ref(fs: *mut papilio_fs) -> c_int {
     guard_unit(|| handles::add_reference::<Fs>(fs))
 }
 
-/// Drops a reference to the handle `fs`. With the last one, makes all changes durable and closes the
-/// file system. Calls of other threads that run meanwhile end as if they came before.
+/// Drops a reference to the handle `fs`. With the last one, makes all changes durable and closes
+/// the file system. Calls of other threads that run meanwhile end as if they came before.
 ///
-/// Returns 0; -EBUSY while files, directories, walks or queues are open, and nothing is closed then;
-/// or the errno of the commit, after which the handle is closed all the same.
+/// Returns 0; -EBUSY while files, directories, walks or queues are open, and nothing is closed
+/// then; or the errno of the commit, after which the handle is closed all the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_close(fs: *mut papilio_fs) -> c_int {
     guard_unit(|| {
@@ -211,8 +211,8 @@ pub unsafe extern "C" fn papilio_set_label(fs: *mut papilio_fs, label: *const c_
 /// Copies the reason why the file system became read-only, without a NUL, to the `size` bytes at
 /// `buffer`. With `size` 0, `buffer` may be NULL, and the call only returns the length.
 ///
-/// Returns the length, 0 if no failure made it read-only, or a negative errno: -ERANGE if the buffer
-/// is too small.
+/// Returns the length, 0 if no failure made it read-only, or a negative errno: -ERANGE if the
+/// buffer is too small.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_failure(fs: *mut papilio_fs, buffer: *mut c_void, size: size_t) -> i64 {
     // SAFETY: the caller promises `size` bytes.
@@ -226,15 +226,15 @@ pub extern "C" fn papilio_has_log(fs: *mut papilio_fs) -> c_int {
     guard(|| Ok(fs_of(fs)?.has_log().into()))
 }
 
-/// Returns 1 if requests wait for a device, as with papilio_options_set_direct_io(): it then pays to
-/// keep many in flight in a queue. Returns 0 if not, or a negative errno.
+/// Returns 1 if requests wait for a device, as with papilio_options_set_direct_io(): it then pays
+/// to keep many in flight in a queue. Returns 0 if not, or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_waits_for_devices(fs: *mut papilio_fs) -> c_int {
     guard(|| Ok(fs_of(fs)?.waits_for_devices().into()))
 }
 
-/// Discards the free space of the devices. Commits first, so that deleted files count as free. Skips
-/// runs of less than `min_length` bytes.
+/// Discards the free space of the devices. Commits first, so that deleted files count as free.
+/// Skips runs of less than `min_length` bytes.
 ///
 /// Returns the bytes discarded, or a negative errno: -EOPNOTSUPP if a device cannot discard.
 #[unsafe(no_mangle)]

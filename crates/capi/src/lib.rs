@@ -1,12 +1,12 @@
 //! The C interface of Papilio: Btrfs in user space.
 //!
-//! The library opens an image or a block device, and reads and writes the file system on it, without
-//! a kernel driver and without root.
+//! The library opens an image or a block device, and reads and writes the file system on it,
+//! without a kernel driver and without root.
 //!
 //! Functions return 0 or a positive number, or a negative errno. After a negative result,
-//! `papilio_last_error()` has a message. Objects are handles, which are closed or freed by a function
-//! of their own. NULL as a handle gives `-EINVAL`, and a handle that was closed `-EBADF`. Every
-//! function may be called from any thread, also with one handle from several.
+//! `papilio_last_error()` has a message. Objects are handles, which are closed or freed by a
+//! function of their own. NULL as a handle gives `-EINVAL`, and a handle that was closed `-EBADF`.
+//! Every function may be called from any thread, also with one handle from several.
 //!
 //! Pointers that a function fills or reads must be valid for the sizes that its text names; NULL is
 //! refused with `-EINVAL`, unless the text allows it.

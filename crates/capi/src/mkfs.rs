@@ -57,8 +57,9 @@ pub extern "C" fn papilio_mkfs_options_free(options: *mut papilio_mkfs_options) 
     guard_unit(|| handles::remove::<Making>(options).map(drop))
 }
 
-/// Sets the size of the file system on each device in bytes, rounded down to whole sectors; by default
-/// that of the device. A missing regular file is created, and a shorter one extended to this size.
+/// Sets the size of the file system on each device in bytes, rounded down to whole sectors; by
+/// default that of the device. A missing regular file is created, and a shorter one extended to
+/// this size.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -94,7 +95,8 @@ pub unsafe extern "C" fn papilio_mkfs_options_set_uuid(
     })
 }
 
-/// Sets the time of creation: `seconds` since 1970 and `nanoseconds`. The default is the current time.
+/// Sets the time of creation: `seconds` since 1970 and `nanoseconds`. The default is the current
+/// time.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -152,8 +154,8 @@ pub unsafe extern "C" fn papilio_mkfs_options_set_features(
     update(options, |held| Ok(held.feature_list(unsafe { utf8(list, "list") }?)?))
 }
 
-/// Sets the profiles of data and metadata: the NUL-terminated names "single", "dup", "raid0", "raid1",
-/// "raid1c3", "raid1c4", "raid10", "raid5" or "raid6". NULL keeps the default.
+/// Sets the profiles of data and metadata: the NUL-terminated names "single", "dup", "raid0",
+/// "raid1", "raid1c3", "raid1c4", "raid10", "raid5" or "raid6". NULL keeps the default.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -199,8 +201,8 @@ pub extern "C" fn papilio_mkfs_options_set_discard(
     update(options, |held| Ok(held.discard(discard)))
 }
 
-/// Makes a file system on the image or block device at `path`, a NUL-terminated path of the host, with
-/// `options`, or with the defaults if that is NULL.
+/// Makes a file system on the image or block device at `path`, a NUL-terminated path of the host,
+/// with `options`, or with the defaults if that is NULL.
 ///
 /// Returns 0 or a negative errno: -EEXIST for a device with content, -EBUSY for one in use, -EINVAL
 /// for one that is too small or options that exclude one another.

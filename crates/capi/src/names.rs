@@ -41,9 +41,9 @@ pub unsafe extern "C" fn papilio_mkdir(fs: *mut papilio_fs, path: *const c_char,
     guard_unit(|| unsafe { create(fs, path, NewKind::Directory, mode) })
 }
 
-/// Creates a file of any type at `path`, NUL-terminated. `mode` has type (S_IFREG, S_IFIFO, S_IFSOCK,
-/// S_IFCHR, S_IFBLK, S_IFDIR) and permissions. Device files get the numbers `major`, below 4,096, and
-/// `minor`, below 1,048,576; other types ignore them.
+/// Creates a file of any type at `path`, NUL-terminated. `mode` has type (S_IFREG, S_IFIFO,
+/// S_IFSOCK, S_IFCHR, S_IFBLK, S_IFDIR) and permissions. Device files get the numbers `major`,
+/// below 4,096, and `minor`, below 1,048,576; other types ignore them.
 ///
 /// Returns 0 or a negative errno: -EINVAL for another type.
 #[unsafe(no_mangle)]
@@ -82,8 +82,9 @@ pub unsafe extern "C" fn papilio_symlink(
     guard_unit(|| unsafe { create(fs, path, NewKind::Symlink(text(target, "target")?), 0o777) })
 }
 
-/// Copies the target of the symbolic link at `path`, NUL-terminated, to the `size` bytes at `buffer`,
-/// without a NUL. With `size` 0, `buffer` may be NULL, and the call only returns the length.
+/// Copies the target of the symbolic link at `path`, NUL-terminated, to the `size` bytes at
+/// `buffer`, without a NUL. With `size` 0, `buffer` may be NULL, and the call only returns the
+/// length.
 ///
 /// Returns the length, or a negative errno: -EINVAL for other types, -ERANGE if the buffer is too
 /// small. Unlike readlink(2), nothing is cut off.
@@ -98,8 +99,8 @@ pub unsafe extern "C" fn papilio_readlink(
     guard(|| unsafe { copy_out(&fs_of(fs)?.read_link(text(path, "path")?)?, buffer, size) })
 }
 
-/// Gives the file at `existing` the further name `path`, both NUL-terminated. A symbolic link is not
-/// followed.
+/// Gives the file at `existing` the further name `path`, both NUL-terminated. A symbolic link is
+/// not followed.
 ///
 /// Returns 0 or a negative errno: -EXDEV between subvolumes.
 #[unsafe(no_mangle)]

@@ -133,8 +133,9 @@ pub extern "C" fn papilio_options_set_direct_io(options: *mut papilio_options, d
     change(options, |held| held.direct_io(direct_io))
 }
 
-/// Sets the bytes of the page cache for file data. The default, 0, means none: data is read from and
-/// written to the device directly. The cache is used only if the file system is open for writing.
+/// Sets the bytes of the page cache for file data. The default, 0, means none: data is read from
+/// and written to the device directly. The cache is used only if the file system is open for
+/// writing.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -159,9 +160,9 @@ pub extern "C" fn papilio_options_set_dirty_bytes(options: *mut papilio_options,
     change(options, |held| held.dirty_bytes(bytes))
 }
 
-/// Sets the compression of new data: `compression` is the NUL-terminated text "zlib", "lzo", "zstd",
-/// "zlib:1" to "zlib:9", "zstd:-15" to "zstd:15", or "none", the default. If `force` is set, data of
-/// all files is compressed, also that which does not get smaller at first.
+/// Sets the compression of new data: `compression` is the NUL-terminated text "zlib", "lzo",
+/// "zstd", "zlib:1" to "zlib:9", "zstd:-15" to "zstd:15", or "none", the default. If `force` is
+/// set, data of all files is compressed, also that which does not get smaller at first.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -254,8 +255,8 @@ pub extern "C" fn papilio_options_set_replay_log(options: *mut papilio_options, 
     change(options, |held| held.replay_log(replay))
 }
 
-/// Sets whether older roots of the superblock are tried if the newest cannot be read. The default is
-/// false.
+/// Sets whether older roots of the superblock are tried if the newest cannot be read. The default
+/// is false.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]

@@ -37,8 +37,8 @@ unsafe impl Send for Lent {}
 // are.
 unsafe impl StableBuffer for Lent {
     fn stable(&self) -> &[u8] {
-        // SAFETY: the pointer was checked when the request was submitted, and the program promises the
-        // bytes until the completion.
+        // SAFETY: the pointer was checked when the request was submitted, and the program promises
+        // the bytes until the completion.
         unsafe { std::slice::from_raw_parts(self.first, self.length) }
     }
 
@@ -55,8 +55,8 @@ unsafe impl StableBuffer for Lent {
 pub struct papilio_completion {
     /// The token of the request.
     pub token: u64,
-    /// Bytes read, written, punched or allocated; 0 for syncs; or a negative errno. Only a read at the
-    /// end of the file gives fewer bytes than requested.
+    /// Bytes read, written, punched or allocated; 0 for syncs; or a negative errno. Only a read at
+    /// the end of the file gives fewer bytes than requested.
     pub result: i64,
 }
 
@@ -142,8 +142,8 @@ fn lent(buffer: *mut c_void, size: size_t) -> Result<Lent> {
 }
 
 /// Submits a read of up to `size` bytes at byte `offset` of the file into `buffer`, as
-/// papilio_pread(). The buffer is in use until the completion with `token` was collected. Tokens need
-/// not be unique.
+/// papilio_pread(). The buffer is in use until the completion with `token` was collected. Tokens
+/// need not be unique.
 ///
 /// Returns 0 or a negative errno, and the buffer is not in use then: -EAGAIN if the queue is full,
 /// -EXDEV for a file of another file system.
@@ -159,8 +159,9 @@ pub unsafe extern "C" fn papilio_queue_read(
     guard_unit(|| submit(queue, file, IoOperation::Read { buffer: lent(buffer, size)?, offset }, token))
 }
 
-/// Submits a write of the `size` bytes at `buffer` at byte `offset` of the file, as papilio_pwrite().
-/// The buffer is in use, and must not change, until the completion with `token` was collected.
+/// Submits a write of the `size` bytes at `buffer` at byte `offset` of the file, as
+/// papilio_pwrite(). The buffer is in use, and must not change, until the completion with `token`
+/// was collected.
 ///
 /// Returns 0 or a negative errno, and the buffer is not in use then: -EAGAIN if the queue is full,
 /// -EXDEV for a file of another file system.
@@ -179,8 +180,8 @@ pub unsafe extern "C" fn papilio_queue_write(
     })
 }
 
-/// Submits a papilio_fsync(), or a papilio_fdatasync() if `data_only` is set. It covers the requests
-/// that had completed when it was submitted.
+/// Submits a papilio_fsync(), or a papilio_fdatasync() if `data_only` is set. It covers the
+/// requests that had completed when it was submitted.
 ///
 /// Returns 0 or a negative errno: -EAGAIN if the queue is full, -EXDEV for a file of another file
 /// system.
@@ -223,10 +224,10 @@ pub extern "C" fn papilio_queue_fallocate(
     })
 }
 
-/// Collects completions: stores up to `count` in the array `completions`, after waiting until at least
-/// `min` are there, or all that are in flight if those are fewer. With `min` 0 it does not wait for
-/// requests that are in flight. The layout of papilio_completion is fixed. The message of a request
-/// that failed becomes the thread's last message; of several, that of the last.
+/// Collects completions: stores up to `count` in the array `completions`, after waiting until at
+/// least `min` are there, or all that are in flight if those are fewer. With `min` 0 it does not
+/// wait for requests that are in flight. The layout of papilio_completion is fixed. The message of
+/// a request that failed becomes the thread's last message; of several, that of the last.
 ///
 /// Returns the number stored or a negative errno: -EINVAL if `min` is more than `count`.
 #[unsafe(no_mangle)]
@@ -251,7 +252,8 @@ pub unsafe extern "C" fn papilio_queue_wait(
         let stored = count.min(state.ready.len());
         for (index, completion) in state.ready.drain(..stored).enumerate() {
             let value = papilio_completion { token: completion.token, result: result(&completion) };
-            // SAFETY: the array was checked, and the caller promises memory for `count` completions.
+            // SAFETY: the array was checked, and the caller promises memory for `count`
+            // completions.
             unsafe { store(completions.add(index), value) };
         }
         Ok(stored as i64)
@@ -270,9 +272,10 @@ fn result(completion: &IoCompletion<Lent>) -> i64 {
     }
 }
 
-/// Returns an eventfd for an event loop: it is readable when completions may wait. The program reads
-/// its counter, eight bytes, and then calls papilio_queue_wait() with `min` 0, also once after it has
-/// submitted. The descriptor does not block, and belongs to the program, which closes it.
+/// Returns an eventfd for an event loop: it is readable when completions may wait. The program
+/// reads its counter, eight bytes, and then calls papilio_queue_wait() with `min` 0, also once
+/// after it has submitted. The descriptor does not block, and belongs to the program, which closes
+/// it.
 ///
 /// Returns the descriptor or a negative errno.
 #[unsafe(no_mangle)]
@@ -294,9 +297,9 @@ pub extern "C" fn papilio_queue_in_flight(queue: *mut papilio_queue) -> i64 {
     })
 }
 
-/// Carries out all requests that were submitted, and closes the queue. No buffer is in use afterwards.
-/// The results of requests whose completions were not collected are lost, except that of the first one
-/// that failed.
+/// Carries out all requests that were submitted, and closes the queue. No buffer is in use
+/// afterwards. The results of requests whose completions were not collected are lost, except that
+/// of the first one that failed.
 ///
 /// Returns 0; the errno of that request, and the queue is closed all the same; or a negative errno.
 #[unsafe(no_mangle)]

@@ -139,8 +139,8 @@ pub(crate) unsafe fn inode(fs: &Fs, path: *const c_char, flags: u32) -> Result<I
     Ok(if flags & PAPILIO_NOFOLLOW == 0 { fs.inode(path)? } else { fs.inode_nofollow(path)? })
 }
 
-/// Describes the file at `path`, NUL-terminated. `flags` is 0 or PAPILIO_NOFOLLOW. `stat` points to a
-/// papilio_stat, and `size` is its sizeof.
+/// Describes the file at `path`, NUL-terminated. `flags` is 0 or PAPILIO_NOFOLLOW. `stat` points to
+/// a papilio_stat, and `size` is its sizeof.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]

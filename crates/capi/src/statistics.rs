@@ -20,8 +20,8 @@ pub struct papilio_statfs {
     pub free: u64,
     /// Space for files.
     pub available: u64,
-    /// Bytes of new data that can certainly be written now; 0 if the file system is open for reading
-    /// only.
+    /// Bytes of new data that can certainly be written now; 0 if the file system is open for
+    /// reading only.
     pub writable: u64,
     /// The bytes of all devices.
     pub device_size: u64,
@@ -103,7 +103,8 @@ pub struct papilio_usage {
 
 handle!(papilio_usage for SpaceTable);
 
-/// Returns the sizes of a file system. `statfs` points to a papilio_statfs, and `size` is its sizeof.
+/// Returns the sizes of a file system. `statfs` points to a papilio_statfs, and `size` is its
+/// sizeof.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -133,8 +134,8 @@ pub unsafe extern "C" fn papilio_statfs(
     })
 }
 
-/// Tells how the space of a file system is used now, by type, profile and device. The object goes to
-/// `*usage`. Free it with papilio_usage_free().
+/// Tells how the space of a file system is used now, by type, profile and device. The object goes
+/// to `*usage`. Free it with papilio_usage_free().
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -158,8 +159,8 @@ pub extern "C" fn papilio_usage_space_count(usage: *mut papilio_usage) -> i64 {
     guard(|| Ok(handles::get::<SpaceTable>(usage)?.usage.spaces.len() as i64))
 }
 
-/// Describes the space at `index`, counted from 0. `space` points to a papilio_space, and `size` is its
-/// sizeof. Its texts are valid until the usage object is freed.
+/// Describes the space at `index`, counted from 0. `space` points to a papilio_space, and `size` is
+/// its sizeof. Its texts are valid until the usage object is freed.
 ///
 /// Returns 0 or a negative errno: -ERANGE past the end.
 #[unsafe(no_mangle)]
@@ -195,8 +196,8 @@ pub extern "C" fn papilio_usage_device_count(usage: *mut papilio_usage) -> i64 {
     guard(|| Ok(handles::get::<SpaceTable>(usage)?.usage.devices.len() as i64))
 }
 
-/// Describes the device at `index`, counted from 0. `device` points to a papilio_device, and `size` is
-/// its sizeof. Its path is valid until the usage object is freed.
+/// Describes the device at `index`, counted from 0. `device` points to a papilio_device, and `size`
+/// is its sizeof. Its path is valid until the usage object is freed.
 ///
 /// Returns 0 or a negative errno: -ERANGE past the end.
 #[unsafe(no_mangle)]

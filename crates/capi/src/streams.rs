@@ -120,7 +120,8 @@ pub extern "C" fn papilio_send_options_set_protocol(
     })
 }
 
-/// Sets whether compressed extents are sent as they lie, which needs protocol 2. The default is false.
+/// Sets whether compressed extents are sent as they lie, which needs protocol 2. The default is
+/// false.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -250,13 +251,14 @@ pub unsafe extern "C" fn papilio_send(
 pub const PAPILIO_RECEIVE_ONE: u32 = 0x1;
 
 /// Applies the streams that the descriptor `fd` gives to the directory at `path`, NUL-terminated,
-/// until the end of the input. `flags` is 0 or PAPILIO_RECEIVE_ONE. The call ends after `max_errors`
-/// commands that failed; 0 means never, and 1 is usual. `failed` is NULL or hears of each. `progress`
-/// is NULL or a function that is called with `user`, 0, 0, and the bytes of the stream.
+/// until the end of the input. `flags` is 0 or PAPILIO_RECEIVE_ONE. The call ends after
+/// `max_errors` commands that failed; 0 means never, and 1 is usual. `failed` is NULL or hears of
+/// each. `progress` is NULL or a function that is called with `user`, 0, 0, and the bytes of the
+/// stream.
 ///
 /// Returns the number of complete subvolumes, or a negative errno: -EINVAL for an invalid stream,
-/// -ENOENT for a parent that is missing, -ECANCELED if `progress` returns other than 0. After an error,
-/// subvolumes that were complete before stay, and an incomplete one stays writable.
+/// -ENOENT for a parent that is missing, -ECANCELED if `progress` returns other than 0. After an
+/// error, subvolumes that were complete before stay, and an incomplete one stays writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_receive(
     fs: *mut papilio_fs,

@@ -178,8 +178,8 @@ pub unsafe extern "C" fn papilio_subvolume_is_read_only(fs: *mut papilio_fs, pat
     })
 }
 
-/// Returns the id of the subvolume at `path`, NUL-terminated, or a negative errno: -ENOENT if `path`
-/// is not the root of a subvolume.
+/// Returns the id of the subvolume at `path`, NUL-terminated, or a negative errno: -ENOENT if
+/// `path` is not the root of a subvolume.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_subvolume_id(fs: *mut papilio_fs, path: *const c_char) -> i64 {
     // SAFETY: the caller promises a NUL-terminated text.
@@ -214,8 +214,8 @@ pub extern "C" fn papilio_set_default_subvolume(fs: *mut papilio_fs, id: u64) ->
 }
 
 /// Marks the writable subvolume at `path`, NUL-terminated, as received: from the subvolume with the
-/// UUID in the 16 bytes at `uuid`, in the sender's transaction `sent`, at the time of `seconds` since
-/// 1970 and `nanoseconds`. papilio_receive() does this by itself.
+/// UUID in the 16 bytes at `uuid`, in the sender's transaction `sent`, at the time of `seconds`
+/// since 1970 and `nanoseconds`. papilio_receive() does this by itself.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
@@ -237,8 +237,8 @@ pub unsafe extern "C" fn papilio_subvolume_set_received(
     })
 }
 
-/// Lists all subvolumes and snapshots, also those being deleted: the top level first, then by id. The
-/// list, as of now, goes to `*list`. Free it with papilio_subvolumes_free().
+/// Lists all subvolumes and snapshots, also those being deleted: the top level first, then by id.
+/// The list, as of now, goes to `*list`. Free it with papilio_subvolumes_free().
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]

@@ -15,9 +15,9 @@ pub const PAPILIO_XATTR_CREATE: u32 = 0x10;
 /// Flag of papilio_setxattr(): fails if the attribute does not exist.
 pub const PAPILIO_XATTR_REPLACE: u32 = 0x20;
 
-/// Copies the value of the attribute `name` of the file at `path`, both NUL-terminated, to the `size`
-/// bytes at `value`. With `size` 0, `value` may be NULL, and the call only returns the length.
-/// `flags` is 0 or PAPILIO_NOFOLLOW.
+/// Copies the value of the attribute `name` of the file at `path`, both NUL-terminated, to the
+/// `size` bytes at `value`. With `size` 0, `value` may be NULL, and the call only returns the
+/// length. `flags` is 0 or PAPILIO_NOFOLLOW.
 ///
 /// Returns the length, or a negative errno: -ENODATA if there is no such attribute, -ERANGE if the
 /// buffer is too small.
@@ -43,8 +43,8 @@ pub unsafe extern "C" fn papilio_getxattr(
 }
 
 /// Sets the attribute `name` of the file at `path`, both NUL-terminated, to the `size` bytes at
-/// `value`, which may be NULL if `size` is 0. `flags` is 0 or a combination of PAPILIO_NOFOLLOW with
-/// PAPILIO_XATTR_CREATE or PAPILIO_XATTR_REPLACE.
+/// `value`, which may be NULL if `size` is 0. `flags` is 0 or a combination of PAPILIO_NOFOLLOW
+/// with PAPILIO_XATTR_CREATE or PAPILIO_XATTR_REPLACE.
 ///
 /// Returns 0 or a negative errno: -EEXIST or -ENODATA as the flags require.
 #[unsafe(no_mangle)]

@@ -1,4 +1,5 @@
-//! `papilio.h` and `papilio.map` are those of the sources, and the libraries export their functions.
+//! `papilio.h` and `papilio.map` are those of the sources, and the libraries export their
+//! functions.
 
 use crate::support::{Bench, Link, archive, folder, library, succeed, text};
 use std::collections::BTreeSet;
@@ -87,4 +88,17 @@ fn a_cpp_program_takes_the_header() {
     let bench = Bench::new();
     let program = bench.compile("tests/c/programs/plus.cc", Link::Shared);
     assert_eq!(bench.run(&program, &[]), "plus: done\n");
+}
+
+#[test]
+fn example_of_the_documentation_works() {
+    let document = fs::read_to_string(folder().join("../../docs/c.md")).unwrap();
+    let code = document.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let bench = Bench::new();
+    let source = bench.path("document.c");
+    fs::write(&source, code).unwrap();
+    let program = bench.compile(source.to_str().unwrap(), Link::Shared);
+    assert!(bench.command(&[program.to_str().unwrap()]).output().unwrap().status.code() == Some(1));
+    papilio::mkfs(bench.path("disk.img"), &papilio::MkfsOptions::new().size(256 << 20)).unwrap();
+    assert_eq!(bench.run(&program, &[]), "hello\n");
 }
