@@ -30,8 +30,8 @@
 // Value of papilio_finding.severity and of papilio_report_verdict(): no data is at risk.
 #define PAPILIO_SEVERITY_WARNING 2
 
-// Value of papilio_finding.severity and of papilio_report_verdict(): data is at risk, or the kernel
-// refuses the file system.
+// Value of papilio_finding.severity and of papilio_report_verdict(): data is at risk, or the
+// kernel refuses the file system.
 #define PAPILIO_SEVERITY_ERROR 3
 
 // Stage of a check: the trees are walked; the counts are tree blocks.
@@ -62,8 +62,8 @@
 // Flag of papilio_file_open(): reads and writes of this handle bypass the page cache.
 #define PAPILIO_DIRECT 16
 
-// Flag of papilio_file_open(): creates a file without a name in the directory `path`. It is deleted
-// when it is closed.
+// Flag of papilio_file_open(): creates a file without a name in the directory `path`. It is
+// deleted when it is closed.
 #define PAPILIO_UNNAMED 32
 
 // Flag of papilio_fallocate(): the size of the file does not change.
@@ -169,8 +169,8 @@ struct papilio_time {
 };
 
 // A function that a check reports to, from the thread that checks. `user` is the pointer that the
-// program gave, `stage` is one of PAPILIO_CHECK_STAGE_*, `done` of `total` is how much of it is done;
-// `total` is 0 if it is not known. The function must return: no longjmp, no exception.
+// program gave, `stage` is one of PAPILIO_CHECK_STAGE_*, `done` of `total` is how much of it is
+// done; `total` is 0 if it is not known. The function must return: no longjmp, no exception.
 typedef void (*papilio_check_fn)(void *user, uint32_t stage, uint64_t done, uint64_t total);
 
 // A fault that a check found. The texts belong to the report.
@@ -307,8 +307,8 @@ struct papilio_extent {
 struct papilio_completion {
     // The token of the request.
     uint64_t token;
-    // Bytes read, written, punched or allocated; 0 for syncs; or a negative errno. Only a read at the
-    // end of the file gives fewer bytes than requested.
+    // Bytes read, written, punched or allocated; 0 for syncs; or a negative errno. Only a read at
+    // the end of the file gives fewer bytes than requested.
     int64_t result;
 };
 
@@ -320,8 +320,8 @@ struct papilio_statfs {
     uint64_t free;
     // Space for files.
     uint64_t available;
-    // Bytes of new data that can certainly be written now; 0 if the file system is open for reading
-    // only.
+    // Bytes of new data that can certainly be written now; 0 if the file system is open for
+    // reading only.
     uint64_t writable;
     // The bytes of all devices.
     uint64_t device_size;
@@ -446,13 +446,11 @@ struct papilio_subvolume {
 extern "C" {
 #endif // __cplusplus
 
-// Sets the permissions of the file at `path`, NUL-terminated: the twelve low bits of `mode`. Follows
-// symbolic links.
+// Sets the permissions of the file at `path`, NUL-terminated: the twelve low bits of `mode`.
+// Follows symbolic links.
 //
 // Returns 0 or a negative errno.
-int papilio_chmod(struct papilio_fs *fs,
-                  const char *path,
-                  uint32_t mode);
+int papilio_chmod(struct papilio_fs *fs, const char *path, uint32_t mode);
 
 // Sets owner and group of the file at `path`, NUL-terminated. PAPILIO_KEEP leaves one unchanged.
 // `flags` is 0 or PAPILIO_NOFOLLOW.
@@ -487,8 +485,8 @@ int papilio_set_inode_flags(struct papilio_fs *fs,
 
 // Checks the file system on the image or block device at `path`, NUL-terminated, which may be too
 // damaged to be opened. `options` names further devices, and may be NULL. `flags` is 0 or
-// PAPILIO_CHECK_DATA. The report keeps at most `max_findings`; 0 means 10,000. `progress` is NULL or
-// called with `user`. The report goes to `*report`. Free it with papilio_report_free().
+// PAPILIO_CHECK_DATA. The report keeps at most `max_findings`; 0 means 10,000. `progress` is NULL
+// or called with `user`. The report goes to `*report`. Free it with papilio_report_free().
 //
 // Returns 0 or a negative errno. Faults of the file system are in the report, and no errors of the
 // call.
@@ -511,16 +509,16 @@ int papilio_check_open(struct papilio_fs *fs,
                        void *user,
                        struct papilio_report **report);
 
-// Returns the worst severity of a report, PAPILIO_SEVERITY_*; 0 if there is nothing to report; or a
-// negative errno.
+// Returns the worst severity of a report, PAPILIO_SEVERITY_*; 0 if there is nothing to report; or
+// a negative errno.
 int papilio_report_verdict(struct papilio_report *report);
 
 // Returns the number of findings that a report kept, or a negative errno.
 int64_t papilio_report_count(struct papilio_report *report);
 
 // Describes the finding at `index` of a report, counted from 0. `finding` points to a
-// papilio_finding, and `size` is its sizeof. Its texts are NUL-terminated UTF-8, and valid until the
-// report is freed.
+// papilio_finding, and `size` is its sizeof. Its texts are NUL-terminated UTF-8, and valid until
+// the report is freed.
 //
 // Returns 0 or a negative errno: -ERANGE past the end.
 int papilio_report_finding(struct papilio_report *report,
@@ -528,8 +526,8 @@ int papilio_report_finding(struct papilio_report *report,
                            struct papilio_finding *finding,
                            size_t size);
 
-// Returns the numbers of a report. `statistics` points to a papilio_check_statistics, and `size` is
-// its sizeof.
+// Returns the numbers of a report. `statistics` points to a papilio_check_statistics, and `size`
+// is its sizeof.
 //
 // Returns 0 or a negative errno.
 int papilio_report_statistics(struct papilio_report *report,
@@ -560,20 +558,20 @@ int papilio_opendir(struct papilio_fs *fs,
 // points to a papilio_dirent, and `entry_size` is its sizeof. `stat` is NULL, or points to a
 // papilio_stat of `stat_size` bytes that gets the metadata of the entry's inode.
 //
-// Returns 1 for an entry, 0 at the end, or a negative errno. The directory ends with its first error
-// of reading; an entry whose inode cannot be read fails alone.
+// Returns 1 for an entry, 0 at the end, or a negative errno. The directory ends with its first
+// error of reading; an entry whose inode cannot be read fails alone.
 int papilio_readdir(struct papilio_dir *dir,
                     struct papilio_dirent *entry,
                     size_t entry_size,
                     struct papilio_stat *stat,
                     size_t stat_size);
 
-// Returns the index that papilio_seekdir() takes to continue after the entry that was read last, or
-// a negative errno.
+// Returns the index that papilio_seekdir() takes to continue after the entry that was read last,
+// or a negative errno.
 int64_t papilio_telldir(struct papilio_dir *dir);
 
-// Lets the next papilio_readdir() return the first entry whose index is not below `index`. 0 starts
-// again, and shows entries that were created meanwhile.
+// Lets the next papilio_readdir() return the first entry whose index is not below `index`. 0
+// starts again, and shows entries that were created meanwhile.
 //
 // Returns 0 or a negative errno.
 int papilio_seekdir(struct papilio_dir *dir, uint64_t index);
@@ -584,21 +582,19 @@ int papilio_seekdir(struct papilio_dir *dir, uint64_t index);
 int papilio_closedir(struct papilio_dir *dir);
 
 // Begins a walk at `path`, NUL-terminated: over it and all that is below it, each directory before
-// its content. The walk does not follow symbolic links, and crosses into subvolumes. The handle goes
-// to `*walk`, which is unchanged if the call fails.
+// its content. The walk does not follow symbolic links, and crosses into subvolumes. The handle
+// goes to `*walk`, which is unchanged if the call fails.
 //
 // Returns 0 or a negative errno.
-int papilio_walk_open(struct papilio_fs *fs,
-                      const char *path,
-                      struct papilio_walk **walk);
+int papilio_walk_open(struct papilio_fs *fs, const char *path, struct papilio_walk **walk);
 
 // Returns the next file of a walk. `*path` gets its path from the start of the walk, without a
-// leading slash and with a NUL after its `*length` bytes; empty for the start itself. It stays valid
-// until the next call for this walk. `length` may be NULL. `stat` is NULL, or points to a papilio_stat
-// of `size` bytes.
+// leading slash and with a NUL after its `*length` bytes; empty for the start itself. It stays
+// valid until the next call for this walk. `length` may be NULL. `stat` is NULL, or points to a
+// papilio_stat of `size` bytes.
 //
-// Returns 1 for a file, 0 at the end, or a negative errno. An error concerns one file or directory,
-// and the walk goes on after it.
+// Returns 1 for a file, 0 at the end, or a negative errno. An error concerns one file or
+// directory, and the walk goes on after it.
 int papilio_walk_next(struct papilio_walk *walk,
                       const char **path,
                       size_t *length,
@@ -625,11 +621,11 @@ const char *papilio_last_error(void);
 // Returns the version of the library, such as "0.1.0". The text is static.
 const char *papilio_version(void);
 
-// Opens the regular file at `path`, NUL-terminated. `flags` is 0 or a combination of PAPILIO_CREATE,
-// PAPILIO_EXCLUSIVE, PAPILIO_TRUNCATE, PAPILIO_DIRECT, PAPILIO_NOFOLLOW and PAPILIO_UNNAMED. A new
-// file gets the permissions `mode`, less the umask of papilio_set_creator(). The handle goes to
-// `*file`, which is unchanged if the call fails. Whether it can be written depends on the file
-// system only.
+// Opens the regular file at `path`, NUL-terminated. `flags` is 0 or a combination of
+// PAPILIO_CREATE, PAPILIO_EXCLUSIVE, PAPILIO_TRUNCATE, PAPILIO_DIRECT, PAPILIO_NOFOLLOW and
+// PAPILIO_UNNAMED. A new file gets the permissions `mode`, less the umask of
+// papilio_set_creator(). The handle goes to `*file`, which is unchanged if the call fails. Whether
+// it can be written depends on the file system only.
 //
 // Returns 0 or a negative errno: -EISDIR for a directory, -EINVAL for other types, -EEXIST as the
 // flags require.
@@ -644,32 +640,27 @@ int papilio_file_open(struct papilio_fs *fs,
 // Returns 0 or a negative errno.
 int papilio_file_ref(struct papilio_file *file);
 
-// Drops a reference to the handle `file`, and closes the file with the last one. Requests of queues
-// that are in flight keep it open until they complete. Closing a file does not make it durable.
+// Drops a reference to the handle `file`, and closes the file with the last one. Requests of
+// queues that are in flight keep it open until they complete. Closing a file does not make it
+// durable.
 //
 // Returns 0 or a negative errno.
 int papilio_file_close(struct papilio_file *file);
 
-// Reads up to `size` bytes at byte `offset` of the file into `buffer`, which has at least that size.
-// Holes read as zeros. All data is verified by its checksum, unless it has none or the options say
-// otherwise. After an error, the content of the buffer is unspecified.
+// Reads up to `size` bytes at byte `offset` of the file into `buffer`, which has at least that
+// size. Holes read as zeros. All data is verified by its checksum, unless it has none or the
+// options say otherwise. After an error, the content of the buffer is unspecified.
 //
 // Returns the bytes read, fewer than `size` only at the end of the file, or a negative errno: -EIO
 // if no copy of the data is good.
-int64_t papilio_pread(struct papilio_file *file,
-                      void *buffer,
-                      size_t size,
-                      uint64_t offset);
+int64_t papilio_pread(struct papilio_file *file, void *buffer, size_t size, uint64_t offset);
 
-// Writes the `size` bytes at `buffer` at byte `offset` of the file, all of them. If `offset` is past
-// the end, the gap reads as zeros. Neither needs alignment.
+// Writes the `size` bytes at `buffer` at byte `offset` of the file, all of them. If `offset` is
+// past the end, the gap reads as zeros. Neither needs alignment.
 //
 // Returns `size`, or a negative errno: -ENOSPC, -EFBIG, -EROFS. Data before the failing step stays
 // written.
-int64_t papilio_pwrite(struct papilio_file *file,
-                       const void *buffer,
-                       size_t size,
-                       uint64_t offset);
+int64_t papilio_pwrite(struct papilio_file *file, const void *buffer, size_t size, uint64_t offset);
 
 // Reads at byte `offset` of the file into the `count` buffers that `buffers` describes, one after
 // the other.
@@ -681,8 +672,8 @@ int64_t papilio_preadv(struct papilio_file *file,
                        size_t count,
                        uint64_t offset);
 
-// Writes the `count` buffers that `buffers` describes, one after the other, at byte `offset` of the
-// file.
+// Writes the `count` buffers that `buffers` describes, one after the other, at byte `offset` of
+// the file.
 //
 // Returns the sum of their sizes, or a negative errno as papilio_pwrite().
 int64_t papilio_pwritev(struct papilio_file *file,
@@ -702,14 +693,12 @@ int64_t papilio_read(struct papilio_file *file, void *buffer, size_t size);
 int64_t papilio_write(struct papilio_file *file, const void *buffer, size_t size);
 
 // Moves the file's position. `whence` is SEEK_SET, SEEK_CUR or SEEK_END, or SEEK_DATA or SEEK_HOLE
-// for the first byte of data or of a hole at or after `offset`. The end of a file counts as a hole,
-// preallocated ranges count as holes.
+// for the first byte of data or of a hole at or after `offset`. The end of a file counts as a
+// hole, preallocated ranges count as holes.
 //
-// Returns the new position, or a negative errno: -ENXIO if there is no such byte, -EINVAL before the
-// start of the file.
-int64_t papilio_lseek(struct papilio_file *file,
-                      int64_t offset,
-                      int whence);
+// Returns the new position, or a negative errno: -ENXIO if there is no such byte, -EINVAL before
+// the start of the file.
+int64_t papilio_lseek(struct papilio_file *file, int64_t offset, int whence);
 
 // Sets the size of the file in bytes. A longer file reads as zeros at its end.
 //
@@ -721,30 +710,29 @@ int papilio_ftruncate(struct papilio_file *file, uint64_t size);
 // Returns 0 or a negative errno.
 int papilio_fsync(struct papilio_file *file);
 
-// Makes all data written to the file up to now durable, with the metadata that is needed to read it.
+// Makes all data written to the file up to now durable, with the metadata that is needed to read
+// it.
 //
 // Returns 0 or a negative errno.
 int papilio_fdatasync(struct papilio_file *file);
 
-// Makes what is at `path`, NUL-terminated, durable as papilio_fsync() does, for every type of file.
-// For a directory this includes the changes of its entries and new directories below it.
+// Makes what is at `path`, NUL-terminated, durable as papilio_fsync() does, for every type of
+// file. For a directory this includes the changes of its entries and new directories below it.
 //
 // Returns 0 or a negative errno.
 int papilio_fsync_path(struct papilio_fs *fs, const char *path);
 
 // Allocates space for `length` bytes at `offset`. `mode` is 0, PAPILIO_KEEP_SIZE,
-// PAPILIO_ZERO_RANGE, both, or PAPILIO_PUNCH_HOLE with PAPILIO_KEEP_SIZE, which frees the space. The
-// values are those of fallocate(2).
+// PAPILIO_ZERO_RANGE, both, or PAPILIO_PUNCH_HOLE with PAPILIO_KEEP_SIZE, which frees the space.
+// The values are those of fallocate(2).
 //
 // Returns 0 or a negative errno: -ENOSPC, -EOPNOTSUPP for another mode.
-int papilio_fallocate(struct papilio_file *file,
-                      uint32_t mode,
-                      uint64_t offset,
-                      uint64_t length);
+int papilio_fallocate(struct papilio_file *file, uint32_t mode, uint64_t offset, uint64_t length);
 
-// Lets the file `to` share `length` bytes of the file `from`, from `from_offset` on, at `to_offset`.
-// A `length` of 0 means up to the end of `from`. Both may be the same file. Offsets are multiples of
-// the sector size, usually 4096; so is the length, unless it ends at the end of `from`.
+// Lets the file `to` share `length` bytes of the file `from`, from `from_offset` on, at
+// `to_offset`. A `length` of 0 means up to the end of `from`. Both may be the same file. Offsets
+// are multiples of the sector size, usually 4096; so is the length, unless it ends at the end of
+// `from`.
 //
 // Returns 0 or a negative errno: -EXDEV for files of two file systems.
 int papilio_clone_range(struct papilio_file *from,
@@ -755,8 +743,8 @@ int papilio_clone_range(struct papilio_file *from,
 
 // Shares a range as papilio_clone_range() does, if the bytes of both files are equal.
 //
-// Returns the bytes shared, or a negative errno: -EXDEV for files of two file systems, -EILSEQ if the
-// ranges differ.
+// Returns the bytes shared, or a negative errno: -EXDEV for files of two file systems, -EILSEQ if
+// the ranges differ.
 int64_t papilio_dedupe_range(struct papilio_file *from,
                              uint64_t from_offset,
                              uint64_t length,
@@ -764,7 +752,8 @@ int64_t papilio_dedupe_range(struct papilio_file *from,
                              uint64_t to_offset);
 
 // Stores the extents of the file in the array `extents`, in order and without holes, starting with
-// the one that contains byte `offset`: at most `count` of them. The layout of papilio_extent is fixed.
+// the one that contains byte `offset`: at most `count` of them. The layout of papilio_extent is
+// fixed.
 //
 // Returns the number stored, fewer than `count` only at the end of the file, or a negative errno.
 int64_t papilio_extents(struct papilio_file *file,
@@ -799,11 +788,11 @@ int papilio_open(const char *path, const struct papilio_options *options, struct
 // Returns 0 or a negative errno.
 int papilio_ref(struct papilio_fs *fs);
 
-// Drops a reference to the handle `fs`. With the last one, makes all changes durable and closes the
-// file system. Calls of other threads that run meanwhile end as if they came before.
+// Drops a reference to the handle `fs`. With the last one, makes all changes durable and closes
+// the file system. Calls of other threads that run meanwhile end as if they came before.
 //
-// Returns 0; -EBUSY while files, directories, walks or queues are open, and nothing is closed then;
-// or the errno of the commit, after which the handle is closed all the same.
+// Returns 0; -EBUSY while files, directories, walks or queues are open, and nothing is closed
+// then; or the errno of the commit, after which the handle is closed all the same.
 int papilio_close(struct papilio_fs *fs);
 
 // Makes all changes durable, those of all files included (syncfs).
@@ -837,20 +826,20 @@ int papilio_set_label(struct papilio_fs *fs, const char *label);
 // Copies the reason why the file system became read-only, without a NUL, to the `size` bytes at
 // `buffer`. With `size` 0, `buffer` may be NULL, and the call only returns the length.
 //
-// Returns the length, 0 if no failure made it read-only, or a negative errno: -ERANGE if the buffer
-// is too small.
+// Returns the length, 0 if no failure made it read-only, or a negative errno: -ERANGE if the
+// buffer is too small.
 int64_t papilio_failure(struct papilio_fs *fs, void *buffer, size_t size);
 
 // Returns 1 if there is a log of fsyncs whose changes are not visible, because the options forbid
 // its replay or it cannot be replayed; 0 if not; or a negative errno.
 int papilio_has_log(struct papilio_fs *fs);
 
-// Returns 1 if requests wait for a device, as with papilio_options_set_direct_io(): it then pays to
-// keep many in flight in a queue. Returns 0 if not, or a negative errno.
+// Returns 1 if requests wait for a device, as with papilio_options_set_direct_io(): it then pays
+// to keep many in flight in a queue. Returns 0 if not, or a negative errno.
 int papilio_waits_for_devices(struct papilio_fs *fs);
 
-// Discards the free space of the devices. Commits first, so that deleted files count as free. Skips
-// runs of less than `min_length` bytes.
+// Discards the free space of the devices. Commits first, so that deleted files count as free.
+// Skips runs of less than `min_length` bytes.
 //
 // Returns the bytes discarded, or a negative errno: -EOPNOTSUPP if a device cannot discard.
 int64_t papilio_trim(struct papilio_fs *fs, uint64_t min_length);
@@ -873,12 +862,12 @@ int papilio_mkfs_options_new(struct papilio_mkfs_options **options);
 // Returns 0 or a negative errno.
 int papilio_mkfs_options_free(struct papilio_mkfs_options *options);
 
-// Sets the size of the file system on each device in bytes, rounded down to whole sectors; by default
-// that of the device. A missing regular file is created, and a shorter one extended to this size.
+// Sets the size of the file system on each device in bytes, rounded down to whole sectors; by
+// default that of the device. A missing regular file is created, and a shorter one extended to
+// this size.
 //
 // Returns 0 or a negative errno.
-int papilio_mkfs_options_set_size(struct papilio_mkfs_options *options,
-                                  uint64_t bytes);
+int papilio_mkfs_options_set_size(struct papilio_mkfs_options *options, uint64_t bytes);
 
 // Sets the label: at most 255 bytes, NUL-terminated, without a line break.
 //
@@ -891,7 +880,8 @@ int papilio_mkfs_options_set_label(struct papilio_mkfs_options *options, const c
 // Returns 0 or a negative errno.
 int papilio_mkfs_options_set_uuid(struct papilio_mkfs_options *options, const uint8_t *uuid);
 
-// Sets the time of creation: `seconds` since 1970 and `nanoseconds`. The default is the current time.
+// Sets the time of creation: `seconds` since 1970 and `nanoseconds`. The default is the current
+// time.
 //
 // Returns 0 or a negative errno.
 int papilio_mkfs_options_set_timestamp(struct papilio_mkfs_options *options,
@@ -914,8 +904,8 @@ int papilio_mkfs_options_set_checksum(struct papilio_mkfs_options *options, cons
 // Returns 0 or a negative errno.
 int papilio_mkfs_options_set_features(struct papilio_mkfs_options *options, const char *list);
 
-// Sets the profiles of data and metadata: the NUL-terminated names "single", "dup", "raid0", "raid1",
-// "raid1c3", "raid1c4", "raid10", "raid5" or "raid6". NULL keeps the default.
+// Sets the profiles of data and metadata: the NUL-terminated names "single", "dup", "raid0",
+// "raid1", "raid1c3", "raid1c4", "raid10", "raid5" or "raid6". NULL keeps the default.
 //
 // Returns 0 or a negative errno.
 int papilio_mkfs_options_set_profiles(struct papilio_mkfs_options *options,
@@ -932,13 +922,12 @@ int papilio_mkfs_options_set_force(struct papilio_mkfs_options *options, bool fo
 // Returns 0 or a negative errno.
 int papilio_mkfs_options_set_discard(struct papilio_mkfs_options *options, bool discard);
 
-// Makes a file system on the image or block device at `path`, a NUL-terminated path of the host, with
-// `options`, or with the defaults if that is NULL.
+// Makes a file system on the image or block device at `path`, a NUL-terminated path of the host,
+// with `options`, or with the defaults if that is NULL.
 //
 // Returns 0 or a negative errno: -EEXIST for a device with content, -EBUSY for one in use, -EINVAL
 // for one that is too small or options that exclude one another.
-int papilio_mkfs(const char *path,
-                 const struct papilio_mkfs_options *options);
+int papilio_mkfs(const char *path, const struct papilio_mkfs_options *options);
 
 // Makes one file system on several images or block devices: `paths` is an array of `count` paths,
 // NUL-terminated. The first device gets the id 1.
@@ -954,9 +943,9 @@ int papilio_mkfs_many(const char *const *paths,
 // Returns 0 or a negative errno.
 int papilio_mkdir(struct papilio_fs *fs, const char *path, uint32_t mode);
 
-// Creates a file of any type at `path`, NUL-terminated. `mode` has type (S_IFREG, S_IFIFO, S_IFSOCK,
-// S_IFCHR, S_IFBLK, S_IFDIR) and permissions. Device files get the numbers `major`, below 4,096, and
-// `minor`, below 1,048,576; other types ignore them.
+// Creates a file of any type at `path`, NUL-terminated. `mode` has type (S_IFREG, S_IFIFO,
+// S_IFSOCK, S_IFCHR, S_IFBLK, S_IFDIR) and permissions. Device files get the numbers `major`,
+// below 4,096, and `minor`, below 1,048,576; other types ignore them.
 //
 // Returns 0 or a negative errno: -EINVAL for another type.
 int papilio_mknod(struct papilio_fs *fs,
@@ -970,18 +959,16 @@ int papilio_mknod(struct papilio_fs *fs,
 // Returns 0 or a negative errno.
 int papilio_symlink(struct papilio_fs *fs, const char *target, const char *path);
 
-// Copies the target of the symbolic link at `path`, NUL-terminated, to the `size` bytes at `buffer`,
-// without a NUL. With `size` 0, `buffer` may be NULL, and the call only returns the length.
+// Copies the target of the symbolic link at `path`, NUL-terminated, to the `size` bytes at
+// `buffer`, without a NUL. With `size` 0, `buffer` may be NULL, and the call only returns the
+// length.
 //
 // Returns the length, or a negative errno: -EINVAL for other types, -ERANGE if the buffer is too
 // small. Unlike readlink(2), nothing is cut off.
-int64_t papilio_readlink(struct papilio_fs *fs,
-                         const char *path,
-                         void *buffer,
-                         size_t size);
+int64_t papilio_readlink(struct papilio_fs *fs, const char *path, void *buffer, size_t size);
 
-// Gives the file at `existing` the further name `path`, both NUL-terminated. A symbolic link is not
-// followed.
+// Gives the file at `existing` the further name `path`, both NUL-terminated. A symbolic link is
+// not followed.
 //
 // Returns 0 or a negative errno: -EXDEV between subvolumes.
 int papilio_link(struct papilio_fs *fs, const char *existing, const char *path);
@@ -1049,8 +1036,9 @@ int papilio_options_set_subvolume_id(struct papilio_options *options, uint64_t i
 // Returns 0 or a negative errno.
 int papilio_options_set_direct_io(struct papilio_options *options, bool direct_io);
 
-// Sets the bytes of the page cache for file data. The default, 0, means none: data is read from and
-// written to the device directly. The cache is used only if the file system is open for writing.
+// Sets the bytes of the page cache for file data. The default, 0, means none: data is read from
+// and written to the device directly. The cache is used only if the file system is open for
+// writing.
 //
 // Returns 0 or a negative errno.
 int papilio_options_set_cache_bytes(struct papilio_options *options, uint64_t bytes);
@@ -1066,9 +1054,9 @@ int papilio_options_set_node_cache_bytes(struct papilio_options *options, uint64
 // Returns 0 or a negative errno.
 int papilio_options_set_dirty_bytes(struct papilio_options *options, uint64_t bytes);
 
-// Sets the compression of new data: `compression` is the NUL-terminated text "zlib", "lzo", "zstd",
-// "zlib:1" to "zlib:9", "zstd:-15" to "zstd:15", or "none", the default. If `force` is set, data of
-// all files is compressed, also that which does not get smaller at first.
+// Sets the compression of new data: `compression` is the NUL-terminated text "zlib", "lzo",
+// "zstd", "zlib:1" to "zlib:9", "zstd:-15" to "zstd:15", or "none", the default. If `force` is
+// set, data of all files is compressed, also that which does not get smaller at first.
 //
 // Returns 0 or a negative errno.
 int papilio_options_set_compression(struct papilio_options *options,
@@ -1125,8 +1113,8 @@ int papilio_options_set_tree_log(struct papilio_options *options, bool log);
 // Returns 0 or a negative errno.
 int papilio_options_set_replay_log(struct papilio_options *options, bool replay);
 
-// Sets whether older roots of the superblock are tried if the newest cannot be read. The default is
-// false.
+// Sets whether older roots of the superblock are tried if the newest cannot be read. The default
+// is false.
 //
 // Returns 0 or a negative errno.
 int papilio_options_set_use_backup_root(struct papilio_options *options, bool on);
@@ -1155,8 +1143,8 @@ int papilio_queue_new(struct papilio_fs *fs,
                       struct papilio_queue **queue);
 
 // Submits a read of up to `size` bytes at byte `offset` of the file into `buffer`, as
-// papilio_pread(). The buffer is in use until the completion with `token` was collected. Tokens need
-// not be unique.
+// papilio_pread(). The buffer is in use until the completion with `token` was collected. Tokens
+// need not be unique.
 //
 // Returns 0 or a negative errno, and the buffer is not in use then: -EAGAIN if the queue is full,
 // -EXDEV for a file of another file system.
@@ -1167,8 +1155,9 @@ int papilio_queue_read(struct papilio_queue *queue,
                        uint64_t offset,
                        uint64_t token);
 
-// Submits a write of the `size` bytes at `buffer` at byte `offset` of the file, as papilio_pwrite().
-// The buffer is in use, and must not change, until the completion with `token` was collected.
+// Submits a write of the `size` bytes at `buffer` at byte `offset` of the file, as
+// papilio_pwrite(). The buffer is in use, and must not change, until the completion with `token`
+// was collected.
 //
 // Returns 0 or a negative errno, and the buffer is not in use then: -EAGAIN if the queue is full,
 // -EXDEV for a file of another file system.
@@ -1179,8 +1168,8 @@ int papilio_queue_write(struct papilio_queue *queue,
                         uint64_t offset,
                         uint64_t token);
 
-// Submits a papilio_fsync(), or a papilio_fdatasync() if `data_only` is set. It covers the requests
-// that had completed when it was submitted.
+// Submits a papilio_fsync(), or a papilio_fdatasync() if `data_only` is set. It covers the
+// requests that had completed when it was submitted.
 //
 // Returns 0 or a negative errno: -EAGAIN if the queue is full, -EXDEV for a file of another file
 // system.
@@ -1201,10 +1190,10 @@ int papilio_queue_fallocate(struct papilio_queue *queue,
                             uint64_t length,
                             uint64_t token);
 
-// Collects completions: stores up to `count` in the array `completions`, after waiting until at least
-// `min` are there, or all that are in flight if those are fewer. With `min` 0 it does not wait for
-// requests that are in flight. The layout of papilio_completion is fixed. The message of a request
-// that failed becomes the thread's last message; of several, that of the last.
+// Collects completions: stores up to `count` in the array `completions`, after waiting until at
+// least `min` are there, or all that are in flight if those are fewer. With `min` 0 it does not
+// wait for requests that are in flight. The layout of papilio_completion is fixed. The message of
+// a request that failed becomes the thread's last message; of several, that of the last.
 //
 // Returns the number stored or a negative errno: -EINVAL if `min` is more than `count`.
 int64_t papilio_queue_wait(struct papilio_queue *queue,
@@ -1212,9 +1201,10 @@ int64_t papilio_queue_wait(struct papilio_queue *queue,
                            struct papilio_completion *completions,
                            size_t count);
 
-// Returns an eventfd for an event loop: it is readable when completions may wait. The program reads
-// its counter, eight bytes, and then calls papilio_queue_wait() with `min` 0, also once after it has
-// submitted. The descriptor does not block, and belongs to the program, which closes it.
+// Returns an eventfd for an event loop: it is readable when completions may wait. The program
+// reads its counter, eight bytes, and then calls papilio_queue_wait() with `min` 0, also once
+// after it has submitted. The descriptor does not block, and belongs to the program, which closes
+// it.
 //
 // Returns the descriptor or a negative errno.
 int papilio_queue_eventfd(struct papilio_queue *queue);
@@ -1222,15 +1212,15 @@ int papilio_queue_eventfd(struct papilio_queue *queue);
 // Returns the number of requests whose completions were not collected, or a negative errno.
 int64_t papilio_queue_in_flight(struct papilio_queue *queue);
 
-// Carries out all requests that were submitted, and closes the queue. No buffer is in use afterwards.
-// The results of requests whose completions were not collected are lost, except that of the first one
-// that failed.
+// Carries out all requests that were submitted, and closes the queue. No buffer is in use
+// afterwards. The results of requests whose completions were not collected are lost, except that
+// of the first one that failed.
 //
 // Returns 0; the errno of that request, and the queue is closed all the same; or a negative errno.
 int papilio_queue_close(struct papilio_queue *queue);
 
-// Describes the file at `path`, NUL-terminated. `flags` is 0 or PAPILIO_NOFOLLOW. `stat` points to a
-// papilio_stat, and `size` is its sizeof.
+// Describes the file at `path`, NUL-terminated. `flags` is 0 or PAPILIO_NOFOLLOW. `stat` points to
+// a papilio_stat, and `size` is its sizeof.
 //
 // Returns 0 or a negative errno.
 int papilio_stat(struct papilio_fs *fs,
@@ -1245,15 +1235,14 @@ int papilio_stat(struct papilio_fs *fs,
 // Returns 0 or a negative errno.
 int papilio_fstat(struct papilio_file *file, struct papilio_stat *stat, size_t size);
 
-// Returns the sizes of a file system. `statfs` points to a papilio_statfs, and `size` is its sizeof.
+// Returns the sizes of a file system. `statfs` points to a papilio_statfs, and `size` is its
+// sizeof.
 //
 // Returns 0 or a negative errno.
-int papilio_statfs(struct papilio_fs *fs,
-                   struct papilio_statfs *statfs,
-                   size_t size);
+int papilio_statfs(struct papilio_fs *fs, struct papilio_statfs *statfs, size_t size);
 
-// Tells how the space of a file system is used now, by type, profile and device. The object goes to
-// `*usage`. Free it with papilio_usage_free().
+// Tells how the space of a file system is used now, by type, profile and device. The object goes
+// to `*usage`. Free it with papilio_usage_free().
 //
 // Returns 0 or a negative errno.
 int papilio_usage(struct papilio_fs *fs, struct papilio_usage **usage);
@@ -1261,8 +1250,8 @@ int papilio_usage(struct papilio_fs *fs, struct papilio_usage **usage);
 // Returns the number of types and profiles, or a negative errno.
 int64_t papilio_usage_space_count(struct papilio_usage *usage);
 
-// Describes the space at `index`, counted from 0. `space` points to a papilio_space, and `size` is its
-// sizeof. Its texts are valid until the usage object is freed.
+// Describes the space at `index`, counted from 0. `space` points to a papilio_space, and `size` is
+// its sizeof. Its texts are valid until the usage object is freed.
 //
 // Returns 0 or a negative errno: -ERANGE past the end.
 int papilio_usage_space(struct papilio_usage *usage,
@@ -1273,8 +1262,8 @@ int papilio_usage_space(struct papilio_usage *usage,
 // Returns the number of devices, or a negative errno.
 int64_t papilio_usage_device_count(struct papilio_usage *usage);
 
-// Describes the device at `index`, counted from 0. `device` points to a papilio_device, and `size` is
-// its sizeof. Its path is valid until the usage object is freed.
+// Describes the device at `index`, counted from 0. `device` points to a papilio_device, and `size`
+// is its sizeof. Its path is valid until the usage object is freed.
 //
 // Returns 0 or a negative errno: -ERANGE past the end.
 int papilio_usage_device(struct papilio_usage *usage,
@@ -1330,11 +1319,11 @@ int papilio_send_options_set_no_data(struct papilio_send_options *options, bool 
 // Returns 0 or a negative errno.
 int papilio_send_options_set_protocol(struct papilio_send_options *options, uint32_t protocol);
 
-// Sets whether compressed extents are sent as they lie, which needs protocol 2. The default is false.
+// Sets whether compressed extents are sent as they lie, which needs protocol 2. The default is
+// false.
 //
 // Returns 0 or a negative errno.
-int papilio_send_options_set_compressed_data(struct papilio_send_options *options,
-                                             bool compressed);
+int papilio_send_options_set_compressed_data(struct papilio_send_options *options, bool compressed);
 
 // Writes the stream of the read-only subvolume with the id `subvolume` to the descriptor `fd`.
 // `options` may be NULL for the defaults. `progress` is NULL or a function that is called with
@@ -1350,13 +1339,14 @@ int64_t papilio_send(struct papilio_fs *fs,
                      void *user);
 
 // Applies the streams that the descriptor `fd` gives to the directory at `path`, NUL-terminated,
-// until the end of the input. `flags` is 0 or PAPILIO_RECEIVE_ONE. The call ends after `max_errors`
-// commands that failed; 0 means never, and 1 is usual. `failed` is NULL or hears of each. `progress`
-// is NULL or a function that is called with `user`, 0, 0, and the bytes of the stream.
+// until the end of the input. `flags` is 0 or PAPILIO_RECEIVE_ONE. The call ends after
+// `max_errors` commands that failed; 0 means never, and 1 is usual. `failed` is NULL or hears of
+// each. `progress` is NULL or a function that is called with `user`, 0, 0, and the bytes of the
+// stream.
 //
 // Returns the number of complete subvolumes, or a negative errno: -EINVAL for an invalid stream,
-// -ENOENT for a parent that is missing, -ECANCELED if `progress` returns other than 0. After an error,
-// subvolumes that were complete before stay, and an incomplete one stays writable.
+// -ENOENT for a parent that is missing, -ECANCELED if `progress` returns other than 0. After an
+// error, subvolumes that were complete before stay, and an incomplete one stays writable.
 int64_t papilio_receive(struct papilio_fs *fs,
                         const char *path,
                         int fd,
@@ -1403,8 +1393,8 @@ int papilio_subvolume_set_read_only(struct papilio_fs *fs, const char *path, boo
 // negative errno.
 int papilio_subvolume_is_read_only(struct papilio_fs *fs, const char *path);
 
-// Returns the id of the subvolume at `path`, NUL-terminated, or a negative errno: -ENOENT if `path`
-// is not the root of a subvolume.
+// Returns the id of the subvolume at `path`, NUL-terminated, or a negative errno: -ENOENT if
+// `path` is not the root of a subvolume.
 int64_t papilio_subvolume_id(struct papilio_fs *fs, const char *path);
 
 // Returns the id of the subvolume that a mount without options shows, or a negative errno.
@@ -1416,8 +1406,8 @@ int64_t papilio_default_subvolume(struct papilio_fs *fs);
 int papilio_set_default_subvolume(struct papilio_fs *fs, uint64_t id);
 
 // Marks the writable subvolume at `path`, NUL-terminated, as received: from the subvolume with the
-// UUID in the 16 bytes at `uuid`, in the sender's transaction `sent`, at the time of `seconds` since
-// 1970 and `nanoseconds`. papilio_receive() does this by itself.
+// UUID in the 16 bytes at `uuid`, in the sender's transaction `sent`, at the time of `seconds`
+// since 1970 and `nanoseconds`. papilio_receive() does this by itself.
 //
 // Returns 0 or a negative errno.
 int papilio_subvolume_set_received(struct papilio_fs *fs,
@@ -1427,12 +1417,11 @@ int papilio_subvolume_set_received(struct papilio_fs *fs,
                                    int64_t seconds,
                                    uint32_t nanoseconds);
 
-// Lists all subvolumes and snapshots, also those being deleted: the top level first, then by id. The
-// list, as of now, goes to `*list`. Free it with papilio_subvolumes_free().
+// Lists all subvolumes and snapshots, also those being deleted: the top level first, then by id.
+// The list, as of now, goes to `*list`. Free it with papilio_subvolumes_free().
 //
 // Returns 0 or a negative errno.
-int papilio_subvolumes(struct papilio_fs *fs,
-                       struct papilio_subvolume_list **list);
+int papilio_subvolumes(struct papilio_fs *fs, struct papilio_subvolume_list **list);
 
 // Returns the number of subvolumes in a list, or a negative errno.
 int64_t papilio_subvolumes_count(struct papilio_subvolume_list *list);
@@ -1451,9 +1440,9 @@ int papilio_subvolumes_get(struct papilio_subvolume_list *list,
 // Returns 0 or a negative errno.
 int papilio_subvolumes_free(struct papilio_subvolume_list *list);
 
-// Copies the value of the attribute `name` of the file at `path`, both NUL-terminated, to the `size`
-// bytes at `value`. With `size` 0, `value` may be NULL, and the call only returns the length.
-// `flags` is 0 or PAPILIO_NOFOLLOW.
+// Copies the value of the attribute `name` of the file at `path`, both NUL-terminated, to the
+// `size` bytes at `value`. With `size` 0, `value` may be NULL, and the call only returns the
+// length. `flags` is 0 or PAPILIO_NOFOLLOW.
 //
 // Returns the length, or a negative errno: -ENODATA if there is no such attribute, -ERANGE if the
 // buffer is too small.
@@ -1465,8 +1454,8 @@ int64_t papilio_getxattr(struct papilio_fs *fs,
                          uint32_t flags);
 
 // Sets the attribute `name` of the file at `path`, both NUL-terminated, to the `size` bytes at
-// `value`, which may be NULL if `size` is 0. `flags` is 0 or a combination of PAPILIO_NOFOLLOW with
-// PAPILIO_XATTR_CREATE or PAPILIO_XATTR_REPLACE.
+// `value`, which may be NULL if `size` is 0. `flags` is 0 or a combination of PAPILIO_NOFOLLOW
+// with PAPILIO_XATTR_CREATE or PAPILIO_XATTR_REPLACE.
 //
 // Returns 0 or a negative errno: -EEXIST or -ENODATA as the flags require.
 int papilio_setxattr(struct papilio_fs *fs,

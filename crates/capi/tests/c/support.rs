@@ -91,8 +91,10 @@ impl Bench {
 
     /// Runs a program under Valgrind, which finds neither errors nor leaks.
     pub fn valgrind(&self, program: &Path, arguments: &[&str]) -> String {
+        let suppressions = format!("--suppressions={}", folder().join("tests/c/valgrind.supp").display());
         let valgrind = [
             "valgrind",
+            &suppressions,
             "--quiet",
             "--error-exitcode=99",
             "--leak-check=full",
