@@ -722,6 +722,12 @@ int papilio_fdatasync(struct papilio_file *file);
 // Returns 0 or a negative errno.
 int papilio_fsync_path(struct papilio_fs *fs, const char *path);
 
+// Describes the open file `file` as it is now. `stat` points to a papilio_stat, and `size` is its
+// sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_fstat(struct papilio_file *file, struct papilio_stat *stat, size_t size);
+
 // Allocates space for `length` bytes at `offset`. `mode` is 0, PAPILIO_KEEP_SIZE,
 // PAPILIO_ZERO_RANGE, both, or PAPILIO_PUNCH_HOLE with PAPILIO_KEEP_SIZE, which frees the space.
 // The values are those of fallocate(2).
@@ -1228,12 +1234,6 @@ int papilio_stat(struct papilio_fs *fs,
                  uint32_t flags,
                  struct papilio_stat *stat,
                  size_t size);
-
-// Describes the open file `file` as it is now. `stat` points to a papilio_stat, and `size` is its
-// sizeof.
-//
-// Returns 0 or a negative errno.
-int papilio_fstat(struct papilio_file *file, struct papilio_stat *stat, size_t size);
 
 // Returns the sizes of a file system. `statfs` points to a papilio_statfs, and `size` is its
 // sizeof.

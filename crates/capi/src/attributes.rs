@@ -3,7 +3,8 @@
 use crate::arguments::check_flags;
 use crate::failure::{Result, guard_unit};
 use crate::file_system::{fs_of, papilio_fs};
-use crate::stat::{PAPILIO_NOFOLLOW, inode, papilio_time, timespec};
+use crate::stat::{PAPILIO_NOFOLLOW, inode};
+use crate::time::{papilio_time, timespec};
 use libc::{c_char, c_int};
 use papilio::{InodeFlags, SetAttributes, SetTime};
 

@@ -5,12 +5,14 @@
 //! one. Written data is visible at once. It is durable after `papilio_fsync()` or `papilio_sync()`,
 //! which also report errors of writing it back.
 
-use crate::arguments::{array, buffer, check_flags, check_result, store, text};
+use crate::arguments::{
+    array, buffer, check_flags, check_result, check_structure, store, store_structure, text,
+};
 use crate::failure::{Failure, Result, guard, guard_unit};
 use crate::file_system::{User, count, fs_of, papilio_fs};
 use crate::handles::{self, handle};
 use crate::names::new_inode;
-use crate::stat::PAPILIO_NOFOLLOW;
+use crate::stat::{PAPILIO_NOFOLLOW, describe, papilio_stat};
 use libc::{c_char, c_int, c_void, iovec, size_t};
 use papilio::{ErrorKind, File, Inode, NewKind, PathError};
 use parking_lot::Mutex;
@@ -344,4 +346,24 @@ pub extern "C" fn papilio_fdatasync(file: *mut papilio_file) -> c_int {
 pub unsafe extern "C" fn papilio_fsync_path(fs: *mut papilio_fs, path: *const c_char) -> c_int {
     // SAFETY: the caller promises a NUL-terminated text.
     guard_unit(|| Ok(fs_of(fs)?.inode_nofollow(unsafe { text(path, "path") }?)?.sync_all()?))
+}
+
+/// Describes the open file `file` as it is now. `stat` points to a papilio_stat, and `size` is its
+/// sizeof.
+///
+/// Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn papilio_fstat(
+    file: *mut papilio_file,
+    stat: *mut papilio_stat,
+    size: size_t,
+) -> c_int {
+    guard_unit(|| {
+        check_structure(stat, size, "stat")?;
+        let file = file_of(file)?;
+        let now = file.metadata()?;
+        // SAFETY: the structure was checked, and the caller promises `size` bytes.
+        unsafe { store_structure(stat, size, &describe(file.inode(), &now)) };
+        Ok(())
+    })
 }

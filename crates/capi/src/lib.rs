@@ -31,6 +31,7 @@ mod stat;
 mod statistics;
 mod streams;
 mod subvolumes;
+mod time;
 mod xattrs;
 
 pub use attributes::*;
@@ -48,4 +49,5 @@ pub use stat::*;
 pub use statistics::*;
 pub use streams::*;
 pub use subvolumes::*;
+pub use time::*;
 pub use xattrs::*;

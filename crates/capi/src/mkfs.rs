@@ -6,7 +6,7 @@
 use crate::arguments::{array, check_result, host_path, store, text, utf8};
 use crate::failure::{Failure, Result, guard_unit};
 use crate::handles::{self, handle};
-use crate::stat::timespec;
+use crate::time::timespec;
 use libc::{c_char, c_int, size_t};
 use papilio::{ChecksumType, MkfsOptions, RaidProfile, Uuid};
 use parking_lot::Mutex;

@@ -288,7 +288,7 @@ pub extern "C" fn papilio_options_set_timestamp(
     nanoseconds: u32,
 ) -> c_int {
     guard_unit(|| {
-        let time = crate::stat::timespec(seconds, nanoseconds)?;
+        let time = crate::time::timespec(seconds, nanoseconds)?;
         update(options, |held| held.timestamp(Some(time)))
     })
 }

@@ -4,28 +4,14 @@
 //! versions work together. Later versions add fields at the end of a structure only.
 
 use crate::arguments::{Extensible, check_flags, check_structure, store_structure, text, zeroed};
-use crate::failure::{Failure, Result, guard_unit};
-use crate::file::file_of;
-use crate::file::papilio_file;
+use crate::failure::{Result, guard_unit};
 use crate::file_system::{Fs, fs_of, papilio_fs};
+use crate::time::{papilio_time, time};
 use libc::{c_char, c_int, size_t};
-use papilio::{Inode, Metadata, Timespec};
+use papilio::{Inode, Metadata};
 
 /// Flag of calls with a path: a symbolic link in the last component is not followed.
 pub const PAPILIO_NOFOLLOW: u32 = 0x1;
-
-/// A point in time.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[allow(non_camel_case_types)]
-pub struct papilio_time {
-    /// Whole seconds since 1970, negative before.
-    pub seconds: i64,
-    /// Further nanoseconds, normally below 1,000,000,000.
-    pub nanoseconds: u32,
-    /// Zero.
-    pub reserved: u32,
-}
 
 /// Bit of papilio_stat.attributes: the root directory of a subvolume.
 pub const PAPILIO_STAT_SUBVOLUME: u32 = 0x1;
@@ -84,22 +70,6 @@ unsafe impl Extensible for papilio_stat {
 }
 const _: () = assert!(size_of::<papilio_stat>() == 7 * 8 + 8 * 4 + 4 * 16);
 
-/// Returns a time of the interface.
-pub(crate) fn time(time: Timespec) -> papilio_time {
-    papilio_time { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 }
-}
-
-/// Returns a time of the library.
-///
-/// # Errors
-/// `EINVAL` for too many nanoseconds.
-pub(crate) fn timespec(seconds: i64, nanoseconds: u32) -> Result<Timespec> {
-    if nanoseconds > 999_999_999 {
-        return Err(Failure::invalid(format!("{nanoseconds} nanoseconds are not below a second")));
-    }
-    Ok(Timespec { seconds, nanoseconds })
-}
-
 /// Describes an inode.
 pub(crate) fn describe(inode: &Inode, metadata: &Metadata) -> papilio_stat {
     let (rdev_major, rdev_minor) = metadata.rdev();
@@ -157,26 +127,6 @@ pub unsafe extern "C" fn papilio_stat(
         let inode = unsafe { inode(&*fs_of(fs)?, path, flags) }?;
         // SAFETY: the structure was checked, and the caller promises `size` bytes.
         unsafe { store_structure(stat, size, &describe(&inode, inode.metadata())) };
-        Ok(())
-    })
-}
-
-/// Describes the open file `file` as it is now. `stat` points to a papilio_stat, and `size` is its
-/// sizeof.
-///
-/// Returns 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn papilio_fstat(
-    file: *mut papilio_file,
-    stat: *mut papilio_stat,
-    size: size_t,
-) -> c_int {
-    guard_unit(|| {
-        check_structure(stat, size, "stat")?;
-        let file = file_of(file)?;
-        let now = file.metadata()?;
-        // SAFETY: the structure was checked, and the caller promises `size` bytes.
-        unsafe { store_structure(stat, size, &describe(file.inode(), &now)) };
         Ok(())
     })
 }

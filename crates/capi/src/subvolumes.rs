@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result, guard, guard_unit};
 use crate::file_system::{count, fs_of, papilio_fs};
 use crate::handles::{self, handle};
 use crate::names::new_inode;
-use crate::stat::{papilio_time, time, timespec};
+use crate::time::{papilio_time, time, timespec};
 use libc::{c_char, c_int, size_t};
 use papilio::{Generation, NewKind, Received, Subvolume, TreeId, Uuid};
 use std::ffi::CString;

@@ -1,4 +1,4 @@
-//! What the C border costs, beside the Rust calls behind it:
+//! The cost of the C border, beside the Rust calls behind it:
 //! `cargo test --release -p papilio-capi --test c -- --ignored --nocapture speed`.
 
 use crate::support::Bench;
