@@ -71,7 +71,7 @@ fn functions(header: &str) -> BTreeMap<String, Function> {
             let _ = writeln!(text, "{}", comment.strip_prefix(' ').unwrap_or(comment));
             continue;
         }
-        let begins = line.starts_with(|first: char| first.is_ascii_lowercase()) && line.contains(" papilio_");
+        let begins = line.starts_with(|first: char| first.is_ascii_lowercase()) && line.contains("papilio_");
         if prototype.is_empty() && !(begins && line.contains('(') && !line.starts_with("typedef")) {
             text.clear();
             continue;
@@ -144,6 +144,7 @@ mod tests {
         assert!(open.contains("int papilio_open(const char *path,"), "{open}");
         assert!(open.contains(".TP\n.B papilio_close()\nDrops a reference"), "{open}");
         assert_eq!(read("papilio_close.3"), ".so man3/papilio_open.3\n");
+        assert!(read("papilio_last_error.3").contains("const char *papilio_last_error(void);"));
         assert!(read("papilio.3").contains(".BR papilio_queue_new (3)"));
     }
 }
