@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall everyday soak test locks longtest bench report demo clients backup fuzz tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test locks longtest bench report demo clients backup fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -20,7 +20,22 @@ setup: ## install missing packages (with apt, as root)
 build: setup ## build the papilio command: target/release/papilio
 	$(CARGO) build --release --locked -p papilio-cli
 
-install: build ## install the command, manual pages and completions (PREFIX=/usr/local) and mount(8) helpers (HELPERDIR=/sbin)
+LIBDIR ?= $(PREFIX)/lib
+capi: setup ## build libpapilio, shared and static: target/release/capi
+	$(CARGO) build --release --locked -p papilio-capi
+	sh crates/capi/link.sh target/release/libpapilio_capi.a target/release/capi
+
+lib: capi ## install libpapilio, papilio.h, the pkg-config file and manual pages of section 3 (PREFIX, LIBDIR)
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/share/man
+	cp -d target/release/capi/libpapilio.so* $(DESTDIR)$(LIBDIR)
+	install -m 644 target/release/libpapilio_capi.a $(DESTDIR)$(LIBDIR)/libpapilio.a
+	install -D -m 644 crates/capi/include/papilio.h $(DESTDIR)$(PREFIX)/include/papilio.h
+	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1); \
+	sed "s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$$version|" crates/capi/papilio.pc.in \
+		> $(DESTDIR)$(LIBDIR)/pkgconfig/papilio.pc
+	$(CARGO) xtask man3 $(DESTDIR)$(PREFIX)/share/man
+
+install: build lib ## install the command, manual pages and completions (PREFIX=/usr/local) and mount(8) helpers (HELPERDIR=/sbin)
 	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
 	install -d $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(HELPERDIR)
 	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man
@@ -39,6 +54,9 @@ uninstall: ## remove the installed files
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish \
+		$(DESTDIR)$(LIBDIR)/libpapilio.so* $(DESTDIR)$(LIBDIR)/libpapilio.a \
+		$(DESTDIR)$(LIBDIR)/pkgconfig/papilio.pc $(DESTDIR)$(PREFIX)/include/papilio.h \
+		$(DESTDIR)$(PREFIX)/share/man/man3/papilio.3 $(DESTDIR)$(PREFIX)/share/man/man3/papilio_*.3 \
 		$(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%) $(DROPINS:%=$(DESTDIR)$(DROPINDIR)/%)
 
 test: setup ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so

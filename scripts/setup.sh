@@ -22,6 +22,7 @@ mount mount tests
 getfattr attr tests
 getfacl acl tests
 fusermount3 fuse3 tests
+valgrind valgrind tests
 '
 
 say() { printf 'setup: %s\n' "$*"; }

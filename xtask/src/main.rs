@@ -1,21 +1,24 @@
-//! Development tasks: `cargo xtask tidy` and `cargo xtask ci`.
+//! Development tasks: `cargo xtask tidy`, `cargo xtask ci` and `cargo xtask man3`.
 //!
 //! Users of Papilio do not need this crate. `tidy` enforces project rules that neither the compiler
 //! nor Clippy checks (see [`tidy`]). `ci` runs the checks that every change must pass.
 
 mod ci;
+mod man3;
 mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy [--tighten | --cycles] | cargo xtask ci
+const USAGE: &str =
+    "usage: cargo xtask tidy [--tighten | --cycles] | cargo xtask ci | cargo xtask man3 FOLDER
 
   tidy            check layers, import cycles, dead files, long functions, file headers,
                   width and wording of comments, and leftover macros
   tidy --tighten  first lower the exceptions in xtask/tidy-ratchet.toml to the present numbers
   tidy --cycles   list the files that import one another in a circle, and check nothing
-  ci              run .ci/run: format, Clippy, tidy, tests and the demo";
+  ci              run .ci/run: format, Clippy, tidy, tests and the demo
+  man3            write the manual pages of the C interface to FOLDER/man3";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
         ["tidy", "--tighten"] => tidy::run(&workspace_root(), true),
         ["tidy", "--cycles"] => tidy::print_cycles(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),
+        ["man3", folder] => man3::run(&workspace_root(), Path::new(folder)).map(|()| true),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

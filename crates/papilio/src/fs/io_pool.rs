@@ -1,7 +1,7 @@
 //! The threads that carry out the requests of a queue: all of them, or on devices that answer later
 //! those that have to wait for more than their own data.
 //!
-//! Owns [`Pool`].
+//! Owns [`Pool`], and [`Signal`], which wakes an event loop.
 //!
 //! **Locks:** `Shared::lists`, held for one operation on the lists, never while a request runs.
 //!
@@ -13,12 +13,40 @@ use crate::fs::file::File;
 use crate::fs::io_request::{IoCompletion, IoRequest};
 use papilio_device::{Job, StableBuffer};
 use papilio_locks::{Class, Condvar, Mutex};
+use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// The lock-order class of running requests, which a collector waits for.
 static RUNNING: Class = Class::new("io-queue:running");
+
+/// An eventfd for an event loop, made when one asks for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Signal(Arc<OnceLock<OwnedFd>>);
+
+impl Signal {
+    /// Returns the eventfd, which is readable at first: there may be completions already.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub(super) fn event_fd(&self) -> std::io::Result<OwnedFd> {
+        if self.0.get().is_none() {
+            // Of two threads that are first, one keeps its eventfd.
+            let _ = self.0.set(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        }
+        self.0.get().expect("it was set above").try_clone()
+    }
+
+    /// Makes the eventfd readable, if there is one.
+    pub(super) fn notify(&self) {
+        if let Some(fd) = self.0.get() {
+            // Only a full counter is refused, and that is readable.
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
+    }
+}
 
 /// The threads that run requests.
 pub(super) struct Pool<B> {
@@ -32,6 +60,7 @@ struct Shared<B> {
     work: Condvar,
     /// Notified when a request completed or a thread panicked.
     completed: Condvar,
+    signal: Signal,
 }
 
 struct Lists<B> {
@@ -72,15 +101,15 @@ pub(super) fn do_chore(file: &File, chore: Chore) -> Result<()> {
 }
 
 impl<B: StableBuffer> Pool<B> {
-    pub(super) fn start(depth: usize, threads: usize) -> std::io::Result<Self> {
+    pub(super) fn start(depth: usize, threads: usize, signal: Signal) -> std::io::Result<Self> {
         let lists = Lists {
             waiting: VecDeque::with_capacity(depth),
             done: Vec::with_capacity(depth),
             closed: false,
             panicked: false,
         };
-        let shared =
-            Arc::new(Shared { lists: Mutex::new(lists), work: Condvar::new(), completed: Condvar::new() });
+        let (work, completed) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { lists: Mutex::new(lists), work, completed, signal });
         let mut pool = Self { shared, threads: Vec::with_capacity(threads) };
         for _ in 0..threads {
             let shared = Arc::clone(&pool.shared);
@@ -141,6 +170,7 @@ impl<B: StableBuffer> Shared<B> {
                 lists = self.lists.lock();
                 lists.done.push(completion);
                 self.completed.notify_one();
+                self.signal.notify();
                 if job.is_some() {
                     drop(lists);
                     drop(job);
@@ -163,6 +193,7 @@ impl<B> Drop for ReportPanic<'_, B> {
         if std::thread::panicking() {
             self.0.lists.lock().panicked = true;
             self.0.completed.notify_one();
+            self.0.signal.notify();
         }
     }
 }

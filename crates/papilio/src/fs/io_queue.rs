@@ -12,8 +12,9 @@
 //!
 //! Kernel counterpart: `io_uring/`, `fs/aio.c`.
 
+use crate::fs::file_system::FileSystem;
 use crate::fs::io_driven::Driven;
-use crate::fs::io_pool::{Pool, Work};
+use crate::fs::io_pool::{Pool, Signal, Work};
 use crate::fs::io_request::{IoCompletion, IoRequest};
 use papilio_device::StableBuffer;
 use std::collections::VecDeque;
@@ -74,6 +75,7 @@ pub struct IoQueue<B: StableBuffer> {
     /// Requests accepted and not yet collected.
     in_flight: usize,
     runner: Runner<B>,
+    signal: Signal,
 }
 
 /// How requests are carried out.
@@ -89,7 +91,8 @@ impl<B: StableBuffer> IoQueue<B> {
     /// Creates a queue for `depth` requests, at least one, without threads.
     pub fn new(depth: usize) -> Self {
         let depth = depth.max(1);
-        Self { depth, in_flight: 0, runner: Runner::Caller(VecDeque::with_capacity(depth)) }
+        let runner = Runner::Caller(VecDeque::with_capacity(depth));
+        Self { depth, in_flight: 0, runner, signal: Signal::default() }
     }
 
     /// Creates a queue for `depth` requests, at least one, with a pool of `threads` threads. 0
@@ -100,7 +103,20 @@ impl<B: StableBuffer> IoQueue<B> {
     pub fn with_threads(depth: usize, threads: usize) -> std::io::Result<Self> {
         let mut queue = Self::new(depth);
         if threads > 0 {
-            queue.runner = Runner::Pool(Pool::start(queue.depth, threads)?);
+            queue.runner = Runner::Pool(Pool::start(queue.depth, threads, queue.signal.clone())?);
+        }
+        Ok(queue)
+    }
+
+    /// Creates a queue as [`IoQueue::with_threads`], for requests on files of `fs` only. It has an
+    /// eventfd from the start, whatever the devices are: [`IoQueue::completion_fd`].
+    ///
+    /// # Errors
+    /// As [`IoQueue::with_threads`].
+    pub fn for_file_system(fs: &FileSystem, depth: usize, threads: usize) -> std::io::Result<Self> {
+        let mut queue = Self::with_threads(depth, threads)?;
+        if fs.waits_for_devices() {
+            queue.drive();
         }
         Ok(queue)
     }
@@ -133,7 +149,10 @@ impl<B: StableBuffer> IoQueue<B> {
             self.drive();
         }
         match &mut self.runner {
-            Runner::Caller(waiting) => waiting.push_back(request),
+            Runner::Caller(waiting) => {
+                waiting.push_back(request);
+                self.signal.notify();
+            }
             Runner::Driven(driven) => driven.begin(request),
             Runner::Pool(pool) => pool.submit(Work::Request(request), None),
         }
@@ -190,6 +209,19 @@ impl<B: StableBuffer> IoQueue<B> {
         match &self.runner {
             Runner::Driven(driven) => driven.event_fd().map(Some),
             Runner::Caller(_) | Runner::Pool(_) => Ok(None),
+        }
+    }
+
+    /// Returns an eventfd as [`IoQueue::event_fd`] does, but for every queue of
+    /// [`IoQueue::for_file_system`]. It stays the same while the queue lives. Where no thread runs
+    /// the requests, it is readable when [`IoQueue::poll`] has one to run.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub fn completion_fd(&self) -> std::io::Result<OwnedFd> {
+        match &self.runner {
+            Runner::Driven(driven) => driven.event_fd(),
+            Runner::Caller(_) | Runner::Pool(_) => self.signal.event_fd(),
         }
     }
 

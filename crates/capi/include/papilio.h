@@ -1,0 +1,1489 @@
+/* libpapilio: Btrfs in user space. See papilio(3).
+ *
+ * Generated from crates/capi/src by cbindgen: PAPILIO_BLESS=1 cargo test -p papilio-capi --test header
+ */
+
+#ifndef PAPILIO_H
+#define PAPILIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+// Value of papilio_time.nanoseconds for papilio_utimens(): the time of the change.
+#define PAPILIO_TIME_NOW 1073741823
+
+// Value of papilio_time.nanoseconds for papilio_utimens(): the time stays as it is.
+#define PAPILIO_TIME_OMIT 1073741822
+
+// Value of `uid` and `gid` for papilio_chown(): the field stays as it is.
+#define PAPILIO_KEEP 4294967295
+
+// Flag of a check: reads and verifies all data as well.
+#define PAPILIO_CHECK_DATA 1
+
+// Value of papilio_finding.severity and of papilio_report_verdict(): a remark.
+#define PAPILIO_SEVERITY_NOTE 1
+
+// Value of papilio_finding.severity and of papilio_report_verdict(): no data is at risk.
+#define PAPILIO_SEVERITY_WARNING 2
+
+// Value of papilio_finding.severity and of papilio_report_verdict(): data is at risk, or the
+// kernel refuses the file system.
+#define PAPILIO_SEVERITY_ERROR 3
+
+// Stage of a check: the trees are walked; the counts are tree blocks.
+#define PAPILIO_CHECK_STAGE_TREES 0
+
+// Stage of a check: references are compared; there are no counts.
+#define PAPILIO_CHECK_STAGE_SPACE 1
+
+// Stage of a check: data is read; the counts are bytes.
+#define PAPILIO_CHECK_STAGE_DATA 2
+
+// The bytes of papilio_dirent.name: the longest name, 255 bytes, and a NUL.
+#define PAPILIO_NAME_SIZE 256
+
+// Flag of papilio_opendir(): reads inodes along with entries, for papilio_readdir() with a
+// papilio_stat.
+#define PAPILIO_WITH_STAT 2
+
+// Flag of papilio_file_open(): creates the file if there is none.
+#define PAPILIO_CREATE 2
+
+// Flag of papilio_file_open(), with PAPILIO_CREATE: fails if the file exists.
+#define PAPILIO_EXCLUSIVE 4
+
+// Flag of papilio_file_open(): sets the size to 0.
+#define PAPILIO_TRUNCATE 8
+
+// Flag of papilio_file_open(): reads and writes of this handle bypass the page cache.
+#define PAPILIO_DIRECT 16
+
+// Flag of papilio_file_open(): creates a file without a name in the directory `path`. It is
+// deleted when it is closed.
+#define PAPILIO_UNNAMED 32
+
+// Flag of papilio_fallocate(): the size of the file does not change.
+#define PAPILIO_KEEP_SIZE 1
+
+// Flag of papilio_fallocate(), with PAPILIO_KEEP_SIZE: makes a hole.
+#define PAPILIO_PUNCH_HOLE 2
+
+// Flag of papilio_fallocate(): the range reads as zeros afterwards.
+#define PAPILIO_ZERO_RANGE 16
+
+// Value of papilio_extent.kind: in the leaf with the inode.
+#define PAPILIO_EXTENT_INLINE 0
+
+// Value of papilio_extent.kind: in an extent on disk.
+#define PAPILIO_EXTENT_REGULAR 1
+
+// Value of papilio_extent.kind: allocated, but not written.
+#define PAPILIO_EXTENT_PREALLOCATED 2
+
+// Flag of papilio_rename(): fails if the new name exists.
+#define PAPILIO_RENAME_NOREPLACE 1
+
+// Flag of papilio_rename(): exchanges the two names, which both exist.
+#define PAPILIO_RENAME_EXCHANGE 2
+
+// The most requests that a queue may have in flight.
+#define PAPILIO_QUEUE_DEPTH_MAX 65536
+
+// Flag of calls with a path: a symbolic link in the last component is not followed.
+#define PAPILIO_NOFOLLOW 1
+
+// Bit of papilio_stat.attributes: the root directory of a subvolume.
+#define PAPILIO_STAT_SUBVOLUME 1
+
+// Bit of papilio_stat.attributes: an empty directory that stands for a nested subvolume in a
+// snapshot.
+#define PAPILIO_STAT_STUB 2
+
+// Flag of papilio_receive(): ends after the first stream, and reads nothing behind it.
+#define PAPILIO_RECEIVE_ONE 1
+
+// Flag of papilio_snapshot(): the snapshot is read-only, which sending needs.
+#define PAPILIO_SNAPSHOT_READ_ONLY 1
+
+// Bit of papilio_subvolume.flags: the subvolume is read-only.
+#define PAPILIO_SUBVOLUME_READ_ONLY 1
+
+// Bit of papilio_subvolume.flags: it was created as a snapshot.
+#define PAPILIO_SUBVOLUME_SNAPSHOT 2
+
+// Bit of papilio_subvolume.flags: it was deleted, and its space is being freed.
+#define PAPILIO_SUBVOLUME_DELETED 4
+
+// Flag of papilio_setxattr(): fails if the attribute exists.
+#define PAPILIO_XATTR_CREATE 16
+
+// Flag of papilio_setxattr(): fails if the attribute does not exist.
+#define PAPILIO_XATTR_REPLACE 32
+
+// A directory that is being read. Opened by papilio_opendir(), closed by papilio_closedir().
+struct papilio_dir;
+
+// An open regular file. Opened by papilio_file_open(), closed by papilio_file_close().
+struct papilio_file;
+
+// An open file system. Opened by papilio_open(), closed by papilio_close().
+struct papilio_fs;
+
+// Options of a new file system. Made by papilio_mkfs_options_new().
+struct papilio_mkfs_options;
+
+// Options for opening a file system. Made by papilio_options_new().
+struct papilio_options;
+
+// A queue of requests. Made by papilio_queue_new(), closed by papilio_queue_close().
+struct papilio_queue;
+
+// The report of a check. Made by papilio_check(), freed by papilio_report_free().
+struct papilio_report;
+
+// Options of a send. Made by papilio_send_options_new().
+struct papilio_send_options;
+
+// A list of subvolumes. Made by papilio_subvolumes(), freed by papilio_subvolumes_free().
+struct papilio_subvolume_list;
+
+// How the space of a file system is used. Made by papilio_usage(), freed by papilio_usage_free().
+struct papilio_usage;
+
+// A walk through a tree of directories. Begun by papilio_walk_open(), ended by
+// papilio_walk_close().
+struct papilio_walk;
+
+// A point in time.
+struct papilio_time {
+    // Whole seconds since 1970, negative before.
+    int64_t seconds;
+    // Further nanoseconds, normally below 1,000,000,000.
+    uint32_t nanoseconds;
+    // Zero.
+    uint32_t reserved;
+};
+
+// A function that a check reports to, from the thread that checks. `user` is the pointer that the
+// program gave, `stage` is one of PAPILIO_CHECK_STAGE_*, `done` of `total` is how much of it is
+// done; `total` is 0 if it is not known. The function must return: no longjmp, no exception.
+typedef void (*papilio_check_fn)(void *user, uint32_t stage, uint64_t done, uint64_t total);
+
+// A fault that a check found. The texts belong to the report.
+struct papilio_finding {
+    // A short name of the rule that is broken, which stays the same between versions.
+    const char *kind;
+    // A description in one line, without the place.
+    const char *message;
+    // The place in words.
+    const char *place;
+    // The id of the tree; 0 if there is none.
+    uint64_t tree;
+    // The inode number; 0 if there is none.
+    uint64_t inode;
+    // The logical address of a tree block or extent; UINT64_MAX if there is none.
+    uint64_t address;
+    // PAPILIO_SEVERITY_*.
+    uint32_t severity;
+    // Zero.
+    uint32_t reserved;
+};
+
+// The numbers of a report.
+struct papilio_check_statistics {
+    // Errors, including those that the report did not keep.
+    uint64_t errors;
+    // Warnings, including those that the report did not keep.
+    uint64_t warnings;
+    // Findings that were counted but not kept.
+    uint64_t dropped;
+    // Trees walked.
+    uint64_t trees;
+    // Distinct tree blocks.
+    uint64_t blocks;
+    // Bytes of those blocks, one copy of each.
+    uint64_t metadata_bytes;
+    // Data extents.
+    uint64_t data_extents;
+    // Bytes of those extents, one copy of each.
+    uint64_t data_bytes;
+    // Subvolumes and snapshots.
+    uint64_t subvolumes;
+    // Inodes in them, each counted in every snapshot that has it.
+    uint64_t inodes;
+    // Regular files among them.
+    uint64_t files;
+    // Bytes of data that have checksums.
+    uint64_t csum_bytes;
+    // Bytes of data that were read and compared with their checksums, each copy counted.
+    uint64_t data_bytes_read;
+};
+
+// An entry of a directory.
+struct papilio_dirent {
+    // The number of the inode; of a subvolume, that of its root directory, 256.
+    uint64_t inode;
+    // The id of the subvolume that the entry leads to; 0 if it is the directory's own.
+    uint64_t subvolume;
+    // The index of the entry. Later entries have larger ones; papilio_seekdir() takes it.
+    uint64_t index;
+    // The type, as d_type: DT_REG, DT_DIR, DT_LNK and so on of <dirent.h>.
+    uint32_t file_type;
+    // The bytes of the name.
+    uint32_t name_length;
+    // The name, with a NUL after it.
+    char name[PAPILIO_NAME_SIZE];
+};
+
+// The metadata of a file, as of the call.
+struct papilio_stat {
+    // The inode number, unique in its subvolume only.
+    uint64_t inode;
+    // The id of the subvolume that contains the inode.
+    uint64_t subvolume;
+    // The size in bytes; of a directory, twice the total length of its names.
+    uint64_t size;
+    // The bytes without holes, before compression.
+    uint64_t allocated_bytes;
+    // The transaction that created the inode.
+    uint64_t generation;
+    // The transaction that last changed the inode.
+    uint64_t last_changed;
+    // The inode's flags, BTRFS_INODE_* of <linux/btrfs_tree.h>.
+    uint64_t inode_flags;
+    // Type and permissions, as st_mode.
+    uint32_t mode;
+    // The number of names; 1 for a directory.
+    uint32_t nlink;
+    // The owner's user id.
+    uint32_t uid;
+    // The group id.
+    uint32_t gid;
+    // The major number of a device file.
+    uint32_t rdev_major;
+    // The minor number of a device file.
+    uint32_t rdev_minor;
+    // Bits PAPILIO_STAT_*.
+    uint32_t attributes;
+    // Zero.
+    uint32_t reserved;
+    // The time of the last read.
+    struct papilio_time atime;
+    // The time of the last change of the content.
+    struct papilio_time mtime;
+    // The time of the last change of the inode.
+    struct papilio_time ctime;
+    // The time of creation.
+    struct papilio_time btime;
+};
+
+// An extent of a file.
+struct papilio_extent {
+    // The file offset of the first byte.
+    uint64_t start;
+    // The length in bytes of the file.
+    uint64_t length;
+    // The logical address of the whole extent, of which the file may use a part; 0 if inline.
+    uint64_t address;
+    // The bytes that the whole extent takes on disk.
+    uint64_t stored;
+    // The uncompressed bytes of the whole extent.
+    uint64_t uncompressed;
+    // Where the file's part begins in the extent, in uncompressed bytes.
+    uint64_t offset;
+    // The transaction that wrote the extent.
+    uint64_t generation;
+    // PAPILIO_EXTENT_*.
+    uint32_t kind;
+    // The compression: 0 none, 1 zlib, 2 lzo, 3 zstd.
+    uint32_t compression;
+};
+
+// A completed request.
+struct papilio_completion {
+    // The token of the request.
+    uint64_t token;
+    // Bytes read, written, punched or allocated; 0 for syncs; or a negative errno. Only a read at
+    // the end of the file gives fewer bytes than requested.
+    int64_t result;
+};
+
+// The sizes that statfs shows, in bytes, and the sums of the devices.
+struct papilio_statfs {
+    // Data that would fit on the empty devices.
+    uint64_t total;
+    // The unused part of `total`.
+    uint64_t free;
+    // Space for files.
+    uint64_t available;
+    // Bytes of new data that can certainly be written now; 0 if the file system is open for
+    // reading only.
+    uint64_t writable;
+    // The bytes of all devices.
+    uint64_t device_size;
+    // Bytes of devices that chunks take.
+    uint64_t allocated;
+    // Used bytes of devices, all copies included.
+    uint64_t used;
+    // Bytes of missing devices.
+    uint64_t missing;
+};
+
+// The space of all chunks of one type and one profile.
+struct papilio_space {
+    // The type: "Data", "Metadata", "System" or "Data+Metadata". It belongs to the usage object.
+    const char *kind;
+    // The profile, such as "RAID1". It belongs to the usage object.
+    const char *profile;
+    // Capacity in bytes.
+    uint64_t total;
+    // Used bytes.
+    uint64_t used;
+    // Bytes of devices that the chunks take.
+    uint64_t raw_total;
+    // Bytes of devices that the used bytes take.
+    uint64_t raw_used;
+};
+
+// A device of a file system.
+struct papilio_device {
+    // Its path; NULL if it is missing. It belongs to the usage object.
+    const char *path;
+    // Its id.
+    uint64_t devid;
+    // Its UUID.
+    uint8_t uuid[16];
+    // Bytes of it that belong to the file system.
+    uint64_t total;
+    // Its actual size in bytes; 0 if it is missing.
+    uint64_t size;
+    // Bytes that chunks take.
+    uint64_t allocated;
+};
+
+// The memory that a file system uses now, in bytes, and the counters of its cache of tree blocks.
+struct papilio_memory {
+    // Pages of the page cache and their descriptions.
+    uint64_t pages;
+    // The dirty pages among `pages`.
+    uint64_t dirty_pages;
+    // Clean tree blocks.
+    uint64_t tree_blocks;
+    // Tree blocks that no commit has written yet.
+    uint64_t dirty_tree_blocks;
+    // Changes of references that are not in the extent tree yet.
+    uint64_t delayed_refs;
+    // Cached checksums of data.
+    uint64_t checksums;
+    // Data written whose extents are not in the trees yet.
+    uint64_t ordered_extents;
+    // Look-ups of tree blocks that memory answered.
+    uint64_t cache_hits;
+    // Look-ups of tree blocks that had to read.
+    uint64_t cache_misses;
+    // Tree blocks read from devices; each copy counts.
+    uint64_t blocks_read;
+    // Number of times that a copy was bad while another was good.
+    uint64_t bad_copies;
+};
+
+// A function that a long call reports to. `user` is the pointer that the program gave. A result
+// other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
+typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
+
+// A function that hears of a command of a stream that failed, where the call goes on: `message` is
+// valid during the call. The function must return: no longjmp, no exception.
+typedef void (*papilio_message_fn)(void *user, const char *message);
+
+// A subvolume.
+struct papilio_subvolume {
+    // Its id; 5 is the top level.
+    uint64_t id;
+    // The id of the subvolume that contains it; 0 for the top level and for a deleted one.
+    uint64_t parent;
+    // The inode number of the directory that contains it; 0 where `parent` is.
+    uint64_t directory;
+    // The transaction that last changed its tree.
+    uint64_t generation;
+    // The transaction that created it.
+    uint64_t created;
+    // The transaction that last changed an inode in it.
+    uint64_t changed;
+    // The sender's transaction, of a received subvolume.
+    uint64_t sent;
+    // The transaction that received it.
+    uint64_t received;
+    // The time of its creation.
+    struct papilio_time creation_time;
+    // The time of its last change.
+    struct papilio_time change_time;
+    // The time when it was sent.
+    struct papilio_time send_time;
+    // The time when it was received.
+    struct papilio_time receive_time;
+    // Its UUID.
+    uint8_t uuid[16];
+    // The UUID of the subvolume that it is a snapshot of; zero for others.
+    uint8_t parent_uuid[16];
+    // The UUID that it had on the sender's file system; zero for others.
+    uint8_t received_uuid[16];
+    // Bits PAPILIO_SUBVOLUME_*.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+    // Its path from the top level, without a leading slash; NULL if it has none. It belongs to the
+    // list.
+    const char *path;
+    // The bytes of the path, without the NUL.
+    size_t path_length;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Sets the permissions of the file at `path`, NUL-terminated: the twelve low bits of `mode`.
+// Follows symbolic links.
+//
+// Returns 0 or a negative errno.
+int papilio_chmod(struct papilio_fs *fs, const char *path, uint32_t mode);
+
+// Sets owner and group of the file at `path`, NUL-terminated. PAPILIO_KEEP leaves one unchanged.
+// `flags` is 0 or PAPILIO_NOFOLLOW.
+//
+// Returns 0 or a negative errno.
+int papilio_chown(struct papilio_fs *fs,
+                  const char *path,
+                  uint32_t uid,
+                  uint32_t gid,
+                  uint32_t flags);
+
+// Sets the times of the last read and the last change of the file at `path`, NUL-terminated. Their
+// nanoseconds may be PAPILIO_TIME_NOW or PAPILIO_TIME_OMIT. NULL is the same as PAPILIO_TIME_NOW.
+// `flags` is 0 or PAPILIO_NOFOLLOW.
+//
+// Returns 0 or a negative errno.
+int papilio_utimens(struct papilio_fs *fs,
+                    const char *path,
+                    const struct papilio_time *atime,
+                    const struct papilio_time *mtime,
+                    uint32_t flags);
+
+// Sets the flags of the inode at `path`, NUL-terminated, that chattr controls: BTRFS_INODE_* of
+// <linux/btrfs_tree.h>, such as NODATACOW. papilio_stat() returns them all. `flags` is 0 or
+// PAPILIO_NOFOLLOW.
+//
+// Returns 0 or a negative errno: -EOPNOTSUPP for flags that cannot be set.
+int papilio_set_inode_flags(struct papilio_fs *fs,
+                            const char *path,
+                            uint64_t inode_flags,
+                            uint32_t flags);
+
+// Checks the file system on the image or block device at `path`, NUL-terminated, which may be too
+// damaged to be opened. `options` names further devices, and may be NULL. `flags` is 0 or
+// PAPILIO_CHECK_DATA. The report keeps at most `max_findings`; 0 means 10,000. `progress` is NULL
+// or called with `user`. The report goes to `*report`. Free it with papilio_report_free().
+//
+// Returns 0 or a negative errno. Faults of the file system are in the report, and no errors of the
+// call.
+int papilio_check(const char *path,
+                  const struct papilio_options *options,
+                  uint32_t flags,
+                  size_t max_findings,
+                  papilio_check_fn progress,
+                  void *user,
+                  struct papilio_report **report);
+
+// Checks the open file system `fs`, as of its last commit: call papilio_sync() first to include
+// the latest changes. The other arguments are those of papilio_check().
+//
+// Returns 0 or a negative errno.
+int papilio_check_open(struct papilio_fs *fs,
+                       uint32_t flags,
+                       size_t max_findings,
+                       papilio_check_fn progress,
+                       void *user,
+                       struct papilio_report **report);
+
+// Returns the worst severity of a report, PAPILIO_SEVERITY_*; 0 if there is nothing to report; or
+// a negative errno.
+int papilio_report_verdict(struct papilio_report *report);
+
+// Returns the number of findings that a report kept, or a negative errno.
+int64_t papilio_report_count(struct papilio_report *report);
+
+// Describes the finding at `index` of a report, counted from 0. `finding` points to a
+// papilio_finding, and `size` is its sizeof. Its texts are NUL-terminated UTF-8, and valid until
+// the report is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_report_finding(struct papilio_report *report,
+                           size_t index,
+                           struct papilio_finding *finding,
+                           size_t size);
+
+// Returns the numbers of a report. `statistics` points to a papilio_check_statistics, and `size`
+// is its sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_report_statistics(struct papilio_report *report,
+                              struct papilio_check_statistics *statistics,
+                              size_t size);
+
+// Returns a report as JSON, as `papilio check --json` prints it. `*text` gets the NUL-terminated
+// text, which is valid until the report is freed.
+//
+// Returns the length of the text or a negative errno.
+int64_t papilio_report_json(struct papilio_report *report, const char **text);
+
+// Frees a report, and its texts.
+//
+// Returns 0 or a negative errno.
+int papilio_report_free(struct papilio_report *report);
+
+// Opens the directory at `path`, NUL-terminated, for reading its entries. `flags` is 0 or
+// PAPILIO_WITH_STAT. The handle goes to `*dir`, which is unchanged if the call fails.
+//
+// Returns 0 or a negative errno: -ENOTDIR.
+int papilio_opendir(struct papilio_fs *fs,
+                    const char *path,
+                    uint32_t flags,
+                    struct papilio_dir **dir);
+
+// Reads the next entry of a directory, in the order of creation and without "." and "..". `entry`
+// points to a papilio_dirent, and `entry_size` is its sizeof. `stat` is NULL, or points to a
+// papilio_stat of `stat_size` bytes that gets the metadata of the entry's inode.
+//
+// Returns 1 for an entry, 0 at the end, or a negative errno. The directory ends with its first
+// error of reading; an entry whose inode cannot be read fails alone.
+int papilio_readdir(struct papilio_dir *dir,
+                    struct papilio_dirent *entry,
+                    size_t entry_size,
+                    struct papilio_stat *stat,
+                    size_t stat_size);
+
+// Returns the index that papilio_seekdir() takes to continue after the entry that was read last,
+// or a negative errno.
+int64_t papilio_telldir(struct papilio_dir *dir);
+
+// Lets the next papilio_readdir() return the first entry whose index is not below `index`. 0
+// starts again, and shows entries that were created meanwhile.
+//
+// Returns 0 or a negative errno.
+int papilio_seekdir(struct papilio_dir *dir, uint64_t index);
+
+// Closes a directory.
+//
+// Returns 0 or a negative errno.
+int papilio_closedir(struct papilio_dir *dir);
+
+// Begins a walk at `path`, NUL-terminated: over it and all that is below it, each directory before
+// its content. The walk does not follow symbolic links, and crosses into subvolumes. The handle
+// goes to `*walk`, which is unchanged if the call fails.
+//
+// Returns 0 or a negative errno.
+int papilio_walk_open(struct papilio_fs *fs, const char *path, struct papilio_walk **walk);
+
+// Returns the next file of a walk. `*path` gets its path from the start of the walk, without a
+// leading slash and with a NUL after its `*length` bytes; empty for the start itself. It stays
+// valid until the next call for this walk. `length` may be NULL. `stat` is NULL, or points to a
+// papilio_stat of `size` bytes.
+//
+// Returns 1 for a file, 0 at the end, or a negative errno. An error concerns one file or
+// directory, and the walk goes on after it.
+int papilio_walk_next(struct papilio_walk *walk,
+                      const char **path,
+                      size_t *length,
+                      struct papilio_stat *stat,
+                      size_t size);
+
+// Leaves out the content of the directory that the walk returned last.
+//
+// Returns 0 or a negative errno.
+int papilio_walk_skip(struct papilio_walk *walk);
+
+// Ends a walk.
+//
+// Returns 0 or a negative errno.
+int papilio_walk_close(struct papilio_walk *walk);
+
+// Returns the message of the calling thread's last failed call. It stays valid until the thread's
+// next failed call, is empty before the first one, and never NULL. It is one line of text; paths
+// in it are converted to UTF-8.
+//
+// A successful call leaves the message as it is: test the result first.
+const char *papilio_last_error(void);
+
+// Returns the version of the library, such as "0.1.0". The text is static.
+const char *papilio_version(void);
+
+// Opens the regular file at `path`, NUL-terminated. `flags` is 0 or a combination of
+// PAPILIO_CREATE, PAPILIO_EXCLUSIVE, PAPILIO_TRUNCATE, PAPILIO_DIRECT, PAPILIO_NOFOLLOW and
+// PAPILIO_UNNAMED. A new file gets the permissions `mode`, less the umask of
+// papilio_set_creator(). The handle goes to `*file`, which is unchanged if the call fails. Whether
+// it can be written depends on the file system only.
+//
+// Returns 0 or a negative errno: -EISDIR for a directory, -EINVAL for other types, -EEXIST as the
+// flags require.
+int papilio_file_open(struct papilio_fs *fs,
+                      const char *path,
+                      uint32_t flags,
+                      uint32_t mode,
+                      struct papilio_file **file);
+
+// Adds a reference to the handle `file`. Each reference needs a papilio_file_close() of its own.
+//
+// Returns 0 or a negative errno.
+int papilio_file_ref(struct papilio_file *file);
+
+// Drops a reference to the handle `file`, and closes the file with the last one. Requests of
+// queues that are in flight keep it open until they complete. Closing a file does not make it
+// durable.
+//
+// Returns 0 or a negative errno.
+int papilio_file_close(struct papilio_file *file);
+
+// Reads up to `size` bytes at byte `offset` of the file into `buffer`, which has at least that
+// size. Holes read as zeros. All data is verified by its checksum, unless it has none or the
+// options say otherwise. After an error, the content of the buffer is unspecified.
+//
+// Returns the bytes read, fewer than `size` only at the end of the file, or a negative errno: -EIO
+// if no copy of the data is good.
+int64_t papilio_pread(struct papilio_file *file, void *buffer, size_t size, uint64_t offset);
+
+// Writes the `size` bytes at `buffer` at byte `offset` of the file, all of them. If `offset` is
+// past the end, the gap reads as zeros. Neither needs alignment.
+//
+// Returns `size`, or a negative errno: -ENOSPC, -EFBIG, -EROFS. Data before the failing step stays
+// written.
+int64_t papilio_pwrite(struct papilio_file *file, const void *buffer, size_t size, uint64_t offset);
+
+// Reads at byte `offset` of the file into the `count` buffers that `buffers` describes, one after
+// the other.
+//
+// Returns the bytes read, fewer than the buffers have only at the end of the file, or a negative
+// errno as papilio_pread().
+int64_t papilio_preadv(struct papilio_file *file,
+                       const struct iovec *buffers,
+                       size_t count,
+                       uint64_t offset);
+
+// Writes the `count` buffers that `buffers` describes, one after the other, at byte `offset` of
+// the file.
+//
+// Returns the sum of their sizes, or a negative errno as papilio_pwrite().
+int64_t papilio_pwritev(struct papilio_file *file,
+                        const struct iovec *buffers,
+                        size_t count,
+                        uint64_t offset);
+
+// Reads up to `size` bytes at the file's position into `buffer`, which has at least that size, and
+// advances the position.
+//
+// Returns the bytes read, 0 at the end of the file, or a negative errno as papilio_pread().
+int64_t papilio_read(struct papilio_file *file, void *buffer, size_t size);
+
+// Writes the `size` bytes at `buffer` at the file's position, and advances the position.
+//
+// Returns `size`, or a negative errno as papilio_pwrite(); the position is unchanged then.
+int64_t papilio_write(struct papilio_file *file, const void *buffer, size_t size);
+
+// Moves the file's position. `whence` is SEEK_SET, SEEK_CUR or SEEK_END, or SEEK_DATA or SEEK_HOLE
+// for the first byte of data or of a hole at or after `offset`. The end of a file counts as a
+// hole, preallocated ranges count as holes.
+//
+// Returns the new position, or a negative errno: -ENXIO if there is no such byte, -EINVAL before
+// the start of the file.
+int64_t papilio_lseek(struct papilio_file *file, int64_t offset, int whence);
+
+// Sets the size of the file in bytes. A longer file reads as zeros at its end.
+//
+// Returns 0 or a negative errno.
+int papilio_ftruncate(struct papilio_file *file, uint64_t size);
+
+// Makes all changes of the file up to now durable, and its names if they changed.
+//
+// Returns 0 or a negative errno.
+int papilio_fsync(struct papilio_file *file);
+
+// Makes all data written to the file up to now durable, with the metadata that is needed to read
+// it.
+//
+// Returns 0 or a negative errno.
+int papilio_fdatasync(struct papilio_file *file);
+
+// Makes what is at `path`, NUL-terminated, durable as papilio_fsync() does, for every type of
+// file. For a directory this includes the changes of its entries and new directories below it.
+//
+// Returns 0 or a negative errno.
+int papilio_fsync_path(struct papilio_fs *fs, const char *path);
+
+// Describes the open file `file` as it is now. `stat` points to a papilio_stat, and `size` is its
+// sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_fstat(struct papilio_file *file, struct papilio_stat *stat, size_t size);
+
+// Allocates space for `length` bytes at `offset`. `mode` is 0, PAPILIO_KEEP_SIZE,
+// PAPILIO_ZERO_RANGE, both, or PAPILIO_PUNCH_HOLE with PAPILIO_KEEP_SIZE, which frees the space.
+// The values are those of fallocate(2).
+//
+// Returns 0 or a negative errno: -ENOSPC, -EOPNOTSUPP for another mode.
+int papilio_fallocate(struct papilio_file *file, uint32_t mode, uint64_t offset, uint64_t length);
+
+// Lets the file `to` share `length` bytes of the file `from`, from `from_offset` on, at
+// `to_offset`. A `length` of 0 means up to the end of `from`. Both may be the same file. Offsets
+// are multiples of the sector size, usually 4096; so is the length, unless it ends at the end of
+// `from`.
+//
+// Returns 0 or a negative errno: -EXDEV for files of two file systems.
+int papilio_clone_range(struct papilio_file *from,
+                        uint64_t from_offset,
+                        uint64_t length,
+                        struct papilio_file *to,
+                        uint64_t to_offset);
+
+// Shares a range as papilio_clone_range() does, if the bytes of both files are equal.
+//
+// Returns the bytes shared, or a negative errno: -EXDEV for files of two file systems, -EILSEQ if
+// the ranges differ.
+int64_t papilio_dedupe_range(struct papilio_file *from,
+                             uint64_t from_offset,
+                             uint64_t length,
+                             struct papilio_file *to,
+                             uint64_t to_offset);
+
+// Stores the extents of the file in the array `extents`, in order and without holes, starting with
+// the one that contains byte `offset`: at most `count` of them. The layout of papilio_extent is
+// fixed.
+//
+// Returns the number stored, fewer than `count` only at the end of the file, or a negative errno.
+int64_t papilio_extents(struct papilio_file *file,
+                        uint64_t offset,
+                        struct papilio_extent *extents,
+                        size_t count);
+
+// Writes small extents in a range of bytes anew as larger ones, without a change of the content or
+// the times. A `length` of 0 means up to the end of the file. Extents that snapshots share are
+// copied.
+//
+// Returns the bytes rewritten, or a negative errno.
+int64_t papilio_defragment(struct papilio_file *file, uint64_t offset, uint64_t length);
+
+// Writes the file's cached data back to the device, and drops it from the page cache.
+//
+// Returns 0 or a negative errno.
+int papilio_file_drop_cache(struct papilio_file *file);
+
+// Opens the image or block device at `path`, a NUL-terminated path of the host, with `options`, or
+// with the defaults if that is NULL. The handle goes to `*fs`, which is unchanged if the call
+// fails. The device is locked against other users until papilio_close(); for reading only, against
+// writers.
+//
+// Returns 0 or a negative errno, among them -ENOENT, -EACCES, -EBUSY for a device in use, -EINVAL
+// for one without a Btrfs, -EOPNOTSUPP for unknown features, -EIO for a damaged file system.
+int papilio_open(const char *path, const struct papilio_options *options, struct papilio_fs **fs);
+
+// Adds a reference to the handle `fs`, for another part of the program. Each reference needs a
+// papilio_close() of its own.
+//
+// Returns 0 or a negative errno.
+int papilio_ref(struct papilio_fs *fs);
+
+// Drops a reference to the handle `fs`. With the last one, makes all changes durable and closes
+// the file system. Calls of other threads that run meanwhile end as if they came before.
+//
+// Returns 0; -EBUSY while files, directories, walks or queues are open, and nothing is closed
+// then; or the errno of the commit, after which the handle is closed all the same.
+int papilio_close(struct papilio_fs *fs);
+
+// Makes all changes durable, those of all files included (syncfs).
+//
+// Returns 0 or a negative errno: -EROFS if the file system is open for reading only, or became
+// read-only by a failure, see papilio_failure().
+int papilio_sync(struct papilio_fs *fs);
+
+// Sets owner, group and umask of what this file system's handle creates from now on: files,
+// directories, links, devices and subvolumes. All three are 0 at first, whatever the process is.
+//
+// Returns 0 or a negative errno.
+int papilio_set_creator(struct papilio_fs *fs, uint32_t uid, uint32_t gid, uint32_t umask);
+
+// Copies the UUID of the file system to the 16 bytes at `uuid`.
+//
+// Returns 0 or a negative errno.
+int papilio_uuid(struct papilio_fs *fs, uint8_t *uuid);
+
+// Copies the label, without a NUL, to the `size` bytes at `buffer`. With `size` 0, `buffer` may be
+// NULL, and the call only returns the length.
+//
+// Returns the length, 0 without a label, or a negative errno: -ERANGE if the buffer is too small.
+int64_t papilio_label(struct papilio_fs *fs, void *buffer, size_t size);
+
+// Sets the label: at most 255 bytes, NUL-terminated, without a line break. "" removes it.
+//
+// Returns 0 or a negative errno.
+int papilio_set_label(struct papilio_fs *fs, const char *label);
+
+// Copies the reason why the file system became read-only, without a NUL, to the `size` bytes at
+// `buffer`. With `size` 0, `buffer` may be NULL, and the call only returns the length.
+//
+// Returns the length, 0 if no failure made it read-only, or a negative errno: -ERANGE if the
+// buffer is too small.
+int64_t papilio_failure(struct papilio_fs *fs, void *buffer, size_t size);
+
+// Returns 1 if there is a log of fsyncs whose changes are not visible, because the options forbid
+// its replay or it cannot be replayed; 0 if not; or a negative errno.
+int papilio_has_log(struct papilio_fs *fs);
+
+// Returns 1 if requests wait for a device, as with papilio_options_set_direct_io(): it then pays
+// to keep many in flight in a queue. Returns 0 if not, or a negative errno.
+int papilio_waits_for_devices(struct papilio_fs *fs);
+
+// Discards the free space of the devices. Commits first, so that deleted files count as free.
+// Skips runs of less than `min_length` bytes.
+//
+// Returns the bytes discarded, or a negative errno: -EOPNOTSUPP if a device cannot discard.
+int64_t papilio_trim(struct papilio_fs *fs, uint64_t min_length);
+
+// Sets the bytes that the file system uses of the device with the id `devid`; the first device has
+// the id 1. `bytes` is rounded down to whole sectors. Data behind the new end is moved. To shrink
+// an image file, truncate it after papilio_close(); to grow one, extend it before papilio_open().
+//
+// Returns the new size, or a negative errno: -ENOSPC if what would be left is too small.
+int64_t papilio_resize(struct papilio_fs *fs, uint64_t devid, uint64_t bytes);
+
+// Makes an options object with the defaults. It goes to `*options`. Free it with
+// papilio_mkfs_options_free().
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_new(struct papilio_mkfs_options **options);
+
+// Frees an options object.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_free(struct papilio_mkfs_options *options);
+
+// Sets the size of the file system on each device in bytes, rounded down to whole sectors; by
+// default that of the device. A missing regular file is created, and a shorter one extended to
+// this size.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_size(struct papilio_mkfs_options *options, uint64_t bytes);
+
+// Sets the label: at most 255 bytes, NUL-terminated, without a line break.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_label(struct papilio_mkfs_options *options, const char *label);
+
+// Sets the UUID of the file system to the 16 bytes at `uuid`. The default is a random one. With a
+// time as well, equal options make equal images.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_uuid(struct papilio_mkfs_options *options, const uint8_t *uuid);
+
+// Sets the time of creation: `seconds` since 1970 and `nanoseconds`. The default is the current
+// time.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_timestamp(struct papilio_mkfs_options *options,
+                                       int64_t seconds,
+                                       uint32_t nanoseconds);
+
+// Sets the bytes of a tree block: a power of two from 4 KiB to 64 KiB.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_node_size(struct papilio_mkfs_options *options, uint32_t bytes);
+
+// Sets the checksum algorithm: the NUL-terminated name "crc32c", "xxhash", "sha256" or "blake2".
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_checksum(struct papilio_mkfs_options *options, const char *name);
+
+// Switches features as `mkfs.btrfs -O` does: a NUL-terminated list of names with commas, such as
+// "^no-holes,block-group-tree", each with a "^" in front to switch it off.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_features(struct papilio_mkfs_options *options, const char *list);
+
+// Sets the profiles of data and metadata: the NUL-terminated names "single", "dup", "raid0",
+// "raid1", "raid1c3", "raid1c4", "raid10", "raid5" or "raid6". NULL keeps the default.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_profiles(struct papilio_mkfs_options *options,
+                                      const char *data,
+                                      const char *metadata);
+
+// Sets whether existing content of the devices is overwritten. The default is false: -EEXIST then.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_force(struct papilio_mkfs_options *options, bool force);
+
+// Sets whether the old content of the devices is discarded. The default is true.
+//
+// Returns 0 or a negative errno.
+int papilio_mkfs_options_set_discard(struct papilio_mkfs_options *options, bool discard);
+
+// Makes a file system on the image or block device at `path`, a NUL-terminated path of the host,
+// with `options`, or with the defaults if that is NULL.
+//
+// Returns 0 or a negative errno: -EEXIST for a device with content, -EBUSY for one in use, -EINVAL
+// for one that is too small or options that exclude one another.
+int papilio_mkfs(const char *path, const struct papilio_mkfs_options *options);
+
+// Makes one file system on several images or block devices: `paths` is an array of `count` paths,
+// NUL-terminated. The first device gets the id 1.
+//
+// Returns 0 or a negative errno, as papilio_mkfs().
+int papilio_mkfs_many(const char *const *paths,
+                      size_t count,
+                      const struct papilio_mkfs_options *options);
+
+// Creates a directory at `path`, NUL-terminated, with the permissions `mode`, less the umask of
+// papilio_set_creator().
+//
+// Returns 0 or a negative errno.
+int papilio_mkdir(struct papilio_fs *fs, const char *path, uint32_t mode);
+
+// Creates a file of any type at `path`, NUL-terminated. `mode` has type (S_IFREG, S_IFIFO,
+// S_IFSOCK, S_IFCHR, S_IFBLK, S_IFDIR) and permissions. Device files get the numbers `major`,
+// below 4,096, and `minor`, below 1,048,576; other types ignore them.
+//
+// Returns 0 or a negative errno: -EINVAL for another type.
+int papilio_mknod(struct papilio_fs *fs,
+                  const char *path,
+                  uint32_t mode,
+                  uint32_t major,
+                  uint32_t minor);
+
+// Creates a symbolic link to `target` at `path`, both NUL-terminated. The target need not exist.
+//
+// Returns 0 or a negative errno.
+int papilio_symlink(struct papilio_fs *fs, const char *target, const char *path);
+
+// Copies the target of the symbolic link at `path`, NUL-terminated, to the `size` bytes at
+// `buffer`, without a NUL. With `size` 0, `buffer` may be NULL, and the call only returns the
+// length.
+//
+// Returns the length, or a negative errno: -EINVAL for other types, -ERANGE if the buffer is too
+// small. Unlike readlink(2), nothing is cut off.
+int64_t papilio_readlink(struct papilio_fs *fs, const char *path, void *buffer, size_t size);
+
+// Gives the file at `existing` the further name `path`, both NUL-terminated. A symbolic link is
+// not followed.
+//
+// Returns 0 or a negative errno: -EXDEV between subvolumes.
+int papilio_link(struct papilio_fs *fs, const char *existing, const char *path);
+
+// Renames `from` to `to`, both NUL-terminated. `flags` is 0, which replaces a file or an empty
+// directory at `to`, or PAPILIO_RENAME_NOREPLACE or PAPILIO_RENAME_EXCHANGE.
+//
+// Returns 0 or a negative errno: -EXDEV between subvolumes.
+int papilio_rename(struct papilio_fs *fs, const char *from, const char *to, uint32_t flags);
+
+// Removes the name `path`, NUL-terminated, of anything but a directory. A file without names is
+// deleted once it is closed.
+//
+// Returns 0 or a negative errno: -EISDIR for a directory.
+int papilio_unlink(struct papilio_fs *fs, const char *path);
+
+// Removes the empty directory at `path`, NUL-terminated.
+//
+// Returns 0 or a negative errno: -ENOTEMPTY.
+int papilio_rmdir(struct papilio_fs *fs, const char *path);
+
+// Makes an options object with the defaults: reading only, one device, none missing, the top-level
+// subvolume. The object goes to `*options`. Free it with papilio_options_free().
+//
+// Returns 0 or a negative errno.
+int papilio_options_new(struct papilio_options **options);
+
+// Frees an options object. File systems that were opened with it stay open.
+//
+// Returns 0 or a negative errno.
+int papilio_options_free(struct papilio_options *options);
+
+// Sets whether the file system is opened for writing too. The default is false.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_write(struct papilio_options *options, bool write);
+
+// Adds `path`, a NUL-terminated path of the host, as another device of a file system with several
+// devices.
+//
+// Returns 0 or a negative errno.
+int papilio_options_add_device(struct papilio_options *options, const char *path);
+
+// Sets whether the file system may be opened while devices are missing, as far as each chunk
+// tolerates it. The default is false.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_degraded(struct papilio_options *options, bool degraded);
+
+// Lets all paths start at the subvolume at `path`, a NUL-terminated path from the top level. The
+// default is the top level.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_subvolume(struct papilio_options *options, const char *path);
+
+// Lets all paths start at the subvolume with the id `id`. 0 selects the subvolume that a mount
+// without options shows; 5 is the top level.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_subvolume_id(struct papilio_options *options, uint64_t id);
+
+// Sets whether devices bypass the page cache of the host (O_DIRECT). The default is false. Queues
+// then keep many requests in flight without a thread for each.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_direct_io(struct papilio_options *options, bool direct_io);
+
+// Sets the bytes of the page cache for file data. The default, 0, means none: data is read from
+// and written to the device directly. The cache is used only if the file system is open for
+// writing.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_cache_bytes(struct papilio_options *options, uint64_t bytes);
+
+// Limits the memory for tree blocks, in bytes. The default is 64 MiB.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_node_cache_bytes(struct papilio_options *options, uint64_t bytes);
+
+// Limits the bytes of changed tree blocks in memory beyond which a change waits for a commit. The
+// default is 128 MiB.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_dirty_bytes(struct papilio_options *options, uint64_t bytes);
+
+// Sets the compression of new data: `compression` is the NUL-terminated text "zlib", "lzo",
+// "zstd", "zlib:1" to "zlib:9", "zstd:-15" to "zstd:15", or "none", the default. If `force` is
+// set, data of all files is compressed, also that which does not get smaller at first.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_compression(struct papilio_options *options,
+                                    const char *compression,
+                                    bool force);
+
+// Sets the longest time before a change is committed, in seconds. The default is 30. With 0 only
+// papilio_sync(), papilio_close() and lack of memory commit.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_commit_interval(struct papilio_options *options, uint32_t seconds);
+
+// Sets whether freed space is discarded after each commit. The default is false.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_discard(struct papilio_options *options, bool discard);
+
+// Sets the most bytes of a file that are stored inline in a tree. The default is 2048; 0 stores no
+// file inline.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_max_inline(struct papilio_options *options, uint32_t bytes);
+
+// Sets whether new files are created without checksums. The default is false.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_no_data_sums(struct papilio_options *options, bool on);
+
+// Sets whether new files are overwritten in place, which also means without checksums. The default
+// is false.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_no_data_cow(struct papilio_options *options, bool on);
+
+// Sets whether data that is read is verified against its checksums. The default is true.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_verify_data(struct papilio_options *options, bool verify);
+
+// Sets whether a copy that a read found bad is rewritten from a good one, where the file system is
+// open for writing. The default is true.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_heal_reads(struct papilio_options *options, bool heal);
+
+// Sets whether an fsync may write to the log instead of committing. The default is true.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_tree_log(struct papilio_options *options, bool log);
+
+// Sets whether a log that a crash left is replayed. The default is true. If it is false, a file
+// system with a log can be opened for reading only, and shows the last commit.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_replay_log(struct papilio_options *options, bool replay);
+
+// Sets whether older roots of the superblock are tried if the newest cannot be read. The default
+// is false.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_use_backup_root(struct papilio_options *options, bool on);
+
+// Selects the copy of the superblock to read, 0 to 2. The default is 0, the primary.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_superblock_mirror(struct papilio_options *options, uint32_t mirror);
+
+// Sets a fixed time for all changes, so that equal changes make equal images: `seconds` since 1970
+// and `nanoseconds` below 1,000,000,000. The default is the clock's time.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_timestamp(struct papilio_options *options,
+                                  int64_t seconds,
+                                  uint32_t nanoseconds);
+
+// Makes a queue for files of the file system `fs` with up to `depth` requests in flight, 1 to
+// PAPILIO_QUEUE_DEPTH_MAX, and with `threads` threads of its own, which may be 0. It goes to
+// `*queue`. Several threads may use a queue; one that waits for completions holds up the others.
+//
+// Returns 0 or a negative errno.
+int papilio_queue_new(struct papilio_fs *fs,
+                      size_t depth,
+                      size_t threads,
+                      struct papilio_queue **queue);
+
+// Submits a read of up to `size` bytes at byte `offset` of the file into `buffer`, as
+// papilio_pread(). The buffer is in use until the completion with `token` was collected. Tokens
+// need not be unique.
+//
+// Returns 0 or a negative errno, and the buffer is not in use then: -EAGAIN if the queue is full,
+// -EXDEV for a file of another file system.
+int papilio_queue_read(struct papilio_queue *queue,
+                       struct papilio_file *file,
+                       void *buffer,
+                       size_t size,
+                       uint64_t offset,
+                       uint64_t token);
+
+// Submits a write of the `size` bytes at `buffer` at byte `offset` of the file, as
+// papilio_pwrite(). The buffer is in use, and must not change, until the completion with `token`
+// was collected.
+//
+// Returns 0 or a negative errno, and the buffer is not in use then: -EAGAIN if the queue is full,
+// -EXDEV for a file of another file system.
+int papilio_queue_write(struct papilio_queue *queue,
+                        struct papilio_file *file,
+                        const void *buffer,
+                        size_t size,
+                        uint64_t offset,
+                        uint64_t token);
+
+// Submits a papilio_fsync(), or a papilio_fdatasync() if `data_only` is set. It covers the
+// requests that had completed when it was submitted.
+//
+// Returns 0 or a negative errno: -EAGAIN if the queue is full, -EXDEV for a file of another file
+// system.
+int papilio_queue_fsync(struct papilio_queue *queue,
+                        struct papilio_file *file,
+                        bool data_only,
+                        uint64_t token);
+
+// Submits an allocation of `length` bytes at `offset`, or the making of a hole there: `mode` is 0,
+// PAPILIO_KEEP_SIZE, or PAPILIO_PUNCH_HOLE with PAPILIO_KEEP_SIZE, as for papilio_fallocate().
+//
+// Returns 0 or a negative errno: -EAGAIN if the queue is full, -EXDEV for a file of another file
+// system, -EOPNOTSUPP for another mode.
+int papilio_queue_fallocate(struct papilio_queue *queue,
+                            struct papilio_file *file,
+                            uint32_t mode,
+                            uint64_t offset,
+                            uint64_t length,
+                            uint64_t token);
+
+// Collects completions: stores up to `count` in the array `completions`, after waiting until at
+// least `min` are there, or all that are in flight if those are fewer. With `min` 0 it does not
+// wait for requests that are in flight. The layout of papilio_completion is fixed. The message of
+// a request that failed becomes the thread's last message; of several, that of the last.
+//
+// Returns the number stored or a negative errno: -EINVAL if `min` is more than `count`.
+int64_t papilio_queue_wait(struct papilio_queue *queue,
+                           size_t min,
+                           struct papilio_completion *completions,
+                           size_t count);
+
+// Returns an eventfd for an event loop: it is readable when completions may wait. The program
+// reads its counter, eight bytes, and then calls papilio_queue_wait() with `min` 0, also once
+// after it has submitted. The descriptor does not block, and belongs to the program, which closes
+// it.
+//
+// Returns the descriptor or a negative errno.
+int papilio_queue_eventfd(struct papilio_queue *queue);
+
+// Returns the number of requests whose completions were not collected, or a negative errno.
+int64_t papilio_queue_in_flight(struct papilio_queue *queue);
+
+// Carries out all requests that were submitted, and closes the queue. No buffer is in use
+// afterwards. The results of requests whose completions were not collected are lost, except that
+// of the first one that failed.
+//
+// Returns 0; the errno of that request, and the queue is closed all the same; or a negative errno.
+int papilio_queue_close(struct papilio_queue *queue);
+
+// Describes the file at `path`, NUL-terminated. `flags` is 0 or PAPILIO_NOFOLLOW. `stat` points to
+// a papilio_stat, and `size` is its sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_stat(struct papilio_fs *fs,
+                 const char *path,
+                 uint32_t flags,
+                 struct papilio_stat *stat,
+                 size_t size);
+
+// Returns the sizes of a file system. `statfs` points to a papilio_statfs, and `size` is its
+// sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_statfs(struct papilio_fs *fs, struct papilio_statfs *statfs, size_t size);
+
+// Tells how the space of a file system is used now, by type, profile and device. The object goes
+// to `*usage`. Free it with papilio_usage_free().
+//
+// Returns 0 or a negative errno.
+int papilio_usage(struct papilio_fs *fs, struct papilio_usage **usage);
+
+// Returns the number of types and profiles, or a negative errno.
+int64_t papilio_usage_space_count(struct papilio_usage *usage);
+
+// Describes the space at `index`, counted from 0. `space` points to a papilio_space, and `size` is
+// its sizeof. Its texts are valid until the usage object is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_usage_space(struct papilio_usage *usage,
+                        size_t index,
+                        struct papilio_space *space,
+                        size_t size);
+
+// Returns the number of devices, or a negative errno.
+int64_t papilio_usage_device_count(struct papilio_usage *usage);
+
+// Describes the device at `index`, counted from 0. `device` points to a papilio_device, and `size`
+// is its sizeof. Its path is valid until the usage object is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_usage_device(struct papilio_usage *usage,
+                         size_t index,
+                         struct papilio_device *device,
+                         size_t size);
+
+// Frees a usage object, and its texts.
+//
+// Returns 0 or a negative errno.
+int papilio_usage_free(struct papilio_usage *usage);
+
+// Tells how much memory a file system uses. `memory` points to a papilio_memory, and `size` is its
+// sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_memory(struct papilio_fs *fs, struct papilio_memory *memory, size_t size);
+
+// Drops all clean tree blocks from memory.
+//
+// Returns 0 or a negative errno.
+int papilio_drop_cache(struct papilio_fs *fs);
+
+// Makes an options object with the defaults: a full stream in protocol 1, with data. It goes to
+// `*options`. Free it with papilio_send_options_free().
+//
+// Returns 0 or a negative errno.
+int papilio_send_options_new(struct papilio_send_options **options);
+
+// Frees an options object.
+//
+// Returns 0 or a negative errno.
+int papilio_send_options_free(struct papilio_send_options *options);
+
+// Sends the difference from the snapshot with the id `parent`, which the receiver has. 0, the
+// default, sends everything.
+//
+// Returns 0 or a negative errno.
+int papilio_send_options_set_parent(struct papilio_send_options *options, uint64_t parent);
+
+// Lets the stream clone from the snapshot with the id `source`, which the receiver has.
+//
+// Returns 0 or a negative errno.
+int papilio_send_options_add_clone_source(struct papilio_send_options *options, uint64_t source);
+
+// Sets whether the stream says which ranges changed in place of their data. The default is false.
+//
+// Returns 0 or a negative errno.
+int papilio_send_options_set_no_data(struct papilio_send_options *options, bool no_data);
+
+// Chooses the protocol, 1 or 2. The default is 1.
+//
+// Returns 0 or a negative errno.
+int papilio_send_options_set_protocol(struct papilio_send_options *options, uint32_t protocol);
+
+// Sets whether compressed extents are sent as they lie, which needs protocol 2. The default is
+// false.
+//
+// Returns 0 or a negative errno.
+int papilio_send_options_set_compressed_data(struct papilio_send_options *options, bool compressed);
+
+// Writes the stream of the read-only subvolume with the id `subvolume` to the descriptor `fd`.
+// `options` may be NULL for the defaults. `progress` is NULL or a function that is called with
+// `user`, the inodes that are sent, their total, and the bytes of the stream.
+//
+// Returns the bytes of the stream, or a negative errno: -EBADF for a descriptor that is not open,
+// -ECANCELED if `progress` returns other than 0, the errno of writing.
+int64_t papilio_send(struct papilio_fs *fs,
+                     uint64_t subvolume,
+                     int fd,
+                     const struct papilio_send_options *options,
+                     papilio_progress_fn progress,
+                     void *user);
+
+// Applies the streams that the descriptor `fd` gives to the directory at `path`, NUL-terminated,
+// until the end of the input. `flags` is 0 or PAPILIO_RECEIVE_ONE. The call ends after
+// `max_errors` commands that failed; 0 means never, and 1 is usual. `failed` is NULL or hears of
+// each. `progress` is NULL or a function that is called with `user`, 0, 0, and the bytes of the
+// stream.
+//
+// Returns the number of complete subvolumes, or a negative errno: -EINVAL for an invalid stream,
+// -ENOENT for a parent that is missing, -ECANCELED if `progress` returns other than 0. After an
+// error, subvolumes that were complete before stay, and an incomplete one stays writable.
+int64_t papilio_receive(struct papilio_fs *fs,
+                        const char *path,
+                        int fd,
+                        uint32_t flags,
+                        uint64_t max_errors,
+                        papilio_progress_fn progress,
+                        papilio_message_fn failed,
+                        void *user);
+
+// Creates an empty subvolume at `path`, NUL-terminated, with the permissions 0755.
+//
+// Returns 0 or a negative errno.
+int papilio_subvolume_create(struct papilio_fs *fs, const char *path);
+
+// Creates a snapshot of the subvolume at `source` at `path`, both NUL-terminated. `flags` is 0 or
+// PAPILIO_SNAPSHOT_READ_ONLY. Subvolumes nested in the source appear as empty directories.
+//
+// Returns 0 or a negative errno: -ENOENT if `source` is not the root of a subvolume.
+int papilio_snapshot(struct papilio_fs *fs, const char *source, const char *path, uint32_t flags);
+
+// Deletes the subvolume at `path`, NUL-terminated, with its content. Its space is freed in the
+// background, or by papilio_subvolumes_clean().
+//
+// Returns 0 or a negative errno: -ENOENT if `path` is not a subvolume, -ENOTEMPTY if it contains
+// other subvolumes, -EPERM for the default subvolume.
+int papilio_subvolume_delete(struct papilio_fs *fs, const char *path);
+
+// Deletes the subvolume with the id `id`.
+//
+// Returns 0 or a negative errno, as papilio_subvolume_delete().
+int papilio_subvolume_delete_by_id(struct papilio_fs *fs, uint64_t id);
+
+// Frees the space of deleted subvolumes, in the calling thread, until none is left.
+//
+// Returns 0 or a negative errno.
+int papilio_subvolumes_clean(struct papilio_fs *fs);
+
+// Makes the subvolume at `path`, NUL-terminated, read-only or writable.
+//
+// Returns 0 or a negative errno.
+int papilio_subvolume_set_read_only(struct papilio_fs *fs, const char *path, bool read_only);
+
+// Returns 1 if the subvolume at `path`, NUL-terminated, is read-only, 0 if it is writable, or a
+// negative errno.
+int papilio_subvolume_is_read_only(struct papilio_fs *fs, const char *path);
+
+// Returns the id of the subvolume at `path`, NUL-terminated, or a negative errno: -ENOENT if
+// `path` is not the root of a subvolume.
+int64_t papilio_subvolume_id(struct papilio_fs *fs, const char *path);
+
+// Returns the id of the subvolume that a mount without options shows, or a negative errno.
+int64_t papilio_default_subvolume(struct papilio_fs *fs);
+
+// Makes the subvolume with the id `id` the one that a mount without options shows.
+//
+// Returns 0 or a negative errno.
+int papilio_set_default_subvolume(struct papilio_fs *fs, uint64_t id);
+
+// Marks the writable subvolume at `path`, NUL-terminated, as received: from the subvolume with the
+// UUID in the 16 bytes at `uuid`, in the sender's transaction `sent`, at the time of `seconds`
+// since 1970 and `nanoseconds`. papilio_receive() does this by itself.
+//
+// Returns 0 or a negative errno.
+int papilio_subvolume_set_received(struct papilio_fs *fs,
+                                   const char *path,
+                                   const uint8_t *uuid,
+                                   uint64_t sent,
+                                   int64_t seconds,
+                                   uint32_t nanoseconds);
+
+// Lists all subvolumes and snapshots, also those being deleted: the top level first, then by id.
+// The list, as of now, goes to `*list`. Free it with papilio_subvolumes_free().
+//
+// Returns 0 or a negative errno.
+int papilio_subvolumes(struct papilio_fs *fs, struct papilio_subvolume_list **list);
+
+// Returns the number of subvolumes in a list, or a negative errno.
+int64_t papilio_subvolumes_count(struct papilio_subvolume_list *list);
+
+// Describes the subvolume at `index` in a list, counted from 0. `subvolume` points to a
+// papilio_subvolume, and `size` is its sizeof. Its path is valid until the list is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_subvolumes_get(struct papilio_subvolume_list *list,
+                           size_t index,
+                           struct papilio_subvolume *subvolume,
+                           size_t size);
+
+// Frees a list of subvolumes, and the paths in it.
+//
+// Returns 0 or a negative errno.
+int papilio_subvolumes_free(struct papilio_subvolume_list *list);
+
+// Copies the value of the attribute `name` of the file at `path`, both NUL-terminated, to the
+// `size` bytes at `value`. With `size` 0, `value` may be NULL, and the call only returns the
+// length. `flags` is 0 or PAPILIO_NOFOLLOW.
+//
+// Returns the length, or a negative errno: -ENODATA if there is no such attribute, -ERANGE if the
+// buffer is too small.
+int64_t papilio_getxattr(struct papilio_fs *fs,
+                         const char *path,
+                         const char *name,
+                         void *value,
+                         size_t size,
+                         uint32_t flags);
+
+// Sets the attribute `name` of the file at `path`, both NUL-terminated, to the `size` bytes at
+// `value`, which may be NULL if `size` is 0. `flags` is 0 or a combination of PAPILIO_NOFOLLOW
+// with PAPILIO_XATTR_CREATE or PAPILIO_XATTR_REPLACE.
+//
+// Returns 0 or a negative errno: -EEXIST or -ENODATA as the flags require.
+int papilio_setxattr(struct papilio_fs *fs,
+                     const char *path,
+                     const char *name,
+                     const void *value,
+                     size_t size,
+                     uint32_t flags);
+
+// Copies the names of all attributes of the file at `path`, NUL-terminated, to the `size` bytes at
+// `list`, each followed by a NUL. With `size` 0, `list` may be NULL, and the call only returns the
+// length. `flags` is 0 or PAPILIO_NOFOLLOW.
+//
+// Returns the length of the list, or a negative errno: -ERANGE if the buffer is too small.
+int64_t papilio_listxattr(struct papilio_fs *fs,
+                          const char *path,
+                          void *list,
+                          size_t size,
+                          uint32_t flags);
+
+// Removes the attribute `name` of the file at `path`, both NUL-terminated. `flags` is 0 or
+// PAPILIO_NOFOLLOW.
+//
+// Returns 0 or a negative errno: -ENODATA if there is no such attribute.
+int papilio_removexattr(struct papilio_fs *fs, const char *path, const char *name, uint32_t flags);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* PAPILIO_H */

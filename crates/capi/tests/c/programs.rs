@@ -1,0 +1,65 @@
+//! The programs in `programs/` call every function, from several threads, and with wrong arguments.
+
+use crate::support::{Bench, Link};
+use papilio_oracle::{ImageSet, Need, require};
+
+/// Compiles a program and runs it in a folder of its own.
+fn run(name: &str, link: Link) -> Bench {
+    let bench = Bench::new();
+    let program = bench.compile(&format!("tests/c/programs/{name}.c"), link);
+    let folder = bench.scratch.path().to_str().unwrap().to_owned();
+    assert_eq!(bench.run(&program, &[&folder]), format!("{name}: done\n"));
+    bench
+}
+
+#[test]
+fn everything_works_and_the_kernel_agrees() {
+    let bench = run("everything", Link::Shared);
+    let needs = [Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat();
+    let Some(_met) = require(&needs) else { return };
+    let images = ImageSet::open(&bench.scratch, vec![bench.path("first.img"), bench.path("second.img")]);
+    images.btrfs_check().unwrap();
+    let mounted = images.mount().unwrap();
+    assert_eq!(std::fs::read(mounted.path().join("clone")).unwrap()[5000..5005], *b"other");
+    assert!(mounted.path().join("received/s2/two").is_dir());
+    mounted.unmount().unwrap();
+}
+
+#[test]
+fn everything_works_with_the_archive() {
+    run("everything", Link::Static);
+}
+
+#[test]
+fn everything_works_under_address_sanitizer() {
+    run("everything", Link::Address);
+}
+
+#[test]
+fn threads_share_handles() {
+    run("threads", Link::Shared);
+}
+
+#[test]
+fn threads_share_handles_under_address_sanitizer() {
+    run("threads", Link::Address);
+}
+
+#[test]
+fn bad_input_is_an_error() {
+    run("bad_input", Link::Shared);
+}
+
+#[test]
+fn bad_input_is_an_error_under_address_sanitizer() {
+    run("bad_input", Link::Address);
+}
+
+#[test]
+fn valgrind_finds_nothing_in_bad_input() {
+    let Some(_met) = require(&[Need::Command("valgrind")]) else { return };
+    let bench = Bench::new();
+    let program = bench.compile("tests/c/programs/bad_input.c", Link::Shared);
+    let folder = bench.scratch.path().to_str().unwrap().to_owned();
+    assert_eq!(bench.valgrind(&program, &[&folder]), "bad_input: done\n");
+}
