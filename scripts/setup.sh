@@ -22,6 +22,7 @@ mount mount tests
 getfattr attr tests
 getfacl acl tests
 fusermount3 fuse3 tests
+python3 python3-venv tests
 '
 
 say() { printf 'setup: %s\n' "$*"; }

@@ -94,7 +94,8 @@ impl FileSystem {
             "r" => false,
             "rw" | "r+" => true,
             other => {
-                let text = format!("mode {other:?}: expected 'r' for reading or 'rw' for reading and writing");
+                let text =
+                    format!("mode {other:?}: expected 'r' for reading or 'rw' for reading and writing");
                 return Err(PyValueError::new_err(text));
             }
         };

@@ -33,7 +33,10 @@ fn profile(name: &str) -> PyResult<RaidProfile> {
     let all = [Single, Dup, Raid0, Raid1, Raid1c3, Raid1c4, Raid5, Raid6, Raid10];
     let found = all.into_iter().find(|profile| profile.name().eq_ignore_ascii_case(name));
     found.ok_or_else(|| {
-        PyValueError::new_err(format!("profile {name:?}: expected one of {}", all.map(RaidProfile::name).join(", ")))
+        PyValueError::new_err(format!(
+            "profile {name:?}: expected one of {}",
+            all.map(RaidProfile::name).join(", ")
+        ))
     })
 }
 

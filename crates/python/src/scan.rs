@@ -58,7 +58,8 @@ impl ScanDir {
             None => {
                 let entries = self.entries.get()?;
                 py.detach(|| {
-                    let read: Vec<_> = entries.lock().by_ref().take(BATCH).map(|entry| entry.map(found)).collect();
+                    let read: Vec<_> =
+                        entries.lock().by_ref().take(BATCH).map(|entry| entry.map(found)).collect();
                     let mut batch = self.batch.lock();
                     batch.extend(read);
                     batch.pop_front()

@@ -9,8 +9,8 @@ use crate::file_system::{FileSystem, SubvolumeArg, host_path};
 use crate::paths::{PathArg, decode};
 use crate::subvolumes::subvolume_id;
 use papilio::{
-    Error, Populate, Receive, ReceiveObserver, SendCommand, SendObserver, SendOptions,
-    SendProtocol, StreamReader,
+    Error, Populate, Receive, ReceiveObserver, SendCommand, SendObserver, SendOptions, SendProtocol,
+    StreamReader,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

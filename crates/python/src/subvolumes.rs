@@ -134,9 +134,9 @@ impl FileSystem {
     /// Deletes a subvolume or snapshot with its content.
     fn delete_subvolume(&self, py: Python<'_>, which: SubvolumeArg) -> PyResult<()> {
         match &which {
-            SubvolumeArg::Id(_) => self
-                .run(py, |fs| fs.delete_subvolume_by_id(subvolume_id(fs, &which)?))?
-                .raise(),
+            SubvolumeArg::Id(_) => {
+                self.run(py, |fs| fs.delete_subvolume_by_id(subvolume_id(fs, &which)?))?.raise()
+            }
             SubvolumeArg::Path(path) => self.run(py, |fs| fs.delete_subvolume(&path.bytes))?.raise_at(path),
         }
     }
