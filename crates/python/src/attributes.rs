@@ -95,7 +95,6 @@ impl FileSystem {
 
     /// Sets an extended attribute. Flags are os.XATTR_CREATE and os.XATTR_REPLACE.
     #[pyo3(signature = (path, attribute, value, flags = 0, *, follow_symlinks = true))]
-    #[expect(clippy::too_many_arguments, reason = "they are those of os.setxattr")]
     fn setxattr(
         &self,
         py: Python<'_>,

@@ -4,8 +4,7 @@
 
 use crate::device::Device;
 use crate::errors::Raise;
-use crate::file_system::host_path;
-use crate::paths::PathArg;
+use crate::paths::{PathArg, host_path};
 use papilio::{CheckOptions, CheckStage, OpenOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -7,14 +7,11 @@ use crate::check::{CheckReport, run_options};
 use crate::device::Device;
 use crate::errors::Raise;
 use crate::handle::Handle;
-use crate::paths::{PathArg, decode};
+use crate::paths::{PathArg, decode, host_path};
 use crate::usage::Usage;
 use papilio::{CompressionChoice, Error, OpenOptions, SubvolumeChoice, TreeId, Uuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +33,23 @@ pub enum SubvolumeArg {
     Path(PathArg),
 }
 
+impl SubvolumeArg {
+    /// Returns the subvolume that paths start from.
+    fn choice(self) -> PyResult<SubvolumeChoice> {
+        match self {
+            Self::Id(DEFAULT_SUBVOLUME) => Ok(SubvolumeChoice::Default),
+            Self::Id(id) => match u64::try_from(id) {
+                Ok(id) => Ok(SubvolumeChoice::Id(TreeId(id))),
+                Err(_) => Err(PyValueError::new_err("a subvolume id is above 0")),
+            },
+            Self::Path(path) => {
+                let start = path.bytes.iter().position(|byte| *byte != b'/').unwrap_or(path.bytes.len());
+                Ok(SubvolumeChoice::Path(path.bytes[start..].to_vec()))
+            }
+        }
+    }
+}
+
 impl FileSystem {
     /// Runs `job` on the library's handle, without the GIL.
     pub fn run<R: Send>(
@@ -46,11 +60,6 @@ impl FileSystem {
         let fs = self.handle.fs()?;
         Ok(py.detach(move || job(&fs)))
     }
-}
-
-/// Converts a host path.
-pub fn host_path(path: &PathArg) -> PathBuf {
-    PathBuf::from(OsString::from_vec(path.bytes.clone()))
 }
 
 /// Parses a value of the mount option `compress`.
@@ -126,18 +135,9 @@ impl FileSystem {
         if let Some(choice) = compress_force {
             options = options.compress_force(compression(choice)?);
         }
-        options = match subvolume {
-            None => options,
-            Some(SubvolumeArg::Id(DEFAULT_SUBVOLUME)) => options.subvolume(SubvolumeChoice::Default),
-            Some(SubvolumeArg::Id(id)) => {
-                let id = u64::try_from(id).map_err(|_| PyValueError::new_err("a subvolume id is above 0"))?;
-                options.subvolume(SubvolumeChoice::Id(TreeId(id)))
-            }
-            Some(SubvolumeArg::Path(path)) => {
-                let trimmed = path.bytes.iter().position(|byte| *byte != b'/').unwrap_or(path.bytes.len());
-                options.subvolume(SubvolumeChoice::Path(path.bytes[trimmed..].to_vec()))
-            }
-        };
+        if let Some(which) = subvolume {
+            options = options.subvolume(which.choice()?);
+        }
         for device in &devices {
             options = options.device(host_path(device));
         }

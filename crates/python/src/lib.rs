@@ -3,7 +3,7 @@
 //! The Python files of the package build on it: file objects, paths, `walk` and the fsspec file
 //! system are written in Python. This crate translates calls and holds no file-system logic.
 //!
-//! - `handle`, `slot`: what an open file system hands out, closing, and the refusal after a fork
+//! - `handle`, `slot`: the objects of an open file system, closing, and the refusal after a fork
 //! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`: the class `FileSystem`
 //! - `file`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
 //! - `paths`, `buffer`, `times`, `errors`: conversions

@@ -3,8 +3,7 @@
 //! Owns the function [`mkfs()`] and its result, [`Made`].
 
 use crate::errors::Raise;
-use crate::file_system::host_path;
-use crate::paths::{PathArg, decode};
+use crate::paths::{PathArg, decode, host_path};
 use papilio::{ChecksumType, Error, MkfsOptions, RaidProfile, Uuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

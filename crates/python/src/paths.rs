@@ -7,6 +7,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// A path that a caller passed.
 #[derive(Clone, Debug)]
@@ -92,4 +95,9 @@ pub fn decode<'py>(py: Python<'py>, name: &[u8]) -> PyResult<Bound<'py, PyAny>> 
 /// Returns a name as `bytes` or as `str`.
 pub fn name_object<'py>(py: Python<'py>, name: &[u8], is_bytes: bool) -> PyResult<Bound<'py, PyAny>> {
     if is_bytes { Ok(PyBytes::new(py, name).into_any()) } else { decode(py, name) }
+}
+
+/// Converts a host path.
+pub fn host_path(path: &PathArg) -> PathBuf {
+    PathBuf::from(OsString::from_vec(path.bytes.clone()))
 }

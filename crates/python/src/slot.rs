@@ -23,7 +23,7 @@ pub trait Revoke: Send + Sync {
 pub struct Slot<T: Send + Sync> {
     value: Mutex<Option<Arc<T>>>,
     pid: u32,
-    /// What the object is, for messages.
+    /// The kind of object, for messages.
     noun: &'static str,
 }
 

@@ -5,8 +5,8 @@
 
 use crate::buffer::Buffer;
 use crate::errors::Raise;
-use crate::file_system::{FileSystem, SubvolumeArg, host_path};
-use crate::paths::{PathArg, decode};
+use crate::file_system::{FileSystem, SubvolumeArg};
+use crate::paths::{PathArg, decode, host_path};
 use crate::subvolumes::subvolume_id;
 use papilio::{
     Error, Populate, Receive, ReceiveObserver, SendCommand, SendObserver, SendOptions, SendProtocol,

@@ -18,3 +18,21 @@ def test_the_tour(tmp_path, monkeypatch):
 def test_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(papilio).failed == 0
+
+
+def test_the_types_name_what_there_is():
+    """Each class and method of the native module is in its stub file, and the reverse."""
+    import ast
+
+    from papilio import _papilio
+
+    stub = ast.parse((pathlib.Path(papilio.__file__).parent / "_papilio.pyi").read_text())
+    for node in stub.body:
+        if not isinstance(node, ast.ClassDef) or node.name.endswith("Error"):
+            continue
+        typed = {getattr(item, "name", None) or getattr(getattr(item, "target", None), "id", None) for item in node.body}
+        typed = {name for name in typed if name and not name.startswith("__")}
+        there = {name for name in vars(getattr(_papilio, node.name)) if not name.startswith("__")}
+        assert typed == there, node.name
+    names = {node.name for node in stub.body if hasattr(node, "name")}
+    assert names == {name for name in vars(_papilio) if not name.startswith("__") and name != "DEFAULT_SUBVOLUME"}
