@@ -57,7 +57,7 @@ def test_duckdb(filled, folder):
         base = duckdb.connect()
         base.register_filesystem(fs)
         for name in ("read_csv('btrfs:///{}/a.csv')", "read_parquet('btrfs:///{}/a.parquet')"):
-            assert base.sql(f"select sum(y) from {name.format(folder)}").fetchone()[0] == SUMS[folder]
+            assert base.sql(f"select sum(y) from {name.format(folder)}").fetchall()[0][0] == SUMS[folder]
         base.close()
 
 
