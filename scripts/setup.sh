@@ -41,6 +41,12 @@ while read -r command package kind; do
     [ "$kind" = needed ] && essential=1
 done <<<"$wanted"
 
+# Debian's python3 comes without the modules that make virtual environments.
+case " ${packages[*]-} " in
+*" python3-venv "*) ;;
+*) python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv) ;;
+esac
+
 if [ "${#packages[@]}" -eq 0 ]; then
     exit 0
 fi
