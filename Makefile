@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test locks longtest bench report demo clients backup fuzz tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel dataframes locks longtest bench report demo clients backup fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -63,6 +63,13 @@ test: setup ## run all tests; those without root, loop devices or the kernel's B
 	$(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
 	bash scripts/lock-order.sh
+	bash scripts/test-python.sh
+
+wheel: setup ## build the Python wheel: target/wheels/papilio-*.whl (needs Python 3.9 and PyPI)
+	@bash scripts/wheel.sh
+
+dataframes: setup ## run pandas, pyarrow, DuckDB and Dask on files in an image (from PyPI)
+	PAPILIO_DATAFRAMES=1 PAPILIO_REQUIRE_ALL=1 bash scripts/test-python.sh -k "pandas or pyarrow or duckdb or dask"
 
 locks: setup ## run concurrency tests with locks that check their order of acquisition, and print that order
 	@bash scripts/lock-order.sh

@@ -23,6 +23,7 @@ getfattr attr tests
 getfacl acl tests
 fusermount3 fuse3 tests
 valgrind valgrind tests
+python3 python3-venv tests
 '
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -40,6 +41,12 @@ while read -r command package kind; do
     case " ${packages[*]-} " in *" $package "*) ;; *) packages+=("$package") ;; esac
     [ "$kind" = needed ] && essential=1
 done <<<"$wanted"
+
+# Debian's python3 comes without the modules that make virtual environments.
+case " ${packages[*]-} " in
+*" python3-venv "*) ;;
+*) python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv) ;;
+esac
 
 if [ "${#packages[@]}" -eq 0 ]; then
     exit 0

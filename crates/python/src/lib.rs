@@ -1,0 +1,64 @@
+//! The native part of the Python package `papilio`: the module `papilio._papilio`.
+//!
+//! The Python files of the package build on it: file objects, paths, `walk` and the fsspec file
+//! system are written in Python. This crate translates calls and holds no file-system logic.
+//!
+//! - `handle`, `slot`: the objects of an open file system, closing, and the refusal after a fork
+//! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`: the class `FileSystem`
+//! - `file`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
+//! - `paths`, `buffer`, `times`, `errors`: conversions
+//! - `device`: devices that read by a Python callback
+//!
+//! **Invariants**
+//! - The GIL is released around every call of the library that can do I/O, so that no thread waits
+//!   for a lock of the library while it holds the GIL.
+//! - No lock of this crate is held while Python code runs.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod attributes;
+mod buffer;
+mod check;
+mod device;
+mod errors;
+mod file;
+mod file_system;
+mod handle;
+mod mkfs;
+mod names;
+mod paths;
+mod scan;
+mod slot;
+mod stat;
+mod streams;
+mod subvolumes;
+mod times;
+mod usage;
+
+use pyo3::prelude::*;
+
+/// The native part of papilio.
+#[pymodule(name = "_papilio")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("CorruptError", py.get_type::<errors::CorruptError>())?;
+    module.add("UnsupportedError", py.get_type::<errors::UnsupportedError>())?;
+    module.add("ForkError", py.get_type::<errors::ForkError>())?;
+    module.add("DEFAULT_SUBVOLUME", file_system::DEFAULT_SUBVOLUME)?;
+    module.add_class::<file_system::FileSystem>()?;
+    module.add_class::<file::File>()?;
+    module.add_class::<scan::ScanDir>()?;
+    module.add_class::<scan::DirEntry>()?;
+    module.add_class::<stat::StatResult>()?;
+    module.add_class::<subvolumes::Subvolume>()?;
+    module.add_class::<usage::Usage>()?;
+    module.add_class::<usage::SpaceUsage>()?;
+    module.add_class::<usage::DeviceUsage>()?;
+    module.add_class::<check::CheckReport>()?;
+    module.add_class::<check::Finding>()?;
+    module.add_class::<mkfs::Made>()?;
+    module.add_class::<device::Device>()?;
+    module.add_function(wrap_pyfunction!(check::check, module)?)?;
+    module.add_function(wrap_pyfunction!(mkfs::mkfs, module)?)
+}

@@ -1,0 +1,271 @@
+//! `FileSystem`: send, receive, and copying in from the host.
+//!
+//! Owns these methods, and the file objects of Python as streams of the library. A stream goes
+//! through a buffer of 1 MiB, and the GIL is taken for each buffer, not for each command.
+
+use crate::buffer::Buffer;
+use crate::errors::Raise;
+use crate::file_system::{FileSystem, SubvolumeArg};
+use crate::paths::{PathArg, decode, host_path};
+use crate::subvolumes::subvolume_id;
+use papilio::{
+    Error, Populate, Receive, ReceiveObserver, SendCommand, SendObserver, SendOptions, SendProtocol,
+    StreamReader,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+const BUFFER: usize = 1 << 20;
+
+/// A descriptor or a file object.
+enum Stream {
+    Descriptor(std::fs::File),
+    Object(Py<PyAny>),
+}
+
+impl Stream {
+    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let Ok(descriptor) = object.extract::<i32>() else {
+            return Ok(Self::Object(object.clone().unbind()));
+        };
+        if descriptor < 0 {
+            return Err(PyValueError::new_err("negative file descriptor"));
+        }
+        // SAFETY: the caller keeps the descriptor open during the call, as for every function that
+        // takes one; a closed one gives EBADF.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let owned: OwnedFd = borrowed.try_clone_to_owned()?;
+        Ok(Self::Descriptor(owned.into()))
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Descriptor(file) => file.write(data),
+            Self::Object(object) => Python::attach(|py| {
+                let written = object.call_method1(py, "write", (PyBytes::new(py, data),))?;
+                // A raw file object returns None if it would block.
+                written.extract::<Option<usize>>(py)
+            })
+            .map_err(io::Error::other)?
+            .map(|written| written.min(data.len()))
+            .ok_or_else(|| io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Descriptor(file) => file.flush(),
+            Self::Object(_) => Ok(()),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Descriptor(file) => file.read(buffer),
+            Self::Object(object) => Python::attach(|py| {
+                let bytes = object.call_method1(py, "read", (buffer.len(),))?;
+                let bytes = Buffer::readable(bytes.bind(py))?;
+                let length = bytes.len().min(buffer.len());
+                buffer[..length].copy_from_slice(&bytes.bytes()[..length]);
+                Ok::<_, PyErr>(length)
+            })
+            .map_err(io::Error::other),
+        }
+    }
+}
+
+/// Watches nothing.
+struct Quiet;
+
+impl SendObserver for Quiet {
+    fn progress(&mut self, _done: u64, _all: u64, _bytes: u64) {}
+}
+
+impl ReceiveObserver for Quiet {
+    fn begins(&mut self, _name: &[u8], _snapshot: bool) {}
+    fn progress(&mut self, _bytes: u64) {}
+    fn failed(&mut self, _error: &Error) {}
+}
+
+#[pymethods]
+impl FileSystem {
+    /// Writes the send stream of a read-only subvolume to a file object or descriptor. Returns the
+    /// numbers of commands and bytes.
+    #[pyo3(signature = (
+        subvolume, out, *, parent = None, clone_sources = Vec::new(), no_data = false, protocol = 1,
+        compressed_data = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        subvolume: SubvolumeArg,
+        out: &Bound<'_, PyAny>,
+        parent: Option<SubvolumeArg>,
+        clone_sources: Vec<SubvolumeArg>,
+        no_data: bool,
+        protocol: u32,
+        compressed_data: bool,
+    ) -> PyResult<(u64, u64)> {
+        let protocol = match protocol {
+            1 => SendProtocol::V1,
+            2 => SendProtocol::V2,
+            _ => return Err(PyValueError::new_err("protocol: expected 1 or 2")),
+        };
+        let stream = Stream::new(out)?;
+        let sent = self.run(py, move |fs| {
+            let id = subvolume_id(fs, &subvolume)?;
+            let parent = parent.map(|parent| subvolume_id(fs, &parent)).transpose()?;
+            let mut options = SendOptions::new()
+                .parent(parent)
+                .no_data(no_data)
+                .protocol(protocol)
+                .compressed_data(compressed_data);
+            for source in &clone_sources {
+                options = options.clone_source(subvolume_id(fs, source)?);
+            }
+            let mut out = BufWriter::with_capacity(BUFFER, stream);
+            let sent = options.send(fs, id, &mut out, &mut Quiet)?;
+            let flushed = out.flush();
+            flushed.map_err(|source| Error::Host { path: "send stream".into(), source })?;
+            Ok::<_, Error>(sent)
+        })?;
+        let sent = sent.raise()?;
+        Ok((sent.commands, sent.bytes))
+    }
+
+    /// Applies the send streams of a file object or descriptor to the directory at path. Returns
+    /// the name of each subvolume and whether it is complete.
+    #[pyo3(signature = (stream, path = None, *, stop_at_end = false, max_errors = 1))]
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        stream: &Bound<'_, PyAny>,
+        path: Option<PathArg>,
+        stop_at_end: bool,
+        max_errors: u64,
+    ) -> PyResult<Vec<(Bound<'py, PyAny>, bool)>> {
+        let path = path.unwrap_or_else(|| PathArg::text(b"/".to_vec()));
+        let stream = Stream::new(stream)?;
+        let received = self.run(py, |fs| {
+            let mut received = Vec::new();
+            let receive = Receive::new().stop_at_end(stop_at_end).max_errors(max_errors);
+            // With an end inside the stream, the rest stays unread.
+            let capacity = if stop_at_end { 0 } else { BUFFER };
+            let mut input = BufReader::with_capacity(capacity, stream);
+            receive.receive(fs, &path.bytes, &mut input, &mut received, &mut Quiet)?;
+            Ok::<_, Error>(received)
+        })?;
+        let received = received.raise()?;
+        received.into_iter().map(|one| Ok((decode(py, &one.name)?, one.complete))).collect()
+    }
+
+    /// Returns the commands of a stream without data that turns snapshot old into new. Both are
+    /// read-only.
+    fn _changes<'py>(
+        &self,
+        py: Python<'py>,
+        old: SubvolumeArg,
+        new: SubvolumeArg,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let commands = self.run(py, |fs| {
+            let mut stream = Vec::new();
+            let options = SendOptions::new().parent(Some(subvolume_id(fs, &old)?)).no_data(true);
+            options.send(fs, subvolume_id(fs, &new)?, &mut stream, &mut Quiet)?;
+            let mut input = &stream[..];
+            let mut reader = StreamReader::new(&mut input);
+            let mut commands = Vec::new();
+            while let Some(command) = reader.next_command()? {
+                commands.push(command);
+            }
+            Ok::<_, Error>(commands)
+        })?;
+        let list = PyList::empty(py);
+        for command in commands.raise()? {
+            if let Some(change) = change(py, &command)? {
+                list.append((command.kind().name(), change))?;
+            }
+        }
+        Ok(list)
+    }
+
+    /// Copies the content of a host directory, or of a tar archive, into the directory at path.
+    #[pyo3(signature = (source, path = None, *, keep_attributes = true))]
+    fn copy_in(
+        &self,
+        py: Python<'_>,
+        source: PathArg,
+        path: Option<PathArg>,
+        keep_attributes: bool,
+    ) -> PyResult<()> {
+        let path = path.unwrap_or_else(|| PathArg::text(b"/".to_vec()));
+        let (owner, umask) = (self.handle.owner, self.handle.umask);
+        let copied = self.run(py, |fs| {
+            let from = host_path(&source);
+            let into = fs.inode(&path.bytes)?;
+            let populate =
+                Populate::new().keep_attributes(keep_attributes).owner(owner.0, owner.1).umask(umask);
+            let host = |source| Error::Host { path: from.clone(), source };
+            if from.metadata().map_err(host)?.is_dir() {
+                populate.directory(&from, &into, &mut ())
+            } else {
+                populate.tar(&from, std::fs::File::open(&from).map_err(host)?, &into, &mut ())
+            }
+        })?;
+        copied.raise_at(&source).map(drop)
+    }
+}
+
+/// Returns the fields of a command that concerns a path.
+fn change<'py>(py: Python<'py>, command: &SendCommand) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let fields = PyDict::new(py);
+    let path: &[u8] = match command {
+        SendCommand::Subvol { .. } | SendCommand::Snapshot { .. } | SendCommand::End => return Ok(None),
+        SendCommand::Rename { from, to } => {
+            fields.set_item("to", decode(py, to)?)?;
+            from
+        }
+        SendCommand::Link { path, existing } => {
+            fields.set_item("existing", decode(py, existing)?)?;
+            path
+        }
+        SendCommand::UpdateExtent { path, offset, size } => {
+            fields.set_item("offset", *offset)?;
+            fields.set_item("size", *size)?;
+            path
+        }
+        SendCommand::Truncate { path, size } => {
+            fields.set_item("size", *size)?;
+            path
+        }
+        SendCommand::SetXattr { path, name, .. } | SendCommand::RemoveXattr { path, name } => {
+            fields.set_item("name", decode(py, name)?)?;
+            path
+        }
+        SendCommand::Mkfile { path, .. }
+        | SendCommand::Mkdir { path, .. }
+        | SendCommand::Mknod { path, .. }
+        | SendCommand::Mkfifo { path, .. }
+        | SendCommand::Mksock { path, .. }
+        | SendCommand::Symlink { path, .. }
+        | SendCommand::Unlink { path }
+        | SendCommand::Rmdir { path }
+        | SendCommand::Write { path, .. }
+        | SendCommand::Clone { path, .. }
+        | SendCommand::Chmod { path, .. }
+        | SendCommand::Chown { path, .. }
+        | SendCommand::Utimes { path, .. }
+        | SendCommand::Fallocate { path, .. }
+        | SendCommand::Fileattr { path, .. } => path,
+        SendCommand::EncodedWrite(write) => &write.path,
+    };
+    fields.set_item("path", decode(py, path)?)?;
+    Ok(Some(fields))
+}
