@@ -47,7 +47,7 @@ impl Args {
 type Entry = (&'static str, u8, &'static [&'static str]);
 
 /// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: [Entry; 39] = [
+const ENTRIES: [Entry; 40] = [
     ("ls", 1, &["ls(1)"]),
     ("cat", 1, &["cat(1)"]),
     ("stat", 1, &["stat(1)"]),

@@ -84,5 +84,5 @@ pub fn write_superblocks(devices: &[Arc<dyn Device>], plan: &SuperRecovery, undo
     let Some(identity) = undo_identity(devices, plan.sources()) else { return Ok(()) };
     let log = Arc::new(UndoLog::create(undo, identity).map_err(host)?);
     plan.write(&log.attach(devices))?;
-    log.complete().map_err(host)
+    log.complete(devices).map_err(host)
 }

@@ -5,7 +5,6 @@ use crate::context::Context;
 use crate::filling::Caller;
 use crate::mounted::{Mounted, Target};
 use crate::operands::for_each_target;
-use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::{FileSystem, NewKind, QgroupId};
 use std::ffi::OsString;
