@@ -126,6 +126,10 @@ impl Context {
         for text in scanning::explanations(&rebuilt) {
             self.warning(format_args!("{}: {text}", image.display()));
         }
+        if rebuilt.is_older {
+            let image = image.display();
+            self.error(format_args!("{image}: this is an older state than that of the last commit"));
+        }
         FileSystem::from_devices(devices, rebuilt.options()).map_err(holder::explain)
     }
 

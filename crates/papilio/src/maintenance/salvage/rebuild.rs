@@ -71,6 +71,9 @@ pub struct Rebuilt {
     pub(crate) chunk_items: Vec<(LogicalAddress, ChunkItem)>,
     /// The root tree, if it is not the superblock's.
     pub root: Option<FoundRoot>,
+    /// Whether newer tree blocks than that root were found: the state is not that of the last
+    /// commit.
+    pub is_older: bool,
     options: OpenOptions,
 }
 
@@ -148,7 +151,8 @@ pub(crate) fn rebuild(
     }
     options.rescue.found = Some(Arc::new(found));
     options.rescue.scan = false;
-    Ok(Rebuilt { superblock: source, chunks: sources, chunk_items, root, options })
+    let is_older = root.as_ref().is_some_and(|root| root.generation < newest);
+    Ok(Rebuilt { superblock: source, chunks: sources, chunk_items, root, is_older, options })
 }
 
 /// Returns the best superblock: a good one of the newest generation, else a torn one, else one made
