@@ -130,7 +130,6 @@ pub fn run_options(data_csum: bool, max_findings: usize, progress: Option<Py<PyA
             CheckStage::Trees => "trees",
             CheckStage::Space => "space",
             CheckStage::Data => "data",
-            _ => "other",
         };
         Python::attach(|py| {
             if let Err(raised) = progress.call1(py, (stage, at.done, at.total)) {
