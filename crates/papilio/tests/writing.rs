@@ -278,7 +278,9 @@ fn file_systems_that_writing_could_corrupt_open_read_only() {
             raw.compat_ro_flags |= CompatRoFeatures::from_bits_retain(1 << 40);
         }),
         ("free-space tree is not valid", |raw| {
-            raw.compat_ro_flags.remove(CompatRoFeatures::FREE_SPACE_TREE_VALID);
+            // A block-group tree needs the valid tree of free space.
+            let both = CompatRoFeatures::FREE_SPACE_TREE_VALID | CompatRoFeatures::BLOCK_GROUP_TREE;
+            raw.compat_ro_flags.remove(both);
         }),
     ];
     for (cause, change) in cases {

@@ -159,9 +159,9 @@ fn commands_work_on_a_kernel_mount() {
     assert_eq!(succeed(["filesystem", "label", root]), "third\n");
     succeed(["filesystem", "sync", root]);
     succeed(["filesystem", "resize", "-64m", root]);
-    for command in
-        [["subvolume", "list"], ["subvolume", "show"], ["filesystem", "df"], ["filesystem", "usage"]]
-    {
+    assert!(succeed(["subvolume", "list", root]).ends_with(" path sv\n"));
+    assert!(succeed(["subvolume", "show", &kernel.at("sv")]).contains("Name: \t\t\tsv\n"));
+    for command in [["filesystem", "df"], ["filesystem", "usage"]] {
         fail(1, "not supported on a mount of the kernel's Btrfs", command.into_iter().chain([root]));
     }
     fail(1, "mounted as btrfs, not by Papilio", ["umount", root]);
