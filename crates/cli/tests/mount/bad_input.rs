@@ -52,7 +52,7 @@ fn wrong_options_are_refused() {
         ("commit=soon", "mount option commit: \"soon\" is not a number"),
         ("compress=lzma", "mount option compress: compression \"lzma\""),
         ("rescue=all", "mount option rescue=all requires ro"),
-        ("rescue=ibadroots", "mount option rescue=ibadroots requires ro"),
+        ("rescue=ibadroots", "mount option rescue=ignorebadroots requires ro"),
     ] {
         let arguments: [&std::ffi::OsStr; 5] =
             ["mount".as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str(), directory.as_os_str()];
