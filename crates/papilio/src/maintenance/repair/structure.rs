@@ -90,6 +90,12 @@ fn is_computed(tree: TreeId) -> bool {
     )
 }
 
+/// Returns the range of keys of a damaged part, in words.
+fn range(damage: &Damage) -> String {
+    let until = damage.bound.map_or_else(|| "the end".to_owned(), |bound| bound.to_string());
+    format!("{} to {until}", damage.key)
+}
+
 impl Mender<'_> {
     /// Mends one part. Trees that have to be computed are added to `left`.
     fn mend(&mut self, damage: &Damage, left: &mut BTreeSet<TreeId>) -> Result<()> {
@@ -103,6 +109,13 @@ impl Mender<'_> {
                 damage.address
             );
             self.outcome.changes.push(what);
+            if !is_computed(damage.tree) {
+                // Nothing tells whether there were more.
+                let range = range(damage);
+                let text =
+                    format!("tree {tree}: items from {range}, unless the blocks that were found hold all");
+                self.outcome.losses.push(text);
+            }
             return Ok(());
         }
         if damage.level == 0
@@ -123,9 +136,7 @@ impl Mender<'_> {
             return Ok(());
         }
         self.drop_part(damage)?;
-        let until = damage.bound.map_or_else(|| "the end".to_owned(), |bound| bound.to_string());
-        let text = format!("tree {tree}: all items from {} to {until}", damage.key);
-        self.outcome.losses.push(text);
+        self.outcome.losses.push(format!("tree {tree}: all items from {}", range(damage)));
         let text = format!("tree {tree}: give up block {}, with all below it", damage.address);
         self.outcome.changes.push(text);
         Ok(())
