@@ -200,6 +200,9 @@ impl fmt::Display for Remedy {
             Self::RebuildInode { tree, inode } => {
                 write!(f, "tree {}: write the item of inode {inode} as its other items say", name(tree))
             }
+            Self::LostAndFound { tree, inode } if *inode == papilio_format::objectid::FIRST_FREE => {
+                write!(f, "tree {}: write the root directory's reference to itself", name(tree))
+            }
             Self::LostAndFound { tree, inode } => {
                 write!(f, "tree {}: put inode {inode} into lost+found", name(tree))
             }

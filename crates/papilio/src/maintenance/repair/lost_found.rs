@@ -14,12 +14,15 @@ const NAME: &[u8] = b"lost+found";
 /// The first index of a directory entry; those before are `.` and `..`.
 const FIRST_INDEX: u64 = 2;
 
-/// Gives an inode a name in `lost+found`, and takes its references to other directories away.
+/// Gives an inode a name in `lost+found`, and takes its references to other directories away. The
+/// root directory gets the reference to itself instead.
 pub(super) fn put(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<bool> {
     let (key, mut item) = inode_item(editor, tree, inode)?;
     let Some(kind) = item.kind() else { return refuse("the inode has no kind") };
     if inode == objectid::FIRST_FREE {
-        return refuse("it is the root directory");
+        // The root directory is its own parent.
+        let bytes = InodeRef { index: 0, name: b".." }.to_bytes();
+        return editor.put(tree, Key::new(inode, ItemType::INODE_REF, inode), bytes);
     }
     let directory = find_or_create(editor, tree)?;
     let name = inode.to_string();
