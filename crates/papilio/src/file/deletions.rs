@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long after an `unlink` the end of the last use is expected, where a caller keeps the inode.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_secs(1);
 /// How long one change waits at most.
 const MOST: Duration = Duration::from_secs(10);
 /// How often one change is tried again at most, while other threads delete and write.

@@ -151,7 +151,7 @@ impl File {
     /// # Errors
     /// As [`FileSystem::sync`](crate::FileSystem::sync).
     pub fn sync_all(&self) -> Result<()> {
-        self.open_file()?.sync()
+        self.change(OpenFile::sync)
     }
 
     /// Makes all data written to this file up to now durable, with the metadata needed to read it
@@ -162,7 +162,7 @@ impl File {
     /// # Errors
     /// As [`File::sync_all`].
     pub fn sync_data(&self) -> Result<()> {
-        self.open_file()?.sync_data()
+        self.change(OpenFile::sync_data)
     }
 }
 
