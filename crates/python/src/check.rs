@@ -130,6 +130,10 @@ pub fn run_options(data_csum: bool, max_findings: usize, progress: Option<Py<PyA
             CheckStage::Trees => "trees",
             CheckStage::Space => "space",
             CheckStage::Data => "data",
+            // The library's feature `unstable`, which other crates of the workspace turn on, closes
+            // the enumeration.
+            #[allow(unreachable_patterns)]
+            _ => "other",
         };
         Python::attach(|py| {
             if let Err(raised) = progress.call1(py, (stage, at.done, at.total)) {
