@@ -136,6 +136,14 @@ impl Remedy {
     }
 }
 
+/// Says how an inode without a name gets one.
+fn new_name(inode: u64) -> String {
+    match inode {
+        papilio_format::objectid::FIRST_FREE => "write the root directory's reference to itself".to_owned(),
+        _ => format!("put inode {inode} into lost+found"),
+    }
+}
+
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use papilio_format::objectid::Objectid;
@@ -200,12 +208,7 @@ impl fmt::Display for Remedy {
             Self::RebuildInode { tree, inode } => {
                 write!(f, "tree {}: write the item of inode {inode} as its other items say", name(tree))
             }
-            Self::LostAndFound { tree, inode } if *inode == papilio_format::objectid::FIRST_FREE => {
-                write!(f, "tree {}: write the root directory's reference to itself", name(tree))
-            }
-            Self::LostAndFound { tree, inode } => {
-                write!(f, "tree {}: put inode {inode} into lost+found", name(tree))
-            }
+            Self::LostAndFound { tree, inode } => write!(f, "tree {}: {}", name(tree), new_name(*inode)),
             Self::DropInodeRef { tree, inode, directory, .. } => {
                 let tree = name(tree);
                 write!(f, "tree {tree}: remove the reference of inode {inode} to directory {directory}")
