@@ -142,8 +142,7 @@ impl<'a> Recount<'a> {
                 let child = view.child(slot).address;
                 // A subvolume that is being deleted has pointers to blocks that it gave up.
                 if inventory.seen.contains_key(&child) {
-                    let holder = if full { Holder::SharedTree { parent } } else { Holder::Tree { root } };
-                    self.count(child.0, holder);
+                    self.count(child.0, Holder::of_child(root, parent, full));
                 }
                 continue;
             }
@@ -159,13 +158,7 @@ impl<'a> Recount<'a> {
                 continue;
             }
             let start = part.disk_address.0;
-            let holder = match full {
-                true => Holder::SharedData { parent },
-                false => {
-                    Holder::Data { root, inode: key.objectid, offset: key.offset.wrapping_sub(part.offset) }
-                }
-            };
-            self.count(start, holder);
+            self.count(start, Holder::of_data(root, parent, full, key, part.offset));
             let new = Extent::new(start, part.disk_length, item.generation.0, ExtentFlags::DATA, 0);
             let entry = self.extents.entry(start).or_insert((new, None));
             if entry.0.is_data() {

@@ -67,6 +67,22 @@ pub(super) enum Holder {
     SharedData { parent: u64 },
 }
 
+impl Holder {
+    /// Returns the holder of what a block of the tree `root` points to: the block `parent` where it
+    /// has full back references, else the tree.
+    pub(super) fn of_child(root: u64, parent: u64, full: bool) -> Self {
+        if full { Self::SharedTree { parent } } else { Self::Tree { root } }
+    }
+
+    /// As [`Self::of_child`], for the data of a file extent, of which `offset` bytes are skipped.
+    pub(super) fn of_data(root: u64, parent: u64, full: bool, key: Key, offset: u64) -> Self {
+        match full {
+            true => Self::SharedData { parent },
+            false => Self::Data { root, inode: key.objectid, offset: key.offset.wrapping_sub(offset) },
+        }
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -234,7 +250,7 @@ impl References {
             && self.extent_at(parent).is_some_and(|extent| extent.flags.contains(ExtentFlags::FULL_BACKREF));
         let view = block.view();
         if block.level() > 0 {
-            let holder = if full { Holder::SharedTree { parent } } else { Holder::Tree { root } };
+            let holder = Holder::of_child(root, parent, full);
             for slot in visit.live.clone() {
                 self.count(view.child(slot).address.0, holder);
             }
@@ -253,13 +269,7 @@ impl References {
                 continue;
             }
             let start = part.disk_address.0;
-            let holder = if full {
-                Holder::SharedData { parent }
-            } else {
-                let (InodeNumber(inode), FileOffset(offset)) =
-                    (InodeNumber(key.objectid), FileOffset(key.offset.wrapping_sub(part.offset)));
-                Holder::Data { root, inode, offset }
-            };
+            let holder = Holder::of_data(root, parent, full, key, part.offset);
             let listed = self.extent_at(start).map(|extent| extent.length);
             if listed.is_none() && self.unlisted.len() < MOST_UNLISTED {
                 self.unlisted.insert(start, (part.disk_length, item.generation.0));
