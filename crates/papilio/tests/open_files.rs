@@ -5,7 +5,7 @@
 mod in_memory;
 
 use in_memory::{close_clean, new_file_system};
-use papilio::{NewInode, NewKind};
+use papilio::{ErrorKind, NewInode, NewKind, PathError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const TIMES: usize = 3000;
@@ -85,5 +85,64 @@ fn an_unnamed_file_is_linked_while_it_is_closed() {
         assert!(left.is_err(), "turn {turn}: {first:?}, {second:?}");
     }
     assert!(named > 0 && gone > 0, "{named} files were linked, {gone} were not");
+    close_clean(fs, &device);
+}
+
+/// A thread opens and writes a file while others remove its name, so that the file is opened again
+/// while its deletion runs. The write fails or is deleted with the file, and brings nothing back.
+#[test]
+fn writes_do_not_bring_a_file_back_that_is_being_deleted() {
+    let (device, fs) = new_file_system(256 << 20);
+    let over = AtomicBool::new(false);
+    let unless_gone = |result: papilio::Result<()>| match result {
+        Err(error) if !matches!(error.kind(), ErrorKind::Path(PathError::NotFound | PathError::Exists)) => {
+            Err(error)
+        }
+        _ => Ok(()),
+    };
+    std::thread::scope(|scope| {
+        let removing: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        unless_gone(fs.remove_file("/file"))?;
+                    }
+                    Ok::<(), papilio::Error>(())
+                })
+            })
+            .collect();
+        let writing: Vec<_> = [1, 10_000]
+            .into_iter()
+            .map(|length| {
+                let fs = &fs;
+                scope.spawn(move || {
+                    let content = vec![7; length];
+                    let mut created = 0;
+                    while created < TIMES / 2 {
+                        let Ok(inode) = fs.create("/file", &NewInode::new(NewKind::Regular, 0o600)) else {
+                            continue;
+                        };
+                        created += 1;
+                        let written = inode.open().and_then(|file| {
+                            file.write_all_at(&content, 0)?;
+                            file.sync_data()
+                        });
+                        unless_gone(written)?;
+                    }
+                    Ok::<(), papilio::Error>(())
+                })
+            })
+            .collect();
+        let written: Vec<_> = writing.into_iter().map(|one| one.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        removing.into_iter().for_each(|one| one.join().unwrap().unwrap());
+        written.into_iter().for_each(|one| one.unwrap().unwrap());
+    });
+    unless_gone(fs.remove_file("/file")).unwrap();
+    fs.sync().unwrap();
+    // The last mount would hide what is left by deleting it, so the check comes before the next one.
+    in_memory::assert_clean(&in_memory::crashed(&device));
+    let used = fs.inode("/").unwrap();
+    assert_eq!(used.read_dir().unwrap().count(), 0);
     close_clean(fs, &device);
 }

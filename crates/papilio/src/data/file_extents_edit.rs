@@ -18,6 +18,7 @@ use crate::btree::{Change, LiveTree, Tree, TreeEditor};
 use crate::data::space::{DataReference, DataSpace};
 use crate::data::stored_extents::{StoredExtent, StoredExtents};
 use crate::errors::{Error, Result};
+use crate::items::inode_edit;
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::file_extent::{
     Compression, ExtentPart, FileExtentContent, FileExtentItem, file_extent_key,
@@ -349,7 +350,10 @@ pub(crate) fn on_disk(extent: &FileExtentItem<'_>) -> Option<ExtentPart> {
 /// names, owner and permissions may have changed meanwhile.
 fn merged(editor: &TreeEditor<'_>, number: InodeNumber, edited: InodeItem) -> Result<InodeItem> {
     let key = inode_key(number);
-    let Some(item) = editor.get(&key)? else { return Ok(edited) };
+    let Some(item) = editor.get(&key)? else {
+        // Deleted since `edited` was read. Storing it would bring back an inode without a name.
+        return Err(inode_edit::no_such_inode(editor.id(), number));
+    };
     let current =
         InodeItem::parse(item.data()).map_err(|reason| Error::Item { tree: editor.id(), key, reason })?;
     Ok(InodeItem {

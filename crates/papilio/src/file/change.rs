@@ -186,8 +186,24 @@ impl FsInfo {
         })
     }
 
-    /// Runs `change` on a file's data, in the transaction of `handle`.
+    /// Runs `change` on a file's data, in the transaction of `handle`. The caller has the file open.
+    ///
+    /// # Errors
+    /// [`PathError::NotFound`] if the file was deleted before it was opened; errors of `change`.
     pub(crate) fn edit_data<R>(
+        &self,
+        handle: &Handle<'_>,
+        place: Place,
+        change: impl FnOnce(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        if self.open_inodes.is_deleting(place) {
+            return Err(not_found(place));
+        }
+        self.edit_data_alone(handle, place, change)
+    }
+
+    /// As [`FsInfo::edit_data`], for the thread that deletes the file.
+    pub(super) fn edit_data_alone<R>(
         &self,
         handle: &Handle<'_>,
         place: Place,

@@ -4,7 +4,7 @@
 //! of earlier mounts.
 //!
 //! Invariant: an inode that lost its last name is deleted when the last handle on it is dropped, or
-//! at once if no handle has it open.
+//! at once if no handle has it open. [`super::open_inodes`] keeps other threads away meanwhile.
 //!
 //! Locks: the transaction's locks; the tables of open and of dirty inodes. Kernel counterparts:
 //! `btrfs_evict_inode`, `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
@@ -36,7 +36,12 @@ impl InodeOwner for FsInfo {
         open.forget_ordered(self);
         if open.is_unlinked() {
             let deletion = self.deletions.begin();
-            match self.evict(open.place()) {
+            if !self.open_inodes.begin_deletion(open.place()) {
+                return;
+            }
+            let evicted = self.evict(open.place());
+            self.open_inodes.end_deletion(open.place());
+            match evicted {
                 Ok(()) => deletion.end(),
                 Err(error) => {
                     let place = open.place();
@@ -105,7 +110,9 @@ impl FsInfo {
         if has_extents {
             loop {
                 let progress = transactions.change_to_free(EXTENT_ITEMS, |handle| {
-                    self.edit_data(handle, place, |context, file| shrink(context, file, 0, STEP_EXTENTS))
+                    self.edit_data_alone(handle, place, |context, file| {
+                        shrink(context, file, 0, STEP_EXTENTS)
+                    })
                 })?;
                 if progress == Progress::Done {
                     break;

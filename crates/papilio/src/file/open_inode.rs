@@ -303,6 +303,11 @@ impl OpenInode {
         self.unlinked.store(true, Ordering::Release);
     }
 
+    /// Notes that the inode was opened without a name, so that no thread gives it one.
+    pub(super) fn set_deleted(&self) {
+        self.unlinked.store(true, Ordering::Release);
+    }
+
     /// Returns the right to give the inode its first name, if it was created without one and has
     /// none yet.
     pub(crate) fn linkable(&self) -> Option<MutexGuard<'_, bool>> {

@@ -8,7 +8,7 @@
 use crate::errors::{Error, PathError, Result};
 use crate::items::draft::Draft;
 use papilio_format::items::inode::{InodeItem, inode_key};
-use papilio_format::{Corrupt, InodeNumber};
+use papilio_format::{Corrupt, InodeNumber, TreeId};
 
 /// Loads the inode `number` for a change.
 ///
@@ -18,7 +18,7 @@ use papilio_format::{Corrupt, InodeNumber};
 pub(crate) fn load(draft: &mut Draft<'_>, number: InodeNumber) -> Result<InodeItem> {
     let key = inode_key(number);
     let item = match draft.get(&key)? {
-        None => return Err(no_such_inode(draft, number)),
+        None => return Err(no_such_inode(draft.id(), number)),
         Some(data) => InodeItem::parse(data),
     };
     let item = item.map_err(|reason| draft.fault(key, reason))?;
@@ -30,8 +30,9 @@ pub(crate) fn load(draft: &mut Draft<'_>, number: InodeNumber) -> Result<InodeIt
     Ok(item)
 }
 
-fn no_such_inode(draft: &Draft<'_>, number: InodeNumber) -> Error {
-    Error::path(format!("subvolume {}, inode {number}", draft.id()).as_bytes(), PathError::NotFound)
+/// The error for an inode that `tree` does not have.
+pub(crate) fn no_such_inode(tree: TreeId, number: InodeNumber) -> Error {
+    Error::path(format!("subvolume {tree}, inode {number}").as_bytes(), PathError::NotFound)
 }
 
 /// Stores a changed inode.
