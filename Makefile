@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel dataframes locks longtest bench report demo clients backup fuzz tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel dataframes locks longtest bench report demo clients backup campaign fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -112,6 +112,9 @@ everyday: build ## time tar, cp, find, grep, rm and dd on a mount and on the ker
 
 soak: build ## work on a mount with 64 processes, kill the server ten times, check (root; ten minutes)
 	@bash scripts/soak.sh
+
+campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), and continue the ledger docs/campaign.tsv (root)
+	$(CARGO) xtask campaign --minutes $(or $(CAMPAIGN_MINUTES),60)
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh

@@ -1,8 +1,9 @@
-//! Development tasks: `cargo xtask tidy`, `cargo xtask ci` and `cargo xtask man3`.
+//! Development tasks: `cargo xtask tidy`, `ci`, `man3` and `campaign`.
 //!
 //! Users of Papilio do not need this crate. `tidy` enforces project rules that neither the compiler
 //! nor Clippy checks (see [`tidy`]). `ci` runs the checks that every change must pass.
 
+mod campaign;
 mod ci;
 mod man3;
 mod tidy;
@@ -28,13 +29,14 @@ fn main() -> ExitCode {
         ["tidy", "--tighten"] => tidy::run(&workspace_root(), true),
         ["tidy", "--cycles"] => tidy::print_cycles(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),
+        ["campaign", arguments @ ..] => campaign::run(&workspace_root(), arguments),
         ["man3", folder] => man3::run(&workspace_root(), Path::new(folder)).map(|()| true),
         ["help" | "--help" | "-h"] => {
-            println!("{USAGE}");
+            println!("{USAGE}\n{}", campaign::USAGE);
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("{USAGE}");
+            eprintln!("{USAGE}\n{}", campaign::USAGE);
             return ExitCode::from(2);
         }
     };

@@ -140,7 +140,7 @@ fn writes_do_not_bring_a_file_back_that_is_being_deleted() {
     });
     unless_gone(fs.remove_file("/file")).unwrap();
     fs.sync().unwrap();
-    // The last mount would hide what is left by deleting it, so the check comes before the next one.
+    // The next mount deletes what is left, so the check comes before it.
     in_memory::assert_clean(&in_memory::crashed(&device));
     let used = fs.inode("/").unwrap();
     assert_eq!(used.read_dir().unwrap().count(), 0);

@@ -78,7 +78,7 @@ mod tests {
             "//! ```\n//! // what is this\n//! ```",
             "const A: &str = \"// Who waits\";",
         ] {
-            assert_eq!(lines(text), [], "{text}");
+            assert_eq!(lines(text), [0; 0], "{text}");
         }
     }
 }

@@ -186,7 +186,8 @@ impl FsInfo {
         })
     }
 
-    /// Runs `change` on a file's data, in the transaction of `handle`. The caller has the file open.
+    /// Runs `change` on a file's data, in the transaction of `handle`. The caller has the file
+    /// open.
     ///
     /// # Errors
     /// [`PathError::NotFound`] if the file was deleted before it was opened; errors of `change`.

@@ -4,8 +4,8 @@
 //!
 //! Invariants:
 //! - An inode has one [`OpenInode`] for as long as any handle has it open.
-//! - No thread changes the data of an inode beside its deletion. A deletion begins only if no handle
-//!   has the inode open. A handle that opens it meanwhile finds no file to change.
+//! - No thread changes the data of an inode beside its deletion. A deletion begins only if no
+//!   handle has the inode open. A handle that opens it meanwhile finds no file to change.
 //!
 //! Lock: the table's, held for one operation on the map. Under it only leaves are taken (the tables
 //! of changed files and of mappings), and no [`OpenInode`] is dropped: dropping one locks this
