@@ -91,6 +91,16 @@ impl Configuration {
                 .mkfs(feature(MkfsFeature::NoHoles, false))
                 .size(18 << 20),
             Self::new("full, node 65536").mkfs(|mkfs| mkfs.node_size(65536)).size(SMALL),
+            Self::new("sector 16384, zlib")
+                .mkfs(|mkfs| mkfs.sector_size(16384))
+                .open(compress(Compression::Zlib)),
+            Self::new("sector 65536, lzo")
+                .mkfs(|mkfs| mkfs.sector_size(65536))
+                .open(compress(Compression::Lzo)),
+            Self::new("sector 8192, cached, zstd, explicit holes")
+                .mkfs(|mkfs| mkfs.sector_size(8192))
+                .mkfs(feature(MkfsFeature::NoHoles, false))
+                .open(|open| open.cache_bytes(CACHE).compress(CompressionChoice::new(Compression::Zstd))),
             Self::new("cached").open(|open| open.cache_bytes(CACHE)),
             Self::new("cached, zstd, explicit holes, node 4096")
                 .mkfs(|mkfs| mkfs.node_size(4096))

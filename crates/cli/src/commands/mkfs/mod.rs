@@ -82,7 +82,8 @@ struct FormatArgs {
     /// The size of a tree block: 4K, 8K, 16K (default), 32K or 64K
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
     nodesize: Option<u32>,
-    /// The size of a sector: 4K
+    /// The size of a sector: 4K (default), 8K, 16K, 32K or 64K. A kernel mounts 4K, and sizes up to
+    /// that of its pages
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
     sectorsize: Option<u32>,
     /// The checksum algorithm: crc32c (default), xxhash, sha256 or blake2

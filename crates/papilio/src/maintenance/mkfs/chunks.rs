@@ -47,6 +47,8 @@ pub(super) struct Chunk {
     /// Bytes of each stripe.
     pub(super) stripe_bytes: u64,
     pub(super) stripes: Vec<Stripe>,
+    /// The file system's sector size, which the item repeats.
+    pub(super) sector_size: u32,
 }
 
 impl Chunk {
@@ -91,7 +93,7 @@ impl Chunk {
             stripe_bytes: self.stripe_bytes,
             stripes: self.stripes.clone(),
         };
-        plan.chunk_item(super::options::SECTOR_SIZE)
+        plan.chunk_item(self.sector_size)
     }
 
     /// Returns the bytes that the chunk takes on a device.
@@ -152,14 +154,21 @@ impl ChunkLayout {
                 device.used.sort_unstable();
             }
             let start = chunks.last().map_or(LogicalAddress(RESERVED), Chunk::end);
-            chunks.push(Chunk { start, length, flags, stripe_bytes, stripes });
+            chunks.push(Chunk {
+                start,
+                length,
+                flags,
+                stripe_bytes,
+                stripes,
+                sector_size: choice.sector_size,
+            });
         }
         Ok(Self { chunks })
     }
 
     /// Lays out chunks as `mkfs.btrfs` does on one device.
     fn on_one_device(total: u64, kinds: &[(BlockGroupFlags, RaidProfile)], choice: &Choice) -> Self {
-        let mut places = Places::new(choice.uuids.devices[0]);
+        let mut places = Places::new(choice.uuids.devices[0], choice.sector_size);
         let mut chunks = Vec::new();
         // First a single chunk of each kind, kept or not, then the DUP chunks.
         for (kind, profile) in kinds {
@@ -203,11 +212,12 @@ struct Places {
     logical: u64,
     physical: u64,
     device_uuid: Uuid,
+    sector_size: u32,
 }
 
 impl Places {
-    fn new(device_uuid: Uuid) -> Self {
-        Self { logical: RESERVED, physical: RESERVED, device_uuid }
+    fn new(device_uuid: Uuid, sector_size: u32) -> Self {
+        Self { logical: RESERVED, physical: RESERVED, device_uuid, sector_size }
     }
 
     fn take(&mut self, kind: BlockGroupFlags, length: u64, profile: RaidProfile) -> Chunk {
@@ -219,7 +229,14 @@ impl Places {
             Stripe { devid: FIRST_DEVICE, offset, device_uuid: self.device_uuid }
         };
         let stripes = (0..profile.copies()).map(|_| stripe()).collect();
-        Chunk { start, length, flags: kind.union(profile.flags()), stripe_bytes: length, stripes }
+        Chunk {
+            start,
+            length,
+            flags: kind.union(profile.flags()),
+            stripe_bytes: length,
+            stripes,
+            sector_size: self.sector_size,
+        }
     }
 }
 
@@ -367,6 +384,7 @@ mod tests {
                 offset: PhysicalAddress(MIB),
                 device_uuid: Uuid::nil(),
             }],
+            sector_size: 4096,
         };
         let meets = |address| chunk.meets_superblock(LogicalAddress(address), 16384);
         assert!(meets(64 * MIB) && meets(64 * MIB + 49152) && meets(64 * MIB - 4096));

@@ -4,7 +4,7 @@
 
 use super::block::Shape;
 use super::chunks::{Chunk, ChunkLayout};
-use super::options::{Choice, SECTOR_SIZE};
+use super::options::Choice;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{DeviceId, Generation, Key, LogicalAddress, TreeId};
 use std::collections::BTreeMap;
@@ -72,9 +72,9 @@ impl Facts<'_> {
             devid,
             total_bytes: self.totals[at],
             bytes_used: self.chunks.bytes_on(devid),
-            io_align: SECTOR_SIZE,
-            io_width: SECTOR_SIZE,
-            sector_size: SECTOR_SIZE,
+            io_align: self.choice.sector_size,
+            io_width: self.choice.sector_size,
+            sector_size: self.choice.sector_size,
             device_type: 0,
             generation: Generation(0),
             start_offset: 0,

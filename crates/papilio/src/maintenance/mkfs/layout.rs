@@ -15,7 +15,7 @@
 use super::block::{BlockEncoder, Items, Shape};
 use super::chunks::{Chunk, ChunkLayout, Place};
 use super::facts::{Facts, GENERATION, TreePlace};
-use super::options::{Choice, MkfsFeature, SECTOR_SIZE};
+use super::options::{Choice, MkfsFeature};
 use super::rows::ChunkContent;
 use super::trees;
 use crate::errors::Result;
@@ -170,10 +170,10 @@ fn superblock(facts: &Facts<'_>, dev_item: DeviceItem) -> Superblock {
         bytes_used: backup.bytes_used,
         root_dir_objectid: objectid::ROOT_TREE_DIR,
         num_devices: facts.totals.len() as u64,
-        sector_size: SECTOR_SIZE,
+        sector_size: choice.sector_size,
         node_size: choice.node_size,
         leaf_size: choice.node_size,
-        stripe_size: SECTOR_SIZE,
+        stripe_size: choice.sector_size,
         sys_chunk_array_size,
         chunk_root_generation: GENERATION,
         compat_flags: 0,
@@ -276,6 +276,7 @@ mod tests {
                 offset: PhysicalAddress((64 << 20) - 16384),
                 device_uuid: Uuid::nil(),
             }],
+            sector_size: 4096,
         };
         let mut allocator = Allocator::new(&chunk, 16384);
         assert_eq!(allocator.take(), chunk.start);

@@ -23,7 +23,7 @@ pub use options::{MkfsFeature, MkfsOptions};
 
 use crate::errors::{Error, Result};
 use layout::Layout;
-use options::{Choice, SECTOR_SIZE};
+use options::Choice;
 use papilio_device::{Access, Device, FileDevice};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
@@ -132,7 +132,7 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
 pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Made> {
     let choice = options.resolve(paths.len())?;
     let mut undos = Vec::new();
-    let size = options.size.map(whole_sectors);
+    let size = options.size.map(|size| whole_sectors(size, &choice));
     for path in paths.iter().map(AsRef::as_ref) {
         let name = path.display().to_string();
         if let Some(size) = size {
@@ -189,7 +189,7 @@ pub fn mkfs_devices(devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Resul
 fn make(devices: &[&dyn Device], options: &MkfsOptions, choice: &Choice) -> Result<Made> {
     let mut totals = Vec::new();
     for device in devices {
-        let total_bytes = whole_sectors(options.size.unwrap_or_else(|| device.size()));
+        let total_bytes = whole_sectors(options.size.unwrap_or_else(|| device.size()), choice);
         check_size(device.name(), total_bytes, choice)?;
         if total_bytes > device.size() {
             return Err(Error::Invalid(format!(
@@ -228,8 +228,8 @@ fn refuse_twice(paths: &[impl AsRef<Path>]) -> Result<()> {
 }
 
 /// Rounds a size down to whole sectors, as `mkfs.btrfs` does.
-const fn whole_sectors(bytes: u64) -> u64 {
-    bytes - bytes % SECTOR_SIZE as u64
+fn whole_sectors(bytes: u64, choice: &Choice) -> u64 {
+    bytes - bytes % u64::from(choice.sector_size)
 }
 
 fn check_size(device: &str, size: u64, choice: &Choice) -> Result<()> {

@@ -17,8 +17,9 @@ use papilio_format::items::chunk::RaidProfile;
 use papilio_format::items::inode::Timespec;
 use papilio_format::superblock::LABEL_SIZE;
 
-/// The only supported sector size, in bytes: every kernel mounts it.
-pub(super) const SECTOR_SIZE: u32 = 4096;
+/// Bytes of a sector by default: every kernel mounts it.
+const DEFAULT_SECTOR_SIZE: u32 = 4096;
+const MAX_SECTOR_SIZE: u32 = 64 << 10;
 /// Bytes of a tree block, the default of `mkfs.btrfs` since 3.14.
 const DEFAULT_NODE_SIZE: u32 = 16 << 10;
 const MAX_NODE_SIZE: u32 = 64 << 10;
@@ -174,14 +175,15 @@ impl MkfsOptions {
         self
     }
 
-    /// Sets the bytes of a tree block: a power of two from 4 KiB to 64 KiB; with mixed block groups
-    /// the sector size.
+    /// Sets the bytes of a tree block: a power of two from the sector size to 64 KiB; with mixed
+    /// block groups the sector size.
     pub fn node_size(mut self, bytes: u32) -> Self {
         self.node_size = Some(bytes);
         self
     }
 
-    /// Sets the bytes of a sector. Only 4096 is supported.
+    /// Sets the bytes of a sector: a power of two from 4 KiB (default) to 64 KiB. Kernels mount
+    /// sectors that are no larger than their pages, and 4 KiB.
     pub fn sector_size(mut self, bytes: u32) -> Self {
         self.sector_size = Some(bytes);
         self
@@ -270,7 +272,7 @@ impl MkfsOptions {
             _ => given(feature).unwrap_or(feature.default_on()),
         };
         let mixed = is_on(MkfsFeature::MixedGroups);
-        let node_size = self.sizes(mixed)?;
+        let (node_size, sector_size) = self.sizes(mixed)?;
         if is_on(MkfsFeature::BlockGroupTree) && wanting {
             return invalid("block-group-tree needs free-space-tree and no-holes");
         }
@@ -289,6 +291,7 @@ impl MkfsOptions {
             label: self.label.clone(),
             uuids: self.uuids(devices)?,
             node_size,
+            sector_size,
             checksum: self.checksum.unwrap_or(ChecksumType::Crc32c),
             data_profile,
             metadata_profile,
@@ -298,22 +301,23 @@ impl MkfsOptions {
         })
     }
 
-    /// Returns the node size, and checks the sector size.
-    fn sizes(&self, mixed: bool) -> Result<u32> {
-        let sector_size = self.sector_size.unwrap_or(SECTOR_SIZE);
-        if sector_size != SECTOR_SIZE {
-            return invalid(format!("sector size {sector_size}: only {SECTOR_SIZE} is supported"));
+    /// Returns the sizes of a node and of a sector.
+    fn sizes(&self, mixed: bool) -> Result<(u32, u32)> {
+        let sector_size = self.sector_size.unwrap_or(DEFAULT_SECTOR_SIZE);
+        if !sector_size.is_power_of_two() || !(DEFAULT_SECTOR_SIZE..=MAX_SECTOR_SIZE).contains(&sector_size) {
+            return invalid(format!("sector size {sector_size}: not a power of two from 4096 to 65536"));
         }
-        let node_size = self.node_size.unwrap_or(if mixed { SECTOR_SIZE } else { DEFAULT_NODE_SIZE });
-        if !node_size.is_power_of_two() || !(SECTOR_SIZE..=MAX_NODE_SIZE).contains(&node_size) {
-            return invalid(format!("node size {node_size}: not a power of two from 4096 to 65536"));
+        let default = if mixed { sector_size } else { DEFAULT_NODE_SIZE.max(sector_size) };
+        let node_size = self.node_size.unwrap_or(default);
+        if !node_size.is_power_of_two() || !(sector_size..=MAX_NODE_SIZE).contains(&node_size) {
+            return invalid(format!("node size {node_size}: not a power of two from {sector_size} to 65536"));
         }
-        if mixed && node_size != SECTOR_SIZE {
+        if mixed && node_size != sector_size {
             return invalid(format!(
-                "node size {node_size}: mixed block groups need the sector size, {SECTOR_SIZE}"
+                "node size {node_size}: mixed block groups need the sector size, {sector_size}"
             ));
         }
-        Ok(node_size)
+        Ok((node_size, sector_size))
     }
 
     fn profiles(&self, mixed: bool, devices: usize) -> Result<(RaidProfile, RaidProfile)> {
@@ -406,6 +410,7 @@ pub(super) struct Choice {
     pub(super) label: Vec<u8>,
     pub(super) uuids: Uuids,
     pub(super) node_size: u32,
+    pub(super) sector_size: u32,
     pub(super) checksum: ChecksumType,
     pub(super) data_profile: RaidProfile,
     pub(super) metadata_profile: RaidProfile,
@@ -472,7 +477,9 @@ mod tests {
     #[test]
     fn contradictory_options_are_refused() {
         let new = MkfsOptions::new;
-        assert!(refusal(new().sector_size(8192)).contains("sector size 8192"));
+        assert!(refusal(new().sector_size(12288)).contains("sector size 12288"));
+        assert!(refusal(new().sector_size(131_072)).contains("4096 to 65536"));
+        assert!(refusal(new().sector_size(16384).node_size(8192)).contains("16384 to 65536"));
         assert!(refusal(new().node_size(12288)).contains("node size 12288"));
         assert!(refusal(new().node_size(2048)).contains("4096 to 65536"));
         assert!(refusal(new().node_size(131_072)).contains("4096 to 65536"));

@@ -43,6 +43,20 @@ fn all_checksums_and_node_sizes_are_clean() {
 }
 
 #[test]
+fn all_sector_sizes_are_clean() {
+    for sector_size in [4096, 8192, 16384, 32768, 65536] {
+        for mixed in [false, true] {
+            let options = MkfsOptions::new().sector_size(sector_size);
+            let options = options.feature(MkfsFeature::MixedGroups, mixed);
+            let made = make_clean(300 * MIB + 4096, &options, &format!("{sector_size}, mixed: {mixed}"));
+            assert_eq!(made.sector_size, sector_size);
+            assert_eq!(made.node_size, if mixed { sector_size } else { sector_size.max(16384) });
+            assert!(made.total_bytes.is_multiple_of(sector_size.into()));
+        }
+    }
+}
+
+#[test]
 fn all_combinations_of_features_are_clean() {
     for bits in 0..1u32 << MkfsFeature::ALL.len() {
         let is_on = |at: usize| bits >> at & 1 == 1;

@@ -272,6 +272,7 @@ mod tests {
             flags: BlockGroupFlags::METADATA,
             stripe_bytes: 50,
             stripes: Vec::new(),
+            sector_size: 4096,
         };
         let free = |blocks: &[u64]| {
             let blocks: Vec<_> = blocks.iter().copied().map(LogicalAddress).collect();
