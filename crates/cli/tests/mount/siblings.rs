@@ -89,7 +89,8 @@ fn mounts_come_and_go_in_each_order() {
 fn mount_of_a_subvolume_behaves_like_the_kernels() {
     let needs = [Need::KERNEL_MOUNT, &[Need::Fuse, Need::Command("btrfs")]].concat();
     let Some(world) = with_subvolumes(&needs) else { return };
-    succeed(["subvolume", "snapshot", &format!("{}:/a", world.image().display()), "/b/copy"]);
+    let inside = |path: &str| format!("{}:{path}", world.image().display());
+    succeed(["subvolume", "snapshot", &inside("/a"), &inside("/b/copy")]);
     let shown = |directory: &Path| {
         let root = MountEntry::of(directory).unwrap().unwrap().root;
         let listing = run("find", &[directory.to_str().unwrap(), "-printf", "%P %y %s %m %n\n"]);
@@ -204,14 +205,14 @@ fn user_without_access_to_the_parent_uses_the_subvolume() {
 fn lazy_ends_and_killed_servers_of_siblings() {
     let Some(world) = with_subvolumes(&[MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
     let (a, b) = (Second::new(&world, "a"), Second::new(&world, "b"));
-    // A file that is open in a detached mount keeps the server, which takes further mounts.
+    // A file that is open in a detached mount keeps the server.
     a.mount(&world, "subvol=a");
     b.mount(&world, "subvol=b");
     let open = fs::File::create(b.at("open")).unwrap();
     fail(1, ": in use", [Path::new("umount"), &b.0]);
-    succeed([Path::new("umount"), "--lazy".as_ref(), &b.0]);
     a.unmount();
-    fail(1, "", ["check", world.image().to_str().unwrap()]);
+    succeed([Path::new("umount"), "--lazy".as_ref(), &b.0]);
+    assert!(!papilio(["check", world.image().to_str().unwrap()]).status.success());
     rustix::io::write(&open, b"late").unwrap();
     drop(open);
     let image = world.image();
