@@ -129,3 +129,44 @@ fn clone_in_private(whole: OwnedFd, inside: &Path, point: &Path) -> io::Result<O
         scope.spawn(clone).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount_table::MountEntry;
+    use papilio_oracle::{Need, require};
+    use rustix::fs::Mode;
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+    /// Makes a file system in memory, attached nowhere, with the directory `a/b`.
+    fn in_memory() -> OwnedFd {
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+        rustix::mount::fsconfig_create(&context).unwrap();
+        let whole =
+            rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC);
+        let whole = whole.unwrap();
+        for directory in ["a", "a/b", "a/b/inner"] {
+            rustix::fs::mkdirat(&whole, directory, Mode::RWXU).unwrap();
+        }
+        whole
+    }
+
+    /// The way of kernels before Linux 6.15 leaves nothing behind.
+    #[test]
+    fn parts_are_cloned_in_a_private_namespace() {
+        let Some(_) = require(&[Need::Root]) else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let point = directory.path().canonicalize().unwrap();
+        let before = MountEntry::all().unwrap().len();
+        assert!(clone_in_private(in_memory(), Path::new("missing"), &point).is_err());
+        let tree = clone_in_private(in_memory(), Path::new("a/b"), &point).unwrap();
+        assert_eq!(MountEntry::all().unwrap().len(), before);
+        rustix::mount::move_mount(tree, "", CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
+        let mounts = MountEntry::all().unwrap();
+        let found = mounts.iter().find(|mount| mount.point == point).map(|mount| mount.root.clone());
+        let shown = point.join("inner").is_dir();
+        rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
+        assert_eq!((mounts.len(), found.as_deref(), shown), (before + 1, Some(Path::new("/a/b")), true));
+        assert!(!point.join("inner").exists());
+    }
+}
