@@ -50,8 +50,7 @@ impl Unmounter {
         let _ = self.device.set(mount.map(|mount| mount.device));
     }
 
-    /// Ends all mounts of the server that this process sees: further ones are bind mounts of the
-    /// first.
+    /// Ends all mounts of the server that this process sees.
     fn end(&self, flags: UnmountFlags, arguments: &[&str]) -> io::Result<()> {
         let Some(device) = self.device.get() else {
             // Another mount may be there.

@@ -79,7 +79,8 @@ impl WholeMount {
     }
 
     /// Attaches the part of the file system below its directory `inside` to the directory `point`,
-    /// both without symbolic links. `inside` is relative, and empty for the whole; `point` is absolute.
+    /// both without symbolic links. `inside` is relative, and empty for the whole; `point` is
+    /// absolute.
     ///
     /// # Errors
     /// `inside` does not exist, or another error of the system.
