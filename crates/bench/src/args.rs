@@ -1,5 +1,6 @@
 //! The arguments of `papilio bench`, and their conversion to a [`Plan`].
 
+use crate::against::Against;
 use crate::backing::Place;
 use crate::job::{JOBS, Job, Scale};
 use crate::over::Over;
@@ -134,9 +135,10 @@ pub(crate) struct JobArgs {
     /// Papilio's fio engine [default: libpapilio_fio.so next to this program]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     engine: Option<PathBuf>,
-    /// Also run another build's fio engine (side papilio-other), in turn with this one
+    /// Also run another build in turn with this one: its fio engine (FILE.so, side papilio-other)
+    /// or its papilio command (side mount-other); repeat the option for both
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    against: Option<PathBuf>,
+    against: Vec<PathBuf>,
     /// Write report.json, report.html and fio's own files to this directory
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub output: Option<PathBuf>,
@@ -171,7 +173,10 @@ impl JobArgs {
     pub(crate) fn plan(&self, quiet: bool) -> Result<Plan, UsageError> {
         let jobs = self.selected_jobs()?;
         let delay = self.delay.as_deref().map(parse_delay).transpose()?;
-        let mut sides = self.selected_sides()?;
+        let against = Against::of(&self.against).map_err(|path| {
+            UsageError(format!("--against {}: only one engine and one command", path.display()))
+        })?;
+        let mut sides = self.selected_sides(&against)?;
         if delay.is_some() {
             sides.retain(|side| matches!(side, Side::Papilio | Side::PapilioSlow | Side::PapilioOther));
         }
@@ -194,7 +199,7 @@ impl JobArgs {
             overwrite: self.force,
             delay,
             engine: self.engine.clone(),
-            against: self.against.clone(),
+            against,
             quiet,
         })
     }
@@ -219,7 +224,7 @@ impl JobArgs {
     }
 
     /// Returns the selected sides, each once, in the order of [`Side::ALL`].
-    fn selected_sides(&self) -> Result<Vec<Side>, UsageError> {
+    fn selected_sides(&self, against: &Against) -> Result<Vec<Side>, UsageError> {
         let mut sides = Vec::new();
         for word in &self.sides {
             let Some(side) = Side::named(word) else {
@@ -228,12 +233,10 @@ impl JobArgs {
             };
             sides.push(side);
         }
-        match &self.against {
-            Some(_) => sides.push(Side::PapilioOther),
-            None if sides.contains(&Side::PapilioOther) => {
-                return Err(UsageError("--sides papilio-other: needs --against FILE".into()));
-            }
-            None => {}
+        sides.extend(against.sides());
+        let absent = |side: &&Side| side.is_other_build() && !against.sides().any(|given| given == **side);
+        if let Some(side) = sides.iter().find(absent) {
+            return Err(UsageError(format!("--sides {side}: needs --against FILE")));
         }
         sides.sort();
         sides.dedup();
@@ -262,7 +265,7 @@ mod tests {
     fn defaults_run_every_job_and_side() {
         let plan = plan("").unwrap();
         assert_eq!(plan.jobs.len(), JOBS.len());
-        let sides = Side::ALL.into_iter().filter(|side| *side != Side::PapilioOther);
+        let sides = Side::ALL.into_iter().filter(|side| !side.is_other_build());
         assert_eq!(plan.sides, sides.collect::<Vec<_>>());
         assert_eq!((plan.rounds, plan.place), (3, Place::Ram));
     }
@@ -285,7 +288,9 @@ mod tests {
         let plan = plan("fsync --sides papilio --against old.so").unwrap();
         assert_eq!(plan.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), ["fsync"]);
         assert_eq!(plan.sides, [Side::Papilio, Side::PapilioOther]);
-        assert_eq!(plan.against, Some("old.so".into()));
+        assert_eq!(plan.against.engine, Some("old.so".into()));
+        let plan = self::plan("fsync --sides mount --against old/papilio").unwrap();
+        assert_eq!(plan.sides, [Side::Mount, Side::MountOther]);
     }
 
     #[test]
@@ -294,6 +299,8 @@ mod tests {
             ("--jobs 005", "\"005\""),
             ("no-such-job", "\"no-such-job\""),
             ("--sides papilio-other", "needs --against"),
+            ("--sides mount-other --against x.so", "needs --against"),
+            ("--against a --against b", "--against b"),
             ("--sides kernel,ext4", "\"ext4\""),
             ("--scale 0", "--scale 0"),
             ("--scale nan", "--scale NaN"),

@@ -3,6 +3,7 @@
 //! Owns [`Environment`], the programs found, and [`Environment::missing`], the reason why a side
 //! cannot run. The report names every side that is left out.
 
+use crate::against::Against;
 use crate::cgroup::MemoryLimit;
 use crate::job::ScaledJob;
 use crate::side::Side;
@@ -25,21 +26,26 @@ pub struct Environment {
     pub other_engine: Option<PathBuf>,
     /// The papilio command, for the mount, if found.
     pub papilio: Option<PathBuf>,
+    /// The papilio command of another build, if given.
+    pub other_papilio: Option<PathBuf>,
 }
 
 impl Environment {
-    /// Finds the programs. `engine` and `against` are the paths that the user gave.
+    /// Finds the programs. The user gave the path `engine` and those in `against`.
     ///
     /// # Errors
-    /// fio is not installed, or a given engine does not exist or has a colon in its path.
-    pub fn find(engine: Option<&Path>, against: Option<&Path>) -> anyhow::Result<Self> {
+    /// fio is not installed, or a given file does not exist, or an engine has a colon in its path.
+    pub fn find(engine: Option<&Path>, against: &Against) -> anyhow::Result<Self> {
         let fio = find_command("fio").context("fio is not installed (Debian: apt-get install fio)")?;
         let engine = match engine {
             Some(path) => Some(existing_engine("--engine", path)?),
             None => next_to_us(ENGINE),
         };
-        let other_engine = against.map(|path| existing_engine("--against", path)).transpose()?;
-        Ok(Self { fio, engine, other_engine, papilio: papilio_command() })
+        let other_engine = against.engine.as_deref();
+        let other_engine = other_engine.map(|path| existing_engine("--against", path)).transpose()?;
+        let other_papilio = against.papilio.as_deref();
+        let other_papilio = other_papilio.map(existing_program).transpose()?;
+        Ok(Self { fio, engine, other_engine, papilio: papilio_command(), other_papilio })
     }
 
     /// Returns why a side cannot run on this machine; `None` if it can.
@@ -52,8 +58,12 @@ impl Environment {
             Side::PapilioOther => {
                 self.other_engine.is_none().then(|| "needs --against with another build's engine".to_owned())
             }
-            Side::Mount => self.mount_missing(),
-            Side::MountRing => self.mount_missing().or_else(RingSwitch::missing),
+            Side::Mount => mount_missing(self.papilio.as_deref()),
+            Side::MountOther if self.other_papilio.is_none() => {
+                Some("needs --against with another build's papilio command".to_owned())
+            }
+            Side::MountOther => mount_missing(self.other_papilio.as_deref()),
+            Side::MountRing => mount_missing(self.papilio.as_deref()).or_else(RingSwitch::missing),
             Side::Raw => None,
         }
     }
@@ -62,18 +72,33 @@ impl Environment {
     pub fn missing_for(side: Side, job: &ScaledJob) -> Option<String> {
         match side {
             // Without a memory limit the whole file fits into the cache, which is a different job.
-            Side::Kernel | Side::Mount | Side::MountRing if job.cache.is_some() => MemoryLimit::missing(),
+            side if (side == Side::Kernel || side.is_mount()) && job.cache.is_some() => {
+                MemoryLimit::missing()
+            }
             _ => None,
         }
     }
+}
 
-    fn mount_missing(&self) -> Option<String> {
-        if self.papilio.is_none() {
-            return Some("cannot find the papilio command".to_owned());
-        }
-        let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
-        fuse.err().map(|error| format!("/dev/fuse: {error}"))
+/// Returns why the papilio command cannot mount; `None` if it can.
+fn mount_missing(papilio: Option<&Path>) -> Option<String> {
+    if papilio.is_none() {
+        return Some("cannot find the papilio command".to_owned());
     }
+    let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    fuse.err().map(|error| format!("/dev/fuse: {error}"))
+}
+
+/// Returns the absolute path of the program that `--against` names.
+fn existing_program(path: &Path) -> anyhow::Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let named = || format!("--against {}", path.display());
+    let program = path.canonicalize().with_context(named)?;
+    let metadata = program.metadata().with_context(named)?;
+    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+        bail!("{}: neither a program nor an engine (.so)", named());
+    }
+    Ok(program)
 }
 
 /// Returns the absolute path of the engine that an option names.
@@ -121,22 +146,35 @@ mod tests {
 
     #[test]
     fn missing_programs_are_named() {
-        let nothing = Environment { fio: "fio".into(), engine: None, other_engine: None, papilio: None };
+        let nothing = Environment {
+            fio: "fio".into(),
+            engine: None,
+            other_engine: None,
+            papilio: None,
+            other_papilio: None,
+        };
         assert!(nothing.missing(Side::Papilio).unwrap().contains(ENGINE));
         assert!(nothing.missing(Side::Mount).unwrap().contains("papilio"));
         assert!(nothing.missing(Side::MountRing).unwrap().contains("papilio"));
         assert!(nothing.missing(Side::PapilioOther).unwrap().contains("--against"));
+        assert!(nothing.missing(Side::MountOther).unwrap().contains("--against"));
         assert_eq!(nothing.missing(Side::Raw), None);
     }
 
     #[test]
-    fn a_missing_engine_is_an_error() {
+    fn missing_files_are_errors() {
         if find_command("fio").is_some() {
             let none = Path::new("/no/such.so");
-            for (engine, against) in [(Some(none), None), (None, Some(none))] {
-                let error = Environment::find(engine, against).unwrap_err();
-                assert!(format!("{error:#}").contains("/no/such.so"));
+            for (engine, against) in
+                [(Some(none), &[][..]), (None, &[none]), (None, &[Path::new("/no/such")])]
+            {
+                let paths: Vec<_> = against.iter().map(|path: &&Path| path.to_path_buf()).collect();
+                let error = Environment::find(engine, &Against::of(&paths).unwrap()).unwrap_err();
+                assert!(format!("{error:#}").contains("/no/such"));
             }
+            let directory = Against::of(&["/".into()]).unwrap();
+            let error = Environment::find(None, &directory).unwrap_err();
+            assert!(format!("{error:#}").contains("neither a program nor an engine"));
         }
     }
 }

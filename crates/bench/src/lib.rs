@@ -10,7 +10,8 @@
 //! - Every file, mount, loop device, cgroup and process of a run belongs to a value that removes it
 //!   when dropped, also after a failure or Ctrl-C.
 
-pub mod args;
+pub mod against;
+mod args;
 pub mod backing;
 pub mod cgroup;
 mod cpu;

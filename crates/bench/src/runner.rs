@@ -4,6 +4,7 @@
 //! - A side that fails is left out of the rest of its job. The report drops its results and says
 //!   why.
 
+use crate::against::Against;
 use crate::backing::{Backing, Place};
 use crate::environment::Environment;
 use crate::interrupt;
@@ -39,8 +40,8 @@ pub struct Plan {
     pub delay: Option<Duration>,
     /// Path of Papilio's fio engine, if the user gave one.
     pub engine: Option<PathBuf>,
-    /// Path of another build's fio engine, for [`Side::PapilioOther`].
-    pub against: Option<PathBuf>,
+    /// The other build, if the user gave one.
+    pub against: Against,
     /// Whether to suppress progress messages.
     pub quiet: bool,
 }
@@ -64,7 +65,7 @@ impl Plan {
     /// No side can run, or the backing cannot be created.
     pub fn run(&self, output: &Path) -> anyhow::Result<Report> {
         interrupt::watch();
-        let environment = Environment::find(self.engine.as_deref(), self.against.as_deref())?;
+        let environment = Environment::find(self.engine.as_deref(), &self.against)?;
         let (sides, left_out) = self.available(&environment)?;
         let jobs: Vec<ScaledJob> =
             self.jobs.iter().map(|job| job.scaled(self.scale)).collect::<anyhow::Result<_>>()?;

@@ -17,6 +17,8 @@ pub enum Side {
     PapilioSlow,
     /// Papilio's FUSE mount.
     Mount,
+    /// The FUSE mount of another build of Papilio (`--against`).
+    MountOther,
     /// Papilio's FUSE mount with requests over io_uring.
     MountRing,
     /// The backing file or device without a file system: the reference for its speed.
@@ -25,12 +27,13 @@ pub enum Side {
 
 impl Side {
     /// All sides, in the order of tables and plots.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Kernel,
         Self::Papilio,
         Self::PapilioOther,
         Self::PapilioSlow,
         Self::Mount,
+        Self::MountOther,
         Self::MountRing,
         Self::Raw,
     ];
@@ -43,6 +46,7 @@ impl Side {
             Self::PapilioOther => "papilio-other",
             Self::PapilioSlow => "papilio-slow",
             Self::Mount => "mount",
+            Self::MountOther => "mount-other",
             Self::MountRing => "mount-ring",
             Self::Raw => "raw",
         }
@@ -56,6 +60,7 @@ impl Side {
             Self::PapilioOther => "the engine of another build of Papilio (--against)",
             Self::PapilioSlow => "Papilio's engine with the job's switch in its slow position",
             Self::Mount => "Papilio's FUSE mount",
+            Self::MountOther => "the FUSE mount of another build of Papilio (--against)",
             Self::MountRing => "Papilio's FUSE mount over io_uring",
             Self::Raw => "the backing file or device, no file system",
         }
@@ -63,7 +68,21 @@ impl Side {
 
     /// Returns whether Papilio runs as the server of a FUSE mount, outside fio's process.
     pub fn is_mount(self) -> bool {
-        matches!(self, Self::Mount | Self::MountRing)
+        matches!(self, Self::Mount | Self::MountOther | Self::MountRing)
+    }
+
+    /// Returns the side that runs the same with another build, if there is one.
+    pub fn other_build(self) -> Option<Self> {
+        match self {
+            Self::Papilio => Some(Self::PapilioOther),
+            Self::Mount => Some(Self::MountOther),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the side runs another build.
+    pub fn is_other_build(self) -> bool {
+        matches!(self, Self::PapilioOther | Self::MountOther)
     }
 
     /// Returns the side with a name; `None` for an unknown name.

@@ -68,7 +68,7 @@ impl SweepPlan {
     pub fn run(&self, output: &Path) -> anyhow::Result<Report> {
         interrupt::watch();
         let plan = &self.plan;
-        let environment = Environment::find(plan.engine.as_deref(), plan.against.as_deref())?;
+        let environment = Environment::find(plan.engine.as_deref(), &plan.against)?;
         let (sides, left_out) = plan.available(&environment)?;
         let mut work: Vec<(Over, u64, Varied)> = Vec::new();
         for over in &self.over {

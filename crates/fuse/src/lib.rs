@@ -35,6 +35,7 @@ pub mod streams;
 pub mod transport;
 mod unmount;
 mod wakefulness;
+pub mod whole_mount;
 
 pub use device_transport::HandshakeError;
 pub use errno::Errno;

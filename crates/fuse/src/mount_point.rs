@@ -1,15 +1,16 @@
 //! The mount point: mounting on it, and its errors.
 //!
-//! Owns [`attach`], which returns the channel to the kernel. Root mounts with a system call, so the
-//! table of mounts shows the image as the source and `fuse.papilio` as the type. Other users go
-//! through `fusermount3`, which comes with FUSE. After the mount exists this file never accesses
-//! it: this process is its server and could wait for itself.
+//! Owns [`attach`] and [`make`], which return the channel to the kernel. Root mounts with system
+//! calls, so the table of mounts shows the image as the source and `fuse.papilio` as the type.
+//! Other users go through `fusermount3`, which comes with FUSE. After the mount exists this file
+//! never accesses it: this process is its server and could wait for itself.
 
 use crate::device_transport::HandshakeError;
 use crate::mount_table::MountEntry;
 use crate::options::{Atime, MountOptions};
 use crate::ring_transport::RingError;
 use crate::unmount::HELPER;
+use crate::whole_mount::WholeMount;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
@@ -21,6 +22,9 @@ use std::process::{Command, Stdio};
 
 /// The file system type in the table of mounts.
 const TYPE: &str = "fuse.papilio";
+/// The two parts of the type.
+const KERNEL_TYPE: &str = "fuse";
+const SUBTYPE: &str = "papilio";
 const DEVICE: &str = "/dev/fuse";
 
 /// Reasons why a file system cannot be mounted; each message is one line.
@@ -104,11 +108,7 @@ pub(crate) fn check(directory: &Path) -> Result<PathBuf, MountError> {
 
 /// Mounts `source` on `directory`, an absolute path, and returns the channel to the kernel.
 pub(crate) fn attach(source: &Path, directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let device = File::options().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => MountError::FuseNotPermitted,
-        _ => MountError::NoFuse(error),
-    })?;
-    let device = OwnedFd::from(device);
+    let device = open_device()?;
     match mount_directly(&device, source, directory, options) {
         Ok(()) => Ok(device),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -118,6 +118,65 @@ pub(crate) fn attach(source: &Path, directory: &Path, options: &MountOptions) ->
         Err(source) if source.raw_os_error() == Some(libc::ENODEV) => Err(MountError::NoFuse(source)),
         Err(source) => Err(MountError::Refused { path: directory.to_path_buf(), source }),
     }
+}
+
+/// Makes a file system from `source` that is attached nowhere yet, and returns the channel to the
+/// kernel with it. Returns `None` if this user or this kernel (before Linux 5.2) cannot do so.
+pub(crate) fn make(
+    source: &Path,
+    options: &MountOptions,
+) -> Result<Option<(OwnedFd, WholeMount)>, MountError> {
+    let device = open_device()?;
+    match make_unattached(&device, source, options) {
+        Ok(mount) => Ok(Some((device, WholeMount::new(mount)))),
+        Err(error) => {
+            tracing::info!("cannot mount a directory of the file system: {error}");
+            Ok(None)
+        }
+    }
+}
+
+fn open_device() -> Result<OwnedFd, MountError> {
+    let device = File::options().read(true).write(true).open(DEVICE);
+    device.map(OwnedFd::from).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => MountError::FuseNotPermitted,
+        _ => MountError::NoFuse(error),
+    })
+}
+
+fn make_unattached(device: &OwnedFd, source: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+    use rustix::mount::{fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen};
+    let context = fsopen(KERNEL_TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", name_of(source, options).as_os_str())?;
+    fsconfig_set_string(&context, "subtype", SUBTYPE)?;
+    for (key, value) in numbers_for_fuse(device) {
+        fsconfig_set_string(&context, key, value)?;
+    }
+    let flags = [(options.read_only, "ro"), (options.sync, "sync"), (options.dirsync, "dirsync")];
+    let flags = flags.into_iter().filter_map(|(wanted, name)| wanted.then_some(name));
+    for flag in flags.chain(fuse_options(options)) {
+        fsconfig_set_flag(&context, flag)?;
+    }
+    fsconfig_create(&context)?;
+    let mut attributes = MountAttrFlags::empty();
+    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, !options.dev);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !options.suid);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, !options.exec);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NOATIME, options.noatime == Atime::Noatime);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NODIRATIME, options.noatime == Atime::Nodiratime);
+    Ok(fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// Returns the mount options of FUSE that are numbers.
+fn numbers_for_fuse(device: &OwnedFd) -> [(&'static str, String); 4] {
+    [
+        ("fd", device.as_raw_fd().to_string()),
+        ("rootmode", format!("{:o}", libc::S_IFDIR)),
+        ("user_id", rustix::process::getuid().as_raw().to_string()),
+        ("group_id", rustix::process::getgid().as_raw().to_string()),
+    ]
 }
 
 /// Returns the mount options that FUSE itself interprets.
@@ -145,17 +204,9 @@ fn mount_directly(
     flags.set(MountFlags::DIRSYNC, options.dirsync);
     flags.set(MountFlags::NOATIME, options.noatime == Atime::Noatime);
     flags.set(MountFlags::NODIRATIME, options.noatime == Atime::Nodiratime);
-    let mut data = format!(
-        "fd={},rootmode={:o},user_id={},group_id={}",
-        device.as_raw_fd(),
-        libc::S_IFDIR,
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-    );
-    for option in fuse_options(options) {
-        data.push(',');
-        data.push_str(option);
-    }
+    let numbers = numbers_for_fuse(device).map(|(key, value)| format!("{key}={value}"));
+    let named = fuse_options(options).into_iter().map(str::to_owned);
+    let data = numbers.into_iter().chain(named).collect::<Vec<_>>().join(",");
     let name = name_of(source, options);
     Ok(rustix::mount::mount(name.as_os_str(), directory, TYPE, flags, CString::new(data)?.as_c_str())?)
 }

@@ -152,10 +152,11 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Creates the table with the root directory, which the kernel always knows.
-    pub(crate) fn new(root: &Inode) -> Self {
+    /// Creates the table with the root directory, which the kernel always knows. Inodes of the
+    /// subvolume `mounted` keep their own numbers.
+    pub(crate) fn new(root: &Inode, mounted: TreeId) -> Self {
         let place = Place::Inode(root.tree(), root.number());
-        let numbers = InodeNumbers::new((root.tree(), root.number()));
+        let numbers = InodeNumbers::new(mounted);
         let root = Arc::new(Node::new(NodeId::ROOT, place, root));
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self { numbers, root, shards, resting: Mutex::default() }

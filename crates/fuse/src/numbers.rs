@@ -7,7 +7,8 @@
 //! --listed-incremental`. Therefore:
 //!
 //! - Inodes of the mounted subvolume keep their own numbers. Its root directory is 256, as in the
-//!   kernel; only the FUSE protocol calls it node 1.
+//!   kernel. Only the FUSE protocol calls the root of the file system node 1. If a server has
+//!   several mounts, the mounted subvolume is that of the first.
 //! - Inodes of another subvolume have the subvolume's id in the bits from 40 up and their own
 //!   number below.
 //! - The rest gets numbers from 2^63 up in order of appearance, distinct and stable while the mount
@@ -42,7 +43,8 @@ pub(crate) enum Place {
 /// The mapping between inodes and their numbers.
 #[derive(Debug)]
 pub(crate) struct InodeNumbers {
-    root: (TreeId, InodeNumber),
+    /// The mounted subvolume.
+    mounted: TreeId,
     others: Mutex<Others>,
 }
 
@@ -53,9 +55,9 @@ struct Others {
 }
 
 impl InodeNumbers {
-    /// Creates the mapping for a mount whose root directory is `root`.
-    pub(crate) fn new(root: (TreeId, InodeNumber)) -> Self {
-        Self { root, others: Mutex::default() }
+    /// Creates the mapping for a mount of the subvolume `mounted`.
+    pub(crate) fn new(mounted: TreeId) -> Self {
+        Self { mounted, others: Mutex::default() }
     }
 
     /// Returns the number of an inode; allocates one if necessary.
@@ -63,7 +65,7 @@ impl InodeNumbers {
         if let Place::Inode(tree, number) = *place
             && number.0 < 1 << NUMBER_BITS
         {
-            if tree == self.root.0 {
+            if tree == self.mounted {
                 return number.0;
             }
             if tree.0 < TREE_LIMIT {
@@ -87,7 +89,7 @@ impl InodeNumbers {
             return others.by_number.get(usize::try_from(number - OTHERS).ok()?).cloned();
         }
         let (tree, own) = (number >> NUMBER_BITS, number & ((1 << NUMBER_BITS) - 1));
-        let tree = if tree == 0 { self.root.0 } else { TreeId(tree) };
+        let tree = if tree == 0 { self.mounted } else { TreeId(tree) };
         Some(Place::Inode(tree, InodeNumber(own)))
     }
 }
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn numbers_are_distinct_and_round_trip() {
-        let numbers = InodeNumbers::new((TreeId(256), InodeNumber(256)));
+        let numbers = InodeNumbers::new(TreeId(256));
         let inode = |tree, number| Place::Inode(TreeId(tree), InodeNumber(number));
         let stub = |name: &[u8]| Place::Stub(TreeId(300), InodeNumber(256), name.into());
         let places = [

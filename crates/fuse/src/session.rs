@@ -22,9 +22,14 @@ use crate::server::Server;
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use crate::wakefulness::Wakefulness;
+use crate::whole_mount::WholeMount;
 use papilio::FileSystem;
+use papilio::format::objectid;
+use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -57,14 +62,23 @@ impl Session {
         options: &MountOptions,
     ) -> Result<Self, MountError> {
         let directory = mount_point::check(directory)?;
-        let info = MountInfo::new(source, &directory, options);
+        let mut info = MountInfo::new(source, &directory, options);
+        let below_top = make_below_top(&fs, source, options)?;
+        info.from_top_level = below_top.is_some();
         let server = Arc::new(Server::new(fs, info, options)?);
         let count = thread_count(options, &server);
         let ring = prepare_ring(&directory, options, count)?;
         let unmounter = Unmounter::new(directory.clone());
-        let device = Arc::new(mount_point::attach(source, &directory, options)?);
-        unmounter.note_mounted();
-        let detach = |error: MountError| {
+        let (device, mut below_top) = match below_top {
+            Some(made) => (made.device, Some((made.whole, made.inside))),
+            None => (mount_point::attach(source, &directory, options)?, None),
+        };
+        if below_top.is_none() {
+            unmounter.note_mounted();
+        }
+        let device = Arc::new(device);
+        let mut detach = |error: MountError| {
+            below_top = None;
             let _ = unmounter.detach();
             error
         };
@@ -103,32 +117,32 @@ impl Session {
         drop(transport);
         let resumed = Arc::clone(&server);
         let serve = move || {
-            for thread in threads {
-                if thread.join().is_err() {
-                    tracing::error!("a thread of /dev/fuse panicked");
-                }
-            }
-            rings.into_iter().for_each(Serving::join);
-            tracing::info!("requests served: {}", dispatcher.counts());
-            // The threads beside those that serve end with their last user.
-            drop(dispatcher);
-            for thread in beside {
-                if thread.join().is_err() {
-                    tracing::error!("a thread beside those that serve panicked");
-                }
-            }
+            wait_for_end((threads, rings), dispatcher, beside);
             close(server)
         };
         let serving = std::thread::Builder::new().name("papilio-mount".to_owned()).spawn(serve);
-        let serving = serving.map_err(|error| {
-            let _ = unmounter.detach();
-            MountError::Thread(error)
-        })?;
+        let serving = serving.map_err(|error| detach(MountError::Thread(error)))?;
+        let mut session = Self { unmounter, serving: Some(serving) };
+        if let Some((whole, inside)) = below_top {
+            session.attach(whole, &inside, &directory)?;
+        }
         mount_point::raise_readahead(&directory, MAX_WRITE);
         if !options.read_only {
             resumed.resume_jobs(!options.skip_balance);
         }
-        Ok(Self { unmounter, serving: Some(serving) })
+        Ok(session)
+    }
+
+    /// Attaches the part of the file system that the mount shows, once threads serve.
+    fn attach(&mut self, whole: WholeMount, inside: &Path, directory: &Path) -> Result<(), MountError> {
+        let attached = whole.attach(inside, directory);
+        if let Err(source) = attached {
+            // The file system went with its only mount, and the threads end.
+            let _ = self.join();
+            return Err(MountError::Refused { path: directory.to_path_buf(), source });
+        }
+        self.unmounter.note_mounted();
+        Ok(())
     }
 
     /// Returns a handle that ends the mount, for a signal handler thread.
@@ -162,6 +176,56 @@ impl Drop for Session {
         }
         if let Err(error) = self.join() {
             tracing::error!("the last changes could not be committed: {error}");
+        }
+    }
+}
+
+/// A file system that is attached nowhere yet.
+struct BelowTop {
+    device: OwnedFd,
+    whole: WholeMount,
+    /// The path of the mounted subvolume from the top level.
+    inside: PathBuf,
+}
+
+/// Makes a file system whose root is the top level, if the mount shows another subvolume and this
+/// user and this kernel can. Later mounts can then show any subvolume.
+fn make_below_top(
+    fs: &FileSystem,
+    source: &Path,
+    options: &MountOptions,
+) -> Result<Option<BelowTop>, MountError> {
+    let shown = fs.root()?.tree();
+    // `allow_root` judges each caller on the way through the root, which no such mount shows.
+    if shown == objectid::FS_TREE || options.allow_root {
+        return Ok(None);
+    }
+    // A damaged file system may have lost the way to the subvolume.
+    let reachable = fs.subvolume_root(objectid::FS_TREE).and_then(|_| fs.subvolume(shown));
+    let Ok(Some(path)) = reachable.map(|subvolume| subvolume.path) else { return Ok(None) };
+    let inside = PathBuf::from(OsString::from_vec(path));
+    let made = mount_point::make(source, options)?;
+    Ok(made.map(|(device, whole)| BelowTop { device, whole, inside }))
+}
+
+/// Waits until the kernel has ended the mount and no thread is left.
+fn wait_for_end(
+    (threads, rings): (Vec<JoinHandle<()>>, Option<Serving>),
+    dispatcher: Arc<Dispatcher<Server>>,
+    beside: Vec<JoinHandle<()>>,
+) {
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a thread of /dev/fuse panicked");
+        }
+    }
+    rings.into_iter().for_each(Serving::join);
+    tracing::info!("requests served: {}", dispatcher.counts());
+    // The threads beside those that serve end with their last user.
+    drop(dispatcher);
+    for thread in beside {
+        if thread.join().is_err() {
+            tracing::error!("a thread beside those that serve panicked");
         }
     }
 }

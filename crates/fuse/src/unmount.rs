@@ -16,8 +16,9 @@ pub(crate) const HELPER: &str = "fusermount3";
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     directory: PathBuf,
-    /// The device number of the mount; all clones share it.
-    device: Arc<OnceLock<String>>,
+    /// The device number of the mount, once it is attached and if the table of mounts shows it; all
+    /// clones share it.
+    device: Arc<OnceLock<Option<String>>>,
 }
 
 impl Unmounter {
@@ -42,19 +43,21 @@ impl Unmounter {
         self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z"])
     }
 
-    /// Remembers the device number of the mount, once it exists.
+    /// Remembers the device number of the mount, once it is attached.
     pub(crate) fn note_mounted(&self) {
         let mounts = MountEntry::all().unwrap_or_default();
-        if let Some(mount) = mounts.into_iter().rev().find(|mount| mount.point == self.directory) {
-            let _ = self.device.set(mount.device);
-        }
+        let mount = mounts.into_iter().rev().find(|mount| mount.point == self.directory);
+        let _ = self.device.set(mount.map(|mount| mount.device));
     }
 
-    /// Ends all mounts of the server that this process sees: further ones are bind mounts of the
-    /// first.
+    /// Ends all mounts of the server that this process sees.
     fn end(&self, flags: UnmountFlags, arguments: &[&str]) -> io::Result<()> {
+        let Some(device) = self.device.get() else {
+            // Another mount may be there.
+            return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
+        };
         let mounts = MountEntry::all().unwrap_or_default();
-        let is_ours = |mount: &&MountEntry| self.device.get() == Some(&mount.device);
+        let is_ours = |mount: &&MountEntry| device.as_ref() == Some(&mount.device);
         let points: Vec<_> = mounts.iter().rev().filter(is_ours).map(|mount| mount.point.as_path()).collect();
         if points.is_empty() {
             // The table does not show it: the caller hears why it cannot be unmounted.

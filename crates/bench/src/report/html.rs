@@ -68,10 +68,9 @@ pub fn page(report: &Report) -> anyhow::Result<String> {
     for sweep in &report.sweeps {
         page += &sweep_section(sweep)?;
     }
-    let against = table::against_rows(report);
-    if !against.is_empty() {
-        page += "<h2 id=\"against\">Papilio against the other build</h2>\n";
-        page += &html_table(&table::AGAINST_HEADS, &against);
+    for (side, rows) in table::against(report) {
+        let _ = writeln!(page, "<h2 id=\"against-{side}\">{side} against the other build</h2>");
+        page += &html_table(&table::AGAINST_HEADS, &rows);
     }
     page += &left_out(report);
     page += "<h2>Columns</h2>\n<p>MiB/s is the median over the rounds, followed by the minimum and maximum. ";

@@ -105,10 +105,9 @@ fn text(report: &Report, all: &[Plot]) -> String {
     for sweep in &report.sweeps {
         text += &sweep_section(sweep, &plot);
     }
-    let against = table::against_rows(report);
-    if !against.is_empty() {
-        text += "## Papilio against the other build\n\n";
-        table(&mut text, &table::AGAINST_HEADS, &against);
+    for (side, rows) in table::against(report) {
+        let _ = writeln!(text, "## {side} against the other build\n");
+        table(&mut text, &table::AGAINST_HEADS, &rows);
     }
     if !report.left_out.is_empty() {
         text += "## Left out\n\n";

@@ -54,6 +54,7 @@ pub fn colour(side: Side) -> RGBColor {
         Side::PapilioOther => RGBColor(0x56, 0xb4, 0xe9),
         Side::PapilioSlow => RGBColor(0xe6, 0x9f, 0x00),
         Side::Mount => RGBColor(0x00, 0x9e, 0x73),
+        Side::MountOther => RGBColor(0xf0, 0xe4, 0x42),
         Side::MountRing => RGBColor(0xcc, 0x79, 0xa7),
         Side::Raw => RGBColor(0x8c, 0x8c, 0x8c),
     }

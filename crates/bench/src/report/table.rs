@@ -137,11 +137,17 @@ pub fn sweep_rows(sweep: &Sweep, id: &str) -> Vec<Vec<String>> {
 /// Column headings of the comparison with another build.
 pub const AGAINST_HEADS: [&str; 4] = ["job", "ratio", "min to max", "ratio of medians"];
 
-/// Returns the rows of the comparison of `papilio` with `papilio-other`; none without both.
+/// Returns the comparisons with another build: the side, and the rows.
+pub fn against(report: &Report) -> Vec<(Side, Vec<[String; 4]>)> {
+    let compared = Side::ALL.into_iter().filter_map(|side| Some((side, side.other_build()?)));
+    let tables = compared.map(|(ours, other)| (ours, against_rows(report, ours, other)));
+    tables.filter(|(_, rows)| !rows.is_empty()).collect()
+}
+
+/// Returns the rows of the comparison of a side with that of another build; none without both.
 ///
 /// `ratio` is the median of the ratios of each round. The last row is the geometric mean over jobs.
-pub fn against_rows(report: &Report) -> Vec<[String; 4]> {
-    let (ours, other) = (Side::Papilio, Side::PapilioOther);
+fn against_rows(report: &Report, ours: Side, other: Side) -> Vec<[String; 4]> {
     let (mut rows, mut paired_logs, mut median_logs) = (Vec::new(), Vec::new(), Vec::new());
     for job in &report.jobs {
         let (Some(paired), Some(medians)) = (job.paired_ratio(ours, other), job.ratio(ours, other)) else {
@@ -196,15 +202,9 @@ pub fn text(report: &Report) -> String {
             text += &aligned(&sweep_heads(sweep, id), &sweep_rows(sweep, id));
         }
     }
-    let against = against_rows(report);
-    if !against.is_empty() {
-        let _ = writeln!(
-            text,
-            "\n{} / {}, bandwidth of runs in the same round",
-            Side::Papilio,
-            Side::PapilioOther
-        );
-        text += &aligned(&AGAINST_HEADS, &against);
+    for (side, rows) in against(report) {
+        let _ = writeln!(text, "\n{side} / {side}-other, bandwidth of runs in the same round");
+        text += &aligned(&AGAINST_HEADS, &rows);
     }
     if !report.left_out.is_empty() {
         let _ = writeln!(text, "\nleft out:");
@@ -313,19 +313,31 @@ mod tests {
     #[test]
     fn another_build_is_compared() {
         let mut report = sample();
-        assert!(against_rows(&report).is_empty());
+        assert!(against(&report).is_empty());
         for job in &mut report.jobs[..2] {
             let mut other = job.side(Side::Papilio).unwrap().clone();
             other.side = Side::PapilioOther;
             other.runs.iter_mut().for_each(|run| run.fio.bandwidth_mib *= 0.5);
             job.sides.insert(2, other);
         }
-        let rows = against_rows(&report);
+        let tables = against(&report);
+        assert_eq!((tables.len(), tables[0].0), (1, Side::Papilio));
+        let rows = &tables[0].1;
         let cells = |row: &[String; 4]| row.join(" | ");
         assert_eq!(cells(&rows[0]), "prealloc-write | 2.000 | 2.000 to 2.000 | 2.000");
         assert_eq!(cells(&rows[2]), "geometric mean | 2.000 | - | 2.000");
         assert_eq!(rows.len(), 3);
         assert!(text(&report).contains("papilio / papilio-other"));
+        for job in &mut report.jobs {
+            let mut other = job.side(Side::Mount).unwrap().clone();
+            other.side = Side::MountOther;
+            job.sides.push(other);
+        }
+        assert_eq!(
+            against(&report).iter().map(|(side, _)| *side).collect::<Vec<_>>(),
+            [Side::Papilio, Side::Mount]
+        );
+        assert!(text(&report).contains("mount / mount-other"));
     }
 
     #[test]

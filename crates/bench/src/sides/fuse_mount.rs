@@ -28,12 +28,18 @@ struct Served {
 }
 
 impl Bench<'_> {
-    pub(super) fn fuse_mount(&self, turn: Turn<'_>, ring: bool) -> anyhow::Result<Measurement> {
+    /// Runs a job on a mount of the papilio command `program`.
+    pub(super) fn fuse_mount(
+        &self,
+        turn: Turn<'_>,
+        program: Option<&Path>,
+        ring: bool,
+    ) -> anyhow::Result<Measurement> {
         let Turn { job, fresh, stem, record } = turn;
         if fresh {
             self.mkfs()?;
         }
-        let program = self.environment.papilio.as_deref().context("cannot find the papilio command")?;
+        let program = program.context("cannot find the papilio command")?;
         let point = self.backing.scratch().unique("fuse");
         std::fs::create_dir(&point)?;
         let log = PathBuf::from(format!("{}.server.log", stem.display()));

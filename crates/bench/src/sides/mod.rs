@@ -62,8 +62,9 @@ impl Bench<'_> {
             Side::Papilio => self.engine(turn, engine, None),
             Side::PapilioOther => self.engine(turn, self.environment.other_engine.as_deref(), None),
             Side::PapilioSlow => self.engine(turn, engine, Some(slow)),
-            Side::Mount => self.fuse_mount(turn, false),
-            Side::MountRing => self.fuse_mount(turn, true),
+            Side::Mount => self.fuse_mount(turn, self.environment.papilio.as_deref(), false),
+            Side::MountOther => self.fuse_mount(turn, self.environment.other_papilio.as_deref(), false),
+            Side::MountRing => self.fuse_mount(turn, self.environment.papilio.as_deref(), true),
             Side::Raw => self.raw(turn),
         }
     }

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A mount of the image by the kernel, through a loop device that the unmount frees.
-struct KernelMount {
+pub struct KernelMount {
     directory: PathBuf,
 }
 
 impl KernelMount {
-    fn new(image: &Path, directory: &Path, options: &str) -> Self {
+    pub fn new(image: &Path, directory: &Path, options: &str) -> Self {
         let options = format!("loop,{options}");
         run("mount", &["-t", "btrfs", "-o", &options, image.to_str().unwrap(), directory.to_str().unwrap()]);
         Self { directory: directory.to_path_buf() }

@@ -14,5 +14,6 @@ mod joined;
 mod kernel;
 mod maintenance;
 mod quotas;
+mod siblings;
 mod space;
 mod world;

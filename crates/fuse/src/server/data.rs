@@ -20,9 +20,10 @@ impl Server {
             return Err(NO_NEED);
         }
         let node = self.node(node)?;
-        let used = self.used(&node)?;
-        used.file()?;
-        if is_writing(flags) {
+        // The inode and the file come with the first read, which the kernel's cache may answer.
+        if is_writing(flags) || node.kind != FileKind::Regular {
+            let used = self.used(&node)?;
+            used.file()?;
             self.check_open_for_writing(&node, &used, flags)?;
         }
         self.count_open(&node, flags);

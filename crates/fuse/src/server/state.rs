@@ -46,14 +46,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Creates a server of `fs`, whose root is the mounted directory.
+    /// Creates a server of `fs`, whose root is the mounted subvolume.
     ///
     /// # Errors
     /// The root directory cannot be read.
     pub(crate) fn new(fs: FileSystem, mount: MountInfo, options: &MountOptions) -> papilio::Result<Self> {
         let root = fs.root()?;
         let labelled = AtomicBool::new(has_labels(&root));
-        let nodes = Nodes::new(&root);
+        let nodes = Nodes::new(&mount.root(&fs)?, root.tree());
         let noted = !options.read_only && options.noatime != Atime::Noatime;
         let writeback_cache = options.writeback_cache && !options.read_only;
         let sector_size = fs.superblock().raw.sector_size;

@@ -1,9 +1,12 @@
 //! Mounting a file system again that is mounted already.
 //!
 //! Owns [`join`]. As with the kernel's Btrfs, both mounts are views of one file system: the new
-//! mount is a bind mount of the subvolume's directory in the running one. So they share the
+//! mount shows the subvolume's directory in the file system of the running one. So they share the
 //! kernel's caches, and the server ends with the last of them. Options of the file system are those
 //! of the first mount. Each mount has its own `ro`, `noatime`, `nodev` and the like.
+//!
+//! The file system's root is the top level where root has mounted first, and then each subvolume
+//! can be shown. Otherwise it is the subvolume that was mounted first.
 //!
 //! A second FUSE connection to the server would not do: each has caches of its own, which would not
 //! hear of the other's changes.
@@ -14,6 +17,7 @@ use papilio::format::{TreeId, objectid};
 use papilio::{FoundDevice, Subvolume, SubvolumeChoice};
 use papilio_fuse::ioctl::client::{MountedPath, State};
 use papilio_fuse::mount_table::MountEntry;
+use papilio_fuse::whole_mount::WholeMount;
 use papilio_fuse::{Atime, MountOptions};
 use rustix::mount::MountFlags;
 use std::ffi::OsStr;
@@ -46,9 +50,19 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
     }
     let subvolumes = path.subvolumes().with_context(|| point.to_string())?;
     let target = chosen(options, &state, &subvolumes).with_context(|| shown.to_string())?;
-    let source = place_of(target, &mount, &state, &subvolumes)
-        .with_context(|| format!("{shown}: mounted on {point}"))?;
-    bind(&source, directory, options).with_context(|| directory.display().to_string())?;
+    let inside =
+        inside(target, &state, &subvolumes).with_context(|| format!("{shown}: mounted on {point}"))?;
+    let directory = directory.canonicalize().with_context(|| directory.display().to_string())?;
+    match WholeMount::of(path.file()) {
+        Ok(whole) => whole.attach(Path::new(OsStr::from_bytes(inside)), &directory),
+        // This process may not open file handles.
+        Err(_) => {
+            let place = place_of(inside, &mount).with_context(|| format!("{shown}: mounted on {point}"))?;
+            rustix::mount::mount_bind(place, &directory).map_err(Into::into)
+        }
+    }
+    .and_then(|()| set_flags(&directory, options))
+    .with_context(|| directory.display().to_string())?;
     Ok(true)
 }
 
@@ -111,13 +125,8 @@ fn chosen<'a>(
     }
 }
 
-/// Returns the directory of a subvolume in the running mount.
-fn place_of(
-    target: &Subvolume,
-    mount: &MountEntry,
-    state: &State,
-    subvolumes: &[Subvolume],
-) -> anyhow::Result<PathBuf> {
+/// Returns the path of a subvolume from the root of the file system in the kernel.
+fn inside<'a>(target: &'a Subvolume, state: &State, subvolumes: &[Subvolume]) -> anyhow::Result<&'a [u8]> {
     let root = subvolumes.iter().find(|subvolume| subvolume.id == state.root);
     let root = root.and_then(|root| root.path.as_deref()).context("its subvolume has no path")?;
     let path = target.path.as_deref().unwrap_or_default();
@@ -127,7 +136,12 @@ fn place_of(
             String::from_utf8_lossy(root)
         );
     };
-    // Another mount may show a part only, or be covered.
+    Ok(inside)
+}
+
+/// Returns the directory that is `inside` the file system of the running mount.
+fn place_of(inside: &[u8], mount: &MountEntry) -> anyhow::Result<PathBuf> {
+    // A mount may show a part only, or be covered.
     let mounts = MountEntry::all().context("/proc/self/mountinfo")?;
     let of_server = mounts.iter().filter(|other| other.device == mount.device);
     let mut places = of_server.filter_map(|other| {
@@ -148,9 +162,8 @@ fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-fn bind(source: &Path, directory: &Path, options: &MountOptions) -> std::io::Result<()> {
-    rustix::mount::mount_bind(source, directory)?;
-    // A bind mount has the flags of the mount that it was made from.
+/// Gives a new mount its flags, instead of those of the mount that it was made from.
+fn set_flags(directory: &Path, options: &MountOptions) -> std::io::Result<()> {
     rustix::mount::mount_remount(directory, MountFlags::BIND | flags_of(options), c"").map_err(|error| {
         let _ = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH);
         error.into()

@@ -8,7 +8,7 @@ use crate::ioctl::record::Writer;
 use crate::jobs::Jobs;
 use crate::options::MountOptions;
 use crate::ownership::Ownership;
-use papilio::format::{InodeNumber, TreeId};
+use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{FileSystem, Inode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +39,9 @@ pub struct MountInfo {
     pub ownership: Ownership,
     /// The file system was opened for reading only.
     pub opened_read_only: bool,
+    /// The kernel's root of the file system is the top level, and the mount shows a directory below
+    /// it. Otherwise the root is the mounted subvolume.
+    pub from_top_level: bool,
     /// The work that takes long; all clones share it.
     pub jobs: Arc<Jobs>,
     /// The mount was made read-only since; all clones share it.
@@ -54,9 +57,18 @@ impl MountInfo {
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
             ownership: options.ownership.clone(),
             opened_read_only: options.read_only,
+            from_top_level: false,
             jobs: Arc::default(),
             read_only: Arc::default(),
         }
+    }
+
+    /// Returns the root directory that the kernel knows of `fs`.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn root(&self, fs: &FileSystem) -> papilio::Result<Inode> {
+        if self.from_top_level { fs.subvolume_root(objectid::FS_TREE) } else { fs.root() }
     }
 
     /// Returns whether the mount was made read-only after it was mounted writable.

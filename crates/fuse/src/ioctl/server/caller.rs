@@ -83,7 +83,12 @@ pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
     let below = path.strip_prefix(&mount.point).map_err(|_| Errno(libc::EOPNOTSUPP))?;
     // A bind mount may show only a part of the file system.
     let inside = mount.root.join(below);
-    call.fs.inode_nofollow(inside.as_os_str().as_bytes()).map_err(Errno::from)
+    let names = inside.as_os_str().as_bytes().split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+    let mut inode = call.mount.root(call.fs)?;
+    for name in names {
+        inode = inode.lookup(name)?.ok_or(Errno(libc::ENOENT))?;
+    }
+    Ok(inode)
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub(super) fn get(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut state = MountState {
         version: SERVER_INFO_VERSION,
         flags,
-        root: call.fs.root()?.tree().0,
+        root: call.mount.root(call.fs)?.tree().0,
         default_subvolume: call.fs.default_subvolume()?.0,
         ..MountState::default()
     };
