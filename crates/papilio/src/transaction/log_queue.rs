@@ -32,7 +32,7 @@ const LEADING_YIELDS: u32 = 2;
 /// Yields of a waiter, before it sleeps.
 const WAITING_YIELDS: u32 = 30;
 /// A leader gathers for at most one in so many parts of the time that the last sync took.
-const GATHERING_PART: u32 = 3;
+const GATHERING_PART: u32 = 2;
 /// The longest time of gathering.
 const GATHERING_MOST: Duration = Duration::from_millis(5);
 /// A yield counts as long from here on. Entering something takes much less, a time slice more.
