@@ -235,6 +235,10 @@ impl Device for FaultDevice {
         self.inner.alignment()
     }
 
+    fn waits(&self) -> bool {
+        self.inner.waits()
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         self.enter(CallKind::Read, offset, buffer.len() as u64)?;
         check_read(self.size(), offset, buffer.len())?;

@@ -6,6 +6,7 @@
 //! - [`OverlayDevice`]: keeps all writes in memory; the device below it is only read.
 //! - [`UndoDevice`]: saves old blocks in an undo file before they are overwritten.
 //! - [`DelayDevice`]: answers after a fixed time, as a disk or a network would.
+//! - [`DeadlineDevice`]: fails calls that a device does not answer in time.
 //! - [`ShuffleDevice`]: completes started requests late and out of order, by seed.
 //! - [`FaultDevice`]: fails, corrupts or truncates on demand, repeatably.
 //! - [`Recording`]: records the writes to one or more devices, and builds every state that a power
@@ -63,6 +64,7 @@
 
 mod aligned;
 mod backing;
+mod deadline;
 mod delay;
 mod device;
 mod driver;
@@ -83,6 +85,7 @@ mod uring;
 mod workers;
 
 pub use aligned::AlignedBuffer;
+pub use deadline::DeadlineDevice;
 pub use delay::DelayDevice;
 pub use device::{Access, Advice, Device, ReadRequest, RingTarget, WriteRequest};
 pub use driver::{Completed, Driver, Piece};

@@ -73,9 +73,9 @@ impl Slot {
 fn make_ring() -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.dontfork();
-    // These flags save interrupts since Linux 5.19 and 6.0; the ring works without them.
-    // DEFER_TASKRUN is unsuitable: completions must arrive even if io_uring_enter fails.
-    builder.clone().setup_coop_taskrun().setup_single_issuer().build(DEPTH).or_else(|_| builder.build(DEPTH))
+    // Since Linux 6.1 a thread that waits for several completions wakes once, for the last of them.
+    // The ring works without these flags.
+    builder.clone().setup_defer_taskrun().setup_single_issuer().build(DEPTH).or_else(|_| builder.build(DEPTH))
 }
 
 /// Checks whether this process may use io_uring, by creating a ring and closing it.
@@ -273,7 +273,8 @@ impl Batch<'_> {
         // no memory beyond the ring's own.
         let entered = unsafe { self.ring.submitter().enter::<()>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
         if entered.is_err() {
-            // Completions still arrive in the shared memory.
+            // The next call may succeed. Nothing else shows that the kernel is done with the
+            // buffers.
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,7 +1,7 @@
 //! Threads for requests that wait: where there is no io_uring, or it cannot carry a request.
 //!
-//! Owns [`run`] and its threads, at most [`MAX_THREADS`] in the process. A thread ends after
-//! [`IDLE`] without work.
+//! Owns [`Workers`], a pool of at most [`MAX_THREADS`] threads, and [`run`], whose pool the whole
+//! process shares. A thread ends after [`IDLE`] without work.
 //!
 //! **Locks**: `state`, never held while a job runs.
 //!
@@ -9,7 +9,8 @@
 
 use papilio_locks::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::LazyLock;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// The most requests that wait at once.
@@ -26,40 +27,53 @@ struct State {
     idle: usize,
 }
 
+/// A pool of threads.
 #[derive(Default)]
-struct Workers {
+pub(crate) struct Workers {
     state: Mutex<State>,
     work: Condvar,
 }
 
-static WORKERS: LazyLock<Workers> = LazyLock::new(Workers::default);
-
-/// Runs `job` in a thread; in this one if the host has no more threads.
-pub(crate) fn run(job: Job) {
-    let workers = &*WORKERS;
-    let mut state = workers.state.lock();
-    state.jobs.push_back(job);
-    if state.jobs.len() <= state.idle || state.threads == MAX_THREADS {
-        drop(state);
-        workers.work.notify_one();
-        return;
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").finish_non_exhaustive()
     }
-    state.threads += 1;
-    drop(state);
-    let thread = std::thread::Builder::new().name("papilio-device".into());
-    if thread.spawn(work).is_err() {
-        let mut state = workers.state.lock();
-        state.threads -= 1;
-        let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
+}
+
+static WORKERS: LazyLock<Arc<Workers>> = LazyLock::new(Arc::default);
+
+/// Runs `job` in a thread of the process's pool; in this one if the host has no more threads.
+pub(crate) fn run(job: Job) {
+    WORKERS.run(job);
+}
+
+impl Workers {
+    /// Runs `job` in a thread of this pool; in this one if the host has no more threads.
+    pub(crate) fn run(self: &Arc<Self>, job: Job) {
+        let mut state = self.state.lock();
+        state.jobs.push_back(job);
+        if state.jobs.len() <= state.idle || state.threads == MAX_THREADS {
+            drop(state);
+            self.work.notify_one();
+            return;
+        }
+        state.threads += 1;
         drop(state);
-        if let Some(job) = job {
-            job();
+        let thread = std::thread::Builder::new().name("papilio-device".into());
+        let workers = Arc::clone(self);
+        if thread.spawn(move || work(&workers)).is_err() {
+            let mut state = self.state.lock();
+            state.threads -= 1;
+            let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
+            drop(state);
+            if let Some(job) = job {
+                job();
+            }
         }
     }
 }
 
-fn work() {
-    let workers = &*WORKERS;
+fn work(workers: &Workers) {
     let mut state = workers.state.lock();
     loop {
         if let Some(job) = state.jobs.pop_front() {

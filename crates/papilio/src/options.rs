@@ -39,6 +39,7 @@ pub struct OpenOptions {
     pub(crate) device_delay: Option<Duration>,
     pub(crate) cache_bytes: u64,
     pub(crate) direct_io: bool,
+    pub(crate) device_timeout: Option<Duration>,
     pub(crate) tree_log: bool,
     pub(crate) heal_reads: bool,
     /// Whether a replacement of a device may be under way.
@@ -86,6 +87,7 @@ impl Default for OpenOptions {
             device_delay: None,
             cache_bytes: 0,
             direct_io: false,
+            device_timeout: None,
             tree_log: true,
             heal_reads: true,
             replacing: false,
@@ -234,6 +236,15 @@ impl OpenOptions {
     /// An [`IoQueue`](crate::IoQueue) then reads many requests at once, without a thread for each.
     pub fn direct_io(mut self, direct_io: bool) -> Self {
         self.direct_io = direct_io;
+        self
+    }
+
+    /// Bounds the time that a request to a device may take. A request that takes longer fails with
+    /// an error that names the device, and so do all others until the device has answered it. The
+    /// default, `None`, waits as long as the device takes. With a bound, requests are copied and
+    /// take a thread each, and a flush needs to end in time, too.
+    pub fn device_timeout(mut self, bound: Option<Duration>) -> Self {
+        self.device_timeout = bound;
         self
     }
 

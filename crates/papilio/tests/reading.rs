@@ -4,10 +4,12 @@
 #[path = "support/in_memory.rs"]
 mod in_memory;
 
-use in_memory::{assert_clean, formatted, open, open_with, writable};
-use papilio::{CsumLookup, Error, File, Tuning};
-use papilio_device::{Device, MemoryDevice};
+use in_memory::{assert_clean, formatted, formatted_with, open, open_with, writable};
+use papilio::{CsumLookup, Error, File, IoOperation, IoQueue, IoRequest, MkfsOptions, Tuning};
+use papilio_device::{DelayDevice, Device, FaultDevice, MemoryDevice};
 use papilio_format::PhysicalAddress;
+use std::sync::Arc;
+use std::time::Duration;
 
 const SECTOR: usize = 4096;
 
@@ -144,4 +146,51 @@ fn a_file_of_a_deleted_subvolume_cannot_be_read() {
     fs.delete_subvolume("/sub").unwrap();
     let error = file.read_at(&mut buffer, 0).unwrap_err();
     assert!(matches!(error, Error::Path { .. }), "{error:?}");
+}
+
+/// Reads sector 3 of a file whose sectors on the device cannot be read, and returns the reads that
+/// reached the device, for a read in a call and one in flight.
+fn reads_of_a_failing_sector(mkfs: &MkfsOptions, length: usize) -> [u64; 2] {
+    let device = formatted_with(256 << 20, mkfs);
+    // Requests on a device that waits are in flight without a thread.
+    let slow = Arc::new(DelayDevice::new(device.clone(), Duration::ZERO).unwrap());
+    let fault = Arc::new(FaultDevice::new(slow));
+    let fs = open_with(&fault, &writable());
+    let file = Arc::new(fs.create_file("/file").unwrap());
+    let content: Vec<u8> = (0..8 * SECTOR).map(|at| (at / SECTOR * 31 + at) as u8).collect();
+    file.write_all_at(&content, 0).unwrap();
+    fs.sync().unwrap();
+    assert!(file.read_all().unwrap() == content, "the extents and checksums are cached now");
+    let mut whole = vec![0; 256 << 20];
+    device.read_at(&mut whole, PhysicalAddress(0)).unwrap();
+    for (at, bytes) in whole.chunks(SECTOR).enumerate() {
+        if bytes == &content[3 * SECTOR..4 * SECTOR] {
+            let start = PhysicalAddress((at * SECTOR) as u64);
+            fault.fail_reads(start..PhysicalAddress(start.0 + SECTOR as u64));
+        }
+    }
+    let mut buffer = vec![0; length];
+    fault.reset_counts();
+    let error = file.read_at(&mut buffer, 3 * SECTOR as u64).unwrap_err();
+    assert_eq!(error.errno(), 5, "{error}");
+    let called = fault.counts().reads;
+    let mut queue = IoQueue::new(4);
+    let operation = IoOperation::Read { buffer, offset: 3 * SECTOR as u64 };
+    fault.reset_counts();
+    queue.submit(IoRequest { file: Arc::clone(&file), operation, token: 1 }).unwrap();
+    let mut completions = Vec::new();
+    queue.wait(1, &mut completions);
+    let error = completions.pop().unwrap().result.unwrap_err();
+    assert_eq!(error.errno(), 5, "{error}");
+    [called, fault.counts().reads]
+}
+
+#[test]
+fn failing_reads_are_not_repeated() {
+    let single = MkfsOptions::new();
+    assert_eq!(reads_of_a_failing_sector(&single, SECTOR), [1, 1]);
+    assert_eq!(reads_of_a_failing_sector(&single, 4 * SECTOR), [1, 1]);
+    // Each copy once; a request in flight meets the first copy before the call that waits does.
+    let two = MkfsOptions::new().data_profile(papilio::RaidProfile::Dup);
+    assert_eq!(reads_of_a_failing_sector(&two, SECTOR), [2, 3]);
 }

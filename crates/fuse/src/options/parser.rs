@@ -118,6 +118,11 @@ impl Parser {
                     _ => return Err(bad_value(name, value, "direct or cached")),
                 };
             }
+            "device_timeout" => {
+                let seconds = number(name, value, 1..=86_400)?;
+                let open = std::mem::take(&mut self.open);
+                self.open = open.device_timeout(Some(Duration::from_secs(seconds)));
+            }
             "opens" => {
                 self.opens = match needed(name, value)? {
                     "server" => Opens::Server,
@@ -135,8 +140,8 @@ impl Parser {
             }
             _ => return Ok(false),
         }
-        const VALUED: [&str; 7] =
-            ["device_io", "fsname", "opens", "threads", "thread_pool", "transport", "user"];
+        const VALUED: [&str; 8] =
+            ["device_io", "device_timeout", "fsname", "opens", "threads", "thread_pool", "transport", "user"];
         check_bare(name, value, &VALUED)?;
         Ok(true)
     }

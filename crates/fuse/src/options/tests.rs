@@ -98,6 +98,7 @@ fn other_btrfs_options() {
         ("discard=sync,nodiscard", base()),
         ("max_inline=1k", base().max_inline(1024)),
         ("cache=64m", base().cache_bytes(64 << 20)),
+        ("device_timeout=20", base().device_timeout(seconds(20))),
         ("cache=0,notreelog", base().tree_log(false)),
         ("notreelog,treelog", base()),
         ("ssd,space_cache=v2,noautodefrag,acl,lazytime", base()),

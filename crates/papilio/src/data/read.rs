@@ -114,15 +114,17 @@ impl ReadContext {
         if length == 0 {
             return Ok(0);
         }
-        if self.read_cached_extent(file, offset.0, &mut buffer[..length]) {
-            return Ok(length);
-        }
+        let failed = match self.read_cached_extent(file, offset.0, &mut buffer[..length]) {
+            ShortCut::Done => return Ok(length),
+            ShortCut::None => None,
+            ShortCut::Failed(error) => Some(error),
+        };
         // Taken, not borrowed: a nested call could not borrow it a second time.
         let mut scratch = SCRATCH.take();
         // The checksum tree is taken after the file's tree. The checksums of the data that the
         // file's tree refers to stay in place as long as its pin.
         let checksums = ChecksumTree::new(&self.checksums);
-        let mut request = Request::new(self, file, &checksums);
+        let mut request = Request { failed, ..Request::new(self, file, &checksums) };
         let result = request.run(offset.0, &mut buffer[..length], &mut scratch);
         SCRATCH.set(scratch);
         result.map(|()| length)
@@ -155,22 +157,27 @@ impl ReadContext {
         Ok(false)
     }
 
-    /// Reads whole sectors of one cached, uncompressed extent. Returns whether the data is in
-    /// `buffer` and valid. If not, or if its checksums are not cached, the caller makes a full
-    /// request.
-    fn read_cached_extent(&self, file: &FileData<'_>, offset: u64, buffer: &mut [u8]) -> bool {
-        let Some(logical) = self.locate_cached(file, offset, buffer.len()) else { return false };
-        if !self.verifies(file) {
-            return self.volume.read(logical, buffer).is_ok();
-        }
+    /// Reads whole sectors of one cached, uncompressed extent. If the data is not in `buffer` and
+    /// valid after that, or if its checksums are not cached, the caller makes a full request.
+    fn read_cached_extent(&self, file: &FileData<'_>, offset: u64, buffer: &mut [u8]) -> ShortCut {
+        let Some(logical) = self.locate_cached(file, offset, buffer.len()) else { return ShortCut::None };
         let geometry = self.volume.geometry();
         let mut checksums = [0; CHECKSUMS_AT_ONCE];
-        let Some(checksums) = self.cached_checksums(file, logical, buffer.len(), &mut checksums) else {
-            return false;
+        let verifies = self.verifies(file);
+        let checksums = if verifies {
+            self.cached_checksums(file, logical, buffer.len(), &mut checksums)
+        } else {
+            Some(&[][..])
         };
+        let Some(checksums) = checksums else { return ShortCut::None };
+        if let Err(error) = self.volume.read(logical, buffer) {
+            return ShortCut::Failed(error);
+        }
         let sector_size = geometry.sector_size as usize;
-        self.volume.read(logical, buffer).is_ok()
-            && first_mismatch(geometry.checksum_type, sector_size, buffer, checksums).is_none()
+        if verifies && first_mismatch(geometry.checksum_type, sector_size, buffer, checksums).is_some() {
+            return ShortCut::None;
+        }
+        ShortCut::Done
     }
 
     /// Returns the address of `length` bytes at `offset`, whole sectors, if they are in one cached,
@@ -221,12 +228,24 @@ impl ReadContext {
     }
 }
 
+/// The outcome of the short cut.
+enum ShortCut {
+    /// The data is there.
+    Done,
+    /// It cannot be taken, or the data is not valid.
+    None,
+    /// No copy of the whole range could be read.
+    Failed(Error),
+}
+
 /// One request.
 struct Request<'a> {
     context: &'a ReadContext,
     file: &'a FileData<'a>,
     sector_size: usize,
     verifier: Verifier<'a>,
+    /// The error of the short cut, which has tried to read the whole range.
+    failed: Option<Error>,
 }
 
 impl<'a> Request<'a> {
@@ -235,7 +254,7 @@ impl<'a> Request<'a> {
         let enabled = context.verify && !file.flags.contains(InodeFlags::NODATASUM);
         let sector_size = geometry.sector_size as usize;
         let verifier = Verifier::new(geometry, context.lookup, enabled, file.extent_cache, checksum_tree);
-        Self { context, file, sector_size, verifier }
+        Self { context, file, sector_size, verifier, failed: None }
     }
 
     fn run(&mut self, offset: u64, buffer: &mut [u8], scratch: &mut Scratch) -> Result<()> {
@@ -355,7 +374,10 @@ impl<'a> Request<'a> {
     fn finish(&mut self, batch: &mut Batch<'_>, last: &mut LastExtent) -> Result<()> {
         match &mut batch.reads[..] {
             [] => return Ok(()),
-            [read] => read.result = self.context.volume.read(read.logical, read.buffer),
+            [read] => {
+                let failed = self.failed.take();
+                read.result = failed.map_or_else(|| self.context.volume.read(read.logical, read.buffer), Err);
+            }
             reads => self.context.volume.read_many(reads),
         }
         for (read, planned) in batch.reads.drain(..).zip(batch.planned.drain(..)) {
@@ -409,8 +431,18 @@ impl<'a> Request<'a> {
     fn check(&mut self, read: &ReadRange<'_>, data: &mut [u8], result: Result<()>) -> Result<()> {
         let sector_size = self.sector_size;
         let mut checked = 0;
-        // A failed read does not tell which of its sectors failed. Each is read again.
-        let unread = result.is_err();
+        let unread = match result {
+            Ok(()) => false,
+            Err(error) => {
+                let copies = self.context.volume.copies(read.logical)?;
+                if copies == 1 || data.len() == sector_size {
+                    // Every copy of it was tried.
+                    return Err(self.unreadable(read, error, copies));
+                }
+                // The error does not tell which sectors cannot be read. Each is read again.
+                true
+            }
+        };
         while checked < data.len() {
             let at = read.advanced(checked);
             let rest = &mut data[checked..];
@@ -432,6 +464,17 @@ impl<'a> Request<'a> {
         }
         Ok(())
     }
+
+    /// Returns the error for a sector that no copy has.
+    fn unreadable(&self, read: &ReadRange<'_>, error: Error, copies: usize) -> Error {
+        let ReadRange { logical, offset, .. } = *read;
+        self.context.volume.note_bad_copy(logical);
+        if copies == 1 || !self.verifier.is_enabled() {
+            return error;
+        }
+        Error::DataChecksum { place: self.file.place(offset), logical, copies }
+    }
+
     /// Fills one sector from the first valid copy.
     fn repair(&mut self, bad: &ReadRange<'_>, sector: &mut [u8]) -> Result<()> {
         let ReadRange { logical, offset, .. } = *bad;

@@ -108,6 +108,11 @@ impl ReadContext {
         in_tree.try_for_each(|part| verifier.load(part.logical, part.length))
     }
 
+    /// Returns whether there is no second copy of any part, so that an error is final.
+    pub(crate) fn has_one_copy(&self, read: &StartedRead) -> bool {
+        read.parts.iter().all(|part| self.volume.copies(part.logical).is_ok_and(|copies| copies == 1))
+    }
+
     /// Returns whether `data`, which has arrived, is valid.
     ///
     /// # Errors

@@ -154,18 +154,25 @@ impl OpenFile {
     }
 
     /// Ends a read whose pieces have arrived in `data`, or of which one has `failed`. Returns
-    /// whether the data is valid. If not, a call that waits reads it anew.
-    pub(crate) fn end_read(&self, read: ReadInFlight, data: &[u8], failed: bool) -> bool {
+    /// whether the data is valid. If not, a call that waits reads it anew, from other copies, too.
+    ///
+    /// # Errors
+    /// `failed`, where there are no other copies.
+    pub(crate) fn end_read(&self, read: ReadInFlight, data: &[u8], failed: Option<Error>) -> Result<bool> {
         let ordered = read.ticket.as_ref().map(|_| &self.open.ordered);
-        let valid = !failed
+        let valid = failed.is_none()
             && self
                 .with_file_data(ordered, |file| self.fs.reader.is_valid(file, &read.read, data))
                 .unwrap_or(false)
             // Another extent may be by now where this one was.
             && self.fs.reader.moves() == read.moves;
+        let moved = self.fs.reader.moves() != read.moves;
         read.ticket.map(|ticket| self.open.ordered.redeem(ticket));
         self.open.data.leave();
-        valid
+        match failed {
+            Some(error) if !moved && self.fs.reader.has_one_copy(&read.read) => Err(error),
+            _ => Ok(valid),
+        }
     }
 
     /// Begins a write of `data` at `offset`, and adds its pieces. Without `patience` the answer is

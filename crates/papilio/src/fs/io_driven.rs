@@ -24,7 +24,7 @@ use crate::file::open_file::Stamp;
 use crate::fs::file::File;
 use crate::fs::io_pool::{Pool, Work, do_chore};
 use crate::fs::io_request::{IoCompletion, IoOperation, IoRequest};
-use crate::volume::{Pieces, piece_error};
+use crate::volume::Pieces;
 use papilio_device::{Completed, Direction, Driver, StableBuffer};
 use papilio_locks::Mutex;
 use papilio_pagecache::thread_number;
@@ -82,7 +82,7 @@ enum Io {
 enum Ended<B> {
     /// It is complete, but for a chore.
     Done(IoCompletion<B>, Arc<File>, Option<Chore>),
-    /// A read that arrived bad.
+    /// A read that arrived bad, or a write that a device failed which the others can do without.
     Again(IoRequest<B>),
 }
 
@@ -104,17 +104,29 @@ impl<B: StableBuffer> State<B> {
 fn end<B: StableBuffer>(completed: Completed<B, Tag>) -> Ended<B> {
     let Completed { buffer, tag: Tag { file, token, offset, io }, failed } = completed;
     let open = file.writable().expect("only open files have requests in flight");
+    let volume = open.fs.volume();
     let result = match io {
         Io::Read(read) => {
-            if !open.end_read(read, buffer.stable(), failed.is_some()) {
-                let operation = IoOperation::Read { buffer, offset };
-                return Ended::Again(IoRequest { file, operation, token });
+            let failed = failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Read, source).0);
+            match open.end_read(read, buffer.stable(), failed) {
+                Ok(true) => Ok(None),
+                Ok(false) => {
+                    let operation = IoOperation::Read { buffer, offset };
+                    return Ended::Again(IoRequest { file, operation, token });
+                }
+                Err(error) => Err(error),
             }
-            Ok(None)
         }
         Io::Write(write) => {
-            let failed = failed.map(|(piece, source)| piece_error(&piece, Direction::Write, source));
-            open.end_write(write, buffer.stable(), failed)
+            let failed = failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Write, source));
+            let forgiven = failed.as_ref().is_some_and(|(_, forgiven)| *forgiven);
+            let ended = open.end_write(write, buffer.stable(), failed.map(|(error, _)| error));
+            if forgiven {
+                // The other devices have a copy, unless they failed, too.
+                let operation = IoOperation::Write { buffer, offset };
+                return Ended::Again(IoRequest { file, operation, token });
+            }
+            ended
         }
     };
     let (result, chore) = match result {

@@ -36,7 +36,7 @@ use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
-use papilio_device::{Access, DelayDevice, Device, OverlayDevice};
+use papilio_device::{Access, DeadlineDevice, DelayDevice, Device, OverlayDevice};
 use papilio_format::LogicalAddress;
 use papilio_format::objectid::{self, Objectid};
 use papilio_locks::Mutex;
@@ -281,7 +281,7 @@ pub(crate) fn open_devices(
             if options.direct_io {
                 report_slow_io(path, &*device);
             }
-            Ok(match options.device_delay {
+            let device = match options.device_delay {
                 None => device,
                 Some(delay) => {
                     let delayed = DelayDevice::new(device, delay).map_err(|error| {
@@ -292,6 +292,10 @@ pub(crate) fn open_devices(
                     })?;
                     Arc::new(delayed)
                 }
+            };
+            Ok(match options.device_timeout {
+                None => device,
+                Some(bound) => Arc::new(DeadlineDevice::new(device, bound)),
             })
         })
         .collect()

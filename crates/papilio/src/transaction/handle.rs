@@ -152,6 +152,16 @@ impl<'a> Handle<'a> {
         Ok(range)
     }
 
+    /// As [`Handle::allocate_untracked`], for a block that this change does not need: it leaves the
+    /// change's reservation as it is, and makes no chunk.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(super) fn allocate_ahead(&self, kind: SpaceKind) -> Result<LogicalRange> {
+        let node_size = self.transactions.node_size();
+        self.transactions.space.allocate(kind, node_size, node_size)
+    }
+
     /// Allocates a contiguous data extent of `min` to `want` bytes, both multiples of the sector
     /// size.
     ///

@@ -4,7 +4,7 @@
 //! blocks at new addresses. Without reuse, a transaction with many fsyncs would need space for all
 //! those states.
 //!
-//! Blocks are reused round by round, in the order of their addresses. Where the log has several
+//! Blocks are allocated many at once, and reused round by round, in the order of their addresses. Where the log has several
 //! times the blocks that its trees need, most of them are free when their turn comes, so the blocks
 //! of one sync are adjacent and go to the device in few writes.
 //!
@@ -23,7 +23,7 @@
 use crate::space::LogicalRange;
 use papilio_format::LogicalAddress;
 use papilio_locks::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 
 /// The blocks of a log.
@@ -40,6 +40,8 @@ struct State {
     left: Vec<LogicalAddress>,
     /// Blocks that nothing on disk leads to.
     free: BTreeSet<LogicalAddress>,
+    /// Blocks that were allocated ahead and never used.
+    fresh: VecDeque<LogicalAddress>,
     /// The block that was reused last.
     reused: LogicalAddress,
 }
@@ -74,6 +76,18 @@ impl LogBlocks {
     /// Adds a newly allocated block.
     pub(super) fn take(&self, range: LogicalRange) {
         self.state.lock().taken.push(range);
+    }
+
+    /// Adds a block that was allocated ahead.
+    pub(super) fn take_ahead(&self, range: LogicalRange) {
+        let mut state = self.state.lock();
+        state.taken.push(range);
+        state.fresh.push_back(range.start);
+    }
+
+    /// Returns a block that was allocated ahead: the first of them.
+    pub(super) fn fresh(&self) -> Option<LogicalAddress> {
+        self.state.lock().fresh.pop_front()
     }
 
     /// Notes that no tree in memory has the block any more.

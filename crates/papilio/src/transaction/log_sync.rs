@@ -13,7 +13,7 @@
 
 use super::commit_state::CommitState;
 use super::handle::Handle;
-use super::log_queue::LogTicket;
+use super::log_queue::{LogTicket, Pace};
 use super::log_trees::LogAllocator;
 use super::transaction::Transactions;
 use crate::btree::{LiveTree, Tree, TreeBlock, dirty_blocks_since};
@@ -22,6 +22,7 @@ use papilio_format::items::inode::FileKind;
 use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The result of a log sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,8 @@ impl Transactions {
     /// [`Error::ReadOnlyFileSystem`] after an earlier failure; else the failure of this sync. It
     /// makes the file system read-only, because the state on disk is unknown.
     pub(crate) fn sync_log(&self, ticket: LogTicket) -> Result<Synced> {
-        let Some(lead) = self.log.queue.wait(ticket) else { return Ok(Synced::Durable) };
+        let pace = if self.volume.waits() { Pace::Device } else { Pace::Memory };
+        let Some(lead) = self.log.queue.wait(ticket, pace) else { return Ok(Synced::Durable) };
         lead.let_others_enter();
         let mut state = self.commit.lock();
         self.check_running()?;
@@ -74,8 +76,12 @@ impl Transactions {
         if self.needs_commit(&state) {
             return Ok(Synced::NeedsCommit);
         }
+        let begun = Instant::now();
         match self.sync_log_locked(ticket.generation, &mut state) {
-            Ok(synced) => Ok(synced),
+            Ok(synced) => {
+                lead.took(begun.elapsed());
+                Ok(synced)
+            }
             // Nothing was written that anything leads to.
             Err(Error::NoSpace { .. }) => Ok(Synced::NeedsCommit),
             Err(error) => {

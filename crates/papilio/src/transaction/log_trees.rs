@@ -25,6 +25,9 @@ use crate::space::SpaceKind;
 use papilio_format::{Generation, InodeNumber, Key, LogicalAddress, TreeId, objectid};
 use std::sync::Arc;
 
+/// Blocks that a log takes at once, beside the one that it needs, while there is much space.
+const AHEAD: usize = 15;
+
 /// Allocates and frees blocks of a log.
 pub(super) struct LogAllocator<'a, 't> {
     pub(super) handle: &'a Handle<'t>,
@@ -34,14 +37,21 @@ pub(super) struct LogAllocator<'a, 't> {
 impl LogAllocator<'_, '_> {
     fn take(&self) -> Result<LogicalAddress> {
         let blocks = &self.log.blocks;
+        if let Some(address) = blocks.fresh() {
+            return Ok(address);
+        }
         let space = self.handle.transactions().space();
-        if !blocks.wants_more(space.available(SpaceKind::Metadata))
-            && let Some(address) = blocks.reuse()
-        {
+        let wants_more = blocks.wants_more(space.available(SpaceKind::Metadata));
+        if !wants_more && let Some(address) = blocks.reuse() {
             return Ok(address);
         }
         let range = self.handle.allocate_untracked(SpaceKind::Metadata)?;
         blocks.take(range);
+        // The next ones lie behind it: blocks of other trees do not come between.
+        for _ in 0..if wants_more { AHEAD } else { 0 } {
+            let Ok(range) = self.handle.allocate_ahead(SpaceKind::Metadata) else { break };
+            blocks.take_ahead(range);
+        }
         Ok(range.start)
     }
 }

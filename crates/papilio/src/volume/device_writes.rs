@@ -80,7 +80,6 @@ pub(super) fn submit(
     mut failed: impl FnMut(usize, Owner, Error),
 ) {
     writes.sort_unstable_by_key(|write| (write.device, write.physical));
-    let waits = devices.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()));
     let write = |group: &[DeviceWrite<'_>]| {
         let device = devices.device(group[0].device).expect("writes are only made for present devices");
         let mut batch: SmallVec<[_; USUAL_PIECES]> =
@@ -95,7 +94,7 @@ pub(super) fn submit(
         failed.collect::<Vec<_>>()
     };
     let groups = writes.chunk_by(|a, b| a.device == b.device);
-    for (device, owner, error) in at_once(groups, waits, write).into_iter().flatten() {
+    for (device, owner, error) in at_once(groups, devices.wait(), write).into_iter().flatten() {
         failed(device, owner, error);
     }
 }

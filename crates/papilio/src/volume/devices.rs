@@ -110,6 +110,12 @@ impl DeviceTable {
         Self { slots, counters: Arc::clone(&self.counters) }
     }
 
+    /// Returns whether requests wait for the devices, so that it pays to have several in flight.
+    #[inline]
+    pub(super) fn wait(&self) -> bool {
+        self.slots.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()))
+    }
+
     /// Returns the error counters.
     pub(crate) fn counters(&self) -> &Arc<ErrorCounters> {
         &self.counters

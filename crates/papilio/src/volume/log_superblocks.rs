@@ -11,10 +11,11 @@
 //!
 //! Kernel counterpart: `write_all_supers` (`fs/btrfs/disk-io.c`).
 
+use super::at_once::at_once;
 use super::devices::DeviceTable;
 use super::superblocks::SuperblockWriter;
 use crate::{Error, Result};
-use papilio_device::AlignedBuffer;
+use papilio_device::{AlignedBuffer, Device};
 use papilio_format::superblock::{EncodedSuperblock, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, LogicalAddress, SuperblockError};
 use std::sync::Arc;
@@ -58,27 +59,28 @@ impl LogSuperblocks {
     /// Fails on a root that readers would reject, before writing anything. Otherwise returns the
     /// devices that failed, with their errors; the others are written nevertheless.
     pub(super) fn write(&mut self, root: LogicalAddress, level: u8) -> Result<Vec<(DeviceId, Error)>> {
-        let mut failed = Vec::new();
+        let place = superblock_offset(0);
         for Copy { devid, encoded, aligned } in &mut self.copies {
-            let slot = self.devices.iter().find(|slot| slot.devid() == *devid);
-            let device = slot
-                .and_then(|slot| slot.device.as_deref())
-                .expect("every device in the table was present when the superblocks were made");
-            let place = superblock_offset(0);
             encoded.name_log(root, level).map_err(|reason: SuperblockError| Error::Superblock {
-                device: device.name().to_owned(),
+                device: device(&self.devices, *devid).name().to_owned(),
                 offset: place,
                 reason: Box::new(reason),
                 good_copies: Vec::new(),
             })?;
             aligned.copy_from_slice(encoded.as_bytes());
-            let written = device.write_fua(aligned, place).map_err(|source| Error::SuperblockWrite {
-                device: device.name().to_owned(),
-                copy: 0,
-                source,
-            });
-            failed.extend(written.err().map(|error| (*devid, error)));
         }
-        Ok(failed)
+        let failed = at_once(&self.copies, self.devices.wait(), |Copy { devid, aligned, .. }| {
+            let device = device(&self.devices, *devid);
+            let source = device.write_fua(aligned, place).err()?;
+            Some((*devid, Error::SuperblockWrite { device: device.name().to_owned(), copy: 0, source }))
+        });
+        Ok(failed.into_iter().flatten().collect())
     }
+}
+
+/// Returns the device with this devid.
+fn device(devices: &DeviceTable, devid: DeviceId) -> &dyn Device {
+    let slot = devices.iter().find(|slot| slot.devid() == devid);
+    slot.and_then(|slot| slot.device.as_deref())
+        .expect("every device in the table was present when the superblocks were made")
 }

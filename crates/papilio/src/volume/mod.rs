@@ -44,7 +44,7 @@ pub(crate) use devices::DeviceSlot;
 pub(crate) use loaded_rows::{LoadedPlace, LoadedRows};
 pub(crate) use log_superblocks::LogSuperblocks;
 pub(crate) use mapping::Element;
-pub(crate) use pieces::{Pieces, piece_error};
+pub(crate) use pieces::Pieces;
 pub(crate) use read::LogicalRead;
 pub(crate) use superblocks::read_superblock as superblock_of;
 pub(crate) use twin::{HeldRanges, TwinDevice};

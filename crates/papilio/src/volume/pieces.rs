@@ -9,6 +9,7 @@
 
 use super::chunk_map::Chunk;
 use super::device_writes::device_error;
+use super::devices::DeviceSlot;
 use super::mapping::Element;
 use super::read::preferred;
 use super::volume::Volume;
@@ -16,6 +17,7 @@ use super::write::{check_rows, for_each_copy};
 use crate::Error;
 use papilio_device::{Device, Direction, Piece};
 use papilio_format::LogicalAddress;
+use papilio_format::items::device::DeviceStat;
 use smallvec::SmallVec;
 use std::io;
 use std::sync::Arc;
@@ -63,6 +65,31 @@ impl Volume {
         })
     }
 
+    /// Counts the failure of a piece, and returns its error. If it was written, its device is lost:
+    /// returns whether the others are enough to go on.
+    pub(crate) fn piece_failed(
+        &self,
+        piece: &Piece,
+        direction: Direction,
+        source: io::Error,
+    ) -> (Error, bool) {
+        let (operation, stat) = match direction {
+            Direction::Read => ("read", DeviceStat::ReadErrors),
+            Direction::Write => ("write", DeviceStat::WriteErrors),
+        };
+        let devices = self.devices.load();
+        let is_it =
+            |slot: &DeviceSlot| slot.device.as_ref().is_some_and(|device| Arc::ptr_eq(device, &piece.device));
+        let number = devices.iter().position(is_it);
+        if let Some(number) = number {
+            devices.count(number, stat);
+        }
+        let device: &dyn Device = &*piece.device;
+        let error = device_error(device, operation, piece.offset, piece.range.len(), source);
+        let forgiven = direction == Direction::Write && number.is_some_and(|number| self.lose_device(number));
+        (error, forgiven)
+    }
+
     /// Passes each element of a range to `each`, until it returns `false` or no chunk covers the
     /// rest.
     fn place(
@@ -88,14 +115,4 @@ impl Volume {
         }
         true
     }
-}
-
-/// Returns the error of a piece that failed.
-pub(crate) fn piece_error(piece: &Piece, direction: Direction, source: io::Error) -> Error {
-    let operation = match direction {
-        Direction::Read => "read",
-        Direction::Write => "write",
-    };
-    let device: &dyn Device = &*piece.device;
-    device_error(device, operation, piece.offset, piece.range.len(), source)
 }

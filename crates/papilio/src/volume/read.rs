@@ -203,7 +203,7 @@ fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRe
     }
     direct.sort_unstable_by_key(|direct| (direct.device, direct.physical));
     let groups = direct.chunk_by_mut(|a, b| a.device == b.device);
-    let waits = sources.devices.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()));
+    let waits = sources.devices.wait();
     for (number, error) in at_once(groups, waits, |group| read_group(sources, group)).into_iter().flatten() {
         if results[number].is_ok() {
             results[number] = Err(error);

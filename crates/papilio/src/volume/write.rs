@@ -69,7 +69,9 @@ impl Volume {
     pub(crate) fn write(&self, logical: LogicalAddress, bytes: &[u8]) -> Result<()> {
         let (chunks, devices) = (self.chunks.load(), self.devices.load());
         let chunk = chunks.require(logical, bytes.len() as u64)?;
-        if chunk.profile().parity() == 0 && bytes.len() as u64 <= chunk.end().0 - logical.0 {
+        // Copies on devices that wait go out together.
+        let at_once = chunk.profile().copies() > 1 && devices.wait();
+        if chunk.profile().parity() == 0 && !at_once && bytes.len() as u64 <= chunk.end().0 - logical.0 {
             let mut elements = chunk.elements(logical, bytes.len());
             if let (Some(element), None) = (elements.next(), elements.next()) {
                 // The common case: a tree block or a small extent, in one piece.
@@ -228,10 +230,9 @@ impl Volume {
         first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, |writer| {
             counted(writer, writer.write_first())
         }))?;
-        first_error(
-            (1..SUPERBLOCK_MIRRORS)
-                .flat_map(|copy| writers.iter().map(move |writer| counted(writer, writer.write_copy(copy)))),
-        )?;
+        first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, |writer| {
+            first_error((1..SUPERBLOCK_MIRRORS).map(|copy| counted(writer, writer.write_copy(copy))))
+        }))?;
         self.flush()
     }
 

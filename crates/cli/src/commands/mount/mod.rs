@@ -56,6 +56,7 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   fsname=NAME               The source that the table of mounts shows
   cache=BYTES               The size of the server's own page cache (0)
   device_io=direct|cached   Bypass the host's page cache, or use it (cached)
+  device_timeout=SECONDS    Fail requests that a device does not answer in time
   threads=N                 The most threads that serve
   transport=classic|ring|auto
                             How requests arrive: from /dev/fuse or io_uring

@@ -11,7 +11,9 @@ use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
 use papilio_format::items::device::DeviceStat;
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, Generation, LogicalAddress, PhysicalAddress, Superblock};
+use papilio_locks::{Condvar, Mutex};
 use std::sync::Arc;
+use std::time::Duration;
 
 const SECTOR: u64 = 4096;
 
@@ -486,4 +488,92 @@ fn generation_and_chunk_map_are_updated() {
     assert!(matches!(volume.remove_chunk(start), Err(Error::Unmapped { .. })));
     volume.install_chunks([(start, item)]).unwrap();
     volume.read(start, &mut [0]).unwrap();
+}
+
+/// A device whose writes wait until those of another have begun.
+#[derive(Debug)]
+struct Partner {
+    inner: Arc<dyn Device>,
+    begun: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Partner {
+    /// Returns once `PARTNERS` calls are under way; panics if they do not come.
+    fn meet(&self) {
+        let (begun, changed) = &*self.begun;
+        let mut count = begun.lock();
+        *count += 1;
+        let round = (*count - 1) / PARTNERS;
+        changed.notify_all();
+        while *count < (round + 1) * PARTNERS {
+            let waited = changed.wait_for(&mut count, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "one device waits for the other");
+        }
+    }
+}
+
+const PARTNERS: usize = 2;
+
+impl Device for Partner {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn access(&self) -> papilio_device::Access {
+        self.inner.access()
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.meet();
+        self.inner.write_at(buffer, offset)
+    }
+
+    fn write_fua(&self, buffer: &[u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.meet();
+        self.inner.write_at(buffer, offset)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.meet();
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> std::io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+#[test]
+fn devices_that_wait_are_written_at_once() {
+    let test = TestVolume::blank(RaidProfile::Raid1, PARTNERS);
+    let begun = Arc::new((Mutex::new(0), Condvar::new()));
+    let partner = |inner: &Arc<MemoryDevice>| -> Arc<dyn Device> {
+        Arc::new(Partner { inner: Arc::clone(inner) as Arc<dyn Device>, begun: Arc::clone(&begun) })
+    };
+    let volume = test.open_on(test.devices.iter().map(partner), 0, false).unwrap();
+    // One tree block, several, a flush, superblocks.
+    volume.write(CHUNK_START, &[1; SECTOR as usize]).unwrap();
+    let next = LogicalAddress(CHUNK_START.0 + SECTOR);
+    let bytes = [2; SECTOR as usize];
+    let mut writes = [LogicalWrite::new(next, &bytes)];
+    volume.write_many(&mut writes);
+    writes.map(|write| write.result.unwrap());
+    volume.flush().unwrap();
+    volume.write_superblocks(&test.superblocks[0]).unwrap();
+    let mut kept = None;
+    volume.write_log_superblock(&test.superblocks[0], (CHUNK_START, 0), &mut kept).unwrap();
+    assert!(*begun.0.lock() >= 5 * PARTNERS);
+    assert_eq!(*begun.0.lock() % PARTNERS, 0);
 }
