@@ -21,6 +21,7 @@ mod find;
 mod fsck_at_boot;
 mod getfattr;
 mod heatmap;
+mod image;
 mod inspect;
 mod ln;
 mod ls;
@@ -91,11 +92,14 @@ pub enum Command {
     Rescue(rescue::Args),
     Restore(restore::Args),
     Tune(tune::Args),
+    Image(image::Args),
     #[command(visible_alias = "inspect-internal")]
     Inspect(inspect::Args),
     Bench(Box<bench::Args>),
     #[command(hide = true)]
     FsckAtBoot(fsck_at_boot::Args),
+    #[command(hide = true)]
+    BtrfsImage(image::DropInArgs),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -146,9 +150,11 @@ impl Command {
             Self::Rescue(command) => command.run(context),
             Self::Restore(command) => command.run(context),
             Self::Tune(command) => command.run(context),
+            Self::Image(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::FsckAtBoot(command) => command.run(context),
+            Self::BtrfsImage(command) => command.run(context),
             Self::Completions(command) => command.run(definition()),
             Self::Man(command) => command.run(definition()),
         }
