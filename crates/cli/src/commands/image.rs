@@ -214,12 +214,14 @@ fn dump(context: &Context, how: &How, image: &Path, target: &Path) -> anyhow::Re
         }
     };
     if dumped.damaged > 0 {
-        let (count, fate) = (dumped.damaged, if how.sanitize > 0 { "left out" } else { "copied as they are" });
+        let (count, fate) =
+            (dumped.damaged, if how.sanitize > 0 { "left out" } else { "copied as they are" });
         context.warning(format_args!("{}: {count} tree blocks are damaged: {fate}", image.display()));
     }
     if dumped.unmatched_names > 0 {
         let count = dumped.unmatched_names;
-        context.warning(format_args!("{count} names have no other of the same hash: directories do not match"));
+        context
+            .warning(format_args!("{count} names have no other of the same hash: directories do not match"));
     }
     if !to_stdout && context.verbosity > 0 {
         let mut output = Output::new()?;

@@ -65,26 +65,42 @@ fn replace_names(owner: TreeId, item_type: ItemType, item: &mut [u8], names: &Na
         ItemType::DIR_ITEM | ItemType::DIR_INDEX if owner == objectid::ROOT_TREE => {}
         ItemType::DIR_ITEM | ItemType::DIR_INDEX | ItemType::XATTR_ITEM => {
             let values = item_type == ItemType::XATTR_ITEM;
-            for_each_entry(item, |bytes| {
-                let header = DirItemHeader::parse_prefix(bytes).ok()?.0;
-                Some((DirItemHeader::SIZE, header.name_length.into(), header.data_length.into()))
-            }, |name, value| match values {
-                true => value.fill(0),
-                false => names.replace(name),
-            });
+            for_each_entry(
+                item,
+                |bytes| {
+                    let header = DirItemHeader::parse_prefix(bytes).ok()?.0;
+                    Some((DirItemHeader::SIZE, header.name_length.into(), header.data_length.into()))
+                },
+                |name, value| match values {
+                    true => value.fill(0),
+                    false => names.replace(name),
+                },
+            );
         }
-        ItemType::INODE_REF => for_each_entry(item, |bytes| {
-            let header = InodeRefHeader::parse_prefix(bytes).ok()?.0;
-            Some((InodeRefHeader::SIZE, header.name_length.into(), 0))
-        }, |name, _| names.replace(name)),
-        ItemType::INODE_EXTREF => for_each_entry(item, |bytes| {
-            let header = InodeExtrefHeader::parse_prefix(bytes).ok()?.0;
-            Some((InodeExtrefHeader::SIZE, header.name_length.into(), 0))
-        }, |name, _| names.replace(name)),
-        ItemType::ROOT_REF | ItemType::ROOT_BACKREF => for_each_entry(item, |bytes| {
-            let header = RootRefHeader::parse_prefix(bytes).ok()?.0;
-            Some((RootRefHeader::SIZE, header.name_length.into(), 0))
-        }, |name, _| names.replace(name)),
+        ItemType::INODE_REF => for_each_entry(
+            item,
+            |bytes| {
+                let header = InodeRefHeader::parse_prefix(bytes).ok()?.0;
+                Some((InodeRefHeader::SIZE, header.name_length.into(), 0))
+            },
+            |name, _| names.replace(name),
+        ),
+        ItemType::INODE_EXTREF => for_each_entry(
+            item,
+            |bytes| {
+                let header = InodeExtrefHeader::parse_prefix(bytes).ok()?.0;
+                Some((InodeExtrefHeader::SIZE, header.name_length.into(), 0))
+            },
+            |name, _| names.replace(name),
+        ),
+        ItemType::ROOT_REF | ItemType::ROOT_BACKREF => for_each_entry(
+            item,
+            |bytes| {
+                let header = RootRefHeader::parse_prefix(bytes).ok()?.0;
+                Some((RootRefHeader::SIZE, header.name_length.into(), 0))
+            },
+            |name, _| names.replace(name),
+        ),
         _ => {}
     }
 }

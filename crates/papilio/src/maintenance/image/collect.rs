@@ -162,8 +162,7 @@ fn space_caches(trees: &Trees, extents: &mut BTreeMap<u64, u64>) -> Result<()> {
         if item.key.item_type != ItemType::EXTENT_DATA {
             continue;
         }
-        let parsed =
-            FileExtentItem::parse(item.data()).map_err(|reason| item_error(&tree, &item, reason))?;
+        let parsed = FileExtentItem::parse(item.data()).map_err(|reason| item_error(&tree, &item, reason))?;
         if let FileExtentContent::Regular(part) = parsed.content
             && part.disk_address.0 != 0
         {

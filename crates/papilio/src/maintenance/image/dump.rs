@@ -14,10 +14,10 @@ use crate::items::trees::Trees;
 use crate::volume::{Volume, superblock_of};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
+use papilio_format::LogicalAddress;
 use papilio_format::metadump::{
     CLUSTER_ALIGNMENT, CLUSTER_ITEMS, Cluster, ClusterItem, DumpVersion, SUPERBLOCK_ADDRESS,
 };
-use papilio_format::LogicalAddress;
 use papilio_format::superblock::superblock_offset;
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
@@ -125,7 +125,8 @@ pub(crate) fn dump(
     let node_size = u64::from(filler.volume.geometry().node_size);
     let (mut done, all) = (0, parts.len() as u64);
     for parts in parts.chunks(CLUSTER_ITEMS) {
-        let filled = pool.install(|| parts.par_iter().map(|part| filler.fill(part)).collect::<Result<Vec<_>>>());
+        let filled =
+            pool.install(|| parts.par_iter().map(|part| filler.fill(part)).collect::<Result<Vec<_>>>());
         let filled = filled?;
         for (part, filled) in parts.iter().zip(&filled) {
             dumped.damaged += filled.damaged;

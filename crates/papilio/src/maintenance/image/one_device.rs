@@ -100,11 +100,12 @@ impl OneDevice {
 fn dev_tree<R: Read + Seek>(source: &mut Source<R>) -> Result<TreeImage> {
     let raw = source.superblock().raw;
     let current = raw.super_roots.iter().find(|backup| {
-        backup.tree_root == raw.root && backup.tree_root_generation == raw.generation && backup.dev_root.0 != 0
+        backup.tree_root == raw.root
+            && backup.tree_root_generation == raw.generation
+            && backup.dev_root.0 != 0
     });
     if let Some(backup) = current
-        && let Ok(tree) =
-            TreeImage::read(source, objectid::DEV_TREE, backup.dev_root, backup.dev_root_level)
+        && let Ok(tree) = TreeImage::read(source, objectid::DEV_TREE, backup.dev_root, backup.dev_root_level)
     {
         return Ok(tree);
     }

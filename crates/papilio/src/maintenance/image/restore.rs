@@ -197,7 +197,9 @@ impl<R: Read + Seek> ImageDump<R> {
         let [device] = devices else { return fault("without a mapping it is restored to one device") };
         let restored = self.write_items(progress, |start, piece| {
             let place = PhysicalAddress(start.0);
-            device.write_at(piece, place).map_err(|source| device_error(&**device, place, piece.len(), source))
+            device
+                .write_at(piece, place)
+                .map_err(|source| device_error(&**device, place, piece.len(), source))
         })?;
         flush(&**device)?;
         let mut superblock = self.source.superblock().clone();
@@ -282,6 +284,11 @@ fn flush(device: &dyn Device) -> Result<()> {
     device.flush().map_err(|source| device_error(device, PhysicalAddress(0), 0, source))
 }
 
-fn device_error(device: &dyn Device, offset: PhysicalAddress, length: usize, source: std::io::Error) -> Error {
+fn device_error(
+    device: &dyn Device,
+    offset: PhysicalAddress,
+    length: usize,
+    source: std::io::Error,
+) -> Error {
     Error::Device { device: device.name().to_owned(), operation: "write", offset, length, source }
 }

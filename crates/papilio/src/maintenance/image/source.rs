@@ -67,7 +67,8 @@ impl<R: Read + Seek> Source<R> {
                 return fault(format_args!("it is cut short in the header at {at}"));
             }
             input.read_exact(&mut header).or_else(|error| fault(error))?;
-            let cluster = Cluster::parse(&header, at).or_else(|reason| fault(format_args!("at {at}: {reason}")))?;
+            let cluster =
+                Cluster::parse(&header, at).or_else(|reason| fault(format_args!("at {at}: {reason}")))?;
             if *version.get_or_insert(cluster.version) != cluster.version {
                 return fault(format_args!("at {at}: a cluster of another version"));
             }
@@ -174,7 +175,8 @@ fn read_item(
         if done + read as u64 > limit {
             return fault(format_args!("the item of address {address} has more than {limit} bytes"));
         }
-        let Some(start) = address.0.checked_add(done).filter(|start| start.checked_add(read as u64).is_some())
+        let Some(start) =
+            address.0.checked_add(done).filter(|start| start.checked_add(read as u64).is_some())
         else {
             return fault(format_args!("the item of address {address} reaches past the address space"));
         };
@@ -190,7 +192,8 @@ fn parse_superblock(mut bytes: Vec<u8>) -> Result<Superblock> {
         return fault(format_args!("its superblock has {length} bytes, not {SUPERBLOCK_SIZE}"));
     }
     mend_checksum(&mut bytes, |bytes| Some(Superblock::parse_unverified(bytes).ok()?.checksum_type()));
-    Superblock::parse(&bytes, superblock_offset(0)).or_else(|reason| fault(format_args!("superblock: {reason}")))
+    Superblock::parse(&bytes, superblock_offset(0))
+        .or_else(|reason| fault(format_args!("superblock: {reason}")))
 }
 
 /// Computes the checksum of a block anew if it has a CRC-32C in the place of another.
