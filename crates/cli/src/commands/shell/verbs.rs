@@ -203,9 +203,7 @@ fn sort_words(
         let long = |name: &str| takes(&|option| option.get_long() == Some(name));
         let has_value = if let Some(name) = word.strip_prefix("--") {
             !name.contains('=') && long(name)
-        } else if command == ["find"] && long(&word[1..]) {
-            true
-        } else if command == ["setfattr"] && word == "-v" {
+        } else if command == ["find"] && long(&word[1..]) || command == ["setfattr"] && word == "-v" {
             true
         } else {
             // The value of a short option may follow in the same word.
@@ -235,9 +233,9 @@ mod tests {
 
     fn definition() -> clap::Command {
         use clap::{Arg, ArgAction, Command};
-        let flag = |short: char| Arg::new(short.to_string()).short(short).action(ArgAction::SetTrue);
+        let flag = |id: &'static str| Arg::new(id).short(id.chars().next()).action(ArgAction::SetTrue);
         let name = Arg::new("name").long("name").short('n').action(ArgAction::Set);
-        let plain = |name: &'static str| Command::new(name).arg(flag('s')).arg(flag('r'));
+        let plain = |name: &'static str| Command::new(name).arg(flag("s")).arg(flag("r"));
         Command::new("papilio")
             .subcommands([plain("ls"), plain("ln"), plain("cp"), plain("chmod")])
             .subcommand(plain("find").arg(name.clone()))

@@ -33,7 +33,7 @@ pub(super) fn on_one_device(
         let start = chunk.stripes[0].offset.0;
         let Some(end) = start.checked_add(chunk.length) else { continue };
         let free = taken.range(..end).next_back().is_none_or(|(_, taken)| *taken <= start);
-        let striped = chunk.stripe_bytes().map_or(true, |bytes| bytes != chunk.length);
+        let striped = chunk.stripe_bytes() != Ok(chunk.length);
         if free && !(striped && has_superblock(start, end)) {
             taken.insert(start, end);
             *place = Some(start);

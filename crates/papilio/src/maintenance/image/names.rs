@@ -31,6 +31,9 @@ const ATTEMPTS: [u64; 2] = [20_000, 2_000];
 /// The polynomial of CRC-32C, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
+/// A kind of names: how noise becomes a byte of it, and whether a byte may be in it.
+type Kind = (fn(u8) -> u8, fn(u8) -> bool);
+
 /// The replacements of names.
 pub(super) struct Names {
     how: NameReplacement,
@@ -90,7 +93,7 @@ impl Names {
         let free = name.len().checked_sub(SUFFIX).filter(|&free| free > 0)?;
         let hash = name_hash(name) as u32;
         let mut new = vec![0; name.len()];
-        let kinds: [(fn(u8) -> u8, fn(u8) -> bool); 2] = [(printable, is_printable), (allowed, is_allowed)];
+        let kinds: [Kind; 2] = [(printable, is_printable), (allowed, is_allowed)];
         for ((byte, is_good), attempts) in kinds.into_iter().zip(ATTEMPTS) {
             for attempt in 1..=attempts {
                 self.fill(name, attempt, &mut new[..free], byte);

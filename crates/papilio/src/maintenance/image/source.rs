@@ -58,15 +58,15 @@ impl<R: Read + Seek> Source<R> {
     /// # Errors
     /// [`Error::Invalid`] for anything that is no dump, is cut short, or has no good superblock.
     pub(super) fn open(mut input: R) -> Result<Self> {
-        let length = input.seek(SeekFrom::End(0)).or_else(|error| fault(error))?;
+        let length = input.seek(SeekFrom::End(0)).or_else(fault)?;
         let (mut items, mut version, mut at) = (Vec::new(), None, 0);
         while at < length {
             let mut header = [0; CLUSTER_ALIGNMENT];
-            input.seek(SeekFrom::Start(at)).or_else(|error| fault(error))?;
+            input.seek(SeekFrom::Start(at)).or_else(fault)?;
             if length - at < CLUSTER_ALIGNMENT as u64 {
                 return fault(format_args!("it is cut short in the header at {at}"));
             }
-            input.read_exact(&mut header).or_else(|error| fault(error))?;
+            input.read_exact(&mut header).or_else(fault)?;
             let cluster =
                 Cluster::parse(&header, at).or_else(|reason| fault(format_args!("at {at}: {reason}")))?;
             if *version.get_or_insert(cluster.version) != cluster.version {
@@ -160,7 +160,7 @@ fn read_item(
     each: &mut dyn FnMut(LogicalAddress, &mut [u8]) -> Result<()>,
 ) -> Result<()> {
     let address = item.address;
-    input.seek(SeekFrom::Start(item.at)).or_else(|error| fault(error))?;
+    input.seek(SeekFrom::Start(item.at)).or_else(fault)?;
     let raw = input.take(item.size.into());
     let mut reader: Box<dyn Read + '_> =
         if item.compressed { Box::new(ZlibDecoder::new(raw)) } else { Box::new(raw) };
