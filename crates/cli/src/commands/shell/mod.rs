@@ -63,6 +63,7 @@ struct Shell<'c> {
     context: &'c Context,
     system: FileSystem,
     image: PathBuf,
+    read_only: bool,
     here: Rc<RefCell<Vec<u8>>>,
     definition: clap::Command,
     interpret: Interpret,
@@ -94,7 +95,8 @@ impl Args {
         let here = Rc::new(RefCell::new(b"/".to_vec()));
         let mut definition = definition();
         definition.build();
-        let mut shell = Shell { context, system, image, here, definition, interpret };
+        let read_only = self.read_only;
+        let mut shell = Shell { context, system, image, read_only, here, definition, interpret };
         if !self.command.is_empty() {
             return shell.script(self.command.into_iter().map(Ok), self.keep_going);
         }
@@ -217,6 +219,8 @@ impl Shell<'_> {
                 output.text(format_args!("\n"))?;
                 output.finish()?;
             }
+            // A file system that is open for reading has nothing to commit.
+            "sync" if self.read_only => {}
             "sync" => self.system.sync()?,
             "help" => help()?,
             _ => return Ok(Next::End),

@@ -135,6 +135,11 @@ impl<R: Read + Seek> ImageDump<R> {
             }
             volume.write(start, piece)
         })?;
+        // A volume forgives a device that fails, as a file system in use can do without it.
+        if let Some(lost) = volume.devices().iter().find(|slot| slot.stale) {
+            let name = lost.name().unwrap_or_default();
+            return Err(Error::Invalid(format!("{name}: a write failed, and the restore is incomplete")));
+        }
         for (device, item) in devices.iter().zip(&plan.devices) {
             flush(&**device)?;
             let mut superblock = plan.superblock.clone();
