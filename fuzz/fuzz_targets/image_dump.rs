@@ -1,6 +1,7 @@
 //! Fuzzes restoring a metadata dump. Bytes of a good dump are overwritten, and the checksums of
-//! the superblock and of all tree blocks repaired, so that every input reaches the code behind them;
-//! or the input is the dump itself. What can be restored must be opened or refused.
+//! the superblock and of all tree blocks repaired, so that every input reaches the code behind
+//! them; or the input is the dump itself. A file system that can be restored must be opened or
+//! refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -46,7 +46,7 @@ disk_struct! {
     }
 }
 
-/// What a dump contains.
+/// The content of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpVersion {
     /// Metadata alone.
@@ -76,7 +76,7 @@ impl DumpVersion {
 /// The header of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// What the dump contains.
+    /// The content of the dump.
     pub version: DumpVersion,
     /// Whether items are compressed by zlib.
     pub compressed: bool,

@@ -73,7 +73,7 @@ impl Entry {
     }
 }
 
-/// What was found.
+/// The weights that were found.
 struct Found {
     root: Entry,
     /// Parts of extents that no file uses any more.

@@ -20,7 +20,7 @@ use papilio_format::{Geometry, ItemType, Key, LogicalAddress, Node, NodeExpectat
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 
-/// What changes.
+/// The changes.
 #[derive(Debug)]
 pub(super) struct OneDevice {
     pub(super) superblock: RawSuperblock,
