@@ -90,7 +90,9 @@ impl Listing {
     /// Returns the files without their names.
     fn nameless(mut self) -> Vec<String> {
         for file in &mut self.0 {
-            file.as_object_mut().unwrap().retain(|key, _| !key.starts_with("path"));
+            file.as_object_mut()
+                .unwrap()
+                .retain(|key, _| !key.starts_with("path") && !key.starts_with("name"));
         }
         let mut lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
         lines.sort();
