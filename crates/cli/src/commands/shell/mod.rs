@@ -37,8 +37,8 @@ pub type Interpret = fn(&Context, Vec<OsString>) -> anyhow::Result<()>;
 /// Run commands inside a file system, line by line
 ///
 /// The commands are those of papilio: ls, cat, cp, mkdir, rm, mv, ln, find, subvolume and more,
-/// with the same options; paths are relative to a directory that cd changes. `get` and `put` copy to and
-/// from the host. `help` lists all commands.
+/// with the same options; paths are relative to a directory that cd changes. `get` and `put` copy
+/// to and from the host. `help` lists all commands.
 ///
 /// On a terminal the tab key completes commands and paths, and lines are kept in a history. Without
 /// one the lines of standard input are a script, which ends at the first failure.
