@@ -139,3 +139,24 @@ fn every_option_of_mkfs_is_in_the_table() {
     assert!(rows.len() > 15, "{rows:#?}");
     assert_documented(&rows);
 }
+
+/// A row has an option of `btrfs-image`, and whether it is taken here.
+#[test]
+fn every_option_of_btrfs_image_is_in_the_table() {
+    let Ok(program) = Command::new("btrfs-image").arg("--help").output() else {
+        assert!(std::env::var_os("PAPILIO_REQUIRE_ALL").is_none(), "needs btrfs-image");
+        println!("skipped: needs btrfs-image");
+        return;
+    };
+    let text = String::from_utf8_lossy(&[program.stdout, program.stderr].concat()).into_owned();
+    let mut root = Cli::command();
+    root.build();
+    let image = root.find_subcommand("btrfs-image").expect("there is a command btrfs-image");
+    let row = |names: &Vec<String>| {
+        let there = if accepts(image, &names[0]) { "yes" } else { "no" };
+        format!("| `btrfs-image` `{}` | {there} |", names[0])
+    };
+    let rows: Vec<_> = options(&text).iter().map(row).collect();
+    assert!(rows.len() > 6, "{rows:#?}");
+    assert_documented(&rows);
+}

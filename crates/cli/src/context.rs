@@ -33,6 +33,8 @@ pub struct Context {
     opened: RefCell<Vec<(PathBuf, FileSystem)>>,
     /// The file systems that are open for writing.
     changing: RefCell<Vec<(PathBuf, FileSystem)>>,
+    /// Whether no file system may be opened for writing.
+    reads_only: Cell<bool>,
     failed: Cell<bool>,
     /// The exit code of a failure, if it is not 1.
     code: Cell<Option<u8>>,
@@ -79,6 +81,7 @@ impl Context {
             options,
             opened: RefCell::default(),
             changing: RefCell::default(),
+            reads_only: Cell::new(false),
             failed: Cell::new(false),
             code: Cell::new(None),
             progress: RefCell::default(),
@@ -191,6 +194,9 @@ impl Context {
         if let Some((_, known)) = self.changing.borrow().iter().find(|(path, _)| path == image) {
             return Ok(known.clone());
         }
+        if self.reads_only.get() {
+            anyhow::bail!("{}: opened for reading only", image.display());
+        }
         let options = further(self.options_for(image).write(true).commit_interval(None));
         let system = FileSystem::open_with(image, &options).map_err(|error| of_image(image, error))?;
         self.changing.borrow_mut().push((image.to_path_buf(), system.clone()));
@@ -289,6 +295,17 @@ impl Context {
     /// Prints a line on standard error, such as the name of a file under -v.
     pub fn note(&self, text: impl fmt::Display) {
         self.line(format_args!("{text}"));
+    }
+
+    /// Forbids to open file systems for writing.
+    pub fn forbid_changes(&self) {
+        self.reads_only.set(true);
+    }
+
+    /// Returns whether any failure was reported, and forgets it.
+    pub fn take_failure(&self) -> bool {
+        self.code.set(None);
+        self.failed.take()
     }
 
     /// Returns whether any failure was reported.

@@ -1,9 +1,9 @@
 //! The names of btrfs-progs' programs, under which the command takes their place.
 //!
 //! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck`, `fsck.btrfs`,
-//! `btrfs-find-root`, `btrfs-map-logical` or `btrfs-select-super` to this program takes the
-//! arguments of that program, and prints its messages on success. The options of single commands
-//! are those of `papilio`'s, which are named after btrfs-progs' wherever both have one;
+//! `btrfs-find-root`, `btrfs-image`, `btrfs-map-logical` or `btrfs-select-super` to this program
+//! takes the arguments of that program, and prints its messages on success. The options of single
+//! commands are those of `papilio`'s, which are named after btrfs-progs' wherever both have one;
 //! docs/commands.md lists the differences.
 
 use crate::usage_error::UsageError;
@@ -34,7 +34,7 @@ const GROUPS: [&str; 16] = [
 ];
 
 /// Programs of btrfs-progs that have no counterpart here.
-const MISSING: [&str; 2] = ["btrfs-convert", "btrfs-image"];
+const MISSING: [&str; 1] = ["btrfs-convert"];
 
 /// Returns the arguments of `papilio` if the program was run under a name of btrfs-progs.
 ///
@@ -72,7 +72,7 @@ fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
 pub fn usage_code(arguments: &[OsString]) -> Option<u8> {
     match program_name(arguments).as_str() {
         "fsck.btrfs" => Some(16),
-        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" | "btrfs-map-logical" => Some(1),
+        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" | "btrfs-image" | "btrfs-map-logical" => Some(1),
         name if MISSING.contains(&name) => Some(1),
         _ => None,
     }
@@ -95,6 +95,7 @@ fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
         "btrfs" => prefixed(&[DROP_IN], &mut of_btrfs(rest().collect()).into_iter()),
         "mkfs.btrfs" => prefixed(&[DROP_IN, "mkfs"], &mut rest()),
         "btrfstune" => prefixed(&[DROP_IN, "tune"], &mut rest()),
+        "btrfs-image" => prefixed(&[DROP_IN, "btrfs-image"], &mut rest()),
         "btrfs-find-root" => prefixed(&[DROP_IN, "rescue", "find-root"], &mut rest()),
         "btrfs-select-super" => prefixed(&[DROP_IN, "rescue", "select-super"], &mut rest()),
         "btrfs-map-logical" => prefixed(&[DROP_IN, "inspect", "map-logical"], &mut rest()),
@@ -198,6 +199,7 @@ mod tests {
         assert_eq!(translated("btrfs version"), "papilio --drop-in --version");
         assert_eq!(translated("mkfs.btrfs -f -L x img"), "papilio --drop-in mkfs -f -L x img");
         assert_eq!(translated("btrfs-find-root -a i"), "papilio --drop-in rescue find-root -a i");
+        assert_eq!(translated("btrfs-image -r a b"), "papilio --drop-in btrfs-image -r a b");
         assert_eq!(translated("btrfsck img"), "papilio --drop-in check img");
         assert_eq!(translated("papilio check img"), "papilio check img");
         assert!(translate(vec!["btrfs-convert".into(), "image".into()]).is_err());

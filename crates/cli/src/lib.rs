@@ -85,7 +85,7 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
     let context = Context::resolve(cli.global);
     // Warnings of the library; -v is for the command's own messages.
     log::Log::start(context.verbosity.min(0));
-    let ran = cli.command.run(&context, Cli::command);
+    let ran = cli.command.run(&context, Cli::command, interpret);
     // Changes made before a failure are kept, as on a mounted file system.
     context.close();
     match ran {
@@ -98,6 +98,21 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
                 Some(_) => Outcome::WrongUsage,
                 None => Outcome::Failed,
             }
+        }
+    }
+}
+
+/// Runs the arguments of one command of a shell. Options for opening file systems have no effect.
+fn interpret(context: &Context, arguments: Vec<OsString>) -> anyhow::Result<()> {
+    match Cli::parse_arguments(arguments) {
+        Ok(cli) => cli.command.run(context, Cli::command, interpret),
+        Err(error) => {
+            if error.use_stderr() {
+                context.fail_silently();
+            }
+            // A failure to print the message cannot be reported either.
+            let _ = error.print();
+            Ok(())
         }
     }
 }

@@ -16,6 +16,7 @@ mod incompatible;
 mod item_context;
 pub mod items;
 pub mod key;
+pub mod metadump;
 pub mod node;
 pub mod objectid;
 mod parse;

@@ -28,6 +28,9 @@ pub struct Args {
     /// Do not write; accepted for btrfs-check(8)'s sake, as nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
+    /// Accepted for btrfs-check(8)'s sake: there is one way to check
+    #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem"])]
+    mode: Option<String>,
     /// Check a device that the kernel has mounted, too; the findings may be of changes under way
     #[arg(long, conflicts_with = "repair")]
     force: bool,

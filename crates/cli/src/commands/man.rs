@@ -47,7 +47,7 @@ impl Args {
 type Entry = (&'static str, u8, &'static [&'static str]);
 
 /// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: [Entry; 40] = [
+const ENTRIES: [Entry; 43] = [
     ("ls", 1, &["ls(1)"]),
     ("cat", 1, &["cat(1)"]),
     ("stat", 1, &["stat(1)"]),
@@ -66,6 +66,9 @@ const ENTRIES: [Entry; 40] = [
     ("du", 1, &["du(1)", "papilio-filesystem(8)"]),
     ("compsize", 8, &["papilio-filesystem(8)"]),
     ("dedupe", 8, &["papilio-filesystem(8)", "papilio-compsize(8)"]),
+    ("usage", 8, &["papilio-filesystem(8)", "papilio-du(1)"]),
+    ("shell", 8, &["papilio-cp(1)", "papilio-subvolume(8)"]),
+    ("image", 8, &["papilio-inspect(8)", "btrfs-image(8)"]),
     ("heatmap", 8, &["papilio-filesystem(8)", "papilio-inspect(8)"]),
     ("diff", 8, &["papilio-send(8)", "papilio-subvolume(8)", "diff(1)"]),
     ("subvolume", 8, &["papilio-property(8)", "btrfs-subvolume(8)"]),

@@ -21,6 +21,7 @@ mod find;
 mod fsck_at_boot;
 mod getfattr;
 mod heatmap;
+mod image;
 mod inspect;
 mod ln;
 mod ls;
@@ -40,6 +41,7 @@ mod rm;
 mod scrub;
 mod send;
 mod setfattr;
+pub mod shell;
 mod stat;
 mod subvolume;
 mod touch;
@@ -69,6 +71,7 @@ pub enum Command {
     Setfattr(setfattr::Args),
     Find(Box<find::Args>),
     Du(du::Args),
+    Usage(filesystem::usage::Args),
     Compsize(compsize::Args),
     Diff(diff::Args),
     Dedupe(dedupe::Args),
@@ -91,22 +94,31 @@ pub enum Command {
     Rescue(rescue::Args),
     Restore(restore::Args),
     Tune(tune::Args),
+    Image(image::Args),
+    Shell(shell::Args),
     #[command(visible_alias = "inspect-internal")]
     Inspect(inspect::Args),
     Bench(Box<bench::Args>),
     #[command(hide = true)]
     FsckAtBoot(fsck_at_boot::Args),
+    #[command(hide = true)]
+    BtrfsImage(image::DropInArgs),
     Completions(completions::Args),
     Man(man::Args),
 }
 
 impl Command {
     /// Runs the command. `definition` returns the whole command line's definition, for the commands
-    /// that print it in another form.
+    /// that print it in another form; `interpret` runs other commands.
     ///
     /// # Errors
     /// A failure that ended the command. Failures of single operands are reported to `context`.
-    pub fn run(self, context: &Context, definition: fn() -> clap::Command) -> anyhow::Result<()> {
+    pub fn run(
+        self,
+        context: &Context,
+        definition: fn() -> clap::Command,
+        interpret: shell::Interpret,
+    ) -> anyhow::Result<()> {
         match self {
             Self::Ls(command) => command.run(context),
             Self::Cat(command) => command.run(context),
@@ -124,6 +136,7 @@ impl Command {
             Self::Setfattr(command) => command.run(context),
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
+            Self::Usage(command) => command.run(context),
             Self::Compsize(command) => command.run(context),
             Self::Diff(command) => command.run(context),
             Self::Dedupe(command) => command.run(context),
@@ -146,9 +159,12 @@ impl Command {
             Self::Rescue(command) => command.run(context),
             Self::Restore(command) => command.run(context),
             Self::Tune(command) => command.run(context),
+            Self::Image(command) => command.run(context),
+            Self::Shell(command) => command.run(context, definition, interpret),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::FsckAtBoot(command) => command.run(context),
+            Self::BtrfsImage(command) => command.run(context),
             Self::Completions(command) => command.run(definition()),
             Self::Man(command) => command.run(definition()),
         }

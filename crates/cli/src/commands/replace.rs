@@ -62,6 +62,9 @@ struct Start {
     /// Accepted for btrfs-replace(8)'s sake: the command always waits for the end
     #[arg(short = 'B')]
     foreground: bool,
+    /// Accepted for btrfs-replace(8)'s sake: the new device is never discarded as a whole
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
     /// Wait while the server of a mount does other work
     #[arg(long)]
     enqueue: bool,

@@ -4,6 +4,7 @@
 use crate::commands::inspect::parse_tree;
 use crate::context::Context;
 use crate::output::Output;
+use anyhow::Context as _;
 use papilio::device::{Access, Device, FileDevice};
 use papilio::format::TreeId;
 use papilio::format::objectid::Objectid;
@@ -26,6 +27,8 @@ enum Subcommand {
     SuperRecover(SuperRecover),
     SelectSuper(SelectSuper),
     ZeroLog(ZeroLog),
+    /// Create /dev/btrfs-control, by which programs reach the kernel's Btrfs, if udev does not
+    CreateControlDevice,
     Undo(Undo),
 }
 
@@ -138,6 +141,7 @@ impl Args {
                 command.written.change(SuperblockChange::Select(command.copy.into()))
             }
             Subcommand::ZeroLog(command) => command.written.change(SuperblockChange::ZeroLog),
+            Subcommand::CreateControlDevice => create_control_device(),
             Subcommand::Undo(command) => command.run(),
         }
     }
@@ -259,6 +263,15 @@ impl Undo {
         output.text(format_args!("{bytes} bytes restored\n"))?;
         Ok(output.finish()?)
     }
+}
+
+/// Creates the device file of the kernel's control device (`BTRFS_MINOR` of miscdevice.h).
+fn create_control_device() -> anyhow::Result<()> {
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+    const PATH: &str = "/dev/btrfs-control";
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, PATH, FileType::CharacterDevice, mode, makedev(10, 234))
+        .with_context(|| format!("{PATH}: cannot create"))
 }
 
 /// Opens all devices of a file system for writing.

@@ -6,6 +6,7 @@ use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::dump::{self, TreeBlocks, TreeRoot};
 use crate::maintenance::extent_owners::{self, AddressUse};
+use crate::maintenance::image::{self, ImageDumpOptions, ImageDumped};
 use crate::maintenance::shared_extents::SharedExtents;
 use crate::maintenance::tree_stats::{self, TreeStats};
 use crate::maintenance::usage::{self, Usage};
@@ -26,6 +27,22 @@ impl FileSystem {
     /// A tree block or item that cannot be read.
     pub fn usage(&self) -> Result<Usage> {
         usage::usage(&self.info.trees)
+    }
+
+    /// Writes a metadata dump of the last commit, as `btrfs-image` does, from which
+    /// [`ImageDump`](crate::ImageDump) restores the file system without its data. It can include
+    /// data. Calls `progress` with the parts done and the number of all.
+    ///
+    /// # Errors
+    /// A tree that cannot be read; a block of which no copy can be read; `out` fails.
+    pub fn dump_image(
+        &self,
+        out: &mut dyn std::io::Write,
+        options: &ImageDumpOptions,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<ImageDumped> {
+        let _pin = self.info.trees.transactions().map(|transactions| transactions.pin());
+        image::dump::dump(&self.info.trees, out, options, &mut progress)
     }
 
     /// Returns all trees: the root tree, the chunk tree, those with an item in the root tree, in

@@ -4,6 +4,7 @@
 pub(crate) mod check;
 pub(crate) mod dump;
 pub(crate) mod extent_owners;
+pub(crate) mod image;
 pub(crate) mod mkfs;
 pub(crate) mod relocation;
 pub(crate) mod repair;

@@ -12,7 +12,8 @@ mod resize;
 mod show;
 mod source;
 mod sync;
-mod usage;
+pub mod usage;
+mod usage_tree;
 
 pub use source::Source;
 

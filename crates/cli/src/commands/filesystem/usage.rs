@@ -3,6 +3,7 @@
 //! It omits `Free (statfs, df)`, which only a mount knows.
 
 use super::source::Source;
+use super::usage_tree::{self, TreeArgs};
 use crate::context::Context;
 use crate::output::Output;
 use crate::units::{UnitArgs, Units};
@@ -25,6 +26,8 @@ pub struct Args {
     #[arg(short = 'T', long)]
     table: bool,
     #[command(flatten)]
+    tree: TreeArgs,
+    #[command(flatten)]
     units: UnitArgs,
     /// Print one JSON object
     #[arg(long)]
@@ -37,6 +40,9 @@ pub struct Args {
 impl Args {
     /// Shows the space.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if self.tree.tree {
+            return usage_tree::show(context, &self.image, &self.tree, self.units.resolve(), self.json);
+        }
         let usage = Source::open(context, &self.image)?.usage()?;
         if usage.chunks_without_block_group > 0 {
             context.error(format_args!(

@@ -13,6 +13,7 @@ mod resolve;
 mod tree_stats;
 
 pub use dump_tree::parse_tree;
+pub use resolve::paths_of;
 
 use crate::context::Context;
 

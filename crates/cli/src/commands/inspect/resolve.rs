@@ -73,7 +73,7 @@ pub struct MinDevSize {
 }
 
 /// Returns the paths of an inode, from the top level.
-fn paths_of(fs: &FileSystem, tree: TreeId, inode: InodeNumber) -> papilio::Result<Vec<Vec<u8>>> {
+pub fn paths_of(fs: &FileSystem, tree: TreeId, inode: InodeNumber) -> papilio::Result<Vec<Vec<u8>>> {
     let prefix = match tree {
         objectid::FS_TREE => Vec::new(),
         tree => {

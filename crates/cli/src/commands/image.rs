@@ -1,0 +1,325 @@
+//! `papilio image`: dumps of the metadata of a file system, and file systems made of dumps.
+//!
+//! Owns its subcommands and the arguments of `btrfs-image`.
+
+use crate::context::Context;
+use crate::output::Output;
+use crate::usage_error::UsageError;
+use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use papilio::device::{Access, Device, FileDevice};
+use papilio::{ImageDump, ImageDumpOptions, NameReplacement, RestoreMode};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Dump the metadata of a file system, or restore it from a dump
+///
+/// The format is that of btrfs-image.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    Dump(DumpArgs),
+    Restore(RestoreArgs),
+}
+
+/// Write a dump of the metadata, without the data of files
+///
+/// The dump has every tree block of the last commit. Data in tree blocks and the checksums of data
+/// become zeros. A tree block of which no copy is good is copied as it is.
+#[derive(Debug, clap::Args)]
+struct DumpArgs {
+    #[command(flatten)]
+    how: How,
+    /// The image or device
+    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    /// The dump to write; - is standard output
+    #[arg(value_name = "DUMP", value_hint = clap::ValueHint::FilePath)]
+    dump: PathBuf,
+}
+
+/// How a dump is made.
+#[derive(Debug, clap::Args)]
+struct How {
+    /// Compress by zlib: 1 is fast, 9 small, 0 does not compress
+    #[arg(short, long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9))]
+    compress: u8,
+    /// Use N threads, 1 to 32 [default: one for each core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=32))]
+    threads: Option<u8>,
+    /// Replace names, and set xattrs to zeros; twice, by names of the same hash where there are any
+    ///
+    /// Names of the same hash keep directories readable. Of up to four bytes no other name has the
+    /// same hash; directories with such names cannot be read in the copy.
+    #[arg(short, long = "sanitize", action = clap::ArgAction::Count)]
+    sanitize: u8,
+    /// Find the tree blocks by walking all trees, not by the extent tree, which may be damaged
+    #[arg(short, long)]
+    walk: bool,
+    /// Dump the data of files, too; only experimental builds of btrfs-image read such a dump
+    #[arg(short, long, conflicts_with_all = ["walk", "sanitize"])]
+    data: bool,
+}
+
+/// Make a file system of a dump
+///
+/// The result has the files' names and sizes. Reading their data fails, as it is not in a dump,
+/// unless the dump was made with --data. By default it comes to lie on one device, whose chunks
+/// have no profile then.
+#[derive(Debug, clap::Args)]
+struct RestoreArgs {
+    /// Restore to as many devices as the file system had, in the order of their ids
+    #[arg(short, long, conflicts_with = "old")]
+    multi: bool,
+    /// Leave the chunk tree as it is, and each block at its logical address: only btrfs-progs read
+    /// the result
+    #[arg(short, long)]
+    old: bool,
+    /// Overwrite files that are not empty, and devices
+    #[arg(short, long)]
+    force: bool,
+    /// The dump; - is standard input
+    #[arg(value_name = "DUMP", value_hint = clap::ValueHint::FilePath)]
+    dump: PathBuf,
+    /// The image or device to write
+    #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
+    images: Vec<PathBuf>,
+}
+
+/// Dump the metadata of a file system, or restore it from a dump, as btrfs-image does
+#[derive(Debug, clap::Args)]
+pub struct DropInArgs {
+    /// Restore
+    #[arg(short)]
+    restore: bool,
+    /// Restore without a new chunk tree
+    #[arg(short)]
+    old: bool,
+    /// Restore to several devices
+    #[arg(short)]
+    multi: bool,
+    #[command(flatten)]
+    how: How,
+    /// The source, then the target; further devices with -m
+    #[arg(required = true, num_args = 2..)]
+    paths: Vec<PathBuf>,
+}
+
+impl Args {
+    /// Runs the subcommand.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self.command {
+            Subcommand::Dump(command) => dump(context, &command.how, &command.image, &command.dump),
+            Subcommand::Restore(command) => restore(context, &command),
+        }
+    }
+}
+
+impl DropInArgs {
+    /// Runs the program.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let mut paths = self.paths.into_iter();
+        let source = paths.next().expect("two paths are required");
+        let targets: Vec<_> = paths.collect();
+        let wrong = |text: &str| Err(UsageError::new(text.to_owned()).into());
+        if !self.multi && targets.len() > 1 {
+            return wrong("several targets need -m");
+        }
+        if !self.restore && !self.multi {
+            return match self.old {
+                true => wrong("-o needs -r"),
+                false => dump(context, &self.how, &source, &targets[0]),
+            };
+        }
+        let how = &self.how;
+        if how.walk || how.sanitize > 0 || how.compress > 0 || how.data {
+            return wrong("-w, -s, -c and -d make no sense with -r");
+        }
+        if self.multi && targets.len() < 2 {
+            return wrong("-m needs several devices");
+        }
+        let (multi, old) = (self.multi, self.old);
+        restore(context, &RestoreArgs { multi, old, force: true, dump: source, images: targets })
+    }
+}
+
+fn bar(context: &Context) -> Option<ProgressBar> {
+    let bar = context.is_interactive().then(|| {
+        let style = ProgressStyle::with_template("{bar:30} {percent} %, {eta} left");
+        ProgressBar::new(0).with_style(style.expect("the template is valid"))
+    });
+    context.set_progress(bar.clone());
+    bar
+}
+
+fn advance(bar: Option<&ProgressBar>, done: u64, all: u64) {
+    if let Some(bar) = bar {
+        bar.set_length(all);
+        bar.set_position(done);
+    }
+}
+
+fn finish(context: &Context, bar: Option<ProgressBar>) {
+    context.set_progress(None);
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}
+
+fn dump(context: &Context, how: &How, image: &Path, target: &Path) -> anyhow::Result<()> {
+    let names = match how.sanitize {
+        0 => NameReplacement::None,
+        1 => NameReplacement::Random,
+        _ => NameReplacement::SameHash,
+    };
+    let options = ImageDumpOptions::new()
+        .names(names)
+        .level(how.compress)
+        .threads(how.threads.unwrap_or(0).into())
+        .walk(how.walk)
+        .data(how.data);
+    let system = context.open_last_commit(image, &[], true)?;
+    let to_stdout = target == Path::new("-");
+    let mut out: Box<dyn Write> = if to_stdout {
+        Box::new(BufWriter::new(io::stdout().lock()))
+    } else {
+        if std::fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device()) {
+            bail!("{}: a dump is written to a file, not to a device", target.display());
+        }
+        let same = |path: &Path| path.canonicalize().ok();
+        if same(image).is_some() && same(image) == same(target) {
+            bail!("{}: the dump would overwrite the image", target.display());
+        }
+        Box::new(BufWriter::new(crate::context::create_host_file(target)?))
+    };
+    let bar = bar(context);
+    let dumped = system.dump_image(&mut out, &options, |done, all| advance(bar.as_ref(), done, all));
+    finish(context, bar);
+    let dumped = match dumped {
+        Ok(dumped) => dumped,
+        Err(error) => {
+            if !to_stdout {
+                // The dump is incomplete; the error that matters is the first one.
+                let _ = std::fs::remove_file(target);
+            }
+            return Err(crate::context::of_image(image, error));
+        }
+    };
+    if dumped.damaged > 0 {
+        let (count, fate) =
+            (dumped.damaged, if how.sanitize > 0 { "left out" } else { "copied as they are" });
+        context.warning(format_args!("{}: {count} tree blocks are damaged: {fate}", image.display()));
+    }
+    if dumped.unmatched_names > 0 {
+        let count = dumped.unmatched_names;
+        context
+            .warning(format_args!("{count} names have no other of the same hash: directories do not match"));
+    }
+    if !to_stdout && context.verbosity > 0 {
+        let mut output = Output::new()?;
+        let (blocks, bytes) = (dumped.blocks, dumped.bytes);
+        output.text(format_args!("{}: {blocks} tree blocks in {bytes} bytes\n", target.display()))?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
+fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
+    let mode = match (arguments.multi, arguments.old) {
+        (true, _) => RestoreMode::AllDevices,
+        (_, true) => RestoreMode::Unmapped,
+        _ => RestoreMode::OneDevice,
+    };
+    if !arguments.multi && arguments.images.len() > 1 {
+        return Err(UsageError::new("several images need --multi").into());
+    }
+    let name = arguments.dump.display();
+    let input = match arguments.dump == Path::new("-") {
+        true => spooled()?,
+        false => File::open(&arguments.dump).with_context(|| format!("{name}: cannot open"))?,
+    };
+    let of_dump = |error: papilio::Error| match error {
+        papilio::Error::Invalid(_) => anyhow::Error::msg(format!("{name}: {error}")),
+        other => crate::holder::explain(other),
+    };
+    let mut dump = ImageDump::open(input).map_err(of_dump)?;
+    let sizes = dump.sizes(mode).map_err(of_dump)?;
+    if sizes.len() != arguments.images.len() {
+        let (needed, given) = (sizes.len(), arguments.images.len());
+        bail!("{name}: the file system has {needed} devices, {given} were given");
+    }
+    let mut made = Made(Vec::new());
+    let mut devices = Vec::with_capacity(sizes.len());
+    for (image, size) in arguments.images.iter().zip(&sizes) {
+        devices.push(target(image, *size, arguments.force, &mut made)?);
+    }
+    let bar = bar(context);
+    let restored = dump.restore(mode, &devices, |done, all| advance(bar.as_ref(), done, all));
+    finish(context, bar);
+    let restored = restored.map_err(of_dump)?;
+    made.0.clear();
+    if context.verbosity > 0 {
+        let mut output = Output::new()?;
+        output.text(format_args!("{} bytes of tree blocks and data restored\n", restored.bytes))?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
+/// Files that are removed unless the restore succeeds.
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // The error that led here is the one to report.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Opens a target: a device, or a file of the given size, which is created or emptied first.
+fn target(path: &Path, size: u64, force: bool, made: &mut Made) -> anyhow::Result<Arc<dyn Device>> {
+    let shown = path.display();
+    let found = std::fs::metadata(path).ok();
+    let is_device = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
+    if !force && (is_device || found.as_ref().is_some_and(|found| found.len() > 0)) {
+        bail!("{shown}: exists; only --force overwrites it");
+    }
+    if !is_device {
+        if found.as_ref().is_some_and(|found| !found.is_file()) {
+            bail!("{shown}: neither a file nor a device");
+        }
+        // Locked before it is emptied: a mount may use it.
+        let in_use = found.map(|_| FileDevice::open(path, Access::ReadWrite)).transpose();
+        let in_use = in_use.map_err(|error| crate::holder::explain(error.into()))?;
+        if in_use.is_none() {
+            made.0.push(path.to_owned());
+        }
+        let file = crate::context::create_host_file(path)?;
+        drop(in_use);
+        file.set_len(size).with_context(|| format!("{shown}: cannot grow to {size} bytes"))?;
+    }
+    let device = FileDevice::open(path, Access::ReadWrite);
+    Ok(Arc::new(device.map_err(|error| crate::holder::explain(error.into()))?))
+}
+
+/// Copies standard input to a file without a name, as a dump is not read in order.
+fn spooled() -> anyhow::Result<File> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR)
+        .or_else(|_| rustix::fs::memfd_create("dump", rustix::fs::MemfdFlags::CLOEXEC))
+        .context("cannot keep standard input")?;
+    let mut file = File::from(file);
+    io::copy(&mut io::stdin().lock(), &mut file).context("standard input")?;
+    Ok(file)
+}
