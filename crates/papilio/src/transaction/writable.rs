@@ -93,9 +93,6 @@ fn check_superblock(volume: &Volume) -> Result<()> {
             compat_ro.unsupported()
         ));
     }
-    if raw.incompat_flags.contains(IncompatFeatures::SIMPLE_QUOTA) {
-        return refuse("it uses simple quotas, which this code does not update");
-    }
     if compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE)
         && !compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE_VALID)
     {
