@@ -9,7 +9,7 @@
 use super::live_trees::LiveTrees;
 use crate::errors::{Error, Result};
 use crate::volume::Volume;
-use papilio_format::features::{CompatRoFeatures, IncompatFeatures, SuperblockFlags};
+use papilio_format::features::{CompatRoFeatures, SuperblockFlags};
 use papilio_format::items::dev_replace::DevReplaceItem;
 use papilio_format::{DeviceId, ItemType, Key, objectid};
 

@@ -54,9 +54,14 @@ impl Transactions {
         } else if applied.removed && applied.generation >= since {
             let owner = match head.kind {
                 ExtentKind::Data => applied.owner,
-                ExtentKind::TreeBlock { level } => owner_of_block(self.live().forest(), address, level)
-                    .inspect_err(|error| tracing::warn!("simple quotas: {error}; it stays charged"))
-                    .ok(),
+                // A commit may free blocks that it made, of trees that are not charged. They are in
+                // memory only.
+                ExtentKind::TreeBlock { .. } if applied.generation == self.generation() => None,
+                ExtentKind::TreeBlock { level } => {
+                    owner_of_block(self.live().forest(), address, level, applied.generation)
+                        .inspect_err(|error| tracing::warn!("simple quotas: {error}; it stays charged"))
+                        .ok()
+                }
             };
             (owner, -(head.length as i64))
         } else {
@@ -109,8 +114,14 @@ impl QuotaState {
 }
 
 /// Returns the tree that allocated a block, also one that the running transaction has freed.
-fn owner_of_block(forest: &Forest, address: LogicalAddress, level: u8) -> Result<TreeId> {
-    let expected = NodeExpectation { level: Some(level), ..NodeExpectation::at(address) };
+fn owner_of_block(
+    forest: &Forest,
+    address: LogicalAddress,
+    level: u8,
+    generation: Generation,
+) -> Result<TreeId> {
+    let (level, generation) = (Some(level), Some(generation));
+    let expected = NodeExpectation { level, generation, ..NodeExpectation::at(address) };
     Ok(forest.block(objectid::EXTENT_TREE, &expected)?.owner())
 }
 
@@ -146,9 +157,10 @@ pub(crate) fn count_simple(
             None => None,
         };
         let (owner, bytes) = match level {
-            Some(level) => {
-                (Some(owner_of_block(forest, LogicalAddress(key.objectid), level)?), i64::from(node_size))
-            }
+            Some(level) => (
+                Some(owner_of_block(forest, LogicalAddress(key.objectid), level, parsed.header.generation)?),
+                i64::from(node_size),
+            ),
             None => {
                 let mut owner = None;
                 for reference in parsed.inline_refs() {
