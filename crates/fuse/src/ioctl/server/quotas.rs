@@ -1,7 +1,7 @@
 //! Ioctls on quotas and qgroups, for administrators.
 //!
-//! The number of `BTRFS_IOC_QGROUP_LIMIT` says that the caller only reads, so FUSE does not pass its
-//! argument: the server takes it from the caller's memory.
+//! The number of `BTRFS_IOC_QGROUP_LIMIT` says that the caller only reads, so FUSE does not pass
+//! its argument: the server takes it from the caller's memory.
 //!
 //! Kernel counterparts: `btrfs_ioctl_quota_ctl`, `btrfs_ioctl_qgroup_assign`,
 //! `btrfs_ioctl_qgroup_create`, `btrfs_ioctl_qgroup_limit`, `btrfs_ioctl_quota_rescan`

@@ -11,7 +11,6 @@
 //!
 //! Kernel counterpart: `struct btrfs_qgroup`, `btrfs_read_qgroup_config` (`fs/btrfs/qgroup.c`).
 
-use super::simple::Charges;
 use crate::btree::{Change, Tree};
 use crate::errors::{Error, Result};
 use papilio_format::items::qgroup::{
@@ -114,6 +113,9 @@ pub(crate) struct QuotaState {
     pub(super) snapshots: Vec<(TreeId, TreeId)>,
 }
 
+/// Bytes that the running transaction charges to each subvolume, less those that it refunds.
+pub(super) type Charges = BTreeMap<TreeId, i64>;
+
 /// Quotas of an open, writable file system.
 #[derive(Debug)]
 pub(crate) struct Quotas {
@@ -128,7 +130,7 @@ pub(crate) struct Quotas {
     pub(super) announced: Mutex<BTreeMap<TreeId, u64>>,
     /// Bytes of tree blocks that the running transaction added, less those that it dropped.
     pub(super) blocks: Mutex<BTreeMap<TreeId, i64>>,
-    /// With simple quotas, what the running transaction charges.
+    /// The charges of simple quotas.
     pub(super) charges: Mutex<Charges>,
 }
 

@@ -83,9 +83,9 @@ impl Transactions {
 }
 
 impl Handle<'_> {
-    /// Creates the qgroup of a new subvolume, whose name is in subvolume `within`. For a snapshot of
-    /// `source`, the snapshot is not made yet; except with simple quotas, the transaction has not
-    /// changed anything else. With these, the subvolume joins the groups of the one around it,
+    /// Creates the qgroup of a new subvolume, whose name is in subvolume `within`. For a snapshot
+    /// of `source`, the snapshot is not made yet. Except with simple quotas, the transaction has
+    /// not changed anything else. With these, the subvolume joins the groups of the one around it,
     /// unless the caller names others.
     ///
     /// # Errors

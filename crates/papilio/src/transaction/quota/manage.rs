@@ -33,8 +33,9 @@ pub(crate) struct LimitChange {
 }
 
 impl Transactions {
-    /// Turns quotas on, with a qgroup for each subvolume. Does nothing if they are on. Simple quotas
-    /// count from this transaction on; the numbers of others are inconsistent until a rescan.
+    /// Turns quotas on, with a qgroup for each subvolume. Does nothing if they are on. Simple
+    /// quotas count from this transaction on; the numbers of others are inconsistent until a
+    /// rescan.
     ///
     /// # Errors
     /// Blocks and items that cannot be read; errors of changing trees.

@@ -1,6 +1,7 @@
-//! Simple quotas: each extent is charged to the subvolume that allocated it, whoever shares it.
+//! Simple quotas: each extent is charged to the subvolume that allocated it, not to others that
+//! share it.
 //!
-//! Owns [`Charges`], which a transaction collects while it updates the extent tree, and
+//! Owns the charges that a transaction collects while it updates the extent tree, and
 //! [`count_simple`] for checks. A data extent names its subvolume in an owner reference of its
 //! item, a tree block in its header.
 //!
@@ -14,7 +15,7 @@
 //!
 //! Kernel counterpart: `btrfs_record_squota_delta` (`fs/btrfs/qgroup.c`).
 
-use super::groups::{QuotaState, Quotas, Usage};
+use super::groups::{Charges, QuotaState, Quotas, Usage};
 use super::roots::{RootFinder, View};
 use crate::btree::{Forest, Tree};
 use crate::errors::{Error, Result};
@@ -28,9 +29,6 @@ use papilio_format::{Generation, ItemType, LogicalAddress, NodeExpectation, Tree
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Bytes that the running transaction charges to each subvolume, less those that it refunds.
-pub(super) type Charges = BTreeMap<TreeId, i64>;
 
 impl Quotas {
     /// Whether extents are charged to the subvolumes that allocate them.
