@@ -53,7 +53,12 @@ fn swap_files_new_extents_chunks_and_heatmaps_of_a_mount() {
     assert_eq!(succeed(["subvolume", "find-new", &inside("sub"), &since]), new);
     assert_eq!(succeed(["inspect", "map-swapfile", &inside("swap")]), mapped);
     assert_eq!(succeed(["inspect", "map-swapfile", "-r", &inside("swap")]), offset);
-    assert_eq!(succeed(["inspect", "list-chunks", "-b", &image]), chunks);
+    // The unmount wrote more, so that the last column differs.
+    let places = |text: &str| -> Vec<Vec<String>> {
+        let fields = |line: &str| line.split_whitespace().take(7).map(str::to_owned).collect();
+        text.lines().map(fields).collect()
+    };
+    assert_eq!(places(&succeed(["inspect", "list-chunks", "-b", &image])), places(&chunks));
     succeed(["dedupe", &inside("equal"), &inside("again")]);
     succeed(["check", &image]);
 }
@@ -90,7 +95,9 @@ fn streams_of_a_mount_are_received_below_a_root_and_compared() {
     for folder in ["", "chroot/", "below/"] {
         let [old, new] = ["first", "second"].map(|name| inside(&format!("{folder}{name}")));
         let changes = succeed_json(["diff", "--json", &old, &new]);
-        assert_eq!(changes.as_array().unwrap().len(), 2, "{folder}: {changes}");
+        // The snapshot's root may be that of another copy of the parent, made at another time.
+        let below = changes.as_array().unwrap().iter().filter(|change| change["path"] != "/");
+        assert_eq!(below.count(), 2, "{folder}: {changes}");
     }
     succeed(["check", "--check-data-csum", &image]);
 }
