@@ -6,7 +6,6 @@
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
-use crate::usage_error::UsageError;
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{FileSystem, QgroupId, QgroupUsage, QuotaError, QuotaStatus};
 use papilio_fuse::ioctl::client::MountedPath;
@@ -36,7 +35,10 @@ enum Subcommand {
         /// The image or device, or a directory in a mount
         #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
         image: PathBuf,
-        /// Simple quotas, which are not supported
+        /// Charge each extent to the subvolume that allocates it (simple quotas)
+        ///
+        /// Extents that exist already are charged to nobody, and nothing is ever counted anew.
+        /// Kernels before 6.7 do not mount the file system afterwards.
         #[arg(short, long)]
         simple: bool,
     },
@@ -165,12 +167,12 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::Enable { image, simple } => {
-                if simple {
-                    let message = "simple quotas are not supported; enable them on a kernel mount";
-                    return Err(UsageError::new(format_args!("{message}")).into());
-                }
                 let quotas = Quotas::open(context, &image, true)?;
-                quotas.run(FileSystem::enable_quotas, |mount| mount.control_quotas(true))?;
+                let enable = |fs: &FileSystem| match simple {
+                    true => fs.enable_simple_quotas(),
+                    false => fs.enable_quotas(),
+                };
+                quotas.run(enable, |mount| mount.enable_quotas(simple))?;
                 if let Quotas::Image(_, fs) = &quotas
                     && fs.quota_status()?.is_some_and(|status| status.is_inconsistent())
                 {
@@ -179,7 +181,7 @@ impl Args {
                 Ok(())
             }
             Subcommand::Disable { image } => Quotas::open(context, &image, true)?
-                .run(FileSystem::disable_quotas, |mount| mount.control_quotas(false)),
+                .run(FileSystem::disable_quotas, |mount| mount.disable_quotas()),
             Subcommand::Rescan(rescan) => rescan.run(context),
             Subcommand::Status { image, json } => status(context, &image, json),
         }

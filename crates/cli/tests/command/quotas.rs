@@ -12,7 +12,6 @@ fn quotas_of_an_image_are_shown_and_changed() {
     succeed(["mkfs", "--size", "300M", image]);
     assert!(succeed(["quota", "status", image]).contains("no"));
     fail(1, "quotas are not enabled", ["qgroup", "show", image]);
-    fail(2, "simple quotas are not supported", ["quota", "enable", "-s", image]);
     succeed(["quota", "enable", image]);
     let status: Value = serde_json::from_str(&succeed(["quota", "status", "--json", image])).unwrap();
     assert_eq!((&status["enabled"], &status["inconsistent"]), (&true.into(), &false.into()));

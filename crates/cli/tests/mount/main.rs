@@ -13,6 +13,7 @@ mod helpers;
 mod joined;
 mod kernel;
 mod maintenance;
+mod newer;
 mod quotas;
 mod siblings;
 mod space;

@@ -2,9 +2,9 @@
 
 use super::client::{MountedPath, garbled};
 use super::layout::{
-    QGROUP_LIMIT_EXCLUSIVE, QGROUP_LIMIT_REFERENCED, QUOTA_DISABLE, QUOTA_ENABLE, QgroupAssign, QgroupCreate,
-    QgroupInherit, QgroupLimitArgs, QuotaControl, QuotaRescan, SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY,
-    VolArgsV2, put_name,
+    QGROUP_LIMIT_EXCLUSIVE, QGROUP_LIMIT_REFERENCED, QUOTA_DISABLE, QUOTA_ENABLE, QUOTA_ENABLE_SIMPLE,
+    QgroupAssign, QgroupCreate, QgroupInherit, QgroupLimitArgs, QuotaControl, QuotaRescan,
+    SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY, VolArgsV2, put_name,
 };
 use super::number::Command;
 use papilio::{QgroupId, QgroupUsage, QuotaStatus};
@@ -12,12 +12,23 @@ use std::io;
 use zerocopy::IntoBytes;
 
 impl MountedPath {
-    /// Turns quotas on or off.
+    /// Turns quotas on, simple or not.
     ///
     /// # Errors
     /// EPERM without permission.
-    pub fn control_quotas(&self, on: bool) -> io::Result<()> {
-        let command = if on { QUOTA_ENABLE } else { QUOTA_DISABLE };
+    pub fn enable_quotas(&self, simple: bool) -> io::Result<()> {
+        self.control_quotas(if simple { QUOTA_ENABLE_SIMPLE } else { QUOTA_ENABLE })
+    }
+
+    /// Turns quotas off.
+    ///
+    /// # Errors
+    /// EPERM without permission.
+    pub fn disable_quotas(&self) -> io::Result<()> {
+        self.control_quotas(QUOTA_DISABLE)
+    }
+
+    fn control_quotas(&self, command: u64) -> io::Result<()> {
         self.call(Command::QUOTA_CTL, &mut QuotaControl { command, status: 0 })
     }
 

@@ -340,7 +340,7 @@ layout! {
 
     /// `struct btrfs_ioctl_quota_ctl_args`.
     pub struct QuotaControl = 16 {
-        /// `QUOTA_ENABLE` or `QUOTA_DISABLE`.
+        /// `QUOTA_ENABLE`, `QUOTA_ENABLE_SIMPLE` or `QUOTA_DISABLE`.
         command: u64,
         /// Unused.
         status: u64,
@@ -805,6 +805,8 @@ pub const PAGE_BYTES: usize = 16360;
 pub const QUOTA_ENABLE: u64 = 1;
 /// `BTRFS_QUOTA_CTL_DISABLE`.
 pub const QUOTA_DISABLE: u64 = 2;
+/// `BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA`.
+pub const QUOTA_ENABLE_SIMPLE: u64 = 4;
 /// `BTRFS_QGROUP_LIMIT_MAX_RFER`.
 pub const QGROUP_LIMIT_REFERENCED: u64 = 1 << 0;
 /// `BTRFS_QGROUP_LIMIT_MAX_EXCL`.

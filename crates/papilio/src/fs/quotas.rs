@@ -5,10 +5,10 @@
 //!
 //! Locks: those of the operations in `transaction::quota`.
 
-use crate::errors::{QuotaError, Result};
+use crate::errors::{Error, QuotaError, Result};
 use crate::fs::file_system::FileSystem;
 use crate::transaction::quota::groups::QuotaState;
-use crate::transaction::quota::{LimitChange, RescanStep, count_all};
+use crate::transaction::quota::{LimitChange, RescanStep, count_all, count_simple};
 use papilio_format::items::qgroup::{QgroupId, QgroupLimitFlags, QgroupStatusFlags};
 use papilio_format::{LogicalAddress, TreeId, objectid};
 
@@ -96,7 +96,18 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::sync`].
     pub fn enable_quotas(&self) -> Result<()> {
-        self.info.transactions()?.enable_quotas()
+        self.info.transactions()?.enable_quotas(false)
+    }
+
+    /// Turns simple quotas on, with a qgroup for each subvolume. They charge each extent to the
+    /// subvolume that allocates it, and need no look-up of references. Extents that exist already
+    /// are charged to nobody. Does nothing if quotas are on. Kernels before 6.7 do not mount the
+    /// file system afterwards.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn enable_simple_quotas(&self) -> Result<()> {
+        self.info.transactions()?.enable_quotas(true)
     }
 
     /// Turns quotas off and forgets all qgroups.
@@ -190,17 +201,19 @@ impl FileSystem {
     /// numbers: bytes referenced, and referenced exclusively. `btrfs check -Q` does the same.
     ///
     /// # Errors
-    /// [`QuotaError::Off`], [`QuotaError::Simple`]; blocks and items that cannot be read.
+    /// [`QuotaError::Off`]; blocks and items that cannot be read.
     pub fn count_qgroups(&self) -> Result<Vec<(QgroupId, u64, u64)>> {
         let state = self.quota_state()?.ok_or(QuotaError::Off)?;
-        if state.has(QgroupStatusFlags::SIMPLE_MODE) {
-            return Err(QuotaError::Simple.into());
-        }
-        let counted = count_all(self.info.trees.forest(), self.info.trees.root_tree(), &state)?;
+        let (forest, root_tree) = (self.info.trees.forest(), self.info.trees.root_tree());
+        let counted = match state.is_simple() {
+            true => count_simple(forest, &root_tree, &state)?,
+            false => count_all(forest, root_tree, &state)?,
+        };
         Ok(counted.into_iter().map(|(id, usage)| (id, usage.referenced, usage.exclusive)).collect())
     }
 
-    /// Removes the qgroups of level 0 whose subvolumes are gone, and returns their ids.
+    /// Removes the qgroups of level 0 whose subvolumes are gone, and returns their ids. Those that
+    /// simple quotas still charge for extents stay.
     ///
     /// # Errors
     /// [`QuotaError`]; as [`FileSystem::sync`].
@@ -209,8 +222,11 @@ impl FileSystem {
         for group in self.qgroups()? {
             let tree = TreeId(group.id.0);
             if objectid::is_subvolume(tree) && self.info.transactions()?.live().find(tree)?.is_none() {
-                self.destroy_qgroup(group.id)?;
-                cleared.push(group.id);
+                match self.destroy_qgroup(group.id) {
+                    Ok(()) => cleared.push(group.id),
+                    Err(Error::Quota(QuotaError::Busy(_))) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(cleared)

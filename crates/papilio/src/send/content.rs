@@ -9,6 +9,7 @@
 //! (`fs/btrfs/send.c`).
 
 use super::compare::Differs;
+use super::names::Id;
 use super::sender::Sender;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
 use crate::errors::Result;
@@ -212,7 +213,8 @@ impl Sender<'_> {
         if !same_mode && item.kind() != Some(FileKind::Symlink) {
             self.out.put(&Command::Chmod { path: path(), mode: item.permissions().into() })?;
         }
-        if content.differs.xattrs || !same_mode {
+        let stripped = content.number == Id::ROOT.number && !self.stripped.is_empty();
+        if content.differs.xattrs || !same_mode || stripped {
             self.send_xattrs(content, !same_mode)?;
         }
         self.out.put(&Command::Utimes {
@@ -228,10 +230,13 @@ impl Sender<'_> {
     /// alters access control lists, so `again` sends these once more.
     fn send_xattrs(&mut self, content: &Content<'_>, again: bool) -> Result<()> {
         let number = InodeNumber(content.number);
-        let before: Vec<Xattr> = match self.old.as_ref().filter(|_| content.before.is_some()) {
+        let mut before: Vec<Xattr> = match self.old.as_ref().filter(|_| content.before.is_some()) {
             Some(old) => xattr::list(&old.tree, number)?,
             None => Vec::new(),
         };
+        if content.number == Id::ROOT.number {
+            before.retain(|attribute| !self.stripped.contains(&attribute.name));
+        }
         let after = xattr::list(&self.new.tree, number)?;
         for gone in before.iter().filter(|old| after.iter().all(|new| new.name != old.name)) {
             self.out.put(&Command::RemoveXattr { path: content.path.clone(), name: gone.name.clone() })?;

@@ -27,11 +27,11 @@ mod symlink;
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::FileSystem;
-use crate::items::inode;
 use crate::items::trees::OpenTree;
+use crate::items::{inode, xattr};
 use compare::{Changes, Differs, all_inodes, differences};
 use content::Content;
-use names::{Fate, Id, Names};
+use names::{Fate, Id, Names, is_inherited};
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::items::root::RootFlags;
 use papilio_format::send_stream::{Command, Protocol};
@@ -172,6 +172,7 @@ impl SendOptions {
             out: StreamWriter::new(out, self.protocol, !self.omit_header),
             sources,
             last_hints: None,
+            stripped: Vec::new(),
             new: Arc::clone(&new),
             old,
         };
@@ -276,6 +277,7 @@ impl Sender<'_> {
     fn run(&mut self, changes: &Changes, observer: &mut dyn SendObserver) -> Result<()> {
         let mut directories = Vec::new();
         let mut removed = Vec::new();
+        self.strip_root()?;
         let all = changes.len() as u64;
         for (done, (&number, &differs)) in changes.iter().enumerate() {
             if number != Id::ROOT.number {
@@ -294,6 +296,19 @@ impl Sender<'_> {
             self.finish_inode(number, differs)?;
         }
         observer.progress(all, all, self.out.bytes());
+        Ok(())
+    }
+
+    /// Takes the attributes of the root away that new inodes would inherit.
+    fn strip_root(&mut self) -> Result<()> {
+        let Some(old) = self.old.as_ref().filter(|_| self.names.creates_any()) else { return Ok(()) };
+        for attribute in xattr::list(&old.tree, InodeNumber(Id::ROOT.number))? {
+            if is_inherited(&attribute.name) {
+                let name = attribute.name;
+                self.out.put(&Command::RemoveXattr { path: Vec::new(), name: name.clone() })?;
+                self.stripped.push(name);
+            }
+        }
         Ok(())
     }
 

@@ -6,7 +6,8 @@
 //! **Method.** Each inode is brought to its final names in turn. A name that another inode still
 //! has is freed first: that inode gets the name `o<inode>-<generation>-<n>` in the root until its
 //! turn comes. A directory that would move below itself frees the first directory on the way that
-//! has to move as well. Directories that go are removed at the end, the deepest first.
+//! has to move as well. Directories that go are removed at the end, the deepest first. An inode
+//! that would inherit attributes from its directory is created in the root, and moved.
 //!
 //! Kernel counterpart: `process_recorded_refs` (`fs/btrfs/send.c`), whose order of commands differs
 //! where it delays moves.
@@ -16,7 +17,7 @@ use super::symlink::symlink_target;
 use crate::btree::Tree;
 use crate::errors::{Error, PathError, Result};
 use crate::items::dir::{self, EntryTarget};
-use crate::items::inode;
+use crate::items::{inode, xattr};
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::send_stream::Command;
 use papilio_format::{InodeNumber, objectid};
@@ -68,6 +69,13 @@ pub(super) struct Names<'a> {
     entries: HashMap<Place, Option<Id>>,
     /// Paths of directories, until one moves.
     paths: HashMap<Id, Vec<u8>>,
+    /// Whether new entries of a directory of the parent inherit attributes.
+    bequeathing: HashMap<u64, bool>,
+}
+
+/// Whether inodes inherit an attribute from their directory, in this or another form.
+pub(super) fn is_inherited(name: &[u8]) -> bool {
+    matches!(name, b"btrfs.compression" | b"system.posix_acl_default")
 }
 
 impl<'a> Names<'a> {
@@ -80,7 +88,28 @@ impl<'a> Names<'a> {
             names: HashMap::new(),
             entries: HashMap::new(),
             paths: HashMap::new(),
+            bequeathing: HashMap::new(),
         }
+    }
+
+    /// Whether the stream creates any inode.
+    pub(super) fn creates_any(&self) -> bool {
+        self.fates.values().any(|fate| fate.created)
+    }
+
+    /// Whether inodes that the stream creates in a directory inherit attributes. Those of the root
+    /// are taken away meanwhile, and new directories have none yet.
+    fn bequeaths(&mut self, directory: Id) -> Result<bool> {
+        let Some(old) = self.old.filter(|_| directory != Id::ROOT && !self.is_created(directory)) else {
+            return Ok(false);
+        };
+        if let Some(known) = self.bequeathing.get(&directory.number) {
+            return Ok(*known);
+        }
+        let attributes = xattr::list(old, InodeNumber(directory.number))?;
+        let bequeaths = attributes.iter().any(|attribute| is_inherited(&attribute.name));
+        self.bequeathing.insert(directory.number, bequeaths);
+        Ok(bequeaths)
     }
 
     /// Returns what becomes of an inode, unless it lasts.
@@ -226,13 +255,18 @@ impl<'a> Names<'a> {
     fn set_aside(&mut self, out: &mut StreamWriter<'_>, id: Id, place: &Place) -> Result<()> {
         let tree = if id.doomed { self.old.unwrap_or(self.new) } else { self.new };
         let item = inode::inode(tree, InodeNumber(id.number))?;
-        let generation = item.map_or(0, |item| item.generation.0);
+        let aside = self.unused_name(id, item.map_or(0, |item| item.generation.0))?;
+        self.rename(out, id, place, aside)
+    }
+
+    /// Returns a name in the root that no inode has or gets.
+    fn unused_name(&self, id: Id, generation: u64) -> Result<Place> {
         for index in 0u64.. {
             let name = format!("o{}-{generation}-{index}", id.number).into_bytes();
             let aside = (Id::ROOT, name);
             let wanted = dir::look_up(self.new, InodeNumber(Id::ROOT.number), &aside.1)?.is_some();
             if !wanted && self.occupant(&aside)?.is_none() {
-                return self.rename(out, id, place, aside);
+                return Ok(aside);
             }
         }
         unreachable!("a directory has fewer than 2^64 names")
@@ -260,6 +294,13 @@ impl<'a> Names<'a> {
             if index > 0 {
                 let existing = self.path_of(id)?;
                 out.put(&Command::Link { path, existing })?;
+            } else if self.bequeaths(place.0)? {
+                let aside = self.unused_name(id, item.generation.0)?;
+                out.put(&self.creation(id, aside.1.clone(), &item)?)?;
+                self.existing.insert(id.number);
+                self.give(id, aside.clone())?;
+                self.rename(out, id, &aside, place)?;
+                continue;
             } else {
                 out.put(&self.creation(id, path, &item)?)?;
                 self.existing.insert(id.number);

@@ -38,6 +38,9 @@ pub(crate) struct Sender<'a> {
     pub(super) sources: Vec<CloneSource>,
     /// The extent that was looked up last, and what its references name.
     pub(super) last_hints: Option<(LogicalAddress, BTreeSet<(u64, u64)>)>,
+    /// Attributes of the root that new inodes would inherit. They are taken away first, and come
+    /// back with the other attributes of the root.
+    pub(super) stripped: Vec<Vec<u8>>,
     pub(super) new: Arc<OpenTree>,
     pub(super) old: Option<Arc<OpenTree>>,
 }

@@ -77,7 +77,7 @@ pub(crate) fn create(
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(&editor, at.directory, at.name, id)?;
     handle.transactions().check_inherit(inherit)?;
-    handle.inherit_quotas(None, id, inherit)?;
+    handle.inherit_quotas(None, at.tree, id, inherit)?;
     let tree = handle.new_tree(id, new_subvolume_item(handle, id), 0)?;
     {
         let _order = in_order("a new tree's id is the highest");
@@ -107,7 +107,7 @@ pub(crate) fn snapshot(
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(editors.first(), at.directory, at.name, id)?;
     handle.transactions().check_inherit(inherit)?;
-    handle.inherit_quotas(Some(source.id()), id, inherit)?;
+    handle.inherit_quotas(Some(source.id()), at.tree, id, inherit)?;
     let record = source.record().expect("every subvolume has a root record");
     let item = snapshot_item(handle, id, &record.item, read_only);
     // The drop of a snapshot treats blocks up to this generation as older than the snapshot. The

@@ -278,7 +278,7 @@ impl Transactions {
         }
         if self.quotas().is_on() {
             let touched = if state.only_moves { Vec::new() } else { self.touched_extents() };
-            if !touched.is_empty() {
+            if !touched.is_empty() || self.quotas().is_simple() {
                 self.run_delayed_refs(&handle)?;
             }
             self.update_quotas(&handle, &state.written, &touched)?;
@@ -358,6 +358,9 @@ impl Transactions {
         let mut changes: Vec<Change> = Vec::new();
         for (address, head) in heads {
             let mut applied = items.apply(address, &head)?;
+            if self.quotas().is_simple() {
+                self.charge(address, &head, &applied);
+            }
             let range = LogicalRange { start: address, length: head.length };
             // A removal and an insertion at one key are a replacement: the later one counts.
             applied.changes.sort_by_key(Change::key);

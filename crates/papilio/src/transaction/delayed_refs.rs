@@ -83,6 +83,9 @@ pub(crate) struct Head {
     pub(crate) new: bool,
     /// The transaction that allocated it, if it is new.
     pub(crate) generation: Generation,
+    /// The tree that allocated it, if it is new: simple quotas charge it. Data has it only with
+    /// simple quotas, and its item then names the tree.
+    pub(crate) owner: Option<TreeId>,
     /// A tree block's first key, which file systems without `SKINNY_METADATA` store.
     pub(crate) first_key: Key,
     /// Whether the block's references to its children are counted by the block from now on.
@@ -155,6 +158,7 @@ impl Head {
             kind,
             new: false,
             generation: Generation(0),
+            owner: None,
             first_key: Key::MIN,
             full_backref: false,
             touch: None,

@@ -22,7 +22,7 @@ use papilio_format::features::IncompatFeatures;
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem, TreeBlockInfo};
 use papilio_format::node::{ItemHeader, NodeHeader};
-use papilio_format::{Corrupt, Geometry, ItemType, Key, LogicalAddress};
+use papilio_format::{Corrupt, Generation, Geometry, ItemType, Key, LogicalAddress, TreeId};
 
 /// An extent's item in the extent tree.
 #[derive(Clone, Debug)]
@@ -102,12 +102,16 @@ pub(crate) fn extent_info(
 }
 
 /// The item changes of one head.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Applied {
     /// The changes, in no particular order.
     pub(crate) changes: Vec<Change>,
     /// Whether the extent lost its last reference.
     pub(crate) removed: bool,
+    /// The transaction that allocated the extent.
+    pub(crate) generation: Generation,
+    /// The tree that data is charged to by simple quotas.
+    pub(crate) owner: Option<TreeId>,
 }
 
 /// Turns heads into item changes, given the current extent tree.
@@ -136,7 +140,8 @@ impl<'a> ExtentItems<'a> {
     /// contradicts the change.
     pub(crate) fn apply(&self, address: LogicalAddress, head: &Head) -> Result<Applied> {
         if head.is_unchanged() {
-            return Ok(Applied::default());
+            let changes = Vec::new();
+            return Ok(Applied { changes, removed: false, generation: head.generation, owner: None });
         }
         if head.new { self.insert(address, head) } else { self.update(address, head) }
     }
@@ -162,7 +167,10 @@ impl<'a> ExtentItems<'a> {
             key,
             header: ExtentHeader { refs: 0, generation: head.generation, flags },
             tree_block,
-            inline: Vec::new(),
+            inline: match (head.kind, head.owner) {
+                (ExtentKind::Data, Some(root)) => vec![BackRef::Owner { root }],
+                _ => Vec::new(),
+            },
         };
         self.change(info, head)
     }
@@ -179,7 +187,12 @@ impl<'a> ExtentItems<'a> {
     }
 
     fn change(&self, mut info: ExtentInfo, head: &Head) -> Result<Applied> {
-        let mut applied = Applied::default();
+        let owner = info.inline.iter().find_map(|inline| match *inline {
+            BackRef::Owner { root } => Some(root),
+            _ => None,
+        });
+        let generation = info.header.generation;
+        let mut applied = Applied { changes: Vec::new(), removed: false, generation, owner };
         let wrong = |field, value, why| {
             let reason = Corrupt::field("extent item", field, value, why);
             Error::Item { tree: self.tree.id(), key: info.key, reason }

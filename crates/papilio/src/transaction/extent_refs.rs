@@ -14,7 +14,7 @@ use crate::btree::{Item, Tree};
 use crate::errors::{Error, Result};
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem};
-use papilio_format::{Corrupt, ItemType, Key, LogicalAddress, objectid};
+use papilio_format::{Corrupt, ItemType, Key, LogicalAddress, TreeId, objectid};
 use std::ops::Range;
 
 /// An extent, and everything that refers to it.
@@ -28,6 +28,8 @@ pub(crate) struct ExtentRefs {
     pub(crate) kind: ExtentKind,
     /// Reference count, generation and flags.
     pub(super) header: ExtentHeader,
+    /// The tree that data is charged to by simple quotas.
+    pub(super) owner: Option<TreeId>,
     /// Each reference and its count.
     pub(super) refs: Vec<(Reference, u32)>,
 }
@@ -59,8 +61,11 @@ impl ExtentRefs {
             (None, _) => (ExtentKind::Data, key.offset),
         };
         let address = LogicalAddress(key.objectid);
-        let mut refs = Vec::new();
+        let (mut refs, mut owner) = (Vec::new(), None);
         let mut add = |found: BackRef| {
+            if let BackRef::Owner { root } = found {
+                owner = Some(root);
+            }
             refs.extend(Reference::of(&found).map(|reference| (reference, found.count())));
         };
         for found in parsed.inline_refs() {
@@ -79,7 +84,7 @@ impl ExtentRefs {
             let why = "the back references are not as many";
             return Err(fault(key)(Corrupt::field("extent", "refs", parsed.header.refs, why)));
         }
-        Ok(Self { address, length, kind, header: parsed.header, refs })
+        Ok(Self { address, length, kind, header: parsed.header, owner, refs })
     }
 
     /// Reads the extent at `address`, if there is one.

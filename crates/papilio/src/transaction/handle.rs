@@ -189,6 +189,7 @@ impl<'a> Handle<'a> {
             let mut head = Head::new(length, ExtentKind::Data);
             head.new = true;
             head.generation = self.generation;
+            head.owner = self.transactions.quotas().is_simple().then_some(reference.tree);
             head.touch = self.touch_for(reference.tree);
             head.changes.add(key, 1);
             self.transactions.refs.insert_new(reference.address, head);
@@ -412,6 +413,7 @@ impl NodeAllocator for Handle<'_> {
         let mut head = Head::new(node_size, ExtentKind::TreeBlock { level });
         head.new = true;
         head.generation = self.generation;
+        head.owner = Some(tree.id());
         head.first_key = *first_key;
         head.touch = self.touch_for(tree.id());
         if self.transactions.quotas().is_limited() {

@@ -153,6 +153,7 @@ impl Transactions {
             let to = moves[&block.extent.address];
             let first_key = if block.block.len() == 0 { Key::MIN } else { block.block.first_key() };
             let mut head = new_head(&block.extent, moves);
+            head.owner = Some(block.block.owner());
             head.first_key = first_key;
             head.full_backref = block.extent.is_full();
             self.refs.insert_new(to, head);
@@ -252,6 +253,7 @@ fn new_head(extent: &ExtentRefs, moves: &Moves) -> Head {
     head.new = true;
     // Snapshots are compared with this number to find out what they share.
     head.generation = extent.header.generation;
+    head.owner = extent.owner;
     let moved = |parent: LogicalAddress| moves.get(&parent).copied().unwrap_or(parent);
     for &(reference, count) in &extent.refs {
         let reference = match reference {

@@ -9,7 +9,7 @@
 use super::live_trees::LiveTrees;
 use crate::errors::{Error, Result};
 use crate::volume::Volume;
-use papilio_format::features::{CompatRoFeatures, IncompatFeatures, SuperblockFlags};
+use papilio_format::features::{CompatRoFeatures, SuperblockFlags};
 use papilio_format::items::dev_replace::DevReplaceItem;
 use papilio_format::{DeviceId, ItemType, Key, objectid};
 
@@ -92,9 +92,6 @@ fn check_superblock(volume: &Volume) -> Result<()> {
             "it has unknown read-only-compatible features ({:#x})",
             compat_ro.unsupported()
         ));
-    }
-    if raw.incompat_flags.contains(IncompatFeatures::SIMPLE_QUOTA) {
-        return refuse("it uses simple quotas, which this code does not update");
     }
     if compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE)
         && !compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE_VALID)

@@ -9,6 +9,7 @@ mod images;
 mod judge;
 mod limits;
 mod random;
+mod simple;
 mod threads;
 mod warnings;
 mod world;

@@ -113,7 +113,8 @@ fn describe_data(command: &Command, full: &dyn Fn(&[u8]) -> Vec<u8>) -> (Vec<u8>
         Command::Fallocate { path, mode, offset, size } => {
             (full(path), format!("mode={mode} offset={offset} len={size}"))
         }
-        Command::Fileattr { path, attributes } => (full(path), format!("fileattr=0x{attributes:x}")),
+        // The number is decimal, as btrfs-progs prints it behind the prefix.
+        Command::Fileattr { path, attributes } => (full(path), format!("fileattr=0x{attributes}")),
         Command::EncodedWrite(write) => {
             let rest = format!(
                 "offset={} len={}, unencoded_file_len={}, unencoded_len={}, unencoded_offset={}, \

@@ -1,8 +1,7 @@
 //! Ioctls on quotas and qgroups, for administrators.
 //!
-//! Simple quotas are not supported, and refused. The number of `BTRFS_IOC_QGROUP_LIMIT` says that
-//! the caller only reads, so FUSE does not pass its argument: the server takes it from the caller's
-//! memory.
+//! The number of `BTRFS_IOC_QGROUP_LIMIT` says that the caller only reads, so FUSE does not pass
+//! its argument: the server takes it from the caller's memory.
 //!
 //! Kernel counterparts: `btrfs_ioctl_quota_ctl`, `btrfs_ioctl_qgroup_assign`,
 //! `btrfs_ioctl_qgroup_create`, `btrfs_ioctl_qgroup_limit`, `btrfs_ioctl_quota_rescan`
@@ -12,9 +11,9 @@ use super::call::{IoctlCall, IoctlReply, Result, done, page};
 use super::caller_memory::BlockedCaller;
 use crate::errno::Errno;
 use crate::ioctl::layout::{
-    Page, QGROUP_LIMIT_EXCLUSIVE, QGROUP_LIMIT_REFERENCED, QUOTA_DISABLE, QUOTA_ENABLE, QgroupAssign,
-    QgroupCreate, QgroupInherit, QgroupLimitArgs, QuotaControl, QuotaRescan, SUBVOL_QGROUP_INHERIT,
-    VolArgsV2,
+    Page, QGROUP_LIMIT_EXCLUSIVE, QGROUP_LIMIT_REFERENCED, QUOTA_DISABLE, QUOTA_ENABLE, QUOTA_ENABLE_SIMPLE,
+    QgroupAssign, QgroupCreate, QgroupInherit, QgroupLimitArgs, QuotaControl, QuotaRescan,
+    SUBVOL_QGROUP_INHERIT, VolArgsV2,
 };
 use crate::ioctl::record::Writer;
 use papilio::{QgroupId, QuotaError};
@@ -33,9 +32,11 @@ pub(super) fn control(call: &IoctlCall<'_>) -> Result<IoctlReply> {
                 Ok(()) => {}
                 // Quotas were on.
                 Err(error) if error.errno() == libc::EINPROGRESS => {}
+                Err(papilio::Error::Quota(QuotaError::Simple)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+        QUOTA_ENABLE_SIMPLE => call.fs.enable_simple_quotas()?,
         QUOTA_DISABLE => call.fs.disable_quotas()?,
         _ => return Err(Errno(libc::EINVAL)),
     }

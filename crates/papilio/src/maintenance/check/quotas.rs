@@ -9,11 +9,12 @@ use super::report::{FindingKind, Findings, Place};
 use crate::btree::{Forest, RootPointer, Tree};
 use crate::errors::Result;
 use crate::items::trees::Trees;
-use crate::transaction::quota::count_all;
-use crate::transaction::quota::groups::QuotaState;
-use papilio_format::items::qgroup::QgroupStatusFlags;
+use crate::transaction::quota::groups::{QuotaState, Usage};
+use crate::transaction::quota::{count_all, count_simple};
+use papilio_format::items::qgroup::{QgroupId, QgroupStatusFlags};
 use papilio_format::superblock::RawSuperblock;
 use papilio_format::{Generation, objectid};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Compares the numbers of the qgroups with a count. All trees were read completely.
@@ -38,8 +39,12 @@ fn compare_trees(
 ) -> Result<()> {
     let Some(open) = trees.find(objectid::QUOTA_TREE)? else { return Ok(()) };
     let state = QuotaState::read(&open.tree)?;
-    if !state.has(QgroupStatusFlags::ON) || state.has(QgroupStatusFlags::SIMPLE_MODE) {
+    if !state.has(QgroupStatusFlags::ON) {
         findings.note("quotas-not-checked", "quotas: only the structure was checked, not the numbers");
+        return Ok(());
+    }
+    if state.is_simple() {
+        report(&state, count_simple(forest, root_tree, &state)?, findings);
         return Ok(());
     }
     if state.has(QgroupStatusFlags::INCONSISTENT) || state.has(QgroupStatusFlags::RESCAN) {
@@ -50,7 +55,13 @@ fn compare_trees(
         findings.note("quotas-inconsistent", "quotas: a writer did not count; the numbers need a rescan");
         return Ok(());
     }
-    for (id, counted) in count_all(forest, root_tree.clone(), &state)? {
+    report(&state, count_all(forest, root_tree.clone(), &state)?, findings);
+    Ok(())
+}
+
+/// Reports the numbers that differ.
+fn report(state: &QuotaState, counted: BTreeMap<QgroupId, Usage>, findings: &mut Findings) {
+    for (id, counted) in counted {
         let stored = state.groups[&id].info;
         if stored != counted {
             let (referenced, exclusive) = (counted.referenced, counted.exclusive);
@@ -62,5 +73,4 @@ fn compare_trees(
             findings.add(FindingKind::QgroupNumbers, Place::tree(objectid::QUOTA_TREE), message);
         }
     }
-    Ok(())
 }

@@ -135,6 +135,8 @@ pub(crate) struct References {
     pub(super) found: Vec<Reference>,
     /// Length and generation of data extents without an extent item, by address.
     pub(super) unlisted: HashMap<u64, (u64, u64)>,
+    /// The trees that simple quotas charge for data extents, by address.
+    owners: HashMap<u64, TreeId>,
 }
 
 impl References {
@@ -149,6 +151,7 @@ impl References {
             stored: Vec::new(),
             found: Vec::new(),
             unlisted: HashMap::new(),
+            owners: HashMap::new(),
         }
     }
 
@@ -196,7 +199,10 @@ impl References {
     fn store(&mut self, extent: u64, reference: &BackRef) {
         let holder = match *reference {
             // Names the subvolume that simple quotas charge; it is not a reference.
-            BackRef::Owner { .. } => return,
+            BackRef::Owner { root } => {
+                self.owners.insert(extent, root);
+                return;
+            }
             BackRef::TreeBlock { root } => Holder::Tree { root: root.0 },
             BackRef::SharedBlock { parent } => Holder::SharedTree { parent: parent.0 },
             BackRef::SharedData { parent, .. } => Holder::SharedData { parent: parent.0 },
@@ -375,10 +381,8 @@ impl References {
         found: &[Reference],
         first_key: Option<Key>,
     ) -> Option<Vec<(Key, Vec<u8>)>> {
-        let simple_quota = self.geometry.incompat.contains(IncompatFeatures::SIMPLE_QUOTA);
         let skinny = self.geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA);
         let info = match first_key {
-            _ if simple_quota => return None,
             _ if skinny || extent.is_data() => None,
             Some(first_key) => Some(TreeBlockInfo { first_key, level: extent.level }),
             None => return None,
@@ -403,6 +407,8 @@ impl References {
         let start = extent.start;
         let mut items = Vec::new();
         if !refs.is_empty() {
+            let owner = self.owners.get(&start).filter(|_| extent.is_data());
+            refs.extend(owner.map(|&root| BackRef::Owner { root }));
             let total = refs.iter().map(|reference| u64::from(reference.count())).sum();
             let header =
                 ExtentHeader { refs: total, generation: Generation(extent.generation), flags: extent.flags };

@@ -91,7 +91,9 @@ impl Transactions {
         let Some(tree) = self.live().find(objectid::QUOTA_TREE)? else { return Ok(()) };
         let changes = self.quotas().with(|slot| {
             let state = slot.as_mut()?;
-            if let Err(error) = self.count_touched(state, committed, touched) {
+            if state.is_simple() {
+                state.apply_charges(&self.quotas().take_charges());
+            } else if let Err(error) = self.count_touched(state, committed, touched) {
                 state.mark_inconsistent(&error.to_string());
             }
             state.snapshots.clear();

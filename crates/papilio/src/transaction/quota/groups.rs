@@ -19,7 +19,7 @@ use papilio_format::items::qgroup::{
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
 use papilio_locks::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The key of the status item.
 pub(super) const STATUS_KEY: Key = Key::new(0, ItemType::QGROUP_STATUS, 0);
@@ -113,11 +113,16 @@ pub(crate) struct QuotaState {
     pub(super) snapshots: Vec<(TreeId, TreeId)>,
 }
 
+/// Bytes that the running transaction charges to each subvolume, less those that it refunds.
+pub(super) type Charges = BTreeMap<TreeId, i64>;
+
 /// Quotas of an open, writable file system.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Quotas {
     /// Whether changes mark the extents that they touch.
     counting: AtomicBool,
+    /// With simple quotas, the transaction that turned them on; else `u64::MAX`.
+    pub(super) simple_since: AtomicU64,
     /// Whether any qgroup has a limit.
     pub(super) limited: AtomicBool,
     state: Mutex<Option<QuotaState>>,
@@ -125,6 +130,22 @@ pub(crate) struct Quotas {
     pub(super) announced: Mutex<BTreeMap<TreeId, u64>>,
     /// Bytes of tree blocks that the running transaction added, less those that it dropped.
     pub(super) blocks: Mutex<BTreeMap<TreeId, i64>>,
+    /// The charges of simple quotas.
+    pub(super) charges: Mutex<Charges>,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            counting: AtomicBool::new(false),
+            simple_since: AtomicU64::new(u64::MAX),
+            limited: AtomicBool::new(false),
+            state: Mutex::default(),
+            announced: Mutex::default(),
+            blocks: Mutex::default(),
+            charges: Mutex::default(),
+        }
+    }
 }
 
 impl QuotaState {
@@ -359,6 +380,8 @@ impl Quotas {
         let result = change(&mut state);
         let counting = state.as_ref().is_some_and(QuotaState::is_counting);
         self.counting.store(counting, Ordering::Relaxed);
+        let since = state.as_ref().and_then(QuotaState::simple_since);
+        self.simple_since.store(since.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
         let mut groups = state.iter().flat_map(|state| state.groups.values());
         self.limited.store(groups.any(|group| !group.limit.flags.is_empty()), Ordering::Relaxed);
         result

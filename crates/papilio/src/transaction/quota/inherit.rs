@@ -58,9 +58,13 @@ impl Transactions {
     pub(crate) fn remove_quota_of(&self, id: TreeId) -> Result<()> {
         let id = QgroupId(id.0);
         let has = |state: &QuotaState| {
-            state.groups.get(&id).is_some_and(|group| group.members.is_empty())
-                && !state.has(papilio_format::items::qgroup::QgroupStatusFlags::SIMPLE_MODE)
+            // With simple quotas, others may share extents that the subvolume is charged for.
+            let charged = |group: &Qgroup| state.is_simple() && group.info != Usage::default();
+            state.groups.get(&id).is_some_and(|group| group.members.is_empty() && !charged(group))
         };
+        if self.quotas().is_simple() {
+            self.commit()?;
+        }
         if !self.quotas().lock().as_ref().is_some_and(has) {
             return Ok(());
         }
@@ -79,14 +83,17 @@ impl Transactions {
 }
 
 impl Handle<'_> {
-    /// Creates the qgroup of a new subvolume. For a snapshot of `source`, the transaction has not
-    /// changed anything else, and the snapshot is not made yet.
+    /// Creates the qgroup of a new subvolume, whose name is in subvolume `within`. For a snapshot
+    /// of `source`, the snapshot is not made yet. Except with simple quotas, the transaction has
+    /// not changed anything else. With these, the subvolume joins the groups of the one around it,
+    /// unless the caller names others.
     ///
     /// # Errors
     /// Errors of changing the quota tree.
     pub(crate) fn inherit_quotas(
         &self,
         source: Option<TreeId>,
+        within: TreeId,
         new: TreeId,
         inherit: &Inherit,
     ) -> Result<()> {
@@ -97,7 +104,10 @@ impl Handle<'_> {
         transactions.quotas().with(|slot| {
             let Some(state) = slot else { return Ok(()) };
             let mut group = Qgroup::default();
-            if let Some(from) = source.and_then(|source| state.groups.get(&QgroupId(source.0))) {
+            let simple = state.is_simple();
+            if let Some(from) = source.and_then(|source| state.groups.get(&QgroupId(source.0)))
+                && !simple
+            {
                 group.limit = from.limit;
             }
             if let Some(limits) = inherit.limits {
@@ -107,7 +117,14 @@ impl Handle<'_> {
             state.groups.insert(id, group);
             let mut editor = tree.edit(self);
             editor.apply(&items)?;
-            for &parent in &inherit.groups {
+            let mut groups = inherit.groups.clone();
+            if let Some(around) = state.groups.get(&QgroupId(within.0))
+                && simple
+                && groups.is_empty()
+            {
+                groups.extend(&around.parents);
+            }
+            for parent in groups {
                 state.relate(id, parent);
                 put_relation(&mut editor, id, parent)?;
             }

@@ -8,12 +8,13 @@
 //! Kernel counterparts: `btrfs_quota_enable`, `btrfs_quota_disable`, `btrfs_add_qgroup_relation`,
 //! `btrfs_create_qgroup`, `btrfs_remove_qgroup`, `btrfs_limit_qgroup` (`fs/btrfs/qgroup.c`).
 
-use super::groups::{Limits, Qgroup, QuotaState};
+use super::groups::{Limits, Qgroup, QuotaState, Usage};
 use crate::btree::{Change, TreeEditor};
 use crate::errors::{Error, QuotaError, Result};
 use crate::transaction::handle::Handle;
 use crate::transaction::transaction::Transactions;
 use crate::transaction::whole_trees::{add_tree, remove_tree};
+use papilio_format::features::IncompatFeatures;
 use papilio_format::items::qgroup::{
     QgroupId, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags, QgroupStatusHeader,
 };
@@ -32,12 +33,13 @@ pub(crate) struct LimitChange {
 }
 
 impl Transactions {
-    /// Turns quotas on, with a qgroup for each subvolume. The numbers are inconsistent until a
-    /// rescan. Does nothing if they are on.
+    /// Turns quotas on, with a qgroup for each subvolume. Does nothing if they are on. Simple
+    /// quotas count from this transaction on; the numbers of others are inconsistent until a
+    /// rescan.
     ///
     /// # Errors
     /// Blocks and items that cannot be read; errors of changing trees.
-    pub(crate) fn enable_quotas(&self) -> Result<()> {
+    pub(crate) fn enable_quotas(&self, simple: bool) -> Result<()> {
         if self.quotas().is_on() {
             return Ok(());
         }
@@ -48,9 +50,15 @@ impl Transactions {
                 remove_tree(handle, objectid::QUOTA_TREE)?;
             }
             let tree = add_tree(handle, objectid::QUOTA_TREE)?;
-            let flags = QgroupStatusFlags::ON | QgroupStatusFlags::INCONSISTENT;
+            let (more, since) = if simple {
+                self.require_features(IncompatFeatures::SIMPLE_QUOTA);
+                (QgroupStatusFlags::SIMPLE_MODE, handle.generation())
+            } else {
+                (QgroupStatusFlags::INCONSISTENT, Generation(0))
+            };
+            let flags = QgroupStatusFlags::ON | more;
             let header = QgroupStatusHeader { version: 1, generation: handle.generation(), flags, rescan: 0 };
-            let status = QgroupStatus { header, enable_generation: Some(Generation(0)) };
+            let status = QgroupStatus { header, enable_generation: Some(since) };
             let mut state = QuotaState::new(status);
             let mut changes = state.take_changes(handle.generation());
             for id in &subvolumes {
@@ -102,14 +110,16 @@ impl Transactions {
     /// Removes a qgroup and its part in others.
     ///
     /// # Errors
-    /// [`QuotaError::NoQgroup`]; [`QuotaError::Busy`] if it has members or belongs to a subvolume;
-    /// as [`Transactions::change_quotas`].
+    /// [`QuotaError::NoQgroup`]; [`QuotaError::Busy`] if it has members or belongs to a subvolume,
+    /// or if simple quotas charge it for extents; as [`Transactions::change_quotas`].
     pub(crate) fn destroy_qgroup(&self, id: QgroupId) -> Result<()> {
         self.change_quotas(|handle, state| {
             let group = state.groups.get(&id).ok_or(QuotaError::NoQgroup(id))?;
             let tree = TreeId(id.0);
             let in_use = objectid::is_subvolume(tree) && self.live().find(tree)?.is_some();
-            if !group.members.is_empty() || in_use {
+            // Simple quotas need the numbers until the last extent is gone.
+            let charged = state.is_simple() && group.info != Usage::default();
+            if !group.members.is_empty() || in_use || charged {
                 return Err(QuotaError::Busy(id).into());
             }
             remove_group_items(handle, state, id)
@@ -220,6 +230,9 @@ impl QuotaState {
     /// from groups that included it until now. Where the groups have other subvolumes, too, that is
     /// exact only if the member shares nothing.
     fn shift_numbers(&mut self, member: QgroupId, groups: &[QgroupId], joined: bool) {
+        if self.is_simple() {
+            return self.shift_charges(member, groups, joined);
+        }
         let info = self.groups[&member].info;
         let own = self.subvolumes_of(member);
         let mut known = true;

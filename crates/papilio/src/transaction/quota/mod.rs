@@ -5,6 +5,7 @@
 //! subvolumes that reach them, may change. A commit finds the root sets of these extents before
 //! and after ([`roots`]) and counts the difference ([`account`]). [`manage`] creates and joins
 //! qgroups, [`inherit`] follows subvolumes, [`rescan`] counts anew, and [`limits`] refuses writes.
+//! [`simple`] has simple quotas, which charge an extent to the subvolume that allocated it.
 //!
 //! Kernel counterpart: `fs/btrfs/qgroup.c`.
 
@@ -16,8 +17,10 @@ mod manage;
 mod rescan;
 mod root_sets;
 mod roots;
+mod simple;
 
 pub(crate) use groups::{Qgroup, Quotas};
 pub(crate) use inherit::Inherit;
 pub(crate) use manage::LimitChange;
 pub(crate) use rescan::{RescanStep, count_all};
+pub(crate) use simple::count_simple;

@@ -1,0 +1,283 @@
+//! Seeded pairs of snapshots, made by the simulator's operations: streams of Papilio received by
+//! the kernel's tools, streams of the kernel received by Papilio, and the dumps of both tools.
+//!
+//! Many pairs share one image. Each pair is a subvolume with a snapshot before and one after its
+//! last operations. Streams are full, incremental, and incremental from the snapshot of another
+//! pair, where inode numbers are alike and inodes are not.
+//!
+//! `PAPILIO_SEND_PAIRS` sets the number of pairs (4), `PAPILIO_SEND_SEED` the first seed (1).
+
+mod common;
+
+use common::succeed;
+use papilio::{
+    Compression, CompressionChoice, Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver,
+    SendObserver, SendOptions, SendProtocol,
+};
+use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
+use papilio_simulator::{Generator, Scope, Session};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Pairs of one image, at most.
+const BATCH: u64 = 25;
+/// Bytes of the header of a stream, and of the command that ends it.
+const HEADER: usize = 17;
+const END: usize = 10;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
+}
+
+/// How a stream is written.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    name: &'static str,
+    protocol: SendProtocol,
+    compressed: bool,
+}
+
+const FORMS: [Form; 3] = [
+    Form { name: "1", protocol: SendProtocol::V1, compressed: false },
+    Form { name: "2", protocol: SendProtocol::V2, compressed: false },
+    Form { name: "compressed", protocol: SendProtocol::V2, compressed: true },
+];
+
+/// A snapshot to send, and the one that the receiver has.
+struct Step {
+    name: String,
+    parent: Option<String>,
+}
+
+/// The steps of a batch, in the order of their streams.
+fn steps(pairs: u64) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for pair in 0..pairs {
+        let (first, second) = (format!("first{pair}"), format!("second{pair}"));
+        steps.push(Step { name: first.clone(), parent: None });
+        steps.push(Step { name: second, parent: Some(first.clone()) });
+        if pair > 0 {
+            let parent = Some(format!("second{}", pair - 1));
+            steps.push(Step { name: format!("other{pair}"), parent });
+        }
+    }
+    steps
+}
+
+/// Makes an image with pairs of snapshots; `otherN` is another snapshot of the state of `firstN`.
+fn source(scratch: &Scratch, first_seed: u64, pairs: u64) -> PathBuf {
+    let image = scratch.image("source", 2 << 30).unwrap();
+    let seed = first_seed / BATCH;
+    papilio::mkfs(&image, &MkfsOptions::new().node_size([16384, 4096][seed as usize % 2]).force(true))
+        .unwrap();
+    let compression = [Compression::Zstd, Compression::Lzo, Compression::None, Compression::Zlib];
+    let mut options = OpenOptions::new().write(true).commit_interval(None);
+    options = match compression[seed as usize % 4] {
+        Compression::None => options,
+        Compression::Lzo => options.compress(CompressionChoice::new(Compression::Lzo)),
+        algorithm => options.compress_force(CompressionChoice::new(algorithm)),
+    };
+    let fs = FileSystem::open_with(&image, &options).unwrap();
+    for pair in 0..pairs {
+        let seed = first_seed + pair;
+        let scope = Scope {
+            inodes: 40 + (seed % 5) as usize * 20,
+            file_bytes: 150_000,
+            names: [12, 40][seed as usize % 2],
+            moves: seed.is_multiple_of(3),
+            remount_every: 0,
+            capabilities: false,
+            wide_links: false,
+            ..Scope::default()
+        };
+        let base = format!("/work{pair}");
+        fs.create_subvolume(&base).unwrap();
+        let mut session = Session::shared(fs.clone(), base.as_bytes());
+        let mut generator = Generator::new(seed, scope);
+        let mut run = |operations| {
+            session
+                .run(&mut generator, operations)
+                .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        };
+        run(220);
+        for name in ["first", "other"] {
+            fs.snapshot(&base, format!("/{name}{pair}"), true).unwrap();
+        }
+        run([40, 120, 300][seed as usize % 3]);
+        fs.snapshot(&base, format!("/second{pair}"), true).unwrap();
+    }
+    fs.close().unwrap();
+    image
+}
+
+struct Quiet;
+
+impl SendObserver for Quiet {
+    fn progress(&mut self, _: u64, _: u64, _: u64) {}
+}
+
+impl ReceiveObserver for Quiet {
+    fn begins(&mut self, _: &[u8], _: bool) {}
+    fn progress(&mut self, _: u64) {}
+    fn failed(&mut self, _: &Error) {}
+}
+
+fn our_streams(image: &Path, form: Form, steps: &[Step]) -> Vec<Vec<u8>> {
+    let fs = FileSystem::open(image).unwrap();
+    let id = |name: &String| fs.inode(format!("/{name}")).unwrap().tree();
+    let send = |step: &Step| {
+        let mut bytes = Vec::new();
+        let options = SendOptions::new().protocol(form.protocol).compressed_data(form.compressed);
+        let options = options.parent(step.parent.as_ref().map(id));
+        options.send(&fs, id(&step.name), &mut bytes, &mut Quiet).unwrap();
+        bytes
+    };
+    steps.iter().map(send).collect()
+}
+
+fn btrfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Vec<u8> {
+    let output = Command::new("btrfs").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn kernel_streams(images: &ImageSet, scratch: &Scratch, form: Form, steps: &[Step]) -> Vec<Vec<u8>> {
+    let mounted = images.mount_read_only().unwrap();
+    let file = scratch.unique("sent");
+    let send = |step: &Step| {
+        let proto = if form.protocol == SendProtocol::V1 { "1" } else { "2" };
+        let mut command = Command::new("btrfs");
+        command.args(["send", "-q", "--proto", proto]).arg("-f").arg(&file);
+        if form.compressed {
+            command.arg("--compressed-data");
+        }
+        if let Some(parent) = &step.parent {
+            command.arg("-p").arg(mounted.path().join(parent));
+        }
+        let output = command.arg(mounted.path().join(&step.name)).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let bytes = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        bytes
+    };
+    let streams = steps.iter().map(send).collect();
+    mounted.unmount().unwrap();
+    streams
+}
+
+/// Writes all streams into one file, one behind another.
+fn joined(scratch: &Scratch, streams: &[Vec<u8>]) -> PathBuf {
+    let path = scratch.unique("streams");
+    let mut file = File::create(&path).unwrap();
+    streams.iter().for_each(|stream| file.write_all(stream).unwrap());
+    path
+}
+
+/// Compares the dumps of both tools, of all commands as one stream.
+fn assert_dumps_equal(label: &str, scratch: &Scratch, streams: &[Vec<u8>]) {
+    let path = scratch.unique("dumped");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&streams[0][..HEADER]).unwrap();
+    for stream in streams {
+        file.write_all(&stream[HEADER..stream.len() - END]).unwrap();
+    }
+    file.write_all(&streams[0][streams[0].len() - END..]).unwrap();
+    let dump = ["receive".as_ref(), "--dump".as_ref(), "-f".as_ref(), path.as_os_str()];
+    let (ours, kernels) = (succeed(dump), btrfs(dump));
+    fs::remove_file(path).unwrap();
+    let lines = |dump: &[u8]| dump.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let (ours, kernels) = (lines(&ours), lines(&kernels));
+    assert!(ours.len() > 30 * streams.len(), "{label}: {} commands", ours.len());
+    for (ours, kernels) in ours.iter().zip(&kernels) {
+        assert!(ours == kernels, "{label}:\n{}\n{}", ours.escape_ascii(), kernels.escape_ascii());
+    }
+    assert_eq!(ours.len(), kernels.len(), "{label}");
+}
+
+/// Compares what was received with the source, on kernel mounts. Returns the differences.
+fn differences(from: &Path, to: &Path, first_seed: u64, steps: &[Step], of_kernel: bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for step in steps {
+        let (left, right) = (from.join(&step.name), to.join(&step.name));
+        // Holes that replace data may arrive as zeros.
+        let segments = step.parent.is_none();
+        let options = CompareOptions { segments, ..CompareOptions::COPY };
+        let mut report = compare(&HostTree::new(left), &HostTree::new(right), &options);
+        // Orphan names pass through the root, and the kernel does not always send its times after
+        // the last one.
+        let timed = |path: &Path| !of_kernel || path != Path::new("");
+        report.differences.retain(|found| found.fact != "mtime" || timed(&found.path));
+        assert!(report.entries > 1, "{}: nothing was compared", step.name);
+        let pair: u64 = step.name.trim_start_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap();
+        let line = |difference| format!("seed {}, {}: {difference}", first_seed + pair, step.name);
+        found.extend(report.differences.iter().map(line));
+    }
+    found
+}
+
+fn run_batch(first_seed: u64, pairs: u64) -> Vec<String> {
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let image = source(&scratch, first_seed, pairs);
+    let from = ImageSet::open(&scratch, vec![image.clone()]);
+    let steps = steps(pairs);
+    let mut found = Vec::new();
+    for form in FORMS {
+        let label = format!("seeds from {first_seed}, protocol {}", form.name);
+        let ours = our_streams(&image, form, &steps);
+        let kernels = kernel_streams(&from, &scratch, form, &steps);
+        assert_dumps_equal(&format!("{label}, ours"), &scratch, &ours);
+        assert_dumps_equal(&format!("{label}, the kernel's"), &scratch, &kernels);
+        let source = from.mount_read_only().unwrap();
+        {
+            let stream = joined(&scratch, &ours);
+            let to = FileSystemSpec { device_size: 2 << 30, ..FileSystemSpec::default() };
+            let to = to.make(&scratch).unwrap();
+            let mounted = to.mount().unwrap();
+            btrfs(["receive".as_ref(), "-f".as_ref(), stream.as_os_str(), mounted.path().as_os_str()]);
+            let of_ours = differences(source.path(), mounted.path(), first_seed, &steps, false);
+            found.extend(of_ours.into_iter().map(|line| format!("{label}, received by the kernel, {line}")));
+            mounted.unmount().unwrap();
+            fs::remove_file(&to.paths()[0]).unwrap();
+            fs::remove_file(stream).unwrap();
+        }
+        let target = scratch.image("target", 2 << 30).unwrap();
+        papilio::mkfs(&target, &MkfsOptions::new().force(true)).unwrap();
+        let fs = FileSystem::open_with(&target, &OpenOptions::new().write(true)).unwrap();
+        for (stream, step) in kernels.iter().zip(&steps) {
+            let mut received = Vec::new();
+            let result = Receive::new().receive(&fs, "/", &mut &stream[..], &mut received, &mut Quiet);
+            result.unwrap_or_else(|error| panic!("{label}, {}: {error}", step.name));
+            assert!(received.iter().all(|subvolume| subvolume.complete));
+        }
+        fs.close().unwrap();
+        let to = ImageSet::open(&scratch, vec![target.clone()]);
+        to.btrfs_check().unwrap();
+        let mounted = to.mount_read_only().unwrap();
+        let of_kernels = differences(source.path(), mounted.path(), first_seed, &steps, true);
+        found.extend(of_kernels.into_iter().map(|line| format!("{label}, received by Papilio, {line}")));
+        mounted.unmount().unwrap();
+        fs::remove_file(target).unwrap();
+    }
+    found
+}
+
+#[test]
+fn pairs_arrive_equal_at_the_other_side() {
+    let needs = [Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat();
+    if require(&needs).is_none() {
+        return;
+    }
+    let (pairs, mut seed) = (setting("PAPILIO_SEND_PAIRS", 4), setting("PAPILIO_SEND_SEED", 1));
+    let last = seed + pairs;
+    let mut found = Vec::new();
+    while seed < last {
+        let now = BATCH.min(last - seed);
+        found.extend(run_batch(seed, now));
+        seed += now;
+        println!("{} pairs, {} differences", pairs - (last - seed), found.len());
+    }
+    assert!(found.is_empty(), "{} differences:\n{}", found.len(), found[..found.len().min(40)].join("\n"));
+}
