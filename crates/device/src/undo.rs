@@ -160,6 +160,22 @@ struct State {
     length: u64,
     /// By device and block.
     saved: HashSet<(u32, u64)>,
+    /// The first error of the file.
+    failure: Option<String>,
+}
+
+impl State {
+    /// Writes records to the end of the file, durably.
+    fn append(&mut self, records: &[Vec<u8>]) -> io::Result<()> {
+        let mut at = self.length;
+        for record in records {
+            self.file.write_all_at(record, at)?;
+            at += record.len() as u64;
+        }
+        self.file.sync_all()?;
+        self.length = at;
+        Ok(())
+    }
 }
 
 /// An undo file that is being written.
@@ -185,7 +201,7 @@ impl UndoLog {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             File::open(folder)?.sync_all()?;
         }
-        let state = State { file, length: HEADER as u64, saved: HashSet::new() };
+        let state = State { file, length: HEADER as u64, saved: HashSet::new(), failure: None };
         Ok(Self { identity, state: Mutex::new(state) })
     }
 
@@ -211,6 +227,11 @@ impl UndoLog {
     /// Returns the bytes of blocks that were saved.
     pub fn saved_bytes(&self) -> u64 {
         self.state.lock().saved.len() as u64 * BLOCK
+    }
+
+    /// Returns why the file could not be written, if so; the write to the device did not happen.
+    pub fn failure(&self) -> Option<String> {
+        self.state.lock().failure.clone()
     }
 
     /// Marks the file as complete: nothing more will be written to the devices.
@@ -251,13 +272,11 @@ impl UndoLog {
         if records.is_empty() {
             return Ok(());
         }
-        let mut at = state.length;
-        for record in records {
-            state.file.write_all_at(&record, at)?;
-            at += record.len() as u64;
+        let written = state.append(&records);
+        if let Err(error) = &written {
+            state.failure.get_or_insert_with(|| error.to_string());
         }
-        state.file.sync_all()?;
-        state.length = at;
+        written?;
         state.saved.extend(unsaved.into_iter().map(|block| (number, block)));
         Ok(())
     }

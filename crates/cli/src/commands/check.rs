@@ -5,8 +5,9 @@ use crate::context::Context;
 use crate::holder;
 use crate::output::{Output, escaped};
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::{CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions, TreeRootChoice,
-    RescueChange};
+use papilio::{
+    CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions, RescueChange, TreeRootChoice,
+};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::PathBuf;

@@ -31,7 +31,7 @@ impl SpaceCache {
 /// Remove the v1 free-space caches, or the free-space tree (v2)
 ///
 /// The next mount for writing builds caches anew. A file system with a block-group tree needs its
-/// free-space tree: that is marked as not valid, and the kernel rebuilds it.
+/// free-space tree: that is refused.
 #[derive(Debug, clap::Args)]
 pub struct ClearSpaceCache {
     /// The version

@@ -193,6 +193,12 @@ pub fn repair(
             file.restore(devices).map_err(|error| host("taking the repair back", error))?;
             // Nothing is left to be taken back.
             let _ = std::fs::remove_file(undo);
+            if let Some(failure) = log.failure() {
+                let path = undo.display();
+                return Err(Error::Invalid(format!(
+                    "{path}: the undo file: {failure}; the repair was taken back"
+                )));
+            }
             made?;
             Err(Error::Invalid("the repair was taken back: its result was not as planned".to_owned()))
         }

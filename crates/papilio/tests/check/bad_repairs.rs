@@ -50,7 +50,7 @@ fn bad_devices_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let undo = folder.path().join("undo");
     refused(&[Arc::new(MemoryDevice::new(SIZE))], &undo, "superblock");
-    refused(&[Arc::new(MemoryDevice::new(64 << 10))], &undo, "superblock");
+    refused(&[Arc::new(MemoryDevice::new(1 << 20))], &undo, "superblock");
     let torn = sample();
     for copy in 0..2 {
         torn.write_at(&[0xff; 512], PhysicalAddress(superblock_offset(copy).0 + 512)).unwrap();
@@ -134,8 +134,9 @@ struct Full(tempfile::TempDir);
 impl Full {
     fn new(kib: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "full"]);
-        let status = { mount }.arg(folder.path()).status().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "full"]).arg(folder.path());
+        let status = mount.status().unwrap();
         assert!(status.success(), "tmpfs");
         Self(folder)
     }

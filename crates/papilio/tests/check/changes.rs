@@ -4,7 +4,6 @@
 use crate::image::Image;
 use crate::in_memory::{check, crashed};
 use crate::repaired::{agrees, same};
-use papilio::format::features::CompatRoFeatures;
 use papilio::format::items::device::DeviceItem;
 use papilio::format::items::inode::InodeItem;
 use papilio::format::{ItemType, Key, LogicalAddress, TreeId, objectid};
@@ -23,6 +22,8 @@ fn make(spec: FileSystemSpec) -> Arc<MemoryDevice> {
     let images = FileSystemSpec { nodesize: Some(4096), ..spec }.make(&scratch).unwrap();
     let mounted = images.mount().unwrap();
     TreeSpec { files: 60, bytes: 2 << 20, seed: 9, subvolumes: true }.populate(mounted.path()).unwrap();
+    // The first data chunk of mkfs is small, and the kernel writes v1 caches for chunks of 100 MB on.
+    std::fs::write(mounted.path().join("large"), vec![5; 12 << 20]).unwrap();
     mounted.sync().unwrap();
     mounted.unmount().unwrap();
     Arc::new(MemoryDevice::from_image(&images.paths()[0]).unwrap())
@@ -100,9 +101,10 @@ fn space_caches_are_removed() {
     let device = make(FileSystemSpec {
         runtime_features: vec!["^free-space-tree".to_owned()],
         mount_options: vec!["space_cache=v1".to_owned()],
+        device_size: 1280 << 20,
         ..FileSystemSpec::default()
     });
-    assert!(caches(&image(&device)) > 1, "the kernel wrote caches");
+    assert!(caches(&image(&device)) > 0, "the kernel wrote caches");
     let (after, _) = changed(&device, RescueChange::ClearSpaceCache);
     let stock = by_stock(&device, &["check", "--clear-space-cache", "v1"]);
     let ours = image(&after);
@@ -110,7 +112,7 @@ fn space_caches_are_removed() {
     assert_eq!(ours.superblock.raw.cache_generation, stock.superblock.raw.cache_generation);
     assert_eq!(ours.superblock.raw.bytes_used, stock.superblock.raw.bytes_used);
     agrees(&after, &device).unwrap();
-    assert!(caches(&kernel_takes(&after, &["space_cache=v1"])) > 1, "the kernel writes caches anew");
+    assert!(caches(&kernel_takes(&after, &["space_cache=v1"])) > 0, "the kernel writes caches anew");
 }
 
 #[test]
@@ -128,14 +130,10 @@ fn the_free_space_tree_is_removed() {
     agrees(&after, &device).unwrap();
     assert!(kernel_takes(&after, &["space_cache=v2"]).has(tree));
 
-    // A block-group tree needs it: the kernel rebuilds it.
+    // A block-group tree needs it.
     papilio::tune(&[device.clone() as Arc<dyn Device>], Tune::BlockGroupTree(true), &mut |_, _| {}).unwrap();
-    let (after, _) = changed(&device, RescueChange::ClearFreeSpaceTree);
-    let valid = CompatRoFeatures::FREE_SPACE_TREE_VALID;
-    let ours = image(&after);
-    assert!(ours.has(tree) && !ours.superblock.raw.compat_ro_flags.contains(valid));
-    agrees(&after, &device).unwrap();
-    assert!(kernel_takes(&after, &[]).superblock.raw.compat_ro_flags.contains(valid));
+    let refused = plan(&device, RescueChange::ClearFreeSpaceTree);
+    assert!(refused.changes.is_empty() && refused.refused[0].contains("needs the free-space tree"));
 }
 
 #[test]

@@ -12,9 +12,7 @@
 use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{Remedy, SuperblockField};
 use super::super::check::{CheckReport, FindingKind};
-use super::editor::{
-    Editor, Items, Workshop, current_superblock, refuse, root_item_keys, write_superblock,
-};
+use super::editor::{Editor, Items, Workshop, current_superblock, refuse, root_item_keys, write_superblock};
 use crate::errors::Result;
 use crate::volume::Volume;
 use papilio_format::features::CompatRoFeatures;
@@ -29,7 +27,7 @@ use std::sync::Arc;
 pub enum RescueChange {
     /// Removes the v1 free-space caches.
     ClearSpaceCache,
-    /// Removes the free-space tree. A block-group tree needs it: the kernel then rebuilds it.
+    /// Removes the free-space tree, unless a block-group tree needs it.
     ClearFreeSpaceTree,
     /// Removes the UUID tree, which the kernel makes anew.
     ClearUuidTree,
@@ -63,10 +61,7 @@ impl RescueChange {
     /// Whether the change needs a remedy, or the space that it freed does.
     pub(super) fn allows(self, remedy: &Remedy) -> bool {
         let space = |tree: &TreeId| {
-            matches!(
-                *tree,
-                objectid::EXTENT_TREE | objectid::FREE_SPACE_TREE | objectid::BLOCK_GROUP_TREE
-            )
+            matches!(*tree, objectid::EXTENT_TREE | objectid::FREE_SPACE_TREE | objectid::BLOCK_GROUP_TREE)
         };
         match (self, remedy) {
             (Self::FixDataChecksum { .. }, _) => false,
@@ -154,25 +149,18 @@ fn clear_space_cache(editor: &Editor<'_>) -> Result<Changed> {
 
 fn clear_free_space_tree(editor: &Editor<'_>, inventory: &Inventory) -> Result<Changed> {
     let mut raw = current_superblock(editor.volume)?;
-    let mut changed = Changed::default();
-    let valid = CompatRoFeatures::FREE_SPACE_TREE_VALID;
-    let mut flags = raw.compat_ro_flags.difference(valid);
-    if flags.contains(CompatRoFeatures::BLOCK_GROUP_TREE) {
-        if flags != raw.compat_ro_flags {
-            changed.changes.push("mark the free-space tree as not valid: the kernel rebuilds it".to_owned());
-        }
-    } else {
-        // The flags go first: without them, a tree that is left is one that nothing uses.
-        flags = flags.difference(CompatRoFeatures::FREE_SPACE_TREE);
+    let features = raw.compat_ro_flags;
+    if features.contains(CompatRoFeatures::BLOCK_GROUP_TREE) {
+        return refuse("its block-group tree needs the free-space tree");
     }
-    if flags != raw.compat_ro_flags {
-        raw.compat_ro_flags = flags;
+    let both = CompatRoFeatures::FREE_SPACE_TREE.union(CompatRoFeatures::FREE_SPACE_TREE_VALID);
+    raw.compat_ro_flags = features.difference(both);
+    if raw.compat_ro_flags != features {
+        // The flags go first: without them, a tree that is left is one that nothing uses.
         write_superblock(editor.volume, &raw)?;
     }
-    if !flags.contains(CompatRoFeatures::BLOCK_GROUP_TREE) {
-        changed.changes.extend(drop_tree(editor, inventory, objectid::FREE_SPACE_TREE)?);
-    }
-    Ok(changed)
+    let dropped = drop_tree(editor, inventory, objectid::FREE_SPACE_TREE)?;
+    Ok(Changed { changes: dropped.into_iter().collect(), ..Changed::default() })
 }
 
 /// Returns the first and the last key of an inode's items.
@@ -202,9 +190,12 @@ fn fix_data(
     for address in bad.filter_map(|finding| finding.place.address) {
         match fix_sector(editor, address, mirror) {
             Ok(()) => {
-                changed.changes.push(format!("set the checksum of the data at {address} to that of its bytes"));
+                changed
+                    .changes
+                    .push(format!("set the checksum of the data at {address} to that of its bytes"));
                 let extent = inventory.references.data_extent_of(address.0);
-                let place = extent.map_or_else(|| address.to_string(), |start| format!("{start}, in it {address}"));
+                let place =
+                    extent.map_or_else(|| address.to_string(), |start| format!("{start}, in it {address}"));
                 changed.losses.push(format!("data extent {place}: the data there counts as right"));
             }
             Err(error) => changed.refused.push(format!("set the checksum of the data at {address}: {error}")),

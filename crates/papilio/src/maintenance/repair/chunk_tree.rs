@@ -48,6 +48,9 @@ impl NewChunkTree {
         if !matches!(rebuilt.superblock, SuperblockSource::Good { .. }) {
             return refuse("no superblock copy is good");
         }
+        if rebuilt.root.is_some() {
+            return refuse("the root tree cannot be read either");
+        }
         if sources.lost > 0 || sources.blocks > 0 {
             return refuse(format!(
                 "the map is not complete: {} block groups are lost, {} chunks known by their blocks only",
@@ -73,7 +76,9 @@ impl NewChunkTree {
         let mut bytes = vec![0; scan.node_size as usize];
         let read = devices[first.device].read_at(&mut bytes, first.offset);
         let header = NodeHeader::parse_prefix(&bytes);
-        let (Ok(()), Ok((header, _))) = (read, header) else { return refuse("a block cannot be read any more") };
+        let (Ok(()), Ok((header, _))) = (read, header) else {
+            return refuse("a block cannot be read any more");
+        };
         let chunk_tree_uuid = header.chunk_tree_uuid;
         Ok(Self { rebuilt, chunks: found.chunks, devices: items, taken, chunk_tree_uuid })
     }
@@ -112,9 +117,7 @@ impl NewChunkTree {
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, item.devid.0);
             (key, item.to_bytes().to_vec())
         };
-        let chunk = |(start, chunk): &(LogicalAddress, ChunkItem)| {
-            (chunk_key(*start), chunk.to_bytes())
-        };
+        let chunk = |(start, chunk): &(LogicalAddress, ChunkItem)| (chunk_key(*start), chunk.to_bytes());
         let mut items: Items = self.devices.iter().map(device).collect();
         items.extend(self.chunks.iter().map(chunk));
         items.sort_by_key(|(key, _)| *key);
@@ -125,7 +128,8 @@ impl NewChunkTree {
     fn places(&self, volume: &Volume, count: usize) -> Result<Vec<LogicalAddress>> {
         let size = u64::from(volume.geometry().node_size);
         let mut places = Vec::new();
-        for chunk in volume.chunk_map().iter().filter(|chunk| chunk.flags().contains(BlockGroupFlags::SYSTEM)) {
+        for chunk in volume.chunk_map().iter().filter(|chunk| chunk.flags().contains(BlockGroupFlags::SYSTEM))
+        {
             let excluded = superblock_exclusions(chunk);
             let first = chunk.start().0.next_multiple_of(size);
             for at in (first..chunk.end().0.saturating_sub(size - 1)).step_by(size as usize) {

@@ -35,7 +35,6 @@ use free_blocks::FreeBlocks;
 use orphans::Orphans;
 use papilio_device::Device;
 use papilio_format::objectid;
-use papilio_format::objectid;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

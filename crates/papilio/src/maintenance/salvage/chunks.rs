@@ -64,7 +64,7 @@ impl RebuiltChunks {
 
 /// Rebuilds the chunk map. `system` are the system chunks of a good superblock, `uuids` the UUIDs of
 /// the devices.
-pub(crate) fn rebuild_chunks(
+pub(super) fn rebuild_chunks(
     evidence: &Evidence<'_>,
     system: Vec<(LogicalAddress, ChunkItem)>,
     uuids: &BTreeMap<DeviceId, Uuid>,

@@ -88,7 +88,8 @@ impl Evidence<'_> {
     fn sums(&self, range: std::ops::Range<u64>) -> Vec<Sample> {
         let geometry = self.scan.geometry();
         let size = geometry.checksum_type.size();
-        let leaves = self.scan.blocks.iter().filter(|block| (block.owner, block.level) == (objectid::CSUM_TREE, 0));
+        let leaves =
+            self.scan.blocks.iter().filter(|block| (block.owner, block.level) == (objectid::CSUM_TREE, 0));
         let mut leaves: Vec<_> = leaves.collect();
         leaves.sort_by_key(|block| std::cmp::Reverse(block.generation));
         let mut found = BTreeMap::new();
@@ -97,7 +98,9 @@ impl Evidence<'_> {
             if self.devices[leaf.device].read_at(&mut bytes, leaf.offset).is_err() {
                 continue;
             }
-            let Ok(node) = Node::check(&bytes, &NodeExpectation::at(leaf.address), &geometry) else { continue };
+            let Ok(node) = Node::check(&bytes, &NodeExpectation::at(leaf.address), &geometry) else {
+                continue;
+            };
             for slot in (0..node.len()).filter(|slot| node.key(*slot).item_type == ItemType::EXTENT_CSUM) {
                 let (key, data) = (node.key(slot), node.item(slot));
                 let Ok(item) = CsumItem::parse(&key, data, &geometry) else { continue };
