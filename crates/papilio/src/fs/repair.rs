@@ -250,12 +250,15 @@ fn is_member(device: &dyn Device, identity: &UndoIdentity, member: &UndoMember) 
     })
 }
 
+/// Devices that save blocks in an undo file before they change.
+pub(super) type Attached = Vec<Arc<dyn Device>>;
+
 /// Creates an undo file, and attaches it to the devices. Nothing is written to them yet.
 pub(super) fn start_log(
     devices: &[Arc<dyn Device>],
     undo: &Path,
     identity: UndoIdentity,
-) -> Result<(Arc<UndoLog>, Vec<Arc<dyn Device>>)> {
+) -> Result<(Arc<UndoLog>, Attached)> {
     let path = undo.display();
     let log = match UndoLog::create(undo, identity) {
         Ok(log) => Arc::new(log),

@@ -2,7 +2,7 @@
 //! extended attributes: repaired here and by `btrfs check --repair`, on copies.
 //!
 //! Takes minutes, so it runs on request:
-//! `cargo test -p papilio --test check beside_btrfs -- --ignored --nocapture`. `PAPILIO_REPAIR_CUTS`
+//! `cargo test -p papilio --test check repairs_beside -- --ignored --nocapture`. `PAPILIO_REPAIR_CUTS`
 //! is the share of the faults to try, one of so many.
 
 use crate::image::Image;

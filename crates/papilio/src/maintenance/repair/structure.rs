@@ -129,12 +129,10 @@ impl Mender<'_> {
                 damage.address
             );
             self.outcome.changes.push(what);
-            if !is_computed(damage.tree) {
-                if !self.orphans.has_all_of(damage) {
-                    let gaps = gaps(damage, &parts);
-                    let line = |gap| format!("tree {tree}: items {gap}, if there were any");
-                    self.outcome.losses.extend(gaps.iter().map(line));
-                }
+            if !is_computed(damage.tree) && !self.orphans.has_all_of(damage) {
+                let gaps = gaps(damage, &parts);
+                let line = |gap| format!("tree {tree}: items {gap}, if there were any");
+                self.outcome.losses.extend(gaps.iter().map(line));
             }
             return Ok(());
         }
