@@ -401,8 +401,8 @@ impl UndoFile {
     }
 
     /// Whether the first superblock copy of a device is one that the member had before the repair
-    /// or in its course, each sector for itself: a write may have been interrupted. A commit changes
-    /// a superblock, and so does the log of an fsync, which keeps the generation.
+    /// or in its course, each sector for itself: a write may have been interrupted. A commit
+    /// changes a superblock, and so does the log of an fsync, which keeps the generation.
     ///
     /// # Errors
     /// The host's error.

@@ -176,7 +176,7 @@ impl Args {
 
     /// Plans a repair, and makes it if it is wanted.
     fn repair(&self, context: &Context) -> anyhow::Result<()> {
-        let devices = super::rescue::open(&self.images(context))?;
+        let devices = rescue_change::open(&self.images(context))?;
         let options = self.open_options(context);
         let wishes = papilio::RepairOptions::new()
             .init_extent_tree(self.init_extent_tree)
@@ -201,7 +201,7 @@ impl Args {
         }
         output.text(format_args!("afterwards {left} errors, {warnings} warnings\n"))?;
         output.finish()?;
-        if !self.yes && !confirmed("Repair?")? {
+        if !self.yes && !rescue_change::confirmed("Repair?")? {
             anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
         }
         let undo = self.undo_file()?;
@@ -303,14 +303,6 @@ impl Args {
         output.text(format_args!("{errors} errors, {warnings} warnings\n"))?;
         Ok(())
     }
-}
-
-/// Asks on the terminal; an answer other than y or yes is a no.
-pub fn confirmed(question: &str) -> anyhow::Result<bool> {
-    eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn new_bar() -> ProgressBar {

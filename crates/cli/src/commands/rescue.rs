@@ -2,16 +2,14 @@
 //! repairs back. Owns the list of its subcommands.
 
 use crate::commands::inspect::parse_tree;
-use crate::commands::rescue_change::{self, Consent};
+use crate::commands::rescue_change::{self, Consent, open, undo_of};
 use crate::context::Context;
 use crate::output::Output;
-use papilio::device::{Access, Device, FileDevice};
 use papilio::format::TreeId;
 use papilio::format::objectid::Objectid;
 use papilio::{SuperblockChange, SuperblockSource};
 use serde_json::json;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 /// Find what is left of a damaged file system, mend superblocks, take repairs back
 #[derive(Debug, clap::Args)]
@@ -270,13 +268,6 @@ impl Written {
     }
 }
 
-/// Returns the default undo file of an image.
-pub fn undo_of(image: &Path) -> PathBuf {
-    let mut name = image.as_os_str().to_owned();
-    name.push(".undo");
-    PathBuf::from(name)
-}
-
 impl Undo {
     fn run(self) -> anyhow::Result<()> {
         let devices = open(&self.image)?;
@@ -285,15 +276,4 @@ impl Undo {
         output.text(format_args!("{bytes} bytes restored\n"))?;
         Ok(output.finish()?)
     }
-}
-
-/// Opens all devices of a file system for writing.
-pub fn open(images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-    let open = |path: &PathBuf| -> anyhow::Result<Arc<dyn Device>> {
-        if let Some(mount) = crate::holder::kernel_mount_of(path) {
-            anyhow::bail!("{}: the kernel has mounted it on {}", path.display(), mount.point.display());
-        }
-        Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
-    };
-    images.iter().map(open).collect()
 }

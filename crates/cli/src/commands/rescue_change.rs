@@ -1,13 +1,15 @@
 //! The subcommands of `papilio rescue` that change one structure of a sound file system.
 //!
-//! Owns their arguments and [`make`], which `papilio check --clear-space-cache` uses too. Each
-//! change is planned in memory, printed, and made with an undo file.
+//! Owns their arguments, [`make`], which `papilio check --clear-space-cache` uses too, and [`open`],
+//! by which commands that write open devices. Each change is planned in memory, printed, and made
+//! with an undo file.
 
-use crate::commands::rescue::{open, undo_of};
 use crate::context::Context;
 use crate::output::Output;
+use papilio::device::{Access, Device, FileDevice};
 use papilio::{OpenOptions, RepairOptions, RescueChange};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A version of the free-space cache.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -63,7 +65,7 @@ pub struct FixDeviceSize {
 
 /// Set the checksums of data that no copy matches to those of the data
 ///
-/// Reads and verifies all data. What is damaged counts as right afterwards, and is listed. Data of
+/// Reads and verifies all data. Damaged data counts as right afterwards, and is listed. Data of
 /// which one copy is right is not touched: papilio scrub mends its other copies.
 #[derive(Debug, clap::Args)]
 pub struct FixDataChecksum {
@@ -168,7 +170,7 @@ pub fn make(
     }
     match consent {
         Consent::Refused => return Ok(()),
-        Consent::Asked if !crate::commands::check::confirmed("Write?")? => {
+        Consent::Asked if !confirmed("Write?")? => {
             anyhow::bail!("{}: nothing was written", image.display());
         }
         _ => {}
@@ -179,4 +181,30 @@ pub fn make(
     let (count, undo) = (made.changes.len(), undo.display());
     output.text(format_args!("{count} changes made; {undo} takes them back\n"))?;
     Ok(output.finish()?)
+}
+
+/// Asks on the terminal; an answer other than y or yes is a no.
+pub fn confirmed(question: &str) -> anyhow::Result<bool> {
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Returns the default undo file of an image.
+pub fn undo_of(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(".undo");
+    PathBuf::from(name)
+}
+
+/// Opens all devices of a file system for writing.
+pub fn open(images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    let open = |path: &PathBuf| -> anyhow::Result<Arc<dyn Device>> {
+        if let Some(mount) = crate::holder::kernel_mount_of(path) {
+            anyhow::bail!("{}: the kernel has mounted it on {}", path.display(), mount.point.display());
+        }
+        Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
+    };
+    images.iter().map(open).collect()
 }

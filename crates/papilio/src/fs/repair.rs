@@ -10,7 +10,8 @@ use crate::errors::{Error, Result};
 use crate::maintenance::check::{CheckOptions, CheckReport};
 use crate::maintenance::repair::change::RescueChange;
 use crate::maintenance::repair::chunk_tree::NewChunkTree;
-use crate::maintenance::repair::{self, Mended, OVERLAY_LIMIT, Wishes};
+use crate::maintenance::repair::log::OVERLAY_LIMIT;
+use crate::maintenance::repair::{self, Mended, Wishes};
 use crate::maintenance::salvage::block_scan::{self, ScanOptions};
 use crate::maintenance::salvage::rebuild::rebuild;
 use crate::options::OpenOptions;
@@ -112,7 +113,7 @@ pub fn plan_repair_with(
     }
     let mended = mend_in_memory(devices, open, wishes, None)?;
     if !mended.has_chunk_tree && !mended.after.is_clean() && wishes.only.is_none() {
-        // What the chunk tree lost is elsewhere, too; a scan takes longer.
+        // Other trees repeat the content of the chunk tree; a scan takes longer.
         let second = scanned_chunk_tree(devices, open).and_then(|tree| {
             let mended = mend_in_memory(devices, open, wishes, Some(&tree))?;
             Ok((mended, tree))

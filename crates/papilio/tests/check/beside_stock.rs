@@ -2,8 +2,8 @@
 //! extended attributes: repaired here and by `btrfs check --repair`, on copies.
 //!
 //! Takes minutes, so it runs on request:
-//! `cargo test -p papilio --test check repairs_beside -- --ignored --nocapture`. `PAPILIO_REPAIR_CUTS`
-//! is the share of the faults to try, one of so many.
+//! `cargo test -p papilio --test check repairs_beside -- --ignored --nocapture`.
+//! `PAPILIO_REPAIR_CUTS` is the share of the faults to try, one of so many.
 
 use crate::image::Image;
 use crate::in_memory::{check, crashed};

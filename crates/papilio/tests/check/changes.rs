@@ -22,7 +22,8 @@ fn make(spec: FileSystemSpec) -> Arc<MemoryDevice> {
     let images = FileSystemSpec { nodesize: Some(4096), ..spec }.make(&scratch).unwrap();
     let mounted = images.mount().unwrap();
     TreeSpec { files: 60, bytes: 2 << 20, seed: 9, subvolumes: true }.populate(mounted.path()).unwrap();
-    // The first data chunk of mkfs is small, and the kernel writes v1 caches for chunks of 100 MB on.
+    // The first data chunk of mkfs is small, and the kernel writes v1 caches for chunks of 100 MB
+    // on.
     std::fs::write(mounted.path().join("large"), vec![5; 12 << 20]).unwrap();
     mounted.sync().unwrap();
     mounted.unmount().unwrap();

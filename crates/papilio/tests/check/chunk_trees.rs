@@ -1,5 +1,5 @@
-//! Chunk trees that a scan makes anew, for all profiles: the kernel mounts the result with all data,
-//! and the undo file restores every byte.
+//! Chunk trees that a scan makes anew, for all profiles: the kernel mounts the result with all
+//! data, and the undo file restores every byte.
 
 use crate::in_memory::writable;
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};

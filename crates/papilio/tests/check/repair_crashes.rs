@@ -220,8 +220,8 @@ fn judge(faults: &[Fault]) {
         }
     }
     println!("{figures:?}");
-    // The undo file is the promise. A second repair ends as well, unless both copies of a block were
-    // torn at once.
+    // The undo file is the promise. A second repair ends as well, unless both copies of a block
+    // were torn at once.
     assert!(figures.restored > 0 && figures.resumed > 0, "{figures:?}");
     assert!(figures.ended_clean * 10 >= figures.resumed * 9, "{figures:?}");
 }

@@ -1,19 +1,22 @@
 //! Repairs of a file system with a log of fsyncs.
 //!
-//! Owns [`prove_replay`]. A repair keeps the generation and takes no block of the log, so the log
-//! still fits. It stays, and the next mount for writing replays it. A repair is made only if a
-//! replay of the result, in memory, succeeds and leaves a file system without errors.
+//! Owns [`prove_replay`] and [`OVERLAY_LIMIT`]. A repair keeps the generation and takes no block of
+//! the log, so the log still fits. It stays, and the next mount for writing replays it. A repair is
+//! made only if a replay of the result, in memory, succeeds and leaves a file system without
+//! errors.
 //!
 //! Userspace counterpart: `btrfs check --repair` refuses such a file system.
 
 use super::super::check::{self, CheckOptions};
-use super::OVERLAY_LIMIT;
 use crate::errors::{Error, Result};
 use crate::mount;
 use crate::options::OpenOptions;
 use crate::volume::Volume;
 use papilio_device::{Device, OverlayDevice};
 use std::sync::Arc;
+
+/// The most bytes that a repair in memory keeps, for each device.
+pub(crate) const OVERLAY_LIMIT: u64 = 1 << 30;
 
 /// Replays the log in memory and checks the result.
 ///

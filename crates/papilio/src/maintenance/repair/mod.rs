@@ -14,7 +14,7 @@ pub(crate) mod change;
 pub(crate) mod chunk_tree;
 mod editor;
 mod free_blocks;
-mod log;
+pub(crate) mod log;
 mod lost_found;
 mod orphans;
 mod rebuilt_inode;
@@ -43,8 +43,6 @@ use std::sync::Arc;
 const MOST_ROUNDS: usize = 64;
 /// The most rounds one after the other that find no fewer faults.
 const MOST_IDLE_ROUNDS: usize = 6;
-/// The most bytes that a repair in memory keeps, for each device.
-pub(crate) const OVERLAY_LIMIT: u64 = 1 << 30;
 
 /// Trees to write anew, beside mending the findings of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

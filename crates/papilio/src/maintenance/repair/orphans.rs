@@ -49,8 +49,8 @@ pub(super) struct Orphans {
     blocks: BTreeMap<LogicalAddress, Orphan>,
     /// Whether only blocks that the extent tree lists count.
     only_vouched: bool,
-    /// Whether every block that no walk reached is known: the extent tree lists all blocks, and each
-    /// listed one can be read.
+    /// Whether every block that no walk reached is known: the extent tree lists all blocks, and
+    /// each listed one can be read.
     all_known: bool,
     forest: Arc<Forest>,
 }

@@ -1,10 +1,10 @@
 //! The chunk map without a chunk tree.
 //!
 //! Owns [`rebuild_chunks`] and [`RebuiltChunks`]. There are three sources, the better first:
-//! 1. chunk items: the system chunks of a good superblock, and those in leaves that a scan found, of
-//!    each chunk the newest;
-//! 2. device extents with the block group of the same address. The order of stripes matters only for
-//!    striped profiles, and is found by the content ([`super::striped`]);
+//! 1. chunk items: the system chunks of a good superblock, and those in leaves that a scan found,
+//!    of each chunk the newest;
+//! 2. device extents with the block group of the same address. The order of stripes matters only
+//!    for striped profiles, and is found by the content ([`super::striped`]);
 //! 3. pairs of a logical and a physical address from the blocks themselves, for the range between
 //!    the first and the last block with the same distance.
 //!
@@ -62,8 +62,8 @@ impl RebuiltChunks {
     }
 }
 
-/// Rebuilds the chunk map. `system` are the system chunks of a good superblock, `uuids` the UUIDs of
-/// the devices.
+/// Rebuilds the chunk map. `system` are the system chunks of a good superblock, `uuids` the UUIDs
+/// of the devices.
 pub(super) fn rebuild_chunks(
     evidence: &Evidence<'_>,
     system: Vec<(LogicalAddress, ChunkItem)>,

@@ -1,7 +1,7 @@
 //! The order of the stripes of a striped chunk, which its device extents do not tell.
 //!
-//! Owns [`Evidence`]. Every order is tried on what is known of the chunk's content: tree blocks name
-//! their address, and checksums tell whether a sector of data is the right one.
+//! Owns [`Evidence`]. Every order is tried on what is known of the chunk's content: tree blocks
+//! name their address, and checksums tell whether a sector of data is the right one.
 //!
 //! **Invariant**: an order is returned only if it explains more of the content than each other one,
 //! and nearly all of it.
