@@ -8,6 +8,10 @@
 //! whether the file is complete, its length, a checksum. Records follow: device, offset, length,
 //! checksum, old bytes. All numbers are little-endian, checksums are CRC-32C.
 //!
+//! The first records are the first superblock copies of the devices. A record with the bit
+//! [`NEW`] has the content that a superblock is about to get. So each state that a crash leaves is
+//! known: a superblock with any other sector is that of another file system, or of a later commit.
+//!
 //! **Invariants**
 //! - A record is durable before the write that it covers reaches the device.
 //! - A block is saved once: its first old content is that of the start.
@@ -31,11 +35,13 @@ use std::sync::Arc;
 const BLOCK: u64 = 4096;
 const HEADER: usize = 4096;
 const RECORD_HEADER: usize = 24;
-/// Where the checksums of the superblocks after the repair are in the header.
-const AFTER: usize = 48 + 32 * MOST_DEVICES;
+/// Set in the device number of a record of the new content of a superblock.
+const NEW: u32 = 1 << 31;
+/// Bytes that a device writes completely or not at all.
+const SECTOR: usize = 512;
 /// Place and size of the first superblock copy of a device.
 const SUPERBLOCK: (u64, usize) = (64 << 10, 4096);
-const MAGIC: &[u8; 8] = b"PAPUNDO1";
+const MAGIC: &[u8; 8] = b"PAPUNDO2";
 /// The most devices that a header has room for.
 const MOST_DEVICES: usize = 100;
 /// The most bytes of a record; the writer's are much smaller than that.
@@ -78,7 +84,7 @@ pub struct UndoIdentity {
 }
 
 impl UndoIdentity {
-    fn encode(&self, length: Option<u64>, after: &[u32]) -> Vec<u8> {
+    fn encode(&self, length: Option<u64>) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.fsid.as_bytes());
         bytes.extend(self.generation.to_le_bytes());
@@ -89,8 +95,6 @@ impl UndoIdentity {
             bytes.extend(member.uuid.as_bytes());
             bytes.extend(member.size.to_le_bytes());
         }
-        bytes.resize(AFTER, 0);
-        after.iter().for_each(|sum| bytes.extend(sum.to_le_bytes()));
         bytes.resize(HEADER - 4, 0);
         let sum = crc(&[&bytes]);
         bytes.extend(sum.to_le_bytes());
@@ -126,15 +130,28 @@ impl UndoIdentity {
     }
 }
 
-/// Returns the checksum of the first superblock copy; 0 of a device that is too small for one.
-fn superblock_sum(device: &dyn Device) -> io::Result<u32> {
+/// Returns the first superblock copy; `None` of a device that is too small for one.
+fn superblock(device: &dyn Device) -> io::Result<Option<Vec<u8>>> {
     let (place, size) = SUPERBLOCK;
     if device.size() < place + size as u64 {
-        return Ok(0);
+        return Ok(None);
     }
     let mut bytes = vec![0; size];
     device.read_at(&mut bytes, PhysicalAddress(place))?;
-    Ok(crc(&[&bytes]))
+    Ok(Some(bytes))
+}
+
+/// Returns a record: `old` is the content at `start` of a device.
+fn record(number: u32, start: u64, old: &[u8]) -> Vec<u8> {
+    let mut record = Vec::with_capacity(RECORD_HEADER + old.len());
+    record.extend(number.to_le_bytes());
+    record.extend(start.to_le_bytes());
+    record.extend((old.len() as u32).to_le_bytes());
+    let sum = crc(&[&record, old]);
+    record.extend(sum.to_le_bytes());
+    record.resize(RECORD_HEADER, 0);
+    record.extend(old);
+    record
 }
 
 #[derive(Debug)]
@@ -143,6 +160,22 @@ struct State {
     length: u64,
     /// By device and block.
     saved: HashSet<(u32, u64)>,
+    /// The first error of the file.
+    failure: Option<String>,
+}
+
+impl State {
+    /// Writes records to the end of the file, durably.
+    fn append(&mut self, records: &[Vec<u8>]) -> io::Result<()> {
+        let mut at = self.length;
+        for record in records {
+            self.file.write_all_at(record, at)?;
+            at += record.len() as u64;
+        }
+        self.file.sync_all()?;
+        self.length = at;
+        Ok(())
+    }
 }
 
 /// An undo file that is being written.
@@ -162,23 +195,33 @@ impl UndoLog {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many devices for an undo file"));
         }
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        file.write_all_at(&identity.encode(None, &[]), 0)?;
+        file.write_all_at(&identity.encode(None), 0)?;
         file.sync_all()?;
         if let Some(folder) = path.parent() {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             File::open(folder)?.sync_all()?;
         }
-        let state = State { file, length: HEADER as u64, saved: HashSet::new() };
+        let state = State { file, length: HEADER as u64, saved: HashSet::new(), failure: None };
         Ok(Self { identity, state: Mutex::new(state) })
     }
 
-    /// Returns the decorators of the devices, which are in the order of the identity's members.
-    pub fn attach(self: &Arc<Self>, devices: &[Arc<dyn Device>]) -> Vec<Arc<dyn Device>> {
+    /// Saves the superblocks of the devices, which are in the order of the identity's members, and
+    /// returns the decorators of the devices.
+    ///
+    /// # Errors
+    /// The host's error.
+    pub fn attach(self: &Arc<Self>, devices: &[Arc<dyn Device>]) -> io::Result<Vec<Arc<dyn Device>>> {
         assert_eq!(devices.len(), self.identity.members.len(), "one device for each member");
+        let (place, size) = SUPERBLOCK;
+        for (number, device) in devices.iter().enumerate() {
+            if device.size() >= place + size as u64 {
+                self.save(number as u32, &**device, place, size as u64, None)?;
+            }
+        }
         let attach = |(number, inner): (usize, &Arc<dyn Device>)| -> Arc<dyn Device> {
             Arc::new(UndoDevice { inner: Arc::clone(inner), number: number as u32, log: Arc::clone(self) })
         };
-        devices.iter().enumerate().map(attach).collect()
+        Ok(devices.iter().enumerate().map(attach).collect())
     }
 
     /// Returns the bytes of blocks that were saved.
@@ -186,47 +229,70 @@ impl UndoLog {
         self.state.lock().saved.len() as u64 * BLOCK
     }
 
-    /// Marks the file as complete: nothing more will be written to the devices, in the order of the
-    /// identity's members. Notes their superblocks, so that a later change is found.
+    /// Returns why the file could not be written, if so; the write to the device did not happen.
+    pub fn failure(&self) -> Option<String> {
+        self.state.lock().failure.clone()
+    }
+
+    /// Marks the file as complete: nothing more will be written to the devices.
     ///
     /// # Errors
     /// The host's error.
-    pub fn complete(&self, devices: &[Arc<dyn Device>]) -> io::Result<()> {
-        let after = devices.iter().map(|device| superblock_sum(&**device)).collect::<io::Result<Vec<_>>>()?;
+    pub fn complete(&self) -> io::Result<()> {
         let state = self.state.lock();
-        state.file.write_all_at(&self.identity.encode(Some(state.length), &after), 0)?;
+        state.file.write_all_at(&self.identity.encode(Some(state.length)), 0)?;
         state.file.sync_all()
     }
 
-    /// Saves the blocks of a range that were not saved yet, durably.
-    fn save(&self, number: u32, device: &dyn Device, offset: u64, length: u64) -> io::Result<()> {
+    /// Saves the blocks of a range that were not saved yet, durably; and the superblock that is
+    /// about to be written, if the range has one. `new` is the new content of the range.
+    fn save(
+        &self,
+        number: u32,
+        device: &dyn Device,
+        offset: u64,
+        length: u64,
+        new: Option<&[u8]>,
+    ) -> io::Result<()> {
         let mut state = self.state.lock();
         let blocks = offset / BLOCK..offset.saturating_add(length).div_ceil(BLOCK);
-        let new: Vec<u64> = blocks.filter(|block| !state.saved.contains(&(number, *block))).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        let mut at = state.length;
-        for block in &new {
+        let unsaved: Vec<u64> = blocks.filter(|block| !state.saved.contains(&(number, *block))).collect();
+        let mut records = Vec::new();
+        for block in &unsaved {
             let start = block * BLOCK;
             let mut old = vec![0; BLOCK.min(device.size().saturating_sub(start)) as usize];
             device.read_at(&mut old, PhysicalAddress(start))?;
-            let mut record = Vec::with_capacity(RECORD_HEADER + old.len());
-            record.extend(number.to_le_bytes());
-            record.extend(start.to_le_bytes());
-            record.extend((old.len() as u32).to_le_bytes());
-            let sum = crc(&[&record, &old]);
-            record.extend(sum.to_le_bytes());
-            record.resize(RECORD_HEADER, 0);
-            record.extend(old);
-            state.file.write_all_at(&record, at)?;
-            at += record.len() as u64;
+            records.push(record(number, start, &old));
         }
-        state.file.sync_all()?;
-        state.length = at;
-        state.saved.extend(new.into_iter().map(|block| (number, block)));
+        if let Some(new) = new
+            && let Some(superblock) = new_superblock(device, offset, new)?
+        {
+            records.push(record(number | NEW, SUPERBLOCK.0, &superblock));
+        }
+        if records.is_empty() {
+            return Ok(());
+        }
+        let written = state.append(&records);
+        if let Err(error) = &written {
+            state.failure.get_or_insert_with(|| error.to_string());
+        }
+        written?;
+        state.saved.extend(unsaved.into_iter().map(|block| (number, block)));
         Ok(())
     }
+}
+
+/// Returns the first superblock copy as it is after a write, if that changes it.
+fn new_superblock(device: &dyn Device, offset: u64, new: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let (place, size) = SUPERBLOCK;
+    let (from, to) = (offset.max(place), (offset + new.len() as u64).min(place + size as u64));
+    if from >= to {
+        return Ok(None);
+    }
+    let Some(mut bytes) = superblock(device)? else { return Ok(None) };
+    let part = &new[(from - offset) as usize..(to - offset) as usize];
+    bytes[(from - place) as usize..(to - place) as usize].copy_from_slice(part);
+    Ok(Some(bytes))
 }
 
 /// A decorator that saves blocks in an undo file before they change, made by [`UndoLog::attach`].
@@ -263,7 +329,7 @@ impl Device for UndoDevice {
     }
 
     fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
-        self.log.save(self.number, &*self.inner, offset.0, buffer.len() as u64)?;
+        self.log.save(self.number, &*self.inner, offset.0, buffer.len() as u64, Some(buffer))?;
         self.inner.write_at(buffer, offset)
     }
 
@@ -290,8 +356,8 @@ pub struct UndoFile {
     records: Vec<(u32, u64, u64, u32)>,
     /// Whether the writer completed it.
     pub complete: bool,
-    /// The checksums of the superblocks after the repair, if it was completed.
-    after: Vec<u32>,
+    /// Device and place in the file of all contents that the first superblock copies had.
+    superblocks: Vec<(u32, u64)>,
 }
 
 impl UndoFile {
@@ -304,26 +370,29 @@ impl UndoFile {
         let mut header = Vec::new();
         file.by_ref().take(HEADER as u64).read_to_end(&mut header)?;
         let (identity, complete) = UndoIdentity::decode(&header)?;
-        let count = if complete.is_some() { identity.members.len() } else { 0 };
-        let after = (0..count).map(|index| number(&header[AFTER + 4 * index..][..4]) as u32).collect();
         let length = file.metadata()?.len();
         if complete.is_some_and(|complete| complete != length) {
             return Err(invalid(format!("the undo file has {length} bytes, its header says otherwise")));
         }
-        let mut records = Vec::new();
+        let (mut records, mut superblocks) = (Vec::new(), Vec::new());
         let mut at = HEADER as u64;
         while at < length {
             match read_record(&file, at, length, &identity)? {
-                Some(record) => {
-                    records.push(record);
-                    at = record.2 + u64::from(record.3);
+                Some((device, offset, place, size)) => {
+                    if (offset, size as usize) == SUPERBLOCK {
+                        superblocks.push((device & !NEW, place));
+                    }
+                    if device & NEW == 0 {
+                        records.push((device, offset, place, size));
+                    }
+                    at = place + u64::from(size);
                 }
                 // The end of an interrupted repair: the write that it covers did not happen.
                 None if complete.is_none() => break,
                 None => return Err(invalid(format!("the record at {at} of the undo file is damaged"))),
             }
         }
-        Ok(Self { file, identity, records, complete: complete.is_some(), after })
+        Ok(Self { file, identity, records, complete: complete.is_some(), superblocks })
     }
 
     /// The file system and the devices that the file belongs to.
@@ -331,31 +400,22 @@ impl UndoFile {
         &self.identity
     }
 
-    /// Whether the superblocks of the devices, in the order of the identity's members, are those
-    /// that a completed repair left, or those of before it: a restore may have been interrupted. A
-    /// commit changes a superblock, and so does the log of an fsync, which keeps the generation.
+    /// Whether the first superblock copy of a device is one that the member had before the repair
+    /// or in its course, each sector for itself: a write may have been interrupted. A commit
+    /// changes a superblock, and so does the log of an fsync, which keeps the generation.
     ///
     /// # Errors
     /// The host's error.
-    pub fn is_as_left(&self, devices: &[Arc<dyn Device>]) -> io::Result<bool> {
-        for (index, (device, after)) in devices.iter().zip(&self.after).enumerate() {
-            let sum = superblock_sum(&**device)?;
-            let (place, size) = SUPERBLOCK;
-            let record = self
-                .records
-                .iter()
-                .find(|(number, offset, ..)| (*number as usize, *offset) == (index, place));
-            let mut before = false;
-            if let Some((_, _, at, length)) = record {
-                let mut old = vec![0; (*length as usize).min(size)];
-                self.file.read_exact_at(&mut old, *at)?;
-                before = crc(&[&old]) == sum;
-            }
-            if sum != *after && !before {
-                return Ok(false);
-            }
+    pub fn knows(&self, member: usize, device: &dyn Device) -> io::Result<bool> {
+        let Some(found) = superblock(device)? else { return Ok(true) };
+        let mut known = Vec::new();
+        for (_, place) in self.superblocks.iter().filter(|(number, _)| *number as usize == member) {
+            let mut bytes = vec![0; SUPERBLOCK.1];
+            self.file.read_exact_at(&mut bytes, *place)?;
+            known.push(bytes);
         }
-        Ok(true)
+        let same = |at: usize| known.iter().any(|known| known[at..at + SECTOR] == found[at..at + SECTOR]);
+        Ok((0..SUPERBLOCK.1).step_by(SECTOR).all(same))
     }
 
     /// Writes all old blocks back, and flushes. `devices` are in the order of the identity's
@@ -398,7 +458,7 @@ fn read_record(
     let size = number(&header[12..16]) as u32;
     let inside = identity
         .members
-        .get(device as usize)
+        .get((device & !NEW) as usize)
         .is_some_and(|member| offset.checked_add(u64::from(size)).is_some_and(|end| end <= member.size));
     if !inside || size > MOST_BYTES || place + u64::from(size) > length {
         return Ok(None);
@@ -446,7 +506,7 @@ mod tests {
                 .collect();
             let log = Arc::new(UndoLog::create(&folder.path().join("undo"), identity()).unwrap());
             let dynamic: Vec<Arc<dyn Device>> = inner.iter().map(|one| one.clone() as _).collect();
-            let devices = log.attach(&dynamic);
+            let devices = log.attach(&dynamic).unwrap();
             Self { folder, inner, log, devices }
         }
 
@@ -471,7 +531,7 @@ mod tests {
             assert!(case.devices[0].discard(PhysicalAddress(0), 4096).is_err());
             assert_eq!(case.log.saved_bytes(), 3 * BLOCK);
             if complete {
-                case.log.complete(&[]).unwrap();
+                case.log.complete().unwrap();
             }
             assert_eq!(case.open().unwrap().complete, complete);
             assert_eq!(case.open().unwrap().identity(), &identity());
@@ -480,6 +540,34 @@ mod tests {
                 assert!(content(device) == *before);
             }
         }
+    }
+
+    #[test]
+    fn a_superblock_of_each_moment_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let size = 128 << 10;
+        let device = Arc::new(MemoryDevice::new(size));
+        let place = PhysicalAddress(SUPERBLOCK.0);
+        device.write_at(&[1; 4096], place).unwrap();
+        let member = UndoMember { devid: 1, uuid: Uuid::from_u128(1), size };
+        let identity = UndoIdentity { fsid: Uuid::from_u128(7), generation: 5, members: vec![member] };
+        let path = folder.path().join("undo");
+        let log = Arc::new(UndoLog::create(&path, identity).unwrap());
+        let attached = log.attach(&[device.clone() as _]).unwrap().remove(0);
+        let knows = |bytes: &[u8]| {
+            device.write_at(bytes, place).unwrap();
+            UndoFile::open(&path).unwrap().knows(0, &*device).unwrap()
+        };
+        assert!(knows(&[1; 4096]) && !knows(&[2; 4096]));
+        device.write_at(&[1; 4096], place).unwrap();
+        attached.write_at(&[2; 4096], place).unwrap();
+        attached.write_at(&[3; 8192], PhysicalAddress(SUPERBLOCK.0 - 4096)).unwrap();
+        log.complete().unwrap();
+        let torn = |first: u8, second: u8| [vec![first; 512], vec![second; 4096 - 512]].concat();
+        assert!(knows(&torn(1, 1)) && knows(&torn(2, 1)) && knows(&torn(1, 3)) && knows(&torn(3, 3)));
+        assert!(!knows(&torn(4, 1)) && !knows(&torn(1, 4)));
+        UndoFile::open(&path).unwrap().restore(&[device.clone() as _]).unwrap();
+        assert!(knows(&[1; 4096]));
     }
 
     #[test]
@@ -493,7 +581,7 @@ mod tests {
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         assert_eq!(case.restore().unwrap(), 2 * BLOCK);
         std::fs::write(&path, &whole).unwrap();
-        case.log.complete(&[]).unwrap();
+        case.log.complete().unwrap();
         let whole = std::fs::read(&path).unwrap();
         for cut in [0, 100, HEADER, whole.len() - 1] {
             std::fs::write(&path, &whole[..cut]).unwrap();

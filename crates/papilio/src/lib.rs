@@ -136,6 +136,7 @@ pub use maintenance::image::{
 pub use maintenance::mkfs::{
     Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
+pub use maintenance::repair::change::RescueChange;
 pub use maintenance::replace::{ReplaceOptions, ReplaceReport};
 pub use maintenance::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress};
 pub use maintenance::salvage::chunks::ChunkSources;

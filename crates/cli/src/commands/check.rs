@@ -1,10 +1,13 @@
 //! `papilio check`: compares the structures of a file system with one another.
 
+use crate::commands::rescue_change::{self, Consent, SpaceCache};
 use crate::context::Context;
 use crate::holder;
 use crate::output::{Output, escaped};
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::{CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions, TreeRootChoice};
+use papilio::{
+    CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions, RescueChange, TreeRootChoice,
+};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -45,7 +48,7 @@ pub struct Args {
     #[arg(short = 'r', value_name = "ADDRESS|GENERATION", conflicts_with = "repair")]
     root: Option<TreeRootChoice>,
     /// Repair: print the plan, ask, save the old blocks in the undo file, write, and check again
-    #[arg(long, conflicts_with_all = ["read_only", "check_data_csum"])]
+    #[arg(long, group = "writes", conflicts_with_all = ["read_only", "check_data_csum"])]
     repair: bool,
     /// Repair: write the extent tree, the block groups and the free-space tree anew
     #[arg(long, requires = "repair")]
@@ -55,11 +58,17 @@ pub struct Args {
     init_csum_tree: bool,
     /// The undo file to write; it must not exist [default: IMAGE.undo; for a device, its name with
     /// .undo in the working directory]
-    #[arg(long, value_name = "FILE", requires = "repair", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", requires = "writes", value_hint = clap::ValueHint::FilePath)]
     undo: Option<PathBuf>,
     /// Repair without asking
     #[arg(short, long, requires = "repair")]
     yes: bool,
+    /// Remove the v1 free-space caches, or the free-space tree (v2), with an undo file
+    #[arg(long, value_name = "VERSION", group = "writes", conflicts_with_all = ["check_data_csum", "qgroup_report", "json", "read_only"])]
+    clear_space_cache: Option<SpaceCache>,
+    /// Remove the caches of free inode numbers, with an undo file
+    #[arg(long, group = "writes", conflicts_with_all = ["check_data_csum", "qgroup_report", "json", "read_only"])]
+    clear_ino_cache: bool,
     /// Verify the checksums of all copies of all data
     #[arg(long)]
     check_data_csum: bool,
@@ -88,6 +97,14 @@ impl Args {
         }
         if self.repair {
             return self.repair(context);
+        }
+        let cleared = match self.clear_space_cache {
+            Some(version) => Some(version.clear()),
+            None => self.clear_ino_cache.then_some(RescueChange::ClearInodeCache),
+        };
+        if let Some(change) = cleared {
+            let undo = self.undo_file()?;
+            return rescue_change::make(context, &self.images(context), Some(&undo), change, Consent::Given);
         }
         if self.qgroup_report {
             return self.report_quotas(context);
@@ -162,9 +179,7 @@ impl Args {
 
     /// Plans a repair, and makes it if it is wanted.
     fn repair(&self, context: &Context) -> anyhow::Result<()> {
-        let images: Vec<PathBuf> =
-            std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect();
-        let devices = super::rescue::open(&images)?;
+        let devices = rescue_change::open(&self.images(context))?;
         let options = self.open_options(context);
         let wishes = papilio::RepairOptions::new()
             .init_extent_tree(self.init_extent_tree)
@@ -189,7 +204,7 @@ impl Args {
         }
         output.text(format_args!("afterwards {left} errors, {warnings} warnings\n"))?;
         output.finish()?;
-        if !self.yes && !confirmed()? {
+        if !self.yes && !rescue_change::confirmed("Repair?")? {
             anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
         }
         let undo = self.undo_file()?;
@@ -202,6 +217,11 @@ impl Args {
             context.error(format_args!("{}: {left} errors are left", self.image.display()));
         }
         Ok(())
+    }
+
+    /// Returns all images and devices of the file system that were named.
+    fn images(&self, context: &Context) -> Vec<PathBuf> {
+        std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect()
     }
 
     /// Returns the undo file to write. That of a device goes to the working directory: a file in
@@ -286,14 +306,6 @@ impl Args {
         output.text(format_args!("{errors} errors, {warnings} warnings\n"))?;
         Ok(())
     }
-}
-
-/// Asks on the terminal; an answer other than y or yes is a no.
-fn confirmed() -> anyhow::Result<bool> {
-    eprint!("Repair? [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn new_bar() -> ProgressBar {

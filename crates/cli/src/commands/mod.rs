@@ -36,6 +36,7 @@ mod quota;
 mod receive;
 mod replace;
 mod rescue;
+mod rescue_change;
 mod restore;
 mod rm;
 mod scrub;

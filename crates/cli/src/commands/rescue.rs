@@ -2,16 +2,15 @@
 //! repairs back. Owns the list of its subcommands.
 
 use crate::commands::inspect::parse_tree;
+use crate::commands::rescue_change::{self, Consent, open, undo_of};
 use crate::context::Context;
 use crate::output::Output;
 use anyhow::Context as _;
-use papilio::device::{Access, Device, FileDevice};
 use papilio::format::TreeId;
 use papilio::format::objectid::Objectid;
 use papilio::{SuperblockChange, SuperblockSource};
 use serde_json::json;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 /// Find what is left of a damaged file system, mend superblocks, take repairs back
 #[derive(Debug, clap::Args)]
@@ -29,6 +28,11 @@ enum Subcommand {
     ZeroLog(ZeroLog),
     /// Create /dev/btrfs-control, by which programs reach the kernel's Btrfs, if udev does not
     CreateControlDevice,
+    ClearSpaceCache(rescue_change::ClearSpaceCache),
+    ClearUuidTree(rescue_change::ClearUuidTree),
+    ClearInoCache(rescue_change::ClearInoCache),
+    FixDeviceSize(rescue_change::FixDeviceSize),
+    FixDataChecksum(rescue_change::FixDataChecksum),
     Undo(Undo),
 }
 
@@ -58,18 +62,22 @@ struct FindRoot {
     json: bool,
 }
 
-/// Show the chunk map that a scan of the devices makes, if the chunk tree cannot be read
+/// Write a chunk tree from the chunk map that a scan of the devices makes, if it cannot be read
 ///
 /// The chunks come from chunk items, device extents and block groups, or the places of tree blocks.
-/// Nothing is written: with --scan, commands that read use such a map.
+/// The map is shown first. It is written only if it is complete and no bounds are guessed; with
+/// --scan, commands that read can use any map.
 #[derive(Debug, clap::Args)]
 struct ChunkRecover {
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
-    image: PathBuf,
-    /// Accepted for the sake of btrfs rescue: nothing is written that would need an answer
+    /// The image or device, and all others of its file system
+    #[arg(required = true, value_hint = clap::ValueHint::FilePath)]
+    image: Vec<PathBuf>,
+    /// Write without asking
     #[arg(short, long)]
     yes: bool,
+    /// The undo file to write; it must not exist [default: IMAGE.undo]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    undo: Option<PathBuf>,
     /// Accepted for the sake of btrfs rescue
     #[arg(short = 'H', hide = true)]
     old_help: bool,
@@ -142,6 +150,11 @@ impl Args {
             }
             Subcommand::ZeroLog(command) => command.written.change(SuperblockChange::ZeroLog),
             Subcommand::CreateControlDevice => create_control_device(),
+            Subcommand::ClearSpaceCache(command) => command.run(context),
+            Subcommand::ClearUuidTree(command) => command.run(context),
+            Subcommand::ClearInoCache(command) => command.run(context),
+            Subcommand::FixDeviceSize(command) => command.run(context),
+            Subcommand::FixDataChecksum(command) => command.run(context),
             Subcommand::Undo(command) => command.run(),
         }
     }
@@ -197,15 +210,19 @@ impl FindRoot {
 
 impl ChunkRecover {
     fn run(self, context: &Context) -> anyhow::Result<()> {
-        let _ = (self.yes, self.old_help);
-        let devices = context.devices(&self.image)?;
+        let _ = self.old_help;
+        let devices = match &self.image[..] {
+            [image] => context.devices(image)?,
+            images => open(images)?,
+        };
         let scan = context.scan(&devices)?;
-        let rebuilt = papilio::rebuild(&devices, &context.options_for(&self.image), &scan)?;
+        let rebuilt = papilio::rebuild(&devices, &context.options_for(&self.image[0]), &scan)?;
         let mut output = Output::new()?;
         for line in rebuilt.chunk_lines() {
             output.text(format_args!("{line}\n"))?;
         }
-        let image = self.image.display();
+        let image = self.image[0].display();
+        let good = matches!(rebuilt.superblock, SuperblockSource::Good { .. });
         match &rebuilt.chunks {
             None => output.text(format_args!("the chunk tree can be read: nothing to recover\n"))?,
             Some(sources) => {
@@ -213,16 +230,22 @@ impl ChunkRecover {
                     "{} chunks by their items, {} by device extents, {} by the places of tree blocks\n",
                     sources.items, sources.device_extents, sources.blocks
                 ))?;
-                output
-                    .text(format_args!("nothing was written: --scan reads the file system by this map\n"))?;
                 if sources.lost > 0 {
                     context.error(format_args!("{image}: {} block groups are lost", sources.lost));
-                } else {
-                    context.error(format_args!("{image}: the chunk tree cannot be read"));
                 }
+                if good && sources.lost == 0 && sources.blocks == 0 {
+                    drop(devices);
+                    output.finish()?;
+                    let consent = if self.yes { Consent::Given } else { Consent::Asked };
+                    let change = papilio::RescueChange::WriteChunkTree;
+                    return rescue_change::make(context, &self.image, self.undo.as_deref(), change, consent);
+                }
+                output
+                    .text(format_args!("nothing was written: --scan reads the file system by this map\n"))?;
+                context.error(format_args!("{image}: the chunk tree cannot be read"));
             }
         }
-        if !matches!(rebuilt.superblock, SuperblockSource::Good { .. }) {
+        if !good {
             context.error(format_args!("{image}: no superblock copy is good"));
         }
         Ok(output.finish()?)
@@ -249,12 +272,6 @@ impl Written {
     }
 }
 
-fn undo_of(image: &Path) -> PathBuf {
-    let mut name = image.as_os_str().to_owned();
-    name.push(".undo");
-    PathBuf::from(name)
-}
-
 impl Undo {
     fn run(self) -> anyhow::Result<()> {
         let devices = open(&self.image)?;
@@ -272,12 +289,4 @@ fn create_control_device() -> anyhow::Result<()> {
     let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, PATH, FileType::CharacterDevice, mode, makedev(10, 234))
         .with_context(|| format!("{PATH}: cannot create"))
-}
-
-/// Opens all devices of a file system for writing.
-pub fn open(images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-    let open = |path: &PathBuf| -> anyhow::Result<Arc<dyn Device>> {
-        Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
-    };
-    images.iter().map(open).collect()
 }

@@ -8,7 +8,12 @@
 
 use crate::errors::{Error, Result};
 use crate::maintenance::check::{CheckOptions, CheckReport};
+use crate::maintenance::repair::change::RescueChange;
+use crate::maintenance::repair::chunk_tree::NewChunkTree;
+use crate::maintenance::repair::log::OVERLAY_LIMIT;
 use crate::maintenance::repair::{self, Mended, Wishes};
+use crate::maintenance::salvage::block_scan::{self, ScanOptions};
+use crate::maintenance::salvage::rebuild::rebuild;
 use crate::options::OpenOptions;
 use crate::volume::{Volume, superblock_of};
 use papilio_device::{Device, OverlayDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
@@ -19,8 +24,6 @@ use std::sync::Arc;
 
 /// Bytes of the cache of tree blocks during a check.
 const CACHE_BYTES: usize = 256 << 20;
-/// The most bytes that a plan keeps in memory, for each device.
-const OVERLAY_LIMIT: u64 = 1 << 30;
 
 /// Trees that a repair writes anew even if they can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +50,12 @@ impl RepairOptions {
         self.wishes.init_csum_tree = yes;
         self
     }
+
+    /// Makes one change only, and mends nothing else that a check finds.
+    pub fn only(mut self, change: RescueChange) -> Self {
+        self.wishes.only = Some(change);
+        self
+    }
 }
 
 /// A repair that was made in memory.
@@ -66,20 +75,23 @@ pub struct RepairPlan {
     /// Whether more can be read than before, or there are fewer faults and none of a new kind.
     pub better: bool,
     wishes: Wishes,
+    /// The chunk tree to write first.
+    chunk_tree: Option<Arc<NewChunkTree>>,
 }
 
 impl RepairPlan {
-    fn new(mended: Mended, wishes: Wishes) -> Self {
+    fn new(mended: Mended, wishes: Wishes, chunk_tree: Option<Arc<NewChunkTree>>) -> Self {
         let better = mended.is_better();
         let Mended { before, after, changes, refused, losses, .. } = mended;
-        Self { before, after, changes, refused, losses, better, wishes }
+        Self { before, after, changes, refused, losses, better, wishes, chunk_tree }
     }
 }
 
 /// Plans the repair of the file system on the devices, which must be all of it. Nothing is written.
 ///
 /// # Errors
-/// As [`check_devices`](crate::check_devices); a log of fsyncs; too many changes to keep in memory.
+/// As [`check_devices`](crate::check_devices); a log of fsyncs that cannot be replayed after the
+/// repair; too many changes to keep in memory.
 pub fn plan_repair(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<RepairPlan> {
     plan_repair_with(devices, open, &RepairOptions::new())
 }
@@ -93,18 +105,59 @@ pub fn plan_repair_with(
     open: &OpenOptions,
     options: &RepairOptions,
 ) -> Result<RepairPlan> {
+    let wishes = options.wishes;
+    if wishes.only == Some(RescueChange::WriteChunkTree) {
+        let tree = scanned_chunk_tree(devices, open)?;
+        let mended = mend_in_memory(devices, open, wishes, Some(&tree))?;
+        return Ok(RepairPlan::new(mended, wishes, Some(tree)));
+    }
+    let mended = mend_in_memory(devices, open, wishes, None)?;
+    if !mended.has_chunk_tree && !mended.after.is_clean() && wishes.only.is_none() {
+        // Other trees repeat the content of the chunk tree; a scan takes longer.
+        let second = scanned_chunk_tree(devices, open).and_then(|tree| {
+            let mended = mend_in_memory(devices, open, wishes, Some(&tree))?;
+            Ok((mended, tree))
+        });
+        match second {
+            Ok((second, tree)) if second.rank() < mended.rank() => {
+                return Ok(RepairPlan::new(second, wishes, Some(tree)));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let mut plan = RepairPlan::new(mended, wishes, None);
+                plan.refused.push(format!("write a chunk tree from a scan: {error}"));
+                return Ok(plan);
+            }
+        }
+    }
+    Ok(RepairPlan::new(mended, wishes, None))
+}
+
+fn mend_in_memory(
+    devices: &[Arc<dyn Device>],
+    open: &OpenOptions,
+    wishes: Wishes,
+    tree: Option<&Arc<NewChunkTree>>,
+) -> Result<Mended> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(Arc::clone(device), OVERLAY_LIMIT))
     };
-    if Volume::open(devices.to_vec(), open)?.superblock().log_root().is_some() {
-        // Its blocks look free, and its replay would meet other trees than it was written for.
-        let text = "it has a log of fsyncs, which a mount for writing has to replay before a repair";
-        return Err(Error::Invalid(text.to_owned()));
-    }
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
-    let wishes = options.wishes;
-    let mended = repair::mend(&overlays, open, CACHE_BYTES, &CheckOptions::new(), wishes)?;
-    Ok(RepairPlan::new(mended, wishes))
+    let tree = tree.map(|tree| &**tree);
+    repair::mend(&overlays, open, CACHE_BYTES, &check_options(wishes), wishes, tree)
+}
+
+/// Makes a chunk tree from a scan of the devices.
+fn scanned_chunk_tree(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<Arc<NewChunkTree>> {
+    let Some(scan) = block_scan::scan(devices, &ScanOptions::new()) else {
+        return Err(Error::Invalid("no tree block of Btrfs was found".to_owned()));
+    };
+    let rebuilt = rebuild(devices, open, &scan)?;
+    Ok(Arc::new(NewChunkTree::new(devices, rebuilt, &scan)?))
+}
+
+fn check_options(wishes: Wishes) -> CheckOptions {
+    CheckOptions::new().data_csum(wishes.only.is_some_and(RescueChange::needs_data))
 }
 
 /// Makes a planned repair on the devices. The old content goes to the new file `undo` first.
@@ -125,22 +178,15 @@ pub fn repair(
     let identity = identity(devices, open)?;
     let host =
         |what: &str, error: std::io::Error| Error::Invalid(format!("{}: {what}: {error}", undo.display()));
-    let log = UndoLog::create(undo, identity).map_err(|error| {
-        // An existing file is not ours; one without room for its header is.
-        if error.kind() != std::io::ErrorKind::AlreadyExists {
-            let _ = std::fs::remove_file(undo);
-        }
-        host("the undo file", error)
-    })?;
-    let log = Arc::new(log);
-    let recorded = log.attach(devices);
+    let (log, recorded) = start_log(devices, undo, identity)?;
     let wishes = plan.wishes;
-    let made = repair::mend(&recorded, open, CACHE_BYTES, &CheckOptions::new(), wishes)
-        .map(|mended| RepairPlan::new(mended, wishes));
+    let tree = plan.chunk_tree.as_deref();
+    let made = repair::mend(&recorded, open, CACHE_BYTES, &check_options(wishes), wishes, tree)
+        .map(|mended| RepairPlan::new(mended, wishes, plan.chunk_tree.clone()));
     let flushed = recorded.iter().try_for_each(|device| device.flush());
     match made {
         Ok(made) if made.better && made.after.counts == plan.after.counts && flushed.is_ok() => {
-            log.complete(devices).map_err(|error| host("the undo file", error))?;
+            log.complete().map_err(|error| host("the undo file", error))?;
             Ok(made)
         }
         made => {
@@ -148,6 +194,12 @@ pub fn repair(
             file.restore(devices).map_err(|error| host("taking the repair back", error))?;
             // Nothing is left to be taken back.
             let _ = std::fs::remove_file(undo);
+            if let Some(failure) = log.failure() {
+                let path = undo.display();
+                return Err(Error::Invalid(format!(
+                    "{path}: the undo file: {failure}; the repair was taken back"
+                )));
+            }
             made?;
             Err(Error::Invalid("the repair was taken back: its result was not as planned".to_owned()))
         }
@@ -165,30 +217,74 @@ pub fn undo_repair(devices: &[Arc<dyn Device>], undo: &Path) -> Result<u64> {
     let file = UndoFile::open(undo).map_err(host)?;
     let identity = file.identity();
     let mut ordered = Vec::with_capacity(identity.members.len());
-    for member in &identity.members {
-        let belongs = |device: &&Arc<dyn Device>| {
-            (0..SUPERBLOCK_MIRRORS).filter_map(|mirror| superblock_of(&***device, mirror).ok()).any(|found| {
-                let item = found.raw.dev_item;
-                found.raw.fsid == identity.fsid
-                    && found.raw.generation.0 == identity.generation
-                    && (item.devid.0, item.uuid) == (member.devid, member.uuid)
-            })
-        };
-        let Some(device) = devices.iter().find(belongs) else {
+    let mut left: Vec<&Arc<dyn Device>> = devices.iter().collect();
+    for (number, member) in identity.members.iter().enumerate() {
+        let mut found = None;
+        for (index, device) in left.iter().enumerate() {
+            if device.size() == member.size && file.knows(number, &***device).map_err(host)? {
+                found = Some(index);
+                break;
+            }
+        }
+        let Some(found) = found else {
             let (path, devid) = (undo.display(), member.devid);
+            if left.iter().any(|device| is_member(&***device, identity, member)) {
+                let text = format!("{path}: the file system was changed since the repair");
+                return Err(Error::Invalid(text));
+            }
             return Err(Error::Invalid(format!(
-                "{path}: no device is the one that the undo file is of (device {devid} of file system {}, \
-                 generation {}), or the file system was changed since",
-                identity.fsid, identity.generation
+                "{path}: no device is the one that the undo file is of (device {devid} of file system {})",
+                identity.fsid
             )));
         };
-        ordered.push(Arc::clone(device));
-    }
-    if !file.is_as_left(&ordered).map_err(host)? {
-        let path = undo.display();
-        return Err(Error::Invalid(format!("{path}: the file system was changed since the repair")));
+        ordered.push(Arc::clone(left.remove(found)));
     }
     file.restore(&ordered).map_err(host)
+}
+
+/// Whether a superblock copy of the device, even one with a fault, names the member.
+fn is_member(device: &dyn Device, identity: &UndoIdentity, member: &UndoMember) -> bool {
+    let found = (0..SUPERBLOCK_MIRRORS).filter_map(|mirror| superblock_of(device, mirror).ok());
+    found.map(|found| found.raw).any(|raw| {
+        let item = raw.dev_item;
+        raw.fsid == identity.fsid && (item.devid.0, item.uuid) == (member.devid, member.uuid)
+    })
+}
+
+/// Devices that save blocks in an undo file before they change.
+pub(super) type Attached = Vec<Arc<dyn Device>>;
+
+/// Creates an undo file, and attaches it to the devices. Nothing is written to them yet.
+pub(super) fn start_log(
+    devices: &[Arc<dyn Device>],
+    undo: &Path,
+    identity: UndoIdentity,
+) -> Result<(Arc<UndoLog>, Attached)> {
+    let path = undo.display();
+    let log = match UndoLog::create(undo, identity) {
+        Ok(log) => Arc::new(log),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let text = match UndoFile::open(undo) {
+                Ok(file) if !file.complete => format!(
+                    "{path}: the undo file of a repair that was interrupted; `papilio rescue undo` takes it back"
+                ),
+                _ => format!("{path}: the undo file: {error}"),
+            };
+            return Err(Error::Invalid(text));
+        }
+        Err(error) => {
+            // A file without room for its header is ours.
+            let _ = std::fs::remove_file(undo);
+            return Err(Error::Invalid(format!("{path}: the undo file: {error}")));
+        }
+    };
+    match log.attach(devices) {
+        Ok(recorded) => Ok((log, recorded)),
+        Err(error) => {
+            let _ = std::fs::remove_file(undo);
+            Err(Error::Invalid(format!("{path}: the undo file: {error}")))
+        }
+    }
 }
 
 /// Returns the identity of an undo file for superblocks that are about to be written; `None` if

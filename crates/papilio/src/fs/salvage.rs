@@ -5,13 +5,13 @@
 //! [`write_superblocks`].
 
 use crate::errors::{Error, Result};
-use crate::fs::repair::undo_identity;
+use crate::fs::repair::{start_log, undo_identity};
 use crate::maintenance::salvage::block_scan::{self, BlockScan, ScanOptions};
 use crate::maintenance::salvage::rebuild::{self as rebuilding, Rebuilt, rebuilt_volume};
 use crate::maintenance::salvage::super_recover::{self, SuperRecovery, SuperblockChange};
 use crate::maintenance::salvage::tree_roots::{self, FoundRoot};
 use crate::options::OpenOptions;
-use papilio_device::{Device, UndoLog};
+use papilio_device::Device;
 use papilio_format::TreeId;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub fn plan_superblocks(devices: &[Arc<dyn Device>], change: SuperblockChange) -
 pub fn write_superblocks(devices: &[Arc<dyn Device>], plan: &SuperRecovery, undo: &Path) -> Result<()> {
     let host = |error: std::io::Error| Error::Invalid(format!("{}: the undo file: {error}", undo.display()));
     let Some(identity) = undo_identity(devices, plan.sources()) else { return Ok(()) };
-    let log = Arc::new(UndoLog::create(undo, identity).map_err(host)?);
-    plan.write(&log.attach(devices))?;
-    log.complete(devices).map_err(host)
+    let (log, recorded) = start_log(devices, undo, identity)?;
+    plan.write(&recorded)?;
+    log.complete().map_err(host)
 }

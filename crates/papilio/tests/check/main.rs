@@ -1,12 +1,18 @@
 //! The check of whole file systems: no findings for file systems of the kernel, and every planted
 //! fault is found.
 
+mod bad_repairs;
+mod beside_stock;
+mod changes;
+mod chunk_trees;
 mod clean;
 mod image;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
+mod logged;
 mod planted;
 mod rebuilt;
 mod refused;
+mod repair_crashes;
 mod repaired;
 mod superblocks;

@@ -29,12 +29,12 @@ const DEVICES: TreeId = objectid::DEV_TREE;
 const FREE: TreeId = objectid::FREE_SPACE_TREE;
 const CSUMS: TreeId = objectid::CSUM_TREE;
 
-type Plant = Box<dyn Fn(&mut Image)>;
+pub type Plant = Box<dyn Fn(&mut Image)>;
 
-struct Fault {
-    name: String,
+pub struct Fault {
+    pub name: String,
     expected: FindingKind,
-    plant: Plant,
+    pub plant: Plant,
 }
 
 fn fault(name: impl Into<String>, expected: FindingKind, plant: impl Fn(&mut Image) + 'static) -> Fault {
@@ -99,7 +99,7 @@ fn documented(name: &str) -> Option<bool> {
 /// Images that the kernel made, each clean before any fault. The kernel's layout differs between
 /// runs, and a leaf may be too full for a fault: the fault then goes into another image.
 #[derive(Default)]
-struct Images {
+pub struct Images {
     made: Vec<MemoryDevice>,
     /// The image that the last fault went into.
     last: usize,
@@ -119,7 +119,7 @@ impl Images {
     }
 
     /// Returns a copy of an image with the fault.
-    fn plant(&mut self, fault: &Fault) -> Arc<MemoryDevice> {
+    pub fn plant(&mut self, fault: &Fault) -> Arc<MemoryDevice> {
         for index in 0..Self::MOST {
             let mut image = Image::new(self.get(index).snapshot());
             let plant = std::panic::AssertUnwindSafe(|| (fault.plant)(&mut image));
@@ -132,7 +132,7 @@ impl Images {
     }
 }
 
-fn all_faults() -> Vec<Fault> {
+pub fn all_faults() -> Vec<Fault> {
     let mut all = flipped_bytes();
     all.extend(tree_faults());
     all.extend(reference_faults());

@@ -58,7 +58,7 @@ pub fn judge(device: &Arc<MemoryDevice>, sound: &MemoryDevice) -> Result<(), Str
 }
 
 /// Asks `btrfs check` and the kernel.
-fn agrees(after: &MemoryDevice, sound: &MemoryDevice) -> Result<(), String> {
+pub fn agrees(after: &MemoryDevice, sound: &MemoryDevice) -> Result<(), String> {
     let scratch = Scratch::new(600 << 20).expect("a scratch folder");
     let images = |name: &str, device: &MemoryDevice| {
         let path = scratch.image(name, device.size()).expect("an image");

@@ -28,7 +28,7 @@ use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::inode::FileKind;
 use papilio_format::items::root::RootItem;
 use papilio_format::superblock::RawSuperblock;
-use papilio_format::{Geometry, ItemType, TreeId, objectid};
+use papilio_format::{Geometry, ItemType, LogicalAddress, TreeId, objectid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -102,6 +102,7 @@ struct Checker<'a> {
     csums: Csums,
     roots: Roots,
     caches: SpaceCaches,
+    log_blocks: Vec<LogicalAddress>,
 }
 
 impl<'a> Checker<'a> {
@@ -123,6 +124,7 @@ impl<'a> Checker<'a> {
             csums: Csums::default(),
             roots: Roots::default(),
             caches: SpaceCaches::default(),
+            log_blocks: Vec::new(),
         }
     }
 
@@ -382,6 +384,7 @@ impl<'a> Checker<'a> {
                 csums.read_log_leaf(visit);
             });
         }
+        self.log_blocks = walker.seen.keys().copied().collect();
     }
 
     /// Compares the trees with each other.
@@ -493,6 +496,7 @@ impl<'a> Checker<'a> {
         let inventory = Inventory {
             damages: self.walker.damages,
             seen: self.walker.seen,
+            log_blocks: self.log_blocks,
             references: self.references,
             roots: self.roots.roots,
             chunk_tree_uuid: self.devices.chunk_tree_uuid.unwrap_or_default(),

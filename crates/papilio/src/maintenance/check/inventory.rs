@@ -16,6 +16,8 @@ pub(crate) struct Inventory {
     pub(crate) damages: Vec<Damage>,
     /// The blocks of all trees, and those that could not be read.
     pub(crate) seen: HashMap<LogicalAddress, Seen>,
+    /// The blocks of the log of fsyncs.
+    pub(crate) log_blocks: Vec<LogicalAddress>,
     pub(crate) references: References,
     pub(crate) roots: Vec<Root>,
     pub(crate) chunks: Vec<(LogicalAddress, ChunkItem)>,

@@ -219,6 +219,13 @@ impl References {
         self.extents.sort_by_key(|extent| extent.start);
     }
 
+    /// Returns the start of the data extent that contains an address.
+    pub(crate) fn data_extent_of(&self, address: u64) -> Option<u64> {
+        let index = self.extents.partition_point(|extent| extent.start <= address).checked_sub(1)?;
+        let extent = &self.extents[index];
+        (extent.is_data() && address < extent.end()).then_some(extent.start)
+    }
+
     /// Returns the extent that starts at an address.
     pub(crate) fn extent_at(&self, start: u64) -> Option<&Extent> {
         let index = self.extents.binary_search_by_key(&start, |extent| extent.start).ok()?;

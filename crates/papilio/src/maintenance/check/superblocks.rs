@@ -107,6 +107,8 @@ fn check_copy(
     if raw != main.raw {
         let message = format_args!("copy {mirror} differs from the superblock in use");
         findings.add(FindingKind::SuperblockCopyDiffers, place.clone(), message);
+        // A repair that was interrupted between the copies leaves this: it keeps the generation.
+        findings.mend(Remedy::Superblock(SuperblockField::Copies));
     }
     let (own, item) = (&copy.raw.dev_item, &slot.item);
     let facts = |item: &papilio_format::items::device::DeviceItem| {

@@ -7,7 +7,9 @@
 
 use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{InodeField, Remedy, SuperblockField};
-use super::editor::{Editor, Items, Workshop, current_superblock, inode_item, refuse, root_item_keys};
+use super::editor::{
+    Editor, Items, Workshop, current_superblock, inode_item, refuse, root_item_keys, write_superblock,
+};
 use super::{lost_found, rebuilt_inode as inodes, space_trees};
 use crate::errors::Result;
 use crate::volume::Volume;
@@ -146,7 +148,7 @@ fn set_superblock(volume: &Volume, field: SuperblockField) -> Result<bool> {
             raw.flags = raw.flags.difference(SuperblockFlags::CHANGING_BG_TREE);
         }
     }
-    volume.write_superblocks(&raw)?;
+    write_superblock(volume, &raw)?;
     Ok(true)
 }
 

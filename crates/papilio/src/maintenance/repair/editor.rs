@@ -395,7 +395,7 @@ impl<'a> Editor<'a> {
                 (raw.chunk_root, raw.chunk_root_level) = (address, level);
                 raw.chunk_root_generation.0 = generation.unwrap_or(raw.chunk_root_generation.0);
             }
-            return self.volume.write_superblocks(&raw);
+            return write_superblock(self.volume, &raw);
         }
         let (first, last) = root_item_keys(tree);
         let items = self.items(objectid::ROOT_TREE, &first, &last)?;
@@ -466,6 +466,12 @@ pub(super) fn current_superblock(volume: &Volume) -> Result<RawSuperblock> {
         }
     }
     Ok(volume.superblock().raw)
+}
+
+/// Writes all superblock copies, after all blocks that they may name.
+pub(super) fn write_superblock(volume: &Volume, raw: &RawSuperblock) -> Result<()> {
+    volume.flush()?;
+    volume.write_superblocks(raw)
 }
 
 /// Returns the first and the last key that root items of a tree can have.

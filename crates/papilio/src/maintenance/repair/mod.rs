@@ -10,8 +10,11 @@
 //! Userspace counterpart: `btrfs check --repair`.
 
 mod apply;
+pub(crate) mod change;
+pub(crate) mod chunk_tree;
 mod editor;
 mod free_blocks;
+pub(crate) mod log;
 mod lost_found;
 mod orphans;
 mod rebuilt_inode;
@@ -25,6 +28,8 @@ use super::check::{self, CheckOptions, CheckReport, FindingKind};
 use crate::errors::Result;
 use crate::options::OpenOptions;
 use crate::volume::Volume;
+use change::RescueChange;
+use chunk_tree::NewChunkTree;
 use editor::Workshop;
 use free_blocks::FreeBlocks;
 use orphans::Orphans;
@@ -46,6 +51,8 @@ pub(crate) struct Wishes {
     pub(crate) init_extent_tree: bool,
     /// Writes the checksum tree anew, from the data as it is.
     pub(crate) init_csum_tree: bool,
+    /// Makes this change only, and mends nothing else.
+    pub(crate) only: Option<RescueChange>,
 }
 
 /// The outcome of the rounds.
@@ -59,6 +66,8 @@ pub(crate) struct Mended {
     pub(crate) refused: Vec<String>,
     /// Everything that is lost, one line each.
     pub(crate) losses: Vec<String>,
+    /// Whether the chunk tree could be read completely before.
+    pub(crate) has_chunk_tree: bool,
     /// Parts of trees that could not be visited, before and after.
     parts: (usize, usize),
     /// Whether a tree was written anew because the caller wished it.
@@ -66,6 +75,11 @@ pub(crate) struct Mended {
 }
 
 impl Mended {
+    /// Returns how bad the result is: parts of trees that cannot be visited, errors, warnings.
+    pub(crate) fn rank(&self) -> (usize, u64, u64) {
+        (self.parts.1, self.after.errors(), self.after.warnings())
+    }
+
     /// Whether more of the trees can be read than before; or as much, with fewer faults and none of
     /// a new kind.
     pub(crate) fn is_better(&self) -> bool {
@@ -100,6 +114,7 @@ pub(crate) fn mend(
     cache_bytes: usize,
     options: &CheckOptions,
     wishes: Wishes,
+    chunk_tree: Option<&NewChunkTree>,
 ) -> Result<Mended> {
     let look = || -> Result<Look> {
         let volume = Arc::new(Volume::open(devices.to_vec(), open)?);
@@ -109,7 +124,13 @@ pub(crate) fn mend(
     let mut now = look()?;
     let (before, parts) = (now.report.clone(), now.inventory.damages.len());
     let (mut changes, mut refused, mut losses) = (Vec::new(), BTreeSet::new(), Vec::new());
-    let mut wishes = wishes;
+    let has_chunk_tree = now.inventory.whole.contains(&objectid::CHUNK_TREE);
+    let log = now.volume.superblock().log_root().is_some();
+    if let Some(tree) = chunk_tree {
+        changes.append(&mut tree.write(devices)?);
+        now = look()?;
+    }
+    let mut wishes = Pending { wishes, made: false };
     let mut wished = false;
     let (mut best, mut idle) = (now.rank(), 0);
     for _ in 0..MOST_ROUNDS {
@@ -129,9 +150,20 @@ pub(crate) fn mend(
             break;
         }
     }
+    if log && !changes.is_empty() && now.report.is_clean() {
+        log::prove_replay(devices, open, cache_bytes)?;
+    }
     let parts = (parts, now.inventory.damages.len());
     let refused = refused.into_iter().collect();
-    Ok(Mended { before, after: now.report, changes, refused, losses, parts, wished })
+    let after = now.report;
+    Ok(Mended { before, after, changes, refused, losses, has_chunk_tree, parts, wished })
+}
+
+/// The wishes that are not fulfilled yet.
+struct Pending {
+    wishes: Wishes,
+    /// Whether the only change was made.
+    made: bool,
 }
 
 /// The outcome of one round.
@@ -144,14 +176,20 @@ struct Round {
 }
 
 /// Mends as much as one look allows.
-fn mend_once(now: &Look, wishes: &mut Wishes) -> Round {
+fn mend_once(now: &Look, pending: &mut Pending) -> Round {
     let Look { volume, report, inventory } = now;
     let mut round = Round::default();
     let mut orphans = Orphans::find(volume, inventory);
-    let free = FreeBlocks::new(volume, inventory, &orphans.addresses());
+    let mut reserved = orphans.addresses();
+    reserved.extend(inventory.log_blocks.iter().map(|block| block.0));
+    let free = FreeBlocks::new(volume, inventory, &reserved);
     let workshop = Workshop::new(free, inventory.references.shared_blocks());
     let mut remedies: Vec<&Remedy> = report.remedies.iter().collect();
     remedies.sort_by_key(|remedy| remedy.rank());
+    if let Some(change) = pending.wishes.only {
+        make_only(now, &workshop, change, remedies, pending, &mut round);
+        return round;
+    }
     if !inventory.is_whole() {
         remedies.retain(|remedy| remedy.is_local());
         apply_all(now, &workshop, &remedies, &mut round);
@@ -164,6 +202,7 @@ fn mend_once(now: &Look, wishes: &mut Wishes) -> Round {
         }
         return round;
     }
+    let wishes = &mut pending.wishes;
     if wishes.init_extent_tree {
         wishes.init_extent_tree = false;
         match space_trees::rebuild_space(volume, &workshop, inventory) {
@@ -195,6 +234,40 @@ fn mend_once(now: &Look, wishes: &mut Wishes) -> Round {
         round.losses.extend(unverified.map(loss));
     }
     round
+}
+
+/// Makes the only change, then applies the remedies that it needs.
+fn make_only(
+    now: &Look,
+    workshop: &Workshop,
+    change: RescueChange,
+    mut remedies: Vec<&Remedy>,
+    pending: &mut Pending,
+    round: &mut Round,
+) {
+    let Look { volume, report, inventory } = now;
+    if !inventory.is_whole() {
+        round.refused.push("make the change: parts of trees cannot be read; repair it first".to_owned());
+        return;
+    }
+    // Further rounds fix the data that a report had no room for.
+    if !pending.made || change.needs_data() {
+        pending.made = true;
+        match change.make(volume, workshop, inventory, report) {
+            Ok(made) => {
+                round.wished = !made.changes.is_empty();
+                round.changes.extend(made.changes);
+                round.refused.extend(made.refused);
+                round.losses.extend(made.losses);
+            }
+            Err(error) => round.refused.push(format!("make the change: {error}")),
+        }
+        if round.wished {
+            return;
+        }
+    }
+    remedies.retain(|remedy| change.allows(remedy));
+    apply_all(now, workshop, &remedies, round);
 }
 
 fn apply_all(now: &Look, workshop: &Workshop, remedies: &[&Remedy], round: &mut Round) {

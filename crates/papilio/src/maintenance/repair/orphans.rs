@@ -33,7 +33,14 @@ struct Orphan {
 pub(super) struct Part {
     pub(super) pointer: KeyPointer,
     pub(super) level: u8,
-    last: Key,
+    pub(super) last: Key,
+}
+
+/// Whether a block may belong to a damaged part.
+fn is_inside(orphan: &Orphan, damage: &Damage) -> bool {
+    orphan.first >= damage.key
+        && damage.bound.is_none_or(|bound| orphan.first < bound)
+        && owner_allowed(damage.tree, orphan.owner)
 }
 
 /// All orphans of the damaged trees.
@@ -42,6 +49,9 @@ pub(super) struct Orphans {
     blocks: BTreeMap<LogicalAddress, Orphan>,
     /// Whether only blocks that the extent tree lists count.
     only_vouched: bool,
+    /// Whether every block that no walk reached is known: the extent tree lists all blocks, and
+    /// each listed one can be read.
+    all_known: bool,
     forest: Arc<Forest>,
 }
 
@@ -51,7 +61,8 @@ impl Orphans {
         let trees: BTreeSet<TreeId> = inventory.damages.iter().map(|damage| damage.tree).collect();
         let only_vouched = inventory.whole.contains(&objectid::EXTENT_TREE);
         let forest = Forest::new(Arc::clone(volume), 8 << 20);
-        let mut orphans = Self { blocks: BTreeMap::new(), only_vouched, forest };
+        let all_known = only_vouched;
+        let mut orphans = Self { blocks: BTreeMap::new(), only_vouched, all_known, forest };
         if trees.is_empty() {
             return orphans;
         }
@@ -82,7 +93,10 @@ impl Orphans {
         if inventory.seen.contains_key(&address) {
             return;
         }
-        let Some(block) = self.read(address) else { return };
+        let Some(block) = self.read(address) else {
+            self.all_known = false;
+            return;
+        };
         let wanted = trees.iter().any(|tree| owner_allowed(*tree, block.owner()));
         if !wanted || block.view().is_empty() {
             return;
@@ -95,7 +109,15 @@ impl Orphans {
         if vouched || !self.only_vouched {
             let (owner, first) = (block.owner(), block.view().key(0));
             self.blocks.insert(address, Orphan { owner, level, generation, first, vouched });
+        } else {
+            self.all_known = false;
         }
+    }
+
+    /// Whether the blocks that [`Self::take`] returned for a part are surely all of it: no block is
+    /// unknown, and none is left that could belong there.
+    pub(super) fn has_all_of(&self, damage: &Damage) -> bool {
+        self.all_known && !self.blocks.values().any(|orphan| is_inside(orphan, damage))
     }
 
     /// Returns the addresses of all orphans, which must not be overwritten.
@@ -111,12 +133,7 @@ impl Orphans {
         // count.
         let highest = if self.only_vouched { damage.level } else { 0 };
         for level in (0..=highest).rev() {
-            let fits = |orphan: &Orphan| {
-                orphan.level == level
-                    && orphan.first >= damage.key
-                    && damage.bound.is_none_or(|bound| orphan.first < bound)
-                    && owner_allowed(damage.tree, orphan.owner)
-            };
+            let fits = |orphan: &Orphan| orphan.level == level && is_inside(orphan, damage);
             let mut found: Vec<(LogicalAddress, Orphan)> = self
                 .blocks
                 .iter()

@@ -96,6 +96,26 @@ fn range(damage: &Damage) -> String {
     format!("{} to {until}", damage.key)
 }
 
+/// Returns the ranges of keys of a damaged part, in words, that the found blocks do not cover.
+fn gaps(damage: &Damage, parts: &[Part]) -> Vec<String> {
+    let mut gaps = Vec::new();
+    if let Some(first) = parts.first()
+        && first.pointer.key > damage.key
+    {
+        gaps.push(format!("from {} to before {}", damage.key, first.pointer.key));
+    }
+    for pair in parts.windows(2) {
+        gaps.push(format!("between {} and {}", pair[0].last, pair[1].pointer.key));
+    }
+    if let Some(last) = parts.last() {
+        gaps.push(match damage.bound {
+            Some(bound) => format!("between {} and {bound}", last.last),
+            None => format!("after {}", last.last),
+        });
+    }
+    gaps
+}
+
 impl Mender<'_> {
     /// Mends one part. Trees that have to be computed are added to `left`.
     fn mend(&mut self, damage: &Damage, left: &mut BTreeSet<TreeId>) -> Result<()> {
@@ -109,12 +129,10 @@ impl Mender<'_> {
                 damage.address
             );
             self.outcome.changes.push(what);
-            if !is_computed(damage.tree) {
-                // Nothing tells whether there were more.
-                let range = range(damage);
-                let text =
-                    format!("tree {tree}: items from {range}, unless the blocks that were found hold all");
-                self.outcome.losses.push(text);
+            if !is_computed(damage.tree) && !self.orphans.has_all_of(damage) {
+                let gaps = gaps(damage, &parts);
+                let line = |gap| format!("tree {tree}: items {gap}, if there were any");
+                self.outcome.losses.extend(gaps.iter().map(line));
             }
             return Ok(());
         }

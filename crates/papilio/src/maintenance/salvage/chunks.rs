@@ -1,9 +1,10 @@
 //! The chunk map without a chunk tree.
 //!
 //! Owns [`rebuild_chunks`] and [`RebuiltChunks`]. There are three sources, the better first:
-//! 1. chunk items in leaves that a scan found, of each chunk the newest;
-//! 2. device extents with the block group of the same address, for profiles whose copies are whole
-//!    (single, DUP, RAID1 and its kin): the order of stripes does not matter;
+//! 1. chunk items: the system chunks of a good superblock, and those in leaves that a scan found,
+//!    of each chunk the newest;
+//! 2. device extents with the block group of the same address. The order of stripes matters only
+//!    for striped profiles, and is found by the content ([`super::striped`]);
 //! 3. pairs of a logical and a physical address from the blocks themselves, for the range between
 //!    the first and the last block with the same distance.
 //!
@@ -14,6 +15,7 @@
 //! Kernel counterpart: none; `btrfs rescue chunk-recover` does it alike.
 
 use super::block_scan::BlockScan;
+use super::striped::Evidence;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, STRIPE_LENGTH, Stripe};
 use papilio_format::{DeviceId, Generation, LogicalAddress, PhysicalAddress, Uuid};
@@ -60,14 +62,20 @@ impl RebuiltChunks {
     }
 }
 
-/// Rebuilds the chunk map. `uuids` are the UUIDs of the devices, and `places` the device id of each
-/// scanned device.
-pub(crate) fn rebuild_chunks(
-    scan: &BlockScan,
+/// Rebuilds the chunk map. `system` are the system chunks of a good superblock, `uuids` the UUIDs
+/// of the devices.
+pub(super) fn rebuild_chunks(
+    evidence: &Evidence<'_>,
+    system: Vec<(LogicalAddress, ChunkItem)>,
     uuids: &BTreeMap<DeviceId, Uuid>,
-    places: &[DeviceId],
 ) -> RebuiltChunks {
+    let (scan, places) = (evidence.scan, evidence.places);
     let mut rebuilt = RebuiltChunks::default();
+    for (start, item) in system {
+        if item.validate(start, &scan.geometry()).is_ok() && rebuilt.add(start, item) {
+            rebuilt.sources.items += 1;
+        }
+    }
     let mut items: Vec<_> = scan.chunks.iter().collect();
     items.sort_by_key(|(_, (generation, _))| std::cmp::Reverse(*generation));
     for (start, (_, item)) in items {
@@ -75,7 +83,7 @@ pub(crate) fn rebuild_chunks(
             rebuilt.sources.items += 1;
         }
     }
-    from_device_extents(scan, uuids, &mut rebuilt);
+    from_device_extents(evidence, uuids, &mut rebuilt);
     from_blocks(scan, uuids, places, &mut rebuilt);
     let lost = |(start, (_, (length, _))): (&LogicalAddress, &(Generation, (u64, BlockGroupFlags)))| {
         !rebuilt.overlaps(*start, *length)
@@ -84,15 +92,23 @@ pub(crate) fn rebuild_chunks(
     rebuilt
 }
 
-fn from_device_extents(scan: &BlockScan, uuids: &BTreeMap<DeviceId, Uuid>, rebuilt: &mut RebuiltChunks) {
+fn from_device_extents(
+    evidence: &Evidence<'_>,
+    uuids: &BTreeMap<DeviceId, Uuid>,
+    rebuilt: &mut RebuiltChunks,
+) {
+    let scan = evidence.scan;
     let mut groups: Vec<_> = scan.block_groups.iter().collect();
     groups.sort_by_key(|(_, (generation, _))| std::cmp::Reverse(*generation));
     for (start, (_, (length, flags))) in groups {
-        let Some(copies) = whole_copies(*flags) else { continue };
-        let mut extents: Vec<_> = scan
-            .device_extents
-            .iter()
-            .filter(|(_, (_, (chunk, size)))| chunk == start && size == length)
+        let Ok(profile) = RaidProfile::from_flags(*flags) else { continue };
+        let whole = whole_copies(profile);
+        let of_chunk = scan.device_extents.iter().filter(|(_, (_, (chunk, _)))| chunk == start);
+        let count = of_chunk.clone().count();
+        let columns = profile.data_stripes(count).max(1) as u64;
+        let (copies, size) = (whole.unwrap_or(count), length / columns);
+        let mut extents: Vec<_> = of_chunk
+            .filter(|(_, (_, (_, found)))| *found == size && size * columns == *length)
             .map(|(place, (generation, _))| (*generation, *place))
             .collect();
         // A chunk may have been relocated, and another one created at its address since.
@@ -105,15 +121,23 @@ fn from_device_extents(scan: &BlockScan, uuids: &BTreeMap<DeviceId, Uuid>, rebui
             Some(Stripe { devid: *devid, offset: *offset, device_uuid: *uuids.get(devid)? })
         };
         let Some(stripes) = extents.iter().map(stripe).collect::<Option<Vec<_>>>() else { continue };
-        if rebuilt.add(*start, chunk_item(*length, *flags, stripes)) {
+        let mut chunk = chunk_item(*length, *flags, stripes);
+        if whole.is_none() {
+            if profile == RaidProfile::Raid10 {
+                chunk.sub_stripes = 2;
+            }
+            let Some(ordered) = evidence.order(*start, &chunk) else { continue };
+            chunk = ordered;
+        }
+        if rebuilt.add(*start, chunk) {
             rebuilt.sources.device_extents += 1;
         }
     }
 }
 
 /// Returns the number of copies of a profile whose stripes are all the same.
-fn whole_copies(flags: BlockGroupFlags) -> Option<usize> {
-    match RaidProfile::from_flags(flags).ok()? {
+fn whole_copies(profile: RaidProfile) -> Option<usize> {
+    match profile {
         RaidProfile::Single => Some(1),
         RaidProfile::Dup | RaidProfile::Raid1 => Some(2),
         RaidProfile::Raid1c3 => Some(3),

@@ -3,6 +3,7 @@
 //! - `block_scan`: reads whole devices and lists the tree blocks on them
 //! - `candidates`: the superblocks on a device, good or torn
 //! - `chunks`: the chunk map, from chunk items, device extents, or the places of blocks
+//! - `striped`: the order of the stripes of a striped chunk
 //! - `tree_roots`: the root trees among the blocks, and which of them are whole
 //! - `rebuild`: a superblock in memory that leads to all of it
 //! - `super_recover`, `select_super`: writing superblocks
@@ -13,5 +14,6 @@ pub(crate) mod block_scan;
 pub(crate) mod candidates;
 pub(crate) mod chunks;
 pub(crate) mod rebuild;
+mod striped;
 pub(crate) mod super_recover;
 pub(crate) mod tree_roots;

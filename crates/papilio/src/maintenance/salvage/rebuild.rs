@@ -11,6 +11,7 @@
 use super::block_scan::BlockScan;
 use super::candidates::Candidate;
 use super::chunks::{ChunkSources, rebuild_chunks};
+use super::striped::Evidence;
 use super::tree_roots::{FoundRoot, count_blocks, pointer, roots_of};
 use crate::btree::{Forest, RootPointer};
 use crate::errors::{Error, Result};
@@ -126,7 +127,9 @@ pub(crate) fn rebuild(
         let members = found.members.clone().unwrap_or_else(|| own_items(scan, devices.len()));
         let uuids = device_uuids(scan, &members);
         let places: Vec<DeviceId> = members.iter().map(|item| item.devid).collect();
-        let rebuilt = rebuild_chunks(scan, &uuids, &places);
+        let system = if is_good { found.superblock.system_chunks().unwrap_or_default() } else { Vec::new() };
+        let evidence = Evidence { devices, scan, places: &places };
+        let rebuilt = rebuild_chunks(&evidence, system, &uuids);
         sources = Some(rebuilt.sources);
         chunk_tree.devices = used_devices(scan, &members, &rebuilt.chunks);
         found.members.get_or_insert(members);

@@ -1,0 +1,210 @@
+//! The subcommands of `papilio rescue` that change one structure of a sound file system.
+//!
+//! Owns their arguments, [`make`], which `papilio check --clear-space-cache` uses too, and [`open`],
+//! by which commands that write open devices. Each change is planned in memory, printed, and made
+//! with an undo file.
+
+use crate::context::Context;
+use crate::output::Output;
+use papilio::device::{Access, Device, FileDevice};
+use papilio::{OpenOptions, RepairOptions, RescueChange};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A version of the free-space cache.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum SpaceCache {
+    /// The caches in files, one for each block group
+    V1,
+    /// The free-space tree
+    V2,
+}
+
+impl SpaceCache {
+    /// Returns the change that removes it.
+    pub fn clear(self) -> RescueChange {
+        match self {
+            Self::V1 => RescueChange::ClearSpaceCache,
+            Self::V2 => RescueChange::ClearFreeSpaceTree,
+        }
+    }
+}
+
+/// Remove the v1 free-space caches, or the free-space tree (v2)
+///
+/// The next mount for writing builds caches anew. A file system with a block-group tree needs its
+/// free-space tree: that is refused.
+#[derive(Debug, clap::Args)]
+pub struct ClearSpaceCache {
+    /// The version
+    version: SpaceCache,
+    #[command(flatten)]
+    written: Written,
+}
+
+/// Remove the UUID tree; the kernel makes it anew when it mounts the file system for writing
+#[derive(Debug, clap::Args)]
+pub struct ClearUuidTree {
+    #[command(flatten)]
+    written: Written,
+}
+
+/// Remove the caches of free inode numbers that kernels before 5.11 could write
+#[derive(Debug, clap::Args)]
+pub struct ClearInoCache {
+    #[command(flatten)]
+    written: Written,
+}
+
+/// Align the sizes of the devices, and set the superblock's size to their sum
+#[derive(Debug, clap::Args)]
+pub struct FixDeviceSize {
+    #[command(flatten)]
+    written: Written,
+}
+
+/// Set the checksums of data that no copy matches to those of the data
+///
+/// Reads and verifies all data. Damaged data counts as right afterwards, and is listed. Data of
+/// which one copy is right is not touched: papilio scrub mends its other copies.
+#[derive(Debug, clap::Args)]
+pub struct FixDataChecksum {
+    #[command(flatten)]
+    written: Written,
+    /// Only list the data; write nothing
+    #[arg(short, long, visible_alias = "read-only")]
+    readonly: bool,
+    /// Ask before writing
+    #[arg(short, long, conflicts_with = "readonly")]
+    interactive: bool,
+    /// If the copies differ, use this one, counted from 1, and write it over the others
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    mirror: Option<u32>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Written {
+    /// The image or device, and all others of its file system
+    #[arg(required = true, value_hint = clap::ValueHint::FilePath)]
+    image: Vec<PathBuf>,
+    /// The undo file to write; it must not exist [default: IMAGE.undo]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    undo: Option<PathBuf>,
+}
+
+impl Written {
+    fn make(&self, context: &Context, change: RescueChange, consent: Consent) -> anyhow::Result<()> {
+        make(context, &self.image, self.undo.as_deref(), change, consent)
+    }
+}
+
+macro_rules! simple {
+    ($($command:ident $change:expr;)*) => {
+        $(impl $command {
+            /// Makes the change.
+            pub fn run(&self, context: &Context) -> anyhow::Result<()> {
+                self.written.make(context, $change, Consent::Given)
+            }
+        })*
+    };
+}
+
+simple! {
+    ClearUuidTree RescueChange::ClearUuidTree;
+    ClearInoCache RescueChange::ClearInodeCache;
+    FixDeviceSize RescueChange::FixDeviceSize;
+}
+
+impl ClearSpaceCache {
+    /// Makes the change.
+    pub fn run(&self, context: &Context) -> anyhow::Result<()> {
+        self.written.make(context, self.version.clear(), Consent::Given)
+    }
+}
+
+impl FixDataChecksum {
+    /// Makes the change.
+    pub fn run(&self, context: &Context) -> anyhow::Result<()> {
+        let mirror = self.mirror.map(|mirror| mirror as usize - 1);
+        let consent = match (self.readonly, self.interactive) {
+            (true, _) => Consent::Refused,
+            (false, true) => Consent::Asked,
+            (false, false) => Consent::Given,
+        };
+        self.written.make(context, RescueChange::FixDataChecksum { mirror }, consent)
+    }
+}
+
+/// Whether a planned change is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consent {
+    Given,
+    Asked,
+    Refused,
+}
+
+/// Plans a change, prints it, and makes it.
+pub fn make(
+    context: &Context,
+    images: &[PathBuf],
+    undo: Option<&Path>,
+    change: RescueChange,
+    consent: Consent,
+) -> anyhow::Result<()> {
+    let image = &images[0];
+    let devices = open(images)?;
+    let options: OpenOptions = context.options_for(image);
+    let plan = papilio::plan_repair_with(&devices, &options, &RepairOptions::new().only(change))?;
+    let mut output = Output::new()?;
+    plan.changes.iter().try_for_each(|change| output.text(format_args!("will {change}\n")))?;
+    plan.losses.iter().try_for_each(|loss| output.text(format_args!("lost: {loss}\n")))?;
+    let refuse = |reason: &String| context.error(format_args!("{}: cannot {reason}", image.display()));
+    plan.refused.iter().for_each(refuse);
+    if plan.changes.is_empty() {
+        output.text(format_args!("nothing to do\n"))?;
+        return Ok(output.finish()?);
+    }
+    output.finish()?;
+    if !plan.better {
+        anyhow::bail!("{}: the result would have new faults: nothing was written", image.display());
+    }
+    match consent {
+        Consent::Refused => return Ok(()),
+        Consent::Asked if !confirmed("Write?")? => {
+            anyhow::bail!("{}: nothing was written", image.display());
+        }
+        _ => {}
+    }
+    let undo = undo.map_or_else(|| undo_of(image), Path::to_path_buf);
+    let made = papilio::repair(&devices, &options, &plan, &undo)?;
+    let mut output = Output::new()?;
+    let (count, undo) = (made.changes.len(), undo.display());
+    output.text(format_args!("{count} changes made; {undo} takes them back\n"))?;
+    Ok(output.finish()?)
+}
+
+/// Asks on the terminal; an answer other than y or yes is a no.
+pub fn confirmed(question: &str) -> anyhow::Result<bool> {
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Returns the default undo file of an image.
+pub fn undo_of(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(".undo");
+    PathBuf::from(name)
+}
+
+/// Opens all devices of a file system for writing.
+pub fn open(images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    let open = |path: &PathBuf| -> anyhow::Result<Arc<dyn Device>> {
+        if let Some(mount) = crate::holder::kernel_mount_of(path) {
+            anyhow::bail!("{}: the kernel has mounted it on {}", path.display(), mount.point.display());
+        }
+        Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
+    };
+    images.iter().map(open).collect()
+}
