@@ -2,6 +2,7 @@
 //! repairs back. Owns the list of its subcommands.
 
 use crate::commands::inspect::parse_tree;
+use crate::commands::rescue_clone;
 use crate::context::Context;
 use crate::output::Output;
 use papilio::device::{Access, Device, FileDevice};
@@ -26,6 +27,7 @@ enum Subcommand {
     SuperRecover(SuperRecover),
     SelectSuper(SelectSuper),
     ZeroLog(ZeroLog),
+    Clone(rescue_clone::Args),
     Undo(Undo),
 }
 
@@ -138,6 +140,7 @@ impl Args {
                 command.written.change(SuperblockChange::Select(command.copy.into()))
             }
             Subcommand::ZeroLog(command) => command.written.change(SuperblockChange::ZeroLog),
+            Subcommand::Clone(command) => command.run(context),
             Subcommand::Undo(command) => command.run(),
         }
     }

@@ -4,6 +4,7 @@
 //! - `candidates`: the superblocks on a device, good or torn
 //! - `chunks`: the chunk map, from chunk items, device extents, or the places of blocks
 //! - `tree_roots`: the root trees among the blocks, and which of them are whole
+//! - `deleted`: the files that only older root trees have
 //! - `rebuild`: a superblock in memory that leads to all of it
 //! - `super_recover`, `select_super`: writing superblocks
 //!
@@ -12,6 +13,7 @@
 pub(crate) mod block_scan;
 pub(crate) mod candidates;
 pub(crate) mod chunks;
+pub(crate) mod deleted;
 pub(crate) mod rebuild;
 pub(crate) mod super_recover;
 pub(crate) mod tree_roots;
