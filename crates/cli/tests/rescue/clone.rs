@@ -1,20 +1,29 @@
 //! `rescue_clone`: the kernel fills a file system, Papilio clones it, sound and damaged, and
 //! `btrfs check` and kernel mounts judge the clone.
 
-use crate::images::open;
-use crate::matrix::tree_spec;
+use crate::common::{assert_clean, fail, papilio, succeed_text, text as text_of};
+use crate::world::{World, break_some, contents, shapes};
 use papilio::{
     CheckOptions, CloneLoss, CloneProgress, Cloned, FileSystem, OpenOptions, RescueCloneOptions, Subvolume,
 };
-use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, compare, require, sys};
+use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, TreeSpec, compare, require, sys};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Shapes that differ in what a clone copies or makes.
-const PRESETS: &str = "default,blake2,zlib,zstd,lzo,nodatasum,no-inline,node-4k,mixed,oldest,simple-quota,raid5";
-/// Images that are damaged at random.
-const DAMAGED: u64 = 12;
+const PRESETS: &str =
+    "default,blake2,zlib,zstd,lzo,nodatasum,no-inline,node-4k,mixed,oldest,simple-quota,raid5";
+/// Damages of each shape.
+const DAMAGED: u64 = 4;
+
+/// Opens the images of a file system.
+fn open(images: &[PathBuf], options: &OpenOptions) -> papilio::Result<FileSystem> {
+    let options = images[1..].iter().fold(options.clone(), |options, image| options.device(image));
+    FileSystem::open_with(&images[0], &options)
+}
 
 /// Makes a clone, and returns its report and what it lacks.
 fn clone_of(images: &[PathBuf], out: &Path, options: &OpenOptions) -> (Cloned, Vec<CloneLoss>) {
@@ -32,7 +41,7 @@ fn clone_of(images: &[PathBuf], out: &Path, options: &OpenOptions) -> (Cloned, V
 
 /// The facts about subvolumes that a clone keeps.
 fn facts(fs: &FileSystem) -> Vec<Subvolume> {
-    let keep = |subvolume: Subvolume| Subvolume { generation: papilio::Generation(0), ..subvolume };
+    let keep = |subvolume: Subvolume| Subvolume { generation: papilio::format::Generation(0), ..subvolume };
     fs.subvolumes().unwrap().into_iter().filter(|found| found.refs > 0).map(keep).collect()
 }
 
@@ -41,7 +50,7 @@ fn a_clone_of_a_sound_file_system_equals_it() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
-    let tree = tree_spec();
+    let tree = TreeSpec { files: 120, bytes: 6 << 20, ..TreeSpec::default() };
     let wanted = std::env::var("PAPILIO_CLONE_PRESETS").unwrap_or_else(|_| PRESETS.to_owned());
     for name in wanted.split(',') {
         let spec = papilio_oracle::preset(name).unwrap_or_else(|| panic!("no preset '{name}'"));
@@ -72,14 +81,20 @@ fn a_clone_of_a_sound_file_system_equals_it() {
         let (extents, bytes, summed) = data(&left);
         let found = data(&right);
         // The cache of free space of old file systems is data, too.
-        assert!(found.0 <= extents && found.1 <= bytes && found.2 == summed, "{name}: {found:?} {extents} {bytes}");
+        assert!(
+            found.0 <= extents && found.1 <= bytes && found.2 == summed,
+            "{name}: {found:?} {extents} {bytes}"
+        );
         drop((left, right));
 
         let top = ["subvolid=5".to_owned()];
         let mounts = [&images, &cloned_images].map(|set| set.mount_with(&top, true).unwrap());
         let [left, right] = mounts.each_ref().map(|mounted| HostTree::new(mounted.path()));
         let report = compare(&left, &right, &CompareOptions::SAME_IMAGE);
-        println!("{name:14} {} entries, {} bytes, {} differences", report.entries, report.bytes, report.total);
+        println!(
+            "{name:14} {} entries, {} bytes, {} differences",
+            report.entries, report.bytes, report.total
+        );
         report.assert_equal(written.entries);
         mounts.into_iter().for_each(|mounted| mounted.unmount().unwrap());
         // The kernel writes to the clone, and it stays sound.
@@ -90,74 +105,80 @@ fn a_clone_of_a_sound_file_system_equals_it() {
     }
 }
 
-/// Every regular file with its content.
-fn files(fs: &FileSystem) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-    let regular = |entry: &papilio::WalkEntry| {
-        entry.inode.metadata().file_type() == papilio::FileKind::Regular && entry.inode.metadata().size() < 8 << 20
-    };
-    let entries = fs.walk("/").unwrap().map(|entry| entry.expect("a clean file system is walked"));
-    entries.filter(regular).map(|entry| (entry.path.clone(), fs.read(&entry.path).ok())).collect()
-}
-
 #[test]
 fn a_clone_of_a_damaged_file_system_is_clean_and_lists_what_it_lacks() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
-    let tree = tree_spec();
-    let scratch = Scratch::new(tree.bytes * 6 + (64 << 20)).unwrap();
-    let mut spec = papilio_oracle::preset("zstd").unwrap().sized_for(tree.bytes);
-    spec.metadata_profile = Some("single".to_owned());
-    let images = spec.make(&scratch).unwrap();
-    let mounted = images.mount().unwrap();
-    tree.populate(mounted.path()).unwrap();
-    mounted.unmount().unwrap();
-    let [image] = images.paths() else { panic!("one image") };
-    let fs = FileSystem::open(image).unwrap();
-    let original: std::collections::BTreeMap<_, _> = files(&fs).into_iter().collect();
-    let used: Vec<u64> = used_places(&fs);
-    drop(fs);
+    let scratch = Scratch::new(1 << 30).unwrap();
     let (mut whole, mut total) = (0, 0);
-    for seed in 0..DAMAGED {
-        let damaged = scratch.unique("damaged");
-        std::fs::copy(image, &damaged).unwrap();
-        let file = std::fs::OpenOptions::new().write(true).open(&damaged).unwrap();
-        let mut random = fastrand::Rng::with_seed(seed);
-        for _ in 0..1 << random.u32(0..6) {
-            let place = used[random.usize(..used.len())] + random.u64(..4096);
-            file.write_all_at(&[random.u8(..)], place).unwrap();
+    for number in 0..shapes().len() {
+        let world = World::make(number, None);
+        for seed in 0..DAMAGED {
+            let damaged = world.device.snapshot();
+            let damage = break_some(&world, &damaged, seed);
+            let what = format!("{} seed {seed} {damage:?}", world.name);
+            let image = scratch.unique("damaged");
+            damaged.write_image(&image).unwrap();
+            let out = scratch.unique("clone");
+            // As the command does, with the scan only where nothing else helps.
+            let options = OpenOptions::new().ignore_bad_roots(true);
+            let opened = FileSystem::open_with(&image, &options).is_ok();
+            let (cloned, losses) = clone_of(std::slice::from_ref(&image), &out, &options.scan(!opened));
+            ImageSet::open(&scratch, vec![out.clone()]).btrfs_check().unwrap_or_else(|error| {
+                panic!("{what}: {error} {losses:#?} {:#?}", cloned.mended);
+            });
+            let listed: BTreeSet<_> = losses.iter().map(|loss| loss.path.clone()).collect();
+            let found = contents(&FileSystem::open(&out).unwrap());
+            let mut equal = 0;
+            for (path, content) in &found {
+                let Some(original) = world.files.get(path) else { continue };
+                equal += usize::from(original == content);
+                // With the scan, the state may be an older one.
+                let is_known = original == content || listed.contains(path) || !cloned.mended.is_empty();
+                assert!(is_known || !opened, "{what}: {} is wrong, unsaid", path.escape_ascii());
+            }
+            assert!(
+                equal == world.files.len() || !cloned.is_whole() || !opened,
+                "{what}: files are missing, unsaid"
+            );
+            (whole, total) = (whole + equal, total + world.files.len());
+            fs::remove_file(image).unwrap();
+            fs::remove_file(out).unwrap();
         }
-        let out = scratch.unique("clone");
-        let options = OpenOptions::new().ignore_bad_roots(true).scan(true);
-        let (cloned, losses) = clone_of(std::slice::from_ref(&damaged), &out, &options);
-        ImageSet::open(&scratch, vec![out.clone()]).btrfs_check().unwrap_or_else(|error| {
-            panic!("seed {seed}: {error} {losses:#?} {:#?}", cloned.mended);
-        });
-        let listed: BTreeSet<_> = losses.iter().map(|loss| loss.path.clone()).collect();
-        let fs = FileSystem::open(&out).unwrap();
-        let found = files(&fs);
-        let right = |(path, content): &&(Vec<u8>, Option<Vec<u8>>)| original.get(path) == Some(content);
-        let equal = found.iter().filter(right).count();
-        for (path, _) in found.iter().filter(|entry| !right(entry)) {
-            let known = listed.contains(path) || !original.contains_key(path) || !cloned.mended.is_empty();
-            assert!(known, "seed {seed}: {} is wrong and not listed", path.escape_ascii());
-        }
-        assert!(equal == original.len() || !cloned.is_whole(), "seed {seed}: files are missing unsaid");
-        (whole, total) = (whole + equal, total + original.len());
-        std::fs::remove_file(damaged).unwrap();
-        std::fs::remove_file(out).unwrap();
     }
-    println!("{whole} of {total} files are right in {DAMAGED} clones");
-    assert!(whole * 10 > total * 8, "{whole} of {total}");
+    println!("{whole} of {total} files are right in the clones");
+    assert!(whole * 2 > total, "{whole} of {total}");
 }
 
-/// Returns the places of all tree blocks and of some data on the only device.
-fn used_places(fs: &FileSystem) -> Vec<u64> {
-    let mut places = Vec::new();
-    for root in fs.tree_roots().unwrap() {
-        for block in fs.tree_blocks(root).into_iter().flatten().flatten() {
-            places.extend(fs.places_of(block.address()).into_iter().map(|place| place.0));
-        }
+#[test]
+fn the_command_lists_losses_and_overwrites_only_if_told_to() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
     }
-    places
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let world = World::make(0, None);
+    let (image, out) = (scratch.unique("image"), scratch.unique("out"));
+    world.device.write_image(&image).unwrap();
+    let arguments = ["rescue".as_ref(), "clone".as_ref(), image.as_os_str(), out.as_os_str()];
+    let text = succeed_text(arguments);
+    assert!(text.starts_with("3 subvolumes, ") && text.ends_with("; 0 losses\n"), "{text}");
+    fail(1, "it exists", arguments);
+    // Both copies of nothing: a sector of data that only one place has.
+    let sector = world.data[world.data.len() / 2];
+    let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
+    file.write_all_at(&[0xa5; 4096], sector).unwrap();
+    let output =
+        papilio([&["-q", "rescue", "clone", "-f", "--json"].map(OsStr::new)[..], &arguments[2..]].concat());
+    let (stdout, stderr) = (text_of(&output.stdout), text_of(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("are missing: the data does not match its checksum"), "{stderr}");
+    let lines: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (totals, losses) = lines.split_last().unwrap();
+    assert!(!losses.is_empty() && totals["losses"] == losses.len(), "{stdout}");
+    assert!(losses.iter().all(|loss| loss["length"].as_u64().unwrap() > 0 && loss["path"].is_string()));
+    assert_clean(&out);
+    fail(1, "", ["rescue", "clone", "/nowhere", scratch.unique("other").to_str().unwrap()]);
+    fail(2, "", ["rescue", "clone", image.to_str().unwrap()]);
 }
