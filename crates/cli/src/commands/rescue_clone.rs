@@ -3,7 +3,6 @@
 use crate::context::{Context, of_image};
 use crate::output::{Output, escaped, json_bytes};
 use crate::units;
-use crate::usage_error::UsageError;
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::format::Uuid;
 use papilio::{CloneLoss, CloneProgress, Cloned, RescueCloneOptions};
@@ -25,10 +24,12 @@ use std::path::PathBuf;
 /// and 2 for wrong usage.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device, all others of its file system, and the new image or device
-    #[arg(value_names = ["IMAGE", "OUT"], num_args = 2.., required = true)]
+    /// The image or device, and all others of its file system
+    #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
+    images: Vec<PathBuf>,
+    /// The new image, or the device to use
     #[arg(value_hint = clap::ValueHint::FilePath)]
-    places: Vec<PathBuf>,
+    out: PathBuf,
     /// The size of the new file system; by default that of OUT if it is a device, else an eighth
     /// and 256 MiB more than that of IMAGE
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = units::parse_size)]
@@ -47,9 +48,7 @@ pub struct Args {
 impl Args {
     /// Makes the clone.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let Some((out, images)) = self.places.split_last() else {
-            return Err(UsageError::new("rescue clone: name an image and a new one").into());
-        };
+        let (images, out) = (&self.images, &self.out);
         let image = &images[0];
         let mut options = context.options_for(image).ignore_bad_roots(true);
         for device in &images[1..] {

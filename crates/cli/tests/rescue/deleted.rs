@@ -21,7 +21,7 @@ fn deleted_files_are_listed_and_restored() {
         ("work/papers/thesis", &big),
         ("work/note", b"a note"),
         ("home/letter", &big[..9000]),
-        ("kept", b"kept"),
+        ("kept", &big[..100_000]),
     ];
     for (path, content) in files {
         fs::write(top.join(path), content).unwrap();
@@ -54,7 +54,7 @@ fn deleted_files_are_listed_and_restored() {
     let listing = succeed_text(["restore", "--deleted", "-D", image]);
     assert_eq!(listing, "/home/letter\n/work/note\n/work/papers/thesis\n");
     let output = papilio(["restore", "--deleted", image, out.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.status.success(), "{} {listed:#}", text(&output.stderr));
     for (path, content) in &files[..3] {
         assert!(fs::read(out.join(path)).unwrap() == *content, "{path}");
     }

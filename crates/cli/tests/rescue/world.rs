@@ -77,7 +77,7 @@ fn fill(top: &Path) -> Files {
     let mut files = Files::new();
     let subvolume = top.join("home");
     sys::create_subvolume(&subvolume).unwrap();
-    let mut put = |files: &mut Files, path: &[u8], content: &[u8]| {
+    let put = |files: &mut Files, path: &[u8], content: &[u8]| {
         let place = top.join(OsStr::from_bytes(path));
         fs::create_dir_all(place.parent().unwrap()).unwrap();
         fs::write(place, content).unwrap();
@@ -186,7 +186,7 @@ fn places(device: &MemoryDevice, fs: &FileSystem) -> (Vec<u64>, Vec<u64>) {
     };
     let mut data = Vec::new();
     fs.search_tree(objectid::CSUM_TREE, all(), Generation(0), &mut |_, key, item| {
-        let sums = item.len() / fs.superblock().checksum_type.size();
+        let sums = item.len() / fs.superblock().checksum_type().size();
         let sectors = (0..sums as u64).filter_map(|at| place(key.offset + at * 4096));
         data.extend(sectors);
         true

@@ -80,13 +80,14 @@ fn take_over(handle: &Handle<'_>, tree: &LiveTree, item: &RawRootItem) -> Result
     }
 }
 
-/// Sets the transaction of a subvolume's last change, which copying its items has changed.
+/// Sets transaction and time of a subvolume's last change to those of `item`, as copying its items
+/// has changed them.
 ///
 /// # Errors
 /// Errors of changing the root tree.
-pub(crate) fn keep_change(handle: &Handle<'_>, id: TreeId, ctransid: Generation) -> Result<()> {
+pub(crate) fn keep_change(handle: &Handle<'_>, id: TreeId, item: &RawRootItem) -> Result<()> {
     let tree = handle.live_tree(id)?;
-    tree.update_record(|record| record.item.ctransid = ctransid);
+    tree.update_record(|record| (record.item.ctransid, record.item.ctime) = (item.ctransid, item.ctime));
     put_root_item(&mut handle.transactions().live().root_tree().edit(handle), &tree)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! - `roots`: the subvolumes that the root tree names, and their references
 //! - `tree`: the items of a subvolume, copied as they are except for the places of data
+//! - `inodes`: the inode whose items are copied, made anew where its own item is lost
 //! - `extents`: data extents, copied once each
 //! - `report`: what is missing
 //!
@@ -15,6 +16,7 @@
 //! Kernel counterpart: none.
 
 mod extents;
+mod inodes;
 mod report;
 mod roots;
 mod tree;
@@ -103,8 +105,7 @@ pub(crate) fn clone_into(
     }
     transactions.commit()?;
     for (id, root) in &roots.subvolumes {
-        let ctransid = root.item.ctransid;
-        transactions.change(4, |handle| subvolume::keep_change(handle, *id, ctransid))?;
+        transactions.change(4, |handle| subvolume::keep_change(handle, *id, &root.item))?;
     }
     transactions.commit()?;
     let bytes = extents.bytes;

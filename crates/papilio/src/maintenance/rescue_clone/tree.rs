@@ -11,6 +11,7 @@
 //! **Locks**, in a batch: the subvolume's writer, then the checksum tree's.
 
 use super::extents::{Copied, Extents, Fault, check_extent};
+use super::inodes::Current;
 use super::report::{CloneLoss, Listener};
 use super::roots::{Gap, Walk};
 use crate::btree::{Change, LiveTree, Tree};
@@ -29,15 +30,6 @@ use std::sync::Arc;
 const BATCH_BYTES: usize = 256 << 10;
 /// The most bytes of data whose checksums are in a batch.
 const BATCH_DATA: u64 = 64 << 20;
-
-/// The inode whose items come now.
-#[derive(Clone, Copy)]
-struct Current {
-    number: InodeNumber,
-    item: Option<InodeItem>,
-    /// Bytes that the clone lacks.
-    less: u64,
-}
 
 /// The copy of one subvolume.
 pub(super) struct TreeCopy<'a, 'l> {
@@ -77,7 +69,7 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
             sums: ChecksumRuns::new(&geometry),
             bytes: 0,
             data_before,
-            inode: Current { number: InodeNumber(0), item: None, less: 0 },
+            inode: Current::new(InodeNumber(0)),
         }
     }
 
@@ -121,8 +113,16 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
         }
         if key.objectid != self.inode.number.0 {
             self.end_inode()?;
-            self.inode = Current { number: InodeNumber(key.objectid), item: None, less: 0 };
+            self.inode = Current::new(InodeNumber(key.objectid));
         }
+        if self.inode.item.is_none() && key.item_type != ItemType::INODE_ITEM {
+            let made = self.inode.make(self.source, &key);
+            self.put(inode_key(self.inode.number), made.to_bytes().to_vec());
+            let path = self.listener.path(self.source, self.inode.number);
+            let reason = "its inode item is lost: owner, mode and times are unknown";
+            self.listener.lose(CloneLoss::of(path, reason));
+        }
+        self.inode.count(&key, data, self.geometry.sector_size);
         match key.item_type {
             ItemType::INODE_ITEM => {
                 self.inode.item = InodeItem::parse(data).ok();
@@ -305,15 +305,11 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
         self.listener.lose(CloneLoss { path, range, reason: reason.to_owned(), is_unverified });
     }
 
-    /// Corrects the space that an inode takes if some of its data is lost.
+    /// Corrects the item of an inode that lost data, or that was made.
     fn end_inode(&mut self) -> Result<()> {
-        let Current { number, item: Some(mut item), less } = self.inode else { return Ok(()) };
-        if less == 0 {
-            return Ok(());
-        }
+        let Some(item) = self.inode.corrected() else { return Ok(()) };
         self.flush()?;
-        item.nbytes = item.nbytes.saturating_sub(less);
-        self.put(inode_key(number), item.to_bytes().to_vec());
+        self.put(inode_key(self.inode.number), item.to_bytes().to_vec());
         self.flush()
     }
 

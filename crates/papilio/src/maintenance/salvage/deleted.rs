@@ -11,10 +11,11 @@
 
 use super::block_scan::BlockScan;
 use super::rebuild::Rebuilt;
-use super::tree_roots::{pointer, roots_of};
+use super::tree_roots::{FoundRoot, pointer, roots_of};
 use crate::btree::{Forest, RootPointer, Tree, TreeBlock};
 use crate::items::inode::first_name;
 use crate::items::trees::Trees;
+use crate::namespace::resolve;
 use crate::subvolume;
 use crate::volume::Volume;
 use papilio_format::items::inode::{FileKind, InodeItem, Timespec};
@@ -74,9 +75,13 @@ pub(crate) fn find_deleted(volume: &Arc<Volume>, scan: &BlockScan, rebuilt: &Reb
         known: BTreeMap::new(),
         files: Vec::new(),
     };
-    let roots = roots_of(scan, objectid::ROOT_TREE);
-    let older = roots.iter().filter(|root| root.generation <= raw.generation && root.address != raw.root);
-    for root in older.take(MOST_ROOTS) {
+    let mut older = roots_of(scan, objectid::ROOT_TREE);
+    older.retain(|root| root.generation <= raw.generation && root.address != raw.root);
+    // A commit may write a root tree and copy it again. The last one counts: backups name it, and
+    // it mostly has the highest address.
+    let is_backup = |root: &FoundRoot| raw.super_roots.iter().any(|backup| backup.tree_root == root.address);
+    older.sort_by_key(|root| std::cmp::Reverse((root.generation, is_backup(root), root.address)));
+    for root in older.iter().take(MOST_ROOTS) {
         let trees = Trees::new(&forest, pointer(root), chunk_root);
         search.look(&trees, root.address, root.generation);
     }
@@ -100,6 +105,9 @@ impl Search {
         };
         for (id, prefix) in paths {
             let Ok(Some(open)) = trees.find(id) else { continue };
+            if !leads_to(trees, id, &prefix) {
+                continue;
+            }
             let current = self.current.find(id).ok().flatten();
             let current = current.as_ref().map(|open| &open.tree);
             let known = self.known.entry(id).or_insert_with(|| {
@@ -182,6 +190,14 @@ fn is_there(current: Option<&Tree>, inode: InodeNumber, item: &InodeItem) -> boo
         // One that cannot be read any more is as good as deleted.
         Ok(None) | Err(_) => false,
     }
+}
+
+/// Whether the path of a subvolume leads to it. In a root tree that its commit copied again, it may
+/// not do so yet.
+fn leads_to(trees: &Trees, id: TreeId, path: &[u8]) -> bool {
+    let Ok(top) = subvolume::subvolume_root(trees, objectid::FS_TREE) else { return false };
+    let found = resolve(trees, &top, path, false);
+    found.is_ok_and(|found| found.place().tree == id)
 }
 
 /// Returns the path of an inode in its subvolume, if its names lead to the root directory.
