@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel dataframes locks longtest bench report demo clients backup campaign fuzz tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel dataframes locks longtest damage bench report demo clients backup campaign fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -79,6 +79,13 @@ longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each pres
 		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio --test many_inodes
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio-fuse --test served
+
+DAMAGE_SEEDS ?= 2500
+DAMAGE_STOCK ?= 50
+damage: setup ## break kernel-made images at random, read, repair and clone them; resumes from target/damage (root; hours)
+	PAPILIO_REQUIRE_ALL=1 PAPILIO_DAMAGE=$(DAMAGE_SEEDS) PAPILIO_DAMAGE_STOCK=$(DAMAGE_STOCK) \
+		PAPILIO_DAMAGE_DIR=$(CURDIR)/target/damage \
+		$(CARGO) test --release --locked -p papilio-cli --test rescue damage -- --nocapture
 
 bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli

@@ -120,10 +120,20 @@ impl Context {
     /// Opens the file system on `image` for reading, with a scan and its progress if the options
     /// want one.
     pub fn open_with(&self, image: &Path, options: &OpenOptions) -> anyhow::Result<FileSystem> {
+        self.open_on(image, &self.arguments.device, options)
+    }
+
+    /// As [`Self::open_with`], with `others` as the further devices of a scan.
+    pub fn open_on(
+        &self,
+        image: &Path,
+        others: &[PathBuf],
+        options: &OpenOptions,
+    ) -> anyhow::Result<FileSystem> {
         if !options.wants_scan() {
             return FileSystem::open_with(image, options).map_err(holder::explain);
         }
-        let devices = self.devices(image)?;
+        let devices = scanning::open_devices(image, others)?;
         let scan = self.scan(&devices)?;
         let rebuilt = papilio::rebuild(&devices, options, &scan)?;
         for text in scanning::explanations(&rebuilt) {

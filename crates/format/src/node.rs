@@ -67,7 +67,7 @@ disk_struct! {
 }
 
 /// A reader's expectations of a tree block before it reads the block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeExpectation {
     /// Logical address that the block is read from.
     pub address: LogicalAddress,

@@ -118,9 +118,9 @@ pub use file::defragment::DefragmentOptions;
 pub use fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
-    QgroupUsage, QuotaStatus, RepairOptions, RepairPlan, Walk, WalkEntry, cancel_replace, check,
-    check_devices, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair,
-    replace_device, scan_devices, undo_repair, write_superblocks,
+    QgroupUsage, QuotaStatus, RepairOptions, RepairPlan, RescueCloneOptions, Walk, WalkEntry, cancel_replace,
+    check, check_devices, find_deleted, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
+    rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
@@ -138,8 +138,10 @@ pub use maintenance::mkfs::{
 };
 pub use maintenance::repair::change::RescueChange;
 pub use maintenance::replace::{ReplaceOptions, ReplaceReport};
+pub use maintenance::rescue_clone::{CloneLoss, CloneProgress, Cloned};
 pub use maintenance::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress};
 pub use maintenance::salvage::chunks::ChunkSources;
+pub use maintenance::salvage::deleted::DeletedFile;
 pub use maintenance::salvage::rebuild::{Rebuilt, SuperblockSource};
 pub use maintenance::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};
 pub use maintenance::salvage::tree_roots::FoundRoot;

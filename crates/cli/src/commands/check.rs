@@ -1,10 +1,12 @@
 //! `papilio check`: compares the structures of a file system with one another.
 
+use crate::commands::check_extents;
 use crate::commands::rescue_change::{self, Consent, SpaceCache};
 use crate::context::Context;
 use crate::holder;
 use crate::output::{Output, escaped};
 use indicatif::{ProgressBar, ProgressStyle};
+use papilio::format::TreeId;
 use papilio::{
     CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions, RescueChange, TreeRootChoice,
 };
@@ -75,6 +77,13 @@ pub struct Args {
     /// Only print the numbers of quotas, as they are stored and as they are counted
     #[arg(short = 'Q', long, conflicts_with_all = ["repair", "check_data_csum", "json"])]
     qgroup_report: bool,
+    /// Only print the extents of this subvolume, each with the subvolumes that use it
+    #[arg(short = 'E', long = "subvol-extents", value_name = "SUBVOLID")]
+    #[arg(conflicts_with_all = ["repair", "check_data_csum", "qgroup_report", "json"])]
+    subvol_extents: Option<u64>,
+    /// Accepted for the sake of btrfs-check(8): the memory that a check needs is bounded in any mode
+    #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem"])]
+    mode: Option<String>,
     /// Show the progress
     #[arg(short, long)]
     progress: bool,
@@ -109,6 +118,10 @@ impl Args {
         if self.qgroup_report {
             return self.report_quotas(context);
         }
+        if let Some(id) = self.subvol_extents {
+            return check_extents::report(context, &self.image, &self.open_options(context), TreeId(id));
+        }
+        let _ = &self.mode;
         let bar = (self.progress && std::io::stderr().is_terminal()).then(new_bar);
         let mut options = CheckOptions::new().data_csum(self.check_data_csum).max_findings(self.max_findings);
         if let Some(bar) = bar.clone() {

@@ -2,6 +2,7 @@
 //!
 //! Owners are numbers, since the host's user names mean nothing inside an image.
 
+use crate::commands::deleted;
 use crate::context::{Context, describe};
 use crate::output::{
     JsonArray, Output, disk_bytes, human_size, is_device, json_bytes, json_inode, mode_letters,
@@ -54,6 +55,14 @@ pub struct Args {
     /// Like -l, with times to the nanosecond
     #[arg(long)]
     full_time: bool,
+    /// List the files below each path that were deleted and that older states still have; scans the
+    /// whole device
+    ///
+    /// Each line has the generation and the address of the newest root tree that has the file, its
+    /// inode number, its size and its path. papilio cp with that --tree-root copies it, and papilio
+    /// restore --deleted copies them all.
+    #[arg(long, conflicts_with_all = ["recursive", "directory", "all", "almost_all"])]
+    deleted: bool,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
@@ -87,6 +96,9 @@ impl Args {
     /// Lists the operands.
     pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
         self.long |= self.full_time;
+        if self.deleted {
+            return deleted::list(context, &self.paths, self.json, self.human_readable);
+        }
         let mut output = Output::new()?;
         let json = match self.json {
             true => Some(JsonArray::begin(&mut output)?),

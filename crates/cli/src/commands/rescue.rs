@@ -3,6 +3,7 @@
 
 use crate::commands::inspect::parse_tree;
 use crate::commands::rescue_change::{self, Consent, open, undo_of};
+use crate::commands::rescue_clone;
 use crate::context::Context;
 use crate::output::Output;
 use anyhow::Context as _;
@@ -33,6 +34,7 @@ enum Subcommand {
     ClearInoCache(rescue_change::ClearInoCache),
     FixDeviceSize(rescue_change::FixDeviceSize),
     FixDataChecksum(rescue_change::FixDataChecksum),
+    Clone(rescue_clone::Args),
     Undo(Undo),
 }
 
@@ -155,6 +157,7 @@ impl Args {
             Subcommand::ClearInoCache(command) => command.run(context),
             Subcommand::FixDeviceSize(command) => command.run(context),
             Subcommand::FixDataChecksum(command) => command.run(context),
+            Subcommand::Clone(command) => command.run(context),
             Subcommand::Undo(command) => command.run(),
         }
     }

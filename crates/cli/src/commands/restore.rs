@@ -4,6 +4,7 @@
 //! devices, and which of the rules of `btrfs restore` apply.
 
 use crate::args;
+use crate::commands::deleted;
 use crate::context::Context;
 use crate::copy;
 use crate::copy::event::Event;
@@ -16,8 +17,10 @@ use crate::path::ImagePath;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::format::{LogicalAddress, TreeId};
-use papilio::{FileSystem, OpenOptions, SubvolumeChoice, TreeRootChoice};
+use papilio::{DeletedFile, FileSystem, OpenOptions, SubvolumeChoice, TreeRootChoice};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Copy what can be read out of a damaged file system
@@ -44,6 +47,9 @@ pub struct Args {
     /// Only list the trees and their roots
     #[arg(short = 'l', long, conflicts_with = "dry_run")]
     list_roots: bool,
+    /// Restore only files that were deleted and that older states still have; scans the whole device
+    #[arg(long, conflicts_with_all = ["list_roots", "tree", "files", "root", "snapshots"])]
+    deleted: bool,
     /// Copy other subvolumes and snapshots, too, each whole
     #[arg(short, long)]
     snapshots: bool,
@@ -97,6 +103,9 @@ pub struct Args {
 impl Args {
     /// Restores the files.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if self.deleted {
+            return self.restore_deleted(context);
+        }
         let system = context.open_with(&self.image, &self.open_options(context))?;
         if self.list_roots {
             return list_roots(context, &system);
@@ -107,18 +116,7 @@ impl Args {
         }
         let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() };
         let inode = system.inode("/").map_err(|error| context.at(&path, &error))?;
-        let all = !context.arguments().drop_in;
-        let options = SourceOptions {
-            recursive: true,
-            links: all || self.metadata,
-            xattrs: all || self.xattr,
-            json: self.json,
-            unverified: true,
-            skip_subvolumes: !self.snapshots,
-            only_files: !(all || self.symlink),
-            filter: self.filter()?,
-            ..SourceOptions::default()
-        };
+        let options = self.source_options(context)?;
         let source = Source { path: path.clone(), inode };
         if self.dry_run {
             let mut list = List { output: Output::new()?, path: Vec::new() };
@@ -130,6 +128,34 @@ impl Args {
         };
         std::fs::create_dir_all(directory)
             .with_context(|| format!("{}: cannot create the directory", directory.display()))?;
+        let place = Place::Content(directory.clone());
+        self.copy(context, vec![source], options, vec![(path, place)])
+    }
+
+    fn source_options(&self, context: &Context) -> anyhow::Result<SourceOptions> {
+        let all = !context.arguments().drop_in;
+        Ok(SourceOptions {
+            recursive: true,
+            links: all || self.metadata,
+            xattrs: all || self.xattr,
+            json: self.json,
+            unverified: true,
+            skip_subvolumes: !self.snapshots,
+            only_files: !(all || self.symlink),
+            filter: self.filter()?,
+            ..SourceOptions::default()
+        })
+    }
+
+    /// Copies the sources to their places on the host.
+    fn copy(
+        &self,
+        context: &Context,
+        sources: Vec<Source>,
+        options: SourceOptions,
+        places: Vec<(ImagePath, Place)>,
+    ) -> anyhow::Result<()> {
+        let all = !context.arguments().drop_in;
         let host = HostOptions {
             archive: all || self.metadata || self.xattr,
             no_clobber: !self.overwrite,
@@ -138,14 +164,60 @@ impl Args {
         let shown = !self.no_progress && context.verbosity == 0 && std::io::stderr().is_terminal();
         let progress = Progress::new(shown);
         context.set_progress(progress.bar());
-        let mut sink = HostSink::new(context, host, vec![(path, Place::Content(directory.clone()))]);
-        let copied = copy::run(context, vec![source], options, &mut sink, &progress);
+        let mut sink = HostSink::new(context, host, places);
+        let copied = copy::run(context, sources, options, &mut sink, &progress);
         sink.finish();
         context.set_progress(None);
         if let Some(bar) = progress.bar() {
             bar.finish_and_clear();
         }
         copied
+    }
+
+    /// Restores the files that only older root trees have, to their paths below the directory.
+    fn restore_deleted(&self, context: &Context) -> anyhow::Result<()> {
+        let options = self.open_options(context);
+        let filter = self.filter()?;
+        let mut found = deleted::find(context, &self.image, &options)?;
+        found.retain(|file| {
+            let path = [b"/", &file.path[..]].concat();
+            filter.as_ref().is_none_or(|filter| filter.is_match(&path))
+        });
+        if self.dry_run {
+            let mut list = List { output: Output::new()?, path: Vec::new() };
+            found.iter().try_for_each(|file| list.line(&file.path).map_err(|stop| stop.0))?;
+            return Ok(list.output.finish()?);
+        }
+        let Some(directory) = &self.directory else {
+            return Err(UsageError::new("restore: the directory is missing").into());
+        };
+        let mut roots: BTreeMap<_, Vec<DeletedFile>> = BTreeMap::new();
+        for file in found {
+            roots.entry((file.generation, file.tree_root)).or_default().push(file);
+        }
+        let mut taken = BTreeSet::new();
+        for ((_, address), files) in roots.into_iter().rev() {
+            let options = options.clone().tree_root(TreeRootChoice::Address(address));
+            let system = context.open_with(&self.image, &options)?;
+            let (mut sources, mut places) = (Vec::new(), Vec::new());
+            for file in files {
+                let path = ImagePath { image: self.image.clone(), path: [b"/", &file.path[..]].concat() };
+                let inode = match system.inode_nofollow(std::ffi::OsStr::from_bytes(&path.path)) {
+                    Ok(inode) => inode,
+                    Err(error) => {
+                        context.failure(&context.at(&path, &error));
+                        continue;
+                    }
+                };
+                let (parent, name) = deleted::place_of(directory, &file, &mut taken);
+                std::fs::create_dir_all(&parent)
+                    .with_context(|| format!("{}: cannot create the directory", parent.display()))?;
+                places.push((path.clone(), Place::Named { parent, name, in_place: false }));
+                sources.push(Source { path, inode });
+            }
+            self.copy(context, sources, self.source_options(context)?, places)?;
+        }
+        Ok(())
     }
 
     fn open_options(&self, context: &Context) -> OpenOptions {

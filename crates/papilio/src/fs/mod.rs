@@ -53,6 +53,7 @@ mod paths;
 mod quotas;
 mod repair;
 mod replace;
+mod rescue_clone;
 mod resize;
 mod salvage;
 mod scrub;
@@ -81,7 +82,10 @@ pub use metadata::Metadata;
 pub use quotas::{QgroupUsage, QuotaStatus};
 pub use repair::{RepairOptions, RepairPlan, plan_repair, plan_repair_with, repair, undo_repair};
 pub use replace::{cancel_replace, replace_device};
-pub use salvage::{find_tree_roots, plan_superblocks, rebuild, scan_devices, write_superblocks};
+pub use rescue_clone::{RescueCloneOptions, rescue_clone};
+pub use salvage::{
+    find_deleted, find_tree_roots, plan_superblocks, rebuild, scan_devices, write_superblocks,
+};
 pub use walk::{Walk, WalkEntry};
 
 /// The types of the API can be sent to and shared by threads.

@@ -1,12 +1,13 @@
 //! Reading a file system that its superblock does not lead to: the public functions of
 //! [`crate::maintenance::salvage`].
 //!
-//! Owns [`scan_devices`], [`rebuild`], [`find_tree_roots`], [`plan_superblocks`] and
-//! [`write_superblocks`].
+//! Owns [`scan_devices`], [`rebuild`], [`find_tree_roots`], [`find_deleted`], [`plan_superblocks`]
+//! and [`write_superblocks`].
 
 use crate::errors::{Error, Result};
 use crate::fs::repair::{start_log, undo_identity};
 use crate::maintenance::salvage::block_scan::{self, BlockScan, ScanOptions};
+use crate::maintenance::salvage::deleted::{self, DeletedFile};
 use crate::maintenance::salvage::rebuild::{self as rebuilding, Rebuilt, rebuilt_volume};
 use crate::maintenance::salvage::super_recover::{self, SuperRecovery, SuperblockChange};
 use crate::maintenance::salvage::tree_roots::{self, FoundRoot};
@@ -49,6 +50,21 @@ pub fn find_tree_roots(
 ) -> Result<Vec<FoundRoot>> {
     let rebuilt = rebuild(devices, options, scan)?;
     Ok(tree_roots::find_roots(&rebuilt_volume(devices, &rebuilt)?, scan, tree))
+}
+
+/// Lists the files that the current trees do not have, and older root trees that a scan found still
+/// have, by path. Open the file system with the root tree of a file
+/// ([`OpenOptions::tree_root`]) to read it.
+///
+/// # Errors
+/// As [`rebuild`].
+pub fn find_deleted(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    scan: &BlockScan,
+) -> Result<Vec<DeletedFile>> {
+    let rebuilt = rebuild(devices, options, scan)?;
+    Ok(deleted::find_deleted(&rebuilt_volume(devices, &rebuilt)?, scan, &rebuilt))
 }
 
 /// Returns options that open what a scan finds, if the options want one.

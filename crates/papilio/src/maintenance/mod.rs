@@ -9,6 +9,7 @@ pub(crate) mod mkfs;
 pub(crate) mod relocation;
 pub(crate) mod repair;
 pub(crate) mod replace;
+pub(crate) mod rescue_clone;
 pub(crate) mod salvage;
 pub(crate) mod scan;
 pub(crate) mod scrub;

@@ -1,8 +1,10 @@
 //! Subvolumes and snapshots: listing, creating, moving and deleting them.
 //!
 //! [`create`] and [`delete`] work within one transaction. [`clean`] drops the trees of deleted
-//! subvolumes afterwards, with [`drop_tree`], in as many transactions as it needs.
+//! subvolumes afterwards, with [`drop_tree`], in as many transactions as it needs. [`adopt`] makes
+//! subvolumes that existed in another file system.
 
+mod adopt;
 mod clean;
 mod create;
 mod delete;
@@ -15,6 +17,7 @@ mod root_items;
 mod root_refs;
 mod uuid_tree;
 
+pub(crate) use adopt::{adopt, keep_change, link};
 pub(crate) use clean::clean_step;
 pub(crate) use create::{Entry, Numbers, create, snapshot};
 pub(crate) use delete::{delete, entry_of, forget_entry};

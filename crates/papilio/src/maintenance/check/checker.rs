@@ -7,7 +7,8 @@
 //! - Each comparison skipped for that reason is a finding ([`FindingKind::NotChecked`]).
 
 use super::block_groups::BlockGroups;
-use super::csums::{self, Csums};
+use super::csums::Csums;
+use super::data;
 use super::devices::Devices;
 use super::free_space::FreeSpace;
 use super::inodes::{Context, Inodes};
@@ -474,18 +475,16 @@ impl<'a> Checker<'a> {
     fn verify_data(&mut self) {
         let Some(walk) = self.roots.find(objectid::CSUM_TREE).map(Root::walk) else { return };
         let (options, total) = (self.options, self.statistics.csum_bytes);
-        let (mut done, mut read) = (0, 0);
-        let mut found = Findings::new(self.options.max_findings);
-        let mut silent = Findings::new(0);
         let forest = self.forest;
-        Walker::new(forest).walk(&walk, &mut silent, |visit, _| {
-            if visit.block.level() == 0 {
-                read += csums::verify_data(forest, visit, &mut found, |bytes| {
-                    done += bytes;
-                    options.report(CheckStage::Data, done, Some(total));
-                });
-            }
+        let (read, found) = data::verify_data(forest, options.max_findings, |data| {
+            let mut silent = Findings::new(0);
+            Walker::new(forest).walk(&walk, &mut silent, |visit, _| {
+                if visit.block.level() == 0 {
+                    options.report(CheckStage::Data, data.queue(visit), Some(total));
+                }
+            });
         });
+        options.report(CheckStage::Data, total, Some(total));
         self.statistics.data_bytes_read = read;
         self.findings.absorb(found);
     }

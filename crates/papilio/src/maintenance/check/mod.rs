@@ -1,8 +1,8 @@
 //! The read-only check of a whole file system: every tree, and the trees against each other.
 //!
-//! [`walker`] visits every tree block once and passes the leaves to the collectors, which compare
+//! [`walker`] visits every tree block once, which [`copies`] reads ahead of it, and passes the leaves to the collectors, which compare
 //! them: [`references`] (extents and back references), [`block_groups`], [`devices`],
-//! [`free_space`], [`csums`], [`roots`], and for each subvolume [`inodes`] and [`names`].
+//! [`free_space`], [`csums`], [`data`], [`roots`], and for each subvolume [`inodes`] and [`names`].
 //! [`superblocks`] and [`space_cache`] check structures outside the trees. [`checker`] runs them in
 //! order.
 //!
@@ -12,8 +12,10 @@
 
 pub(crate) mod block_groups;
 mod checker;
+mod copies;
 mod csums;
 pub(crate) mod damage;
+mod data;
 mod devices;
 pub(crate) mod free_space;
 mod inodes;

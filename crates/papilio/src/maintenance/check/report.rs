@@ -9,7 +9,7 @@
 use super::remedy::Remedy;
 use papilio_format::objectid::Objectid;
 use papilio_format::{InodeNumber, Key, LogicalAddress, PhysicalAddress, TreeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// How bad a finding is.
@@ -516,6 +516,27 @@ impl Findings {
         self.notes.extend(other.notes);
         let room = self.limit.saturating_sub(self.remedies.len());
         self.remedies.extend(other.remedies.into_iter().take(room));
+    }
+
+    /// Merges the findings of several threads, each in the order of addresses, into that order.
+    pub(super) fn merged_by_address(limit: usize, parts: Vec<Self>) -> Self {
+        let mut merged = Self::new(limit);
+        for part in parts {
+            for (kind, count) in part.counts {
+                *merged.counts.entry(kind).or_default() += count;
+            }
+            merged.kept.extend(part.kept);
+            merged.remedies.extend(part.remedies);
+        }
+        merged.kept.sort_by_key(|finding| finding.place.address);
+        // The limit spares the first finding of each kind.
+        let mut kinds = BTreeSet::new();
+        let mut count = 0;
+        merged.kept.retain(|finding| {
+            count += 1;
+            kinds.insert(finding.kind) || count <= limit
+        });
+        merged
     }
 
     /// Whether there is a finding of a kind.

@@ -10,6 +10,7 @@
 //!
 //! Kernel counterpart: none; `check_block` and `run_next_block` of `btrfs check`.
 
+use super::copies::ReadAhead;
 use super::damage::Damage;
 use super::one_byte;
 use super::remedy::Remedy;
@@ -80,6 +81,25 @@ struct Frame {
     bound: Option<Key>,
 }
 
+impl Frame {
+    /// Returns the children that are still to be visited, with the bounds of their keys.
+    fn children(&self, tree: TreeId) -> impl Iterator<Item = (NodeExpectation, Option<Key>)> {
+        let view = self.block.view();
+        (self.slot..self.end).map(move |slot| {
+            let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { self.bound };
+            let KeyPointer { key, address, generation } = view.child(slot);
+            let expected = NodeExpectation {
+                level: Some(self.block.level() - 1),
+                generation: Some(generation),
+                owner: Some(tree),
+                first_key: Some(key),
+                ..NodeExpectation::at(address)
+            };
+            (expected, bound)
+        })
+    }
+}
+
 /// Walks trees and remembers their blocks.
 pub(super) struct Walker<'a> {
     forest: &'a Forest,
@@ -88,19 +108,18 @@ pub(super) struct Walker<'a> {
     pub(super) damages: Vec<Damage>,
     /// Copies on missing devices, which could not be read.
     pub(super) missing_copies: u64,
-}
-
-/// The results of reading all copies of a block.
-struct Copies {
-    good: Option<TreeBlock>,
-    /// A copy that is valid by itself but not the block that its parent names.
-    other: Option<(usize, TreeBlock, Corrupt)>,
-    faults: Vec<(usize, BlockFault)>,
+    ahead: ReadAhead,
 }
 
 impl<'a> Walker<'a> {
     pub(super) fn new(forest: &'a Forest) -> Self {
-        Self { forest, seen: HashMap::new(), damages: Vec::new(), missing_copies: 0 }
+        Self {
+            forest,
+            seen: HashMap::new(),
+            damages: Vec::new(),
+            missing_copies: 0,
+            ahead: ReadAhead::default(),
+        }
     }
 
     /// Walks a tree from left to right and calls `visit` with each of its blocks, parents before
@@ -141,18 +160,8 @@ impl<'a> Walker<'a> {
                 path.pop();
                 continue;
             }
-            let view = frame.block.view();
-            let slot = frame.slot;
+            let (expected, bound) = frame.children(walk.tree).next().expect("seen above");
             frame.slot += 1;
-            let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { frame.bound };
-            let KeyPointer { key, address, generation } = view.child(slot);
-            let expected = NodeExpectation {
-                level: Some(frame.block.level() - 1),
-                generation: Some(generation),
-                owner: Some(walk.tree),
-                first_key: Some(key),
-                ..NodeExpectation::at(address)
-            };
             next = Some((expected, bound, frame.first));
         }
     }
@@ -206,7 +215,7 @@ impl<'a> Walker<'a> {
         let findings = if report { findings } else { &mut silent };
         let (block, first) = match self.seen.get(&address).copied() {
             None => {
-                let block = self.read(walk.tree, expected, findings)?;
+                let block = self.read(walk.tree, expected, path.last(), findings)?;
                 mend_pointer(
                     walk,
                     expected,
@@ -262,6 +271,7 @@ impl<'a> Walker<'a> {
         &mut self,
         tree: TreeId,
         expected: &NodeExpectation,
+        parent: Option<&Frame>,
         findings: &mut Findings,
     ) -> Option<Arc<TreeBlock>> {
         let address = expected.address;
@@ -273,7 +283,12 @@ impl<'a> Walker<'a> {
             owned: false,
         };
         let place = Place::block(tree, address);
-        let mut copies = self.read_copies(expected);
+        let seen = &self.seen;
+        let next = parent.filter(|frame| frame.block.level() == 1);
+        let next = next.into_iter().flat_map(|frame| frame.children(tree));
+        let next = next.map(|(expected, _)| expected).filter(|block| !seen.contains_key(&block.address));
+        let mut copies = self.ahead.take(self.forest, expected, next);
+        self.missing_copies += copies.missing;
         let chosen = match (copies.good.take(), copies.other.take()) {
             (Some(good), _) => Some(good),
             (None, Some((_, block, reason))) => {
@@ -335,46 +350,6 @@ impl<'a> Walker<'a> {
             }
         }
     }
-
-    /// Reads every copy, and rebuilds the block from parity. A missing device is not a fault of a
-    /// copy.
-    fn read_copies(&mut self, expected: &NodeExpectation) -> Copies {
-        let plain = NodeExpectation::at(expected.address);
-        let mut copies = Copies { good: None, other: None, faults: Vec::new() };
-        let ways = match ways_to_read(self.forest, expected.address) {
-            Ok(ways) => ways,
-            Err(error) => {
-                copies.faults.push((0, BlockFault::Read(Box::new(error))));
-                return copies;
-            }
-        };
-        for copy in 0..ways {
-            match self.forest.read_copy(&plain, copy) {
-                Ok(block) => match block.meets(expected) {
-                    Ok(()) => copies.good = copies.good.or(Some(block)),
-                    Err(reason) if copies.other.is_none() => copies.other = Some((copy, block, reason)),
-                    Err(reason) => copies.faults.push((copy, reason.into())),
-                },
-                Err(BlockFault::Read(error)) if matches!(*error, Error::DeviceMissing { .. }) => {
-                    self.missing_copies += 1;
-                }
-                Err(fault) => copies.faults.push((copy, fault)),
-            }
-        }
-        match &copies.other {
-            // A stale copy beside a good one.
-            Some((copy, _, reason)) if copies.good.is_some() => {
-                copies.faults.push((*copy, reason.clone().into()));
-            }
-            // Identical copies have the same fault, which is reported once.
-            Some((_, _, reason)) => {
-                let reported = reason.to_string();
-                copies.faults.retain(|(_, fault)| fault.to_string() != reported);
-            }
-            None => {}
-        }
-        copies
-    }
 }
 
 /// Proposes to mend a pointer whose generation or key differ from those of the block, which is of
@@ -406,17 +381,6 @@ fn mend_pointer(
         }
         _ => {}
     }
-}
-
-/// Returns in how many ways a check reads an address: each copy, or with parity, the data itself
-/// and one rebuild for each parity stripe.
-pub(super) fn ways_to_read(forest: &Forest, address: LogicalAddress) -> Result<usize, Error> {
-    let chunks = forest.volume().chunk_map();
-    let chunk = chunks.require(address, 1)?;
-    Ok(match chunk.profile().parity() {
-        0 => chunk.copies(),
-        parity => chunk.copies().min(1 + parity),
-    })
 }
 
 /// Returns the children that a deletion in progress has not dropped yet. `btrfs_drop_snapshot`

@@ -1,0 +1,10 @@
+//! Rescue: clones, deleted files, and random damage on file systems that the kernel wrote.
+
+mod clone;
+#[path = "../common/mod.rs"]
+mod common;
+mod damage;
+mod deleted;
+mod ledger;
+mod stock;
+mod world;

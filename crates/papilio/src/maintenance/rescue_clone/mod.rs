@@ -1,0 +1,113 @@
+//! A clone of a damaged file system: a new one, with all that can be read.
+//!
+//! - `roots`: the subvolumes that the root tree names, and their references
+//! - `tree`: the items of a subvolume, copied as they are except for the places of data
+//! - `inodes`: the inode whose items are copied, made anew where its own item is lost
+//! - `extents`: data extents, copied once each
+//! - `report`: what is missing
+//!
+//! Subvolumes keep their ids, UUIDs, times, flags and inode numbers, and share data as before. Tree
+//! blocks are written anew: each subvolume has its own.
+//!
+//! **Invariants**
+//! - The source is only read.
+//! - Everything that the clone lacks is reported.
+//!
+//! Kernel counterpart: none.
+
+mod extents;
+mod inodes;
+mod report;
+mod roots;
+mod tree;
+
+pub use report::{CloneLoss, CloneProgress, Cloned};
+
+use crate::errors::Result;
+use crate::file::fs_info::FsInfo;
+use crate::maintenance::mkfs::{MkfsFeature, MkfsOptions};
+use crate::subvolume::{self, default_subvolume};
+use extents::Extents;
+use papilio_format::Generation;
+use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
+use papilio_format::items::chunk::RaidProfile;
+use papilio_format::items::root_ref::RootRef;
+use papilio_format::objectid;
+use report::Listener;
+use roots::Roots;
+use tree::TreeCopy;
+
+/// Features of a file system that the clone must have as soon as its items are there.
+const KEPT_FEATURES: IncompatFeatures = IncompatFeatures::COMPRESS_LZO
+    .union(IncompatFeatures::COMPRESS_ZSTD)
+    .union(IncompatFeatures::EXTENDED_IREF);
+
+/// Returns the options that make an empty file system for a clone of `source`.
+pub(crate) fn options_for(source: &FsInfo) -> MkfsOptions {
+    let superblock = source.volume().superblock();
+    let geometry = source.volume().geometry();
+    let has_bgt = geometry.compat_ro.contains(CompatRoFeatures::BLOCK_GROUP_TREE);
+    let no_holes = superblock.raw.incompat_flags.contains(IncompatFeatures::NO_HOLES);
+    MkfsOptions::new()
+        .label(superblock.label().to_vec())
+        .node_size(geometry.node_size)
+        .sector_size(geometry.sector_size)
+        .checksum(geometry.checksum_type)
+        .feature(MkfsFeature::NoHoles, no_holes)
+        .feature(MkfsFeature::BlockGroupTree, has_bgt && no_holes)
+        .metadata_profile(RaidProfile::Dup)
+}
+
+/// Copies all subvolumes of `source` into `target`, a new and empty file system that was made with
+/// [`options_for`].
+///
+/// # Errors
+/// [`crate::Error::NoSpace`]; failures of the target's devices. What cannot be read of the source
+/// is told to `events`, and is no error.
+pub(crate) fn clone_into(
+    source: &FsInfo,
+    target: &FsInfo,
+    events: &mut dyn FnMut(CloneProgress),
+) -> Result<Cloned> {
+    let transactions = target.transactions()?;
+    let geometry = source.volume().geometry();
+    let newest = source.volume().superblock().raw.generation;
+    // Items with the numbers of later transactions would not be valid.
+    transactions.start_at(Generation(newest.0 + 1));
+    let features = source.volume().superblock().raw.incompat_flags;
+    transactions.require_features(features.intersection(KEPT_FEATURES));
+    let roots = Roots::read(&source.trees);
+    let mut listener = Listener::new(&source.trees, &roots, events);
+    for loss in &roots.losses {
+        listener.lose(loss.clone());
+    }
+    let checksums = source.trees.find(objectid::CSUM_TREE).ok().flatten().map(|open| open.tree.clone());
+    let checksums = checksums.filter(|tree| tree.root_block().is_ok());
+    let mut extents = Extents::new(source.volume(), checksums, transactions);
+    if !extents.verifies() {
+        listener.lose(CloneLoss::of("", "the checksum tree cannot be read: no data is verified"));
+    }
+    for (id, root) in &roots.subvolumes {
+        let (offset, item) = (root.key_offset, &root.item);
+        let live = transactions.change(8, |handle| subvolume::adopt(handle, *id, offset, item))?;
+        TreeCopy::new(&root.tree, &live, transactions, &mut extents, &mut listener, geometry).run()?;
+        transactions.commit_if_full()?;
+    }
+    for (child, parent, reference) in roots.references() {
+        let reference = RootRef::parse(reference).expect("it was parsed when it was read");
+        transactions.change(4, |handle| subvolume::link(handle, parent, child, &reference))?;
+    }
+    if let Ok(default) = default_subvolume(&source.trees)
+        && default != objectid::FS_TREE
+        && roots.subvolumes.contains_key(&default)
+    {
+        transactions.change(4, |handle| subvolume::set_default(handle, default))?;
+    }
+    transactions.commit()?;
+    for (id, root) in &roots.subvolumes {
+        transactions.change(4, |handle| subvolume::keep_change(handle, *id, &root.item))?;
+    }
+    transactions.commit()?;
+    let bytes = extents.bytes;
+    Ok(Cloned { subvolumes: roots.subvolumes.len(), bytes, losses: listener.losses, mended: Vec::new() })
+}

@@ -1,0 +1,177 @@
+//! The subvolumes that a damaged root tree still names.
+//!
+//! Owns [`Roots`]. The walk goes on behind each block that cannot be read.
+
+use super::report::CloneLoss;
+use crate::btree::{Cursor, Tree};
+use crate::items::trees::Trees;
+use papilio_format::items::root::{RawRootItem, RootItem};
+use papilio_format::items::root_ref::RootRef;
+use papilio_format::{ItemType, Key, TreeId, objectid};
+use std::collections::BTreeMap;
+
+/// A subvolume whose tree can be read, at least in part.
+pub(super) struct Root {
+    pub(super) tree: Tree,
+    pub(super) item: RawRootItem,
+    /// The offset of the root item's key.
+    pub(super) key_offset: u64,
+}
+
+/// What the root tree says about subvolumes.
+pub(super) struct Roots {
+    pub(super) subvolumes: BTreeMap<TreeId, Root>,
+    /// For each child its parent and the reference.
+    parents: BTreeMap<TreeId, (TreeId, Vec<u8>)>,
+    pub(super) losses: Vec<CloneLoss>,
+}
+
+impl Roots {
+    /// Reads the root tree.
+    pub(super) fn read(trees: &Trees) -> Self {
+        let mut roots = Self { subvolumes: BTreeMap::new(), parents: BTreeMap::new(), losses: Vec::new() };
+        let tree = trees.root_tree();
+        let mut ids = BTreeMap::from([(objectid::FS_TREE, 0)]);
+        for_each_item(
+            &tree,
+            |key, data| roots.take(&key, data, &mut ids),
+            |from, to, error| {
+                let to = to.map_or("the last".to_owned(), |key| key.objectid.to_string());
+                let reason = format!("subvolumes {} to {to}: {error}", from.objectid);
+                Some(CloneLoss::of("", reason))
+            },
+        )
+        .into_iter()
+        .for_each(|loss| roots.losses.push(loss));
+        for (id, key_offset) in ids {
+            match trees.find(id) {
+                Ok(Some(open)) => {
+                    let item = open.item();
+                    if item.refs == 0 {
+                        // Deleted, and not cleaned yet.
+                        continue;
+                    }
+                    if let Err(error) = open.tree.root_block() {
+                        roots.losses.push(CloneLoss::of(format!("subvolume {id}"), error));
+                        // The top level always exists.
+                        if id != objectid::FS_TREE {
+                            continue;
+                        }
+                    }
+                    let root = Root { tree: open.tree.clone(), item: item.into_raw(), key_offset };
+                    roots.subvolumes.insert(id, root);
+                }
+                Ok(None) => {
+                    roots.losses.push(CloneLoss::of(format!("subvolume {id}"), "it has no root item"));
+                }
+                Err(error) => roots.losses.push(CloneLoss::of(format!("subvolume {id}"), error)),
+            }
+        }
+        roots
+    }
+
+    fn take(&mut self, key: &Key, data: &[u8], ids: &mut BTreeMap<TreeId, u64>) {
+        let id = TreeId(key.objectid);
+        let is_one = objectid::is_subvolume(id);
+        match key.item_type {
+            ItemType::ROOT_ITEM if is_one => match RootItem::parse(data) {
+                Ok(_) => drop(ids.insert(id, key.offset)),
+                Err(reason) => self.losses.push(CloneLoss::of(format!("subvolume {id}"), reason)),
+            },
+            // Both references say the same; either will do.
+            ItemType::ROOT_BACKREF if is_one && RootRef::parse(data).is_ok() => {
+                self.parents.insert(id, (TreeId(key.offset), data.to_vec()));
+            }
+            ItemType::ROOT_REF if is_one && RootRef::parse(data).is_ok() => {
+                self.parents.entry(TreeId(key.offset)).or_insert_with(|| (id, data.to_vec()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the parent of a subvolume and its entry there.
+    pub(super) fn parent_of(&self, child: TreeId) -> Option<(TreeId, RootRef<'_>)> {
+        let (parent, data) = self.parents.get(&child)?;
+        Some((*parent, RootRef::parse(data).ok()?))
+    }
+
+    /// Returns each child and its parent that the clone gets, with the reference.
+    pub(super) fn references(&self) -> impl Iterator<Item = (TreeId, TreeId, &[u8])> {
+        let has = |id: &TreeId| self.subvolumes.contains_key(id);
+        self.parents
+            .iter()
+            .filter(move |(child, (parent, _))| has(child) && has(parent))
+            .map(|(child, (parent, data))| (*child, *parent, &data[..]))
+    }
+}
+
+/// Calls `take` with all items of a tree that can be read. Collects what `lost` makes of each gap:
+/// the first key that may be missing, the key behind it, and the error.
+fn for_each_item(
+    tree: &Tree,
+    mut take: impl FnMut(Key, &[u8]),
+    mut lost: impl FnMut(Key, Option<Key>, crate::Error) -> Option<CloneLoss>,
+) -> Vec<CloneLoss> {
+    let mut losses = Vec::new();
+    let mut walk = Walk::new(tree);
+    loop {
+        match walk.next() {
+            Ok(Some((key, data))) => take(key, data),
+            Ok(None) => return losses,
+            Err(gap) => losses.extend(lost(gap.from, gap.behind, gap.error)),
+        }
+    }
+}
+
+/// A walk over the items of a tree that goes on behind each block that cannot be read.
+pub(super) struct Walk<'a> {
+    cursor: Cursor<'a>,
+    /// The next key, if the cursor has to be moved there.
+    next: Option<Key>,
+    /// The first key that may follow.
+    expected: Key,
+    done: bool,
+}
+
+/// Keys whose items cannot be read.
+pub(super) struct Gap {
+    pub(super) from: Key,
+    /// The first key behind it; `None` for the rest of the tree.
+    pub(super) behind: Option<Key>,
+    pub(super) error: crate::Error,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(tree: &'a Tree) -> Self {
+        Self { cursor: Cursor::new(tree), next: Some(Key::MIN), expected: Key::MIN, done: false }
+    }
+
+    /// Returns the next item, or the next gap.
+    pub(super) fn next(&mut self) -> Result<Option<(Key, &[u8])>, Gap> {
+        if self.done {
+            return Ok(None);
+        }
+        let moved = match self.next.take() {
+            Some(key) => self.cursor.seek(&key),
+            None => self.cursor.step(),
+        };
+        if let Err(error) = moved {
+            let from = self.expected;
+            let behind = self.cursor.behind_fault().filter(|key| *key > from);
+            match behind {
+                Some(key) => (self.next, self.expected) = (Some(key), key),
+                None => self.done = true,
+            }
+            return Err(Gap { from, behind, error });
+        }
+        let (Some(key), Some(data)) = (self.cursor.key(), self.cursor.data()) else {
+            self.done = true;
+            return Ok(None);
+        };
+        match key.successor() {
+            Some(after) => self.expected = after,
+            None => self.done = true,
+        }
+        Ok(Some((key, data)))
+    }
+}
