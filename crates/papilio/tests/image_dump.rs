@@ -70,7 +70,8 @@ fn changed_dumps_end_with_an_error_or_a_file_system() {
                 block => (HEADER + SUPERBLOCK + (block - 2) * BLOCK, 1024),
             };
             let at = start + random.usize(..length);
-            dump[at] = *random.choice(&[0, 1, 0x7f, 0x80, 0xff, random.u8(..)]).unwrap();
+            let any = random.u8(..);
+            dump[at] = *random.choice(&[0, 1, 0x7f, 0x80, 0xff, any]).unwrap();
         }
         repair(&mut dump[HEADER..HEADER + SUPERBLOCK]);
         for block in dump[HEADER + SUPERBLOCK..].chunks_exact_mut(BLOCK) {

@@ -54,7 +54,7 @@ get before/three/moved out
 exit
 mkdir never
 ";
-    let output = shell(&[], &image, folder.path(), &script);
+    let output = shell(&[], &image, folder.path(), script);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     for part in ["/one\n", "content\n", "user.x=\"y\"", "path before", "a file", "moved\n"] {
