@@ -141,7 +141,7 @@ fn settle(out: &Path, cloned: &mut Cloned) -> Result<CheckReport> {
         return Ok(report);
     }
     let devices = open_devices(out, &open, Access::ReadWrite)?;
-    let mended = repair::mend(&devices, &open, CACHE_BYTES, &CheckOptions::new(), Wishes::default())?;
+    let mended = repair::mend(&devices, &open, CACHE_BYTES, &CheckOptions::new(), Wishes::default(), None)?;
     devices.iter().try_for_each(|device| device.flush()).map_err(|error| {
         Error::Invalid(format!("{}: the repaired clone cannot be flushed: {error}", out.display()))
     })?;
