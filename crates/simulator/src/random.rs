@@ -341,11 +341,12 @@ impl Generator {
         let (mut from, mut to) = (self.offset(size), self.offset(own));
         let mut length = self.random.u64(..=size.saturating_sub(from).max(1));
         if !self.one_in(8) {
-            from -= from % 4096;
-            to -= to % 4096;
+            let sector = model.sector();
+            from -= from % sector;
+            to -= to % sector;
             match self.random.u8(..3) {
                 0 => length = 0,
-                1 => length -= length % 4096,
+                1 => length -= length % sector,
                 _ => length = size.saturating_sub(from),
             }
         }

@@ -11,6 +11,7 @@ use crate::operation::{FileAt, NewFile, Operation, Reply};
 use crate::random::Generator;
 use crate::verify;
 use papilio::format::features::IncompatFeatures;
+use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{
     BalanceFilter, BalanceOptions, Compression, CompressionChoice, DefragmentOptions, Error, ErrorKind, File,
     FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, SetTime, Timespec,
@@ -90,6 +91,7 @@ impl Session {
         mut model: Model,
     ) -> papilio::Result<Self> {
         model.close_all();
+        model.set_sector(sector_size(&devices)?.into());
         let fs = FileSystem::from_devices(devices.clone(), &options)?;
         Ok(Self { devices, options, model, ..Self::shared(fs, b"") })
     }
@@ -500,4 +502,16 @@ fn mixed_content(before: &Content, after: &Content, found: &[u8]) -> Result<Cont
     let mut content = Content::default();
     content.write(0, found);
     Ok(content)
+}
+
+/// Reads the sector size of a file system from the superblock of its first device.
+fn sector_size(devices: &[Arc<dyn Device>]) -> papilio::Result<u32> {
+    let (mut bytes, place) = (vec![0; SUPERBLOCK_SIZE], superblock_offset(0));
+    let device = &devices[0];
+    let failed = |error: &dyn std::fmt::Display| {
+        papilio::Error::Invalid(format!("{}: the superblock cannot be read: {error}", device.name()))
+    };
+    device.read_at(&mut bytes, place).map_err(|error| failed(&error))?;
+    let superblock = Superblock::parse(&bytes, place).map_err(|error| failed(&error))?;
+    Ok(superblock.raw.sector_size)
 }

@@ -4,9 +4,6 @@ use crate::model::{Content, Model, NodeKind, Place, Refusal, Verdict};
 use crate::operation::FileAt;
 use papilio::PathError;
 
-/// Bytes per sector, the alignment of clones.
-const SECTOR: u64 = 4096;
-
 impl Model {
     /// Returns the regular file that an operation targets.
     ///
@@ -72,16 +69,16 @@ impl Model {
         if length == 0 && from == size {
             return Ok(());
         }
-        if !from.is_multiple_of(SECTOR) || !to.is_multiple_of(SECTOR) {
+        if !from.is_multiple_of(self.sector()) || !to.is_multiple_of(self.sector()) {
             return Err(Refusal::Invalid);
         }
         let left = size.checked_sub(from).filter(|left| *left > 0).ok_or(Refusal::Invalid)?;
         let length = if length == 0 { left } else { length };
         let inside = to + length < self.content(place).size();
-        if length > left || (!length.is_multiple_of(SECTOR) && (length < left || inside)) {
+        if length > left || (!length.is_multiple_of(self.sector()) && (length < left || inside)) {
             return Err(Refusal::Invalid);
         }
-        let whole = length.next_multiple_of(SECTOR);
+        let whole = length.next_multiple_of(self.sector());
         if source == place && from < to + whole && to < from + whole {
             return Err(Refusal::Invalid);
         }

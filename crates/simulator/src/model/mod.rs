@@ -161,6 +161,7 @@ pub struct Model {
     subvolumes: BTreeMap<u64, Subvolume>,
     next: u64,
     open: BTreeMap<u8, Place>,
+    sector: u64,
 }
 
 impl Default for Model {
@@ -173,7 +174,17 @@ impl Model {
     /// Creates an empty root directory, as `mkfs` does.
     pub fn new() -> Self {
         let subvolumes = BTreeMap::from([(0, Subvolume::new(0o755))]);
-        Self { subvolumes, next: 1, open: BTreeMap::new() }
+        Self { subvolumes, next: 1, open: BTreeMap::new(), sector: 4096 }
+    }
+
+    /// Returns the bytes of a sector, at whose boundaries ranges are cloned: 4096, unless set.
+    pub fn sector(&self) -> u64 {
+        self.sector
+    }
+
+    /// Sets the bytes of a sector, as the file system has them.
+    pub fn set_sector(&mut self, bytes: u64) {
+        self.sector = bytes;
     }
 
     /// Returns the inode at `place`.

@@ -118,7 +118,7 @@ fn for_each_item(
         match walk.next() {
             Ok(Some((key, data))) => take(key, data),
             Ok(None) => return losses,
-            Err(gap) => losses.extend(lost(gap.from, gap.behind, gap.error)),
+            Err(gap) => losses.extend(lost(gap.from, gap.behind, *gap.error)),
         }
     }
 }
@@ -138,7 +138,7 @@ pub(super) struct Gap {
     pub(super) from: Key,
     /// The first key behind it; `None` for the rest of the tree.
     pub(super) behind: Option<Key>,
-    pub(super) error: crate::Error,
+    pub(super) error: Box<crate::Error>,
 }
 
 impl<'a> Walk<'a> {
@@ -162,7 +162,7 @@ impl<'a> Walk<'a> {
                 Some(key) => (self.next, self.expected) = (Some(key), key),
                 None => self.done = true,
             }
-            return Err(Gap { from, behind, error });
+            return Err(Gap { from, behind, error: Box::new(error) });
         }
         let (Some(key), Some(data)) = (self.cursor.key(), self.cursor.data()) else {
             self.done = true;
