@@ -1,8 +1,8 @@
 //! The subcommands of `papilio rescue` that change one structure of a sound file system.
 //!
-//! Owns their arguments, [`make`], which `papilio check --clear-space-cache` uses too, and [`open`],
-//! by which commands that write open devices. Each change is planned in memory, printed, and made
-//! with an undo file.
+//! Owns their arguments, [`make`], which `papilio check --clear-space-cache` uses too, and
+//! [`open`], by which commands that write open devices. Each change is planned in memory, printed,
+//! and made with an undo file.
 
 use crate::context::Context;
 use crate::output::Output;
