@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Shapes that differ in what a clone copies or makes.
-const PRESETS: &str =
+const PRESETS: &str = "default,zstd,nodatasum,oldest,raid5";
     "default,blake2,zlib,zstd,lzo,nodatasum,no-inline,node-4k,mixed,oldest,simple-quota,raid5";
 /// Damages of each shape.
 const DAMAGED: u64 = 4;
