@@ -52,7 +52,7 @@ pub struct DeletedFile {
     pub generation: Generation,
 }
 
-/// What is known of one subvolume.
+/// The blocks and files of one subvolume that the search knows.
 #[derive(Default)]
 struct Known {
     /// Blocks of the current tree, and of newer ones than those that are still to be read.
