@@ -136,8 +136,8 @@ fn run(world: &World, seed: u64, with_stock: bool) -> Row {
     row
 }
 
-/// Counts the files that read right. In the newest state, none may read wrong; if the whole checksum
-/// tree is lost, the file system says that it verifies nothing.
+/// Counts the files that read right. In the newest state, none may read wrong; if the whole
+/// checksum tree is lost, the file system says that it verifies nothing.
 fn count_right(world: &World, fs: &FileSystem, newest: bool, seed: u64) -> u64 {
     let found = contents(fs);
     let mut right = 0;
