@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(short = 'E', long = "subvol-extents", value_name = "SUBVOLID")]
     #[arg(conflicts_with_all = ["repair", "check_data_csum", "qgroup_report", "json"])]
     subvol_extents: Option<u64>,
-    /// Accepted for the sake of btrfs-check(8): the memory that a check needs is bounded in any mode
+    /// Accepted for the sake of btrfs-check(8): memory is bounded in any mode
     #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem"])]
     mode: Option<String>,
     /// Show the progress
