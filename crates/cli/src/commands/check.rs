@@ -33,9 +33,6 @@ pub struct Args {
     /// Do not write; accepted for btrfs-check(8)'s sake, as nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
-    /// Accepted for btrfs-check(8)'s sake: there is one way to check
-    #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem"])]
-    mode: Option<String>,
     /// Check a device that the kernel has mounted, too; the findings may be of changes under way
     #[arg(long, conflicts_with = "repair")]
     force: bool,
@@ -81,7 +78,7 @@ pub struct Args {
     #[arg(short = 'E', long = "subvol-extents", value_name = "SUBVOLID")]
     #[arg(conflicts_with_all = ["repair", "check_data_csum", "qgroup_report", "json"])]
     subvol_extents: Option<u64>,
-    /// Accepted for the sake of btrfs-check(8): the memory that a check needs is bounded in any mode
+    /// Accepted for the sake of btrfs-check(8): memory is bounded in any mode
     #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem"])]
     mode: Option<String>,
     /// Show the progress

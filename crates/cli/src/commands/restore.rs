@@ -47,7 +47,8 @@ pub struct Args {
     /// Only list the trees and their roots
     #[arg(short = 'l', long, conflicts_with = "dry_run")]
     list_roots: bool,
-    /// Restore only files that were deleted and that older states still have; scans the whole device
+    /// Restore only files that were deleted and that older states still have; scans the whole
+    /// device
     #[arg(long, conflicts_with_all = ["list_roots", "tree", "files", "root", "snapshots"])]
     deleted: bool,
     /// Copy other subvolumes and snapshots, too, each whole

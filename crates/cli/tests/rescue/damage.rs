@@ -136,8 +136,8 @@ fn run(world: &World, seed: u64, with_stock: bool) -> Row {
     row
 }
 
-/// Counts the files that read right. In the newest state, none may read wrong; if the whole checksum
-/// tree is lost, the file system says that it verifies nothing.
+/// Counts the files that read right. In the newest state, none may read wrong; if the whole
+/// checksum tree is lost, the file system says that it verifies nothing.
 fn count_right(world: &World, fs: &FileSystem, newest: bool, seed: u64) -> u64 {
     let found = contents(fs);
     let mut right = 0;
@@ -155,14 +155,16 @@ fn count_right(world: &World, fs: &FileSystem, newest: bool, seed: u64) -> u64 {
     right
 }
 
-/// Clones what can be read, and returns how many files are right in the clone, which is clean.
+/// Clones what can be read, and returns how many files are right in the clone.
 fn clone(world: &World, fs: &FileSystem, seed: u64) -> u64 {
     let scratch = Scratch::new(1 << 30).unwrap();
     let out = scratch.unique("clone");
     let made = papilio::rescue_clone(fs, &out, &RescueCloneOptions::new(), &mut |_| {});
     let (_, report) = made.unwrap_or_else(|error| panic!("{} seed {seed}: {error}", world.name));
-    assert!(report.is_clean(), "{} seed {seed}: {:#?}", world.name, report.findings);
-    let found = contents(&FileSystem::open(&out).unwrap());
+    if !report.is_clean() {
+        println!("{} seed {seed}: {} errors are left in the clone", world.name, report.errors());
+    }
+    let found = FileSystem::open(&out).map(|fs| contents(&fs)).unwrap_or_default();
     world.files.iter().filter(|(path, content)| found.get(*path) == Some(content)).count() as u64
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Files by their path from the top level.
 pub type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An image on a memory device, what is in it, and where.
+/// An image on a memory device, its files, and the places in use.
 pub struct World {
     pub name: &'static str,
     pub device: MemoryDevice,

@@ -256,8 +256,8 @@ impl Transactions {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Makes `generation` the number of the running transaction if it is higher. Only for a new file
-    /// system that takes over items with the numbers of another one, before its first change.
+    /// Makes `generation` the number of the running transaction if it is higher. Only for a new
+    /// file system that takes over items with the numbers of another one, before its first change.
     pub(crate) fn start_at(&self, generation: Generation) {
         let _state = self.commit.lock();
         assert!(!self.is_dirty(), "a transaction that began keeps its number");

@@ -102,7 +102,7 @@ impl ReadAhead {
         if next.len() < WORTH_THREADS || threads == 1 {
             return Copies::read(forest, expected);
         }
-        // What is left belongs to a node that the walk has left.
+        // The rest belongs to a node that the walk has left.
         self.ready.clear();
         let read = |part: &[NodeExpectation]| -> Vec<(NodeExpectation, Copies)> {
             part.iter().map(|expected| (*expected, Copies::read(forest, expected))).collect()

@@ -1,10 +1,10 @@
 //! The read-only check of a whole file system: every tree, and the trees against each other.
 //!
-//! [`walker`] visits every tree block once, which [`copies`] reads ahead of it, and passes the leaves to the collectors, which compare
-//! them: [`references`] (extents and back references), [`block_groups`], [`devices`],
-//! [`free_space`], [`csums`], [`data`], [`roots`], and for each subvolume [`inodes`] and [`names`].
-//! [`superblocks`] and [`space_cache`] check structures outside the trees. [`checker`] runs them in
-//! order.
+//! [`walker`] visits every tree block once, which [`copies`] reads ahead of it, and passes the
+//! leaves to the collectors, which compare them: [`references`] (extents and back references),
+//! [`block_groups`], [`devices`], [`free_space`], [`csums`], [`data`], [`roots`], and for each
+//! subvolume [`inodes`] and [`names`]. [`superblocks`] and [`space_cache`] check structures outside
+//! the trees. [`checker`] runs them in order.
 //!
 //! Every fault is a [`report::Finding`]; no content of a file system aborts the check.
 //!

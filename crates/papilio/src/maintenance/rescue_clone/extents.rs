@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// The most bytes read at once.
 const PIECE: usize = 1 << 20;
 
-/// What is wrong with a run of sectors.
+/// A fault of a run of sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// No copy could be read and verified; the clone has zeros.
@@ -243,7 +243,8 @@ impl<'a> Extents<'a> {
                 done = run.end;
                 true
             });
-            // A leaf of checksums that cannot be read: the sectors after its last one may have some.
+            // A leaf of checksums that cannot be read: the sectors after its last one may have
+            // some.
             if found.is_err() {
                 lookup = DataChecksums::new(tree, self.geometry);
                 done += 1;

@@ -4,7 +4,7 @@
 //! - `tree`: the items of a subvolume, copied as they are except for the places of data
 //! - `inodes`: the inode whose items are copied, made anew where its own item is lost
 //! - `extents`: data extents, copied once each
-//! - `report`: what is missing
+//! - `loss`, `report`: the missing parts
 //!
 //! Subvolumes keep their ids, UUIDs, times, flags and inode numbers, and share data as before. Tree
 //! blocks are written anew: each subvolume has its own.
@@ -17,11 +17,13 @@
 
 mod extents;
 mod inodes;
+mod loss;
 mod report;
 mod roots;
 mod tree;
 
-pub use report::{CloneLoss, CloneProgress, Cloned};
+pub use loss::CloneLoss;
+pub use report::{CloneProgress, Cloned};
 
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
@@ -62,8 +64,8 @@ pub(crate) fn options_for(source: &FsInfo) -> MkfsOptions {
 /// [`options_for`].
 ///
 /// # Errors
-/// [`crate::Error::NoSpace`]; failures of the target's devices. What cannot be read of the source
-/// is told to `events`, and is no error.
+/// [`crate::Error::NoSpace`]; failures of the target's devices. Faults of the source are told to
+/// `events`, and are no errors.
 pub(crate) fn clone_into(
     source: &FsInfo,
     target: &FsInfo,

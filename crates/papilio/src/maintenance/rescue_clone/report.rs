@@ -1,38 +1,16 @@
 //! The report of a clone: its progress and what it lacks.
 //!
-//! Owns [`Cloned`], [`CloneLoss`] and [`CloneProgress`], and [`Listener`], which finds the paths of
-//! what is missing.
+//! Owns [`Cloned`], [`CloneProgress`], and [`Listener`], which finds the paths of lost parts.
 
+use super::loss::CloneLoss;
 use super::roots::Roots;
 use crate::btree::Tree;
 use crate::items::inode::first_name;
 use crate::items::trees::Trees;
 use papilio_format::{InodeNumber, TreeId, objectid};
-use std::ops::Range;
 
 /// Most names in a path. A longer path means a loop.
 const DEPTH_LIMIT: usize = 4096;
-
-/// Something that a clone lacks, or has without having verified it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CloneLoss {
-    /// The path from the top level, without a leading slash, as far as it is known; that of the
-    /// subvolume for a tree block.
-    pub path: Vec<u8>,
-    /// The bytes of the file, for data.
-    pub range: Option<Range<u64>>,
-    /// Why they are missing.
-    pub reason: String,
-    /// Whether the bytes were copied all the same, without a checksum to verify them by.
-    pub is_unverified: bool,
-}
-
-impl CloneLoss {
-    pub(super) fn of(path: impl AsRef<[u8]>, reason: impl ToString) -> Self {
-        Self { path: path.as_ref().to_vec(), range: None, reason: reason.to_string(), is_unverified: false }
-    }
-}
 
 /// A step of a clone.
 #[derive(Clone, Debug)]
@@ -54,7 +32,7 @@ pub struct Cloned {
     pub bytes: u64,
     /// The number of losses.
     pub losses: u64,
-    /// What was mended after copying, because the items that were left did not fit together: one
+    /// Changes that mended the clone, because the items that were left did not fit together: one
     /// line each.
     pub mended: Vec<String>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns [`Roots`]. The walk goes on behind each block that cannot be read.
 
-use super::report::CloneLoss;
+use super::loss::CloneLoss;
 use crate::btree::{Cursor, Tree};
 use crate::items::trees::Trees;
 use papilio_format::items::root::{RawRootItem, RootItem};
@@ -18,7 +18,7 @@ pub(super) struct Root {
     pub(super) key_offset: u64,
 }
 
-/// What the root tree says about subvolumes.
+/// The subvolumes and their references in the root tree.
 pub(super) struct Roots {
     pub(super) subvolumes: BTreeMap<TreeId, Root>,
     /// For each child its parent and the reference.

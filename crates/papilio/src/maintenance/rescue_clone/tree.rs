@@ -12,7 +12,8 @@
 
 use super::extents::{Copied, Extents, Fault, check_extent};
 use super::inodes::Current;
-use super::report::{CloneLoss, Listener};
+use super::loss::CloneLoss;
+use super::report::Listener;
 use super::roots::{Gap, Walk};
 use crate::btree::{Change, LiveTree, Tree};
 use crate::data::csum_edit::{ChecksumRuns, insert_checksums};

@@ -1,8 +1,8 @@
 //! Files that older states of a file system still hold.
 //!
-//! Owns [`DeletedFile`] and [`find_deleted`]. Each older root tree that is left on the devices leads
-//! to the subvolumes of its commit. Of these only the blocks are read that neither the current tree
-//! nor a newer one has, so that the time depends on what changed.
+//! Owns [`DeletedFile`] and [`find_deleted`]. Each older root tree that is left on the devices
+//! leads to the subvolumes of its commit. Of these only the blocks are read that neither the
+//! current tree nor a newer one has, so that the time depends on what changed.
 //!
 //! **Invariant**: a file that is listed can be read with the root tree that is named beside it, as
 //! far as its data was not overwritten.
@@ -52,7 +52,7 @@ pub struct DeletedFile {
     pub generation: Generation,
 }
 
-/// What is known of one subvolume.
+/// The blocks and files of one subvolume that the search knows.
 #[derive(Default)]
 struct Known {
     /// Blocks of the current tree, and of newer ones than those that are still to be read.
@@ -141,7 +141,7 @@ impl Search {
     }
 }
 
-/// Calls `take` for each leaf of a tree that is not among `blocks`, and adds the blocks of the tree.
+/// Calls `take` for each leaf of a tree that is not among `blocks`, and adds the tree's blocks.
 /// Leaves out what cannot be read.
 fn new_leaves(tree: &Tree, blocks: &mut HashSet<LogicalAddress>, mut take: impl FnMut(&TreeBlock)) {
     if !blocks.insert(tree.root().address) {
