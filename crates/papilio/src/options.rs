@@ -7,6 +7,7 @@ pub(crate) mod rescue;
 
 use crate::Error;
 use crate::tuning::Tuning;
+use papilio_device::{ImageOptions, PartitionChoice};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::{LogicalAddress, TreeId};
@@ -45,6 +46,8 @@ pub struct OpenOptions {
     pub(crate) replacing: bool,
     pub(crate) unfinished: bool,
     pub(crate) rescue: Rescue,
+    /// How the device at the path that the caller opens is found in a disk image.
+    pub(crate) image: ImageOptions,
 }
 
 /// The subvolume that is the root of all paths.
