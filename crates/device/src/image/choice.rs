@@ -2,7 +2,7 @@
 //!
 //! Owns [`PartitionChoice`], which options give, and [`split_partition`], the syntax `IMAGE@N`.
 
-use super::{Content, OpenedImage, content_of, partition_device};
+use super::{Content, OpenedImage, content_of, format, partition_device};
 use crate::device::Device;
 use crate::error::OpenErrorKind;
 use crate::partition_table::{Partition, PartitionTable};
@@ -62,73 +62,80 @@ pub fn split_partition(path: &Path) -> (&Path, Option<u32>) {
     }
 }
 
-impl PartitionChoice {
-    /// Returns the chosen part of an image.
-    pub(super) fn apply(&self, image: OpenedImage) -> Result<Arc<dyn Device>, OpenErrorKind> {
-        let OpenedImage { disk, table, .. } = image;
-        let missing = |wanted: &str| OpenErrorKind::NoPartition {
-            wanted: wanted.to_owned(),
-            found: table.as_ref().map_or_else(
-                || "it has no partition table".to_owned(),
-                |table| format!("it has {}", list(&*disk, table)),
-            ),
-        };
-        let partitions = table.as_ref().map_or(&[][..], |table| &table.partitions);
-        match self {
-            Self::Whole => Ok(disk),
-            Self::Number(number) => {
-                match partitions.iter().find(|partition| partition.number == *number) {
-                    Some(partition) => chosen(&disk, partition),
-                    None => Err(missing(&number.to_string())),
-                }
+impl OpenedImage {
+    /// Returns the chosen partition; `None` for the whole disk.
+    ///
+    /// # Errors
+    /// No such partition, an encrypted one, or several with Btrfs and no choice.
+    pub fn partition(&self, choice: &PartitionChoice) -> Result<Option<&Partition>, OpenErrorKind> {
+        let partitions = self.table.as_ref().map_or(&[][..], |table| &table.partitions);
+        let chosen = match (choice, &self.table) {
+            (PartitionChoice::Whole, _) => return Ok(None),
+            (PartitionChoice::Found, None) => {
+                return if format::is_encrypted(&*self.disk) { Err(OpenErrorKind::Encrypted) } else { Ok(None) };
             }
-            Self::Named(name) => {
+            (PartitionChoice::Found, Some(table)) => return self.found(table).map(Some),
+            (PartitionChoice::Number(number), _) => {
+                let found = partitions.iter().find(|partition| partition.number == *number);
+                found.ok_or_else(|| self.missing(&number.to_string()))?
+            }
+            (PartitionChoice::Named(name), _) => {
                 let named: Vec<_> = partitions.iter().filter(|partition| is_named(partition, name)).collect();
                 match named[..] {
-                    [partition] => chosen(&disk, partition),
-                    [] => Err(missing(name)),
-                    _ => Err(OpenErrorKind::ChoosePartition(format!(
-                        "{} partitions are named {name}: choose one by its number",
-                        named.len()
-                    ))),
+                    [partition] => partition,
+                    [] => return Err(self.missing(name)),
+                    _ => {
+                        return Err(OpenErrorKind::ChoosePartition(format!(
+                            "{} partitions are named {name}: choose one by its number",
+                            named.len()
+                        )));
+                    }
                 }
             }
-            Self::Found => match table {
-                None => Ok(disk),
-                Some(table) => found(disk, &table),
-            },
+        };
+        match content_of(&*self.disk, chosen) {
+            Content::Other("luks") => Err(OpenErrorKind::Encrypted),
+            _ => Ok(Some(chosen)),
         }
     }
-}
 
-/// Returns a partition that the caller chose, with whatever is in it, unless it is encrypted.
-fn chosen(disk: &Arc<dyn Device>, partition: &Partition) -> Result<Arc<dyn Device>, OpenErrorKind> {
-    match content_of(&**disk, partition) {
-        Content::Other("luks") => Err(OpenErrorKind::Encrypted),
-        _ => partition_device(Arc::clone(disk), partition),
+    /// Returns the one partition with Btrfs.
+    fn found<'a>(&self, table: &'a PartitionTable) -> Result<&'a Partition, OpenErrorKind> {
+        let is_btrfs = |partition: &&Partition| content_of(&*self.disk, partition) == Content::Btrfs;
+        let btrfs: Vec<_> = table.partitions.iter().filter(is_btrfs).collect();
+        match btrfs[..] {
+            [partition] => Ok(partition),
+            [] => Err(OpenErrorKind::ChoosePartition(format!(
+                "no partition has a Btrfs file system; it has {}",
+                list(&*self.disk, table)
+            ))),
+            _ => Err(OpenErrorKind::ChoosePartition(format!(
+                "{} partitions have Btrfs file systems: choose one with @NUMBER or --partition; it has {}",
+                btrfs.len(),
+                list(&*self.disk, table)
+            ))),
+        }
+    }
+
+    fn missing(&self, wanted: &str) -> OpenErrorKind {
+        let found = match &self.table {
+            None => "it has no partition table".to_owned(),
+            Some(table) => format!("it has {}", list(&*self.disk, table)),
+        };
+        OpenErrorKind::NoPartition { wanted: wanted.to_owned(), found }
+    }
+
+    /// Returns the chosen part of the disk as a device.
+    pub(super) fn into_device(self, choice: &PartitionChoice) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        match self.partition(choice)? {
+            None => Ok(Arc::clone(&self.disk)),
+            Some(partition) => partition_device(Arc::clone(&self.disk), partition),
+        }
     }
 }
 
 fn is_named(partition: &Partition, name: &str) -> bool {
     partition.label == name || partition.uuid.eq_ignore_ascii_case(name)
-}
-
-/// Returns the one partition with Btrfs.
-fn found(disk: Arc<dyn Device>, table: &PartitionTable) -> Result<Arc<dyn Device>, OpenErrorKind> {
-    let is_btrfs = |partition: &&Partition| content_of(&*disk, partition) == Content::Btrfs;
-    let btrfs: Vec<_> = table.partitions.iter().filter(is_btrfs).collect();
-    match btrfs[..] {
-        [partition] => partition_device(Arc::clone(&disk), partition),
-        [] => Err(OpenErrorKind::ChoosePartition(format!(
-            "no partition has a Btrfs file system; it has {}",
-            list(&*disk, table)
-        ))),
-        _ => Err(OpenErrorKind::ChoosePartition(format!(
-            "{} partitions have Btrfs file systems: choose one with @NUMBER or --partition; it has {}",
-            btrfs.len(),
-            list(&*disk, table)
-        ))),
-    }
 }
 
 /// Lists the partitions in one line, for messages.

@@ -95,6 +95,12 @@ fn is_luks(start: &[u8]) -> bool {
     start.starts_with(b"LUKS\xba\xbe")
 }
 
+/// Returns whether a whole disk is encrypted.
+pub(super) fn is_encrypted(disk: &dyn Device) -> bool {
+    let mut start = [0; 8];
+    disk.read_at(&mut start, PhysicalAddress(0)).is_ok() && is_luks(&start)
+}
+
 /// Names the content of a partition by its first bytes, if it is known.
 pub(super) fn other_content(start: &[u8]) -> Option<&'static str> {
     let at = |offset: usize, magic: &[u8]| start.get(offset..).is_some_and(|bytes| bytes.starts_with(magic));

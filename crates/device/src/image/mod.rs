@@ -131,7 +131,7 @@ impl OpenOptions {
             return Ok(Arc::new(file));
         }
         let image = self.opened(path, file, options).map_err(failed)?;
-        choice.apply(image).map_err(failed)
+        image.into_device(&choice).map_err(failed)
     }
 
     /// Opens a disk image and reads its partition table.
