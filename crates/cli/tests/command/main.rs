@@ -12,6 +12,7 @@ mod diff;
 mod drop_in;
 mod find_new;
 mod fixture;
+mod images;
 mod mkfs;
 mod mounted_by_kernel;
 mod property;

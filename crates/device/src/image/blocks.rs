@@ -33,6 +33,8 @@ pub(super) struct Block {
     pub place: u64,
     /// Bytes in the file.
     pub packed: u64,
+    /// Bytes in the file without padding.
+    pub unpadded: u64,
     /// Bytes on the disk.
     pub length: u64,
 }

@@ -225,3 +225,6 @@ fn partition_device(
     let device = PartitionDevice::new(disk, name, partition.start, partition.length);
     Ok(Arc::new(device.map_err(OpenErrorKind::Io)?))
 }
+
+#[cfg(all(test, feature = "images"))]
+mod tests;

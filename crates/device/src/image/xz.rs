@@ -98,10 +98,12 @@ fn read_stream(file: &dyn Device, end: u64) -> Result<Stream, OpenErrorKind> {
     let mut place = start + FRAME;
     let mut blocks = Vec::with_capacity(records.len());
     for (unpadded, length) in records {
+        // The padding is before the checksum of the block. The sum of all was checked above.
+        let packed = padded(unpadded).unwrap_or(0);
         if length > 0 {
-            blocks.push(Block { place, packed: unpadded, length });
+            blocks.push(Block { place, packed, unpadded, length });
         }
-        place += padded(unpadded).unwrap_or(0);
+        place += packed;
     }
     Ok(Stream { start, flags, blocks })
 }
@@ -163,10 +165,9 @@ impl Decoder for Blocks {
         packed.extend_from_slice(&flags);
         packed.extend_from_slice(&crc32(&flags).to_le_bytes());
         packed.extend(read_range(file, block.place, block.packed)?);
-        packed.resize(packed.len().next_multiple_of(4), 0);
         let index_start = packed.len();
         packed.extend([0, 1]);
-        put_integer(&mut packed, block.packed);
+        put_integer(&mut packed, block.unpadded);
         put_integer(&mut packed, block.length);
         packed.resize(packed.len().next_multiple_of(4), 0);
         let sum = crc32(&packed[index_start..]);

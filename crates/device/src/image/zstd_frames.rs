@@ -73,7 +73,7 @@ fn seek_table(file: &dyn Device) -> Result<Option<Vec<Block>>, OpenErrorKind> {
             return Err(fault("its seek table names frames past the table"));
         }
         if length > 0 {
-            blocks.push(Block { place, packed, length });
+            blocks.push(Block { place, packed, unpadded: packed, length });
         }
         place += packed;
     }
@@ -99,7 +99,7 @@ fn whole(file: &dyn Device) -> Result<Block, OpenErrorKind> {
     if length > MAX_WHOLE {
         return Err(too_large());
     }
-    Ok(Block { place: 0, packed, length })
+    Ok(Block { place: 0, packed, unpadded: packed, length })
 }
 
 fn decoder(bytes: &[u8]) -> io::Result<zstd::stream::read::Decoder<'static, &[u8]>> {
