@@ -44,7 +44,8 @@ pub fn mount_of_image(image: &Path) -> Option<MountEntry> {
     let place = (wanted.dev(), wanted.ino());
     MountEntry::all().ok()?.into_iter().rev().filter(MountEntry::is_papilio).find(|mount| {
         mount.source == image
-            || fs::metadata(split_partition(&mount.source).0).is_ok_and(|found| (found.dev(), found.ino()) == place)
+            || fs::metadata(split_partition(&mount.source).0)
+                .is_ok_and(|found| (found.dev(), found.ino()) == place)
     })
 }
 

@@ -97,8 +97,9 @@ impl Device for PartitionDevice {
     }
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
-        let outside =
-            requests.iter().any(|request| check_read(self.length, request.offset, request.buffer.len()).is_err());
+        let outside = requests
+            .iter()
+            .any(|request| check_read(self.length, request.offset, request.buffer.len()).is_err());
         if outside {
             for request in requests {
                 request.result = self.read_at(request.buffer, request.offset);

@@ -72,7 +72,11 @@ impl OpenedImage {
         let chosen = match (choice, &self.table) {
             (PartitionChoice::Whole, _) => return Ok(None),
             (PartitionChoice::Found, None) => {
-                return if format::is_encrypted(&*self.disk) { Err(OpenErrorKind::Encrypted) } else { Ok(None) };
+                return if format::is_encrypted(&*self.disk) {
+                    Err(OpenErrorKind::Encrypted)
+                } else {
+                    Ok(None)
+                };
             }
             (PartitionChoice::Found, Some(table)) => return self.found(table).map(Some),
             (PartitionChoice::Number(number), _) => {

@@ -66,10 +66,9 @@ impl Companions {
         let host = file.host_file();
         let found = identity(&host.metadata().map_err(OpenErrorKind::Io)?);
         if self.seen.contains(&found) {
-            return Err(self.fault(format!(
-                "its chain of files is a loop: {} is in it already",
-                path.display()
-            )));
+            return Err(
+                self.fault(format!("its chain of files is a loop: {} is in it already", path.display()))
+            );
         }
         if self.seen.len() >= MAX_FILES {
             return Err(self.fault(format!("it consists of more than {MAX_FILES} files")));
@@ -87,7 +86,8 @@ impl Companions {
             return Err(self.fault(format!("it names {name:?}, which is no file name")));
         }
         let relative = Path::new(name);
-        let inside = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        let inside =
+            relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
         if !inside && !self.allow_all {
             return Err(self.refusal(name, "is outside of its directory"));
         }

@@ -42,7 +42,8 @@ impl ImageFormat {
 /// Bytes from the start of a file that decide.
 const START: usize = 8192;
 
-const NOT_SUPPORTED: &str = "this format is not supported; convert it with: qemu-img convert -O qcow2 FROM TO";
+const NOT_SUPPORTED: &str =
+    "this format is not supported; convert it with: qemu-img convert -O qcow2 FROM TO";
 
 /// Recognises the format of a file without a Btrfs superblock.
 ///
@@ -82,9 +83,10 @@ pub(super) fn recognise(file: &FileDevice) -> Result<ImageFormat, OpenErrorKind>
     if format != ImageFormat::Raw && is_disk {
         return Err(OpenErrorKind::Image {
             format: format.name(),
-            reason: "the file has a partition table in its first sectors too, so it may be a raw disk that was \
+            reason:
+                "the file has a partition table in its first sectors too, so it may be a raw disk that was \
                      made to look like another format; --partition none opens it as it is"
-                .to_owned(),
+                    .to_owned(),
         });
     }
     Ok(format)

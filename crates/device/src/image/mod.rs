@@ -163,7 +163,11 @@ impl OpenOptions {
                     1 => file,
                     _ => {
                         drop(file);
-                        self.clone().direct(false).without_fallback().open(path).map_err(|error| error.kind)?
+                        self.clone()
+                            .direct(false)
+                            .without_fallback()
+                            .open(path)
+                            .map_err(|error| error.kind)?
                     }
                 };
                 open_format(format, path, file, options)?
@@ -217,10 +221,7 @@ fn open_format(
 }
 
 /// Returns a partition of a disk as a device.
-fn partition_device(
-    disk: Arc<dyn Device>,
-    partition: &Partition,
-) -> Result<Arc<dyn Device>, OpenErrorKind> {
+fn partition_device(disk: Arc<dyn Device>, partition: &Partition) -> Result<Arc<dyn Device>, OpenErrorKind> {
     let name = format!("{}@{}", disk.name(), partition.number);
     let device = PartitionDevice::new(disk, name, partition.start, partition.length);
     Ok(Arc::new(device.map_err(OpenErrorKind::Io)?))

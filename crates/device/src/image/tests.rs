@@ -3,7 +3,7 @@ use crate::memory::MemoryDevice;
 use imago::file::File as ImagoFile;
 use imago::format::builder::FormatCreateBuilder;
 use imago::qcow2::Qcow2;
-use imago::{DenyImplicitOpenGate, FormatAccess, Storage, StorageCreateOptions};
+use imago::{FormatAccess, Storage, StorageCreateOptions};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
@@ -70,7 +70,10 @@ fn has(program: &str) -> bool {
     if Command::new(program).arg("--version").output().is_ok() {
         return true;
     }
-    assert!(std::env::var_os("PAPILIO_REQUIRE_ALL").is_none_or(|value| value != "1"), "{program} is required");
+    assert!(
+        std::env::var_os("PAPILIO_REQUIRE_ALL").is_none_or(|value| value != "1"),
+        "{program} is required"
+    );
     eprintln!("SKIPPED: {program} is not installed");
     false
 }
@@ -380,7 +383,8 @@ fn raw_images_of_btrfs_and_encrypted_ones_are_told_apart() {
     assert!(matches!(open(&path, Access::ReadOnly), Err(OpenErrorKind::Encrypted)));
     // The first bytes do not count where Btrfs has its superblock.
     bytes[0x1_0040..0x1_0048].copy_from_slice(b"_BHRfS_M");
-    for magic in [&b"LUKS\xba\xbe"[..], b"QFI\xfb", b"KDMV", b"vhdxfile", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"] {
+    for magic in [&b"LUKS\xba\xbe"[..], b"QFI\xfb", b"KDMV", b"vhdxfile", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"]
+    {
         bytes[..magic.len()].copy_from_slice(magic);
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(open(&path, Access::ReadWrite).unwrap().size(), SIZE);

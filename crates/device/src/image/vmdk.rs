@@ -130,7 +130,10 @@ fn read_tables(file: &dyn Device, header: &Header) -> Result<Vec<u32>, OpenError
     let read = |sector: u64, entries: u64| -> Result<Vec<u32>, OpenErrorKind> {
         let place = sector.checked_mul(SECTOR).ok_or_else(outside)?;
         let bytes = read_range(file, place, entries * 4).map_err(|_| outside())?;
-        Ok(bytes.chunks_exact(4).map(|entry| u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]])).collect())
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|entry| u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]))
+            .collect())
     };
     let directory = read(header.directory, count.div_ceil(per_table))?;
     let mut grains = Vec::new();
@@ -167,7 +170,8 @@ impl VmdkDevice {
         };
         let skip = skip as usize;
         let found = bytes.get(skip..skip + buffer.len());
-        let found = found.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a grain is too short"))?;
+        let found =
+            found.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a grain is too short"))?;
         buffer.copy_from_slice(found);
         Ok(())
     }

@@ -47,7 +47,8 @@ pub(super) fn read(disk: &dyn Device, sector_size: u64) -> io::Result<Option<Par
     };
     match read_at(disk, sector_size, last)? {
         Read::Good(partitions) => {
-            let faults = vec![format!("the GPT at the start of the disk is damaged ({fault}): using its backup")];
+            let faults =
+                vec![format!("the GPT at the start of the disk is damaged ({fault}): using its backup")];
             Ok(Some(table(sector_size, partitions, faults)))
         }
         _ => Ok(None),

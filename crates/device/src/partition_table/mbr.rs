@@ -74,11 +74,17 @@ pub(super) fn read(disk: &dyn Device) -> io::Result<Option<PartitionTable>> {
         return Ok(None);
     }
     let signature = le32(&bytes, DISK_SIGNATURE);
-    let mut table =
-        PartitionTable { kind: TableKind::Mbr, sector_size: SECTOR, partitions: Vec::new(), faults: Vec::new() };
+    let mut table = PartitionTable {
+        kind: TableKind::Mbr,
+        sector_size: SECTOR,
+        partitions: Vec::new(),
+        faults: Vec::new(),
+    };
     for (entry, number) in entries.iter().zip(1..) {
         if entry.kind == PROTECTIVE {
-            table.faults.push("the MBR says that there is a GPT, and neither of its copies is good".to_owned());
+            table
+                .faults
+                .push("the MBR says that there is a GPT, and neither of its copies is good".to_owned());
         } else if entry.is_used() && !entry.is_extended() {
             table.partitions.push(partition(*entry, 0, number, signature));
         }

@@ -110,9 +110,8 @@ impl PartitionTable {
             if partition.length == 0 {
                 self.faults.push(format!("partition {number} ends before it starts"));
             } else if end.is_none_or(|end| end.get() > disk_size) {
-                self.faults.push(format!(
-                    "partition {number} reaches past the end of the disk at {disk_size}"
-                ));
+                self.faults
+                    .push(format!("partition {number} reaches past the end of the disk at {disk_size}"));
             } else {
                 if let Some(other) = kept.iter().find(|other| other.overlaps(&partition)) {
                     self.faults.push(format!("partitions {} and {number} overlap", other.number));

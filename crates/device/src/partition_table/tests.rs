@@ -47,7 +47,11 @@ impl Seek for Disk {
 /// Makes a disk of 64 MiB with two partitions by the crate `gpt`.
 fn gpt_disk(sector: u64) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(64 * MIB));
-    let size = if sector == 512 { ::gpt::disk::LogicalBlockSize::Lb512 } else { ::gpt::disk::LogicalBlockSize::Lb4096 };
+    let size = if sector == 512 {
+        ::gpt::disk::LogicalBlockSize::Lb512
+    } else {
+        ::gpt::disk::LogicalBlockSize::Lb4096
+    };
     let mut disk = Disk { device: Arc::clone(&device), at: 0 };
     let protective = ::gpt::mbr::ProtectiveMBR::with_lb_size((64 * MIB / sector - 1) as u32);
     protective.overwrite_lba0(&mut disk).unwrap();
@@ -58,8 +62,6 @@ fn gpt_disk(sector: u64) -> Arc<MemoryDevice> {
     made.write().unwrap();
     device
 }
-
-
 
 #[test]
 fn gpt_of_both_sector_sizes_is_read() {
@@ -110,7 +112,8 @@ fn put_record(disk: &MemoryDevice, sector: u64, entries: &[(u8, u32, u32)]) {
 }
 
 fn numbers(table: &PartitionTable) -> Vec<(u32, u64, u64)> {
-    let place = |partition: &Partition| (partition.number, partition.start.get() / 512, partition.length / 512);
+    let place =
+        |partition: &Partition| (partition.number, partition.start.get() / 512, partition.length / 512);
     table.partitions.iter().map(place).collect()
 }
 
@@ -150,7 +153,11 @@ fn chains_of_boot_records_end() {
 #[test]
 fn partitions_outside_of_the_disk_are_left_out() {
     let disk = MemoryDevice::new(64 * MIB);
-    put_record(&disk, 0, &[(0x83, 2048, 4096), (0x83, 4096, 4096), (0x83, 131_000, 100), (7, u32::MAX, u32::MAX)]);
+    put_record(
+        &disk,
+        0,
+        &[(0x83, 2048, 4096), (0x83, 4096, 4096), (0x83, 131_000, 100), (7, u32::MAX, u32::MAX)],
+    );
     let table = PartitionTable::read(&disk).unwrap().unwrap();
     assert_eq!(numbers(&table), [(1, 2048, 4096), (2, 4096, 4096)]);
     assert_eq!(table.faults.len(), 3, "{:?}", table.faults);
@@ -197,7 +204,8 @@ fn damaged_tables_do_no_harm() {
         header[16..20].fill(0);
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, &header) as u32;
         disk.write_at(&sum.to_le_bytes(), PhysicalAddress(512 + 16)).unwrap();
-        for partition in PartitionTable::read(&*disk).unwrap().into_iter().flat_map(|table| table.partitions) {
+        for partition in PartitionTable::read(&*disk).unwrap().into_iter().flat_map(|table| table.partitions)
+        {
             assert!(partition.start.get() + partition.length <= 64 * MIB, "{partition:?}");
         }
     }

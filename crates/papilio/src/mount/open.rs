@@ -36,7 +36,7 @@ use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
-use papilio_device::{Access, DelayDevice, ImageOptions, Device, OverlayDevice, PartitionChoice};
+use papilio_device::{Access, DelayDevice, Device, ImageOptions, OverlayDevice, PartitionChoice};
 use papilio_format::LogicalAddress;
 use papilio_format::objectid::{self, Objectid};
 use papilio_locks::Mutex;
