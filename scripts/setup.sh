@@ -18,6 +18,9 @@ mkfs.btrfs btrfs-progs tests
 fio fio tests
 chromium chromium tests
 losetup mount tests
+sfdisk fdisk tests
+qemu-img qemu-utils tests
+xz xz-utils tests
 mount mount tests
 getfattr attr tests
 getfacl acl tests

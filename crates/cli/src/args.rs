@@ -1,6 +1,7 @@
 //! The options that every command takes.
 
 use clap::{ArgAction, Args};
+use papilio::device::{ImageOptions, PartitionChoice};
 use papilio::{OpenOptions, TreeRootChoice};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,6 +16,15 @@ pub struct GlobalArgs {
     #[arg(long, value_name = "PATH", global = true, help_heading = HEADING)]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     pub device: Vec<PathBuf>,
+    /// The partition of a disk image: its number, label or UUID
+    ///
+    /// IMAGE@N is the same for a number. Without a choice, the file system is the whole disk or the
+    /// only partition with Btrfs. "none" takes the bytes of the file as they are.
+    #[arg(long, value_name = "PARTITION", global = true, help_heading = HEADING)]
+    pub partition: Option<PartitionChoice>,
+    /// Let a disk image name files outside of its own directory as its parts, such as a backing file
+    #[arg(long, global = true, help_heading = HEADING)]
+    pub allow_backing: bool,
     /// Open the file system although devices are missing, as far as each chunk's profile allows
     #[arg(long, global = true, help_heading = HEADING)]
     pub degraded: bool,
@@ -77,6 +87,12 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
+    /// Returns the options of opening a disk image.
+    pub fn image_options(&self) -> ImageOptions {
+        let partition = self.partition.clone().unwrap_or_default();
+        ImageOptions { partition, allow_backing: self.allow_backing }
+    }
+
     /// Returns whether something is read that the last commit does not lead to, or faults are
     /// ignored.
     pub fn chooses_roots(&self) -> bool {

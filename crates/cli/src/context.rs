@@ -65,6 +65,8 @@ impl Context {
         for device in &arguments.device {
             options = options.device(device);
         }
+        let image = arguments.image_options();
+        options = options.partition(image.partition).allow_backing(image.allow_backing);
         if let Some(copy) = arguments.superblock {
             options = options.superblock_mirror(usize::from(copy));
         }
@@ -148,7 +150,7 @@ impl Context {
 
     /// Opens `image` and the devices that the user named for reading.
     pub fn devices(&self, image: &Path) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-        scanning::open_devices(image, &self.arguments.device)
+        scanning::open_devices(image, &self.arguments.image_options(), &self.arguments.device)
     }
 
     /// Scans devices for tree blocks, and shows the progress on a terminal.

@@ -2,6 +2,7 @@
 //!
 //! `/proc/locks` names the process and the table of mounts the mount point.
 
+use papilio::device::split_partition;
 use papilio::{Corrupt, Error, SuperblockError};
 use papilio_fuse::mount_table::MountEntry;
 use std::fs;
@@ -39,11 +40,12 @@ pub fn busy_error(error: &Error) -> Option<anyhow::Error> {
 
 /// Returns the Papilio mount of the file system on `image`.
 pub fn mount_of_image(image: &Path) -> Option<MountEntry> {
-    let wanted = fs::metadata(image).ok()?;
+    let wanted = fs::metadata(split_partition(image).0).ok()?;
     let place = (wanted.dev(), wanted.ino());
     MountEntry::all().ok()?.into_iter().rev().filter(MountEntry::is_papilio).find(|mount| {
         mount.source == image
-            || fs::metadata(&mount.source).is_ok_and(|found| (found.dev(), found.ino()) == place)
+            || fs::metadata(split_partition(&mount.source).0)
+                .is_ok_and(|found| (found.dev(), found.ino()) == place)
     })
 }
 

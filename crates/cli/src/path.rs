@@ -3,10 +3,11 @@
 //! Owns [`ImagePath`] and [`Operand`] and their syntax. A colon before a slash separates the image
 //! from the path. If there are several, the parser takes the first one whose left side exists and
 //! is not a directory. Without such a colon, an argument that exists as a whole is a path on the
-//! host, and in any other one the first colon separates.
+//! host, and in any other one the first colon separates. `IMAGE@N` names partition N of an image.
 
 use crate::output::escaped;
 use crate::usage_error::UsageError;
+use papilio::device::split_partition;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -39,7 +40,8 @@ enum Found {
 }
 
 fn kind_on_host(path: &Path) -> Found {
-    match std::fs::metadata(path) {
+    // IMAGE@N exists if the image does.
+    match std::fs::metadata(split_partition(path).0) {
         Ok(metadata) if metadata.is_dir() => Found::Directory,
         Ok(_) => Found::Other,
         Err(_) => Found::Nothing,

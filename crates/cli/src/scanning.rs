@@ -4,21 +4,27 @@
 //! [`explanations`].
 
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::device::{Access, Device, FileDevice};
+use papilio::device::{Access, Device, DeviceOptions, ImageOptions, PartitionChoice};
 use papilio::{BlockScan, Rebuilt, ScanOptions, ScanProgress, SuperblockSource};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Opens `image` and the other devices for reading.
+/// Opens `image` and the other devices for reading. `options` are those of `image`.
 ///
 /// # Errors
 /// A device that cannot be opened.
-pub fn open_devices(image: &Path, others: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-    let open = |path: &Path| -> anyhow::Result<Arc<dyn Device>> {
-        Ok(Arc::new(FileDevice::open(path, Access::ReadOnly)?))
+pub fn open_devices(
+    image: &Path,
+    options: &ImageOptions,
+    others: &[PathBuf],
+) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    let further = ImageOptions { partition: PartitionChoice::Found, ..options.clone() };
+    let open = |(path, options): (&Path, &ImageOptions)| -> anyhow::Result<Arc<dyn Device>> {
+        Ok(DeviceOptions::new(Access::ReadOnly).open_image(path, options)?)
     };
-    std::iter::once(image).chain(others.iter().map(PathBuf::as_path)).map(open).collect()
+    let others = others.iter().map(|path| (path.as_path(), &further));
+    std::iter::once((image, options)).chain(others).map(open).collect()
 }
 
 /// Returns the progress bar of a scan.

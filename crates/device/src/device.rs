@@ -175,9 +175,9 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// [`write_at`](Self::write_at).
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()>;
 
-    /// Returns the file that an io_uring can carry `request` on, with no check or copy left to do.
-    /// `None` where there is none: the driver then calls [`Device::start`].
-    fn ring_file(&self, _request: &RingTarget) -> Option<BorrowedFd<'_>> {
+    /// Returns the file that an io_uring can carry `request` on, with no check or copy left to do,
+    /// and the offset in it. `None` where there is none: the driver then calls [`Device::start`].
+    fn ring_file(&self, _request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
         None
     }
 

@@ -59,6 +59,31 @@ pub enum OpenErrorKind {
     /// O_DIRECT on a host file system that does not support it.
     #[error("its file system does not support direct I/O")]
     DirectUnsupported,
+    /// The image is encrypted.
+    #[error("it is encrypted with LUKS: unlock it with cryptsetup(8), and open the device that it makes")]
+    Encrypted,
+    /// An image format that cannot be read, or not in this build.
+    #[error("it is a {0} image: {1}")]
+    UnsupportedFormat(&'static str, &'static str),
+    /// An image that contradicts its format, or names files that must not be opened.
+    #[error("as a {format} image: {reason}")]
+    Image {
+        /// The format's name.
+        format: &'static str,
+        /// The fault.
+        reason: String,
+    },
+    /// The disk has no such partition.
+    #[error("it has no partition {wanted}; {found}")]
+    NoPartition {
+        /// The number, label or UUID.
+        wanted: String,
+        /// The partitions that there are.
+        found: String,
+    },
+    /// The disk has more than one partition that may be meant, or none.
+    #[error("{0}")]
+    ChoosePartition(String),
     /// Any other host error.
     #[error(transparent)]
     Io(io::Error),

@@ -79,6 +79,12 @@ impl FileDevice {
         Self { file, name, access, backing, alignment, ring, known_size, unaligned: RwLock::new(()) }
     }
 
+    /// Returns the open file, for the drivers of image formats.
+    #[cfg(feature = "images")]
+    pub(crate) fn host_file(&self) -> &File {
+        &self.file
+    }
+
     /// Returns whether this is a block device.
     pub fn is_block_device(&self) -> bool {
         self.backing == Backing::BlockDevice
@@ -370,13 +376,14 @@ impl Device for FileDevice {
         }
     }
 
-    fn ring_file(&self, request: &RingTarget) -> Option<BorrowedFd<'_>> {
+    fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
         let writable = self.access == Access::ReadWrite || request.direction == Direction::Read;
         let end = request.offset.checked_add(request.length as u64)?;
         let inside = request.length > 0 && end.get() <= self.known_size.load(Ordering::Relaxed);
         let aligned =
             (request.address | request.length | request.offset.get() as usize) & (self.alignment - 1) == 0;
-        (self.ring && self.is_direct() && writable && inside && aligned).then(|| self.file.as_fd())
+        (self.ring && self.is_direct() && writable && inside && aligned)
+            .then(|| (self.file.as_fd(), request.offset))
     }
 
     /// With direct I/O the request waits in a thread of its own: there is no ring, or the ring

@@ -2,6 +2,8 @@
 //!
 //! - [`FileDevice`]: a regular file or a block device. It uses plain calls, and io_uring for deep
 //!   queues.
+//! - [`PartitionDevice`]: a range of another device; [`PartitionTable`] finds those of a disk.
+//! - [`OpenOptions::open_image`] opens disk images of other formats than raw.
 //! - [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
 //! - [`OverlayDevice`]: keeps all writes in memory; the device below it is only read.
 //! - [`UndoDevice`]: saves old blocks in an undo file before they are overwritten.
@@ -71,11 +73,14 @@ mod driver;
 mod error;
 mod fault;
 mod file;
+mod image;
 mod lock;
 mod loop_use;
 mod memory;
 mod open;
 mod overlay;
+mod partition;
+mod partition_table;
 mod recorder;
 mod shuffle;
 mod stable;
@@ -92,10 +97,13 @@ pub use driver::{Completed, Driver, Piece};
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;
+pub use image::{ImageFormat, ImageOptions, OpenedImage, PartitionChoice, split_partition};
 pub use memory::MemoryDevice;
 pub use open::OpenOptions;
 pub use overlay::{OverlayDevice, OverlayFull};
 pub use papilio_format::PhysicalAddress;
+pub use partition::PartitionDevice;
+pub use partition_table::{Partition, PartitionTable, PartitionType, TableKind};
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};
 pub use shuffle::ShuffleDevice;
 pub use stable::StableBuffer;

@@ -79,6 +79,12 @@ impl OpenOptions {
         self
     }
 
+    /// Uses the host's page cache only if direct I/O is not asked for.
+    pub(crate) fn without_fallback(mut self) -> Self {
+        self.fallback = false;
+        self
+    }
+
     fn open_inner(&self, path: &Path) -> Result<FileDevice, OpenErrorKind> {
         if self.fallback {
             let strict = Self { fallback: false, ..self.clone() };

@@ -162,6 +162,12 @@ impl StartedOp {
         self.offset
     }
 
+    /// Returns the operation for a device on which the range starts `bytes` further on.
+    pub(crate) fn shifted(mut self, bytes: u64) -> Self {
+        self.offset = PhysicalAddress(self.offset.get() + bytes);
+        self
+    }
+
     /// Returns the bytes to write, or the memory to fill.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: see `new`; nothing writes them while `self` is borrowed.

@@ -182,9 +182,11 @@ pub use papilio_format::send_stream::{
 
 /// Devices for [`FileSystem::from_devices`], [`mkfs_device`] and [`check_devices`].
 pub mod device {
+    pub use papilio_device::OpenOptions as DeviceOptions;
     pub use papilio_device::{
-        Access, Advice, Device, Direction, FileDevice, MemoryDevice, OpenError, OpenErrorKind, ReadRequest,
-        RingTarget, StartedOp, WriteRequest,
+        Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, MemoryDevice, OpenError,
+        OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
+        PartitionType, ReadRequest, RingTarget, StartedOp, TableKind, WriteRequest, split_partition,
     };
 }
 

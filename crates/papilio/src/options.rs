@@ -7,6 +7,7 @@ pub(crate) mod rescue;
 
 use crate::Error;
 use crate::tuning::Tuning;
+use papilio_device::{ImageOptions, PartitionChoice};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::{LogicalAddress, TreeId};
@@ -46,6 +47,8 @@ pub struct OpenOptions {
     pub(crate) replacing: bool,
     pub(crate) unfinished: bool,
     pub(crate) rescue: Rescue,
+    /// How the device at the path that the caller opens is found in a disk image.
+    pub(crate) image: ImageOptions,
 }
 
 /// The subvolume that is the root of all paths.
@@ -93,6 +96,7 @@ impl Default for OpenOptions {
             replacing: false,
             unfinished: false,
             rescue: Rescue::default(),
+            image: ImageOptions::default(),
         }
     }
 }
@@ -107,6 +111,22 @@ impl OpenOptions {
     /// Adds the path of another device of a file system with several devices.
     pub fn device(mut self, path: impl AsRef<Path>) -> Self {
         self.devices.push(path.as_ref().to_path_buf());
+        self
+    }
+
+    /// Selects the partition of a disk image, if the path does not with `@N`. The default is the
+    /// whole disk if it is a file system, else the one partition with Btrfs. Counts for the path
+    /// that is opened, not for further devices.
+    pub fn partition(mut self, choice: PartitionChoice) -> Self {
+        self.image.partition = choice;
+        self
+    }
+
+    /// Sets whether a disk image may name files outside of its own directory as its parts, such as
+    /// the backing file of a qcow2 image. The default is false: an image from an untrusted source
+    /// could name any file that the caller may read.
+    pub fn allow_backing(mut self, allow: bool) -> Self {
+        self.image.allow_backing = allow;
         self
     }
 

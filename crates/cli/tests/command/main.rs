@@ -13,6 +13,7 @@ mod drop_in;
 mod find_new;
 mod fixture;
 mod image;
+mod images;
 mod mkfs;
 mod mounted_by_kernel;
 mod property;

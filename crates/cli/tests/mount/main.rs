@@ -10,6 +10,7 @@ mod devices;
 mod ends;
 mod failing;
 mod helpers;
+mod images;
 mod joined;
 mod kernel;
 mod maintenance;

@@ -224,7 +224,7 @@ impl<B: StableBuffer, T> Driver<B, T> {
                 RingTarget { direction: slot.direction, offset, address: bytes.0.addr(), length: bytes.1 };
             device.ring_file(&target)
         });
-        if let (Some(ring), Some(file)) = (&mut self.ring, target)
+        if let (Some(ring), Some((file, offset))) = (&mut self.ring, target)
             && bytes.1 <= MAX_TRANSFER
         {
             let (fd, length) = (types::Fd(file.as_raw_fd()), bytes.1 as u32);

@@ -36,7 +36,9 @@ use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
-use papilio_device::{Access, DeadlineDevice, DelayDevice, Device, OverlayDevice};
+use papilio_device::{
+    Access, DeadlineDevice, DelayDevice, Device, ImageOptions, OverlayDevice, PartitionChoice,
+};
 use papilio_format::LogicalAddress;
 use papilio_format::objectid::{self, Objectid};
 use papilio_locks::Mutex;
@@ -270,14 +272,15 @@ pub(crate) fn open_devices(
     options: &OpenOptions,
     access: Access,
 ) -> Result<Vec<Arc<dyn Device>>> {
-    std::iter::once(path)
-        .chain(options.devices.iter().map(|path| path.as_path()))
-        .map(|path| {
+    let further = ImageOptions { partition: PartitionChoice::Found, ..options.image.clone() };
+    std::iter::once((path, &options.image))
+        .chain(options.devices.iter().map(|path| (path.as_path(), &further)))
+        .map(|(path, image)| {
             let mut how = papilio_device::OpenOptions::new(access);
             if options.direct_io {
                 how = how.direct_where_useful();
             }
-            let device: Arc<dyn Device> = Arc::new(how.open(path)?);
+            let device = how.open_image(path, image)?;
             if options.direct_io {
                 report_slow_io(path, &*device);
             }

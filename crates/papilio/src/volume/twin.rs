@@ -270,7 +270,7 @@ impl Device for TwinDevice {
         self.source.as_ref().map_or(Ok(()), |source| source.discard(offset, length))
     }
 
-    fn ring_file(&self, request: &RingTarget) -> Option<BorrowedFd<'_>> {
+    fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
         match request.direction {
             Direction::Read => self.source.as_ref()?.ring_file(request),
             Direction::Write => None,

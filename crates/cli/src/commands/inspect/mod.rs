@@ -9,6 +9,7 @@ mod key_text;
 mod list_chunks;
 mod map_logical;
 mod map_swapfile;
+mod partitions;
 mod resolve;
 mod tree_stats;
 
@@ -38,6 +39,7 @@ enum Subcommand {
     ListChunks(list_chunks::Args),
     MapSwapfile(map_swapfile::Args),
     MapLogical(map_logical::Args),
+    Partitions(partitions::Args),
 }
 
 impl Args {
@@ -55,6 +57,7 @@ impl Args {
             Subcommand::ListChunks(command) => command.run(context),
             Subcommand::MapSwapfile(command) => command.run(context),
             Subcommand::MapLogical(command) => command.run(context),
+            Subcommand::Partitions(command) => command.run(context),
         }
     }
 }

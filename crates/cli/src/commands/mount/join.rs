@@ -13,6 +13,7 @@
 
 use crate::holder;
 use anyhow::{Context as _, bail};
+use papilio::device::split_partition;
 use papilio::format::{TreeId, objectid};
 use papilio::{FoundDevice, Subvolume, SubvolumeChoice};
 use papilio_fuse::ioctl::client::{MountedPath, State};
@@ -71,7 +72,9 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
 fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
     let open = |mount: MountEntry| Some((mount.clone(), MountedPath::open(&mount.point).ok()?));
     if let Some(mount) = holder::mount_of_image(image) {
-        return open(mount);
+        // Another partition of the image is another file system.
+        let same = split_partition(&mount.source).1 == split_partition(image).1;
+        return if same { open(mount) } else { None };
     }
     let found = FoundDevice::read(image).ok()??;
     if found.devices == 1 {

@@ -12,6 +12,7 @@ mod tag;
 use crate::args::GlobalArgs;
 use crate::context::Context;
 use anyhow::Context as _;
+use papilio::device::{Access, DeviceOptions, ImageOptions, OpenError, PartitionChoice, split_partition};
 use papilio_fuse::MountOptions;
 use remount::Remount;
 use serve::{READY, Server};
@@ -122,7 +123,7 @@ impl Args {
         if self.fake {
             return Ok(());
         }
-        self.image = tag::resolve(&self.image)?;
+        self.image = with_partition(tag::resolve(&self.image)?, &global.image_options())?;
         if self.foreground || self.serve {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);
@@ -170,6 +171,10 @@ impl Args {
             options.open = options.open.device(&path);
             options.devices.push(path);
         }
+        if global.partition == Some(PartitionChoice::Whole) {
+            options.open = options.open.partition(PartitionChoice::Whole);
+        }
+        options.open = options.open.allow_backing(global.allow_backing);
         if let Some(copy) = global.superblock {
             options.open = options.open.superblock_mirror(usize::from(copy));
         }
@@ -223,6 +228,8 @@ impl Args {
             arguments.extend(["--superblock".into(), copy.to_string().into()]);
         }
         let switches = [
+            (global.partition == Some(PartitionChoice::Whole), "--partition=none"),
+            (global.allow_backing, "--allow-backing"),
             (global.degraded, "--degraded"),
             (global.backup_root == Some(None), "--backup-root"),
             (self.read_only, "--read-only"),
@@ -240,6 +247,26 @@ impl Args {
         arguments.extend(["--".into(), self.image.clone().into(), self.directory.clone().into()]);
         arguments
     }
+}
+
+/// Returns `IMAGE@N` for the partition that the options choose, so that the table of mounts tells the
+/// mounts of one image apart.
+fn with_partition(image: PathBuf, options: &ImageOptions) -> anyhow::Result<PathBuf> {
+    let (file, given) = split_partition(&image);
+    let number = match &options.partition {
+        _ if given.is_some() => return Ok(image),
+        PartitionChoice::Found | PartitionChoice::Whole => return Ok(image),
+        PartitionChoice::Number(number) => *number,
+        choice => {
+            // Without the lock: the image may be mounted already.
+            let disk = DeviceOptions::new(Access::ReadOnly).lock(false).open_disk(file, options)?;
+            let found = disk.partition(choice).map_err(|kind| OpenError { path: file.to_owned(), kind })?;
+            found.map_or(0, |partition| partition.number)
+        }
+    };
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!("@{number}"));
+    Ok(name.into())
 }
 
 fn known(option: &str) -> bool {

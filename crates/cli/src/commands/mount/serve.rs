@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::{devices, holder, log};
 use anyhow::{Context as _, bail};
 use papilio::FileSystem;
+use papilio::device::split_partition;
 use papilio_fuse::signals::Signals;
 use papilio_fuse::streams::{Stream, replace};
 use papilio_fuse::{MountOptions, Session, Unmounter};
@@ -71,8 +72,17 @@ impl Server<'_> {
 /// the device that they link to has no meaningful name.
 fn absolute(image: &Path) -> PathBuf {
     let kept = image.starts_with("/dev/mapper");
-    let resolved = if kept { std::path::absolute(image) } else { image.canonicalize() };
-    resolved.unwrap_or_else(|_| image.to_path_buf())
+    let (file, partition) = split_partition(image);
+    let resolved = if kept { std::path::absolute(file) } else { file.canonicalize() };
+    let resolved = resolved.unwrap_or_else(|_| file.to_path_buf());
+    match partition {
+        None => resolved,
+        Some(number) => {
+            let mut name = resolved.into_os_string();
+            name.push(format!("@{number}"));
+            name.into()
+        }
+    }
 }
 
 /// Checks that a path and an id, if both were given, name the same subvolume.

@@ -1,0 +1,195 @@
+//! Disk images with partitions and of other formats than raw, with the kernel and qemu-img as the
+//! judges.
+
+use crate::common::{fail, papilio, succeed, succeed_json, succeed_text, text};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const MIB: u64 = 1 << 20;
+/// The size of a file system.
+const SIZE: u64 = 256 * MIB;
+
+/// Runs a program, which must succeed.
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", text(&output.stderr));
+}
+
+/// Makes a partition table from a script of sfdisk.
+fn sfdisk(disk: &str, script: &str) {
+    use std::io::Write;
+    let mut command = Command::new("sfdisk");
+    let mut child = command.args(["-q", disk]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// Copies an image over the bytes of a disk from `start` on.
+fn put(image: &str, disk: &str, start: u64) {
+    let (from, seek) = (format!("if={image}"), format!("seek={}", start / MIB));
+    let to = format!("of={disk}");
+    run("dd", &[&from, &to, "bs=1M", &seek, "conv=notrunc,sparse", "status=none"]);
+}
+
+/// Makes a file system with one file, `name`, that contains its own name.
+fn file_system(scratch: &Scratch, name: &str) -> String {
+    let image = scratch.image(name, SIZE).unwrap().to_str().unwrap().to_owned();
+    succeed(["mkfs", "-q", &image]);
+    let file = scratch.path().join(format!("{name}.txt"));
+    std::fs::write(&file, name).unwrap();
+    succeed(["cp", file.to_str().unwrap(), &format!("{image}:/{name}")]);
+    image
+}
+
+/// Asserts that the kernel reads `contents` from the files of a file system at an offset of a disk.
+fn assert_kernel_reads(scratch: &Scratch, disk: &str, start: u64, contents: &[(&str, &str)]) {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    // The oracle attaches whole images.
+    let copy = scratch.image("part", SIZE).unwrap();
+    let (from, to) = (format!("if={disk}"), format!("of={}", copy.display()));
+    let (skip, count) = (format!("skip={}", start / MIB), format!("count={}", SIZE / MIB));
+    run("dd", &[&from, &to, "bs=1M", &skip, &count, "conv=notrunc,sparse", "status=none"]);
+    let images = ImageSet::open(scratch, vec![copy.clone()]);
+    images.btrfs_check().unwrap();
+    let mounted = images.mount_read_only().unwrap();
+    for (name, content) in contents {
+        assert_eq!(&std::fs::read_to_string(mounted.path().join(name)).unwrap(), content);
+    }
+    mounted.unmount().unwrap();
+    std::fs::remove_file(copy).unwrap();
+}
+
+#[test]
+fn partitions_of_gpt_and_mbr_are_read_and_written() {
+    if require(&[Need::Command("sfdisk")]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let (one, two) = (file_system(&scratch, "one"), file_system(&scratch, "two"));
+    let gpt = "label: gpt\nstart=1MiB, size=8MiB, name=boot, type=uefi\nstart=16MiB, size=256MiB, name=left\n\
+               start=300MiB, size=256MiB, name=right\n";
+    let mbr = "label: dos\nstart=1MiB, size=8MiB, type=c\nstart=12MiB, size=600MiB, type=5\n\
+               start=16MiB, size=256MiB, type=83\nstart=300MiB, size=256MiB, type=83\n";
+    for (label, script, numbers) in [("gpt", gpt, [2, 3]), ("mbr", mbr, [5, 6])] {
+        let disk = scratch.image(label, 640 * MIB).unwrap().to_str().unwrap().to_owned();
+        sfdisk(&disk, script);
+        put(&one, &disk, 16 * MIB);
+        // The only file system is found by itself.
+        assert_eq!(succeed_text(["ls", &format!("{disk}:/")]), "one\n");
+        put(&two, &disk, 300 * MIB);
+        let [left, right] = numbers.map(|number| format!("{disk}@{number}"));
+        assert_eq!(succeed_text(["cat", &format!("{left}:/one")]), "one");
+        assert_eq!(succeed_text(["cat", &format!("{right}:/two")]), "two");
+        let number = numbers[1].to_string();
+        assert_eq!(succeed_text(["ls", "--partition", &number, &disk]), "two\n");
+        fail(1, "2 partitions have Btrfs file systems", ["ls", &disk]);
+        fail(1, "no partition 9", ["ls", &format!("{disk}@9")]);
+        fail(1, "no partition nowhere", ["ls", "--partition", "nowhere", &disk]);
+        fail(1, "not a Btrfs file system", ["ls", &format!("{disk}@1")]);
+
+        let listed = succeed_json(["inspect", "partitions", "--json", &disk]);
+        let listed = listed.as_array().unwrap();
+        let found = listed.iter().find(|partition| partition["number"] == numbers[1]).unwrap();
+        assert_eq!((&found["start"], &found["length"]), (&(300 * MIB).into(), &SIZE.into()));
+        assert_eq!(found["content"], "btrfs");
+        let uuid = found["uuid"].as_str().unwrap().to_uppercase();
+        assert_eq!(succeed_text(["ls", "--partition", &uuid, &disk]), "two\n");
+        if label == "gpt" {
+            assert_eq!(succeed_text(["ls", "--partition", "left", &disk]), "one\n");
+        }
+        let table = succeed_text(["inspect", "partitions", &disk]);
+        assert_eq!(table.lines().count(), 1 + listed.len());
+
+        let file = scratch.path().join("one.txt");
+        succeed(["cp", file.to_str().unwrap(), &format!("{right}:/new")]);
+        succeed(["check", "--check-data-csum", &right]);
+        succeed(["check", "--check-data-csum", &left]);
+        assert_kernel_reads(&scratch, &disk, 300 * MIB, &[("two", "two"), ("new", "one")]);
+        assert_kernel_reads(&scratch, &disk, 16 * MIB, &[("one", "one")]);
+        // A file that has this name wins.
+        std::fs::copy(&one, &right).unwrap();
+        assert_eq!(succeed_text(["ls", &format!("{right}:/")]), "one\n");
+    }
+}
+
+#[test]
+fn qcow2_is_read_and_written() {
+    if require(&[Need::Command("qemu-img")]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let raw = file_system(&scratch, "one");
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let (base, top, back) = (at("base.qcow2"), at("top.qcow2"), at("back.raw"));
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", "-c", &raw, &base]);
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", &top]);
+    let before = std::fs::read(&base).unwrap();
+    assert_eq!(succeed_text(["ls", &top]), "one\n");
+    let large: Vec<u8> = (0..8_000_000u32).flat_map(|word| (word * 7).to_le_bytes()).collect();
+    std::fs::write(at("large"), &large).unwrap();
+    succeed(["cp", &at("large"), &format!("{top}:/large")]);
+    succeed(["rm", &format!("{top}:/one")]);
+    succeed(["check", "--check-data-csum", &top]);
+    assert!(std::fs::read(&base).unwrap() == before, "the backing file was changed");
+    run("qemu-img", &["check", "-q", &top]);
+    run("qemu-img", &["convert", "-f", "qcow2", "-O", "raw", &top, &back]);
+    assert!(succeed(["cat", &format!("{back}:/large")]) == large);
+    if require(Need::KERNEL_MOUNT).is_some() {
+        let images = ImageSet::open(&scratch, vec![back.into()]);
+        images.btrfs_check().unwrap();
+        let mounted = images.mount_read_only().unwrap();
+        assert!(std::fs::read(mounted.path().join("large")).unwrap() == large);
+        assert!(!mounted.path().join("one").exists());
+        mounted.unmount().unwrap();
+    }
+    let far = at("far.qcow2");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", &base, "-F", "qcow2", &far]);
+    fail(1, "outside of its directory", ["ls", &far]);
+    assert_eq!(succeed_text(["ls", "--allow-backing", &far]), "one\n");
+}
+
+#[test]
+fn compressed_raw_images_are_read() {
+    if require(&[Need::Command("xz"), Need::Command("zstd")]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let raw = file_system(&scratch, "one");
+    run("xz", &["-k1", "--block-size=1MiB", &raw]);
+    let packed = format!("{raw}.xz");
+    assert_eq!(succeed_text(["cat", &format!("{packed}:/one")]), "one");
+    succeed(["check", "--check-data-csum", &packed]);
+    fail(1, "only be opened for reading", ["mkdir", &format!("{packed}:/d")]);
+    run("zstd", &["-qk1", &raw]);
+    fail(1, "no seek table", ["ls", &format!("{raw}.zst")]);
+    run("xz", &["-kf1", "-T1", &raw]);
+    fail(1, "xz --block-size", ["ls", &packed]);
+}
+
+#[test]
+fn other_formats_are_refused_by_name() {
+    let scratch = Scratch::new(1 << 20).unwrap();
+    let refused = |start: &[u8], part: &str| {
+        let path = scratch.unique("image");
+        let mut bytes = vec![0; 1 << 18];
+        bytes[..start.len()].copy_from_slice(start);
+        std::fs::write(&path, bytes).unwrap();
+        fail(1, part, ["ls".as_ref(), path.as_os_str()]);
+        fail(1, part, ["check".as_ref(), path.as_os_str()]);
+    };
+    refused(b"LUKS\xba\xbe\0\x02", "encrypted with LUKS");
+    refused(b"vhdxfile", "VHDX");
+    refused(b"conectix", "VHD");
+    refused(b"QFI\xfb\0\0\0\x03", "qcow2");
+    refused(b"QFI\xfb\0\0\0\x09", "qcow2");
+    refused(b"KDMV", "vmdk");
+    refused(b"\xfd7zXZ\0", "xz");
+    refused(b"\x28\xb5\x2f\xfd", "zstd");
+    let missing = scratch.path().join("none@1");
+    let output = papilio(["ls".as_ref(), missing.as_os_str()]);
+    assert!(!output.status.success() && !Path::new(&missing).exists());
+    fail(2, "--partition", ["ls", "--partition", "99999999999", "x"]);
+}

@@ -1,0 +1,173 @@
+//! The choice of a partition.
+//!
+//! Owns [`PartitionChoice`], which options give, and [`split_partition`], the syntax `IMAGE@N`.
+
+use super::{Content, OpenedImage, content_of, format, partition_device};
+use crate::device::Device;
+use crate::error::OpenErrorKind;
+use crate::partition_table::{Partition, PartitionTable};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// The part of a disk image that has the file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PartitionChoice {
+    /// The whole disk if it is a file system, else the one partition with Btrfs.
+    #[default]
+    Found,
+    /// The bytes of the file as they are, whatever they look like.
+    Whole,
+    /// The partition of this number.
+    Number(u32),
+    /// The partition with this label or UUID.
+    Named(String),
+}
+
+impl FromStr for PartitionChoice {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "" => Err("a number, a label, a UUID or \"none\" is needed"),
+            "none" => Ok(Self::Whole),
+            _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                text.parse().map(Self::Number).map_err(|_| "no disk has a partition of that number")
+            }
+            _ => Ok(Self::Named(text.to_owned())),
+        }
+    }
+}
+
+/// Splits `IMAGE@N` into the path of the image and the number of a partition. A file that has the
+/// whole path as its name wins.
+pub fn split_partition(path: &Path) -> (&Path, Option<u32>) {
+    let bytes = path.as_os_str().as_bytes();
+    let split = bytes.iter().rposition(|byte| *byte == b'@').and_then(|at| {
+        let digits = std::str::from_utf8(&bytes[at + 1..]).ok()?;
+        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.parse().ok().filter(|_| plain)?;
+        Some((Path::new(OsStr::from_bytes(&bytes[..at])), number))
+    });
+    match split {
+        Some((image, number))
+            if path.symlink_metadata().is_err()
+                && image.metadata().is_ok_and(|metadata| !metadata.is_dir()) =>
+        {
+            (image, Some(number))
+        }
+        _ => (path, None),
+    }
+}
+
+impl OpenedImage {
+    /// Returns the chosen partition; `None` for the whole disk.
+    ///
+    /// # Errors
+    /// No such partition, an encrypted one, or several with Btrfs and no choice.
+    pub fn partition(&self, choice: &PartitionChoice) -> Result<Option<&Partition>, OpenErrorKind> {
+        let partitions = self.table.as_ref().map_or(&[][..], |table| &table.partitions);
+        let chosen = match (choice, &self.table) {
+            (PartitionChoice::Whole, _) => return Ok(None),
+            (PartitionChoice::Found, None) => {
+                return if format::is_encrypted(&*self.disk) {
+                    Err(OpenErrorKind::Encrypted)
+                } else {
+                    Ok(None)
+                };
+            }
+            (PartitionChoice::Found, Some(table)) => return self.found(table).map(Some),
+            (PartitionChoice::Number(number), _) => {
+                let found = partitions.iter().find(|partition| partition.number == *number);
+                found.ok_or_else(|| self.missing(&number.to_string()))?
+            }
+            (PartitionChoice::Named(name), _) => {
+                let named: Vec<_> = partitions.iter().filter(|partition| is_named(partition, name)).collect();
+                match named[..] {
+                    [partition] => partition,
+                    [] => return Err(self.missing(name)),
+                    _ => {
+                        return Err(OpenErrorKind::ChoosePartition(format!(
+                            "{} partitions are named {name}: choose one by its number",
+                            named.len()
+                        )));
+                    }
+                }
+            }
+        };
+        match content_of(&*self.disk, chosen) {
+            Content::Other("luks") => Err(OpenErrorKind::Encrypted),
+            _ => Ok(Some(chosen)),
+        }
+    }
+
+    /// Returns the one partition with Btrfs.
+    fn found<'a>(&self, table: &'a PartitionTable) -> Result<&'a Partition, OpenErrorKind> {
+        let is_btrfs = |partition: &&Partition| content_of(&*self.disk, partition) == Content::Btrfs;
+        let btrfs: Vec<_> = table.partitions.iter().filter(is_btrfs).collect();
+        match btrfs[..] {
+            [partition] => Ok(partition),
+            [] => Err(OpenErrorKind::ChoosePartition(format!(
+                "no partition has a Btrfs file system; it has {}",
+                list(&*self.disk, table)
+            ))),
+            _ => Err(OpenErrorKind::ChoosePartition(format!(
+                "{} partitions have Btrfs file systems: choose one with @NUMBER or --partition; it has {}",
+                btrfs.len(),
+                list(&*self.disk, table)
+            ))),
+        }
+    }
+
+    fn missing(&self, wanted: &str) -> OpenErrorKind {
+        let found = match &self.table {
+            None => "it has no partition table".to_owned(),
+            Some(table) => format!("it has {}", list(&*self.disk, table)),
+        };
+        OpenErrorKind::NoPartition { wanted: wanted.to_owned(), found }
+    }
+
+    /// Returns the chosen part of the disk as a device.
+    pub(super) fn into_device(self, choice: &PartitionChoice) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        match self.partition(choice)? {
+            None => Ok(Arc::clone(&self.disk)),
+            Some(partition) => partition_device(Arc::clone(&self.disk), partition),
+        }
+    }
+}
+
+fn is_named(partition: &Partition, name: &str) -> bool {
+    partition.label == name || partition.uuid.eq_ignore_ascii_case(name)
+}
+
+/// Lists the partitions in one line, for messages.
+fn list(disk: &dyn Device, table: &PartitionTable) -> String {
+    const MOST: usize = 16;
+    let describe = |partition: &Partition| {
+        let content = match content_of(disk, partition) {
+            Content::Btrfs => "btrfs",
+            Content::Other(name) => name,
+            Content::Unknown => "unknown",
+        };
+        let label = match partition.label.as_str() {
+            "" => String::new(),
+            label => format!(" {:?}", label),
+        };
+        format!("{}{label} ({content}, {} bytes)", partition.number, partition.length)
+    };
+    let mut parts: Vec<_> = table.partitions.iter().take(MOST).map(describe).collect();
+    let more = table.partitions.len().saturating_sub(MOST);
+    if more > 0 {
+        parts.push(format!("{more} more"));
+    }
+    let mut text = match parts.len() {
+        0 => "no partitions".to_owned(),
+        _ => format!("partitions {}", parts.join(", ")),
+    };
+    for fault in table.faults.iter().take(MOST) {
+        text = format!("{text}; {fault}");
+    }
+    text
+}

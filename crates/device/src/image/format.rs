@@ -1,0 +1,121 @@
+//! Image formats, by their magic numbers.
+//!
+//! Owns [`ImageFormat`] and [`recognise`].
+
+use crate::device::Device;
+use crate::error::OpenErrorKind;
+use crate::file::FileDevice;
+use crate::partition_table;
+use papilio_format::PhysicalAddress;
+
+/// The format of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ImageFormat {
+    /// The bytes of the disk as they are.
+    Raw,
+    /// QEMU's copy-on-write format.
+    Qcow2,
+    /// VMware's format, with data and tables in one file.
+    VmdkSparse,
+    /// VMware's format, a text that names the files with the data.
+    VmdkDescriptor,
+    /// A raw image compressed with xz.
+    Xz,
+    /// A raw image compressed with zstd.
+    Zstd,
+}
+
+impl ImageFormat {
+    /// Returns the format's name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::VmdkSparse | Self::VmdkDescriptor => "vmdk",
+            Self::Xz => "xz",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// Bytes from the start of a file that decide.
+const START: usize = 8192;
+
+const NOT_SUPPORTED: &str =
+    "this format is not supported; convert it with: qemu-img convert -O qcow2 FROM TO";
+
+/// Recognises the format of a file without a Btrfs superblock.
+///
+/// # Errors
+/// A format that is known and cannot be opened; one that may be another one as well.
+pub(super) fn recognise(file: &FileDevice) -> Result<ImageFormat, OpenErrorKind> {
+    let mut start = [0; START];
+    let length = file.size().min(START as u64) as usize;
+    let start = &mut start[..length];
+    file.read_at(start, PhysicalAddress(0)).map_err(OpenErrorKind::Io)?;
+    let start = &start[..];
+    // A block device is a disk and not an image file.
+    if file.is_block_device() {
+        return if is_luks(start) { Err(OpenErrorKind::Encrypted) } else { Ok(ImageFormat::Raw) };
+    }
+    let is_disk = partition_table::gpt_signature(start) || partition_table::is_mbr(start);
+    let format = match start {
+        [b'Q', b'F', b'I', 0xfb, ..] => ImageFormat::Qcow2,
+        [b'K', b'D', b'M', b'V', ..] => ImageFormat::VmdkSparse,
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => ImageFormat::Xz,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => ImageFormat::Zstd,
+        // A skippable frame, as pzstd and some seekable files begin with.
+        [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => ImageFormat::Zstd,
+        _ if start.starts_with(b"# Disk DescriptorFile") => ImageFormat::VmdkDescriptor,
+        _ if start.starts_with(b"vhdxfile") => {
+            return Err(OpenErrorKind::UnsupportedFormat("VHDX", NOT_SUPPORTED));
+        }
+        _ if start.starts_with(b"conectix") => {
+            return Err(OpenErrorKind::UnsupportedFormat("VHD", NOT_SUPPORTED));
+        }
+        _ if start.get(64..68) == Some(&[0x7f, 0x10, 0xda, 0xbe]) => {
+            return Err(OpenErrorKind::UnsupportedFormat("VDI", NOT_SUPPORTED));
+        }
+        _ if is_luks(start) => return Err(OpenErrorKind::Encrypted),
+        _ => ImageFormat::Raw,
+    };
+    if format != ImageFormat::Raw && is_disk {
+        return Err(OpenErrorKind::Image {
+            format: format.name(),
+            reason:
+                "the file has a partition table in its first sectors too, so it may be a raw disk that was \
+                     made to look like another format; --partition none opens it as it is"
+                    .to_owned(),
+        });
+    }
+    Ok(format)
+}
+
+/// Returns whether a range starts with a header of LUKS 1 or 2.
+fn is_luks(start: &[u8]) -> bool {
+    start.starts_with(b"LUKS\xba\xbe")
+}
+
+/// Returns whether a whole disk is encrypted.
+pub(super) fn is_encrypted(disk: &dyn Device) -> bool {
+    let mut start = [0; 8];
+    disk.read_at(&mut start, PhysicalAddress(0)).is_ok() && is_luks(&start)
+}
+
+/// Names the content of a partition by its first bytes, if it is known.
+pub(super) fn other_content(start: &[u8]) -> Option<&'static str> {
+    let at = |offset: usize, magic: &[u8]| start.get(offset..).is_some_and(|bytes| bytes.starts_with(magic));
+    match () {
+        () if is_luks(start) => Some("luks"),
+        () if at(0x438, &[0x53, 0xef]) => Some("ext4"),
+        () if at(0, b"XFSB") => Some("xfs"),
+        () if at(82, b"FAT32") || at(54, b"FAT") => Some("vfat"),
+        () if at(3, b"NTFS    ") => Some("ntfs"),
+        () if at(3, b"EXFAT   ") => Some("exfat"),
+        () if at(4086, b"SWAPSPACE2") => Some("swap"),
+        () if at(512 + 24, b"LVM2 001") => Some("lvm2"),
+        () if at(0, b"hsqs") => Some("squashfs"),
+        () => None,
+    }
+}

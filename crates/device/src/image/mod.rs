@@ -1,0 +1,231 @@
+//! Disk images as people have them: the format of the file, then the partition in it.
+//!
+//! Owns [`OpenOptions::open_image`], [`ImageOptions`] and [`PartitionChoice`].
+//!
+//! The steps, in order:
+//! 1. Open and lock the file, as for any device.
+//! 2. If the superblock of Btrfs is in its place, the file is a raw image and nothing else: its
+//!    first 64 KiB are not read.
+//! 3. Recognise the format by its magic number, and open the disk that it describes.
+//! 4. Look for the superblock again, then for a partition table, and choose a partition.
+//!
+//! A guest decides about the first bytes of a raw disk, so it can make its disk look like a qcow2
+//! image that names other files as its parts. Therefore an image names only files of its own
+//! directory and below, unless [`ImageOptions::allow_backing`] is set, and a file that looks like
+//! both a qcow2 image and a partitioned disk is refused.
+
+#[cfg(feature = "images")]
+mod blocks;
+mod choice;
+#[cfg(feature = "images")]
+mod companion;
+mod format;
+#[cfg(feature = "images")]
+mod qcow2;
+#[cfg(feature = "images")]
+mod vmdk;
+#[cfg(feature = "images")]
+mod xz;
+#[cfg(feature = "images")]
+mod zstd_frames;
+
+pub use choice::{PartitionChoice, split_partition};
+pub use format::ImageFormat;
+
+use crate::device::{Access, Device};
+use crate::error::{OpenError, OpenErrorKind};
+use crate::file::FileDevice;
+use crate::open::OpenOptions;
+use crate::partition::PartitionDevice;
+use crate::partition_table::{Partition, PartitionTable};
+use papilio_format::PhysicalAddress;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How to open a disk image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageOptions {
+    /// The partition, if the image has several.
+    pub partition: PartitionChoice,
+    /// Whether the image may name files outside of its own directory as its parts. An image from an
+    /// untrusted source could name any file that the caller may read.
+    pub allow_backing: bool,
+}
+
+/// A disk image before the choice of a partition.
+#[derive(Debug)]
+pub struct OpenedImage {
+    /// The whole disk.
+    pub disk: Arc<dyn Device>,
+    /// The format of the file.
+    pub format: ImageFormat,
+    /// The partition table, unless the disk is one file system as a whole, or has none.
+    pub table: Option<PartitionTable>,
+}
+
+/// What a disk holds at an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A Btrfs superblock.
+    Btrfs,
+    /// Something that is known by name.
+    Other(&'static str),
+    /// Nothing that is known.
+    Unknown,
+}
+
+/// Returns whether the disk has the magic number of Btrfs in the first superblock of the range that
+/// starts at `start`.
+fn is_btrfs(disk: &dyn Device, start: PhysicalAddress) -> bool {
+    const MAGIC: (u64, &[u8; 8]) = (0x1_0040, b"_BHRfS_M");
+    let mut magic = [0; 8];
+    let place = start.checked_add(MAGIC.0);
+    // A device that cannot be read is reported when its superblock is read.
+    place.is_some_and(|place| disk.read_at(&mut magic, place).is_ok()) && &magic == MAGIC.1
+}
+
+/// Returns the content of a partition.
+pub(crate) fn content_of(disk: &dyn Device, partition: &Partition) -> Content {
+    if is_btrfs(disk, partition.start) {
+        return Content::Btrfs;
+    }
+    let mut start = [0; 4096];
+    let length = partition.length.min(start.len() as u64) as usize;
+    if disk.read_at(&mut start[..length], partition.start).is_err() {
+        return Content::Unknown;
+    }
+    format::other_content(&start[..length]).map_or(Content::Unknown, Content::Other)
+}
+
+impl OpenedImage {
+    /// Returns a name for the content of a partition, such as `btrfs`; `None` if it is not known.
+    pub fn content(&self, partition: &Partition) -> Option<&'static str> {
+        match content_of(&*self.disk, partition) {
+            Content::Btrfs => Some("btrfs"),
+            Content::Other(name) => Some(name),
+            Content::Unknown => None,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Opens a disk image of any format that is known, or a block device, and the partition in it
+    /// that has the file system. A raw image of a file system is opened as by [`Self::open`].
+    ///
+    /// # Errors
+    /// As [`Self::open`]; a format that cannot be opened, or not for writing; a damaged image; no
+    /// such partition, or several with Btrfs and no choice.
+    pub fn open_image(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ImageOptions,
+    ) -> Result<Arc<dyn Device>, OpenError> {
+        let path = path.as_ref();
+        let (path, number) = split_partition(path);
+        let choice = number.map_or_else(|| options.partition.clone(), PartitionChoice::Number);
+        let failed = |kind| OpenError::new(path, kind);
+        let file = self.open(path)?;
+        if choice == PartitionChoice::Whole
+            || (choice == PartitionChoice::Found && is_btrfs(&file, PhysicalAddress(0)))
+        {
+            return Ok(Arc::new(file));
+        }
+        let image = self.opened(path, file, options).map_err(failed)?;
+        image.into_device(&choice).map_err(failed)
+    }
+
+    /// Opens a disk image and reads its partition table.
+    ///
+    /// # Errors
+    /// As [`Self::open_image`].
+    pub fn open_disk(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ImageOptions,
+    ) -> Result<OpenedImage, OpenError> {
+        let path = path.as_ref();
+        self.opened(path, self.open(path)?, options).map_err(|kind| OpenError::new(path, kind))
+    }
+
+    fn opened(
+        &self,
+        path: &Path,
+        file: FileDevice,
+        options: &ImageOptions,
+    ) -> Result<OpenedImage, OpenErrorKind> {
+        let format = format::recognise(&file)?;
+        let disk: Arc<dyn Device> = match format {
+            ImageFormat::Raw => Arc::new(file),
+            _ => {
+                // The host's page cache serves the small reads of the format's tables. The lock
+                // ends with the file, so the file is not opened again where it is buffered already.
+                let file = match file.alignment() {
+                    1 => file,
+                    _ => {
+                        drop(file);
+                        self.clone()
+                            .direct(false)
+                            .without_fallback()
+                            .open(path)
+                            .map_err(|error| error.kind)?
+                    }
+                };
+                open_format(format, path, file, options)?
+            }
+        };
+        if is_btrfs(&*disk, PhysicalAddress(0)) {
+            return Ok(OpenedImage { disk, format, table: None });
+        }
+        let table = PartitionTable::read(&*disk).map_err(OpenErrorKind::Io)?;
+        Ok(OpenedImage { disk, format, table })
+    }
+}
+
+#[cfg(feature = "images")]
+fn open_format(
+    format: ImageFormat,
+    path: &Path,
+    file: FileDevice,
+    options: &ImageOptions,
+) -> Result<Arc<dyn Device>, OpenErrorKind> {
+    let access = file.access();
+    match format {
+        ImageFormat::Qcow2 => Ok(Arc::new(qcow2::open(path, file, options.allow_backing)?)),
+        _ if access == Access::ReadWrite => {
+            Err(OpenErrorKind::UnsupportedFormat(format.name(), "it can only be opened for reading"))
+        }
+        ImageFormat::VmdkSparse => Ok(Arc::new(vmdk::open(file)?)),
+        ImageFormat::VmdkDescriptor => {
+            Ok(Arc::new(qcow2::open_vmdk_descriptor(path, file, options.allow_backing)?))
+        }
+        ImageFormat::Xz => Ok(Arc::new(xz::open(file)?)),
+        ImageFormat::Zstd => Ok(Arc::new(zstd_frames::open(file)?)),
+        ImageFormat::Raw => Ok(Arc::new(file)),
+    }
+}
+
+#[cfg(not(feature = "images"))]
+fn open_format(
+    format: ImageFormat,
+    _path: &Path,
+    file: FileDevice,
+    _options: &ImageOptions,
+) -> Result<Arc<dyn Device>, OpenErrorKind> {
+    match format {
+        ImageFormat::Raw => Ok(Arc::new(file)),
+        _ => Err(OpenErrorKind::UnsupportedFormat(
+            format.name(),
+            "this program was built without the feature \"images\"",
+        )),
+    }
+}
+
+/// Returns a partition of a disk as a device.
+fn partition_device(disk: Arc<dyn Device>, partition: &Partition) -> Result<Arc<dyn Device>, OpenErrorKind> {
+    let name = format!("{}@{}", disk.name(), partition.number);
+    let device = PartitionDevice::new(disk, name, partition.start, partition.length);
+    Ok(Arc::new(device.map_err(OpenErrorKind::Io)?))
+}
+
+#[cfg(all(test, feature = "images"))]
+mod tests;

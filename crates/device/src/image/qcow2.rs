@@ -1,0 +1,206 @@
+//! `ImageDevice`: the disk in a qcow2 image or in the extents of a VMDK, by the crate imago.
+//!
+//! It owns the driver of the format, and the locked files of the image.
+//!
+//! **Invariants**
+//! - The driver opens no file itself: each is opened by [`Companions`].
+//! - Backing files are open for reading only.
+//!
+//! **Locks**
+//! - `disk`: shared for reads, writes and flushes, exclusive for a discard, which the driver wants
+//!   for itself. The driver has locks of its own below it.
+
+use super::companion::Companions;
+use crate::device::{Access, Device, check_read, check_write, read_only};
+use crate::error::OpenErrorKind;
+use crate::file::FileDevice;
+use imago::file::File;
+use imago::format::builder::FormatDriverBuilder;
+use imago::format::gate::ImplicitOpenGate;
+use imago::qcow2::Qcow2;
+use imago::raw::Raw;
+use imago::vmdk::Vmdk;
+use imago::{DenyImplicitOpenGate, FormatAccess, StorageOpenOptions};
+use papilio_format::PhysicalAddress;
+use papilio_locks::RwLock;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+type Disk = Arc<FormatAccess<File>>;
+
+/// The disk in an image.
+#[derive(Debug)]
+pub(super) struct ImageDevice {
+    name: String,
+    access: Access,
+    size: u64,
+    disk: RwLock<FormatAccess<File>>,
+    _files: Companions,
+}
+
+/// Opens a qcow2 image.
+pub(super) fn open(path: &Path, file: FileDevice, allow_all: bool) -> Result<ImageDevice, OpenErrorKind> {
+    let (name, access) = (file.name().to_owned(), file.access());
+    let host = file.host_file().try_clone().map_err(OpenErrorKind::Io)?;
+    let mut files = Companions::new("qcow2", file, allow_all)?;
+    let disk = driver(path, host, access, &mut files)?;
+    Ok(ImageDevice::new(name, access, FormatAccess::new(disk), files))
+}
+
+fn storage(path: &Path, host: std::fs::File, access: Access) -> io::Result<File> {
+    let options = StorageOpenOptions::new().filename(path).write(access == Access::ReadWrite);
+    File::from_open_file(host, options)
+}
+
+/// Opens one qcow2 file with its backing files.
+fn driver(
+    path: &Path,
+    host: std::fs::File,
+    access: Access,
+    files: &mut Companions,
+) -> Result<Qcow2<File, Disk>, OpenErrorKind> {
+    let fault = |files: &Companions, error: io::Error| files.fault(format!("{}: {error}", path.display()));
+    let image = storage(path, host, access).map_err(OpenErrorKind::Io)?;
+    let opened = Qcow2::<File, Disk>::open_image(image, access == Access::ReadWrite);
+    let mut image = opened.map_err(|error| fault(files, error))?;
+    if image.requires_external_data_file() {
+        let Some(name) = image.implicit_external_data_file().cloned() else {
+            return Err(files.fault("it needs a data file and does not name it"));
+        };
+        let (path, host) = files.open(path, &name, access)?;
+        image.set_data_file(Some(storage(&path, host, access).map_err(OpenErrorKind::Io)?));
+    } else {
+        image.set_data_file(None);
+    }
+    let backing = match image.implicit_backing_file().cloned() {
+        None => None,
+        Some(name) => {
+            let (below, host) = files.open(path, &name, Access::ReadOnly)?;
+            let declared = image.implicit_backing_format().map(String::as_str);
+            let is_qcow2 = match declared {
+                Some("qcow2") => true,
+                Some("raw" | "file" | "host_device") => false,
+                Some(other) => {
+                    return Err(files.fault(format!("its backing file has the format {other:?}")));
+                }
+                // Images of QEMU before 6.1 need not say.
+                None => {
+                    let mut magic = [0; 4];
+                    host.read_at(&mut magic, 0).map_err(OpenErrorKind::Io)?;
+                    &magic == b"QFI\xfb"
+                }
+            };
+            let disk = if is_qcow2 {
+                FormatAccess::new(driver(&below, host, Access::ReadOnly, files)?)
+            } else {
+                let raw = storage(&below, host, Access::ReadOnly);
+                let raw = raw.and_then(|raw| Raw::open_image(raw, false)).map_err(OpenErrorKind::Io)?;
+                FormatAccess::new(raw)
+            };
+            Some(Arc::new(disk))
+        }
+    };
+    image.set_backing(backing);
+    // Opens nothing that was not set above.
+    let gate = DenyImplicitOpenGate::default();
+    image.open_implicit_dependencies_gated(gate).map_err(|error| fault(files, error))?;
+    Ok(image)
+}
+
+/// Opens a VMDK whose descriptor names flat extents.
+pub(super) fn open_vmdk_descriptor(
+    path: &Path,
+    file: FileDevice,
+    allow_all: bool,
+) -> Result<ImageDevice, OpenErrorKind> {
+    let name = file.name().to_owned();
+    let host = file.host_file().try_clone().map_err(OpenErrorKind::Io)?;
+    let mut files = Companions::new("vmdk", file, allow_all)?;
+    let image = storage(path, host, Access::ReadOnly).map_err(OpenErrorKind::Io)?;
+    let mut vmdk = Vmdk::<File>::open_image(image, false)
+        .map_err(|error| OpenErrorKind::Image { format: "vmdk", reason: error.to_string() })?;
+    let mut gate = ExtentGate { image: path, files: &mut files, refused: None };
+    let opened = vmdk.open_implicit_dependencies_gated(&mut gate);
+    if let Some(refused) = gate.refused.take() {
+        return Err(refused);
+    }
+    opened.map_err(|error| files.fault(error.to_string()))?;
+    Ok(ImageDevice::new(name, Access::ReadOnly, FormatAccess::new(vmdk), files))
+}
+
+/// Opens the extents of a VMDK by [`Companions`].
+struct ExtentGate<'a> {
+    image: &'a Path,
+    files: &'a mut Companions,
+    /// The reason in full, which the driver would put into an error of its own.
+    refused: Option<OpenErrorKind>,
+}
+
+impl ImplicitOpenGate<File> for &mut ExtentGate<'_> {
+    fn open_format<F: FormatDriverBuilder<File>>(&mut self, _: F) -> io::Result<FormatAccess<File>> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    fn open_storage(&mut self, options: StorageOpenOptions) -> io::Result<File> {
+        let named = options.get_filename().unwrap_or(Path::new(""));
+        // The driver has put the directory of the descriptor before a relative name.
+        let parent = self.image.parent().unwrap_or(Path::new(""));
+        let name = named.strip_prefix(parent).unwrap_or(named).to_string_lossy().into_owned();
+        match self.files.open(self.image, &name, Access::ReadOnly) {
+            Ok((path, host)) => storage(&path, host, Access::ReadOnly),
+            Err(kind) => {
+                let error = io::Error::other(kind.to_string());
+                self.refused = Some(kind);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl ImageDevice {
+    fn new(name: String, access: Access, disk: FormatAccess<File>, files: Companions) -> Self {
+        Self { name, access, size: disk.size(), disk: RwLock::new(disk), _files: files }
+    }
+}
+
+impl Device for ImageDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        check_read(self.size, offset, buffer.len())?;
+        self.disk.read().read(buffer, offset.get())
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        check_write(self.access, self.size, offset, buffer.len() as u64)?;
+        self.disk.read().write(buffer, offset.get())
+    }
+
+    /// Writes the tables of the format, then makes data and tables durable.
+    fn flush(&self) -> io::Result<()> {
+        if self.access == Access::ReadOnly {
+            return Err(read_only());
+        }
+        let disk = self.disk.read();
+        disk.flush()?;
+        disk.sync()
+    }
+
+    /// Frees the clusters that lie within the range.
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
+        check_write(self.access, self.size, offset, length)?;
+        self.disk.write().discard_to_any(offset.get(), length)
+    }
+}
