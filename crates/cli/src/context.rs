@@ -135,7 +135,7 @@ impl Context {
         if !options.wants_scan() {
             return FileSystem::open_with(image, options).map_err(holder::explain);
         }
-        let devices = scanning::open_devices(image, others)?;
+        let devices = scanning::open_devices(image, &self.arguments.image_options(), others)?;
         let scan = self.scan(&devices)?;
         let rebuilt = papilio::rebuild(&devices, options, &scan)?;
         for text in scanning::explanations(&rebuilt) {

@@ -113,18 +113,16 @@ pub fn print_table(rows: &[Row]) {
         return;
     }
     let files: u64 = both.iter().map(|(row, _)| row.files).sum();
-    let share = |of: &dyn Fn(&(&Row, (u64, u64, bool))) -> u64| {
-        100.0 * both.iter().map(of).sum::<u64>() as f64 / files.max(1) as f64
-    };
+    let share = |counts: Vec<u64>| 100.0 * counts.iter().sum::<u64>() as f64 / files.max(1) as f64;
     println!(
         "on {} of these images: restore {:.2} %, btrfs restore {:.2} %; repair {:.2} % ({} clean), btrfs check \
          --repair {:.2} % ({} clean)",
         both.len(),
-        share(&|(row, _)| row.salvaged),
-        share(&|(_, stock)| stock.0),
-        share(&|(row, _)| row.after),
+        share(both.iter().map(|(row, _)| row.salvaged).collect()),
+        share(both.iter().map(|(_, stock)| stock.0).collect()),
+        share(both.iter().map(|(row, _)| row.after).collect()),
         both.iter().filter(|(row, _)| row.clean).count(),
-        share(&|(_, stock)| stock.1),
+        share(both.iter().map(|(_, stock)| stock.1).collect()),
         both.iter().filter(|(_, stock)| stock.2).count(),
     );
 }

@@ -4,9 +4,9 @@
 //! blocks at new addresses. Without reuse, a transaction with many fsyncs would need space for all
 //! those states.
 //!
-//! Blocks are allocated many at once, and reused round by round, in the order of their addresses. Where the log has several
-//! times the blocks that its trees need, most of them are free when their turn comes, so the blocks
-//! of one sync are adjacent and go to the device in few writes.
+//! Blocks are allocated many at once, and reused round by round, in the order of their addresses.
+//! Where the log has several times the blocks that its trees need, most of them are free when their
+//! turn comes. So the blocks of one sync are adjacent and go to the device in few writes.
 //!
 //! **Invariants**
 //! - A block that left the log's trees may be in the last synced state, but in no later one.
