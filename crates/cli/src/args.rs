@@ -22,7 +22,7 @@ pub struct GlobalArgs {
     /// only partition with Btrfs. "none" takes the bytes of the file as they are.
     #[arg(long, value_name = "PARTITION", global = true, help_heading = HEADING)]
     pub partition: Option<PartitionChoice>,
-    /// Let a disk image name files outside of its own directory as its parts, such as a backing file
+    /// Let a disk image name files outside of its own directory, such as a backing file
     #[arg(long, global = true, help_heading = HEADING)]
     pub allow_backing: bool,
     /// Open the file system although devices are missing, as far as each chunk's profile allows

@@ -26,7 +26,8 @@ use std::sync::Arc;
 ///
 /// let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(8 << 20));
 /// let name = "disk.img@1".to_owned();
-/// let partition = PartitionDevice::new(disk.clone(), name, PhysicalAddress(1 << 20), 4 << 20).unwrap();
+/// let start = PhysicalAddress(1 << 20);
+/// let partition = PartitionDevice::new(disk.clone(), name, start, 4 << 20).unwrap();
 /// partition.write_at(b"kept", PhysicalAddress(512)).unwrap();
 /// let mut buffer = [0; 4];
 /// disk.read_at(&mut buffer, PhysicalAddress((1 << 20) + 512)).unwrap();

@@ -8,8 +8,8 @@
 //!   takes more memory than that.
 //! - The cache has at most [`CACHE_BYTES`] bytes, or one block.
 //!
-//! **Locks**: `cache`, held for a lookup or an insertion. Blocks are decompressed without it, so two
-//! threads may decompress one block.
+//! **Locks**: `cache`, held for a lookup or an insertion. Blocks are decompressed without it, so
+//! two threads may decompress one block.
 
 use crate::device::{Access, Device, check_read, read_only};
 use crate::error::OpenErrorKind;

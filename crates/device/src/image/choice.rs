@@ -2,7 +2,8 @@
 //!
 //! Owns [`PartitionChoice`], which options give, and [`split_partition`], the syntax `IMAGE@N`.
 
-use super::{Content, OpenedImage, content_of, format, partition_device};
+use super::disk::{Content, OpenedImage, content_of, partition_device};
+use super::format;
 use crate::device::Device;
 use crate::error::OpenErrorKind;
 use crate::partition_table::{Partition, PartitionTable};

@@ -19,6 +19,7 @@ mod blocks;
 mod choice;
 #[cfg(feature = "images")]
 mod companion;
+mod disk;
 mod format;
 #[cfg(feature = "images")]
 mod qcow2;
@@ -30,14 +31,17 @@ mod xz;
 mod zstd_frames;
 
 pub use choice::{PartitionChoice, split_partition};
+pub use disk::OpenedImage;
 pub use format::ImageFormat;
 
-use crate::device::{Access, Device};
+#[cfg(feature = "images")]
+use crate::device::Access;
+use crate::device::Device;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::open::OpenOptions;
-use crate::partition::PartitionDevice;
-use crate::partition_table::{Partition, PartitionTable};
+use crate::partition_table::PartitionTable;
+use disk::is_btrfs;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,62 +54,6 @@ pub struct ImageOptions {
     /// Whether the image may name files outside of its own directory as its parts. An image from an
     /// untrusted source could name any file that the caller may read.
     pub allow_backing: bool,
-}
-
-/// A disk image before the choice of a partition.
-#[derive(Debug)]
-pub struct OpenedImage {
-    /// The whole disk.
-    pub disk: Arc<dyn Device>,
-    /// The format of the file.
-    pub format: ImageFormat,
-    /// The partition table, unless the disk is one file system as a whole, or has none.
-    pub table: Option<PartitionTable>,
-}
-
-/// What a disk holds at an offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// A Btrfs superblock.
-    Btrfs,
-    /// Something that is known by name.
-    Other(&'static str),
-    /// Nothing that is known.
-    Unknown,
-}
-
-/// Returns whether the disk has the magic number of Btrfs in the first superblock of the range that
-/// starts at `start`.
-fn is_btrfs(disk: &dyn Device, start: PhysicalAddress) -> bool {
-    const MAGIC: (u64, &[u8; 8]) = (0x1_0040, b"_BHRfS_M");
-    let mut magic = [0; 8];
-    let place = start.checked_add(MAGIC.0);
-    // A device that cannot be read is reported when its superblock is read.
-    place.is_some_and(|place| disk.read_at(&mut magic, place).is_ok()) && &magic == MAGIC.1
-}
-
-/// Returns the content of a partition.
-pub(crate) fn content_of(disk: &dyn Device, partition: &Partition) -> Content {
-    if is_btrfs(disk, partition.start) {
-        return Content::Btrfs;
-    }
-    let mut start = [0; 4096];
-    let length = partition.length.min(start.len() as u64) as usize;
-    if disk.read_at(&mut start[..length], partition.start).is_err() {
-        return Content::Unknown;
-    }
-    format::other_content(&start[..length]).map_or(Content::Unknown, Content::Other)
-}
-
-impl OpenedImage {
-    /// Returns a name for the content of a partition, such as `btrfs`; `None` if it is not known.
-    pub fn content(&self, partition: &Partition) -> Option<&'static str> {
-        match content_of(&*self.disk, partition) {
-            Content::Btrfs => Some("btrfs"),
-            Content::Other(name) => Some(name),
-            Content::Unknown => None,
-        }
-    }
 }
 
 impl OpenOptions {
@@ -218,13 +166,6 @@ fn open_format(
             "this program was built without the feature \"images\"",
         )),
     }
-}
-
-/// Returns a partition of a disk as a device.
-fn partition_device(disk: Arc<dyn Device>, partition: &Partition) -> Result<Arc<dyn Device>, OpenErrorKind> {
-    let name = format!("{}@{}", disk.name(), partition.number);
-    let device = PartitionDevice::new(disk, name, partition.start, partition.length);
-    Ok(Arc::new(device.map_err(OpenErrorKind::Io)?))
 }
 
 #[cfg(all(test, feature = "images"))]

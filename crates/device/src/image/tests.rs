@@ -1,4 +1,7 @@
+//! Tests of disk images made by imago, qemu-img and compressors.
+
 use super::*;
+use crate::device::Access;
 use crate::memory::MemoryDevice;
 use imago::file::File as ImagoFile;
 use imago::format::builder::FormatCreateBuilder;

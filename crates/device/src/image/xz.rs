@@ -1,9 +1,9 @@
 //! Raw images compressed with xz in several blocks.
 //!
 //! Owns [`open`]. The index at the end of an xz stream has the size of each block, compressed and
-//! not (The .xz File Format, version 1.2.1). A block is decompressed as a stream of its own, made of
-//! the stream's header, the block, and an index with one record, so that its checksum is checked.
-//! Several streams may follow one another.
+//! not (The .xz File Format, version 1.2.1). A block is decompressed as a stream of its own, made
+//! of the stream's header, the block, and an index with one record, so that its checksum is
+//! checked. Several streams may follow one another.
 
 use super::blocks::{Block, BlockDevice, Decoder, read_range};
 use crate::device::Device;

@@ -3,7 +3,7 @@
 //! Owns [`read`]. A header is believed only if its checksum, its own address and the checksum of
 //! its entries are right; the backup at the end of the disk stands in for a bad one.
 
-use super::{Partition, PartitionTable, PartitionType, TableKind, le32, le64, read_bytes};
+use super::types::{Partition, PartitionTable, PartitionType, TableKind, le32, le64, read_bytes};
 use crate::device::Device;
 use papilio_format::{PhysicalAddress, Uuid};
 use std::io;

@@ -6,7 +6,7 @@
 //! Each boot record of the chain must lie within the extended partition and after the one before,
 //! so that a chain ends.
 
-use super::{Partition, PartitionTable, PartitionType, TableKind, le32, read_bytes};
+use super::types::{Partition, PartitionTable, PartitionType, TableKind, le32, read_bytes};
 use crate::device::Device;
 use papilio_format::PhysicalAddress;
 use std::io;

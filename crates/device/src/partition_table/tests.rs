@@ -1,5 +1,8 @@
+//! Tests of partition tables made by the crate `gpt` and by hand.
+
 use super::*;
 use crate::memory::MemoryDevice;
+use papilio_format::PhysicalAddress;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 

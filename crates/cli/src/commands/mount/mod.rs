@@ -249,8 +249,8 @@ impl Args {
     }
 }
 
-/// Returns `IMAGE@N` for the partition that the options choose, so that the table of mounts tells the
-/// mounts of one image apart.
+/// Returns `IMAGE@N` for the partition that the options choose, so that the table of mounts tells
+/// the mounts of one image apart.
 fn with_partition(image: PathBuf, options: &ImageOptions) -> anyhow::Result<PathBuf> {
     let (file, given) = split_partition(&image);
     let number = match &options.partition {

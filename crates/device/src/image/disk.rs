@@ -1,0 +1,77 @@
+//! The disk in an image, and the content of its partitions.
+//!
+//! Owns [`OpenedImage`] and [`Content`].
+
+use super::format::{self, ImageFormat};
+use crate::device::Device;
+use crate::error::OpenErrorKind;
+use crate::partition::PartitionDevice;
+use crate::partition_table::{Partition, PartitionTable};
+use papilio_format::PhysicalAddress;
+use std::sync::Arc;
+
+/// A disk image before the choice of a partition.
+#[derive(Debug)]
+pub struct OpenedImage {
+    /// The whole disk.
+    pub disk: Arc<dyn Device>,
+    /// The format of the file.
+    pub format: ImageFormat,
+    /// The partition table, unless the disk is one file system as a whole, or has none.
+    pub table: Option<PartitionTable>,
+}
+
+/// The content of a disk at an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A Btrfs superblock.
+    Btrfs,
+    /// Something that is known by name.
+    Other(&'static str),
+    /// Nothing that is known.
+    Unknown,
+}
+
+/// Returns whether the disk has the magic number of Btrfs in the first superblock of the range that
+/// starts at `start`.
+pub(super) fn is_btrfs(disk: &dyn Device, start: PhysicalAddress) -> bool {
+    const MAGIC: (u64, &[u8; 8]) = (0x1_0040, b"_BHRfS_M");
+    let mut magic = [0; 8];
+    let place = start.checked_add(MAGIC.0);
+    // A device that cannot be read is reported when its superblock is read.
+    place.is_some_and(|place| disk.read_at(&mut magic, place).is_ok()) && &magic == MAGIC.1
+}
+
+/// Returns the content of a partition.
+pub(crate) fn content_of(disk: &dyn Device, partition: &Partition) -> Content {
+    if is_btrfs(disk, partition.start) {
+        return Content::Btrfs;
+    }
+    let mut start = [0; 4096];
+    let length = partition.length.min(start.len() as u64) as usize;
+    if disk.read_at(&mut start[..length], partition.start).is_err() {
+        return Content::Unknown;
+    }
+    format::other_content(&start[..length]).map_or(Content::Unknown, Content::Other)
+}
+
+impl OpenedImage {
+    /// Returns a name for the content of a partition, such as `btrfs`; `None` if it is not known.
+    pub fn content(&self, partition: &Partition) -> Option<&'static str> {
+        match content_of(&*self.disk, partition) {
+            Content::Btrfs => Some("btrfs"),
+            Content::Other(name) => Some(name),
+            Content::Unknown => None,
+        }
+    }
+}
+
+/// Returns a partition of a disk as a device.
+pub(super) fn partition_device(
+    disk: Arc<dyn Device>,
+    partition: &Partition,
+) -> Result<Arc<dyn Device>, OpenErrorKind> {
+    let name = format!("{}@{}", disk.name(), partition.number);
+    let device = PartitionDevice::new(disk, name, partition.start, partition.length);
+    Ok(Arc::new(device.map_err(OpenErrorKind::Io)?))
+}
