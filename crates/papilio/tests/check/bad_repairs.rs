@@ -157,7 +157,7 @@ fn a_full_disk_for_the_undo_file_changes_nothing() {
         let full = Full::new(kib);
         let device = mendable();
         let undo = full.0.path().join("undo");
-        refused(&[device.clone()], &undo, "undo");
+        refused(std::slice::from_ref(&device), &undo, "undo");
         assert!(!undo.exists(), "{kib} KiB: nothing is left to take back");
         let fs = FileSystem::from_devices(vec![crashed(&device) as Arc<dyn Device>], &OpenOptions::new());
         assert_eq!(fs.unwrap().read("/7").unwrap(), vec![7; 20_000]);

@@ -164,7 +164,7 @@ impl<'a> Cut<'a> {
                 // A torn record that follows belongs to a write that did not happen.
                 let torn = (moment * 1000 + 7) % 4200;
                 std::fs::write(&undo, &self.undo[..(length + torn).min(self.undo.len())]).unwrap();
-                if figures.restored % RESUMED_SHARE == 0 && self.ends_clean {
+                if figures.restored.is_multiple_of(RESUMED_SHARE) && self.ends_clean {
                     let ended = self.resume(&Arc::new(state.snapshot()), folder, &what);
                     figures.resumed += 1;
                     figures.ended_clean += usize::from(ended);
