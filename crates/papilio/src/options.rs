@@ -241,8 +241,8 @@ impl OpenOptions {
     /// Sets the size of the page cache for file data in bytes, including its own overhead. The
     /// default, 0, means none: data is read from and written to the device directly.
     ///
-    /// The page cache is used only if the file system is open for writing. Written data is durable
-    /// after [`File::sync_all`](crate::File::sync_all) or
+    /// The page cache is used only if the file system is open for writing and has sectors of 4 KiB.
+    /// Written data is durable after [`File::sync_all`](crate::File::sync_all) or
     /// [`FileSystem::sync`](crate::FileSystem::sync), which also report errors of writing it back.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;

@@ -91,7 +91,10 @@ impl Session {
         mut model: Model,
     ) -> papilio::Result<Self> {
         model.close_all();
-        model.set_sector(sector_size(&devices)?.into());
+        // A device after a crash may have a torn copy. The model then knows the size already.
+        if let Some(bytes) = sector_size(&devices) {
+            model.set_sector(bytes.into());
+        }
         let fs = FileSystem::from_devices(devices.clone(), &options)?;
         Ok(Self { devices, options, model, ..Self::shared(fs, b"") })
     }
@@ -504,14 +507,10 @@ fn mixed_content(before: &Content, after: &Content, found: &[u8]) -> Result<Cont
     Ok(content)
 }
 
-/// Reads the sector size of a file system from the superblock of its first device.
-fn sector_size(devices: &[Arc<dyn Device>]) -> papilio::Result<u32> {
+/// Reads the sector size of a file system from the first superblock of its first device, unless
+/// that is bad.
+fn sector_size(devices: &[Arc<dyn Device>]) -> Option<u32> {
     let (mut bytes, place) = (vec![0; SUPERBLOCK_SIZE], superblock_offset(0));
-    let device = &devices[0];
-    let failed = |error: &dyn std::fmt::Display| {
-        papilio::Error::Invalid(format!("{}: the superblock cannot be read: {error}", device.name()))
-    };
-    device.read_at(&mut bytes, place).map_err(|error| failed(&error))?;
-    let superblock = Superblock::parse(&bytes, place).map_err(|error| failed(&error))?;
-    Ok(superblock.raw.sector_size)
+    devices.first()?.read_at(&mut bytes, place).ok()?;
+    Some(Superblock::parse(&bytes, place).ok()?.raw.sector_size)
 }

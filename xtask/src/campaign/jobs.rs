@@ -174,6 +174,7 @@ pub const JOBS: &[Job] = &[
     fuzz("fuse_serve"),
     fuzz("mount_walk"),
     fuzz("xarray"),
+    fuzz("image_dump"),
 ];
 
 /// Finds a job by its name.

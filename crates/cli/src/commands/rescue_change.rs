@@ -37,7 +37,8 @@ impl SpaceCache {
 #[derive(Debug, clap::Args)]
 pub struct ClearSpaceCache {
     /// The version
-    version: SpaceCache,
+    #[arg(value_name = "VERSION")]
+    cache: SpaceCache,
     #[command(flatten)]
     written: Written,
 }
@@ -118,7 +119,7 @@ simple! {
 impl ClearSpaceCache {
     /// Makes the change.
     pub fn run(&self, context: &Context) -> anyhow::Result<()> {
-        self.written.make(context, self.version.clear(), Consent::Given)
+        self.written.make(context, self.cache.clear(), Consent::Given)
     }
 }
 

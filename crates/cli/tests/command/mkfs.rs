@@ -62,7 +62,7 @@ fn refusals_are_one_line() {
     assert!(!std::path::Path::new(image).exists());
     succeed(["mkfs", "-b", "128M", image]);
     fail(1, "contains a Btrfs file system", ["mkfs", image]);
-    fail(2, "only 4096", ["mkfs", "-f", "-s", "16k", image]);
+    fail(2, "from 4096 to 65536", ["mkfs", "-f", "-s", "128k", image]);
     fail(2, "at least 2 devices", ["mkfs", "-f", "-d", "raid1", image]);
     fail(2, "needs free-space-tree", ["mkfs", "-f", "-O", "bgt,^fst", image]);
     fail(1, "directory", ["mkfs", folder.path().to_str().unwrap()]);

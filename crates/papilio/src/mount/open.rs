@@ -42,7 +42,7 @@ use papilio_device::{
 use papilio_format::LogicalAddress;
 use papilio_format::objectid::{self, Objectid};
 use papilio_locks::Mutex;
-use papilio_pagecache::{CacheOptions, PageCache};
+use papilio_pagecache::{CacheOptions, PAGE_SIZE, PageCache};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -183,7 +183,9 @@ fn new(
     options: &OpenOptions,
     used_backup_root: bool,
 ) -> FsInfo {
-    let unverified = ReadContext::new(Arc::clone(trees.forest().volume()), None, false);
+    let volume = trees.forest().volume();
+    let unverified = ReadContext::new(Arc::clone(volume), None, false);
+    let page_cache = page_cache(options, volume.geometry().sector_size);
     FsInfo {
         trees,
         reader,
@@ -206,7 +208,7 @@ fn new(
         moving: Moving::default(),
         write_options: write_options(options),
         file_flags: options.file_flags,
-        page_cache: (options.cache_bytes > 0).then(|| page_cache(options)),
+        page_cache,
         tuning: options.tuning,
         background: Background::default(),
         heal_reads: options.heal_reads,
@@ -261,9 +263,18 @@ fn block_bytes(options: &OpenOptions) -> usize {
     bytes - bytes / CHECKSUM_SHARE - bytes / 8 * 3 / PENDING_SHARE as usize
 }
 
-fn page_cache(options: &OpenOptions) -> PageCache {
+/// Returns the page cache, if the options want one. Its pages are of 4 KiB and are written back one
+/// by one. So a file system with larger sectors, which are written as a whole, does without it.
+fn page_cache(options: &OpenOptions, sector_size: u32) -> Option<PageCache> {
+    if options.cache_bytes == 0 {
+        return None;
+    }
+    if sector_size as usize != PAGE_SIZE {
+        tracing::warn!("sectors of {sector_size} bytes: the page cache is off, as its pages are smaller");
+        return None;
+    }
     let insert = options.tuning.cache_insert;
-    PageCache::with_options(CacheOptions { insert, ..CacheOptions::new(options.cache_bytes) })
+    Some(PageCache::with_options(CacheOptions { insert, ..CacheOptions::new(options.cache_bytes) }))
 }
 
 /// Opens the device or image at `path` and those that the options name.
