@@ -2,7 +2,7 @@
 //! repairs back. Owns the list of its subcommands.
 
 use crate::commands::inspect::parse_tree;
-use crate::commands::rescue_change::{self, Consent, open, undo_of};
+use crate::commands::rescue_change::{self, Consent, Written, open, undo_of};
 use crate::commands::rescue_clone;
 use crate::context::Context;
 use crate::output::Output;
@@ -113,16 +113,6 @@ struct SelectSuper {
 struct ZeroLog {
     #[command(flatten)]
     written: Written,
-}
-
-#[derive(Debug, clap::Args)]
-struct Written {
-    /// The image or device, and all others of its file system
-    #[arg(required = true, value_hint = clap::ValueHint::FilePath)]
-    image: Vec<PathBuf>,
-    /// The undo file to write; it must not exist [default: IMAGE.undo]
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    undo: Option<PathBuf>,
 }
 
 /// Restore every byte that a repair changed

@@ -83,14 +83,16 @@ pub struct FixDataChecksum {
     mirror: Option<u32>,
 }
 
+// The image that a rescue command writes, and the undo file of its change. No doc comment: clap
+// would take it for the help of the command.
 #[derive(Debug, clap::Args)]
-struct Written {
+pub struct Written {
     /// The image or device, and all others of its file system
     #[arg(required = true, value_hint = clap::ValueHint::FilePath)]
-    image: Vec<PathBuf>,
+    pub image: Vec<PathBuf>,
     /// The undo file to write; it must not exist [default: IMAGE.undo]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    undo: Option<PathBuf>,
+    pub undo: Option<PathBuf>,
 }
 
 impl Written {
