@@ -5,6 +5,10 @@
 //! have answered; the transport sends the reply. Only file systems on devices that answer later
 //! have a queue.
 //!
+//! While many requests are in flight, the queue's thread also receives them, from a [`Source`]. It
+//! then begins some, hands them to the devices and replies to some that have ended, in turn, without
+//! another thread and mostly without sleeping.
+//!
 //! **Invariants**
 //! - A message in the queue is lent to the devices: nothing else touches its buffer.
 //! - Each message that was accepted is answered exactly once, also if the mount ends meanwhile.
@@ -17,12 +21,13 @@
 use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Message};
 use crate::transport::Operations;
 use papilio::{IoCompletion, IoOperation, IoQueue, IoRequest, StableBuffer};
-use papilio_locks::Mutex;
-use rustix::event::{PollFd, PollFlags, poll};
+use papilio_locks::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{read, write};
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
@@ -31,6 +36,16 @@ use std::thread::{Builder, JoinHandle};
 const DEPTH: usize = 128;
 /// Threads for requests that have to wait for more than their own data.
 const WAITING: usize = 8;
+/// Replies that are sent before the devices get what has begun meanwhile.
+const REPLIES: usize = 8;
+/// Messages that are received before the devices get them.
+const RECEIVED: usize = 8;
+/// Requests in flight from which on the queue's thread receives the messages.
+const MANY: usize = 4;
+/// How long the queue's thread waits for messages before it gives the source back.
+const LINGER: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// Of so many messages, at least half have to be for the queue, or it gives the source back.
+const WINDOW: u32 = 64;
 
 /// A message whose buffer may be lent to a device.
 ///
@@ -44,6 +59,35 @@ pub(crate) struct Unbegun<M> {
     pub(crate) message: M,
     /// For [`Dispatcher::answer_decoded`].
     pub(crate) decoded: Option<DataRequest>,
+}
+
+/// Where the queue's thread receives messages itself.
+pub(crate) trait Source<M>: Send {
+    /// Returns a descriptor that is readable when a message may wait; `None` if the thread can
+    /// receive none.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// Has the thread receive all messages from now on, in place of others.
+    fn take_over(&mut self);
+    /// Ends [`Source::take_over`].
+    fn give_back(&mut self);
+    /// Notes that the thread goes on. Returns whether it still receives the messages.
+    fn step(&mut self) -> bool;
+    /// Returns the next message without waiting. Hands those over that the queue is not for.
+    fn receive(&mut self) -> Taken<M>;
+    /// Hands a message over to a thread that may wait.
+    fn hand_over(&mut self, message: Unbegun<M>);
+}
+
+/// The result of [`Source::receive`].
+pub(crate) enum Taken<M> {
+    /// A message for the queue.
+    Data(M),
+    /// A message that was handed over.
+    Other,
+    /// There is none.
+    Nothing,
+    /// There will be none any more.
+    Closed,
 }
 
 /// Sends the reply of a message, after what the kernel must drop first.
@@ -99,13 +143,13 @@ unsafe impl<M: LentMessage> StableBuffer for Lent<M> {
 
 impl<M: LentMessage> State<M> {
     /// Moves completions to `ended`, with their requests.
-    fn take(&mut self, done: &mut Vec<IoCompletion<Lent<M>>>, ended: &mut Vec<Ended<M>>) {
-        for completion in done.drain(..) {
+    fn take(&mut self, done: &mut Vec<IoCompletion<Lent<M>>>, ended: &mut impl Extend<Ended<M>>) {
+        ended.extend(done.drain(..).map(|completion| {
             let token = completion.token as usize;
             let begun = self.begun[token].take().expect("each request ends once");
             self.free.push(token);
-            ended.push((completion, begun));
-        }
+            (completion, begun)
+        }));
     }
 }
 
@@ -118,6 +162,7 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
         dispatcher: Arc<Dispatcher<O>>,
         threads: &mut Vec<JoinHandle<()>>,
         finish: impl Fn(M, Aftermath) + Send + Sync + 'static,
+        source: Option<Box<dyn Source<M>>>,
     ) -> io::Result<Self> {
         let state = State {
             queue: IoQueue::with_threads(DEPTH, WAITING)?,
@@ -128,8 +173,8 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
         let shared = Shared { state: Mutex::new(state), dispatcher, finish: Box::new(finish) };
         let (shared, (sender, receiver)) = (Arc::new(shared), channel());
         let of_thread = Arc::clone(&shared);
-        threads
-            .push(Builder::new().name("papilio-data".to_owned()).spawn(move || of_thread.serve(&receiver))?);
+        let serve = move || of_thread.serve(&receiver, source);
+        threads.push(Builder::new().name("papilio-data".to_owned()).spawn(serve)?);
         Ok(Self { shared, start: Mutex::new(Some(sender)), signal: OnceLock::new() })
     }
 
@@ -137,55 +182,17 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
     ///
     /// # Errors
     /// The message itself, if a thread must answer it.
-    pub(crate) fn begin(&self, mut message: M) -> Result<(), Unbegun<M>> {
-        let Some(begun) = self.shared.dispatcher.data_request(&mut message) else {
-            return Err(Unbegun { message, decoded: None });
-        };
-        let decoded = Some(begun);
-        let Some(file) = self.shared.dispatcher.begin(&begun) else {
-            return Err(Unbegun { message, decoded });
-        };
-        let (_, buffer) = message.open();
-        let Some(buffer) = buffer.get_mut(..begun.length()) else {
-            return Err(Unbegun { message, decoded });
-        };
-        let (bytes, length) = (buffer.as_mut_ptr(), buffer.len());
-        let buffer = Lent { message, bytes, length };
-        let offset = begun.offset();
-        let operation = match begun.is_write() {
-            true => IoOperation::Write { buffer, offset },
-            false => IoOperation::Read { buffer, offset },
-        };
-        let mut state = self.shared.state.lock();
-        let token = state.free.pop().unwrap_or_else(|| {
-            state.begun.push(None);
-            state.begun.len() - 1
-        });
-        state.begun[token] = Some(begun);
-        match state.queue.begin(IoRequest { file, operation, token: token as u64 }) {
-            Ok(()) => {
-                if !self.wake(&state.queue) {
-                    // Without descriptors left the request is waited for here.
-                    let (mut done, mut ended) = (Vec::new(), Vec::new());
-                    state.queue.wait(usize::MAX, &mut done);
-                    state.take(&mut done, &mut ended);
-                    drop(state);
-                    ended.into_iter().for_each(|(completion, begun)| self.shared.end(completion, begun));
-                }
-                Ok(())
-            }
-            Err(request) => {
-                state.begun[token] = None;
-                state.free.push(token);
-                drop(state);
-                match request.operation {
-                    IoOperation::Read { buffer, .. } | IoOperation::Write { buffer, .. } => {
-                        Err(Unbegun { message: buffer.message, decoded })
-                    }
-                    _ => unreachable!("it is a read or a write"),
-                }
-            }
+    pub(crate) fn begin(&self, message: M) -> Result<(), Unbegun<M>> {
+        let mut state = self.shared.begin(message)?;
+        if !self.wake(&state.queue) {
+            // Without descriptors left the request is waited for here.
+            let (mut done, mut ended) = (Vec::new(), Vec::new());
+            state.queue.wait(usize::MAX, &mut done);
+            state.take(&mut done, &mut ended);
+            drop(state);
+            ended.into_iter().for_each(|(completion, begun)| self.shared.end(completion, begun));
         }
+        Ok(())
     }
 
     /// Wakes the queue's thread. With the first request, tells it where to wait. Returns whether
@@ -203,38 +210,175 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
 }
 
 impl<M: LentMessage, O: Operations> Shared<M, O> {
+    /// Begins a request, and returns the locked state. The devices get it when the queue is polled.
+    fn begin(&self, mut message: M) -> Result<MutexGuard<'_, State<M>>, Unbegun<M>> {
+        let Some(begun) = self.dispatcher.data_request(&mut message) else {
+            return Err(Unbegun { message, decoded: None });
+        };
+        let decoded = Some(begun);
+        let Some(file) = self.dispatcher.begin(&begun) else {
+            return Err(Unbegun { message, decoded });
+        };
+        let (_, buffer) = message.open();
+        let Some(buffer) = buffer.get_mut(..begun.length()) else {
+            return Err(Unbegun { message, decoded });
+        };
+        let (bytes, length) = (buffer.as_mut_ptr(), buffer.len());
+        let buffer = Lent { message, bytes, length };
+        let offset = begun.offset();
+        let operation = match begun.is_write() {
+            true => IoOperation::Write { buffer, offset },
+            false => IoOperation::Read { buffer, offset },
+        };
+        let mut state = self.state.lock();
+        let token = state.free.pop().unwrap_or_else(|| {
+            state.begun.push(None);
+            state.begun.len() - 1
+        });
+        state.begun[token] = Some(begun);
+        match state.queue.begin(IoRequest { file, operation, token: token as u64 }) {
+            Ok(()) => Ok(state),
+            Err(request) => {
+                state.begun[token] = None;
+                state.free.push(token);
+                drop(state);
+                match request.operation {
+                    IoOperation::Read { buffer, .. } | IoOperation::Write { buffer, .. } => {
+                        Err(Unbegun { message: buffer.message, decoded })
+                    }
+                    _ => unreachable!("it is a read or a write"),
+                }
+            }
+        }
+    }
+
     /// Ends requests until the handle is dropped; the main function of the thread.
-    fn serve(&self, receiver: &Receiver<OwnedFd>) {
+    fn serve(&self, receiver: &Receiver<OwnedFd>, source: Option<Box<dyn Source<M>>>) {
         let Ok(signal) = receiver.recv() else { return };
+        let mut intake = Intake::new(source);
         let mut done = Vec::with_capacity(DEPTH);
-        let mut ended = Vec::with_capacity(DEPTH);
+        let mut ended = VecDeque::with_capacity(DEPTH);
+        // Whether the signal was read since the thread did anything: a completion that arrives later
+        // signals again.
+        let mut quiet = false;
         loop {
-            // Read first: a completion that arrives after the poll signals again.
-            let _ = read(&signal, &mut [0; 8]);
-            let finished = self.collect(&mut done, &mut ended);
-            for (completion, begun) in ended.drain(..) {
+            let taken = intake.take(self);
+            let (finished, in_flight) = self.collect(&mut done, &mut ended);
+            intake.adapt(in_flight);
+            let replies = ended.len().min(REPLIES);
+            for (completion, begun) in ended.drain(..replies) {
                 self.end(completion, begun);
+            }
+            if taken || replies > 0 {
+                quiet = false;
+                continue;
             }
             if finished {
                 return;
             }
-            let mut fds = [PollFd::new(&signal, PollFlags::IN)];
-            let _ = poll(&mut fds, None);
+            if !std::mem::replace(&mut quiet, true) {
+                let _ = read(&signal, &mut [0; 8]);
+                continue;
+            }
+            intake.wait(&signal);
+            quiet = false;
         }
     }
 
-    /// Takes the requests that have ended. Returns whether the queue is closed and empty.
-    fn collect(&self, done: &mut Vec<IoCompletion<Lent<M>>>, ended: &mut Vec<Ended<M>>) -> bool {
+    /// Takes the requests that have ended. Returns whether the queue is closed and empty, and the
+    /// number of requests in flight.
+    fn collect(
+        &self,
+        done: &mut Vec<IoCompletion<Lent<M>>>,
+        ended: &mut VecDeque<Ended<M>>,
+    ) -> (bool, usize) {
         let mut state = self.state.lock();
         state.queue.poll(done);
         state.take(done, ended);
-        state.closed && state.queue.in_flight() == 0
+        let in_flight = state.queue.in_flight();
+        (state.closed && in_flight == 0, in_flight)
     }
 
     fn end(&self, completion: IoCompletion<Lent<M>>, begun: DataRequest) {
         let mut message = completion.buffer.expect("reads and writes return their buffers").message;
         let aftermath = self.dispatcher.end(&mut message, &begun, completion.result);
         (self.finish)(message, aftermath);
+    }
+}
+
+/// The queue's thread as a receiver of messages.
+struct Intake<M> {
+    source: Option<Box<dyn Source<M>>>,
+    /// Whether the thread receives the messages.
+    receives: bool,
+    /// Messages of the last window, and those of them that were handed over.
+    window: (u32, u32),
+}
+
+impl<M: LentMessage> Intake<M> {
+    fn new(source: Option<Box<dyn Source<M>>>) -> Self {
+        let source = source.filter(|source| source.descriptor().is_some());
+        Self { source, receives: false, window: (0, 0) }
+    }
+
+    /// Receives some messages and begins them. Returns whether there were any.
+    fn take<O: Operations>(&mut self, shared: &Shared<M, O>) -> bool {
+        let Some(source) = self.source.as_mut().filter(|_| self.receives) else { return false };
+        self.receives = source.step();
+        for number in 0..RECEIVED {
+            let is_data = match source.receive() {
+                Taken::Data(message) => match shared.begin(message) {
+                    Ok(_) => true,
+                    Err(unbegun) => {
+                        source.hand_over(unbegun);
+                        false
+                    }
+                },
+                Taken::Other => false,
+                Taken::Nothing => return number > 0,
+                Taken::Closed => {
+                    source.give_back();
+                    (self.source, self.receives) = (None, false);
+                    return true;
+                }
+            };
+            self.window.0 += 1;
+            self.window.1 += u32::from(!is_data);
+        }
+        true
+    }
+
+    /// Begins to receive where much is in flight. Ends it where most messages were not for the
+    /// queue.
+    fn adapt(&mut self, in_flight: usize) {
+        let Some(source) = &mut self.source else { return };
+        if self.window.0 >= WINDOW {
+            let (all, others) = std::mem::take(&mut self.window);
+            if self.receives && others * 2 > all {
+                self.receives = false;
+                source.give_back();
+            }
+        } else if !self.receives && in_flight >= MANY {
+            self.receives = true;
+            source.take_over();
+        }
+    }
+
+    /// Waits for a message or for the signal that requests have ended.
+    fn wait(&mut self, signal: &OwnedFd) {
+        let Some(source) = self.source.as_mut().filter(|_| self.receives) else {
+            let _ = poll(&mut [PollFd::new(signal, PollFlags::IN)], None);
+            return;
+        };
+        let waited = {
+            let descriptor = source.descriptor().expect("it has one");
+            let mut fds = [PollFd::new(signal, PollFlags::IN), PollFd::new(&descriptor, PollFlags::IN)];
+            poll(&mut fds, Some(&LINGER))
+        };
+        if waited == Ok(0) {
+            self.receives = false;
+            source.give_back();
+        }
     }
 }
 

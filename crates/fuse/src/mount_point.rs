@@ -25,7 +25,7 @@ const TYPE: &str = "fuse.papilio";
 /// The two parts of the type.
 const KERNEL_TYPE: &str = "fuse";
 const SUBTYPE: &str = "papilio";
-const DEVICE: &str = "/dev/fuse";
+pub(crate) const DEVICE: &str = "/dev/fuse";
 
 /// Reasons why a file system cannot be mounted; each message is one line.
 #[derive(Debug, thiserror::Error)]

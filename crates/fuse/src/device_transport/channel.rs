@@ -2,16 +2,23 @@
 //!
 //! Owns [`Channel`]: the handshake, reading requests and writing replies. One read returns one
 //! request; one write takes one reply.
+//!
+//! A second descriptor of the same mount, a clone, is for a thread that must not sleep in a read.
+//! Both take from the same requests. The kernel accepts a reply only from the descriptor that the
+//! request came from.
 
 use super::message::DeviceMessage;
 use crate::dispatch::Message;
+use crate::mount_point::DEVICE;
 use crate::options::MountOptions;
 use crate::protocol::init::{Agreement, Negotiated, negotiate};
 use crate::protocol::layout::opcode;
 use papilio_locks::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
 
 /// Reasons why kernel and server do not agree.
@@ -37,6 +44,8 @@ pub enum HandshakeError {
     NoOffer(u32),
 }
 
+/// `_IOR(229, 0, uint32_t)` (include/uapi/linux/fuse.h).
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 /// Messages that are kept for later requests.
 const SPARE: usize = 128;
 
@@ -52,13 +61,15 @@ pub(super) enum Received {
 #[derive(Debug)]
 pub(crate) struct Channel {
     device: Arc<OwnedFd>,
+    /// The clone, which never blocks. It is made once a thread asks for it.
+    second: OnceLock<OwnedFd>,
     /// Messages for later requests: making one takes longer than answering many a request.
     spare: Mutex<Vec<DeviceMessage>>,
 }
 
 impl Channel {
     pub(crate) fn new(device: Arc<OwnedFd>) -> Self {
-        Self { device, spare: Mutex::default() }
+        Self { device, second: OnceLock::new(), spare: Mutex::default() }
     }
 
     /// Returns a message for the next request.
@@ -134,9 +145,49 @@ impl Channel {
         }
     }
 
+    /// Makes the second descriptor, unless it is there.
+    ///
+    /// # Errors
+    /// The system's error: `/dev/fuse` cannot be opened, or the kernel does not clone it.
+    pub(super) fn second(&self) -> io::Result<BorrowedFd<'_>> {
+        if self.second.get().is_none() {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let made = rustix::fs::open(DEVICE, flags, Mode::empty())?;
+            let number = self.device.as_raw_fd() as u32;
+            // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the number of an open descriptor.
+            if unsafe { libc::ioctl(made.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const number) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // Another thread may have been faster; the mount does not mind a third descriptor.
+            let _ = self.second.set(made);
+        }
+        Ok(self.second.get().expect("it was just made").as_fd())
+    }
+
+    /// Takes a request from the second descriptor. Returns `None` if there is none.
+    ///
+    /// # Errors
+    /// The system's error; ENODEV or ECONNABORTED if the mount is gone.
+    pub(super) fn take_from_second(&self, message: &mut DeviceMessage) -> io::Result<bool> {
+        let Some(second) = self.second.get() else { return Ok(false) };
+        match rustix::io::read(second, message.space()) {
+            Ok(length) => {
+                message.received_from_second(length);
+                Ok(true)
+            }
+            // ENOENT: the caller was killed before its request was read.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Sends the reply in a message.
     pub(super) fn send(&self, message: &DeviceMessage) {
-        match rustix::io::write(&*self.device, message.reply_bytes()) {
+        let device = match self.second.get() {
+            Some(second) if message.is_from_second() => second,
+            _ => &*self.device,
+        };
+        match rustix::io::write(device, message.reply_bytes()) {
             // ENOENT: the caller was killed meanwhile. ENODEV: the mount is gone.
             Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
             Err(error) => tracing::error!("the kernel refused a reply: {error}"),

@@ -39,6 +39,8 @@ pub(crate) struct DeviceMessage {
     body: usize,
     /// Length of the whole reply in bytes.
     reply: usize,
+    /// Whether the request came from the second descriptor, which its reply must go to.
+    from_second: bool,
 }
 
 impl DeviceMessage {
@@ -46,7 +48,7 @@ impl DeviceMessage {
     pub(crate) fn new() -> Self {
         let pages = Page::new_vec_zeroed(PAGES).expect("the machine has memory for one request");
         let nothing = DecodeError::Malformed { opcode: 0, what: "no request was read" };
-        Self { pages, head: Err(nothing), unique: 0, body: PAGE, reply: 0 }
+        Self { pages, head: Err(nothing), unique: 0, body: PAGE, reply: 0, from_second: false }
     }
 
     /// Returns the space for a request.
@@ -56,6 +58,7 @@ impl DeviceMessage {
 
     /// Accepts a request of `length` bytes, which the kernel wrote to [`DeviceMessage::space`].
     pub(crate) fn received(&mut self, length: usize) {
+        self.from_second = false;
         let bytes = &self.pages.as_slice().as_bytes()[START..START + length];
         self.unique = InHeader::read_from_prefix(bytes).map_or(0, |(general, _)| general.unique);
         self.head = Head::of_message(bytes);
@@ -63,6 +66,17 @@ impl DeviceMessage {
             Ok(head) => START + length - head.payload,
             Err(_) => PAGE,
         };
+    }
+
+    /// As [`DeviceMessage::received`], for a request from the second descriptor.
+    pub(super) fn received_from_second(&mut self, length: usize) {
+        self.received(length);
+        self.from_second = true;
+    }
+
+    /// Returns whether the reply goes to the second descriptor.
+    pub(super) fn is_from_second(&self) -> bool {
+        self.from_second
     }
 
     /// Returns the head of the request.

@@ -19,20 +19,22 @@ mod channel;
 mod message;
 mod pending;
 mod readers;
+mod second;
 
 pub(crate) use channel::Channel;
 pub use channel::HandshakeError;
 pub(crate) use message::DeviceMessage;
 
 use crate::assistant::Assistant;
-use crate::data_queue::{DataQueue, LentMessage};
-use crate::dispatch::{Aftermath, Dispatcher, Lane};
+use crate::data_queue::{DataQueue, LentMessage, Source, Unbegun};
+use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Lane};
 use crate::protocol::layout::opcode;
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use channel::Received;
 use pending::Pending;
-use readers::Readers;
+use readers::{Readers, Turn};
+use second::{Handed, Second};
 use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -87,7 +89,7 @@ pub(crate) struct DeviceTransport<O: Operations> {
     /// For reads and direct writes, where devices answer later.
     data: Option<Arc<DataQueue<DeviceMessage, O>>>,
     /// Limits the threads that wait for requests, where others wait for devices.
-    readers: Option<Arc<Readers>>,
+    readers: Option<Arc<Readers<Handed>>>,
     /// Ends the mount if `/dev/fuse` fails: no thread would answer further requests.
     unmounter: Unmounter,
 }
@@ -125,8 +127,12 @@ impl<O: Operations> DeviceTransport<O> {
                 }
             };
             let dispatcher = Arc::clone(&transport.finisher.dispatcher);
-            transport.readers = Some(Arc::new(Readers::new(READERS)));
-            transport.data = Some(Arc::new(DataQueue::start(dispatcher, beside, finish)?));
+            let readers = Arc::new(Readers::new(READERS));
+            let channel = Arc::clone(&transport.finisher.channel);
+            let second = Second::new(Arc::clone(&dispatcher), channel, Arc::clone(&readers));
+            let second: Option<Box<dyn Source<DeviceMessage>>> = second.map(|second| Box::new(second) as _);
+            transport.readers = Some(readers);
+            transport.data = Some(Arc::new(DataQueue::start(dispatcher, beside, finish, second)?));
         }
         Ok(transport)
     }
@@ -151,7 +157,22 @@ impl<O: Operations> DeviceTransport<O> {
     fn serve(&self) {
         let channel = &self.finisher.channel;
         let mut message = channel.message();
-        while self.readers.as_ref().is_none_or(|readers| readers.enter()) {
+        loop {
+            match self.readers.as_ref().map_or(Turn::Read, |readers| readers.enter()) {
+                Turn::Read => {}
+                Turn::Answer(handed) => {
+                    let (mut handed, lane, decoded) = match handed {
+                        Handed::Whole(message, lane) => (message, lane, None),
+                        Handed::Unbegun(Unbegun { message, decoded }) => (message, Lane::Aside, decoded),
+                    };
+                    if !self.finisher.dispatcher.forget(&mut handed) {
+                        handed = self.answer_in(handed, lane, decoded);
+                    }
+                    channel.recycle(handed);
+                    continue;
+                }
+                Turn::End => break,
+            }
             let received = channel.receive(&mut message);
             if let Some(readers) = &self.readers {
                 readers.leave();
@@ -209,6 +230,16 @@ impl<O: Operations> DeviceTransport<O> {
         if let Some(readers) = &self.readers {
             readers.replace();
         }
+        self.answer_in(message, lane, decoded)
+    }
+
+    /// Answers a request in its lane; returns a message for the next one.
+    fn answer_in(
+        &self,
+        mut message: DeviceMessage,
+        lane: Lane,
+        decoded: Option<DataRequest>,
+    ) -> DeviceMessage {
         let (pending, lane) = match lane {
             Lane::Here | Lane::Aside => {
                 let aftermath = self.finisher.dispatcher.answer_decoded(&mut message, decoded.as_ref());

@@ -155,7 +155,7 @@ fn data_queue<O: Operations>(
     }
     let (of_queue, assistant) = (Arc::clone(dispatcher), assistant.clone());
     let finish = move |held, aftermath| queue::finish(&of_queue, &assistant, held, aftermath);
-    let made = DataQueue::start(Arc::clone(dispatcher), threads, finish);
+    let made = DataQueue::start(Arc::clone(dispatcher), threads, finish, None);
     made.inspect_err(|error| tracing::warn!("starting a thread for data: {error}")).ok()
 }
 

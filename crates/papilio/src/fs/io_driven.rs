@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Requests that may wait for their submission to the kernel.
-const UNSUBMITTED: usize = 16;
+const UNSUBMITTED: usize = 1;
 
 /// The requests of a queue.
 pub(super) struct Driven<B: StableBuffer> {

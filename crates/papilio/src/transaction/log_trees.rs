@@ -40,8 +40,12 @@ impl LogAllocator<'_, '_> {
         if let Some(address) = blocks.fresh() {
             return Ok(address);
         }
-        let space = self.handle.transactions().space();
-        let wants_more = blocks.wants_more(space.available(SpaceKind::Metadata));
+        let transactions = self.handle.transactions();
+        let space = transactions.space();
+        // In memory adjacent blocks save nothing, and blocks used lately are in the processor's
+        // caches.
+        let wants_more =
+            transactions.volume().waits() && blocks.wants_more(space.available(SpaceKind::Metadata));
         if !wants_more && let Some(address) = blocks.reuse() {
             return Ok(address);
         }
