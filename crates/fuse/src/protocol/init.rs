@@ -11,8 +11,9 @@ use crate::options::MountOptions;
 /// Maximum size of one read or write in bytes. It is the kernel's own limit unless root raised that
 /// (`fs.fuse.max_pages_limit`).
 pub(crate) const MAX_WRITE: u32 = 1 << 20;
-/// Maximum number of readahead and writeback requests that the kernel has in flight.
-const MAX_BACKGROUND: u16 = 64;
+/// Maximum number of requests that the kernel has in flight for no waiting caller: readahead,
+/// writeback, and direct I/O of queues.
+const MAX_BACKGROUND: u16 = 128;
 /// The oldest minor version of the protocol whose structures are the same (Linux 3.15).
 const OLDEST_MINOR: u32 = 23;
 /// Size of a page in the count of pages.
