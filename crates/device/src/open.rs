@@ -174,12 +174,14 @@ impl FileDevice {
     }
 }
 
-/// Returns whether the file at `path` is on tmpfs or ramfs.
+/// Returns whether the file at `path` is on tmpfs or ramfs. The node of a block device is often on
+/// tmpfs, too, but not its bytes.
 fn is_in_memory(path: &Path) -> bool {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     const RAMFS_MAGIC: u64 = 0x8584_58f6;
-    rustix::fs::statfs(path)
-        .is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(stat.f_type as u64 & 0xffff_ffff)))
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && rustix::fs::statfs(path)
+            .is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(stat.f_type as u64 & 0xffff_ffff)))
 }
 
 /// Returns one alignment that satisfies direct I/O on `file` for offsets, lengths and memory.

@@ -30,6 +30,7 @@ pub mod sys;
 pub use compare::{CompareOptions, Difference, Report, compare};
 pub use fuse_ring::RingSwitch;
 pub use host::HostTree;
+pub use loop_device::LoopDevice;
 pub use manifest::{Manifest, ManifestOptions};
 pub use mkfs::{FileSystemSpec, ImageSet, Mounted};
 pub use populate::{Populated, TreeSpec};

@@ -38,8 +38,10 @@ pub struct OpenOptions {
     pub(crate) file_flags: InodeFlags,
     pub(crate) tuning: Tuning,
     pub(crate) device_delay: Option<Duration>,
-    pub(crate) cache_bytes: u64,
-    pub(crate) direct_io: bool,
+    /// `None` where nothing was chosen.
+    pub(crate) cache_bytes: Option<u64>,
+    /// `None` where nothing was chosen.
+    pub(crate) direct_io: Option<bool>,
     pub(crate) device_timeout: Option<Duration>,
     pub(crate) tree_log: bool,
     pub(crate) heal_reads: bool,
@@ -88,8 +90,8 @@ impl Default for OpenOptions {
             file_flags: InodeFlags::empty(),
             tuning: Tuning::default(),
             device_delay: None,
-            cache_bytes: 0,
-            direct_io: false,
+            cache_bytes: None,
+            direct_io: None,
             device_timeout: None,
             tree_log: true,
             heal_reads: true,
@@ -238,24 +240,27 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the size of the page cache for file data in bytes, including its own overhead. The
-    /// default, 0, means none: data is read from and written to the device directly.
+    /// Sets the size of the page cache for file data in bytes, including its own overhead. With 0
+    /// there is none: data is read from and written to the device directly. The default is 256 MiB
+    /// where direct I/O is the default ([`OpenOptions::direct_io`]) and neither option was set, and 0
+    /// elsewhere: the host's page cache has the data then.
     ///
     /// The page cache is used only if the file system is open for writing and has sectors of 4 KiB.
     /// Written data is durable after [`File::sync_all`](crate::File::sync_all) or
     /// [`FileSystem::sync`](crate::FileSystem::sync), which also report errors of writing it back.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
-        self.cache_bytes = bytes;
+        self.cache_bytes = Some(bytes);
         self
     }
 
-    /// Sets whether devices bypass the host's page cache (`O_DIRECT`). The default is false. Where
-    /// the host cannot do that, or keeps the image in memory, its page cache is used all the same.
+    /// Sets whether devices bypass the host's page cache (`O_DIRECT`). By default a writer bypasses
+    /// it for block devices, and it is used for image files and by readers. Where the host cannot
+    /// bypass it, or keeps the image in memory, it is used all the same.
     ///
     /// Requests of whole sectors from aligned memory go straight to the device; others are copied.
     /// An [`IoQueue`](crate::IoQueue) then reads many requests at once, without a thread for each.
     pub fn direct_io(mut self, direct_io: bool) -> Self {
-        self.direct_io = direct_io;
+        self.direct_io = Some(direct_io);
         self
     }
 

@@ -1,11 +1,17 @@
 //! Devices with `O_DIRECT`: the same bytes as through the host's page cache, also in batches.
 
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{assert_clean, formatted, open_with, writable};
 use papilio::{
     CheckOptions, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions,
 };
-use papilio_device::{Access, Device, OpenOptions as DeviceOptions, PhysicalAddress};
+use papilio_device::{Access, Device, MemoryDevice, OpenOptions as DeviceOptions, PhysicalAddress};
+use papilio_oracle::{Need, require};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 const SECTOR: usize = 4096;
 const SECTORS: usize = 512;
@@ -130,4 +136,163 @@ fn batched_read_reports_the_sector_that_is_bad() {
             token => assert!(completion.buffer.unwrap() == sector(token as usize)),
         }
     }
+}
+
+/// A device on which the thread that reads ahead can be held.
+#[derive(Debug)]
+struct HeldReadahead {
+    inner: Arc<MemoryDevice>,
+    held: Mutex<bool>,
+    changed: Condvar,
+    /// Reads that were held.
+    reads: AtomicU64,
+}
+
+impl HeldReadahead {
+    fn set(&self, held: bool) {
+        *self.held.lock().unwrap() = held;
+        self.changed.notify_all();
+    }
+}
+
+impl Device for HeldReadahead {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn access(&self) -> Access {
+        self.inner.access()
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        if std::thread::current().name() == Some("papilio-ahead") {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            drop(self.changed.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
+        }
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.inner.write_at(buffer, offset)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> std::io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+#[test]
+fn reader_goes_on_while_pages_are_read_ahead() {
+    const STEP: usize = 16 << 10;
+    let memory = formatted(256 << 20);
+    let content: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
+    let fs = open_with(&memory, &writable());
+    fs.create_file("/f").unwrap().write_all_at(&content, 0).unwrap();
+    fs.close().unwrap();
+    let (held, changed, reads) = (Mutex::new(true), Condvar::new(), AtomicU64::new(0));
+    let device = Arc::new(HeldReadahead { inner: memory, held, changed, reads });
+    let fs = open_with(&device, &OpenOptions::new().write(true).cache_bytes(64 << 20));
+    let file = fs.open_file("/f").unwrap();
+    let mut buffer = vec![0; STEP];
+    let mut steps = 0;
+    let mut read_step = || {
+        let at = steps * STEP;
+        file.read_exact_at(&mut buffer, at as u64).unwrap();
+        assert!(buffer == content[at..at + STEP], "the bytes at {at}");
+        steps += 1;
+    };
+    // Up to the first request: the reader has not got to those pages, so it does not wait.
+    while device.reads.load(Ordering::SeqCst) == 0 {
+        read_step();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    device.set(false);
+    for _ in 0..20 {
+        read_step();
+    }
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&device.inner);
+}
+
+#[test]
+fn many_folios_are_read_together_and_a_bad_one_is_an_error() {
+    let memory = formatted(256 << 20);
+    let content: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
+    let fs = open_with(&memory, &writable());
+    let file = fs.create_file("/f").unwrap();
+    // Extents of two sectors, a hole, and an end within a sector.
+    for (number, part) in content.chunks(2 * SECTOR).enumerate().filter(|(number, _)| number % 8 != 3) {
+        file.write_all_at(part, (number * 2 * SECTOR) as u64).unwrap();
+        fs.sync().unwrap();
+    }
+    file.write_all_at(b"tail", content.len() as u64).unwrap();
+    drop(file);
+    let expected = fs.read("/f").unwrap();
+    fs.close().unwrap();
+    let (held, changed, reads) = (Mutex::new(false), Condvar::new(), AtomicU64::new(0));
+    let device = Arc::new(HeldReadahead { inner: memory, held, changed, reads });
+    let options = OpenOptions::new().write(true).cache_bytes(64 << 20);
+    let fs = open_with(&device, &options);
+    assert!(fs.read("/f").unwrap() == expected);
+    fs.close().unwrap();
+
+    let bad = sector(100);
+    let mut image = vec![0; device.inner.size() as usize];
+    device.inner.read_at(&mut image, PhysicalAddress(0)).unwrap();
+    let at = image.chunks(SECTOR).position(|found| found == bad).expect("the sector is on the device");
+    device.inner.write_at(b"spoiled", PhysicalAddress((at * SECTOR) as u64)).unwrap();
+    let fs = open_with(&device, &options);
+    let file = fs.open_file("/f").unwrap();
+    let mut all = vec![0; expected.len()];
+    let error = file.read_exact_at(&mut all, 0).unwrap_err();
+    assert!(matches!(error, papilio::Error::DataChecksum { .. }), "{error}");
+    // The others can be read.
+    let mut page = vec![0; SECTOR];
+    for number in (0..SECTORS).filter(|&number| number != 100) {
+        file.read_exact_at(&mut page, (number * SECTOR) as u64).unwrap();
+        assert!(page == expected[number * SECTOR..][..SECTOR], "sector {number}");
+    }
+}
+
+#[test]
+fn block_devices_bypass_the_hosts_cache_for_writers() {
+    let Some(_) = require(&[Need::Root, Need::Loop]) else { return };
+    let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    let image = folder.path().join("device.img");
+    papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20)).unwrap();
+    let device = papilio_oracle::LoopDevice::attach(&image, false).unwrap();
+    let content: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
+    let fs = FileSystem::open_with(device.path(), &OpenOptions::new().write(true)).unwrap();
+    assert!(fs.waits_for_devices(), "direct I/O is the default");
+    fs.create_file("/f").unwrap().write_all_at(&content, 0).unwrap();
+    assert!(fs.memory_use().dirty_pages >= content.len() as u64, "the page cache has the data");
+    assert!(fs.read("/f").unwrap() == content);
+    fs.close().unwrap();
+    for (options, waits) in [
+        (OpenOptions::new(), false),
+        (OpenOptions::new().write(true).direct_io(false), false),
+        (OpenOptions::new().write(true).cache_bytes(0), true),
+    ] {
+        let fs = FileSystem::open_with(device.path(), &options).unwrap();
+        assert_eq!((fs.waits_for_devices(), fs.memory_use().pages), (waits, 0), "{options:?}");
+        assert!(fs.read("/f").unwrap() == content);
+        assert_eq!(fs.memory_use().pages, 0, "{options:?}");
+    }
+    drop(device);
+    let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap();
+    assert!(!fs.waits_for_devices(), "an image file uses the host's cache");
+    assert!(fs.check(&CheckOptions::new().data_csum(true)).unwrap().is_clean());
 }

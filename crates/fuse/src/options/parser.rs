@@ -32,6 +32,8 @@ enum FileData {
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     open: OpenOptions,
+    /// Bytes of the server's page cache.
+    cache: u64,
     devices: Vec<PathBuf>,
     read_only: bool,
     atime: Atime,
@@ -192,7 +194,8 @@ impl Parser {
                 if bytes > 0 && bytes < CACHE_MIN {
                     return Err(bad_value(name, value, "0 or at least 1M"));
                 }
-                open.cache_bytes(bytes)
+                self.cache = bytes;
+                open
             }
             "device" => {
                 let path = Path::new(needed(name, value)?);
@@ -303,7 +306,7 @@ impl Parser {
         {
             return Err(MountOptionError::new(format!("mount option {option} requires ro")));
         }
-        let mut open = self.open.write(!self.read_only);
+        let mut open = self.open.write(!self.read_only).cache_bytes(self.cache);
         let mut expected_subvolume = None;
         let subvolume = match (self.subvolume_path, self.subvolume_id) {
             (None, None) => SubvolumeChoice::Default,

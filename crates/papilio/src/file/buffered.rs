@@ -20,8 +20,6 @@ use crate::errors::{Error, Result};
 use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
 use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Mapping, PAGE_SIZE};
-use std::cell::RefCell;
-use std::ops::Range;
 
 /// The most bytes that are reserved and written at once.
 const CHUNK: u64 = 4 << 20;
@@ -31,11 +29,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const BLOCKS: u64 = 24;
 /// Bytes of data for each reserved byte of metadata.
 const DATA_PER_METADATA: u64 = 16;
-
-thread_local! {
-    /// The folios that one call of [`OpenFile::fill`] fills; empty between calls.
-    static FILLS: RefCell<Vec<FolioFill>> = const { RefCell::new(Vec::new()) };
-}
 
 /// How far a write came before the cache was full.
 enum Filled {
@@ -60,11 +53,12 @@ impl OpenFile {
         let request = self.next_readahead(pages, done == 0, size.div_ceil(PAGE));
         // A request of one page is the missing page itself, which is read below.
         if let Some(request) = request.filter(|request| request.pages.end - request.pages.start > 1) {
-            // A readahead failure is not reported: the read that gets there fails itself.
-            if let Err(error) = self.fill(mapping, request.pages, request.order) {
-                tracing::debug!("readahead: {error}");
+            // No reader needs the pages of such a request yet.
+            let aside = request.asynchronous && self.waits() && self.fs.read_ahead.ask(self, &request);
+            if !aside {
+                self.fill_ahead(mapping, request.pages, request.order);
+                looked = false;
             }
-            looked = false;
         }
         while done < wanted {
             let at = offset + done as u64;
@@ -122,58 +116,6 @@ impl OpenFile {
             self.make_cache_space(&error, attempts)?;
             attempts += 1;
         }
-    }
-
-    /// Reads those of the pages that are not in the cache.
-    fn fill(&self, mapping: &Mapping, pages: Range<u64>, order: u8) -> Result<()> {
-        let mut fills = FILLS.take();
-        let result = self.fill_all(mapping, pages, order, &mut fills);
-        // After a failure, the folios that are left are given up.
-        fills.clear();
-        FILLS.set(fills);
-        result
-    }
-
-    fn fill_all(
-        &self,
-        mapping: &Mapping,
-        pages: Range<u64>,
-        order: u8,
-        fills: &mut Vec<FolioFill>,
-    ) -> Result<()> {
-        let mut attempts = 0;
-        loop {
-            let shared = self.open.data.read();
-            match mapping.insert_range(pages.clone(), order, fills) {
-                // Some were inserted: the reader calls again for the rest.
-                Err(_) if !fills.is_empty() => {}
-                Err(error) => {
-                    drop(shared);
-                    self.make_cache_space(&error, attempts)?;
-                    attempts += 1;
-                    continue;
-                }
-                Ok(()) => {}
-            }
-            for mut fill in fills.drain(..) {
-                self.read_folio(&mut fill)?;
-                fill.finish();
-            }
-            return Ok(());
-        }
-    }
-
-    /// Fills a folio from trees and device.
-    fn read_folio(&self, fill: &mut FolioFill) -> Result<()> {
-        let offset = fill.offset();
-        self.read_whole(fill, offset)
-    }
-
-    /// Fills a buffer from trees and device, and with zeros after the end of the file.
-    fn read_whole(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let read = self.read_trees(buffer, offset)?;
-        buffer[read..].fill(0);
-        Ok(())
     }
 
     /// Writes through the page cache.
@@ -292,7 +234,7 @@ impl OpenFile {
     }
 
     /// Frees space in the page cache, or waits for it.
-    fn make_cache_space(&self, error: &CacheError, attempts: u32) -> Result<()> {
+    pub(super) fn make_cache_space(&self, error: &CacheError, attempts: u32) -> Result<()> {
         match error {
             CacheError::AllDirty { .. } => self.fs.flush_all(),
             // Other threads use the folios, and will finish.

@@ -17,6 +17,7 @@ use crate::file::kept_inodes::KeptInodes;
 use crate::file::moving::Moving;
 use crate::file::open_inode::{InodeOwner, OpenInode};
 use crate::file::open_inodes::OpenInodes;
+use crate::file::read_ahead::ReadAhead;
 use crate::file::sharing::Sharing;
 use crate::fsync_log::name_changes::NameChanges;
 use crate::items::numbers::SubvolumeNumbers;
@@ -72,6 +73,8 @@ pub(crate) struct FsInfo {
     /// The pages of all files; `None` where reads and writes go straight to the device.
     pub(crate) page_cache: Option<PageCache>,
     pub(crate) tuning: Tuning,
+    /// The way to the thread that reads ahead.
+    pub(crate) read_ahead: ReadAhead,
     /// The way to the background threads.
     pub(crate) background: Background,
     /// Whether copies that reads found bad are rewritten.

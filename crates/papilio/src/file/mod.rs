@@ -7,7 +7,8 @@
 //! | `open_inodes`, `dirty_inodes`, `kept_inodes` | the tables of open, dirty and kept inodes |
 //! | `memory_budgets` | the memory that open inodes share |
 //! | `open_file` | a handle on an open file |
-//! | `read`, `buffered` | reading from the device and through the page cache |
+//! | `read`, `buffered`, `fill` | reading from the device and through the page cache |
+//! | `read_ahead` | the thread that reads ahead |
 //! | `write`, `in_place`, `ordered_write`, `allocate`, `reflink` | changes of data |
 //! | `flush`, `ordered_flush` | publishing changes in the trees |
 //! | `fsync`, `changed_files` | making one file durable |
@@ -29,6 +30,7 @@ pub(crate) mod dirty_inodes;
 mod encoded_write;
 mod evict;
 pub(crate) mod exclusive;
+mod fill;
 mod flush;
 pub(crate) mod fs_info;
 pub(crate) mod fsync;
@@ -44,6 +46,7 @@ pub(crate) mod open_inodes;
 mod ordered_flush;
 mod ordered_write;
 mod read;
+pub(crate) mod read_ahead;
 mod reflink;
 pub(crate) mod sharing;
 mod write;

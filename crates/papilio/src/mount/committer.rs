@@ -1,5 +1,5 @@
 //! The background threads. One commits at an interval, one writes dirty pages back, one cleans
-//! deleted subvolumes and carries on a rescan of quotas.
+//! deleted subvolumes and carries on a rescan of quotas. On devices that wait, one reads ahead.
 //!
 //! Owns [`Committer`].
 //!
@@ -52,7 +52,13 @@ impl Committer {
             let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || work.run());
             spawned.inspect_err(|error| tracing::warn!("{lost}: starting a thread failed: {error}")).ok()
         };
-        let threads = Task::ALL.into_iter().filter_map(start).collect();
+        let mut threads: Vec<_> = Task::ALL.into_iter().filter_map(start).collect();
+        if fs.page_cache.is_some() && fs.volume().waits() {
+            match fs.read_ahead.start() {
+                Ok(thread) => threads.push(thread),
+                Err(error) => tracing::warn!("readers wait for readahead: starting a thread failed: {error}"),
+            }
+        }
         Self { fs: Arc::downgrade(fs), stop, threads }
     }
 }
@@ -66,6 +72,7 @@ impl Drop for Committer {
         self.stop.store(true, Ordering::Release);
         if let Some(fs) = self.fs.upgrade() {
             fs.background.disconnect();
+            fs.read_ahead.stop();
         }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -23,6 +23,7 @@ use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::moving::Moving;
 use crate::file::open_inodes::OpenInodes;
+use crate::file::read_ahead::ReadAhead;
 use crate::file::sharing::Sharing;
 use crate::fsync_log;
 use crate::fsync_log::name_changes::NameChanges;
@@ -43,6 +44,7 @@ use papilio_format::LogicalAddress;
 use papilio_format::objectid::{self, Objectid};
 use papilio_locks::Mutex;
 use papilio_pagecache::{CacheOptions, PAGE_SIZE, PageCache};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -61,6 +63,10 @@ const REPLAY_LIMIT: u64 = 256 << 20;
 /// Opens the device or image at `path` and those that the options name.
 pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
     let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
+    if options.direct_io.is_none() && options.cache_bytes.is_none() && is_direct_by_default(path, options) {
+        let options = options.clone().cache_bytes(DEFAULT_CACHE);
+        return from_devices(open_devices(path, &options, access)?, &options);
+    }
     from_devices(open_devices(path, options, access)?, options)
 }
 
@@ -210,6 +216,7 @@ fn new(
         file_flags: options.file_flags,
         page_cache,
         tuning: options.tuning,
+        read_ahead: ReadAhead::default(),
         background: Background::default(),
         heal_reads: options.heal_reads,
         used_backup_root,
@@ -263,18 +270,19 @@ fn block_bytes(options: &OpenOptions) -> usize {
     bytes - bytes / CHECKSUM_SHARE - bytes / 8 * 3 / PENDING_SHARE as usize
 }
 
+/// Bytes of the page cache where direct I/O is the default.
+const DEFAULT_CACHE: u64 = 256 << 20;
+
 /// Returns the page cache, if the options want one. Its pages are of 4 KiB and are written back one
 /// by one. So a file system with larger sectors, which are written as a whole, does without it.
 fn page_cache(options: &OpenOptions, sector_size: u32) -> Option<PageCache> {
-    if options.cache_bytes == 0 {
-        return None;
-    }
+    let bytes = options.cache_bytes.filter(|&bytes| bytes > 0)?;
     if sector_size as usize != PAGE_SIZE {
         tracing::warn!("sectors of {sector_size} bytes: the page cache is off, as its pages are smaller");
         return None;
     }
     let insert = options.tuning.cache_insert;
-    Some(PageCache::with_options(CacheOptions { insert, ..CacheOptions::new(options.cache_bytes) }))
+    Some(PageCache::with_options(CacheOptions { insert, ..CacheOptions::new(bytes) }))
 }
 
 /// Opens the device or image at `path` and those that the options name.
@@ -288,11 +296,12 @@ pub(crate) fn open_devices(
         .chain(options.devices.iter().map(|path| (path.as_path(), &further)))
         .map(|(path, image)| {
             let mut how = papilio_device::OpenOptions::new(access);
-            if options.direct_io {
+            let direct = options.direct_io.unwrap_or_else(|| is_direct_by_default(path, options));
+            if direct {
                 how = how.direct_where_useful();
             }
             let device = how.open_image(path, image)?;
-            if options.direct_io {
+            if direct {
                 report_slow_io(path, &*device);
             }
             let device = match options.device_delay {
@@ -313,6 +322,11 @@ pub(crate) fn open_devices(
             })
         })
         .collect()
+}
+
+/// Returns whether a device is opened for direct I/O where the options leave that open.
+fn is_direct_by_default(path: &Path, options: &OpenOptions) -> bool {
+    options.write && std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 /// Logs why requests of a device that was opened for direct I/O are slower than they could be.
