@@ -238,15 +238,35 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
     errors
 }
 
+/// Bytes of a device that are read from one mirror before the next one's turn comes: a reader in
+/// sequence uses all mirrors, and each in long runs.
+const TURN: u64 = 256 << 10;
+
+/// Returns the copy whose turn it is: devices that wait share the reads. In memory nothing is won.
+#[inline]
+fn turn(devices: &DeviceTable, chunk: &Chunk, element: &Element) -> usize {
+    let copies = chunk.profile().copies();
+    if copies == 1 || !devices.wait() {
+        return 0;
+    }
+    let devid = |copy| chunk.direct(element, copy).map(|(stripe, _)| chunk.stripes()[stripe].devid);
+    // The copies of DUP are far from each other on one device.
+    if devid(0) == devid(1) {
+        return 0;
+    }
+    chunk.direct(element, 0).map_or(0, |(_, physical)| (physical.get() / TURN % copies as u64) as usize)
+}
+
 /// Returns the copy to read first: preferably one whose device is present and not stale, else one
-/// whose device is present. `None` if a rebuild comes first.
+/// whose device is present. Mirrors take turns. `None` if a rebuild comes first.
 pub(super) fn preferred(
     devices: &DeviceTable,
     chunk: &Chunk,
     element: &Element,
 ) -> Option<(usize, usize, PhysicalAddress)> {
     let mut stale = None;
-    for copy in 0..chunk.profile().copies() {
+    let (copies, first) = (chunk.profile().copies(), turn(devices, chunk, element));
+    for copy in (0..copies).map(|number| (first + number) % copies) {
         let (stripe, physical) = chunk.direct(element, copy)?;
         let Some((number, slot)) = devices.find(&chunk.stripes()[stripe]) else { continue };
         if slot.is_missing() {

@@ -8,6 +8,7 @@ use papilio_device::{Device, FaultDevice, MemoryDevice};
 use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
 use papilio_format::{LogicalAddress, PhysicalAddress};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Every profile with the numbers of stripes that make a difference.
 pub(super) const LAYOUTS: [(RaidProfile, usize); 19] = [
@@ -308,4 +309,90 @@ fn reads_outside_all_chunks_fail() {
     assert!(matches!(half.result, Err(Error::Unmapped { logical, .. }) if logical == end));
     assert!(whole.result.is_ok());
     assert_content(start, whole.buffer, "the neighbour");
+}
+
+/// A device that counts its reads, and fails them if it is told to.
+#[derive(Debug)]
+struct Counted {
+    inner: Arc<MemoryDevice>,
+    reads: AtomicU64,
+    fails: AtomicBool,
+}
+
+impl Device for Counted {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn access(&self) -> papilio_device::Access {
+        self.inner.access()
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(std::io::ErrorKind::Other.into());
+        }
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.inner.write_at(buffer, offset)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> std::io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+#[test]
+fn mirrors_that_wait_take_turns() {
+    for (profile, stripes) in [(RaidProfile::Raid1, 2), (RaidProfile::Raid1c3, 3), (RaidProfile::Raid10, 4)] {
+        let test = TestVolume::new(profile, stripes);
+        let counted = |inner: &Arc<MemoryDevice>| {
+            Arc::new(Counted {
+                inner: Arc::clone(inner),
+                reads: AtomicU64::new(0),
+                fails: AtomicBool::new(false),
+            })
+        };
+        let devices: Vec<_> = test.devices.iter().map(counted).collect();
+        let shared = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>);
+        let volume = test.open_on(shared, 0, false).unwrap();
+        let reads =
+            || devices.iter().map(|device| device.reads.swap(0, Ordering::SeqCst)).collect::<Vec<_>>();
+        let (start, length) = test.range();
+        let read_in_steps = || {
+            for step in 0..(length as u64 / STRIPE_LENGTH) {
+                let at = LogicalAddress(start.0 + step * STRIPE_LENGTH);
+                let mut buffer = vec![0; STRIPE_LENGTH as usize];
+                volume.read(at, &mut buffer).unwrap();
+                assert_content(at, &buffer, &format!("{profile:?}"));
+            }
+        };
+        reads();
+        read_in_steps();
+        let counts = reads();
+        let all: u64 = counts.iter().sum();
+        assert_eq!(all, length as u64 / STRIPE_LENGTH, "{profile:?}: each is read once");
+        // The range is shorter than a turn of all three.
+        let unused = counts.iter().filter(|&&count| count == 0).count();
+        assert!(unused <= usize::from(profile == RaidProfile::Raid1c3), "{profile:?}: {counts:?}");
+        // One fails: its turns are others'.
+        devices[1].fails.store(true, Ordering::SeqCst);
+        read_in_steps();
+        assert_reads_all(&test, &volume, &format!("{profile:?}"));
+    }
 }
