@@ -129,6 +129,45 @@ fn direct_and_cached_requests_wait_for_the_device_together() {
     check(&image);
 }
 
+/// Many readers keep more requests in flight than the queue's thread takes over at, while others
+/// change names, and the mount then ends at once.
+#[test]
+fn names_change_while_many_reads_are_in_flight() {
+    const READERS: u64 = 24;
+    const PAGES: u64 = 512;
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::under(&std::env::temp_dir(), 512 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let mount = Mount::new(&scratch, &image, "device_io=direct,commit=1");
+    let path = mount.path().join("f");
+    let content: Vec<u8> = (0..PAGES).flat_map(|page| [(page % 251) as u8; 4096]).collect();
+    fs::write(&path, &content).unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..READERS {
+            let path = &path;
+            scope.spawn(move || {
+                let file = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+                let mut page = papilio::AlignedBuffer::new(4096, 4096);
+                let mut random = Rng::with_seed(thread);
+                for _ in 0..STEPS {
+                    let number = random.u64(..PAGES);
+                    file.read_exact_at(&mut page, number * 4096).unwrap();
+                    assert!(page.iter().all(|&byte| byte == (number % 251) as u8), "page {number}");
+                }
+            });
+        }
+        for thread in 0..4 {
+            let root = mount.path();
+            scope.spawn(move || {
+                own_directory(root, thread);
+            });
+        }
+    });
+    mount.unmount();
+    check(&image);
+}
+
 fn see_own_changes(scratch: &Scratch, options: &str) {
     let image = make_image(scratch, 512 << 20);
     let mount = Mount::new(scratch, &image, options);
