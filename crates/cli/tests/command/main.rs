@@ -15,6 +15,8 @@ mod fixture;
 mod image;
 mod images;
 mod mkfs;
+mod mkfs_content;
+mod mkfs_features;
 mod mounted_by_kernel;
 mod property;
 mod quotas;

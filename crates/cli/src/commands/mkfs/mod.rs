@@ -13,7 +13,7 @@ use content::ContentArgs;
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
-use papilio::{Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec};
+use papilio::{FeatureMeaning, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -90,7 +90,7 @@ struct FormatArgs {
     #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = parse_checksum)]
     csum: Option<ChecksumType>,
     /// The features to switch on, or off with a leading ^: mixed-bg, extref, skinny-metadata,
-    /// no-holes, free-space-tree, block-group-tree; list-all describes them
+    /// no-holes, free-space-tree, block-group-tree, quota, squota; list-all describes them all
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
     /// An older name of --features
@@ -166,9 +166,21 @@ impl FormatArgs {
 fn list_features() -> anyhow::Result<()> {
     let mut output = Output::new()?;
     output.text(format_args!("Filesystem features available:\n"))?;
-    for feature in MkfsFeature::ALL {
-        let default = if feature.default_on() { " (default)" } else { "" };
-        output.text(format_args!("{:<19} - {}{default}\n", feature.name(), feature.description()))?;
+    for line in MkfsFeature::names() {
+        output.text(format_args!("{:<20}- {}", line.name, line.description))?;
+        if let Some(versions) = line.versions {
+            output.text(format_args!(" (compat={}", versions.compatible))?;
+            for (mark, version) in [("safe", versions.safe), ("default", versions.default)] {
+                if let Some(version) = version {
+                    output.text(format_args!(", {mark}={version}"))?;
+                }
+            }
+            output.text(format_args!(")"))?;
+        }
+        match line.meaning {
+            FeatureMeaning::Refused(why) => output.text(format_args!("; not here: {why}\n"))?,
+            _ => output.text(format_args!("\n"))?,
+        }
     }
     Ok(output.finish()?)
 }
