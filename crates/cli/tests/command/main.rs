@@ -24,6 +24,7 @@ mod repair;
 mod replace;
 mod rootdir;
 mod scrub;
+mod send_flags;
 mod shell;
 mod show;
 mod structures;

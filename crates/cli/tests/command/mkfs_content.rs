@@ -2,7 +2,9 @@
 
 use crate::common::{fail, papilio, succeed, text};
 use crate::fixture::noise;
-use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require, sys};
+use papilio_oracle::{
+    CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require, sys,
+};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -17,8 +19,11 @@ fn string(path: &Path) -> &str {
 
 /// Returns what btrfs-progs print as the flags of the inode of each name in the subvolume `tree`.
 fn flags_of(image: &Path, tree: &str, name: &str) -> String {
-    let output =
-        Command::new("btrfs").args(["inspect-internal", "dump-tree", "-t", tree]).arg(image).output().unwrap();
+    let output = Command::new("btrfs")
+        .args(["inspect-internal", "dump-tree", "-t", tree])
+        .arg(image)
+        .output()
+        .unwrap();
     assert!(output.status.success());
     let dump = text(&output.stdout);
     // An inode item is followed by the item of its names.
@@ -83,7 +88,8 @@ fn inode_flags_are_inherited_below_a_path() {
     images.btrfs_check().unwrap();
     if require(Need::KERNEL_MOUNT).is_some() {
         let mounted = images.mount_read_only().unwrap();
-        for name in ["cow-less/fa", "cow-less/deep/fb", "cow-less/volume/fc", "sum-less/fd", "fe", "another"] {
+        for name in ["cow-less/fa", "cow-less/deep/fb", "cow-less/volume/fc", "sum-less/fd", "fe", "another"]
+        {
             let same = fs::read(source.join(name)).unwrap() == fs::read(mounted.path().join(name)).unwrap();
             assert!(same, "{name}");
         }

@@ -1,6 +1,6 @@
 //! `papilio mkfs -O`: the list of features, refusals by name, and file systems with quotas on.
 
-use crate::common::{fail, succeed, succeed_json, succeed_text, text};
+use crate::common::{fail, papilio, succeed, succeed_json, succeed_text, text};
 use crate::fixture::noise;
 use papilio_oracle::{ImageSet, Need, Scratch, require, sys};
 use std::fs;
@@ -55,12 +55,20 @@ fn features_are_refused_by_name() {
         fail(2, &part, ["mkfs", "-b", "256M", "-O", feature, image]);
         assert!(!Path::new(image).exists());
     }
+    fail(2, "use --nodesize", ["mkfs", "-b", "256M", "-l", "16k", image]);
+    succeed(["mkfs", "-q", "-b", "256M", "-O", "raid56,^raid1c34", image]);
+    succeed(["check", image]);
+    let output = papilio(["quota", "status", "--is-enabled", image]);
+    assert_eq!((output.status.code(), output.stdout, output.stderr), (Some(1), Vec::new(), Vec::new()));
+    // Options of later btrfs-progs.
+    succeed(["device", "stats", "--offline", image]);
+    succeed(["filesystem", "resize", "--offline", "200M", image]);
+    succeed(["check", image]);
 }
 
 /// Returns the numbers of the qgroups, as the kernel's sysfs or btrfs-progs print them.
 fn kernels_numbers(mounted: &Path) -> Vec<(String, u64, u64)> {
-    let output =
-        Command::new("btrfs").args(["qgroup", "show", "--raw"]).arg(mounted).output().unwrap();
+    let output = Command::new("btrfs").args(["qgroup", "show", "--raw"]).arg(mounted).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     let groups = shown.lines().filter(|line| line.starts_with("0/"));
@@ -107,9 +115,20 @@ fn new_file_systems_have_quotas_on() {
             arguments.extend(["--rootdir", source.to_str().unwrap(), "--subvol", "volume"]);
         }
         let shown = succeed_text([&arguments[..], &[image]].concat());
-        assert!(shown.lines().any(|line| line.starts_with("Features: ") && line.split([' ', ',']).any(|name| name == feature)), "{shown}");
+        assert!(
+            shown
+                .lines()
+                .any(|line| line.starts_with("Features: ")
+                    && line.split([' ', ',']).any(|name| name == feature)),
+            "{shown}"
+        );
         let status = succeed_text(["quota", "status", image]);
-        assert!(status.contains("inconsistent: no") || status.contains("no"), "{status}");
+        let mode = if feature == "quota" { "qgroup" } else { "squota" };
+        for line in ["Enabled:                yes", "Inconsistent:           no"] {
+            assert!(status.lines().any(|shown| shown == line), "{status}");
+        }
+        assert!(status.contains(&format!("Mode:                   {mode}\n")), "{status}");
+        succeed(["quota", "status", "--is-enabled", image]);
         let before = own_numbers(image);
         assert_eq!(before.len(), 1 + usize::from(content), "{before:?}");
         if !content {

@@ -88,9 +88,7 @@ fn a_kernel_mount_has_the_same_tree() {
     }
     let scratch = Scratch::new(500 << 20).unwrap();
     let image = image(scratch.path());
-    let exact = |path: &Path| {
-        succeed_json(["usage", "--tree", "--exact", "--json", path.to_str().unwrap()])
-    };
+    let exact = |path: &Path| succeed_json(["usage", "--tree", "--exact", "--json", path.to_str().unwrap()]);
     let of_image = exact(&image);
     let images = ImageSet::open(&scratch, vec![image]);
     let mounted = images.mount().unwrap();

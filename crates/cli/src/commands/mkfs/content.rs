@@ -9,8 +9,8 @@ use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow};
 use papilio::format::DeviceId;
 use papilio::{
-    CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions, Populate,
-    Populated, Timespec,
+    CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions,
+    Populate, Populated, Timespec,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -168,12 +168,18 @@ impl ContentArgs {
     /// Refuses sources and images that can share no blocks, before anything is written.
     fn check_reflink(&self, source: &Source<'_>, images: &[PathBuf]) -> anyhow::Result<()> {
         if !matches!(source, Source::Directory(_)) {
-            return Err(UsageError::new("--reflink: an archive shares no blocks with an image; name a directory").into());
+            return Err(UsageError::new(
+                "--reflink: an archive shares no blocks with an image; name a directory",
+            )
+            .into());
         }
         for image in images {
             if image.metadata().is_ok_and(|metadata| !metadata.is_file()) {
                 let image = image.display();
-                return Err(UsageError::new(format_args!("--reflink: {image} is no regular file, so that it shares no blocks")).into());
+                return Err(UsageError::new(format_args!(
+                    "--reflink: {image} is no regular file, so that it shares no blocks"
+                ))
+                .into());
             }
         }
         Ok(())

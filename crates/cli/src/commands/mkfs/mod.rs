@@ -13,7 +13,9 @@ use content::ContentArgs;
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
-use papilio::{FeatureMeaning, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec};
+use papilio::{
+    FeatureMeaning, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec,
+};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -82,6 +84,9 @@ struct FormatArgs {
     /// The size of a tree block: 4K, 8K, 16K (default), 32K or 64K
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
     nodesize: Option<u32>,
+    /// Removed: use --nodesize
+    #[arg(short = 'l', long, value_name = "SIZE", hide = true)]
+    leafsize: Option<OsString>,
     /// The size of a sector: 4K (default), 8K, 16K, 32K or 64K. A kernel mounts 4K, and sizes up to
     /// that of its pages
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
@@ -143,6 +148,9 @@ impl Args {
 
 impl FormatArgs {
     fn options(self) -> anyhow::Result<MkfsOptions> {
+        if self.leafsize.is_some() {
+            return Err(UsageError::new("--leafsize: btrfs-progs 6.0 removed it; use --nodesize").into());
+        }
         let mut options = MkfsOptions::new();
         for list in self.features.iter().chain(&self.runtime_features) {
             options = options.feature_list(list).map_err(UsageError::new)?;

@@ -82,8 +82,7 @@ impl FeatureName {
         const fn known(version: &'static str) -> Option<&'static str> {
             if version.is_empty() { None } else { Some(version) }
         }
-        let versions =
-            Some(FeatureVersions { compatible, safe: known(safe), default: known(default) });
+        let versions = Some(FeatureVersions { compatible, safe: known(safe), default: known(default) });
         Self { name, description, meaning, versions }
     }
 

@@ -429,9 +429,7 @@ mod tests {
         // The last mention counts.
         let choice = MkfsOptions::new().feature_list("bgt,^bgt").unwrap().resolve(1).unwrap();
         assert!(!choice.has(MkfsFeature::BlockGroupTree));
-        for (list, why) in
-            [("quota,squota", "exclude"), ("zoned", "zoned"), ("unknown", "no such")]
-        {
+        for (list, why) in [("quota,squota", "exclude"), ("zoned", "zoned"), ("unknown", "no such")] {
             let options = MkfsOptions::new().feature_list(list);
             let error = options.and_then(|options| options.resolve(1)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

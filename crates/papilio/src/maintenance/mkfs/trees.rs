@@ -172,7 +172,8 @@ fn quota_tree(facts: &Facts<'_>) -> Items {
     let simple = facts.choice.has(MkfsFeature::SimpleQuota);
     let mut flags = QgroupStatusFlags::ON;
     flags.set(QgroupStatusFlags::SIMPLE_MODE, simple);
-    let header = QgroupStatusHeader { version: QgroupStatus::VERSION, generation: GENERATION, flags, rescan: 0 };
+    let header =
+        QgroupStatusHeader { version: QgroupStatus::VERSION, generation: GENERATION, flags, rescan: 0 };
     let since = if simple { GENERATION } else { Generation(0) };
     let status = QgroupStatus { header, enable_generation: Some(since) };
     let blocks = facts.tree(objectid::FS_TREE).blocks.len() as u64;

@@ -173,10 +173,10 @@ mod tests {
         let (tally, mut browser) = (tally(), Browser::new());
         assert_eq!(names(&browser, &tally), ["b", "a", "c"]);
         press(&mut browser, &tally, &[KeyCode::Down, KeyCode::Enter]);
-        assert_eq!((browser.path.clone(), names(&browser, &tally)), (vec![b"a".to_vec()], vec![
-            "x".to_owned(),
-            "y".to_owned()
-        ]));
+        assert_eq!(
+            (browser.path.clone(), names(&browser, &tally)),
+            (vec![b"a".to_vec()], vec!["x".to_owned(), "y".to_owned()])
+        );
         // A file has nothing in it.
         press(&mut browser, &tally, &[KeyCode::Enter]);
         assert_eq!(browser.path.len(), 1);

@@ -24,8 +24,7 @@ pub struct Sampler<'s> {
 impl<'s> Sampler<'s> {
     /// Creates a sampler whose random numbers follow from `seed`.
     pub fn new(source: &'s TreeSource, chunks: &[UsedChunk], seed: u64) -> Self {
-        let is_data =
-            |chunk: &&UsedChunk| chunk.item.flags.contains(BlockGroupFlags::DATA) && chunk.used > 0;
+        let is_data = |chunk: &&UsedChunk| chunk.item.flags.contains(BlockGroupFlags::DATA) && chunk.used > 0;
         let chunks: Vec<_> =
             chunks.iter().filter(is_data).map(|chunk| (chunk.start.0, chunk.item.length)).collect();
         let length = chunks.iter().map(|(_, length)| length).sum();
@@ -75,11 +74,7 @@ pub fn empty_tally(chunks: &[UsedChunk], exact: bool) -> Tally {
 ///
 /// # Errors
 /// As [`Resolver::find`]; an extent tree that cannot be read.
-pub fn look_up_all(
-    source: &TreeSource,
-    tally: &mut Tally,
-    mut progress: impl FnMut(),
-) -> anyhow::Result<()> {
+pub fn look_up_all(source: &TreeSource, tally: &mut Tally, mut progress: impl FnMut()) -> anyhow::Result<()> {
     let mut resolver = Resolver::new(source);
     source.search(objectid::EXTENT_TREE, (Key::MIN, Key::MAX), 0, |key, item| {
         if key.item_type != ItemType::EXTENT_ITEM {

@@ -119,7 +119,9 @@ mod tests {
         }
         tally.add(None, 20);
         let shown = picture(&mut browser, &tally);
-        assert!(shown[0].starts_with("image: data 100.00MiB, metadata 1.00MiB; 100 samples; 20.00MiB in parts"));
+        assert!(
+            shown[0].starts_with("image: data 100.00MiB, metadata 1.00MiB; 100 samples; 20.00MiB in parts")
+        );
         assert!(shown[1].starts_with("/  80.00MiB ±"), "{shown:#?}");
         assert!(shown[2].starts_with(">     75.00MiB"), "{shown:#?}");
         assert!(shown[2].ends_with(" 75.0% [##########] large/"), "{shown:#?}");
