@@ -130,6 +130,11 @@ fn wrong_inode_flags_are_refused() {
     if require(&[Need::Command("btrfs")]).is_some() {
         succeed([&from("nodatasum:f")[..], &["-O".to_owned(), "^bgt".to_owned()]].concat());
         assert_eq!(flags_of(&image, "5", "f"), "NODATASUM");
+        let whole = ["mkfs", "-f", "-O", "^bgt", "--inode-flags", "nodatacow:.", "--rootdir"];
+        succeed([&whole[..], &[string(&source), string(&image)]].concat());
+        assert_eq!(flags_of(&image, "5", "f"), "NODATASUM|NODATACOW");
+        assert_eq!(flags_of(&image, "5", ".."), "NODATACOW");
+        succeed(["check", "--check-data-csum", string(&image)]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Inode flags in streams of protocol 2: sent as the kernel sends them, and left alone by receivers.
+//! Inode flags in streams of protocol 2: sent as the kernel sends them, left alone by receivers.
 
 use crate::common::{command, succeed, succeed_text, text};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require, sys};

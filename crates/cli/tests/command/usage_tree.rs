@@ -114,7 +114,7 @@ fn a_kernel_mount_has_the_same_tree() {
         assert_eq!(found["samples"], 400);
         for (name, mib) in [("large", 24), ("m", 6), ("small", 6)] {
             let (bytes, error) = bytes(&found["tree"], name);
-            // What is written meanwhile has at most a MiB or two.
+            // The file that is written meanwhile takes a MiB or two.
             assert!(bytes.abs_diff(mib * MIB) <= error + 3 * MIB, "{name}: {bytes} ± {error}");
         }
     });

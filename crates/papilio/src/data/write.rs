@@ -114,11 +114,12 @@ impl<'a> PreparedWrite<'a> {
         Ok(Some(Self { size, content: Content::Extents { start, rewrite, written: Box::new(written) } }))
     }
 
-    /// Prepares a write that shares `length` bytes of a host file, from byte `from` on, at `offset`.
+    /// Prepares a write at `offset` that shares `length` bytes of a host file, from byte `from` on.
     ///
     /// # Errors
     /// [`crate::Error::Invalid`] for numbers that are no multiples of the sector size; as
-    /// [`PreparedWrite::new`] and [`Volume::clone_from_file`](crate::volume::Volume::clone_from_file).
+    /// [`PreparedWrite::new`] and
+    /// [`Volume::clone_from_file`](crate::volume::Volume::clone_from_file).
     pub(crate) fn of_clone(
         context: &DataContext<'a>,
         file: &FileEdit<'_>,

@@ -196,10 +196,10 @@ impl Populate {
         self
     }
 
-    /// Gives the file or directory at `path`, from the top of the source, the flags NODATACOW (which
-    /// files have together with NODATASUM) and NODATASUM. What a directory with NODATACOW contains
-    /// has it, too, except subvolumes. Filling fails if the source has no such path, or for other
-    /// flags.
+    /// Gives the file or directory at `path`, from the top of the source, the flags NODATACOW
+    /// (which files have together with NODATASUM) and NODATASUM. Everything in a directory with
+    /// NODATACOW has it, too, except subvolumes. Filling fails if the source has no such path, or
+    /// for other flags.
     pub fn inode_flags(mut self, path: impl AsPath, flags: InodeFlags) -> Self {
         *self.inode_flags.entry(normalized(path.as_path_bytes())).or_default() |= flags;
         self

@@ -173,8 +173,8 @@ pub(crate) const USER_FLAGS: InodeFlags = InodeFlags::NODATACOW
     .union(InodeFlags::NOATIME)
     .union(InodeFlags::DIRSYNC);
 
-/// Adds NODATACOW and NODATASUM to a directory or an empty file, as `mkfs.btrfs --inode-flags` does.
-/// A file with NODATACOW gets NODATASUM as well.
+/// Adds NODATACOW and NODATASUM to a directory or an empty file, as `mkfs.btrfs --inode-flags`
+/// does. A file with NODATACOW gets NODATASUM as well.
 ///
 /// # Errors
 /// [`PathError::NotFound`]; [`PathError::NotSupported`] for other flags, or an inode that is

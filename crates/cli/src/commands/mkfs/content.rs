@@ -54,10 +54,10 @@ pub struct ContentArgs {
     /// default-ro.
     #[arg(id = "subvol", short = 'u', long = "subvol", value_name = "[TYPE:]DIR", requires = "rootdir")]
     subvolumes: Vec<OsString>,
-    /// Give the file or directory PATH in the content these flags: nodatacow (data is overwritten in
-    /// place, and files have no checksums), nodatasum (no checksums), or both with a comma
+    /// Give the file or directory PATH in the content these flags: nodatacow (data is overwritten
+    /// in place, and files have no checksums), nodatasum (no checksums), or both with a comma
     ///
-    /// What is in a directory with nodatacow has the flag, too, except subvolumes.
+    /// Everything in a directory with nodatacow has the flag, too, except subvolumes.
     #[arg(long = "inode-flags", value_name = "FLAGS:PATH", requires = "rootdir", value_parser = parse_inode_flags)]
     inode_flags: Vec<InodeFlagsOf>,
     /// Let files share their blocks with those of --rootdir instead of copying them

@@ -45,9 +45,8 @@ pub fn last(mounted: &Mounted) -> anyhow::Result<(Uuid, Option<MountScrub>)> {
     Ok((fsid, scrub))
 }
 
-/// Starts a scrub, or continues the last one with `resumes`. `own_limit` takes the place of the limit
-/// that is set for all scrubs. Follows it with `foreground`, and
-/// returns its end.
+/// Starts a scrub, or continues the last one with `resumes`. `own_limit` takes the place of the
+/// limit that is set for all scrubs. Follows it with `foreground`, and returns its end.
 pub fn start(
     context: &Context,
     mounted: &Mounted,

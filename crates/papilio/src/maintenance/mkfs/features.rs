@@ -1,7 +1,7 @@
 //! The optional features of a new file system: [`MkfsFeature`], and the table of all names that
 //! `mkfs.btrfs -O` has.
 //!
-//! Owns the names, what they mean, and the versions of Linux and btrfs-progs that have them.
+//! Owns the names, their meanings, and the versions of Linux and btrfs-progs that have them.
 //!
 //! Counterpart: btrfs-progs' `common/fsfeatures.c`.
 
@@ -46,7 +46,7 @@ pub struct FeatureVersions {
     pub default: Option<&'static str>,
 }
 
-/// What a name of `mkfs.btrfs -O` stands for.
+/// The meaning of a name of `mkfs.btrfs -O`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FeatureMeaning {
@@ -64,9 +64,9 @@ pub enum FeatureMeaning {
 pub struct FeatureName {
     /// The name.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub description: &'static str,
-    /// What it stands for.
+    /// Its meaning.
     pub meaning: FeatureMeaning,
     /// The versions that have it; `None` for an alias.
     pub versions: Option<FeatureVersions>,

@@ -27,7 +27,7 @@ pub enum Next {
     Quit,
 }
 
-/// What is shown.
+/// The directory that is shown, and how.
 #[derive(Debug)]
 pub struct Browser {
     /// The names of the directories from the top down to the one that is shown.
@@ -106,7 +106,7 @@ impl Browser {
             KeyCode::End | KeyCode::Char('G') => self.step(tally, isize::MAX),
             KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => self.descend(tally),
             KeyCode::Left | KeyCode::Backspace | KeyCode::Char('h' | '-') => {
-                // What was left is selected.
+                // The directory that the user leaves is selected.
                 if let Some(name) = self.path.pop() {
                     self.selected = Some(name);
                 }

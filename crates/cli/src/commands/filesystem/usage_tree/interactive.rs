@@ -20,7 +20,7 @@ use std::time::Duration;
 /// How long to wait for a key before the picture is drawn anew.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// What the two threads share.
+/// The state that the two threads share.
 struct Shared {
     tally: Mutex<Tally>,
     paused: AtomicBool,

@@ -17,7 +17,7 @@ const ANSWER: usize = 16 << 20;
 /// Memory that is enough for most answers.
 const USUAL_ANSWER: usize = 64 << 10;
 
-/// What is at an address.
+/// The use of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// No data.
