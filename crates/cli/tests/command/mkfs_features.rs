@@ -153,6 +153,21 @@ fn new_file_systems_have_quotas_on() {
         // Ours counts every extent anew, and finds what the kernel counted.
         assert_eq!(own_numbers(image), kernels, "{feature} {content}");
         succeed(["check", "--check-data-csum", image]);
+        // The kernel agrees with the numbers after changes of ours, too, and counts the same anew.
+        let at = |path: &str| format!("{image}:{path}");
+        succeed(["cp", source.join("g").to_str().unwrap(), &at("/new/ours")]);
+        succeed(["rm", &at("/new/h")]);
+        succeed(["subvolume", "create", &at("/another")]);
+        let ours = own_numbers(image);
+        assert_ne!(ours, kernels);
+        let mounted = images.mount().unwrap();
+        assert_eq!(kernels_numbers(mounted.path()), ours, "{feature} {content}");
+        if feature == "quota" {
+            let rescan = ["quota", "rescan", "-w"];
+            assert!(Command::new("btrfs").args(rescan).arg(mounted.path()).status().unwrap().success());
+            assert_eq!(kernels_numbers(mounted.path()), ours);
+        }
+        mounted.unmount().unwrap();
         if feature == "quota" && images.checkable() {
             images.btrfs_check().unwrap();
         }

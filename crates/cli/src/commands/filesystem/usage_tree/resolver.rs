@@ -111,12 +111,10 @@ impl<'s> Resolver<'s> {
             let subvolumes = root.subvolumes().map_err(|error| mounted.at(&error))?;
             let named = subvolumes.into_iter().filter_map(|one| Some((one.id, one.path?)));
             self.subvolumes.extend(named);
+            // One that is being deleted has no path. It is not looked up again.
+            self.subvolumes.entry(tree).or_insert_with(|| format!("(subvolume {tree})").into());
         }
-        let prefix = match self.subvolumes.get(&tree) {
-            _ if tree == objectid::FS_TREE => Vec::new(),
-            Some(path) => [b"/", &path[..]].concat(),
-            None => format!("/(subvolume {tree})").into(),
-        };
+        let prefix = self.subvolumes.get(&tree).map(|path| [b"/", &path[..]].concat()).unwrap_or_default();
         match root.inode_paths(tree, inode) {
             Ok(paths) => Ok(paths.into_iter().map(|path| [&prefix[..], b"/", &path].concat()).collect()),
             Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
