@@ -175,6 +175,23 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// [`write_at`](Self::write_at).
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()>;
 
+    /// Makes a range of the device share the blocks of a host file, `length` bytes from `from` on
+    /// (`FICLONERANGE`). All are multiples of the host's block size.
+    ///
+    /// # Errors
+    /// `Unsupported` if this is no regular file; `CrossesDevices` if the two are in different file
+    /// systems; `EOPNOTSUPP` or `EINVAL` if the file system cannot share blocks. Otherwise as
+    /// [`write_at`](Self::write_at).
+    fn clone_from_file(
+        &self,
+        _source: BorrowedFd<'_>,
+        _from: u64,
+        _length: u64,
+        _offset: PhysicalAddress,
+    ) -> io::Result<()> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
     /// Returns the file that an io_uring can carry `request` on, with no check or copy left to do,
     /// and the offset in it. `None` where there is none: the driver then calls [`Device::start`].
     fn ring_file(&self, _request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {

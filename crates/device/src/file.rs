@@ -31,7 +31,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -376,6 +376,25 @@ impl Device for FileDevice {
         }
     }
 
+    fn clone_from_file(
+        &self,
+        source: BorrowedFd<'_>,
+        from: u64,
+        length: u64,
+        offset: PhysicalAddress,
+    ) -> io::Result<()> {
+        self.check(|size| check_write(self.access, size, offset, length))?;
+        match self.backing {
+            // A length of 0 means "to the end" to the host.
+            _ if length == 0 => Ok(()),
+            Backing::RegularFile => {
+                let _shared = self.is_direct().then(|| self.unaligned.read());
+                Ok(clone_range(&self.file, source, from, length, offset.get())?)
+            }
+            Backing::BlockDevice => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        }
+    }
+
     fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
         let writable = self.access == Access::ReadWrite || request.direction == Direction::Read;
         let end = request.offset.checked_add(request.length as u64)?;
@@ -418,6 +437,38 @@ impl Device for FileDevice {
             // A failed hint changes nothing.
             let _ = rustix::fs::fadvise(&self.file, offset.get(), Some(length), advice);
         }
+    }
+}
+
+/// `struct file_clone_range` (include/uapi/linux/fs.h).
+#[repr(C)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    source_length: u64,
+    target_offset: u64,
+}
+
+/// Issues ioctl FICLONERANGE (include/uapi/linux/fs.h).
+fn clone_range(
+    file: &File,
+    source: BorrowedFd<'_>,
+    from: u64,
+    length: u64,
+    to: u64,
+) -> rustix::io::Result<()> {
+    const FICLONERANGE: rustix::ioctl::Opcode = rustix::ioctl::opcode::write::<CloneRange>(0x94, 13);
+    let range = CloneRange {
+        source: i64::from(source.as_raw_fd()),
+        source_offset: from,
+        source_length: length,
+        target_offset: to,
+    };
+    // SAFETY: FICLONERANGE reads one `struct file_clone_range` through its argument, and the setter
+    // passes exactly that. It writes nothing to our memory. Both files are open.
+    unsafe {
+        let request = rustix::ioctl::Setter::<FICLONERANGE, CloneRange>::new(range);
+        rustix::ioctl::ioctl(file, request)
     }
 }
 

@@ -147,6 +147,17 @@ impl Device for PartitionDevice {
         self.inner.discard(self.shifted(offset), length)
     }
 
+    fn clone_from_file(
+        &self,
+        source: BorrowedFd<'_>,
+        from: u64,
+        length: u64,
+        offset: PhysicalAddress,
+    ) -> io::Result<()> {
+        check_write(self.access(), self.length, offset, length)?;
+        self.inner.clone_from_file(source, from, length, self.shifted(offset))
+    }
+
     fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
         check_read(self.length, request.offset, request.length).ok()?;
         self.inner.ring_file(&RingTarget { offset: self.shifted(request.offset), ..*request })

@@ -17,6 +17,7 @@ mod dispatch;
 pub mod errno;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod io_priority;
 pub mod ioctl;
 pub mod jobs;
 mod mount_point;

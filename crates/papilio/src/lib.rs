@@ -134,7 +134,8 @@ pub use maintenance::image::{
     ImageDump, ImageDumpOptions, ImageDumped, ImageRestored, NameReplacement, RestoreMode,
 };
 pub use maintenance::mkfs::{
-    Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
+    FeatureMeaning, FeatureName, FeatureVersions, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
+    mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use maintenance::repair::change::RescueChange;
 pub use maintenance::replace::{ReplaceOptions, ReplaceReport};

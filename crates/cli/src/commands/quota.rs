@@ -55,6 +55,9 @@ enum Subcommand {
         /// The image or device, or a directory in a mount
         #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
         image: PathBuf,
+        /// Print nothing, and exit with 1 if quotas are off
+        #[arg(long, conflicts_with = "json")]
+        is_enabled: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -183,7 +186,7 @@ impl Args {
             Subcommand::Disable { image } => Quotas::open(context, &image, true)?
                 .run(FileSystem::disable_quotas, |mount| mount.disable_quotas()),
             Subcommand::Rescan(rescan) => rescan.run(context),
-            Subcommand::Status { image, json } => status(context, &image, json),
+            Subcommand::Status { image, is_enabled, json } => status(context, &image, is_enabled, json),
         }
     }
 }
@@ -227,13 +230,19 @@ impl Rescan {
     }
 }
 
-fn status(context: &Context, image: &Path, json: bool) -> anyhow::Result<()> {
+fn status(context: &Context, image: &Path, is_enabled: bool, json: bool) -> anyhow::Result<()> {
     let quotas = Quotas::open(context, image, false)?;
     let status = quotas.run(FileSystem::quota_status, |mount| match mount.qgroups() {
         Ok((status, _)) => Ok(Some(status)),
         Err(error) if error.raw_os_error() == Some(NOT_CONNECTED) => Ok(None),
         Err(error) => Err(error),
     })?;
+    if is_enabled {
+        if status.is_none() {
+            context.fail_silently();
+        }
+        return Ok(());
+    }
     let mut output = Output::new()?;
     let (inconsistent, rescanning) =
         status.map_or((false, false), |status| (status.is_inconsistent(), status.is_rescanning()));

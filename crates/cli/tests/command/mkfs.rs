@@ -66,7 +66,6 @@ fn refusals_are_one_line() {
     fail(2, "at least 2 devices", ["mkfs", "-f", "-d", "raid1", image]);
     fail(2, "needs free-space-tree", ["mkfs", "-f", "-O", "bgt,^fst", image]);
     fail(1, "directory", ["mkfs", folder.path().to_str().unwrap()]);
-    fail(2, "quotas", ["mkfs", "-f", "-O", "quota", image]);
     for wrong in [&["mkfs"][..], &["mkfs", "-d", "mirror", image], &["mkfs", "-b", "1.5G", image]] {
         assert_eq!(papilio(wrong).status.code(), Some(2), "{wrong:?}");
     }

@@ -1,7 +1,12 @@
-//! `papilio property`, spellings of `setfattr`, and warnings of the library on the terminal.
+//! `papilio property`, spellings of `setfattr`, properties of new subvolumes, and warnings of the
+//! library on the terminal.
 
 use crate::common::{fail, papilio, succeed_text as succeed, text};
 use papilio::{FileSystem, OpenOptions, Received, Timespec, Uuid};
+use papilio_oracle::{FileSystemSpec, Need, Scratch, require, sys};
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn received_subvolume_becomes_writable_only_by_force() {
@@ -64,4 +69,46 @@ fn warnings_of_the_library_reach_the_terminal() {
     assert!(warned.starts_with("papilio: warning: the numbers of quotas are inconsistent"), "{warned}");
     let output = papilio(["-q", "qgroup", "show", name]);
     assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn a_new_subvolume_inherits_as_in_the_kernel() {
+    if require(Need::KERNEL_MOUNT).is_none() || require(&[Need::Command("chattr")]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(600 << 20).unwrap();
+    let images = FileSystemSpec::default().make(&scratch).unwrap();
+    let image = images.paths()[0].to_str().unwrap().to_owned();
+    const PLACES: [&str; 3] = ["in-place", "zstd", "lzo-root"];
+    let inherited = |root: &Path, name: &str| {
+        PLACES.map(|place| {
+            let path = root.join(place).join(name);
+            let flags = rustix::fs::ioctl_getflags(File::open(&path).unwrap()).unwrap();
+            (flags, xattr::get(&path, "btrfs.compression").unwrap())
+        })
+    };
+    let mounted = images.mount().unwrap();
+    let at = |path: &str| mounted.path().join(path);
+    for place in PLACES {
+        std::fs::create_dir(at(place)).unwrap();
+    }
+    let changed = Command::new("chattr").arg("+C").arg(at("in-place")).status().unwrap();
+    assert!(changed.success());
+    xattr::set(at("zstd"), "btrfs.compression", b"zstd").unwrap();
+    for place in &PLACES[..2] {
+        sys::create_subvolume(&at(place).join("theirs")).unwrap();
+    }
+    xattr::set(mounted.path(), "btrfs.compression", b"lzo").unwrap();
+    sys::create_subvolume(&at("lzo-root/theirs")).unwrap();
+    xattr::remove(mounted.path(), "btrfs.compression").unwrap();
+    mounted.unmount().unwrap();
+    let create = |place: &str| succeed(["subvolume", "create", &format!("{image}:/{place}/ours")]);
+    create("in-place");
+    create("zstd");
+    succeed(["property", "set", &format!("{image}:/"), "compression", "lzo"]);
+    create("lzo-root");
+    let mounted = images.mount().unwrap();
+    let ours = inherited(mounted.path(), "ours");
+    assert_eq!(ours, inherited(mounted.path(), "theirs"));
+    assert_eq!(ours.map(|(_, compression)| compression), [None, None, Some(b"lzo".to_vec())]);
 }

@@ -2,6 +2,7 @@
 
 use crate::common::{command, text};
 use crate::fixture::noise;
+use papilio_oracle::{Need, require};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Output;
@@ -99,6 +100,42 @@ fn errors_are_counted_mended_and_kept_in_the_statistics() {
     let source = source.to_str().unwrap();
     world.fail(1, "no Btrfs file system", &["scrub", "status", source]);
     world.fail(1, "device 9 is not", &["scrub", "start", "-B", "--devid", "9", "IMAGE"]);
+}
+
+#[test]
+fn a_scrub_has_the_priority_that_is_asked_for() {
+    if require(&[Need::Command("ionice")]).is_none() {
+        return;
+    }
+    let world = World::new();
+    world.succeed(&["scrub", "limit", "-l", "1M", "IMAGE"]);
+    let ended = |status: &str| ["aborted", "finished"].iter().any(|end| status.contains(end));
+    for (options, shown) in
+        [(&[][..], "idle"), (&["-c", "2", "-n", "6"], "best-effort: prio 6"), (&["-n3", "-c2"], "prio 3")]
+    {
+        let started = world.succeed(&[&["scrub", "start", "-f"], options, &["IMAGE"]].concat());
+        let pid = started.split("pid=").nth(1).unwrap().trim_end().trim_end_matches(')').to_owned();
+        world.wait("running");
+        let output = std::process::Command::new("ionice").args(["-p", &pid]).output().unwrap();
+        assert!(text(&output.stdout).contains(shown), "{options:?}: {}", text(&output.stdout));
+        world.succeed(&["scrub", "cancel", "IMAGE"]);
+        assert!(ended(&world.succeed(&["scrub", "status", "IMAGE"])));
+    }
+    world.succeed(&["scrub", "limit", "-l", "0", "IMAGE"]);
+    world.succeed(&["scrub", "resume", "-B", "-c", "2", "-n", "7", "IMAGE"]);
+    // A limit of its own holds for one scrub only, and can be lifted. There are 16 MiB to read.
+    world.succeed(&["scrub", "start", "--limit", "1M", "IMAGE"]);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(world.succeed(&["scrub", "status", "IMAGE"]).contains("running"));
+    assert!(world.succeed(&["scrub", "limit", "IMAGE"]).contains("no limit"));
+    world.succeed(&["scrub", "cancel", "IMAGE"]);
+    let begun = Instant::now();
+    world.succeed(&["scrub", "start", "-f", "-B", "IMAGE"]);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    for wrong in [["-c", "0"], ["-c", "4"], ["-n", "8"], ["-n", "-1"]] {
+        let output = world.run(&[&["scrub", "start", "-B"], &wrong[..], &["IMAGE"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
 }
 
 #[test]

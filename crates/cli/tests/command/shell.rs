@@ -95,6 +95,50 @@ fn a_script_ends_at_the_first_failure() {
 }
 
 #[test]
+fn patterns_stand_for_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    for name in ["one.txt", "two.txt", "three.c", "star*"] {
+        fs::write(folder.path().join(name), format!("{name}\n")).unwrap();
+    }
+    let out = folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let script = "
+mkdir -p a/deep b .hidden
+put *.txt a
+put three.c 'star*' a/deep
+cat a/*.txt
+cat a/deep/'star*'
+cp a/deep/star\\* b/starlet
+cp a/[ot]*.txt b
+rm b/???.txt
+touch .hidden/x.c
+cd d*
+";
+    let output = shell(&["-k"], &image, folder.path(), script);
+    check_failure(&output, 1, "d*: nothing matches");
+    assert_eq!(text(&output.stdout), "one.txt\ntwo.txt\nstar*\n");
+    let root = format!("{}:/", image.display());
+    assert_eq!(succeed_text(["ls", "-1", &format!("{root}b")]), "starlet\n");
+    let output = shell(&[], &image, folder.path(), "cd a\ncd d*\npwd\nget ** out\ncd ..\nls -d **/*.c\n");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with("/a/deep\n") && shown.ends_with(":/a/deep/three.c\n"), "{shown}");
+    assert_eq!(shown.lines().count(), 2, "{shown}");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 2);
+    // A pattern that matches nothing removes nothing, and a quoted one is a name.
+    for (line, part) in [
+        ("rm -r x*", "x*: nothing matches"),
+        ("rm '*'", "*: no such file"),
+        ("cd ?", "?: 2 paths match"),
+        ("get missing/* out", "missing/*: nothing matches"),
+    ] {
+        fail(1, part, ["shell".as_ref(), "-c".as_ref(), line.as_ref(), image.as_os_str()]);
+    }
+    assert_eq!(succeed_text(["ls", "-1", &root]), "a\nb\n");
+}
+
+#[test]
 fn a_shell_for_reading_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(folder.path());

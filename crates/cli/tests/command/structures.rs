@@ -298,7 +298,10 @@ fn odd_options_of_devices_and_properties() {
     assert!(succeed(["property", "list", "-t", "filesystem", &a]).starts_with("label "));
     fail(2, "no such property", ["property", "get", "-t", "i", &a, "ro"]);
     let features = succeed(["mkfs", "-O", "list-all"]);
-    assert!(features.contains("\nmixed-bg            - ") && features.contains("(default)"), "{features}");
+    assert!(
+        features.contains("\nmixed-bg            - ") && features.contains(", default=5.15)"),
+        "{features}"
+    );
     fail(2, "name an image", ["mkfs", "-f"]);
 
     succeed(["quota", "enable", &a]);

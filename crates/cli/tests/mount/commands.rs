@@ -30,6 +30,28 @@ fn mount_is_usable_and_names_its_source() {
 }
 
 #[test]
+fn a_mount_has_a_tree_of_its_space() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    for (name, mib) in [("a", 12_usize), ("b", 4)] {
+        fs::create_dir(world.at(name)).unwrap();
+        fs::write(world.at(&format!("{name}/f")), vec![mib as u8; mib << 20]).unwrap();
+    }
+    succeed(["subvolume", "snapshot", "-r", &world.at(""), &world.at("snapshot")]);
+    let root = world.directory();
+    let shown = |options: &[&str]| {
+        let shown = succeed([&["usage", "--tree", "--json"], options, &[root.to_str().unwrap()]].concat());
+        serde_json::from_str::<serde_json::Value>(&shown).unwrap()
+    };
+    let exact = shown(&["--exact"]);
+    let entries = exact["tree"]["entries"].as_array().unwrap();
+    let of = |name: &str| entries.iter().find(|entry| entry["name"] == name).unwrap()["bytes"].as_u64();
+    assert_eq!((entries.len(), of("a"), of("b")), (2, Some(12 << 20), Some(4 << 20)), "{exact:#}");
+    assert_eq!(shown(&["--samples", "50"])["tree"]["bytes"], 16 << 20);
+    world.unmount();
+}
+
+#[test]
 fn subvolumes_are_managed_in_a_mount() {
     let Some(world) = World::new(MOUNT) else { return };
     world.mount(&[]);

@@ -1,8 +1,9 @@
 //! Balance, devices, replacements and scrub of a mount, while files change.
 
-use crate::world::{MOUNT, World, eventually, fail, papilio, succeed};
+use crate::world::{MOUNT, World, eventually, fail, papilio, run, succeed};
 use papilio::{BalanceFilter, BalanceOptions, DeviceId, ReplaceOptions};
 use papilio_fuse::ioctl::client::MountedPath;
+use papilio_oracle::{Need, require};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -86,14 +87,22 @@ fn a_mount_is_balanced_and_its_devices_change_while_files_do() {
             let scrubbed = succeed(["scrub", "start", "-B", &root]);
             assert!(scrubbed.contains("no errors found"), "{scrubbed}");
             assert!(succeed(["scrub", "status", &root]).contains("finished"));
+            fail(1, "it is mounted", ["device", "stats", "--offline", &root]);
+            fail(1, "it is mounted", ["filesystem", "resize", "--offline", "max", &root]);
             fail(2, "no scrub is running", ["scrub", "cancel", &root]);
             let limit = ["scrub", "limit", "-l", "1M", &root];
             succeed(limit);
             assert!(succeed(["scrub", "limit", &root]).contains("1048576 bytes"));
-            succeed(["scrub", "start", &root]);
+            succeed(["scrub", "start", "-c", "2", "-n", "5", &root]);
             // At this speed it would take longer than the test. Without a limit it ends.
             std::thread::sleep(std::time::Duration::from_millis(300));
             assert!(succeed(["scrub", "status", &root]).contains("running"));
+            if require(&[Need::Command("ionice")]).is_some() {
+                let threads = format!("/proc/{}/task", world.server().as_raw_nonzero());
+                let threads = fs::read_dir(threads).unwrap().map(|entry| entry.unwrap().file_name());
+                let priority = |thread: std::ffi::OsString| run("ionice", &["-p", thread.to_str().unwrap()]);
+                assert!(threads.map(priority).any(|shown| shown.contains("best-effort: prio 5")));
+            }
             succeed(["scrub", "limit", "-l", "0", &root]);
             assert!(succeed(["scrub", "limit", &root]).contains("no limit"));
             eventually("the scrub ends", || succeed(["scrub", "status", &root]).contains("finished"));

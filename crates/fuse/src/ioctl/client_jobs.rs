@@ -8,6 +8,7 @@ use super::layout::{
 };
 use super::number::Command;
 use super::record::Reader;
+use crate::io_priority::IoPriority;
 use crate::jobs::{JobKind, JobStatus};
 use papilio::format::items::balance::{BalanceFlags, BalanceItem};
 use papilio::format::{DeviceId, LogicalAddress};
@@ -33,6 +34,8 @@ pub struct ScrubStart {
     pub from: LogicalAddress,
     /// The bytes that may be read in a second; 0 for no limit.
     pub limit: u64,
+    /// The priority of its reads; that of the server if `None`.
+    pub io_priority: Option<IoPriority>,
 }
 
 impl MountedPath {
@@ -80,6 +83,7 @@ impl MountedPath {
             flags: if scrub.read_only { JOB_READ_ONLY } else { 0 },
             size: scrub.from.0,
             limit: scrub.limit,
+            io_priority: scrub.io_priority.map_or(0, IoPriority::bits),
             ..JobStart::default()
         };
         self.start(start, JobKind::Scrub)

@@ -710,8 +710,11 @@ layout! {
         limit: u64,
         /// `struct btrfs_balance_item`, with the flag to resume if the stored one is meant.
         balance: [u8; 448],
+        /// The number of the [`IoPriority`](crate::io_priority::IoPriority) of a scrub; 0 for that
+        /// of the server.
+        io_priority: u64,
         /// Unused.
-        unused: [u64; 4],
+        unused: [u64; 3],
     }
 }
 

@@ -22,6 +22,7 @@ use crate::data::written_extents::WrittenExtents;
 use crate::errors::Result;
 use papilio_format::FileOffset;
 use papilio_format::items::inode::InodeItem;
+use std::os::fd::BorrowedFd;
 
 /// A write whose data is on the device, or encoded for the extent item.
 pub(crate) struct PreparedWrite<'a> {
@@ -111,6 +112,35 @@ impl<'a> PreparedWrite<'a> {
         let part = [extent.offset, context.round_up(extent.uncompressed)];
         written.write_encoded(start, range.end - start, &packed, extent.compression, part)?;
         Ok(Some(Self { size, content: Content::Extents { start, rewrite, written: Box::new(written) } }))
+    }
+
+    /// Prepares a write at `offset` that shares `length` bytes of a host file, from byte `from` on.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for numbers that are no multiples of the sector size; as
+    /// [`PreparedWrite::new`] and
+    /// [`Volume::clone_from_file`](crate::volume::Volume::clone_from_file).
+    pub(crate) fn of_clone(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        offset: FileOffset,
+        source: BorrowedFd<'_>,
+        from: u64,
+        length: u64,
+    ) -> Result<Self> {
+        let sector = context.sector();
+        if [offset.0, from, length].iter().any(|number| !number.is_multiple_of(sector)) {
+            return Err(crate::Error::Invalid(format!(
+                "{length} bytes at {from} cannot be shared at {}: not whole sectors of {sector} bytes",
+                offset.0
+            )));
+        }
+        let end = context.end_of(file.inode, offset, length)?;
+        let (start, size) = (offset.0, file.item.size.max(end));
+        let rewrite = SectorRewrite::prepare(context, file, Some(&(start..end)), Some(start))?;
+        let mut written = WrittenExtents::new(context, file.item.flags);
+        written.write_cloned(start, length, source, from)?;
+        Ok(Self { size, content: Content::Extents { start, rewrite, written: Box::new(written) } })
     }
 
     fn of_image(

@@ -16,6 +16,7 @@ use crate::data::compress::{compress, is_compressible};
 use crate::data::csum_edit::ChecksumRuns;
 use crate::data::data_context::DataContext;
 use crate::data::image::Image;
+use crate::data::overlap::checksums_of;
 use crate::data::space::DataExtent;
 use crate::data::write_data::{Placed, write_data};
 use crate::data::write_rules::CompressionPlan;
@@ -27,9 +28,13 @@ use papilio_format::items::file_extent::{
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::{Generation, LogicalAddress};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 /// The most bytes of an extent (`BTRFS_MAX_EXTENT_SIZE`).
 pub(crate) const MAX_EXTENT: u64 = 128 << 20;
+
+/// The most bytes of a cloned extent that are read at once for their checksums.
+const READ_BACK: u64 = 1 << 20;
 
 /// An extent on the device that no tree refers to.
 #[derive(Clone, Copy, Debug)]
@@ -244,6 +249,42 @@ impl<'a> WrittenExtents<'a> {
         let disk = self.allocate_packed(packed)?;
         self.extents.push(WrittenExtent { start, length, disk, compression, uncompressed, offset });
         self.store_packed(disk, packed, compression)
+    }
+
+    /// Clones `length` bytes of a host file, from byte `from` on, as the bytes of the file at
+    /// `start`. The checksums are those of the blocks that are shared now, even if another process
+    /// changes the host file. All numbers are multiples of the sector size.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`]; as [`crate::volume::Volume::clone_from_file`].
+    pub(crate) fn write_cloned(
+        &mut self,
+        start: u64,
+        length: u64,
+        source: BorrowedFd<'_>,
+        from: u64,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < length {
+            let wanted = (length - done).min(MAX_EXTENT);
+            let disk = self.context.allocator.allocate_data(self.context.sector(), wanted)?;
+            self.extents.push(WrittenExtent::new(start + done, disk.length, disk, Compression::None));
+            self.context.volume.clone_from_file(disk.address, source, from + done, disk.length)?;
+            if let Some(checksums) = &mut self.checksums {
+                let rules = &self.context.rules;
+                let (algorithm, sector) = (rules.geometry.checksum_type, rules.geometry.sector_size as usize);
+                let mut buffer = vec![0; disk.length.min(READ_BACK) as usize];
+                let (mut at, end) = (disk.address.0, disk.address.0 + disk.length);
+                while at < end {
+                    let piece = &mut buffer[..(end - at).min(READ_BACK) as usize];
+                    self.context.volume.read(LogicalAddress(at), piece)?;
+                    checksums.add(LogicalAddress(at), &checksums_of(algorithm, sector, &[piece]));
+                    at += piece.len() as u64;
+                }
+            }
+            done += disk.length;
+        }
+        Ok(())
     }
 
     fn allocate_packed(&self, packed: &[u8]) -> Result<DataExtent> {

@@ -10,6 +10,7 @@ use crate::file::open_file::{OpenFile, Stamp};
 use crate::fs::file::File;
 use crate::fs::inode::Inode;
 use papilio_format::items::inode::FileKind;
+use std::os::fd::AsFd;
 
 impl File {
     /// Runs a change, and waits for deletions if there is no space for it.
@@ -52,6 +53,18 @@ impl File {
     /// As [`File::write_all_at`].
     pub fn write_encoded_at(&self, extent: &EncodedExtent<'_>, offset: u64) -> Result<bool> {
         self.change(|open| open.write_encoded_at(extent, offset))
+    }
+
+    /// Shares `length` bytes of a file of the host, from byte `from` on, with this file at byte
+    /// `offset` (`FICLONERANGE`). The image must be a regular file in the same file system of the
+    /// host, one that can share blocks. All numbers are multiples of the sector size.
+    ///
+    /// # Errors
+    /// As [`File::write_all_at`]; [`Error::Invalid`](crate::Error::Invalid) for numbers that are no
+    /// multiples of the sector size, and for chunks with parity;
+    /// [`Error::Device`](crate::Error::Device) if the host cannot share the blocks.
+    pub fn clone_from_host(&self, source: impl AsFd, from: u64, length: u64, offset: u64) -> Result<()> {
+        self.change(|open| open.clone_from_file(source.as_fd(), from, length, offset))
     }
 
     /// As [`File::write_all_at`], but leaves mtime and ctime as they are. For a caller that writes

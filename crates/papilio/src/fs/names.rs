@@ -371,6 +371,20 @@ impl Inode {
             .map(drop)
     }
 
+    /// Adds NODATACOW and NODATASUM to a directory, or to a file that is empty and has not been
+    /// opened. New files in a directory inherit NODATACOW.
+    ///
+    /// # Errors
+    /// [`PathError::NotSupported`] for other flags and inodes; as [`Inode::create`].
+    pub(crate) fn add_data_flags(&self, flags: InodeFlags) -> Result<()> {
+        self.file_system()
+            .info
+            .change_tree(self.tree(), NAME_ITEMS, |editor, _, _| {
+                setattr::add_data_flags(editor, self.number(), flags)
+            })
+            .map(drop)
+    }
+
     /// Sets an extended attribute. Access control lists are checked, and change the mode as in the
     /// kernel.
     ///

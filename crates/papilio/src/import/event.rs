@@ -2,12 +2,17 @@
 //!
 //! Owns [`Event`] and [`Attributes`].
 //!
-//! **Order:** `Enter` and `Leave` nest. After an incomplete `File` come its `Data`, by ascending
-//! offset, and one `EndFile`.
+//! **Order:** `Enter` and `Leave` nest. After an incomplete `File` come its `Data` and `Clone`, by
+//! ascending offset, and one `EndFile`.
 
 use crate::errors::Error;
 use crate::items::xattr::Xattr;
 use papilio_format::items::inode::Timespec;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The weight of a clone in a batch, in bytes.
+const CLONE_WEIGHT: usize = 64 << 10;
 
 /// Events sent together.
 pub(super) type Batch = Vec<Event>;
@@ -58,6 +63,8 @@ pub(super) enum Event {
     },
     /// More data of the file.
     Data { offset: u64, bytes: Vec<u8> },
+    /// Data of the file that is to share the blocks of the host file, whole sectors of them.
+    Clone { offset: u64, length: u64, source: Arc<OwnedFd> },
     /// The end of the file.
     EndFile { error: Option<Error> },
     /// An inode without data.
@@ -73,6 +80,8 @@ impl Event {
     pub(super) fn weight(&self) -> usize {
         match self {
             Event::Data { bytes, .. } => bytes.len(),
+            // It keeps a file of the host open, of which a process may have few.
+            Event::Clone { .. } => CLONE_WEIGHT,
             Event::File { content, .. } => 512 + content.len(),
             _ => 512,
         }

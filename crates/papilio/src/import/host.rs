@@ -19,12 +19,15 @@ use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 /// Bytes of events after which a batch is sent.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes to read at once from a large file.
 const PIECE: usize = 4 << 20;
+/// The most bytes to clone at once.
+const CLONED: u64 = 32 << 20;
 /// Limit in bytes of a list of attribute names and of an attribute value (`XATTR_LIST_MAX`,
 /// `XATTR_SIZE_MAX`).
 const XATTR_MAX: usize = 64 << 10;
@@ -41,6 +44,8 @@ pub(super) struct HostOptions<'a> {
     pub(super) recursive: bool,
     /// Device and inode numbers of files to leave out.
     pub(super) excluded: &'a [(u64, u64)],
+    /// The sector size in bytes if files are to share their blocks with the target.
+    pub(super) reflink: Option<u64>,
 }
 
 /// The receiver was dropped, so the reader stops.
@@ -218,7 +223,9 @@ impl Reader<'_> {
         };
         let (name, size) = (name.to_vec(), stat.stx_size);
         let sparse = stat.stx_blocks.saturating_mul(512) < size;
-        if !sparse && size <= PIECE as u64 {
+        // A file without a whole sector may become inline.
+        let reflink = self.options.reflink.filter(|sector| size >= *sector);
+        if reflink.is_none() && !sparse && size <= PIECE as u64 {
             let mut content = vec![0; size as usize];
             return match read_piece(&file, &mut content, 0) {
                 Ok(length) if length == content.len() => {
@@ -230,7 +237,10 @@ impl Reader<'_> {
         }
         let content = Vec::new();
         self.send(Event::File { name, attributes, size, link, content, complete: false })?;
-        let error = self.pieces(&file, size, sparse)?.err();
+        let error = match reflink {
+            Some(sector) => self.clones(file, size, sector)?.err(),
+            None => self.pieces(&file, size, sparse)?.err(),
+        };
         self.send(Event::EndFile { error: error.map(|error| host_error(place.path, error)) })
     }
 
@@ -263,6 +273,46 @@ impl Reader<'_> {
                 self.send(Event::Data { offset, bytes })?;
                 at += length;
             }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Sends the whole sectors of a file, without its holes, as clones, and the rest as data.
+    fn clones(
+        &mut self,
+        file: OwnedFd,
+        size: u64,
+        sector: u64,
+    ) -> Result<Result<(), std::io::Error>, HungUp> {
+        let (file, whole) = (Arc::new(file), size - size % sector);
+        let mut at = 0;
+        while at < whole {
+            let (start, end) = match segment(&file, at, whole) {
+                Ok(Some(segment)) => segment,
+                Ok(None) => break,
+                Err(error) => return Ok(Err(error.into())),
+            };
+            // The host's blocks may be smaller.
+            let end = end.next_multiple_of(sector);
+            at = at.max(start - start % sector);
+            while at < end {
+                let length = (end - at).min(CLONED);
+                self.send(Event::Clone { offset: at, length, source: Arc::clone(&file) })?;
+                at += length;
+            }
+        }
+        if whole == size {
+            return Ok(Ok(()));
+        }
+        let mut bytes = vec![0; (size - whole) as usize];
+        match read_piece(&file, &mut bytes, whole) {
+            Ok(length) if length == bytes.len() => {}
+            Ok(_) => return Ok(Err(changed())),
+            Err(error) => return Ok(Err(error.into())),
+        }
+        // A hole at the end stays one.
+        if bytes.iter().any(|byte| *byte != 0) {
+            self.send(Event::Data { offset: whole, bytes })?;
         }
         Ok(Ok(()))
     }
@@ -413,6 +463,21 @@ fn data_bytes(path: &Path, size: u64) -> u64 {
         }
     }
     bytes
+}
+
+/// Returns device and inode number of a file or directory; `None` if there is none.
+///
+/// # Errors
+/// Another failure of the host.
+pub(super) fn identity(path: &Path) -> Result<Option<LinkId>> {
+    match rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WANTED) {
+        Ok(stat) if matches!(kind_of(&stat), FileType::RegularFile | FileType::Directory) => {
+            Ok(Some(id_of(&stat)))
+        }
+        Ok(_) => Ok(None),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(host_error(path, error)),
+    }
 }
 
 /// Returns the next data range of a file at or after `at`, up to a hole or `size`.

@@ -31,10 +31,12 @@ use crate::file::change::NAME_ITEMS;
 use crate::fs::Inode;
 use event::Batch;
 use papilio_format::items::inode::FileKind;
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
-use writer::TreeWriter;
+use writer::{TreeWriter, no_such_path};
 
 /// Batches in the queue between the threads; each has about 1 MiB, or one piece of a large file.
 const QUEUED_BATCHES: usize = 4;
@@ -87,9 +89,13 @@ impl Populate {
     ) -> Result<Populated> {
         must_be_directory(into)?;
         let replacing = Self { existing: Existing::Replace, ..self.clone() };
+        if self.reflink {
+            return Err(Error::Invalid("an archive shares no blocks with an image".to_owned()));
+        }
         let mut writer = TreeWriter::new(&replacing, into, observer)?;
         tar::unpack(name.as_ref(), archive, into, &mut writer)?;
         self.finish_subvolumes(into, &writer)?;
+        writer.check_inode_flags()?;
         Ok(writer.done)
     }
 
@@ -120,12 +126,20 @@ impl Populate {
     ) -> Result<Populated> {
         must_be_directory(into)?;
         let mut writer = TreeWriter::new(self, into, observer)?;
+        let sector = into.file_system().superblock().raw.sector_size.into();
         let options = host::HostOptions {
             xattrs: self.keep_attributes,
             follow: self.follow,
             recursive: self.recursive,
             excluded: &self.excluded,
+            reflink: self.reflink.then_some(sector),
         };
+        // A source is named by any of its hard links.
+        for (path, flags) in &self.inode_flags {
+            let host = from.join(OsStr::from_bytes(path));
+            let id = host::identity(&host)?.ok_or_else(|| no_such_path(path))?;
+            writer.flags_of_links.insert(id, *flags);
+        }
         std::thread::scope(|scope| {
             let (send, batches) = sync_channel::<Batch>(QUEUED_BATCHES);
             scope.spawn(move || host::read(from, name, options, &send));
@@ -138,6 +152,7 @@ impl Populate {
             Ok::<_, Error>(())
         })?;
         self.finish_subvolumes(into, &writer)?;
+        writer.check_inode_flags()?;
         Ok(writer.done)
     }
 

@@ -6,6 +6,7 @@
 use super::manifest::{Manifest, normalized};
 use crate::errors::{Error, Result};
 use crate::fs::AsPath;
+use papilio_format::items::inode::InodeFlags;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,6 +61,9 @@ pub struct Populate {
     pub(super) excluded: Vec<(u64, u64)>,
     /// By path from the top of the source.
     pub(super) subvolumes: BTreeMap<Vec<u8>, NewSubvolume>,
+    /// NODATACOW and NODATASUM, by path from the top of the source.
+    pub(super) inode_flags: BTreeMap<Vec<u8>, InodeFlags>,
+    pub(super) reflink: bool,
 }
 
 /// The properties of a directory that becomes a subvolume.
@@ -84,6 +88,8 @@ impl Default for Populate {
             recursive: true,
             excluded: Vec::new(),
             subvolumes: BTreeMap::new(),
+            inode_flags: BTreeMap::new(),
+            reflink: false,
         }
     }
 }
@@ -187,6 +193,23 @@ impl Populate {
     /// in each, and these share their data.
     pub fn subvolume(mut self, path: impl AsPath, subvolume: NewSubvolume) -> Self {
         self.subvolumes.insert(normalized(path.as_path_bytes()), subvolume);
+        self
+    }
+
+    /// Gives the file or directory at `path`, from the top of the source, the flags NODATACOW
+    /// (which files have together with NODATASUM) and NODATASUM. Everything in a directory with
+    /// NODATACOW has it, too, except subvolumes. Filling fails if the source has no such path, or
+    /// for other flags.
+    pub fn inode_flags(mut self, path: impl AsPath, flags: InodeFlags) -> Self {
+        *self.inode_flags.entry(normalized(path.as_path_bytes())).or_default() |= flags;
+        self
+    }
+
+    /// Sets whether files share their blocks with those of the host instead of being copied
+    /// (`FICLONERANGE`, default false). All images must be regular files, in the file system of the
+    /// source. The end of a file that is no whole sector is copied. Compression does not apply.
+    pub fn reflink(mut self, reflink: bool) -> Self {
+        self.reflink = reflink;
         self
     }
 }

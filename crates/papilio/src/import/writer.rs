@@ -18,7 +18,8 @@ use crate::namespace::create::{NewInode, NewKind};
 use crate::namespace::setattr::{SetAttributes, SetTime};
 use papilio_format::TreeId;
 use papilio_format::items::inode::{FileKind, InodeFlags};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -44,6 +45,10 @@ pub(super) struct TreeWriter<'a> {
     links: HashMap<LinkId, Inode>,
     /// The file being written; `None` between files, and if the file could not be created.
     file: Option<Writing>,
+    /// NODATACOW and NODATASUM of source inodes.
+    pub(super) flags_of_links: HashMap<LinkId, InodeFlags>,
+    /// The paths that got flags.
+    flagged: HashSet<Vec<u8>>,
     /// The subvolumes created, by path.
     pub(super) subvolumes: HashMap<Vec<u8>, TreeId>,
 }
@@ -88,6 +93,8 @@ impl<'a> TreeWriter<'a> {
             path: Vec::new(),
             links: HashMap::new(),
             file: None,
+            flags_of_links: HashMap::new(),
+            flagged: HashSet::new(),
             subvolumes: HashMap::new(),
         })
     }
@@ -122,6 +129,7 @@ impl<'a> TreeWriter<'a> {
                 if complete { self.end_file(None) } else { Ok(()) }
             }
             Event::Data { offset, bytes } => self.data(offset, &bytes),
+            Event::Clone { offset, length, source } => self.clone_range(offset, length, &source),
             Event::EndFile { error } => self.end_file(error),
             Event::Node { name, attributes, node, link } => self.node(&name, attributes, &node, link),
             Event::Link { name, link } => self.link(&name, link),
@@ -150,7 +158,10 @@ impl<'a> TreeWriter<'a> {
         let path_length = self.step(name);
         let attributes = self.resolve(attributes);
         let made = match name {
-            b"" => Ok(Some(Made { inode: self.top.clone(), is_new: false })),
+            b"" => {
+                let top = self.top.clone();
+                self.give_flags(&top, b"", None).map(|()| Some(Made { inode: top, is_new: false }))
+            }
             name => {
                 let path = self.path.clone();
                 self.make_directory(&self.parent(), name, &path, &attributes)
@@ -186,7 +197,8 @@ impl<'a> TreeWriter<'a> {
         let path_length = self.step(name);
         let attributes = self.resolve(attributes);
         let parent = self.parent();
-        let made = self.make_file(&parent, name, &attributes);
+        let path = self.path.clone();
+        let made = self.make_file(&parent, name, &path, link, &attributes);
         match self.report(made)?.flatten() {
             Some((inode, file)) => {
                 if let Some(link) = link {
@@ -217,11 +229,40 @@ impl<'a> TreeWriter<'a> {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let Some(writing) = &mut self.file else { return Ok(()) };
         let written = writing.file.write_all_at(bytes, offset);
+        self.written(offset, bytes.len() as u64, written)
+    }
+
+    fn clone_range(&mut self, offset: u64, length: u64, source: &OwnedFd) -> Result<()> {
+        let Some(writing) = &mut self.file else { return Ok(()) };
+        let cloned = writing.file.clone_from_host(source, offset, length, offset);
+        self.written(offset, length, cloned.map_err(|error| self.explain_clone(error)))
+    }
+
+    /// Says what it takes to share blocks, if the host refused that.
+    fn explain_clone(&self, error: Error) -> Error {
+        use std::io::ErrorKind::{CrossesDevices, InvalidInput, Unsupported};
+        match error {
+            Error::Device { device, operation: "clone", source, .. }
+                if matches!(source.kind(), CrossesDevices | InvalidInput | Unsupported) =>
+            {
+                let path = String::from_utf8_lossy(&self.path);
+                Error::Invalid(format!(
+                    "{path}: {device} cannot share its blocks ({source}): image and source have to be in one file system with reflinks, such as Btrfs or XFS"
+                ))
+            }
+            other => other,
+        }
+    }
+
+    /// Counts what was written to the current file, or gives the file up.
+    fn written(&mut self, offset: u64, length: u64, written: Result<()>) -> Result<()> {
         match written {
             Ok(()) => {
-                writing.end = offset + bytes.len() as u64;
-                self.done.bytes += bytes.len() as u64;
-                self.observer.bytes(bytes.len() as u64);
+                if let Some(writing) = &mut self.file {
+                    writing.end = offset + length;
+                }
+                self.done.bytes += length;
+                self.observer.bytes(length);
                 Ok(())
             }
             Err(error) => {
@@ -313,11 +354,40 @@ impl<'a> TreeWriter<'a> {
         if self.populate.subvolumes.contains_key(path) {
             let new = self.new_inode(NewKind::Directory, mode, attributes);
             let inode = parent.create_subvolume(name, &new)?;
+            self.give_flags(&inode, path, None)?;
             self.subvolumes.insert(path.to_vec(), inode.tree());
             self.done.entries += 1;
             return Ok(Some(Made { inode, is_new: true }));
         }
-        self.make(parent, name, &self.new_inode(NewKind::Directory, mode, attributes))
+        let made = self.make(parent, name, &self.new_inode(NewKind::Directory, mode, attributes))?;
+        if let Some(made) = &made {
+            self.give_flags(&made.inode, path, None)?;
+        }
+        Ok(made)
+    }
+
+    /// Gives a new inode the flags that are wanted for its path, or for another of its names.
+    fn give_flags(&mut self, inode: &Inode, path: &[u8], link: Option<LinkId>) -> Result<()> {
+        let by_path = self.populate.inode_flags.get(path);
+        let by_link = link.and_then(|link| self.flags_of_links.get(&link));
+        let (Some(flags), true) = (by_path.or(by_link), !self.populate.inode_flags.is_empty()) else {
+            return Ok(());
+        };
+        self.flagged.insert(path.to_vec());
+        inode.add_data_flags(*flags)
+    }
+
+    /// Checks that every path with flags was found.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for one that was not.
+    pub(super) fn check_inode_flags(&self) -> Result<()> {
+        // Of a host directory, the paths were found beforehand.
+        let missing = self.populate.inode_flags.keys().find(|path| !self.flagged.contains(*path));
+        match missing {
+            Some(path) if self.flags_of_links.is_empty() => Err(no_such_path(path)),
+            _ => Ok(()),
+        }
     }
 
     /// Creates an empty file. Returns `None` if an existing entry is kept.
@@ -325,10 +395,13 @@ impl<'a> TreeWriter<'a> {
         &mut self,
         parent: &Inode,
         name: &[u8],
+        path: &[u8],
+        link: Option<LinkId>,
         attributes: &Attributes,
     ) -> Result<Option<(Inode, File)>> {
         let new = self.new_inode(NewKind::Regular, attributes.mode, attributes);
         let Some(made) = self.make(parent, name, &new)? else { return Ok(None) };
+        self.give_flags(&made.inode, path, link)?;
         let file = made.inode.open()?;
         if !made.is_new && !file.is_empty() {
             file.set_len(0)?;
@@ -396,7 +469,9 @@ impl<'a> TreeWriter<'a> {
         let (major, minor) = metadata.rdev();
         let node = match target.file_type() {
             FileKind::Regular => {
-                let Some((_, file)) = self.make_file(parent, name, &attributes)? else { return Ok(()) };
+                let path = self.path.clone();
+                let made = self.make_file(parent, name, &path, None, &attributes)?;
+                let Some((_, file)) = made else { return Ok(()) };
                 let source = target.open()?;
                 if !source.is_empty() {
                     file.clone_range(&source, 0, 0, 0)?;
@@ -539,6 +614,12 @@ impl<'a> TreeWriter<'a> {
         self.done.bytes += count;
         self.observer.bytes(count);
     }
+}
+
+/// The error for inode flags of a path that the source lacks.
+pub(super) fn no_such_path(path: &[u8]) -> Error {
+    let path = String::from_utf8_lossy(path);
+    Error::Invalid(format!("inode flags of {path}: the source has no such file or directory"))
 }
 
 /// The result of treating an existing entry.

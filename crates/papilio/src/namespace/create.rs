@@ -184,24 +184,21 @@ pub(crate) fn create_unnamed(
     })
 }
 
-/// The attributes and flags that a new subvolume's root directory inherits.
+/// The attributes that a new subvolume's root directory inherits.
 #[derive(Debug, Default)]
-pub(crate) struct RootInheritance {
-    inherited: Inherited,
-    flags: InodeFlags,
-}
+pub(crate) struct RootInheritance(Inherited);
 
-/// Reads what a subvolume created in `directory` inherits: flags and the compression property. As
-/// in the kernel, it inherits neither an access control list nor a group.
+/// Reads what a subvolume created in `directory` inherits. As in the kernel, that is the
+/// compression property of the root of the subvolume that `directory` is in, and nothing else: no
+/// flags, no access control list and no group.
 ///
 /// # Errors
 /// Errors of [`Directory::to_add`] for the directory.
 pub(crate) fn root_inheritance(editor: &TreeEditor<'_>, directory: InodeNumber) -> Result<RootInheritance> {
     let tree = editor.tree();
     let mut draft = Draft::new(editor, &tree);
-    let parent = Directory::to_add(&mut draft, directory, b"")?;
-    let inherited = Inherited::of(&mut draft, directory)?.without_acl();
-    Ok(RootInheritance { inherited, flags: inherit::flags(parent.item.flags, FileKind::Directory) })
+    Directory::to_add(&mut draft, directory, b"")?;
+    Ok(RootInheritance(Inherited::of(&mut draft, objectid::FIRST_INODE)?.without_acl()))
 }
 
 /// Creates the root directory of the empty subvolume that `editor` changes.
@@ -217,8 +214,7 @@ pub(crate) fn create_root(
     let inode = objectid::FIRST_INODE;
     edit(editor, |draft| {
         let mut item = new_item(draft, now, new)?;
-        item.flags = inheritance.flags;
-        let attributes = inheritance.inherited.complete(&mut item, new.umask);
+        let attributes = inheritance.0.complete(&mut item, new.umask);
         inode_edit::insert(draft, inode, &item);
         inode_ref_edit::insert_first(draft, inode, &Name { parent: inode, name: b".." }, 0);
         attributes.insert(draft, inode);

@@ -173,6 +173,38 @@ pub(crate) const USER_FLAGS: InodeFlags = InodeFlags::NODATACOW
     .union(InodeFlags::NOATIME)
     .union(InodeFlags::DIRSYNC);
 
+/// Adds NODATACOW and NODATASUM to a directory or an empty file, as `mkfs.btrfs --inode-flags`
+/// does. A file with NODATACOW gets NODATASUM as well.
+///
+/// # Errors
+/// [`PathError::NotFound`]; [`PathError::NotSupported`] for other flags, or an inode that is
+/// neither an empty file nor a directory; errors of reading and changing the tree.
+pub(crate) fn add_data_flags(
+    editor: &mut TreeEditor<'_>,
+    inode: InodeNumber,
+    flags: InodeFlags,
+) -> Result<InodeItem> {
+    edit(editor, |draft| {
+        let mut item = inode_edit::load(draft, inode)?;
+        let can_have = match item.kind() {
+            Some(FileKind::Regular) => item.size == 0,
+            kind => kind == Some(FileKind::Directory),
+        };
+        if !can_have || !DATA_FLAGS.contains(flags) {
+            return Err(Error::path(format!("inode {inode}").as_bytes(), PathError::NotSupported));
+        }
+        item.flags |= flags;
+        if flags.contains(InodeFlags::NODATACOW) && item.kind() == Some(FileKind::Regular) {
+            item.flags |= InodeFlags::NODATASUM;
+        }
+        inode_edit::store(draft, inode, &item);
+        Ok(item)
+    })
+}
+
+/// The flags of [`add_data_flags`].
+pub(crate) const DATA_FLAGS: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
+
 /// Sets an inode's [`USER_FLAGS`] to exactly `flags` and returns its item.
 ///
 /// NODATACOW changes only on directories, where new files inherit it, and on empty files, together

@@ -83,6 +83,8 @@ impl Interpreter {
             Command::Chown { path, uid, gid } => target.set_owner(any(path)?, narrow(*uid)?, narrow(*gid)?),
             Command::Utimes { path, atime, mtime, .. } => target.set_times(any(path)?, *atime, *mtime),
             // Neither changes anything that a receiver can set.
+            // btrfs-progs leave flags as they are, too: streams have none of new files, and some
+            // flags would keep the receiver from changing the file.
             Command::UpdateExtent { .. } | Command::Fileattr { .. } => Ok(()),
             other => self.apply_data(target, other),
         }

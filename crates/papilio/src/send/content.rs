@@ -213,6 +213,11 @@ impl Sender<'_> {
         if !same_mode && item.kind() != Some(FileKind::Symlink) {
             self.out.put(&Command::Chmod { path: path(), mode: item.permissions().into() })?;
         }
+        // As the kernel, of a new inode none are sent.
+        let flagged = before.is_some_and(|before| before.flags != item.flags);
+        if flagged && item.kind() != Some(FileKind::Symlink) && self.out.protocol() >= Protocol::V2 {
+            self.out.put(&Command::Fileattr { path: path(), attributes: item.flags.bits() })?;
+        }
         let stripped = content.number == Id::ROOT.number && !self.stripped.is_empty();
         if content.differs.xattrs || !same_mode || stripped {
             self.send_xattrs(content, !same_mode)?;

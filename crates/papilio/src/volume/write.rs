@@ -39,6 +39,7 @@ use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS};
 use papilio_format::{Corrupt, DeviceId, LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 /// One range of a batch.
@@ -127,6 +128,48 @@ impl Volume {
         for (request, outcome) in requests.iter_mut().zip(outcomes.0) {
             request.result = outcome;
         }
+    }
+
+    /// Makes all copies of the range from `logical` share the blocks of a host file, from byte
+    /// `from` on. Not durable before a [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a chunk with parity; as [`Volume::write`] and
+    /// [`Device::clone_from_file`].
+    pub(crate) fn clone_from_file(
+        &self,
+        logical: LogicalAddress,
+        source: BorrowedFd<'_>,
+        from: u64,
+        length: u64,
+    ) -> Result<()> {
+        let (chunks, devices) = (self.chunks.load(), self.devices.load());
+        let (mut at, mut from, end) = (logical, from, logical.0 + length);
+        while at.0 < end {
+            let chunk = chunks.require(at, end - at.0)?;
+            if chunk.profile().parity() > 0 {
+                let profile = chunk.profile();
+                return Err(Error::Invalid(format!("{profile}: rows with parity cannot be cloned")));
+            }
+            check_rows(chunk)?;
+            let part = (end - at.0).min(chunk.end().0 - at.0);
+            for element in chunk.elements(at, part as usize) {
+                let length = element.length as u64;
+                let mut outcome = Ok(());
+                for_each_copy(&devices, chunk, &element, |number, physical| {
+                    let device = devices.device(number).expect("only present devices are passed");
+                    let cloned = device.clone_from_file(source, from, length, physical);
+                    if let (Err(error), Ok(())) = (cloned, &outcome) {
+                        let length = element.length;
+                        outcome = Err(device_error(device, "clone", physical, length, error));
+                    }
+                })?;
+                outcome?;
+                from += length;
+            }
+            at = LogicalAddress(at.0 + part);
+        }
+        Ok(())
     }
 
     /// Writes one element to all its copies.

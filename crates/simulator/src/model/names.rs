@@ -398,16 +398,12 @@ impl Model {
         Ok(())
     }
 
-    /// Creates an empty subvolume.
+    /// Creates an empty subvolume. It inherits no flags of the directory that it is in.
     ///
     /// # Errors
     /// The POSIX error.
     pub fn create_subvolume(&mut self, path: &[u8]) -> Verdict {
-        let nodatacow = self.parent(path).is_ok_and(|(parent, _)| self.node(parent).nodatacow);
-        let mut subvolume = Subvolume::new(0o755);
-        Arc::make_mut(subvolume.nodes.get_mut(&ROOT).expect("every subvolume has a root directory"))
-            .nodatacow = nodatacow;
-        self.add_subvolume(path, |_| subvolume)
+        self.add_subvolume(path, |_| Subvolume::new(0o755))
     }
 
     /// Copies a whole subvolume. Nested subvolumes become stubs.

@@ -26,6 +26,9 @@ pub struct Args {
     /// Fail if a counter is not zero
     #[arg(short = 'c', long)]
     check: bool,
+    /// Fail if the file system is mounted
+    #[arg(long)]
+    offline: bool,
     /// Print a table with a line for each device
     #[arg(short = 'T')]
     table: bool,
@@ -38,6 +41,9 @@ impl Args {
     /// Prints the counters.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+            if self.offline {
+                anyhow::bail!("{mounted}: it is mounted; --offline is for images that are not");
+            }
             return self.print(context, &self.of_mount(&mounted)?);
         }
         let fs = if self.reset { context.change(&self.image)? } else { context.open(&self.image)? };

@@ -39,6 +39,9 @@ pub struct Args {
     /// Wait while the server of a mount does other work
     #[arg(long)]
     enqueue: bool,
+    /// Fail if the file system is mounted
+    #[arg(long, conflicts_with = "enqueue")]
+    offline: bool,
 }
 
 /// The requested size of a device.
@@ -84,6 +87,9 @@ impl Args {
         let named = |error: papilio::Error| crate::context::of_image(&self.image, error);
         let devid = self.size.devid;
         if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+            if self.offline {
+                bail!("{mounted}: it is mounted; --offline is for images that are not");
+            }
             return self.run_mounted(context, &mounted);
         }
         if self.size.size == Size::Cancel {

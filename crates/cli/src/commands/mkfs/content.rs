@@ -9,8 +9,8 @@ use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow};
 use papilio::format::DeviceId;
 use papilio::{
-    CompressionChoice, Error, FileSystem, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions, Populate,
-    Populated, Timespec,
+    CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions,
+    Populate, Populated, Timespec,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -54,6 +54,18 @@ pub struct ContentArgs {
     /// default-ro.
     #[arg(id = "subvol", short = 'u', long = "subvol", value_name = "[TYPE:]DIR", requires = "rootdir")]
     subvolumes: Vec<OsString>,
+    /// Give the file or directory PATH in the content these flags: nodatacow (data is overwritten
+    /// in place, and files have no checksums), nodatasum (no checksums), or both with a comma
+    ///
+    /// Everything in a directory with nodatacow has the flag, too, except subvolumes.
+    #[arg(long = "inode-flags", value_name = "FLAGS:PATH", requires = "rootdir", value_parser = parse_inode_flags)]
+    inode_flags: Vec<InodeFlagsOf>,
+    /// Let files share their blocks with those of --rootdir instead of copying them
+    ///
+    /// The directory and all images, regular files, have to be in one file system that can do so,
+    /// such as Btrfs or XFS. Profiles with parity cannot.
+    #[arg(long, requires = "rootdir", conflicts_with = "compress")]
+    reflink: bool,
     /// Compress files: zlib[:1-9], lzo or zstd[:-15-15]
     #[arg(long, value_name = "ALGORITHM[:LEVEL]", requires = "rootdir")]
     compress: Option<CompressionChoice>,
@@ -63,6 +75,13 @@ pub struct ContentArgs {
     /// Show no progress; it is shown only if standard error is a terminal
     #[arg(long)]
     no_progress: bool,
+}
+
+/// Flags of a path in the content.
+#[derive(Clone, Debug)]
+struct InodeFlagsOf {
+    flags: InodeFlags,
+    path: Vec<u8>,
 }
 
 /// The source of the content.
@@ -118,6 +137,13 @@ impl ContentArgs {
             let (path, subvolume) = parse_subvolume(argument);
             populate = populate.subvolume(path, subvolume);
         }
+        for InodeFlagsOf { flags, path } in &self.inode_flags {
+            populate = populate.inode_flags(&path[..], *flags);
+        }
+        if self.reflink {
+            self.check_reflink(&source, images)?;
+            populate = populate.reflink(true);
+        }
         let missing: Vec<_> = images.iter().filter(|image| !image.exists()).collect();
         let new = missing.len() == images.len();
         if new && !sized && images.len() > 1 && matches!(source, Source::Stream(_)) {
@@ -135,6 +161,28 @@ impl ContentArgs {
             }
         }
         made
+    }
+}
+
+impl ContentArgs {
+    /// Refuses sources and images that can share no blocks, before anything is written.
+    fn check_reflink(&self, source: &Source<'_>, images: &[PathBuf]) -> anyhow::Result<()> {
+        if !matches!(source, Source::Directory(_)) {
+            return Err(UsageError::new(
+                "--reflink: an archive shares no blocks with an image; name a directory",
+            )
+            .into());
+        }
+        for image in images {
+            if image.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+                let image = image.display();
+                return Err(UsageError::new(format_args!(
+                    "--reflink: {image} is no regular file, so that it shares no blocks"
+                ))
+                .into());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -219,6 +267,20 @@ impl Build<'_> {
             }
         })
     }
+}
+
+/// Parses `FLAG[,FLAG]:PATH`, as in mkfs.btrfs(8).
+fn parse_inode_flags(argument: &str) -> Result<InodeFlagsOf, String> {
+    let (names, path) = argument.split_once(':').ok_or("not FLAGS:PATH")?;
+    let mut flags = InodeFlags::empty();
+    for name in names.split(',') {
+        flags |= match name {
+            "nodatacow" => InodeFlags::NODATACOW,
+            "nodatasum" => InodeFlags::NODATASUM,
+            _ => return Err(format!("{name:?} is neither nodatacow nor nodatasum")),
+        };
+    }
+    Ok(InodeFlagsOf { flags, path: path.as_bytes().to_vec() })
 }
 
 /// Parses `TYPE:DIR`, as in mkfs.btrfs(8).

@@ -13,7 +13,9 @@ use content::ContentArgs;
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
-use papilio::{Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec};
+use papilio::{
+    FeatureMeaning, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec,
+};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -82,6 +84,9 @@ struct FormatArgs {
     /// The size of a tree block: 4K, 8K, 16K (default), 32K or 64K
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
     nodesize: Option<u32>,
+    /// Removed: use --nodesize
+    #[arg(short = 'l', long, value_name = "SIZE", hide = true)]
+    leafsize: Option<OsString>,
     /// The size of a sector: 4K (default), 8K, 16K, 32K or 64K. A kernel mounts 4K, and sizes up to
     /// that of its pages
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
@@ -90,7 +95,7 @@ struct FormatArgs {
     #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = parse_checksum)]
     csum: Option<ChecksumType>,
     /// The features to switch on, or off with a leading ^: mixed-bg, extref, skinny-metadata,
-    /// no-holes, free-space-tree, block-group-tree; list-all describes them
+    /// no-holes, free-space-tree, block-group-tree, quota, squota; list-all describes them all
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
     /// An older name of --features
@@ -143,6 +148,9 @@ impl Args {
 
 impl FormatArgs {
     fn options(self) -> anyhow::Result<MkfsOptions> {
+        if self.leafsize.is_some() {
+            return Err(UsageError::new("--leafsize: btrfs-progs 6.0 removed it; use --nodesize").into());
+        }
         let mut options = MkfsOptions::new();
         for list in self.features.iter().chain(&self.runtime_features) {
             options = options.feature_list(list).map_err(UsageError::new)?;
@@ -166,9 +174,21 @@ impl FormatArgs {
 fn list_features() -> anyhow::Result<()> {
     let mut output = Output::new()?;
     output.text(format_args!("Filesystem features available:\n"))?;
-    for feature in MkfsFeature::ALL {
-        let default = if feature.default_on() { " (default)" } else { "" };
-        output.text(format_args!("{:<19} - {}{default}\n", feature.name(), feature.description()))?;
+    for line in MkfsFeature::names() {
+        output.text(format_args!("{:<20}- {}", line.name, line.description))?;
+        if let Some(versions) = line.versions {
+            output.text(format_args!(" (compat={}", versions.compatible))?;
+            for (mark, version) in [("safe", versions.safe), ("default", versions.default)] {
+                if let Some(version) = version {
+                    output.text(format_args!(", {mark}={version}"))?;
+                }
+            }
+            output.text(format_args!(")"))?;
+        }
+        match line.meaning {
+            FeatureMeaning::Refused(why) => output.text(format_args!("; not here: {why}\n"))?,
+            _ => output.text(format_args!("\n"))?,
+        }
     }
     Ok(output.finish()?)
 }

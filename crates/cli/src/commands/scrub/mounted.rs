@@ -45,18 +45,19 @@ pub fn last(mounted: &Mounted) -> anyhow::Result<(Uuid, Option<MountScrub>)> {
     Ok((fsid, scrub))
 }
 
-/// Starts a scrub, or continues the last one with `resumes`. Follows it with `foreground`, and
-/// returns its end.
+/// Starts a scrub, or continues the last one with `resumes`. `own_limit` takes the place of the
+/// limit that is set for all scrubs. Follows it with `foreground`, and returns its end.
 pub fn start(
     context: &Context,
     mounted: &Mounted,
     mut wanted: ScrubStart,
+    own_limit: Option<u64>,
     resumes: bool,
     foreground: bool,
 ) -> anyhow::Result<Option<MountScrub>> {
     let mount = jobs::open(mounted)?;
     let fsid = fsid_of(mounted, &mount)?;
-    wanted.limit = Folder::of(fsid).map_or(0, |folder| folder.limit());
+    wanted.limit = own_limit.unwrap_or_else(|| Folder::of(fsid).map_or(0, |folder| folder.limit()));
     if resumes {
         let last = last(mounted)?.1.filter(|last| last.state.cancelled);
         let Some(last) = last else {

@@ -8,9 +8,10 @@ use super::status::print;
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
-use crate::units::Units;
+use crate::units::{self, Units};
 use anyhow::bail;
 use papilio::{DeviceId, FileSystem, FoundDevice, ScrubOptions, ScrubReport};
+use papilio_fuse::io_priority::IoPriority;
 use papilio_fuse::ioctl::ScrubStart;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -32,6 +33,9 @@ pub struct Start {
     /// Verify only what is on this device
     #[arg(long, value_name = "ID")]
     devid: Option<u64>,
+    /// Read at most this many bytes in a second; later scrubs have the limit of `scrub limit` again
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    limit: Option<u64>,
 }
 
 /// Continue a scrub that was cancelled
@@ -55,6 +59,12 @@ struct Common {
     /// Do not write: only count errors
     #[arg(short = 'r', visible_alias = "readonly")]
     read_only: bool,
+    /// The class of I/O priority, as for ionice: 1 realtime, 2 best effort, 3 idle
+    #[arg(short = 'c', value_name = "CLASS", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
+    io_class: u8,
+    /// The level in the class, from 0 (the highest) to 7
+    #[arg(short = 'n', value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]
+    io_level: u8,
     /// Print all counters instead of a summary
     #[arg(short = 'R')]
     raw_counters: bool,
@@ -67,6 +77,10 @@ struct Common {
 }
 
 impl Common {
+    fn io_priority(&self) -> Option<IoPriority> {
+        IoPriority::new(self.io_class, self.io_level)
+    }
+
     fn units(&self) -> Units {
         if self.raw { Units::BYTES } else { Units::HUMAN }
     }
@@ -74,14 +88,15 @@ impl Common {
 
 /// Where a scrub begins.
 enum Begin {
-    Anew { force: bool, devid: Option<DeviceId> },
+    Anew { force: bool, devid: Option<DeviceId>, limit: Option<u64> },
     Resumed,
 }
 
 impl Start {
     /// Starts the scrub.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let begin = Begin::Anew { force: self.force, devid: self.devid.map(DeviceId) };
+        let devid = self.devid.map(DeviceId);
+        let begin = Begin::Anew { force: self.force, devid, limit: self.limit };
         run(&self.common, &begin, context)
     }
 }
@@ -161,8 +176,10 @@ fn run_mounted(common: &Common, begin: &Begin, context: &Context, mounted: &Moun
         Begin::Anew { devid, .. } => (*devid, false),
         Begin::Resumed => (None, true),
     };
-    let wanted = ScrubStart { device, read_only: common.read_only, ..ScrubStart::default() };
-    let ended = super::mounted::start(context, mounted, wanted, resumes, common.foreground)?;
+    let own_limit = if let Begin::Anew { limit, .. } = begin { *limit } else { None };
+    let io_priority = common.io_priority();
+    let wanted = ScrubStart { device, read_only: common.read_only, io_priority, ..ScrubStart::default() };
+    let ended = super::mounted::start(context, mounted, wanted, own_limit, resumes, common.foreground)?;
     let mut output = Output::new()?;
     match ended {
         Some(ended) => print(
@@ -217,8 +234,19 @@ fn scrub(
     folder: &Folder,
     earlier: Option<State>,
 ) -> anyhow::Result<State> {
+    // Before the file system starts threads, which inherit it.
+    if let Some(Err(error)) = common.io_priority().map(IoPriority::apply) {
+        context.warning(format_args!("the I/O priority cannot be set, and is left as it is: {error}"));
+    }
     let fs = open(common, context, image)?;
-    let limit = papilio::ScrubLimit::new(folder.limit());
+    // Its own limit holds until another is set.
+    let known = folder.limit();
+    let own = if let Begin::Anew { limit, .. } = begin { *limit } else { None };
+    let current = || match (own, folder.limit()) {
+        (Some(own), limit) if limit == known => own,
+        (_, limit) => limit,
+    };
+    let limit = papilio::ScrubLimit::new(current());
     let mut options = ScrubOptions::new().read_only(common.read_only).limit(&limit);
     if let Some(earlier) = &earlier {
         options = options.start_at(earlier.report.position);
@@ -251,7 +279,7 @@ fn scrub(
             bar.set_length(report.bytes_total);
             bar.set_position(report.bytes_done);
         }
-        limit.set(folder.limit());
+        limit.set(current());
         failure = failure.take().or_else(|| folder.write(&state_of(report.clone())).err());
         failure.is_none() && !folder.is_stop_requested()
     });

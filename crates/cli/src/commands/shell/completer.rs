@@ -58,7 +58,7 @@ impl Completer {
     }
 
     fn of_image(&self, directory: &str) -> Vec<Name> {
-        let path = verbs::absolute(&self.here.borrow(), directory);
+        let path = verbs::absolute(&self.here.borrow(), directory.as_bytes());
         // A directory that cannot be read has no candidates.
         let Ok(entries) = self.system.read_dir(&path[..]) else { return Vec::new() };
         let name = |entry: papilio::DirEntry| {

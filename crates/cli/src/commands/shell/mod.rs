@@ -3,28 +3,32 @@
 //! Owns the loop over the lines of a terminal or a script. Lines become the arguments of other
 //! commands ([`verbs`]), which share the open file system.
 //!
-//! - [`words`]: the words of a line; [`completer`]: completion.
+//! - [`words`]: the words of a line; [`pattern`]: patterns in them; [`completer`]: completion.
 
 mod completer;
+mod pattern;
 mod verbs;
 mod words;
 
 use crate::context::Context;
-use crate::output::Output;
+use crate::output::{Output, escaped};
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow, bail};
 use completer::Completer;
 use papilio::{FileKind, FileSystem};
+use pattern::{Kind, Listing};
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config, Editor};
 use std::cell::RefCell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use verbs::{Paths, VERBS, Verb};
+use words::Word;
 
 /// How often changes are committed.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
@@ -38,7 +42,8 @@ pub type Interpret = fn(&Context, Vec<OsString>) -> anyhow::Result<()>;
 ///
 /// The commands are those of papilio: ls, cat, cp, mkdir, rm, mv, ln, find, subvolume and more,
 /// with the same options; paths are relative to a directory that cd changes. `get` and `put` copy
-/// to and from the host. `help` lists all commands.
+/// to and from the host. `help` lists all commands. The patterns *, ?, [...] and ** of sh(1) stand
+/// for the paths that they match; quotes and backslashes take their meaning.
 ///
 /// On a terminal the tab key completes commands and paths, and lines are kept in a history. Without
 /// one the lines of standard input are a script, which ends at the first failure.
@@ -191,27 +196,56 @@ impl Shell<'_> {
         let words =
             words::split(line).map_err(|open| UsageError::new(format_args!("{} is not closed", open.0)))?;
         let Some((name, words)) = words.split_first() else { return Ok(Next::Line) };
-        let Some(verb) = verbs::find(name) else {
-            bail!(UsageError::new(format_args!("{name}: no such command; help lists them")));
+        let Some(verb) = verbs::find(&name.text) else {
+            bail!(UsageError::new(format_args!("{}: no such command; help lists them", name.text)));
         };
         if verb.paths == Paths::Own {
             return self.own(verb, words);
         }
-        let arguments = verbs::arguments(&self.definition, verb, words, &self.image, &self.here.borrow())?;
+        let (image, here) = (&self.image, self.here.borrow().clone());
+        let expand = |pattern: &str, inside: bool| self.expand(pattern, inside);
+        let arguments = verbs::arguments(&self.definition, verb, words, image, &here, &expand)?;
         (self.interpret)(self.context, arguments)?;
         Ok(Next::Line)
     }
 
-    fn own(&mut self, verb: &Verb, words: &[String]) -> anyhow::Result<Next> {
+    /// Returns the paths that a pattern matches, in the file system or on the host.
+    fn expand(&self, pattern: &str, inside: bool) -> Vec<Vec<u8>> {
+        pattern::expand(pattern, &|directory| match inside {
+            true => self.entries(directory),
+            false => host_entries(directory),
+        })
+    }
+
+    /// Returns the entries of a directory; a directory that cannot be read has none.
+    fn entries(&self, directory: &[u8]) -> Listing {
+        let path = verbs::absolute(&self.here.borrow(), directory);
+        let Ok(entries) = self.system.read_dir(&path[..]) else { return Vec::new() };
+        let entry = |entry: papilio::DirEntry| {
+            let kind = match entry.file_type() {
+                FileKind::Directory => Kind::Directory,
+                FileKind::Symlink => Kind::Symlink,
+                _ => Kind::Other,
+            };
+            (entry.file_name().to_vec(), kind)
+        };
+        entries.filter_map(Result::ok).map(entry).collect()
+    }
+
+    fn own(&mut self, verb: &Verb, words: &[Word]) -> anyhow::Result<Next> {
         let most = usize::from(matches!(verb.name, "cd" | "lcd"));
         if words.len() > most {
             bail!(UsageError::new(format_args!("{}: too many words", verb.name)));
         }
         match verb.name {
-            "cd" => self.change_directory(words.first().map_or("/", String::as_str))?,
+            "cd" => {
+                let path = self.one_path(words.first(), "/", true)?;
+                self.change_directory(&path)?;
+            }
             "lcd" => {
-                let path = words.first().map_or(".", String::as_str);
-                std::env::set_current_dir(path).with_context(|| path.to_owned())?;
+                let path = self.one_path(words.first(), ".", false)?;
+                let path = Path::new(OsStr::from_bytes(&path));
+                std::env::set_current_dir(path).with_context(|| path.display().to_string())?;
             }
             "pwd" => {
                 let mut output = Output::new()?;
@@ -228,11 +262,27 @@ impl Shell<'_> {
         Ok(Next::Line)
     }
 
-    fn change_directory(&self, word: &str) -> anyhow::Result<()> {
+    /// Returns the path that a word names, or the only one that it matches.
+    fn one_path(&self, word: Option<&Word>, without: &str, inside: bool) -> anyhow::Result<Vec<u8>> {
+        let Some(word) = word else { return Ok(without.into()) };
+        let Some(pattern) = &word.pattern else { return Ok(word.text.clone().into()) };
+        let mut found = self.expand(pattern, inside);
+        match (found.pop(), found.len()) {
+            (Some(path), 0) => Ok(path),
+            (None, _) => bail!(UsageError::new(format_args!("{}: nothing matches", word.text))),
+            (_, more) => {
+                bail!(UsageError::new(format_args!("{}: {} paths match", word.text, more + 1)))
+            }
+        }
+    }
+
+    fn change_directory(&self, word: &[u8]) -> anyhow::Result<()> {
+        let shown = || String::from_utf8_lossy(&escaped(word)).into_owned();
         let path = verbs::normal(&verbs::absolute(&self.here.borrow(), word));
-        let found = self.system.inode(&path[..]).map_err(|error| anyhow!("{word}: {}", short(&error)))?;
+        let found =
+            self.system.inode(&path[..]).map_err(|error| anyhow!("{}: {}", shown(), short(&error)))?;
         if found.file_type() != FileKind::Directory {
-            bail!("{word}: {}", papilio::PathError::NotADirectory);
+            bail!("{}: {}", shown(), papilio::PathError::NotADirectory);
         }
         *self.here.borrow_mut() = path;
         Ok(())
@@ -245,6 +295,20 @@ fn short(error: &papilio::Error) -> String {
         papilio::Error::Path { kind, .. } => kind.to_string(),
         other => other.to_string(),
     }
+}
+
+fn host_entries(directory: &[u8]) -> Listing {
+    let path = if directory.is_empty() { b"." } else { directory };
+    let Ok(entries) = std::fs::read_dir(OsStr::from_bytes(path)) else { return Vec::new() };
+    let entry = |entry: std::fs::DirEntry| {
+        let kind = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => Kind::Directory,
+            Ok(kind) if kind.is_symlink() => Kind::Symlink,
+            _ => Kind::Other,
+        };
+        (entry.file_name().as_bytes().to_vec(), kind)
+    };
+    entries.filter_map(Result::ok).map(entry).collect()
 }
 
 fn help() -> anyhow::Result<()> {

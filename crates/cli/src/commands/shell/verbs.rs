@@ -4,6 +4,7 @@
 //! directory that the shell is in. Everything else, options with their values above all, passes
 //! unchanged: the definition of the command line tells which options take a value.
 
+use super::words::Word;
 use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -92,11 +93,11 @@ pub fn find(name: &str) -> Option<&'static Verb> {
 }
 
 /// Returns an absolute path: `word` from the directory `here`.
-pub fn absolute(here: &[u8], word: &str) -> Vec<u8> {
-    match word.starts_with('/') {
-        true => word.as_bytes().to_vec(),
-        false if here == b"/" => [b"/", word.as_bytes()].concat(),
-        false => [here, b"/", word.as_bytes()].concat(),
+pub fn absolute(here: &[u8], word: &[u8]) -> Vec<u8> {
+    match word.starts_with(b"/") {
+        true => word.to_vec(),
+        false if here == b"/" => [b"/", word].concat(),
+        false => [here, b"/", word].concat(),
     }
 }
 
@@ -113,18 +114,23 @@ pub fn normal(path: &[u8]) -> Vec<u8> {
     [b"/", &parts.join(&b'/')[..]].concat()
 }
 
+/// Finds the paths that a pattern matches: in the file system if the flag is set, otherwise on the
+/// host.
+pub type Expand<'e> = &'e dyn Fn(&str, bool) -> Vec<Vec<u8>>;
+
 /// Returns the arguments of `papilio` for a line.
 ///
 /// # Errors
-/// Too few words.
+/// Too few words; a pattern that matches nothing.
 pub fn arguments(
     definition: &clap::Command,
     verb: &Verb,
-    words: &[String],
+    words: &[Word],
     image: &Path,
     here: &[u8],
+    expand: Expand<'_>,
 ) -> Result<Vec<OsString>, UsageError> {
-    let inside = |word: &str| {
+    let inside = |word: &[u8]| {
         let mut operand = image.as_os_str().as_bytes().to_vec();
         operand.push(b':');
         operand.extend(absolute(here, word));
@@ -136,8 +142,8 @@ pub fn arguments(
     if verb.paths == Paths::OfSubcommand
         && let Some((first, rest)) = words.split_first()
     {
-        made.push(first.into());
-        command.push(first);
+        made.push((&first.text).into());
+        command.push(&first.text);
         words = rest;
     }
     let mut operands = Vec::new();
@@ -154,19 +160,34 @@ pub fn arguments(
         Paths::FromHost => number > 0 && number + 1 == count,
         Paths::Own => false,
     };
+    // Other operands are modes, owners and the like, or the target of a symbolic link.
+    let is_host = matches!(verb.paths, Paths::ToHost | Paths::FromHost);
     for (number, word) in operands.iter().enumerate() {
-        made.push(if is_inside(number) { inside(word) } else { OsString::from(word) });
+        let is_inside = is_inside(number);
+        let paths = match &word.pattern {
+            Some(pattern) if is_inside || is_host => {
+                let found = expand(pattern, is_inside);
+                if found.is_empty() {
+                    return Err(UsageError::new(format_args!("{}: nothing matches", word.text)));
+                }
+                found
+            }
+            _ => vec![word.text.clone().into_bytes()],
+        };
+        for path in paths {
+            made.push(if is_inside { inside(&path) } else { OsString::from_vec(path) });
+        }
     }
-    let asks_help = words.iter().any(|word| word == "--help");
+    let asks_help = words.iter().any(|word| word.text == "--help");
     match verb.paths {
         _ if asks_help => {}
         Paths::ToHost | Paths::FromHost if operands.is_empty() => {
             return Err(UsageError::new(format_args!("{}: what is to be copied?", verb.name)));
         }
         Paths::ToHost if count == 1 => made.push(".".into()),
-        Paths::FromHost if count == 1 => made.push(inside(".")),
-        Paths::OrHere if count == 0 => made.push(inside("")),
-        Paths::OfSubcommand if count == 0 && command.len() > 1 => made.push(inside("")),
+        Paths::FromHost if count == 1 => made.push(inside(b".")),
+        Paths::OrHere if count == 0 => made.push(inside(b"")),
+        Paths::OfSubcommand if count == 0 && command.len() > 1 => made.push(inside(b"")),
         _ => {}
     }
     Ok(made)
@@ -177,20 +198,21 @@ pub fn arguments(
 fn sort_words(
     definition: &clap::Command,
     command: &[&str],
-    words: &[String],
+    words: &[Word],
     made: &mut Vec<OsString>,
-    operands: &mut Vec<String>,
+    operands: &mut Vec<Word>,
 ) -> bool {
     let found = command.iter().try_fold(definition, |found, word| found.find_subcommand(word));
     let mut symbolic = false;
     let mut words = words.iter();
-    while let Some(word) = words.next() {
+    while let Some(whole) = words.next() {
+        let word = &whole.text;
         if word == "--" {
             operands.extend(words.by_ref().cloned());
             break;
         }
         if !word.starts_with('-') || word == "-" {
-            operands.push(word.clone());
+            operands.push(whole.clone());
             continue;
         }
         made.push(word.into());
@@ -212,7 +234,7 @@ fn sort_words(
             taking.is_some() && letters.next().is_none()
         };
         if has_value && let Some(value) = words.next() {
-            made.push(value.into());
+            made.push((&value.text).into());
         }
     }
     symbolic
@@ -245,8 +267,14 @@ mod tests {
 
     fn made(line: &str) -> String {
         let words = super::super::words::split(line).unwrap();
-        let verb = find(&words[0]).unwrap();
-        let made = arguments(&definition(), verb, &words[1..], Path::new("i"), b"/a").unwrap();
+        let verb = find(&words[0].text).unwrap();
+        // Every pattern matches two names.
+        let expand = |pattern: &str, inside: bool| {
+            let side = if inside { "in" } else { "out" };
+            [1, 2].map(|number| format!("{side}{number}{pattern}").into_bytes()).to_vec()
+        };
+        let image = Path::new("i");
+        let made = arguments(&definition(), verb, &words[1..], image, b"/a", &expand).unwrap();
         made.join(OsStr::new(" ")).into_string().unwrap()
     }
 
@@ -267,13 +295,21 @@ mod tests {
         assert_eq!(made("put /host"), "papilio cp -a /host i:/a/.");
         assert_eq!(made("put x y z"), "papilio cp -a x y i:/a/z");
         assert_eq!(made("ls -- -x"), "papilio ls i:/a/-x");
+        assert_eq!(made("ls x*"), "papilio ls i:/a/in1x* i:/a/in2x*");
+        assert_eq!(made("ls 'x*'"), "papilio ls i:/a/x*");
+        // A mode, a name to find and the target of a link are no paths.
+        assert_eq!(made("chmod u=* b"), "papilio chmod u=* i:/a/b");
+        assert_eq!(made("find . -name *"), "papilio find -name * i:/a/.");
+        assert_eq!(made("ln -s * c"), "papilio ln -s * i:/a/c");
+        assert_eq!(made("get x*"), "papilio cp -a i:/a/in1x* i:/a/in2x* .");
+        assert_eq!(made("put x* b"), "papilio cp -a out1x* out2x* i:/a/b");
     }
 
     #[test]
     fn directories_are_normal() {
         assert_eq!(normal(b"/a/./b//../c/"), b"/a/c");
         assert_eq!(normal(b"/../.."), b"/");
-        assert_eq!(absolute(b"/", "x"), b"/x");
+        assert_eq!(absolute(b"/", b"x"), b"/x");
     }
 
     #[test]

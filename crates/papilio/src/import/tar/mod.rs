@@ -134,7 +134,9 @@ fn unpack_member(
             writer.make_link(&parent, name, &target)
         }
         MemberKind::File { size, map } => {
-            let Some((_, file)) = writer.make_file(&parent, name, &attributes)? else { return Ok(()) };
+            let Some((_, file)) = writer.make_file(&parent, name, &member.path, None, &attributes)? else {
+                return Ok(());
+            };
             let end = match map {
                 None => copy(members, &file, 0, *size, writer)?,
                 Some(map) => {

@@ -9,7 +9,8 @@
 //! Counterparts: btrfs-progs' `btrfs_alloc_chunk` (`kernel-shared/volumes.c`) and
 //! `btrfs_min_dev_size` (`mkfs/common.c`).
 
-use super::options::{Choice, MkfsFeature};
+use super::features::MkfsFeature;
+use super::options::Choice;
 use crate::errors::Result;
 use crate::space::chunk_allocation::{ChunkLimits, ChunkPlan, DeviceSpace, plan_chunk};
 use crate::volume;

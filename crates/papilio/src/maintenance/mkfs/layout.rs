@@ -15,7 +15,8 @@
 use super::block::{BlockEncoder, Items, Shape};
 use super::chunks::{Chunk, ChunkLayout, Place};
 use super::facts::{Facts, GENERATION, TreePlace};
-use super::options::{Choice, MkfsFeature};
+use super::features::MkfsFeature;
+use super::options::Choice;
 use super::rows::ChunkContent;
 use super::trees;
 use crate::errors::Result;
@@ -76,6 +77,9 @@ fn tree_ids(choice: &Choice) -> Vec<TreeId> {
     }
     if choice.has(MkfsFeature::BlockGroupTree) {
         ids.push(objectid::BLOCK_GROUP_TREE);
+    }
+    if choice.has(MkfsFeature::Quota) || choice.has(MkfsFeature::SimpleQuota) {
+        ids.push(objectid::QUOTA_TREE);
     }
     ids
 }

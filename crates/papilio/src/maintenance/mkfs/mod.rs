@@ -9,6 +9,7 @@
 pub(super) mod block;
 mod chunks;
 mod facts;
+mod features;
 mod layout;
 mod options;
 mod rows;
@@ -19,7 +20,8 @@ mod tests;
 mod trees;
 mod write;
 
-pub use options::{MkfsFeature, MkfsOptions};
+pub use features::{FeatureMeaning, FeatureName, FeatureVersions, MkfsFeature};
+pub use options::MkfsOptions;
 
 use crate::errors::{Error, Result};
 use layout::Layout;

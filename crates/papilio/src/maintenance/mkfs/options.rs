@@ -1,12 +1,12 @@
-//! Options of a new file system: the builder [`MkfsOptions`], and the optional features
-//! [`MkfsFeature`].
+//! Options of a new file system: the builder [`MkfsOptions`].
 //!
 //! Owns the resolution of the options into a [`Choice`], which is complete and consistent.
 //!
 //! **Invariant:** a file system of any [`Choice`] can be written, and the kernel accepts it.
 //!
-//! Counterparts: btrfs-progs' `mkfs/main.c` and `common/fsfeatures.c`.
+//! Counterpart: btrfs-progs' `mkfs/main.c`.
 
+use super::features::MkfsFeature;
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::devices_min;
 use crate::transaction::clock;
@@ -23,94 +23,6 @@ const MAX_SECTOR_SIZE: u32 = 64 << 10;
 /// Bytes of a tree block, the default of `mkfs.btrfs` since 3.14.
 const DEFAULT_NODE_SIZE: u32 = 16 << 10;
 const MAX_NODE_SIZE: u32 = 64 << 10;
-
-/// An optional feature, as of `mkfs.btrfs -O`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum MkfsFeature {
-    /// `mixed-bg`: block groups for both data and metadata, for small devices.
-    MixedGroups,
-    /// `extref`: more than a leaf's worth of hard links in one directory.
-    ExtendedIref,
-    /// `skinny-metadata`: smaller extent items of tree blocks.
-    SkinnyMetadata,
-    /// `no-holes`: holes in files need no items.
-    NoHoles,
-    /// `free-space-tree`: a tree of free space, instead of v1 caches.
-    FreeSpaceTree,
-    /// `block-group-tree`: block groups in a tree of their own, for quicker mounts. Needs
-    /// `no-holes` and `free-space-tree`.
-    BlockGroupTree,
-}
-
-impl MkfsFeature {
-    /// All features.
-    pub const ALL: [Self; 6] = [
-        Self::MixedGroups,
-        Self::ExtendedIref,
-        Self::SkinnyMetadata,
-        Self::NoHoles,
-        Self::FreeSpaceTree,
-        Self::BlockGroupTree,
-    ];
-
-    /// Returns the name that `mkfs.btrfs -O` uses.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MixedGroups => "mixed-bg",
-            Self::ExtendedIref => "extref",
-            Self::SkinnyMetadata => "skinny-metadata",
-            Self::NoHoles => "no-holes",
-            Self::FreeSpaceTree => "free-space-tree",
-            Self::BlockGroupTree => "block-group-tree",
-        }
-    }
-
-    /// Returns what the feature is, in a few words.
-    pub const fn description(self) -> &'static str {
-        match self {
-            Self::MixedGroups => "data and metadata in the same block groups, for small devices",
-            Self::ExtendedIref => "more than a leaf's worth of hard links to a file in one directory",
-            Self::SkinnyMetadata => "smaller extent items of tree blocks",
-            Self::NoHoles => "holes in files need no items",
-            Self::FreeSpaceTree => "a tree of free space in place of cache files",
-            Self::BlockGroupTree => "block groups in a tree of their own, for quicker mounts",
-        }
-    }
-
-    /// Whether the feature is on by default. The defaults are those of `mkfs.btrfs` 6.19. Kernels
-    /// before 6.1 mount a file system with a block-group tree only for reading.
-    pub const fn default_on(self) -> bool {
-        !matches!(self, Self::MixedGroups)
-    }
-
-    /// Returns the feature of a name or alias of `mkfs.btrfs -O`, without a `^`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for an unknown name, and for known features that are not supported.
-    pub fn from_name(name: &str) -> Result<Self> {
-        let name = match name {
-            "fst" => "free-space-tree",
-            "bgt" => "block-group-tree",
-            other => other,
-        };
-        if let Some(feature) = Self::ALL.into_iter().find(|feature| feature.name() == name) {
-            return Ok(feature);
-        }
-        let why = match name {
-            "quota" | "squota" => {
-                "quotas cannot be enabled in a new file system; enable them when it is mounted"
-            }
-            "raid56" | "raid1c34" => "it follows from the profiles; use -d and -m",
-            "zoned" => "zoned devices are not supported",
-            "extent-tree-v2" | "raid-stripe-tree" | "rst" | "remap-tree" => {
-                "experimental features are not supported"
-            }
-            _ => "no such feature",
-        };
-        Err(Error::Invalid(format!("feature {name}: {why}")))
-    }
-}
 
 /// Options of a new file system. The defaults are those of `mkfs.btrfs` 6.19 without the
 /// block-group tree: data single, metadata DUP on one device and RAID1 on several, tree blocks
@@ -286,7 +198,18 @@ impl MkfsOptions {
             return invalid("the timestamp has a billion nanoseconds or more");
         }
         let (data_profile, metadata_profile) = self.profiles(mixed, devices)?;
-        let features: Vec<_> = MkfsFeature::ALL.into_iter().filter(|feature| is_on(*feature)).collect();
+        if is_on(MkfsFeature::Quota) && is_on(MkfsFeature::SimpleQuota) {
+            return invalid("quota and squota exclude one another");
+        }
+        let uses = |profiles: [RaidProfile; 2]| {
+            profiles.contains(&data_profile) || profiles.contains(&metadata_profile)
+        };
+        let features = MkfsFeature::ALL.into_iter().filter(|feature| match feature {
+            MkfsFeature::Raid56 if uses([RaidProfile::Raid5, RaidProfile::Raid6]) => true,
+            MkfsFeature::Raid1c34 if uses([RaidProfile::Raid1c3, RaidProfile::Raid1c4]) => true,
+            feature => is_on(*feature),
+        });
+        let features: Vec<_> = features.collect();
         Ok(Choice {
             label: self.label.clone(),
             uuids: self.uuids(devices)?,
@@ -432,11 +355,9 @@ impl Choice {
         bits.set(IncompatFeatures::EXTENDED_IREF, self.has(MkfsFeature::ExtendedIref));
         bits.set(IncompatFeatures::SKINNY_METADATA, self.has(MkfsFeature::SkinnyMetadata));
         bits.set(IncompatFeatures::NO_HOLES, self.has(MkfsFeature::NoHoles));
-        let uses = |profiles: [RaidProfile; 2]| {
-            profiles.contains(&self.data_profile) || profiles.contains(&self.metadata_profile)
-        };
-        bits.set(IncompatFeatures::RAID56, uses([RaidProfile::Raid5, RaidProfile::Raid6]));
-        bits.set(IncompatFeatures::RAID1C34, uses([RaidProfile::Raid1c3, RaidProfile::Raid1c4]));
+        bits.set(IncompatFeatures::RAID56, self.has(MkfsFeature::Raid56));
+        bits.set(IncompatFeatures::RAID1C34, self.has(MkfsFeature::Raid1c34));
+        bits.set(IncompatFeatures::SIMPLE_QUOTA, self.has(MkfsFeature::SimpleQuota));
         bits.set(IncompatFeatures::METADATA_UUID, self.uuids.metadata.is_some());
         // A kernel sets it at the first mount if a node is larger than its page. Assume a page of
         // 4 KiB, so that the image does not depend on the machine.
@@ -508,12 +429,24 @@ mod tests {
         // The last mention counts.
         let choice = MkfsOptions::new().feature_list("bgt,^bgt").unwrap().resolve(1).unwrap();
         assert!(!choice.has(MkfsFeature::BlockGroupTree));
-        for (list, why) in
-            [("quota", "mounted"), ("^raid56", "profiles"), ("zoned", "zoned"), ("unknown", "no such")]
-        {
-            let error = MkfsOptions::new().feature_list(list).unwrap_err().to_string();
+        for (list, why) in [("quota,squota", "exclude"), ("zoned", "zoned"), ("unknown", "no such")] {
+            let options = MkfsOptions::new().feature_list(list);
+            let error = options.and_then(|options| options.resolve(1)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn profiles_have_their_features() {
+        let bits = |list: &str, profile| {
+            let options = MkfsOptions::new().feature_list(list).unwrap().data_profile(profile);
+            options.resolve(4).unwrap().incompat()
+        };
+        assert!(bits("^raid56", RaidProfile::Raid5).contains(IncompatFeatures::RAID56));
+        assert!(bits("raid56", RaidProfile::Single).contains(IncompatFeatures::RAID56));
+        assert!(bits("", RaidProfile::Raid1c4).contains(IncompatFeatures::RAID1C34));
+        let plain = bits("", RaidProfile::Raid10);
+        assert!(!plain.intersects(IncompatFeatures::RAID56 | IncompatFeatures::RAID1C34));
     }
 
     #[test]

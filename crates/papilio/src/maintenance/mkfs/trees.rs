@@ -9,7 +9,8 @@
 use super::block::Items;
 use super::chunks::Chunk;
 use super::facts::{Facts, GENERATION, TreePlace};
-use super::options::{Choice, MkfsFeature};
+use super::features::MkfsFeature;
+use super::options::Choice;
 use papilio_format::checksum::name_hash;
 use papilio_format::items::back_ref::BackRef;
 use papilio_format::items::block_group::BlockGroupItem;
@@ -20,6 +21,9 @@ use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem, TreeB
 use papilio_format::items::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, Timespec};
 use papilio_format::items::inode_ref::InodeRef;
+use papilio_format::items::qgroup::{
+    QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags, QgroupStatusHeader,
+};
 use papilio_format::items::root::{RawRootItem, RootFlags, RootItem, root_key};
 use papilio_format::items::uuid_tree::{UuidItem, uuid_key};
 use papilio_format::key::{ItemType, Key};
@@ -43,6 +47,7 @@ pub(super) fn items(id: TreeId, facts: &Facts<'_>) -> Items {
         objectid::FREE_SPACE_TREE => free_space_tree(facts),
         objectid::BLOCK_GROUP_TREE => block_groups(facts),
         objectid::CSUM_TREE => Items::new(),
+        objectid::QUOTA_TREE => quota_tree(facts),
         other => unreachable!("a new file system has no tree {other}"),
     };
     items.sort_unstable_by_key(|(key, _)| *key);
@@ -159,6 +164,40 @@ fn root_directory(choice: &Choice, nbytes: u64) -> Items {
 fn uuid_tree(choice: &Choice) -> Items {
     let key = uuid_key(choice.uuids.fs_tree, ItemType::UUID_SUBVOL);
     vec![(key, UuidItem::encode(&[objectid::FS_TREE]))]
+}
+
+/// Returns the state of quotas, and the qgroup of the only subvolume, which has its tree's blocks.
+/// Simple quotas charge from the first transaction on.
+fn quota_tree(facts: &Facts<'_>) -> Items {
+    let simple = facts.choice.has(MkfsFeature::SimpleQuota);
+    let mut flags = QgroupStatusFlags::ON;
+    flags.set(QgroupStatusFlags::SIMPLE_MODE, simple);
+    let header =
+        QgroupStatusHeader { version: QgroupStatus::VERSION, generation: GENERATION, flags, rescan: 0 };
+    let since = if simple { GENERATION } else { Generation(0) };
+    let status = QgroupStatus { header, enable_generation: Some(since) };
+    let blocks = facts.tree(objectid::FS_TREE).blocks.len() as u64;
+    let bytes = blocks * u64::from(facts.choice.node_size);
+    let info = QgroupInfo {
+        generation: GENERATION,
+        referenced: bytes,
+        referenced_compressed: bytes,
+        exclusive: bytes,
+        exclusive_compressed: bytes,
+    };
+    let limit = QgroupLimit {
+        flags: QgroupLimitFlags::empty(),
+        max_referenced: 0,
+        max_exclusive: 0,
+        reserved_referenced: 0,
+        reserved_exclusive: 0,
+    };
+    let group = objectid::FS_TREE.0;
+    vec![
+        (Key::new(0, ItemType::QGROUP_STATUS, 0), status.to_bytes()),
+        (Key::new(0, ItemType::QGROUP_INFO, group), info.to_bytes().to_vec()),
+        (Key::new(0, ItemType::QGROUP_LIMIT, group), limit.to_bytes().to_vec()),
+    ]
 }
 
 fn extent_tree(facts: &Facts<'_>) -> Items {
