@@ -5,9 +5,9 @@
 //! have answered; the transport sends the reply. Only file systems on devices that answer later
 //! have a queue.
 //!
-//! While many requests are in flight, the queue's thread also receives them, from a [`Source`]. It
-//! then begins some, hands them to the devices and replies to some that have ended, in turn, without
-//! another thread and mostly without sleeping.
+//! While many requests are in flight, the queue's thread also receives them, from a [`Source`]. In
+//! turn it begins some, hands them to the devices, and replies to some that have ended. No other
+//! thread takes part, and it rarely sleeps.
 //!
 //! **Invariants**
 //! - A message in the queue is lent to the devices: nothing else touches its buffer.
@@ -258,8 +258,8 @@ impl<M: LentMessage, O: Operations> Shared<M, O> {
         let mut intake = Intake::new(source);
         let mut done = Vec::with_capacity(DEPTH);
         let mut ended = VecDeque::with_capacity(DEPTH);
-        // Whether the signal was read since the thread did anything: a completion that arrives later
-        // signals again.
+        // Whether the signal was read since the thread did anything. A completion that arrives
+        // later signals again.
         let mut quiet = false;
         loop {
             let taken = intake.take(self);

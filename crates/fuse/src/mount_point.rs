@@ -5,7 +5,7 @@
 //! Other users go through `fusermount3`, which comes with FUSE. After the mount exists this file
 //! never accesses it: this process is its server and could wait for itself.
 
-use crate::device_transport::HandshakeError;
+use crate::device_transport::{DEVICE, HandshakeError};
 use crate::mount_table::MountEntry;
 use crate::options::{Atime, MountOptions};
 use crate::ring_transport::RingError;
@@ -25,7 +25,6 @@ const TYPE: &str = "fuse.papilio";
 /// The two parts of the type.
 const KERNEL_TYPE: &str = "fuse";
 const SUBTYPE: &str = "papilio";
-pub(crate) const DEVICE: &str = "/dev/fuse";
 
 /// Reasons why a file system cannot be mounted; each message is one line.
 #[derive(Debug, thiserror::Error)]

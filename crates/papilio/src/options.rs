@@ -242,8 +242,8 @@ impl OpenOptions {
 
     /// Sets the size of the page cache for file data in bytes, including its own overhead. With 0
     /// there is none: data is read from and written to the device directly. The default is 256 MiB
-    /// where direct I/O is the default ([`OpenOptions::direct_io`]) and neither option was set, and 0
-    /// elsewhere: the host's page cache has the data then.
+    /// where direct I/O is the default ([`OpenOptions::direct_io`]) and neither option was set. It
+    /// is 0 elsewhere: the host's page cache has the data then.
     ///
     /// The page cache is used only if the file system is open for writing and has sectors of 4 KiB.
     /// Written data is durable after [`File::sync_all`](crate::File::sync_all) or

@@ -9,7 +9,6 @@
 
 use super::message::DeviceMessage;
 use crate::dispatch::Message;
-use crate::mount_point::DEVICE;
 use crate::options::MountOptions;
 use crate::protocol::init::{Agreement, Negotiated, negotiate};
 use crate::protocol::layout::opcode;
@@ -44,6 +43,8 @@ pub enum HandshakeError {
     NoOffer(u32),
 }
 
+/// The device of FUSE.
+pub(crate) const DEVICE: &str = "/dev/fuse";
 /// `_IOR(229, 0, uint32_t)` (include/uapi/linux/fuse.h).
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 /// Messages that are kept for later requests.

@@ -21,8 +21,8 @@ mod pending;
 mod readers;
 mod second;
 
-pub(crate) use channel::Channel;
 pub use channel::HandshakeError;
+pub(crate) use channel::{Channel, DEVICE};
 pub(crate) use message::DeviceMessage;
 
 use crate::assistant::Assistant;

@@ -5,15 +5,15 @@
 //! sleeping. Where requests may wait for a device, there must be many threads, but few of them need
 //! to wait for requests.
 //!
-//! While many reads and writes are in flight, the thread of [`crate::data_queue`] takes the requests
-//! itself, *in place* of the readers, and hands those over that it cannot begin.
+//! While many reads and writes are in flight, the thread of [`crate::data_queue`] takes the
+//! requests itself, *in place* of the readers, and hands those over that it cannot begin.
 //!
 //! **Invariants**
 //! - While a thread is left, one waits for requests, or is about to, or the queue's thread takes
 //!   them.
 //! - A request that was handed over is taken by the next thread that is idle.
-//! - While threads are idle, one of them watches that the queue's thread goes on. If it is stuck for
-//!   [`STUCK`], threads wait for requests again.
+//! - While threads are idle, one of them watches that the queue's thread goes on. If it is stuck
+//!   for [`STUCK`], threads wait for requests again.
 //!
 //! **Locks**: `state`, a leaf.
 
@@ -50,7 +50,7 @@ struct State<R> {
     closed: bool,
 }
 
-/// What a thread of the transport is to do next.
+/// The next work of a thread of the transport.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn<R> {
     /// Wait for a request.

@@ -54,7 +54,7 @@ impl OpenFile {
         // A request of one page is the missing page itself, which is read below.
         if let Some(request) = request.filter(|request| request.pages.end - request.pages.start > 1) {
             // No reader needs the pages of such a request yet.
-            let aside = request.asynchronous && self.waits() && self.fs.read_ahead.ask(self, &request);
+            let aside = request.asynchronous && self.waits() && self.ask_ahead(&request);
             if !aside {
                 self.fill_ahead(mapping, request.pages, request.order);
                 looked = false;

@@ -15,7 +15,7 @@ use crate::errors::Result;
 use crate::file::open_file::OpenFile;
 use crate::volume::Pieces;
 use papilio_device::{Device, ReadRequest};
-use papilio_pagecache::{FolioFill, Mapping};
+use papilio_pagecache::{FolioFill, Mapping, ReadaheadRequest};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,6 +49,16 @@ impl OpenFile {
         if let Err(error) = self.fill(mapping, pages, order) {
             tracing::debug!("readahead: {error}");
         }
+    }
+
+    /// Has another thread read pages that no reader needs yet. Returns whether it will.
+    pub(super) fn ask_ahead(&self, request: &ReadaheadRequest) -> bool {
+        let (file, pages, order) = (self.clone(), request.pages.clone(), request.order);
+        self.fs.read_ahead.ask(move || {
+            if let Some(mapping) = file.cached() {
+                file.fill_ahead(mapping, pages, order);
+            }
+        })
     }
 
     fn fill_all(

@@ -12,11 +12,8 @@
 //!
 //! Kernel counterpart: `page_cache_async_ra` (`mm/readahead.c`).
 
-use crate::file::open_file::OpenFile;
 use papilio_locks::Mutex;
-use papilio_pagecache::ReadaheadRequest;
 use std::io;
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
@@ -29,12 +26,8 @@ pub(crate) struct ReadAhead {
     sender: Mutex<Option<SyncSender<Request>>>,
 }
 
-#[derive(Debug)]
-struct Request {
-    file: OpenFile,
-    pages: Range<u64>,
-    order: u8,
-}
+/// Reads pages of a file, which it keeps open.
+type Request = Box<dyn FnOnce() + Send>;
 
 impl ReadAhead {
     /// Starts the thread. It ends after [`ReadAhead::stop`].
@@ -53,19 +46,14 @@ impl ReadAhead {
         drop(self.sender.lock().take());
     }
 
-    /// Asks for pages of a file. Returns whether the thread will read them.
-    pub(super) fn ask(&self, file: &OpenFile, request: &ReadaheadRequest) -> bool {
+    /// Has the thread carry out `request`. Returns `false` if it has too much to do, or there is no
+    /// thread.
+    pub(super) fn ask(&self, request: impl FnOnce() + Send + 'static) -> bool {
         let sender = self.sender.lock();
-        let Some(sender) = &*sender else { return false };
-        let (file, pages) = (file.clone(), request.pages.clone());
-        sender.try_send(Request { file, pages, order: request.order }).is_ok()
+        sender.as_ref().is_some_and(|sender| sender.try_send(Box::new(request)).is_ok())
     }
 }
 
 fn run(receiver: &Receiver<Request>) {
-    for Request { file, pages, order } in receiver {
-        if let Some(mapping) = file.cached() {
-            file.fill_ahead(mapping, pages, order);
-        }
-    }
+    receiver.iter().for_each(|request| request());
 }
