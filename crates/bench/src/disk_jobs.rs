@@ -7,7 +7,7 @@
 use crate::job::{Files, Job, Target};
 
 /// The jobs for a disk, in the order in which they run.
-pub static DISK_JOBS: [Job; 9] = [
+pub static DISK_JOBS: [Job; 10] = [
     Job {
         id: "disk-read-4k-1",
         seed: "disk-read-4k-1",
@@ -110,6 +110,21 @@ pub static DISK_JOBS: [Job; 9] = [
         target: Target { kernel: 1.2, raw: 0.95, slow: 1.1 },
         files: Files::New,
         nodatacow: true,
+        cache: None,
+        floor: 256 << 20,
+    },
+    Job {
+        id: "disk-write-1m-1",
+        seed: "disk-write-1m-1",
+        title: "sequential direct writes of 1 MiB with checksums, one at a time",
+        change: "none: a job in which the checksum of a write lies on the critical path",
+        published: "none",
+        text: include_str!("../jobs/disk-write-1m-1.fio"),
+        slow: "write_checksum=before-submit",
+        fast: "write_checksum=overlapped",
+        target: Target { kernel: 1.5, raw: 0.9, slow: 1.1 },
+        files: Files::New,
+        nodatacow: false,
         cache: None,
         floor: 256 << 20,
     },

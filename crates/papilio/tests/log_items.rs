@@ -7,7 +7,7 @@ mod in_memory;
 use fastrand::Rng;
 use in_memory::{crashed, formatted_with, open_last_commit, open_with, writable};
 use papilio::format::items::inode::Timespec;
-use papilio::format::{Key, objectid};
+use papilio::format::{ItemType, Key, objectid};
 use papilio::{File, FileSystem, LogItems, MkfsOptions, Tuning};
 use papilio_device::MemoryDevice;
 use std::collections::BTreeMap;
@@ -82,7 +82,8 @@ fn prepared_items_equal_items_inserted_one_by_one() {
         });
         let [prepared, in_place] = &logs;
         assert!(prepared.keys().eq(in_place.keys()), "step {step}: the keys differ");
-        for (key, data) in prepared {
+        // A root item has the address of the log's root: the ways need different numbers of blocks.
+        for (key, data) in prepared.iter().filter(|(key, _)| key.item_type != ItemType::ROOT_ITEM) {
             assert!(in_place[key] == *data, "step {step}: the item {key:?} differs");
         }
         with_checksums += usize::from(prepared.keys().any(|key| key.objectid == objectid::EXTENT_CSUM));

@@ -3,9 +3,9 @@
 //! Owns [`checksum_and_write`] and the worker threads: rayon's, one for each core but the writer's.
 //! Rayon's scopes let the workers borrow the data, which therefore cannot change meanwhile.
 //!
-//! The writer computes the checksums of small writes itself, and all of them where the algorithm
-//! keeps up with memory. A hand-over would cost more than it saves, and data that was just read for
-//! its checksum is in the core's cache for the write.
+//! The writer computes the checksums of small writes itself. In memory it computes all of them where
+//! the algorithm keeps up with memory: a hand-over would cost more than it saves, and data that was
+//! just read for its checksum is in the core's cache for the write. A device that waits works alone.
 //!
 //! Locks: none. Kernel counterparts: `btrfs_bio_csum`, `btrfs_wq_submit_bio` (`fs/btrfs/bio.c`).
 
@@ -44,10 +44,19 @@ pub(crate) fn checksums_of(algorithm: ChecksumType, sector_size: usize, sectors:
     checksums
 }
 
+/// How a write and its checksums go together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Together {
+    /// The chosen way.
+    pub(crate) how: WriteChecksum,
+    /// Whether `write` waits for a device, while the processor is free.
+    pub(crate) waits: bool,
+}
+
 /// Runs `write` and computes the checksums of `sectors`, slices of whole sectors, at the time that
-/// `how` says. Returns the checksums in a row, and what `write` returned.
+/// `together` says. Returns the checksums in a row, and the result of `write`.
 pub(crate) fn checksum_and_write<R: Send>(
-    how: WriteChecksum,
+    Together { how, waits }: Together,
     algorithm: ChecksumType,
     sector_size: usize,
     sectors: &[&[u8]],
@@ -55,8 +64,8 @@ pub(crate) fn checksum_and_write<R: Send>(
 ) -> (ChecksumBytes, R) {
     let bytes: usize = sectors.iter().map(|part| part.len()).sum();
     let checksums = move || checksums_of(algorithm, sector_size, sectors);
-    let inline =
-        bytes < OFFLOAD_BYTES || (how == WriteChecksum::Overlapped && algorithm.keeps_up_with_memory());
+    let in_cache = how == WriteChecksum::Overlapped && algorithm.keeps_up_with_memory() && !waits;
+    let inline = bytes < OFFLOAD_BYTES || in_cache;
     let workers = if inline { None } else { workers() };
     match (how, workers) {
         (WriteChecksum::BeforeSubmit, _) | (_, None) => (checksums(), write()),
@@ -84,12 +93,13 @@ mod tests {
             .into_iter()
             .flat_map(|algorithm| [(algorithm, &parts[..]), (algorithm, &parts[..1])])
         {
-            let run = |how| {
+            let run = |how, waits| {
                 let mut written = Vec::new();
-                let (checksums, result) = checksum_and_write(how, algorithm, 4096, parts, || {
-                    parts.iter().for_each(|part| written.extend_from_slice(part));
-                    42
-                });
+                let (checksums, result) =
+                    checksum_and_write(Together { how, waits }, algorithm, 4096, parts, || {
+                        parts.iter().for_each(|part| written.extend_from_slice(part));
+                        42
+                    });
                 (checksums, result, written)
             };
             let expected: Vec<u8> = parts
@@ -97,12 +107,13 @@ mod tests {
                 .flat_map(|part| part.chunks(4096))
                 .flat_map(|sector| algorithm.compute(sector).as_bytes().to_vec())
                 .collect();
-            for how in [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded] {
-                let (checksums, result, written) = run(how);
+            let ways = [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded];
+            for (how, waits) in ways.into_iter().flat_map(|how| [(how, false), (how, true)]) {
+                let (checksums, result, written) = run(how, waits);
                 assert_eq!(
                     (checksums[..] == expected[..], result, written == parts.concat()),
                     (true, 42, true),
-                    "{how:?}"
+                    "{how:?}, waits: {waits}"
                 );
             }
         }

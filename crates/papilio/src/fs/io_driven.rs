@@ -34,9 +34,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Requests that may wait for their submission to the kernel.
-const UNSUBMITTED: usize = 1;
-
 /// The requests of a queue.
 pub(super) struct Driven<B: StableBuffer> {
     core: Arc<Core<B>>,
@@ -188,9 +185,10 @@ impl<B: StableBuffer> Driven<B> {
         self.core.state.lock().driver.event_fd()?.try_clone_to_owned()
     }
 
-    /// Hands what has begun to the devices, if it is a batch.
-    pub(super) fn submit_batch(&mut self) {
-        if self.unsubmitted >= UNSUBMITTED {
+    /// Hands the requests that have begun to the devices. Collecting them into batches saves system
+    /// calls, and leaves a device with too little to do.
+    pub(super) fn submit(&mut self) {
+        if self.unsubmitted > 0 {
             self.core.state.lock().driver.submit();
             self.unsubmitted = 0;
         }

@@ -128,7 +128,7 @@ impl<B: StableBuffer> IoQueue<B> {
     pub fn submit(&mut self, request: IoRequest<B>) -> std::result::Result<(), IoRequest<B>> {
         self.begin(request)?;
         if let Runner::Driven(driven) = &mut self.runner {
-            driven.submit_batch();
+            driven.submit();
         }
         Ok(())
     }
