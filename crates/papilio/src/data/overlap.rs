@@ -3,9 +3,9 @@
 //! Owns [`checksum_and_write`] and the worker threads: rayon's, one for each core but the writer's.
 //! Rayon's scopes let the workers borrow the data, which therefore cannot change meanwhile.
 //!
-//! The writer computes the checksums of small writes itself. In memory it computes all of them where
-//! the algorithm keeps up with memory: a hand-over would cost more than it saves, and data that was
-//! just read for its checksum is in the core's cache for the write. A device that waits works alone.
+//! The writer computes the checksums of small writes itself, and all of them where the algorithm
+//! keeps up with memory. A hand-over would cost more than it saves, and data that was just read for
+//! its checksum is in the core's cache for the write.
 //!
 //! Locks: none. Kernel counterparts: `btrfs_bio_csum`, `btrfs_wq_submit_bio` (`fs/btrfs/bio.c`).
 
@@ -44,19 +44,10 @@ pub(crate) fn checksums_of(algorithm: ChecksumType, sector_size: usize, sectors:
     checksums
 }
 
-/// How a write and its checksums go together.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Together {
-    /// The chosen way.
-    pub(crate) how: WriteChecksum,
-    /// Whether `write` waits for a device, while the processor is free.
-    pub(crate) waits: bool,
-}
-
 /// Runs `write` and computes the checksums of `sectors`, slices of whole sectors, at the time that
-/// `together` says. Returns the checksums in a row, and the result of `write`.
+/// `how` says. Returns the checksums in a row, and what `write` returned.
 pub(crate) fn checksum_and_write<R: Send>(
-    Together { how, waits }: Together,
+    how: WriteChecksum,
     algorithm: ChecksumType,
     sector_size: usize,
     sectors: &[&[u8]],
@@ -64,8 +55,8 @@ pub(crate) fn checksum_and_write<R: Send>(
 ) -> (ChecksumBytes, R) {
     let bytes: usize = sectors.iter().map(|part| part.len()).sum();
     let checksums = move || checksums_of(algorithm, sector_size, sectors);
-    let in_cache = how == WriteChecksum::Overlapped && algorithm.keeps_up_with_memory() && !waits;
-    let inline = bytes < OFFLOAD_BYTES || in_cache;
+    let inline =
+        bytes < OFFLOAD_BYTES || (how == WriteChecksum::Overlapped && algorithm.keeps_up_with_memory());
     let workers = if inline { None } else { workers() };
     match (how, workers) {
         (WriteChecksum::BeforeSubmit, _) | (_, None) => (checksums(), write()),
@@ -93,13 +84,12 @@ mod tests {
             .into_iter()
             .flat_map(|algorithm| [(algorithm, &parts[..]), (algorithm, &parts[..1])])
         {
-            let run = |how, waits| {
+            let run = |how| {
                 let mut written = Vec::new();
-                let (checksums, result) =
-                    checksum_and_write(Together { how, waits }, algorithm, 4096, parts, || {
-                        parts.iter().for_each(|part| written.extend_from_slice(part));
-                        42
-                    });
+                let (checksums, result) = checksum_and_write(how, algorithm, 4096, parts, || {
+                    parts.iter().for_each(|part| written.extend_from_slice(part));
+                    42
+                });
                 (checksums, result, written)
             };
             let expected: Vec<u8> = parts
@@ -107,13 +97,12 @@ mod tests {
                 .flat_map(|part| part.chunks(4096))
                 .flat_map(|sector| algorithm.compute(sector).as_bytes().to_vec())
                 .collect();
-            let ways = [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded];
-            for (how, waits) in ways.into_iter().flat_map(|how| [(how, false), (how, true)]) {
-                let (checksums, result, written) = run(how, waits);
+            for how in [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded] {
+                let (checksums, result, written) = run(how);
                 assert_eq!(
                     (checksums[..] == expected[..], result, written == parts.concat()),
                     (true, 42, true),
-                    "{how:?}, waits: {waits}"
+                    "{how:?}"
                 );
             }
         }

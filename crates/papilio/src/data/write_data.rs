@@ -3,7 +3,7 @@
 //! Owns [`write_data`], which computes the checksums of a write beside its I/O. Locks: the
 //! volume's. Kernel counterpart: `btrfs_submit_chunk` (`fs/btrfs/bio.c`).
 
-use crate::data::overlap::{ChecksumBytes, Together, checksum_and_write};
+use crate::data::overlap::{ChecksumBytes, checksum_and_write};
 use crate::data::write_rules::WriteRules;
 use crate::errors::Result;
 use crate::transaction::assert_no_handle;
@@ -37,11 +37,10 @@ pub(crate) fn write_data(
     if !checksummed {
         return write().map(|()| ChecksumBytes::new());
     }
-    let together = Together { how: rules.options.checksum, waits: volume.waits() };
-    let sector_size = rules.geometry.sector_size as usize;
+    let (how, sector_size) = (rules.options.checksum, rules.geometry.sector_size as usize);
     let checksum_type = rules.geometry.checksum_type;
     let bytes: SmallVec<[&[u8]; INLINE_PARTS]> = parts.iter().map(|part| part.bytes).collect();
-    let (checksums, written) = checksum_and_write(together, checksum_type, sector_size, &bytes, write);
+    let (checksums, written) = checksum_and_write(how, checksum_type, sector_size, &bytes, write);
     written.map(|()| checksums)
 }
 
