@@ -126,7 +126,7 @@ impl Populate {
     ) -> Result<Populated> {
         must_be_directory(into)?;
         let mut writer = TreeWriter::new(self, into, observer)?;
-        let sector = into.file_system().superblock().raw.sector_size.into();
+        let sector = into.file_system().info.volume().geometry().sector_size.into();
         let options = host::HostOptions {
             xattrs: self.keep_attributes,
             follow: self.follow,
