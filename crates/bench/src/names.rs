@@ -6,7 +6,7 @@
 
 use crate::measure::{Times, row, row_of_operations};
 use papilio::{FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions};
-use papilio_oracle::{FileSystemSpec, Need, Scratch};
+use papilio_oracle::{FileSystemSpec, Need, Quota, Scratch};
 use std::io::Write;
 use std::path::Path;
 
@@ -25,9 +25,39 @@ pub struct Arguments {
     /// Size in bytes of the large file to write
     #[arg(long, default_value_t = 1 << 30)]
     big_bytes: u64,
+    /// Whether quotas are on; several are run in turn
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "off")]
+    quotas: Vec<Quotas>,
     /// Run only Papilio, for use with a profiler
     #[arg(long)]
     papilio_only: bool,
+}
+
+/// The accounting of space to qgroups, on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Quotas {
+    Off,
+    Full,
+    Simple,
+}
+
+impl Quotas {
+    fn of_kernel(self) -> Quota {
+        match self {
+            Self::Off => Quota::Off,
+            Self::Full => Quota::Full,
+            Self::Simple => Quota::Simple,
+        }
+    }
+
+    /// Returns the name of a row with these quotas.
+    fn label(self, what: &str) -> String {
+        match self {
+            Self::Off => what.to_owned(),
+            Self::Full => format!("{what} (quotas)"),
+            Self::Simple => format!("{what} (simple quotas)"),
+        }
+    }
 }
 
 /// Size of the image in bytes.
@@ -52,26 +82,34 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(why) = Need::KERNEL_MOUNT.iter().find_map(|need| need.missing()) {
         anyhow::bail!(why);
     }
-    let (mut kernel, mut papilio) = (Phases::default(), Phases::default());
+    let mut runs: Vec<_> =
+        arguments.quotas.iter().map(|quotas| (*quotas, Phases::default(), Phases::default())).collect();
     for round in 0..arguments.rounds {
         eprintln!("round {} of {}", round + 1, arguments.rounds);
-        if !arguments.papilio_only {
-            by_kernel(arguments, &mut kernel)?;
+        for (quotas, kernel, papilio) in &mut runs {
+            if !arguments.papilio_only {
+                by_kernel(arguments, *quotas, kernel)?;
+            }
+            by_papilio(arguments, *quotas, papilio)?;
         }
-        by_papilio(arguments, &mut papilio)?;
     }
-    let files = arguments.files;
-    row_of_operations("create files, sync", files, &kernel.create, &papilio.create)?;
-    row_of_operations("list them", files, &kernel.list, &papilio.list)?;
-    row_of_operations("snapshot", arguments.snapshots, &kernel.snapshot, &papilio.snapshot)?;
-    row_of_operations("delete files, sync", files, &kernel.delete, &papilio.delete)?;
-    row("write a large file, sync", arguments.big_bytes, &kernel.write, &papilio.write)?;
+    let (files, snapshots) = (arguments.files, arguments.snapshots);
+    for (quotas, kernel, papilio) in &runs {
+        let label = |what| quotas.label(what);
+        row_of_operations(&label("create files, sync"), files, &kernel.create, &papilio.create)?;
+        row_of_operations(&label("list them"), files, &kernel.list, &papilio.list)?;
+        row_of_operations(&label("snapshot"), snapshots, &kernel.snapshot, &papilio.snapshot)?;
+        row_of_operations(&label("delete files, sync"), files, &kernel.delete, &papilio.delete)?;
+        let write = label("write a large file, sync");
+        row(&write, arguments.big_bytes, &kernel.write, &papilio.write)?;
+    }
     Ok(())
 }
 
-fn by_kernel(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> {
+fn by_kernel(arguments: &Arguments, quotas: Quotas, phases: &mut Phases) -> anyhow::Result<()> {
     let scratch = Scratch::under(Path::new("/dev/shm"), IMAGE)?;
-    let images = FileSystemSpec::default().sized_for(IMAGE / 2).make(&scratch)?;
+    let images = FileSystemSpec { quota: quotas.of_kernel(), ..FileSystemSpec::default() };
+    let images = images.sized_for(IMAGE / 2).make(&scratch)?;
     let mounted = images.mount()?;
     let root = mounted.path();
     let directory = root.join("d");
@@ -110,11 +148,19 @@ fn by_kernel(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> {
     mounted.unmount()
 }
 
-fn by_papilio(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> {
+fn by_papilio(arguments: &Arguments, quotas: Quotas, phases: &mut Phases) -> anyhow::Result<()> {
     let scratch = Scratch::under(Path::new("/dev/shm"), IMAGE)?;
     let image = scratch.unique("papilio");
     papilio::mkfs(&image, &MkfsOptions::new().size(IMAGE))?;
     let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true))?;
+    match quotas {
+        Quotas::Off => {}
+        Quotas::Full => {
+            fs.enable_quotas()?;
+            fs.rescan_quotas(|_| {})?;
+        }
+        Quotas::Simple => fs.enable_simple_quotas()?,
+    }
     let directory = fs.create_dir("/d")?;
     phases.create.take(arguments.files, || {
         let new = NewInode::new(NewKind::Regular, 0o644);

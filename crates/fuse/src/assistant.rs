@@ -29,6 +29,14 @@ impl Kernel {
         self.tell(Notification::Pages(node, offset, length));
     }
 
+    /// Tells the kernel that a file has grown to `size` bytes, of which `last` is the last. With the
+    /// writeback cache the kernel takes no size from replies.
+    pub(crate) fn grow(&self, node: NodeId, size: u64, last: u8) {
+        if let Some(at) = size.checked_sub(1) {
+            self.tell(Notification::Store(node, at, &[last]));
+        }
+    }
+
     /// Has the kernel drop a node's cached attributes.
     pub(crate) fn forget_attributes(&self, node: NodeId) {
         self.tell(Notification::Attributes(node));
@@ -55,6 +63,8 @@ impl Kernel {
 pub(crate) enum Stale {
     Attributes(NodeId),
     Pages(NodeId, u64, u64),
+    /// The size of a file that has grown to so many bytes, with its last byte.
+    Size(NodeId, u64, u8),
     /// All pages of a file, with the number for
     /// [`Operations::pages_dropped`](crate::transport::Operations::pages_dropped).
     AllPages(NodeId, u64),
@@ -70,6 +80,7 @@ impl Stale {
         match self {
             Self::Attributes(node) => kernel.forget_attributes(*node),
             Self::Pages(node, offset, length) => kernel.forget_pages(*node, *offset, *length),
+            Self::Size(node, size, last) => kernel.grow(*node, *size, *last),
             Self::AllPages(node, _) => kernel.write_back(*node),
             Self::Entry { directory, name } => kernel.forget_entry(*directory, name),
         }

@@ -467,12 +467,25 @@ fn run_on_content<O: Operations>(
         Body::RemoveXattr { name } => done(operations.remove_xattr(node, name)?),
         Body::Ioctl(ioctl) => {
             let reply = operations.ioctl(caller, node, &ioctl)?;
-            stale.before_reply.extend(reply.changed.into_iter().map(|changed| match changed {
-                IoctlChanged::Entry { directory: (tree, inode), name } => {
-                    Stale::Entry { directory: operations.node_of(tree, inode), name }
-                }
-                IoctlChanged::Inode(tree, inode) => Stale::Attributes(operations.node_of(tree, inode)),
-            }));
+            stale.before_reply.extend(
+                reply
+                    .changed
+                    .into_iter()
+                    .flat_map(|changed| match changed {
+                        IoctlChanged::Entry { directory: (tree, inode), name } => {
+                            [Some(Stale::Entry { directory: operations.node_of(tree, inode), name }), None]
+                        }
+                        IoctlChanged::Inode(tree, inode) => {
+                            [Some(Stale::Attributes(operations.node_of(tree, inode))), None]
+                        }
+                        IoctlChanged::Data { file: (tree, inode), offset, length, last } => {
+                            let node = operations.node_of(tree, inode);
+                            let size = last.map(|last| Stale::Size(node, offset + length, last));
+                            [size, Some(Stale::Pages(node, offset, length))]
+                        }
+                    })
+                    .flatten(),
+            );
             Answer::Ioctl { result: reply.result, output: reply.output }
         }
         // The callers have handled all other requests.

@@ -383,7 +383,7 @@ fn read_only_mount_refuses_changes() {
 }
 
 /// All known commands, and some unknown ones.
-const COMMANDS: [Command; 44] = [
+const COMMANDS: [Command; 46] = [
     Command::TREE_SEARCH,
     Command::TREE_SEARCH_V2,
     Command::INO_PATHS,
@@ -391,6 +391,8 @@ const COMMANDS: [Command; 44] = [
     Command::LOGICAL_INO_V2,
     Command::SET_RECEIVED_SUBVOL,
     Command::SEND,
+    Command::ENCODED_READ,
+    Command::ENCODED_WRITE,
     Command::GET_DEV_STATS,
     Command::GET_FLAGS,
     Command::SET_FLAGS,

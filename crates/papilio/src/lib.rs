@@ -112,7 +112,8 @@ mod transaction;
 mod tuning;
 mod volume;
 
-pub use data::{EncodedExtent, FiemapExtent, FileExtent, FileExtentKind};
+pub use data::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};
+pub use data::{FiemapExtent, FileExtent, FileExtentKind};
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use file::defragment::DefragmentOptions;
 pub use fs::{

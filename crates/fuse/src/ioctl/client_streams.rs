@@ -189,6 +189,41 @@ impl MountedPath {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Reads from byte `offset` of this file as the data lies, into `buffer`. Returns the number of
+    /// bytes in it, and the part of the file that they hold, with no data.
+    ///
+    /// # Errors
+    /// ENOBUFS if the compressed extent does not fit; ENOTTY if the file system has no such call;
+    /// EPERM without `CAP_SYS_ADMIN`.
+    pub fn read_encoded(&self, offset: u64, buffer: &mut [u8]) -> io::Result<(usize, EncodedPart<'static>)> {
+        let buffers = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut arguments = EncodedIo {
+            buffers: std::ptr::from_ref(&buffers) as u64,
+            buffer_count: 1,
+            offset,
+            ..EncodedIo::default()
+        };
+        // SAFETY: the kernel reads `arguments` and the one item of `buffers`. It writes `arguments`
+        // and at most the bytes of `buffer`, which is borrowed mutably until the call returns.
+        let result = unsafe {
+            libc::ioctl(
+                self.as_raw(),
+                Command::ENCODED_READ.0 as libc::Ioctl,
+                std::ptr::from_mut(&mut arguments),
+            )
+        };
+        let read = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
+        let part = EncodedPart {
+            data: &[],
+            offset,
+            length: arguments.length,
+            unencoded_length: arguments.unencoded_length,
+            unencoded_offset: arguments.unencoded_offset,
+            compression: arguments.compression,
+        };
+        Ok((read, part))
+    }
+
     fn as_raw(&self) -> i32 {
         self.file().as_raw_fd()
     }

@@ -153,7 +153,9 @@ impl Command {
     pub const SET_RECEIVED_SUBVOL: Self = Self::both::<ReceivedSubvol>(BTRFS, 37);
     /// `BTRFS_IOC_SEND`.
     pub const SEND: Self = Self::write::<SendArgs>(BTRFS, 38);
-    /// `BTRFS_IOC_ENCODED_WRITE`, which our mounts do not have; for mounts of the kernel's Btrfs.
+    /// `BTRFS_IOC_ENCODED_READ`.
+    pub const ENCODED_READ: Self = Self::read::<EncodedIo>(BTRFS, 64);
+    /// `BTRFS_IOC_ENCODED_WRITE`.
     pub const ENCODED_WRITE: Self = Self::write::<EncodedIo>(BTRFS, 64);
     /// `FICLONERANGE`, which FUSE does not pass; for mounts of other file systems.
     pub const CLONE_RANGE: Self = Self::write::<FileCloneRange>(BTRFS, 13);
@@ -252,6 +254,7 @@ mod tests {
         ("BTRFS_IOC_LOGICAL_INO", Command::LOGICAL_INO),
         ("BTRFS_IOC_SET_RECEIVED_SUBVOL", Command::SET_RECEIVED_SUBVOL),
         ("BTRFS_IOC_SEND", Command::SEND),
+        ("BTRFS_IOC_ENCODED_READ", Command::ENCODED_READ),
         ("BTRFS_IOC_ENCODED_WRITE", Command::ENCODED_WRITE),
         ("FICLONERANGE", Command::CLONE_RANGE),
         ("BTRFS_IOC_GET_DEV_STATS", Command::GET_DEV_STATS),

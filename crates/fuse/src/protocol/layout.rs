@@ -115,6 +115,7 @@ pub(crate) mod feature {
 pub(crate) mod notification {
     pub const INVALIDATE_INODE: i32 = 2;
     pub const INVALIDATE_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
 }
 
 /// Flags of `statx` for the attributes that a reply holds: the ordinary ones and the birth time.
@@ -208,6 +209,13 @@ structures! {
         directory: u64,
         name_length: u32,
         flags: u32,
+    }
+    /// Followed by the bytes.
+    StoreOut: 24 {
+        node: u64,
+        offset: u64,
+        size: u32,
+        padding: u32,
     }
     /// The start of every reply.
     OutHeader: 16 {

@@ -4,11 +4,11 @@
 //!
 //! Kernel counterpart: `fuse_notify` (`fs/fuse/dev.c`).
 
-use super::layout::{InvalidateEntry, InvalidateInode, OutHeader, notification};
+use super::layout::{InvalidateEntry, InvalidateInode, OutHeader, StoreOut, notification};
 use crate::transport::NodeId;
 use zerocopy::IntoBytes;
 
-/// A message that makes the kernel drop something from its caches.
+/// A message that makes the kernel change its caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notification<'a> {
     /// Writes back a file's dirty pages and drops all of its pages and attributes. For a directory
@@ -20,6 +20,9 @@ pub(crate) enum Notification<'a> {
     Attributes(NodeId),
     /// Drops a directory entry and the directory's attributes.
     Entry(NodeId, &'a [u8]),
+    /// Stores bytes of a file at this offset in the kernel's cache. The file grows if they lie after
+    /// its end.
+    Store(NodeId, u64, &'a [u8]),
 }
 
 impl Notification<'_> {
@@ -34,6 +37,10 @@ impl Notification<'_> {
                 let body =
                     InvalidateEntry { directory: directory.0, name_length: name.len() as u32, flags: 0 };
                 message(notification::INVALIDATE_ENTRY, &[body.as_bytes(), name, b"\0"])
+            }
+            Self::Store(node, offset, bytes) => {
+                let body = StoreOut { node: node.0, offset, size: bytes.len() as u32, padding: 0 };
+                message(notification::STORE, &[body.as_bytes(), bytes])
             }
         }
     }
@@ -67,6 +74,9 @@ mod tests {
         assert_eq!(bytes[8..16], [0; 8]);
         assert_eq!((&bytes[16..24], &bytes[24..28]), (&5_u64.to_ne_bytes()[..], &4_u32.to_ne_bytes()[..]));
         assert_eq!(bytes[32..], *b"name\0");
+        let bytes = Notification::Store(NodeId(7), 9, b"x").encode();
+        assert_eq!((bytes.len(), bytes[40], &bytes[4..8]), (41, b'x', &4_i32.to_ne_bytes()[..]));
+        assert_eq!((&bytes[24..32], &bytes[32..36]), (&9_u64.to_ne_bytes()[..], &1_u32.to_ne_bytes()[..]));
         let bytes = Notification::Attributes(NodeId(6)).encode();
         assert_eq!((bytes.len(), &bytes[24..32]), (40, &(-1_i64).to_ne_bytes()[..]));
     }

@@ -271,6 +271,7 @@ impl Operations for Server {
             Command::SET_FLAGS | Command::SET_ATTRIBUTES if self.opens_by_kernel => {
                 if self.may_have_dirty_pages(node) { vec![node] } else { Vec::new() }
             }
+            Command::ENCODED_READ | Command::ENCODED_WRITE if self.may_have_dirty_pages(node) => vec![node],
             _ => Vec::new(),
         }
     }
@@ -302,6 +303,10 @@ impl Operations for Server {
         let call = IoctlCall { fs, mount, inode, command, input, address, output_size, caller, umask };
         let reply = crate::ioctl::handle(&call);
         self.changed(&node);
+        if Command(command) == Command::ENCODED_WRITE && reply.is_ok() {
+            // The kernel drops the attributes with the pages.
+            self.after_change(caller, &node)?;
+        }
         self.names_change();
         reply
     }

@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
 
 /// Compiles a program of this folder.
-fn compile(scratch: &Scratch, source: &str, shared: bool) -> PathBuf {
+pub(crate) fn compile(scratch: &Scratch, source: &str, shared: bool) -> PathBuf {
     let binary = scratch.unique(if shared { "library.so" } else { "program" });
     let mut cc = Command::new("cc");
     if shared {
@@ -68,7 +68,7 @@ fn made(scratch: &Scratch) -> ImageSet {
     set
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

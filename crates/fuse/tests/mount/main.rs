@@ -6,6 +6,7 @@
 mod access_times;
 mod cached;
 mod compared;
+mod encoded;
 mod ioctls;
 mod limits;
 mod listings;

@@ -1,8 +1,10 @@
-//! Extents that a caller hands in compressed.
+//! Extents that a caller hands in, or gets, compressed.
 //!
-//! Owns [`EncodedExtent`] and the rule for when a file can have one as it lies.
+//! Owns [`EncodedExtent`] and the rule for when a file can have one as it lies, [`EncodedRead`], and
+//! the numbers by which ioctls and streams name a compression.
 //!
-//! Kernel counterpart: `btrfs_do_encoded_write` (`fs/btrfs/inode.c`).
+//! Kernel counterparts: `btrfs_do_encoded_write`, `btrfs_encoded_read` (`fs/btrfs/inode.c`); the
+//! numbers: `BTRFS_ENCODED_IO_COMPRESSION_*` (`include/uapi/linux/btrfs.h`).
 
 use crate::data::data_context::DataContext;
 use crate::data::file_edit::FileEdit;
@@ -26,6 +28,52 @@ pub struct EncodedExtent<'a> {
     pub offset: u64,
     /// Bytes that the file gets.
     pub length: u64,
+}
+
+/// A part of a file as it lies on the device (`BTRFS_IOC_ENCODED_READ`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedRead {
+    /// The bytes as stored: those of the whole extent if it is compressed, padded to sectors unless
+    /// it is inline. Otherwise the bytes of the file. Empty at the end of the file.
+    pub data: Vec<u8>,
+    /// Bytes of the file that the read covers.
+    pub length: u64,
+    /// The size of the whole extent in bytes, without compression.
+    pub uncompressed: u64,
+    /// Bytes of the uncompressed extent before those of the file.
+    pub offset: u64,
+    /// The algorithm.
+    pub compression: Compression,
+}
+
+impl EncodedRead {
+    /// Returns a read of plain bytes of the file.
+    pub(crate) fn plain(data: Vec<u8>) -> Self {
+        let length = data.len() as u64;
+        Self { data, length, uncompressed: length, offset: 0, compression: Compression::None }
+    }
+}
+
+/// Returns the compression that a number means, and the sector size that LZO depends on. `None` for
+/// an unknown number.
+pub fn compression_of_number(number: u32) -> Option<(Compression, u32)> {
+    match number {
+        0 => Some((Compression::None, 4096)),
+        1 => Some((Compression::Zlib, 4096)),
+        2 => Some((Compression::Zstd, 4096)),
+        lzo @ 3..=7 => Some((Compression::Lzo, 4096 << (lzo - 3))),
+        _ => None,
+    }
+}
+
+/// Returns the number that names a compression, in a file system with this sector size in bytes.
+pub fn number_of_compression(compression: Compression, sector_size: u32) -> u32 {
+    match compression {
+        Compression::None => 0,
+        Compression::Zlib => 1,
+        Compression::Zstd => 2,
+        Compression::Lzo => 3 + (sector_size / 4096).trailing_zeros(),
+    }
 }
 
 impl<'a> EncodedExtent<'a> {

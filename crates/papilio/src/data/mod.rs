@@ -56,7 +56,7 @@ pub(crate) mod written_extents;
 #[cfg(test)]
 pub(crate) use compress::compress;
 pub(crate) use compress::decompress;
-pub use encoded::EncodedExtent;
+pub use encoded::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
 pub(crate) use file_data::{FileData, FileTree};

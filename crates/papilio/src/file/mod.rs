@@ -27,6 +27,7 @@ mod data_trees;
 pub(crate) mod defragment;
 pub(crate) mod deletions;
 pub(crate) mod dirty_inodes;
+mod encoded_read;
 mod encoded_write;
 mod evict;
 pub(crate) mod exclusive;

@@ -4,7 +4,7 @@
 //! [`file_write`](super::file_write).
 
 use crate::data::extent_map::FileExtents;
-use crate::data::{self, FiemapExtent, FileData, FileExtent, ReadContext, Whence};
+use crate::data::{self, EncodedRead, FiemapExtent, FileData, FileExtent, ReadContext, Whence};
 use crate::errors::{Error, PathError, Result};
 use crate::file::open_file::OpenFile;
 use crate::fs::inode::Inode;
@@ -265,6 +265,18 @@ impl File {
             .filter_map(|extent| extent.map(|extent| FileExtent::of(&extent)).transpose())
             .take(most)
             .collect()
+    }
+
+    /// Reads at byte `offset` as the data lies on the device, without decompressing it
+    /// (`BTRFS_IOC_ENCODED_READ`). Covers one extent or hole, and at most `most` stored bytes;
+    /// without compression at most 128 KiB from the start of the sector. Checksums are verified.
+    /// Returns `None` for a compressed extent that is larger than `most`.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; [`Error::ReadOnlyFileSystem`] if the file system is open for reading
+    /// only.
+    pub fn read_encoded_at(&self, offset: u64, most: usize) -> Result<Option<EncodedRead>> {
+        self.open_file()?.read_encoded_at(offset, most)
     }
 
     /// Reads the whole file. Memory grows as bytes are read, not by the size that the inode claims.

@@ -1,9 +1,8 @@
 //! Encoded writes: the bytes that they put into a file.
 //!
-//! Owns [`decode`] and [`compression_of`]. The numbers are those of
-//! `BTRFS_ENCODED_IO_COMPRESSION_*` (`include/uapi/linux/btrfs.h`).
+//! Owns [`decode`].
 
-use crate::data::decompress;
+use crate::data::{compression_of_number, decompress};
 use crate::errors::{Error, Result};
 use papilio_format::items::file_extent::{Compression, MAX_UNCOMPRESSED};
 use papilio_format::send_stream::EncodedWrite;
@@ -22,7 +21,7 @@ pub(super) fn decode(write: &EncodedWrite) -> Result<Vec<u8>> {
         return Err(bad("the encryption is unknown"));
     }
     let (compression, sector) =
-        compression_of(write.compression).ok_or_else(|| bad("the compression is unknown"))?;
+        compression_of_number(write.compression).ok_or_else(|| bad("the compression is unknown"))?;
     if write.unencoded_length > MAX_UNCOMPRESSED && compression != Compression::None {
         return Err(bad("a compressed extent holds 128 KiB at most"));
     }
@@ -33,15 +32,4 @@ pub(super) fn decode(write: &EncodedWrite) -> Result<Vec<u8>> {
     let mut whole = vec![0; write.unencoded_length as usize];
     decompress(compression, &write.data, &mut whole, sector).map_err(|error| bad(&error.to_string()))?;
     Ok(whole[range].to_vec())
-}
-
-/// Returns the compression of a number, and the sector size that LZO depends on.
-pub(super) fn compression_of(number: u32) -> Option<(Compression, u32)> {
-    match number {
-        0 => Some((Compression::None, 4096)),
-        1 => Some((Compression::Zlib, 4096)),
-        2 => Some((Compression::Zstd, 4096)),
-        lzo @ 3..=7 => Some((Compression::Lzo, 4096 << (lzo - 3))),
-        _ => None,
-    }
 }

@@ -6,10 +6,9 @@
 //! **Invariant:** paths are walked name by name, no symbolic link is followed, and no other
 //! subvolume is entered.
 
-use super::decode::compression_of;
 use super::parent::find_parent;
 use super::target::{CloneRange, ExistingSubvolume, ReceiveTarget, SentSubvolume};
-use crate::data::EncodedExtent;
+use crate::data::{EncodedExtent, compression_of_number};
 use crate::errors::{Error, PathError, Result};
 use crate::fs::{File, FileSystem, Inode};
 use crate::items::xattr_edit::XattrSet;
@@ -201,7 +200,9 @@ impl ReceiveTarget for ImageTarget<'_> {
     }
 
     fn write_encoded(&mut self, write: &EncodedWrite) -> Result<bool> {
-        let Some((compression, lzo_sector)) = compression_of(write.compression) else { return Ok(false) };
+        let Some((compression, lzo_sector)) = compression_of_number(write.compression) else {
+            return Ok(false);
+        };
         let extent = EncodedExtent {
             compression,
             lzo_sector,

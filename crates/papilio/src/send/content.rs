@@ -12,6 +12,7 @@ use super::compare::Differs;
 use super::names::Id;
 use super::sender::Sender;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
+use crate::data::number_of_compression;
 use crate::errors::Result;
 use crate::fs::File;
 use crate::items::xattr::{self, Xattr};
@@ -159,7 +160,7 @@ impl Sender<'_> {
             file_length: length,
             unencoded_length: disk.ram_bytes,
             unencoded_offset: disk.offset,
-            compression: encoding(disk.compression, self.sector_size),
+            compression: number_of_compression(disk.compression, self.sector_size),
             encryption: 0,
             data,
         }))?;
@@ -254,16 +255,6 @@ impl Sender<'_> {
             self.out.put(&Command::SetXattr { path: content.path.clone(), name, value })?;
         }
         Ok(())
-    }
-}
-
-/// Returns the number by which streams name a compression.
-fn encoding(compression: Compression, sector_size: u32) -> u32 {
-    match compression {
-        Compression::None => 0,
-        Compression::Zlib => 1,
-        Compression::Zstd => 2,
-        Compression::Lzo => 3 + (sector_size / 4096).trailing_zeros(),
     }
 }
 

@@ -127,6 +127,17 @@ pub enum Changed {
     },
     /// The attributes of an inode.
     Inode(TreeId, InodeNumber),
+    /// Data of a file.
+    Data {
+        /// The file.
+        file: (TreeId, InodeNumber),
+        /// File offset of the first byte that changed.
+        offset: u64,
+        /// Bytes that changed.
+        length: u64,
+        /// The file's last byte, if its size has grown to the end of these bytes.
+        last: Option<u8>,
+    },
 }
 
 pub(super) type Result<T, E = Errno> = std::result::Result<T, E>;

@@ -83,6 +83,25 @@ impl BlockedCaller {
         Ok(text)
     }
 
+    /// Returns the flags (`O_*`) of the open file that the ioctl was issued on.
+    ///
+    /// # Errors
+    /// ENOTTY if the server may not look at it, or the caller is gone.
+    pub(super) fn file_flags(&self) -> Result<i32> {
+        let call = self.text("syscall")?;
+        if !is_call(&call, self.command, self.address) {
+            return Err(NOT_REACHABLE);
+        }
+        let descriptor = call.split_ascii_whitespace().nth(1).and_then(|word| word.strip_prefix("0x"));
+        let descriptor = descriptor.and_then(|word| u64::from_str_radix(word, 16).ok());
+        let descriptor = descriptor.ok_or(NOT_REACHABLE)? as u32;
+        let info = self.text(&format!("fdinfo/{descriptor}"))?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        self.must_wait()?;
+        flags.ok_or(NOT_REACHABLE)
+    }
+
     /// Returns whether the caller is gone, or will end as soon as the ioctl does.
     pub(super) fn is_killed(&self) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);

@@ -14,6 +14,7 @@ mod caller;
 mod caller_memory;
 mod defragment;
 mod devices;
+mod encoded;
 mod extents;
 mod files;
 mod jobs;
@@ -60,6 +61,8 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::INO_PATHS => owners::ino_paths(call),
 
         Command::DEFRAG | Command::DEFRAG_RANGE => defragment::handle(call),
+        Command::ENCODED_READ => encoded::read(call),
+        Command::ENCODED_WRITE => encoded::write(call),
         Command::EXTENTS => extents::list(call),
         Command::TRIM => devices::trim(call),
         Command::GET_LABEL => devices::get_label(call),

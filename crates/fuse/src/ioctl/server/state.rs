@@ -7,7 +7,7 @@ use crate::ioctl::number::Command;
 
 /// The ioctls that change the file system. The kernel checks for a read-only mount before other
 /// changes, but not before a FUSE ioctl.
-pub(super) const CHANGES: [Command; 29] = [
+pub(super) const CHANGES: [Command; 30] = [
     Command::SET_FLAGS,
     Command::SET_ATTRIBUTES,
     Command::TRIM,
@@ -30,6 +30,7 @@ pub(super) const CHANGES: [Command; 29] = [
     Command::QUOTA_RESCAN,
     Command::QUOTA_RESCAN_WAIT,
     Command::SET_RECEIVED_SUBVOL,
+    Command::ENCODED_WRITE,
     Command::DEFRAG,
     Command::DEFRAG_RANGE,
     Command::ADD_DEV,
