@@ -76,7 +76,7 @@ pub enum OpenErrorKind {
     /// An image at a URL, for a purpose that needs a file or a block device.
     #[error("an image at a URL can only be read, and not by this command")]
     RemoteReadOnly,
-    /// An image at a URL that cannot be reached or read.
+    /// A URL that names no image. A store that does not answer is [`OpenErrorKind::Io`].
     #[error("{0}")]
     Remote(String),
     /// The disk has no such partition.

@@ -139,7 +139,10 @@ impl Object {
         let name = url.split('?').next().unwrap_or(url).to_owned();
         let failed = |error: object_store::Error| match error {
             object_store::Error::NotFound { .. } => OpenErrorKind::NotFound,
-            error => OpenErrorKind::Remote(describe(&error, &location.scheme).1),
+            error => {
+                let (kind, reason) = describe(&error, &location.scheme);
+                OpenErrorKind::Io(io::Error::new(kind, reason))
+            }
         };
         let path = Path::from_url_path(location.path)
             .map_err(|error| OpenErrorKind::Remote(format!("its path is not valid: {error}")))?;
