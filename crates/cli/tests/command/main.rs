@@ -18,6 +18,7 @@ mod mkfs;
 mod mounted_by_kernel;
 mod property;
 mod quotas;
+mod remote;
 mod repair;
 mod replace;
 mod rootdir;

@@ -132,10 +132,10 @@ impl Fetcher {
     }
 
     /// Returns whether all blocks of a range are in memory.
-    pub(super) fn has(&self, range: Range<u64>) -> bool {
+    pub(super) fn has(&self, mut range: Range<u64>) -> bool {
         let mut blocks = self.blocks.lock();
         let now = Instant::now();
-        range.into_iter().all(|block| matches!(blocks.find(block, now), Found::Here(_)))
+        range.all(|block| matches!(blocks.find(block, now), Found::Here(_)))
     }
 
     /// Starts to bring the absent ones of these blocks, which are in ascending order, and returns.
@@ -225,13 +225,15 @@ impl Fetcher {
     }
 }
 
-async fn fetch(reports: Reports) {
-    let (fetcher, run) = (&reports.fetcher, reports.run.clone());
+async fn fetch(mut reports: Reports) {
+    let (fetcher, run) = (Arc::clone(&reports.fetcher), reports.run.clone());
     // Never closed.
     let Ok(_permit) = fetcher.in_flight.acquire().await else { return };
     let range = fetcher.bytes_of(run.start).start..fetcher.bytes_of(run.end - 1).end;
     fetcher.counters.requests.fetch_add(1, Ordering::Relaxed);
     let outcome = fetcher.object.read(range.clone()).await;
+    // Reported below; a block that is evicted then may be on its way again soon.
+    reports.run = 0..0;
     match outcome {
         Err(error) => {
             let fault = Fault::new(&error);

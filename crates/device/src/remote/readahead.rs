@@ -88,7 +88,7 @@ mod tests {
         let mut streams = Streams::default();
         for index in 0..1000u64 {
             let block = index * 7919 % 10_007;
-            assert!(streams.read(block, block + 1).is_empty() || index > 0 && block % 7919 < 2);
+            assert!(streams.read(block, block + 1).is_empty(), "{index}");
         }
     }
 }
