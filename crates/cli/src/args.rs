@@ -1,7 +1,8 @@
 //! The options that every command takes.
 
+use crate::units::parse_size;
 use clap::{ArgAction, Args};
-use papilio::device::{ImageOptions, PartitionChoice};
+use papilio::device::{ImageOptions, PartitionChoice, RemoteCache, RemoteOptions};
 use papilio::{OpenOptions, TreeRootChoice};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,6 +26,15 @@ pub struct GlobalArgs {
     /// Let a disk image name files outside of its own directory, such as a backing file
     #[arg(long, global = true, help_heading = HEADING)]
     pub allow_backing: bool,
+    /// Where blocks of images at URLs are kept: a directory, or "none" for memory only
+    ///
+    /// The default is papilio/remote in the user's cache directory.
+    #[arg(long, value_name = "DIRECTORY", global = true, help_heading = HEADING)]
+    #[arg(value_parser = remote_cache)]
+    pub remote_cache: Option<RemoteCache>,
+    /// The most bytes of that directory, with a suffix such as M or G; the default is 1G
+    #[arg(long, value_name = "SIZE", global = true, help_heading = HEADING, value_parser = parse_size)]
+    pub remote_cache_size: Option<u64>,
     /// Open the file system although devices are missing, as far as each chunk's profile allows
     #[arg(long, global = true, help_heading = HEADING)]
     pub degraded: bool,
@@ -90,7 +100,17 @@ impl GlobalArgs {
     /// Returns the options of opening a disk image.
     pub fn image_options(&self) -> ImageOptions {
         let partition = self.partition.clone().unwrap_or_default();
-        ImageOptions { partition, allow_backing: self.allow_backing }
+        ImageOptions { partition, allow_backing: self.allow_backing, remote: self.remote_options() }
+    }
+
+    /// Returns the options of reading images at URLs.
+    pub fn remote_options(&self) -> RemoteOptions {
+        let defaults = RemoteOptions::default();
+        RemoteOptions {
+            cache: self.remote_cache.clone().unwrap_or_default(),
+            cache_bytes: self.remote_cache_size.unwrap_or(defaults.cache_bytes),
+            ..defaults
+        }
     }
 
     /// Returns whether something is read that the last commit does not lead to, or faults are
@@ -160,6 +180,14 @@ fn rescue(text: &str) -> Result<RescueList, String> {
         }
     }
     Ok(RescueList(all))
+}
+
+fn remote_cache(text: &str) -> Result<RemoteCache, String> {
+    match text {
+        "" => Err("a directory or \"none\" is needed".to_owned()),
+        "none" => Ok(RemoteCache::Memory),
+        _ => Ok(RemoteCache::Directory(text.into())),
+    }
 }
 
 /// Parses an address in bytes, decimal or hexadecimal.

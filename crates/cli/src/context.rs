@@ -66,7 +66,7 @@ impl Context {
             options = options.device(device);
         }
         let image = arguments.image_options();
-        options = options.partition(image.partition).allow_backing(image.allow_backing);
+        options = options.partition(image.partition).allow_backing(image.allow_backing).remote(image.remote);
         if let Some(copy) = arguments.superblock {
             options = options.superblock_mirror(usize::from(copy));
         }

@@ -4,10 +4,11 @@
 //! from the path. If there are several, the parser takes the first one whose left side exists and
 //! is not a directory. Without such a colon, an argument that exists as a whole is a path on the
 //! host, and in any other one the first colon separates. `IMAGE@N` names partition N of an image.
+//! In a URL, the first colon before a slash after `SCHEME://` separates.
 
 use crate::output::escaped;
 use crate::usage_error::UsageError;
-use papilio::device::split_partition;
+use papilio::device::{split_partition, url_prefix};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -60,7 +61,8 @@ impl Operand {
             image: PathBuf::from(OsStr::from_bytes(&bytes[..at])),
             path: if at + 1 == bytes.len() { b"/".to_vec() } else { bytes[at + 1..].to_vec() },
         };
-        let colons: Vec<usize> = (1..bytes.len())
+        let first = url_prefix(bytes).unwrap_or(1);
+        let colons: Vec<usize> = (first..bytes.len())
             .filter(|&at| bytes[at] == b':' && matches!(bytes.get(at + 1), None | Some(b'/')))
             .collect();
         for &at in &colons {
@@ -161,6 +163,14 @@ mod tests {
         assert_eq!(parse("a.img:", &["a.img"], &[]), image("a.img", "/"));
         assert_eq!(parse("plain/dir", &[], &[]), Operand::Host("plain/dir".into()));
         assert_eq!(parse("a:b", &[], &[]), Operand::Host("a:b".into()));
+    }
+
+    #[test]
+    fn colon_of_a_scheme_separates_nothing() {
+        assert_eq!(parse("s3://b/d.qcow2:/etc", &[], &[]), image("s3://b/d.qcow2", "/etc"));
+        assert_eq!(parse("http://h:80/a@2:", &[], &[]), image("http://h:80/a@2", "/"));
+        assert_eq!(parse("https://h/a", &[], &[]), Operand::Host("https://h/a".into()));
+        assert_eq!(parse("nbd://h:/a", &[], &[]), image("nbd", "//h:/a"));
     }
 
     #[test]

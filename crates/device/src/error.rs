@@ -73,6 +73,12 @@ pub enum OpenErrorKind {
         /// The fault.
         reason: String,
     },
+    /// An image at a URL, for a purpose that needs a file or a block device.
+    #[error("an image at a URL can only be read, and not by this command")]
+    RemoteReadOnly,
+    /// A URL that names no image. A store that does not answer is [`OpenErrorKind::Io`].
+    #[error("{0}")]
+    Remote(String),
     /// The disk has no such partition.
     #[error("it has no partition {wanted}; {found}")]
     NoPartition {

@@ -4,6 +4,7 @@
 //!   queues.
 //! - [`PartitionDevice`]: a range of another device; [`PartitionTable`] finds those of a disk.
 //! - [`OpenOptions::open_image`] opens disk images of other formats than raw.
+//! - `RemoteDevice`, with the feature `remote`: an object of a store or web server, for reading.
 //! - [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
 //! - [`OverlayDevice`]: keeps all writes in memory; the device below it is only read.
 //! - [`UndoDevice`]: saves old blocks in an undo file before they are overwritten.
@@ -82,11 +83,13 @@ mod overlay;
 mod partition;
 mod partition_table;
 mod recorder;
+mod remote;
 mod shuffle;
 mod stable;
 mod started;
 mod undo;
 mod uring;
+mod url;
 mod workers;
 
 pub use aligned::AlignedBuffer;
@@ -105,8 +108,12 @@ pub use papilio_format::PhysicalAddress;
 pub use partition::PartitionDevice;
 pub use partition_table::{Partition, PartitionTable, PartitionType, TableKind};
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};
+#[cfg(feature = "remote")]
+pub use remote::{RemoteDevice, RemoteStatistics};
+pub use remote::{RemoteCache, RemoteOptions};
 pub use shuffle::ShuffleDevice;
 pub use stable::StableBuffer;
 pub use started::{Direction, Job, StartedOp};
 pub use undo::{UndoDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
 pub use uring::io_uring_available;
+pub use url::{URL_SCHEMES, is_url, url_prefix};

@@ -14,6 +14,7 @@ use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::lock;
 use crate::loop_use;
+use crate::url::is_url;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -25,7 +26,7 @@ const FALLBACK_ALIGNMENT: usize = 4096;
 /// Options for opening a file or block device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    access: Access,
+    pub(crate) access: Access,
     direct: bool,
     /// Whether a host without direct I/O is served through its page cache instead of refused.
     fallback: bool,
@@ -68,6 +69,9 @@ impl OpenOptions {
     /// [`OpenError`] with the path and the cause.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice, OpenError> {
         let path = path.as_ref();
+        if is_url(path) {
+            return Err(OpenError::new(path, OpenErrorKind::RemoteReadOnly));
+        }
         self.open_inner(path).map_err(|kind| OpenError::new(path, kind))
     }
 

@@ -9,6 +9,7 @@
 //! - [`mkfs`], [`preset`]: file systems of every shape.
 //! - [`populate`]: a seeded tree with everything that a Btrfs can hold.
 //! - [`source`], [`host`]: a common view of a tree, and the kernel's implementation of it.
+//! - [`object_server`]: an S3 server, with delays and faults.
 //! - [`manifest`], [`compare`]: a recorded tree, and the comparison of two trees.
 
 pub mod compare;
@@ -18,6 +19,7 @@ pub mod loop_device;
 pub mod manifest;
 pub mod mkfs;
 pub mod mount;
+pub mod object_server;
 pub mod populate;
 pub mod preset;
 pub mod program;

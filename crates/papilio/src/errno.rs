@@ -138,7 +138,7 @@ fn open_errno(kind: &OpenErrorKind) -> Errno {
             Errno::BUSY
         }
         OpenErrorKind::TextBusy => Errno::TXTBSY,
-        OpenErrorKind::ReadOnlyMedium => Errno::ROFS,
+        OpenErrorKind::ReadOnlyMedium | OpenErrorKind::RemoteReadOnly => Errno::ROFS,
         OpenErrorKind::Io(source) => host_errno(source),
         // An empty device, missing direct I/O, and kinds that are added later.
         _ => Errno::INVAL,
@@ -156,6 +156,7 @@ fn host_errno(source: &io::Error) -> Errno {
             io::ErrorKind::InvalidInput => Errno::INVAL,
             io::ErrorKind::StorageFull => Errno::NOSPC,
             io::ErrorKind::OutOfMemory => Errno::NOMEM,
+            io::ErrorKind::TimedOut => Errno::TIMEDOUT,
             io::ErrorKind::Interrupted => Errno::INTR,
             _ => Errno::IO,
         },

@@ -188,7 +188,8 @@ pub mod device {
     pub use papilio_device::{
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, MemoryDevice, OpenError,
         OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
-        PartitionType, ReadRequest, RingTarget, StartedOp, TableKind, WriteRequest, split_partition,
+        PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, StartedOp, TableKind,
+        WriteRequest, is_url, split_partition, url_prefix,
     };
 }
 

@@ -7,7 +7,7 @@ pub(crate) mod rescue;
 
 use crate::Error;
 use crate::tuning::Tuning;
-use papilio_device::{ImageOptions, PartitionChoice};
+use papilio_device::{ImageOptions, PartitionChoice, RemoteOptions};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::{LogicalAddress, TreeId};
@@ -129,6 +129,12 @@ impl OpenOptions {
     /// could name any file that the caller may read.
     pub fn allow_backing(mut self, allow: bool) -> Self {
         self.image.allow_backing = allow;
+        self
+    }
+
+    /// Sets how images at URLs are read. They need the feature `remote`.
+    pub fn remote(mut self, remote: RemoteOptions) -> Self {
+        self.image.remote = remote;
         self
     }
 

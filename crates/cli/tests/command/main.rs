@@ -20,6 +20,7 @@ mod mkfs_features;
 mod mounted_by_kernel;
 mod property;
 mod quotas;
+mod remote;
 mod repair;
 mod replace;
 mod rootdir;

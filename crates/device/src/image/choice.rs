@@ -7,6 +7,7 @@ use super::format;
 use crate::device::Device;
 use crate::error::OpenErrorKind;
 use crate::partition_table::{Partition, PartitionTable};
+use crate::url::is_url;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -43,7 +44,7 @@ impl FromStr for PartitionChoice {
 }
 
 /// Splits `IMAGE@N` into the path of the image and the number of a partition. A file that has the
-/// whole path as its name wins.
+/// whole path as its name wins. In a URL, `@N` is always a partition; `%40N` is part of a name.
 pub fn split_partition(path: &Path) -> (&Path, Option<u32>) {
     let bytes = path.as_os_str().as_bytes();
     let split = bytes.iter().rposition(|byte| *byte == b'@').and_then(|at| {
@@ -53,6 +54,7 @@ pub fn split_partition(path: &Path) -> (&Path, Option<u32>) {
         Some((Path::new(OsStr::from_bytes(&bytes[..at])), number))
     });
     match split {
+        Some((image, number)) if is_url(path) => (image, Some(number)),
         Some((image, number))
             if path.symlink_metadata().is_err()
                 && image.metadata().is_ok_and(|metadata| !metadata.is_dir()) =>

@@ -56,6 +56,15 @@ pub(crate) fn content_of(disk: &dyn Device, partition: &Partition) -> Content {
 }
 
 impl OpenedImage {
+    /// Reads the partition table of a disk, unless the disk is a file system as a whole.
+    pub(super) fn of(disk: Arc<dyn Device>, format: ImageFormat) -> Result<Self, OpenErrorKind> {
+        if is_btrfs(&*disk, PhysicalAddress(0)) {
+            return Ok(Self { disk, format, table: None });
+        }
+        let table = PartitionTable::read(&*disk).map_err(OpenErrorKind::Io)?;
+        Ok(Self { disk, format, table })
+    }
+
     /// Returns a name for the content of a partition, such as `btrfs`; `None` if it is not known.
     pub fn content(&self, partition: &Partition) -> Option<&'static str> {
         match content_of(&*self.disk, partition) {

@@ -4,7 +4,6 @@
 
 use crate::device::Device;
 use crate::error::OpenErrorKind;
-use crate::file::FileDevice;
 use crate::partition_table;
 use papilio_format::PhysicalAddress;
 
@@ -49,14 +48,14 @@ const NOT_SUPPORTED: &str =
 ///
 /// # Errors
 /// A format that is known and cannot be opened; one that may be another one as well.
-pub(super) fn recognise(file: &FileDevice) -> Result<ImageFormat, OpenErrorKind> {
+pub(super) fn recognise(file: &dyn Device, is_block_device: bool) -> Result<ImageFormat, OpenErrorKind> {
     let mut start = [0; START];
     let length = file.size().min(START as u64) as usize;
     let start = &mut start[..length];
     file.read_at(start, PhysicalAddress(0)).map_err(OpenErrorKind::Io)?;
     let start = &start[..];
     // A block device is a disk and not an image file.
-    if file.is_block_device() {
+    if is_block_device {
         return if is_luks(start) { Err(OpenErrorKind::Encrypted) } else { Ok(ImageFormat::Raw) };
     }
     let is_disk = partition_table::gpt_signature(start) || partition_table::is_mbr(start);

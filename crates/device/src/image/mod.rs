@@ -23,6 +23,10 @@ mod disk;
 mod format;
 #[cfg(feature = "images")]
 mod qcow2;
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(all(feature = "images", feature = "remote"))]
+mod remote_qcow2;
 #[cfg(feature = "images")]
 mod vmdk;
 #[cfg(feature = "images")]
@@ -40,7 +44,8 @@ use crate::device::Device;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::open::OpenOptions;
-use crate::partition_table::PartitionTable;
+use crate::remote::RemoteOptions;
+use crate::url::is_url;
 use disk::is_btrfs;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
@@ -54,6 +59,8 @@ pub struct ImageOptions {
     /// Whether the image may name files outside of its own directory as its parts. An image from an
     /// untrusted source could name any file that the caller may read.
     pub allow_backing: bool,
+    /// How an image at a URL is read.
+    pub remote: RemoteOptions,
 }
 
 impl OpenOptions {
@@ -72,6 +79,9 @@ impl OpenOptions {
         let (path, number) = split_partition(path);
         let choice = number.map_or_else(|| options.partition.clone(), PartitionChoice::Number);
         let failed = |kind| OpenError::new(path, kind);
+        if is_url(path) {
+            return self.open_url(path, options, &choice).map_err(failed);
+        }
         let file = self.open(path)?;
         if choice == PartitionChoice::Whole
             || (choice == PartitionChoice::Found && is_btrfs(&file, PhysicalAddress(0)))
@@ -92,6 +102,9 @@ impl OpenOptions {
         options: &ImageOptions,
     ) -> Result<OpenedImage, OpenError> {
         let path = path.as_ref();
+        if is_url(path) {
+            return self.open_url_disk(path, options).map_err(|kind| OpenError::new(path, kind));
+        }
         self.opened(path, self.open(path)?, options).map_err(|kind| OpenError::new(path, kind))
     }
 
@@ -101,7 +114,7 @@ impl OpenOptions {
         file: FileDevice,
         options: &ImageOptions,
     ) -> Result<OpenedImage, OpenErrorKind> {
-        let format = format::recognise(&file)?;
+        let format = format::recognise(&file, file.is_block_device())?;
         let disk: Arc<dyn Device> = match format {
             ImageFormat::Raw => Arc::new(file),
             _ => {
@@ -121,11 +134,23 @@ impl OpenOptions {
                 open_format(format, path, file, options)?
             }
         };
-        if is_btrfs(&*disk, PhysicalAddress(0)) {
-            return Ok(OpenedImage { disk, format, table: None });
-        }
-        let table = PartitionTable::read(&*disk).map_err(OpenErrorKind::Io)?;
-        Ok(OpenedImage { disk, format, table })
+        OpenedImage::of(disk, format)
+    }
+
+    #[cfg(not(feature = "remote"))]
+    fn open_url_disk(&self, _: &Path, _: &ImageOptions) -> Result<OpenedImage, OpenErrorKind> {
+        const WITHOUT: &str = "this program was built without the feature \"remote\"";
+        Err(OpenErrorKind::Remote(WITHOUT.to_owned()))
+    }
+
+    #[cfg(not(feature = "remote"))]
+    fn open_url(
+        &self,
+        path: &Path,
+        options: &ImageOptions,
+        choice: &PartitionChoice,
+    ) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        self.open_url_disk(path, options)?.into_device(choice)
     }
 }
 
@@ -142,12 +167,12 @@ fn open_format(
         _ if access == Access::ReadWrite => {
             Err(OpenErrorKind::UnsupportedFormat(format.name(), "it can only be opened for reading"))
         }
-        ImageFormat::VmdkSparse => Ok(Arc::new(vmdk::open(file)?)),
+        ImageFormat::VmdkSparse => Ok(Arc::new(vmdk::open(Arc::new(file))?)),
         ImageFormat::VmdkDescriptor => {
             Ok(Arc::new(qcow2::open_vmdk_descriptor(path, file, options.allow_backing)?))
         }
-        ImageFormat::Xz => Ok(Arc::new(xz::open(file)?)),
-        ImageFormat::Zstd => Ok(Arc::new(zstd_frames::open(file)?)),
+        ImageFormat::Xz => Ok(Arc::new(xz::open(Arc::new(file))?)),
+        ImageFormat::Zstd => Ok(Arc::new(zstd_frames::open(Arc::new(file))?)),
         ImageFormat::Raw => Ok(Arc::new(file)),
     }
 }

@@ -10,7 +10,6 @@
 use super::blocks::read_range;
 use crate::device::{Access, Device, check_read, read_only};
 use crate::error::OpenErrorKind;
-use crate::file::FileDevice;
 use papilio_format::PhysicalAddress;
 use papilio_locks::Mutex;
 use std::io::{self, Read};
@@ -80,8 +79,7 @@ impl Header {
 }
 
 /// Opens a sparse image.
-pub(super) fn open(file: FileDevice) -> Result<VmdkDevice, OpenErrorKind> {
-    let file: Arc<dyn Device> = Arc::new(file);
+pub(super) fn open(file: Arc<dyn Device>) -> Result<VmdkDevice, OpenErrorKind> {
     let mut header = Header::read(&*file, 0)?;
     refuse_parents(&*file, header.descriptor)?;
     if header.directory == AT_END {

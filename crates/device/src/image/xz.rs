@@ -8,7 +8,6 @@
 use super::blocks::{Block, BlockDevice, Decoder, read_range};
 use crate::device::Device;
 use crate::error::OpenErrorKind;
-use crate::file::FileDevice;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -36,8 +35,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Opens a compressed image.
-pub(super) fn open(file: FileDevice) -> Result<BlockDevice, OpenErrorKind> {
-    let file: Arc<dyn Device> = Arc::new(file);
+pub(super) fn open(file: Arc<dyn Device>) -> Result<BlockDevice, OpenErrorKind> {
     let mut end = file.size();
     let mut streams = Vec::new();
     // From the last stream to the first, since only the end of a stream says where it starts.

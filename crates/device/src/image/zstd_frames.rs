@@ -7,7 +7,6 @@
 use super::blocks::{Block, BlockDevice, Decoder, MAX_WHOLE, read_range};
 use crate::device::Device;
 use crate::error::OpenErrorKind;
-use crate::file::FileDevice;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -33,8 +32,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Opens a compressed image.
-pub(super) fn open(file: FileDevice) -> Result<BlockDevice, OpenErrorKind> {
-    let file: Arc<dyn Device> = Arc::new(file);
+pub(super) fn open(file: Arc<dyn Device>) -> Result<BlockDevice, OpenErrorKind> {
     let blocks = match seek_table(&*file)? {
         Some(blocks) => blocks,
         None => vec![whole(&*file)?],

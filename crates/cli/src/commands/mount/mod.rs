@@ -12,7 +12,9 @@ mod tag;
 use crate::args::GlobalArgs;
 use crate::context::Context;
 use anyhow::Context as _;
-use papilio::device::{Access, DeviceOptions, ImageOptions, OpenError, PartitionChoice, split_partition};
+use papilio::device::{
+    Access, DeviceOptions, ImageOptions, OpenError, PartitionChoice, RemoteCache, is_url, split_partition,
+};
 use papilio_fuse::MountOptions;
 use remount::Remount;
 use serve::{READY, Server};
@@ -167,14 +169,17 @@ impl Args {
         // Paths are bytes and need not be UTF-8.
         for device in &global.device {
             // The server leaves its working directory.
-            let path = std::path::absolute(device).unwrap_or_else(|_| device.clone());
+            let path = match is_url(device) {
+                true => device.clone(),
+                false => std::path::absolute(device).unwrap_or_else(|_| device.clone()),
+            };
             options.open = options.open.device(&path);
             options.devices.push(path);
         }
         if global.partition == Some(PartitionChoice::Whole) {
             options.open = options.open.partition(PartitionChoice::Whole);
         }
-        options.open = options.open.allow_backing(global.allow_backing);
+        options.open = options.open.allow_backing(global.allow_backing).remote(global.remote_options());
         if let Some(copy) = global.superblock {
             options.open = options.open.superblock_mirror(usize::from(copy));
         }
@@ -226,6 +231,16 @@ impl Args {
         }
         if let Some(copy) = global.superblock {
             arguments.extend(["--superblock".into(), copy.to_string().into()]);
+        }
+        match &global.remote_cache {
+            None | Some(RemoteCache::User) => {}
+            Some(RemoteCache::Memory) => arguments.push("--remote-cache=none".into()),
+            Some(RemoteCache::Directory(path)) => {
+                arguments.extend(["--remote-cache".into(), path.clone().into()]);
+            }
+        }
+        if let Some(bytes) = global.remote_cache_size {
+            arguments.extend(["--remote-cache-size".into(), bytes.to_string().into()]);
         }
         let switches = [
             (global.partition == Some(PartitionChoice::Whole), "--partition=none"),

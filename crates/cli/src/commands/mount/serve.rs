@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::{devices, holder, log};
 use anyhow::{Context as _, bail};
 use papilio::FileSystem;
-use papilio::device::split_partition;
+use papilio::device::{is_url, split_partition};
 use papilio_fuse::signals::Signals;
 use papilio_fuse::streams::{Stream, replace};
 use papilio_fuse::{MountOptions, Session, Unmounter};
@@ -71,6 +71,9 @@ impl Server<'_> {
 /// Returns the path of the image for the table of mounts. Keeps names of the device mapper, since
 /// the device that they link to has no meaningful name.
 fn absolute(image: &Path) -> PathBuf {
+    if is_url(image) {
+        return image.to_path_buf();
+    }
     let kept = image.starts_with("/dev/mapper");
     let (file, partition) = split_partition(image);
     let resolved = if kept { std::path::absolute(file) } else { file.canonicalize() };

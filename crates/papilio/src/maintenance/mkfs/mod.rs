@@ -26,7 +26,7 @@ pub use options::MkfsOptions;
 use crate::errors::{Error, Result};
 use layout::Layout;
 use options::Choice;
-use papilio_device::{Access, Device, FileDevice};
+use papilio_device::{Access, Device, FileDevice, OpenError, OpenErrorKind};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
 use papilio_format::superblock::Superblock;
@@ -129,10 +129,13 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
 /// written unless all devices can be used.
 ///
 /// # Errors
-/// - As [`mkfs`].
+/// - As [`mkfs`]; an image at a URL.
 /// - A device twice, or too few devices for a profile.
 pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Made> {
     let choice = options.resolve(paths.len())?;
+    if let Some(path) = paths.iter().map(AsRef::as_ref).find(|path| papilio_device::is_url(path)) {
+        return Err(OpenError { path: path.to_owned(), kind: OpenErrorKind::RemoteReadOnly }.into());
+    }
     let mut undos = Vec::new();
     let size = options.size.map(|size| whole_sectors(size, &choice));
     for path in paths.iter().map(AsRef::as_ref) {

@@ -1,0 +1,99 @@
+//! Disk images at URLs, for reading.
+//!
+//! Owns the steps of [`OpenOptions::open_image`] for them, which are those for files, without locks:
+//! that the object stays as it is is checked by its ETag.
+
+use super::disk::{OpenedImage, is_btrfs};
+use super::format::{self, ImageFormat};
+use super::{ImageOptions, PartitionChoice};
+use crate::device::{Access, Device};
+use crate::error::OpenErrorKind;
+use crate::open::OpenOptions;
+use crate::remote::RemoteDevice;
+use papilio_format::PhysicalAddress;
+use std::path::Path;
+use std::sync::Arc;
+
+fn url_of(path: &Path) -> Result<&str, OpenErrorKind> {
+    path.to_str().ok_or_else(|| OpenErrorKind::Remote("the URL is not valid UTF-8".to_owned()))
+}
+
+impl OpenOptions {
+    fn object(&self, path: &Path, options: &ImageOptions) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        if self.access == Access::ReadWrite {
+            return Err(OpenErrorKind::RemoteReadOnly);
+        }
+        Ok(Arc::new(RemoteDevice::open(url_of(path)?, &options.remote)?))
+    }
+
+    /// Opens the file system in the image at a URL.
+    pub(super) fn open_url(
+        &self,
+        path: &Path,
+        options: &ImageOptions,
+        choice: &PartitionChoice,
+    ) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        let object = self.object(path, options)?;
+        if *choice == PartitionChoice::Whole
+            || (*choice == PartitionChoice::Found && is_btrfs(&*object, PhysicalAddress(0)))
+        {
+            return Ok(object);
+        }
+        opened(object, options)?.into_device(choice)
+    }
+
+    /// Opens the disk in the image at a URL.
+    pub(super) fn open_url_disk(
+        &self,
+        path: &Path,
+        options: &ImageOptions,
+    ) -> Result<OpenedImage, OpenErrorKind> {
+        opened(self.object(path, options)?, options)
+    }
+}
+
+fn opened(object: Arc<dyn Device>, options: &ImageOptions) -> Result<OpenedImage, OpenErrorKind> {
+    let format = format::recognise(&*object, false)?;
+    let disk = match format {
+        ImageFormat::Raw => object,
+        _ => open_format(format, object, options)?,
+    };
+    OpenedImage::of(disk, format)
+}
+
+#[cfg(feature = "images")]
+fn open_format(
+    format: ImageFormat,
+    object: Arc<dyn Device>,
+    options: &ImageOptions,
+) -> Result<Arc<dyn Device>, OpenErrorKind> {
+    Ok(match format {
+        ImageFormat::Raw => object,
+        ImageFormat::Qcow2 => {
+            let sibling = |image: &dyn Device, name: &str| -> Result<Arc<dyn Device>, OpenErrorKind> {
+                let directory = image.name().rsplit_once('/').map_or("", |(directory, _)| directory);
+                Ok(Arc::new(RemoteDevice::open(&format!("{directory}/{name}"), &options.remote)?))
+            };
+            Arc::new(super::remote_qcow2::open(object, &sibling)?)
+        }
+        ImageFormat::VmdkSparse => Arc::new(super::vmdk::open(object)?),
+        ImageFormat::VmdkDescriptor => {
+            return Err(OpenErrorKind::UnsupportedFormat(
+                format.name(),
+                "one of several files cannot be read from a URL",
+            ));
+        }
+        ImageFormat::Xz => Arc::new(super::xz::open(object)?),
+        ImageFormat::Zstd => Arc::new(super::zstd_frames::open(object)?),
+    })
+}
+
+#[cfg(not(feature = "images"))]
+fn open_format(
+    format: ImageFormat,
+    _: Arc<dyn Device>,
+    _: &ImageOptions,
+) -> Result<Arc<dyn Device>, OpenErrorKind> {
+    const WITHOUT: &str = "this program was built without the feature \"images\"";
+    Err(OpenErrorKind::UnsupportedFormat(format.name(), WITHOUT))
+}
