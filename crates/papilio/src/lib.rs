@@ -186,7 +186,8 @@ pub mod device {
     pub use papilio_device::{
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, MemoryDevice, OpenError,
         OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
-        PartitionType, ReadRequest, RingTarget, StartedOp, TableKind, WriteRequest, split_partition,
+        PartitionType, ReadRequest, RingTarget, StartedOp, TableKind, UndoFile, WriteRequest,
+        split_partition,
     };
 }
 
