@@ -22,10 +22,13 @@ fn sample() -> Arc<MemoryDevice> {
     device
 }
 
-/// Adds an extent that covers each metadata chunk: a repair must not use what it may hold.
+/// Adds extents that cover all free space of the metadata chunks: a repair must not use what may be
+/// in them.
 fn fill_metadata(image: &Image) {
     let mut groups = Vec::new();
-    image.for_each_item(objectid::EXTENT_TREE, |_, key, data| {
+    let converted = image.has(objectid::BLOCK_GROUP_TREE);
+    let holder = if converted { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE };
+    image.for_each_item(holder, |_, key, data| {
         if key.item_type == ItemType::BLOCK_GROUP_ITEM
             && BlockGroupItem::parse(data).unwrap().flags.contains(BlockGroupFlags::METADATA)
         {
@@ -33,13 +36,27 @@ fn fill_metadata(image: &Image) {
         }
     });
     assert!(!groups.is_empty());
+    let node_size = u64::from(image.geometry.node_size);
     for group in groups {
-        let flags = ExtentFlags::DATA;
-        let header = ExtentHeader { refs: 1, generation: image.generation(), flags };
-        let owner =
-            DataRef { root: objectid::FS_TREE, inode: InodeNumber(4000), offset: FileOffset(0), count: 1 };
-        let key = Key::new(group.objectid, ItemType::EXTENT_ITEM, group.offset);
-        image.insert(objectid::EXTENT_TREE, key, ExtentItem::encode(&header, None, &[owner.into()]));
+        let mut used = Vec::new();
+        image.for_each_item(objectid::EXTENT_TREE, |_, key, _| {
+            let inside = (group.objectid..group.objectid + group.offset).contains(&key.objectid);
+            used.extend((key.item_type == ItemType::METADATA_ITEM && inside).then_some(key.objectid));
+        });
+        used.push(group.objectid + group.offset);
+        let mut at = group.objectid;
+        for start in used {
+            if start > at {
+                let header =
+                    ExtentHeader { refs: 1, generation: image.generation(), flags: ExtentFlags::DATA };
+                let (root, inode) = (objectid::FS_TREE, InodeNumber(4000));
+                let owner = DataRef { root, inode, offset: FileOffset(0), count: 1 };
+                let key = Key::new(at, ItemType::EXTENT_ITEM, start - at);
+                let item = ExtentItem::encode(&header, None, &[owner.into()]);
+                image.insert(objectid::EXTENT_TREE, key, item);
+            }
+            at = start + node_size;
+        }
     }
 }
 
