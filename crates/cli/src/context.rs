@@ -24,6 +24,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What it means that the checksum tree is lost.
+pub const LOST_CHECKSUMS: &str =
+    "the checksum tree is lost: nothing is verified, and data that is read may be wrong";
+
 /// The state of a run, which all commands share.
 pub struct Context {
     arguments: GlobalArgs,
@@ -35,6 +39,8 @@ pub struct Context {
     changing: RefCell<Vec<(PathBuf, FileSystem)>>,
     /// Whether no file system may be opened for writing.
     reads_only: Cell<bool>,
+    /// The images that were said to be read without verification.
+    unverified: RefCell<Vec<PathBuf>>,
     failed: Cell<bool>,
     /// The exit code of a failure, if it is not 1.
     code: Cell<Option<u8>>,
@@ -84,6 +90,7 @@ impl Context {
             opened: RefCell::default(),
             changing: RefCell::default(),
             reads_only: Cell::new(false),
+            unverified: RefCell::default(),
             failed: Cell::new(false),
             code: Cell::new(None),
             progress: RefCell::default(),
@@ -133,7 +140,9 @@ impl Context {
         options: &OpenOptions,
     ) -> anyhow::Result<FileSystem> {
         if !options.wants_scan() {
-            return FileSystem::open_with(image, options).map_err(holder::explain);
+            let system = FileSystem::open_with(image, options).map_err(holder::explain)?;
+            self.warn_of_lost_checksums(image, &system);
+            return Ok(system);
         }
         let devices = scanning::open_devices(image, &self.arguments.image_options(), others)?;
         let scan = self.scan(&devices)?;
@@ -145,7 +154,18 @@ impl Context {
             let image = image.display();
             self.error(format_args!("{image}: this is an older state than that of the last commit"));
         }
-        FileSystem::from_devices(devices, rebuilt.options()).map_err(holder::explain)
+        let system = FileSystem::from_devices(devices, rebuilt.options()).map_err(holder::explain)?;
+        self.warn_of_lost_checksums(image, &system);
+        Ok(system)
+    }
+
+    /// Warns, once for an image, that its data is read without verification, if that is so because
+    /// the checksum tree is lost.
+    pub fn warn_of_lost_checksums(&self, image: &Path, system: &FileSystem) {
+        if system.has_lost_checksums() && !self.unverified.borrow().iter().any(|known| known == image) {
+            self.unverified.borrow_mut().push(image.to_path_buf());
+            self.warning(format_args!("{}: {LOST_CHECKSUMS}", image.display()));
+        }
     }
 
     /// Opens `image` and the devices that the user named for reading.

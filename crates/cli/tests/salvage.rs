@@ -236,8 +236,47 @@ fn without_checksums_data_is_not_verified() {
     assert!(world.zero_blocks(|owner, _, _| owner == objectid::CSUM_TREE) > 0);
     let (to, output) = world.restore("out", &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("nothing is verified"), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("nothing is verified").count(), 1, "{said}");
     world.assert_whole(&to);
+    let (_, output) = world.restore("json", &["--json"]);
+    let marked: Vec<serde_json::Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|line| line["unverified"] == true && line["offset"].is_null())
+        .collect();
+    let image = world.image.to_str().unwrap();
+    assert!(marked.len() == 1 && marked[0]["path"] == format!("{image}:/"), "{}", text(&output.stdout));
+    // Reading commands need to be told, and say it, once for an image.
+    let (one, other) = (format!("{image}:/dir1/file2"), format!("{image}:/dir1/file3"));
+    let output = papilio(["cat", "--rescue=ignorebadroots", &one, &other]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.matches("nothing is verified").count() == 1, "{said}");
+    assert_eq!(output.stdout, [&world.files["dir1/file2"][..], &world.files["dir1/file3"]].concat());
+    let copy = world.folder.path().join("copy");
+    for arguments in [
+        vec!["ls", "--rescue=ibadroots", &format!("{image}:/dir1")],
+        vec!["cp", "--rescue=all", &one, copy.to_str().unwrap()],
+    ] {
+        let said = text(&papilio(&arguments).stderr);
+        assert_eq!(said.matches("nothing is verified").count(), 1, "{arguments:?}: {said}");
+    }
+    // Without being told, no data that has checksums is read.
+    assert!(!papilio(["cat", &one]).status.success());
+    let checked = papilio(["check", "--json", image]);
+    let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+    let notes = report["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|note| note["code"] == "checksums-lost"), "{report:#}");
+}
+
+/// A sound image says nothing of it, and neither does one whose checksum tree lacks a leaf only.
+#[test]
+fn checksums_that_are_there_are_not_called_lost() {
+    let world = world();
+    let image = world.image.to_str().unwrap();
+    let output = papilio(["cat", "--rescue=ignorebadroots", &format!("{image}:/dir1/file2")]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    assert!(!succeed_text(["check", "--json", image]).contains("checksums-lost"));
 }
 
 #[test]

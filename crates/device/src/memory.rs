@@ -115,6 +115,22 @@ impl MemoryDevice {
         self.shards.iter().map(|shard| shard.read().len() as u64 * CHUNK_SIZE as u64).sum()
     }
 
+    /// Whether two devices have the same size and content. Chunks that snapshots share are not
+    /// read.
+    pub fn same_content(&self, other: &Self) -> bool {
+        let (one, other) = (self.snapshot(), other.snapshot());
+        let is_zero = |chunk: &[u8]| chunk.iter().all(|byte| *byte == 0);
+        let same = |left: &Chunks, right: &Chunks| {
+            let equal = left.iter().all(|(number, chunk)| match right.get(number) {
+                Some(found) => Arc::ptr_eq(chunk, found) || chunk == found,
+                None => is_zero(chunk),
+            });
+            equal && right.iter().all(|(number, chunk)| left.contains_key(number) || is_zero(chunk))
+        };
+        let mut shards = one.shards.iter().zip(&other.shards);
+        one.size() == other.size() && shards.all(|(left, right)| same(&left.read(), &right.read()))
+    }
+
     /// Grows or shrinks the device. A truncated part reads as zeros after growing again.
     pub fn resize(&self, size: u64) {
         let _order = in_order("shards, by index");
@@ -218,6 +234,17 @@ impl Device for MemoryDevice {
         check_write(self.access, 0, PhysicalAddress(0), 0)
     }
 
+    /// Holes are known in chunks. The cost depends on the number of existing ones.
+    fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {
+        let first = offset.get() / CHUNK_SIZE as u64;
+        if self.shard(first).read().contains_key(&first) {
+            return (offset.get() < self.size()).then_some(offset);
+        }
+        let next = |shard: &RwLock<Chunks>| shard.read().keys().copied().filter(|at| *at > first).min();
+        let at = self.shards.iter().filter_map(next).min()? * CHUNK_SIZE as u64;
+        (at < self.size()).then_some(PhysicalAddress(at))
+    }
+
     /// Zeroes the range. The cost depends on the number of existing chunks, not on `length`.
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
         check_write(self.access, self.size(), offset, length)?;
@@ -285,6 +312,33 @@ mod tests {
             expected[start..start + length].fill(0);
             assert_eq!(read(&device, 0, 1 << 20), expected, "{start}+{length}");
         }
+    }
+
+    #[test]
+    fn holes_are_known() {
+        let device = MemoryDevice::new(10 << 40);
+        assert_eq!(device.next_data(PhysicalAddress(0)), None);
+        device.write_at(b"x", PhysicalAddress(5 << 40)).unwrap();
+        device.write_at(b"x", PhysicalAddress(100_000)).unwrap();
+        let next = |at| device.next_data(PhysicalAddress(at)).map(|found| found.get());
+        assert_eq!(next(0), Some(65_536));
+        assert_eq!(next(65_600), Some(65_600));
+        assert_eq!(next(131_072), Some(5 << 40));
+        assert_eq!(next((5 << 40) + 65_536), None);
+    }
+
+    #[test]
+    fn content_is_compared_by_bytes() {
+        let device = MemoryDevice::new(1 << 20);
+        device.write_at(b"old", PhysicalAddress(7)).unwrap();
+        let copy = device.snapshot();
+        assert!(device.same_content(&copy));
+        copy.write_at(b"old", PhysicalAddress(7)).unwrap();
+        copy.write_at(&[0; 5], PhysicalAddress(500_000)).unwrap();
+        assert!(device.same_content(&copy) && copy.same_content(&device));
+        copy.write_at(b"x", PhysicalAddress(500_003)).unwrap();
+        assert!(!device.same_content(&copy) && !copy.same_content(&device));
+        assert!(!device.same_content(&MemoryDevice::new(2 << 20)));
     }
 
     #[test]

@@ -188,7 +188,7 @@ pub mod device {
     pub use papilio_device::{
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, MemoryDevice, OpenError,
         OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
-        PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, StartedOp, TableKind,
+        PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, StartedOp, TableKind, UndoFile,
         WriteRequest, is_url, split_partition, url_prefix,
     };
 }

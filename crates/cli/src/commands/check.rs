@@ -109,7 +109,7 @@ impl Args {
             None => self.clear_ino_cache.then_some(RescueChange::ClearInodeCache),
         };
         if let Some(change) = cleared {
-            let undo = self.undo_file()?;
+            let undo = self.undo_file(context);
             return rescue_change::make(context, &self.images(context), Some(&undo), change, Consent::Given);
         }
         if self.qgroup_report {
@@ -217,7 +217,7 @@ impl Args {
         if !self.yes && !rescue_change::confirmed("Repair?")? {
             anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
         }
-        let undo = self.undo_file()?;
+        let undo = self.undo_file(context);
         let made = papilio::repair(&devices, &options, &plan, &undo)?;
         let mut output = Output::new()?;
         let (changes, undo) = (made.changes.len(), undo.display());
@@ -234,18 +234,9 @@ impl Args {
         std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect()
     }
 
-    /// Returns the undo file to write. That of a device goes to the working directory: a file in
-    /// `/dev` would be gone after the next start.
-    fn undo_file(&self) -> anyhow::Result<PathBuf> {
-        use std::os::unix::fs::FileTypeExt;
-        if let Some(undo) = &self.undo {
-            return Ok(undo.clone());
-        }
-        let is_device = std::fs::metadata(&self.image)?.file_type().is_block_device();
-        let name = self.image.file_name().filter(|_| is_device);
-        let mut name = name.unwrap_or(self.image.as_os_str()).to_owned();
-        name.push(".undo");
-        Ok(PathBuf::from(name))
+    /// Returns the undo file to write.
+    fn undo_file(&self, context: &Context) -> PathBuf {
+        self.undo.clone().unwrap_or_else(|| rescue_change::undo_of(context, &self.image))
     }
 
     /// Prints the plan as one JSON object; makes the repair with `--yes`.
@@ -258,7 +249,7 @@ impl Args {
     ) -> anyhow::Result<()> {
         let made = match plan.better && !plan.changes.is_empty() && self.yes {
             true => {
-                let undo = self.undo_file()?;
+                let undo = self.undo_file(context);
                 papilio::repair(devices, options, plan, &undo)?;
                 Some(undo)
             }

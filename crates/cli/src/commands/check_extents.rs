@@ -11,7 +11,7 @@ use std::path::Path;
 /// Extents by their address: the length, and the subvolumes that refer to them.
 type Extents = BTreeMap<u64, (u64, BTreeSet<TreeId>)>;
 
-/// Prints the extents of `subvolume`: tree blocks and data.
+/// Prints the extents of `subvolume`: tree blocks and data, in the columns of `btrfs check -E`.
 ///
 /// # Errors
 /// There is no such subvolume; a tree block that cannot be read.
@@ -34,13 +34,13 @@ pub fn report(
     let mut output = Output::new()?;
     let (count, mut bytes, mut own) = (extents.len(), 0, 0);
     output.text(format_args!("subvolume {subvolume}, UUID {}\n", found.uuid))?;
+    output.text(format_args!("Offset\t\tLen\tRoot Refs\tRoots\n"))?;
     for (address, (length, roots)) in extents {
         bytes += length;
         own += if roots.len() == 1 { length } else { 0 };
         let list: Vec<String> = roots.iter().map(ToString::to_string).collect();
         let (refs, list) = (roots.len(), list.join(" "));
-        output
-            .text(format_args!("Offset: {address}, Length: {length}, Root refs: {refs}, Roots: {list}\n"))?;
+        output.text(format_args!("{address}\t{length}\t{refs}\t{list}\n"))?;
     }
     output
         .text(format_args!("{count} extents, {bytes} bytes, {own} of them used by no other subvolume\n"))?;

@@ -136,11 +136,14 @@ impl Args {
         match self.command {
             Subcommand::FindRoot(command) => command.run(context),
             Subcommand::ChunkRecover(command) => command.run(context),
-            Subcommand::SuperRecover(command) => command.written.change(SuperblockChange::Recover),
+            Subcommand::SuperRecover(command) => command.run(context),
             Subcommand::SelectSuper(command) => {
-                command.written.change(SuperblockChange::Select(command.copy.into()))
+                let change = SuperblockChange::Select(command.copy.into());
+                command.written.change(context, change).map(drop)
             }
-            Subcommand::ZeroLog(command) => command.written.change(SuperblockChange::ZeroLog),
+            Subcommand::ZeroLog(command) => {
+                command.written.change(context, SuperblockChange::ZeroLog).map(drop)
+            }
             Subcommand::CreateControlDevice => create_control_device(),
             Subcommand::ClearSpaceCache(command) => command.run(context),
             Subcommand::ClearUuidTree(command) => command.run(context),
@@ -245,8 +248,20 @@ impl ChunkRecover {
     }
 }
 
+impl SuperRecover {
+    /// Under the name `btrfs`, the exit code is 2 if copies were recovered, as there.
+    fn run(self, context: &Context) -> anyhow::Result<()> {
+        let recovered = self.written.change(context, SuperblockChange::Recover)?;
+        if recovered && context.arguments().drop_in {
+            context.set_code(2);
+        }
+        Ok(())
+    }
+}
+
 impl Written {
-    fn change(&self, change: SuperblockChange) -> anyhow::Result<()> {
+    /// Makes a change of superblocks, if there is one to make. Returns whether anything was written.
+    fn change(&self, context: &Context, change: SuperblockChange) -> anyhow::Result<bool> {
         let devices = open(&self.image)?;
         let plan = papilio::plan_superblocks(&devices, change)?;
         let mut output = Output::new()?;
@@ -255,13 +270,15 @@ impl Written {
         }
         if plan.bad.is_empty() {
             output.text(format_args!("nothing to write\n"))?;
-            return Ok(output.finish()?);
+            output.finish()?;
+            return Ok(false);
         }
-        let undo = self.undo.clone().unwrap_or_else(|| undo_of(&self.image[0]));
+        let undo = self.undo.clone().unwrap_or_else(|| undo_of(context, &self.image[0]));
         papilio::write_superblocks(&devices, &plan, &undo)?;
         let (count, undo) = (plan.bad.len(), undo.display());
         output.text(format_args!("{count} superblock copies written; {undo} takes them back\n"))?;
-        Ok(output.finish()?)
+        output.finish()?;
+        Ok(true)
     }
 }
 

@@ -6,10 +6,14 @@
 
 use crate::context::Context;
 use crate::output::Output;
-use papilio::device::{Access, Device, FileDevice};
+use papilio::device::{Access, Device, FileDevice, UndoFile};
 use papilio::{OpenOptions, RepairOptions, RescueChange};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The most undo files of one image that get names of their own.
+const MOST_UNDO_FILES: u32 = 1000;
 
 /// A version of the free-space cache.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -178,7 +182,7 @@ pub fn make(
         }
         _ => {}
     }
-    let undo = undo.map_or_else(|| undo_of(image), Path::to_path_buf);
+    let undo = undo.map_or_else(|| undo_of(context, image), Path::to_path_buf);
     let made = papilio::repair(&devices, &options, &plan, &undo)?;
     let mut output = Output::new()?;
     let (count, undo) = (made.changes.len(), undo.display());
@@ -194,11 +198,33 @@ pub fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Returns the default undo file of an image.
-pub fn undo_of(image: &Path) -> PathBuf {
-    let mut name = image.as_os_str().to_owned();
-    name.push(".undo");
-    PathBuf::from(name)
+/// Returns the default undo file of an image. That of a device goes to the working directory: a
+/// file in `/dev` would be gone after the next start.
+///
+/// Scripts for `btrfs` know of no undo files and change an image several times. Under that name, the
+/// undo file of a change that was completed stays, and the next one has a number.
+pub fn undo_of(context: &Context, image: &Path) -> PathBuf {
+    let is_device = std::fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device());
+    let base = image.file_name().filter(|_| is_device).unwrap_or(image.as_os_str());
+    let named = |suffix: String| {
+        let mut name = base.to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let first = named(".undo".to_owned());
+    if !context.arguments().drop_in {
+        return first;
+    }
+    let all =
+        std::iter::once(first.clone()).chain((2..=MOST_UNDO_FILES).map(|at| named(format!(".undo.{at}"))));
+    for undo in all {
+        match UndoFile::open(&undo) {
+            Ok(file) if file.complete => {}
+            // It is free; or it is that of an interrupted change, which the caller reports.
+            _ => return undo,
+        }
+    }
+    first
 }
 
 /// Opens all devices of a file system for writing.

@@ -5,7 +5,7 @@
 
 use crate::args;
 use crate::commands::deleted;
-use crate::context::Context;
+use crate::context::{Context, LOST_CHECKSUMS};
 use crate::copy;
 use crate::copy::event::Event;
 use crate::copy::host::{HostOptions, HostSink, Place};
@@ -111,10 +111,7 @@ impl Args {
         if self.list_roots {
             return list_roots(context, &system);
         }
-        if !system.verifies_data() {
-            let image = self.image.display();
-            context.error(format_args!("{image}: there are no checksums of data: nothing is verified"));
-        }
+        self.mark_lost_checksums(context, &system)?;
         let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() };
         let inode = system.inode("/").map_err(|error| context.at(&path, &error))?;
         let options = self.source_options(context)?;
@@ -131,6 +128,23 @@ impl Args {
             .with_context(|| format!("{}: cannot create the directory", directory.display()))?;
         let place = Place::Content(directory.clone());
         self.copy(context, vec![source], options, vec![(path, place)])
+    }
+
+    /// If the checksum tree is lost, lists everything as not verified, and makes the exit status 1.
+    /// The warning was printed when the file system was opened.
+    fn mark_lost_checksums(&self, context: &Context, system: &FileSystem) -> anyhow::Result<()> {
+        if !system.has_lost_checksums() {
+            return Ok(());
+        }
+        context.fail_silently();
+        if self.json {
+            let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() }.to_string();
+            let line = serde_json::json!({ "path": path, "reason": LOST_CHECKSUMS, "unverified": true });
+            let mut output = Output::new()?;
+            output.text(format_args!("{line}\n"))?;
+            output.finish()?;
+        }
+        Ok(())
     }
 
     fn source_options(&self, context: &Context) -> anyhow::Result<SourceOptions> {
@@ -200,6 +214,7 @@ impl Args {
         for ((_, address), files) in roots.into_iter().rev() {
             let options = options.clone().tree_root(TreeRootChoice::Address(address));
             let system = context.open_with(&self.image, &options)?;
+            self.mark_lost_checksums(context, &system)?;
             let (mut sources, mut places) = (Vec::new(), Vec::new());
             for file in files {
                 let path = ImagePath { image: self.image.clone(), path: [b"/", &file.path[..]].concat() };

@@ -125,3 +125,105 @@ fn other_programs_are_refused_and_the_boot_check_does_nothing() {
     assert_eq!(world.run("mkfs.btrfs", &["-d", "mirror", &world.image()]).status.code(), Some(1));
     assert_eq!(world.run("fsck.btrfs", &["--no-such-option"]).status.code(), Some(16));
 }
+
+/// Changes the first superblock copy and its mirror.
+fn edit_superblocks(image: &str, edit: impl Fn(&mut papilio::format::superblock::RawSuperblock)) {
+    use papilio::format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
+    use std::os::unix::fs::FileExt;
+    let file = File::options().read(true).write(true).open(image).unwrap();
+    for copy in 0..2 {
+        let place = superblock_offset(copy);
+        let mut bytes = vec![0; SUPERBLOCK_SIZE];
+        file.read_exact_at(&mut bytes, place.0).unwrap();
+        let mut superblock = papilio::format::Superblock::parse(&bytes, place).unwrap();
+        edit(&mut superblock.raw);
+        file.write_all_at(&superblock.to_bytes(place), place.0).unwrap();
+    }
+}
+
+/// Breaks an image for `btrfs rescue`.
+fn break_image(what: &str, image: &str) {
+    use std::os::unix::fs::FileExt;
+    let file = File::options().write(true).open(image).unwrap();
+    match what {
+        "" => {}
+        "a superblock copy" => file.write_all_at(&[0; 4096], 64 << 20).unwrap(),
+        "the size" => edit_superblocks(image, |raw| raw.total_bytes += 4096),
+        "all" => {
+            file.set_len(0).unwrap();
+            file.set_len(100 << 20).unwrap();
+        }
+        _ => panic!("{what}"),
+    }
+}
+
+#[test]
+fn rescue_has_the_options_and_exit_codes_of_btrfs() {
+    let world = World::new();
+    let image = world.image();
+    let sound = world.0.path().join("sound");
+    world.succeed("mkfs.btrfs", &["-q", "-f", &image]);
+    fs::copy(&image, &sound).unwrap();
+    // Damage, the command, and the exit code of btrfs-progs 6.2, or that of later versions.
+    let cases: [(&str, &[&str], i32); 20] = [
+        ("", &["super-recover", "-y"], 0),
+        ("a superblock copy", &["super-recover", "-y"], 2),
+        ("a superblock copy", &["super-recover", "-v", "-y"], 2),
+        ("all", &["super-recover", "-y"], 1),
+        ("", &["super-recover", "-z"], 1),
+        ("", &["zero-log"], 0),
+        ("all", &["zero-log"], 1),
+        ("", &["fix-device-size"], 0),
+        ("the size", &["fix-device-size"], 0),
+        ("all", &["fix-device-size"], 1),
+        ("", &["clear-uuid-tree"], 0),
+        ("all", &["clear-uuid-tree"], 1),
+        ("", &["clear-space-cache", "v1"], 0),
+        ("", &["clear-space-cache", "v2"], 0),
+        ("", &["clear-space-cache", "v3"], 1),
+        ("", &["clear-ino-cache"], 0),
+        ("", &["chunk-recover", "-y"], 0),
+        ("", &["chunk-recover", "-y", "-v"], 0),
+        ("all", &["chunk-recover", "-y"], 1),
+        ("", &["no-such-command"], 1),
+    ];
+    let stock_has = |command: &str| {
+        let later = ["clear-space-cache", "clear-ino-cache"].contains(&command);
+        !later && Command::new("btrfs").arg("version").output().is_ok()
+    };
+    for (damage, command, code) in cases {
+        fs::copy(&sound, &image).unwrap();
+        break_image(damage, &image);
+        let arguments = [&["rescue"], command, &[&image]].concat();
+        let output = world.run("btrfs", &arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {damage}: {errors}");
+        if code != 1 {
+            assert_eq!(errors, "", "{arguments:?} {damage}");
+            world.succeed("btrfs", &["check", &image]);
+        }
+        if stock_has(command[0]) {
+            fs::copy(&sound, &image).unwrap();
+            break_image(damage, &image);
+            let stock = Command::new("btrfs").args(&arguments).output().unwrap().status;
+            // chunk-recover fails with 255.
+            let same = stock.code() == Some(code) || (code == 1 && stock.code() == Some(255));
+            assert!(same, "{arguments:?} {damage}: {stock}");
+        }
+    }
+    for command in ["super-recover", "zero-log", "fix-device-size", "clear-uuid-tree", "chunk-recover"] {
+        assert_eq!(world.run("btrfs", &["rescue", command]).status.code(), Some(1), "{command}");
+    }
+    // A script changes an image several times, and no undo file is in its way or overwritten.
+    let names = || -> Vec<String> {
+        let all = fs::read_dir(world.0.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        all.map(|name| name.into_string().unwrap()).filter(|name| name.contains(".undo")).collect()
+    };
+    let before = names();
+    assert!(before.contains(&"image.undo".to_owned()) && before.contains(&"image.undo.2".to_owned()));
+    fs::write(format!("{image}.undo"), "not an undo file").unwrap();
+    fs::copy(&sound, &image).unwrap();
+    let output = world.run("btrfs", &["rescue", "clear-uuid-tree", &image]);
+    assert_eq!((output.status.code(), names().len()), (Some(1), before.len()));
+    assert!(fs::read(&sound).unwrap() == fs::read(&image).unwrap(), "nothing was written");
+}

@@ -4,6 +4,7 @@
 mod bad_input;
 mod balance;
 mod change;
+mod check_extents;
 #[path = "../common/mod.rs"]
 mod common;
 mod copy;

@@ -8,6 +8,9 @@
 //! `PAPILIO_DAMAGE_STOCK=N` of them with btrfs-progs as well, and the images and the ledger in
 //! `PAPILIO_DAMAGE_DIR`. A run that was stopped goes on where it ended. `PAPILIO_DAMAGE_SEED=N`
 //! runs one seed of each shape.
+//!
+//! Images are snapshots of one device in memory, so that a seed copies nothing but what it changes.
+//! The table of times at the end says what the seeds spent them on.
 
 use crate::ledger::{self, Row};
 use crate::stock;
@@ -15,20 +18,31 @@ use crate::world::{World, break_some, contents, open, shapes};
 use papilio::device::{Device, MemoryDevice};
 use papilio::{CheckOptions, FileSystem, OpenOptions, RescueCloneOptions};
 use papilio_oracle::{Need, Scratch, require};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Seeds of each shape by default.
 const SEEDS: u64 = 6;
 /// Every so manieth seed makes a clone.
 const CLONES: u64 = 5;
-/// Time for one seed.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Seconds for one seed. They are counted one by one, so that a process that is stopped meanwhile
+/// counts one.
+const LIMIT: u32 = 120;
 /// Most memory of the process, in KiB.
-const MEMORY: u64 = 2 << 20;
+const MEMORY: u64 = 512 << 10;
+
+/// The time that each part of the seeds took.
+static TIMES: Mutex<BTreeMap<&str, Duration>> = Mutex::new(BTreeMap::new());
+
+fn timed<T>(part: &'static str, run: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = run();
+    *TIMES.lock().unwrap().entry(part).or_default() += start.elapsed();
+    result
+}
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
@@ -68,6 +82,9 @@ fn nothing_breaks_on_random_damage() {
         }
     }
     ledger::print_table(&rows);
+    for (part, time) in TIMES.lock().unwrap().iter() {
+        println!("{part}: {} ms", time.as_millis());
+    }
     println!("peak memory {} MiB", peak_memory() >> 10);
 }
 
@@ -80,15 +97,18 @@ fn within_limit(world: &Arc<World>, seed: u64, with_stock: bool) -> Row {
             let _ = sender.send(run(&world, seed, with_stock));
         })
     };
-    match receiver.recv_timeout(LIMIT) {
-        Ok(row) => row,
-        Err(RecvTimeoutError::Timeout) => panic!("{} seed {seed}: it hangs", world.name),
-        Err(RecvTimeoutError::Disconnected) => {
-            let panic = worker.join().expect_err("it sent nothing");
-            eprintln!("{} seed {seed}: PAPILIO_DAMAGE_SEED={seed} repeats it", world.name);
-            std::panic::resume_unwind(panic)
+    for _ in 0..LIMIT {
+        match receiver.recv_timeout(Duration::from_secs(1)) {
+            Ok(row) => return row,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let panic = worker.join().expect_err("it sent nothing");
+                eprintln!("{} seed {seed}: PAPILIO_DAMAGE_SEED={seed} repeats it", world.name);
+                std::panic::resume_unwind(panic)
+            }
         }
     }
+    panic!("{} seed {seed}: it hangs", world.name)
 }
 
 fn peak_memory() -> u64 {
@@ -110,9 +130,9 @@ fn run(world: &World, seed: u64, with_stock: bool) -> Row {
         ..Row::default()
     };
     let options = OpenOptions::new().ignore_bad_roots(true);
-    let plain = open(&damaged, &options);
+    let plain = timed("open", || open(&damaged, &options));
     row.opened = u64::from(plain.is_ok());
-    let fs = plain.or_else(|_| open(&damaged, &options.clone().scan(true)));
+    let fs = plain.or_else(|_| timed("scan", || open(&damaged, &options.clone().scan(true))));
     if let Err(error) = &fs {
         println!("{} seed {seed}: {error}", world.name);
     }
@@ -120,17 +140,18 @@ fn run(world: &World, seed: u64, with_stock: bool) -> Row {
         if row.opened == 0 {
             row.opened = 2;
         }
-        row.salvaged = count_right(world, fs, row.opened == 1, seed);
+        row.salvaged = timed("read", || count_right(world, fs, row.opened == 1, seed));
     }
     if seed.is_multiple_of(CLONES)
         && let Ok(fs) = &fs
     {
-        row.cloned = Some(clone(world, fs, seed));
+        row.cloned = Some(timed("clone", || clone(world, fs, seed)));
     }
     drop(fs);
     repair(world, &damaged, &mut row);
     if with_stock {
-        row.stock = Some(stock::judge(world, &damaged, &Scratch::new(1 << 30).unwrap()));
+        let scratch = Scratch::new(1 << 30).unwrap();
+        row.stock = Some(timed("btrfs-progs", || stock::judge(world, &damaged, &scratch)));
     }
     row.milliseconds = start.elapsed().as_millis() as u64;
     row
@@ -157,8 +178,8 @@ fn count_right(world: &World, fs: &FileSystem, newest: bool, seed: u64) -> u64 {
 
 /// Clones what can be read, and returns how many files are right in the clone.
 fn clone(world: &World, fs: &FileSystem, seed: u64) -> u64 {
-    let scratch = Scratch::new(1 << 30).unwrap();
-    let out = scratch.unique("clone");
+    let folder = tempfile::tempdir_in(shared_memory()).unwrap();
+    let out = folder.path().join("clone");
     let made = papilio::rescue_clone(fs, &out, &RescueCloneOptions::new(), &mut |_| {});
     let (_, report) = made.unwrap_or_else(|error| panic!("{} seed {seed}: {error}", world.name));
     if !report.is_clean() {
@@ -176,19 +197,19 @@ fn repair(world: &World, damaged: &MemoryDevice, row: &mut Row) {
     let folder = tempfile::tempdir_in(shared_memory()).unwrap();
     let undo = folder.path().join("undo");
     let mut losses = Vec::new();
-    if let Ok(plan) = papilio::plan_repair(&devices, &options)
+    if let Ok(plan) = timed("plan", || papilio::plan_repair(&devices, &options))
         && plan.better
         && !plan.changes.is_empty()
     {
-        let made = papilio::repair(&devices, &options, &plan, &undo);
+        let made = timed("repair", || papilio::repair(&devices, &options, &plan, &undo));
         let made = made.unwrap_or_else(|error| panic!("{} seed {}: {error}", row.shape, row.seed));
         row.repaired = true;
         losses = made.losses;
     }
-    let report = papilio::check_devices(devices.clone(), &options, &CheckOptions::new());
+    let report = timed("check", || papilio::check_devices(devices.clone(), &options, &CheckOptions::new()));
     row.clean = report.is_ok_and(|report| report.is_clean());
     if let Ok(fs) = open(&device, &OpenOptions::new().ignore_bad_roots(true)) {
-        let found = contents(&fs);
+        let found = timed("read the repaired", || contents(&fs));
         for (path, content) in &found {
             let Some(original) = world.files.get(path) else { continue };
             row.after += u64::from(original == content);
@@ -197,23 +218,12 @@ fn repair(world: &World, damaged: &MemoryDevice, row: &mut Row) {
         }
     }
     if row.repaired {
-        papilio::undo_repair(&devices, &undo).unwrap();
-        assert!(same(&device, damaged), "{} seed {}: the undo file differs", row.shape, row.seed);
+        timed("undo", || papilio::undo_repair(&devices, &undo)).unwrap();
+        assert!(device.same_content(damaged), "{} seed {}: the undo file differs", row.shape, row.seed);
     }
 }
 
 fn shared_memory() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
-}
-
-fn same(one: &MemoryDevice, other: &MemoryDevice) -> bool {
-    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    (0..one.size()).step_by(1 << 20).all(|at| {
-        let length = (one.size() - at).min(1 << 20) as usize;
-        let place = papilio::format::PhysicalAddress(at);
-        one.read_at(&mut left[..length], place).unwrap();
-        other.read_at(&mut right[..length], place).unwrap();
-        left[..length] == right[..length]
-    })
 }

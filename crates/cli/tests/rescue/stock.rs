@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Seconds for each program.
-const SECONDS: &str = "60";
+/// Seconds of processor time for each program.
+const LIMIT: &str = "ulimit -t 60; exec btrfs \"$@\"";
 
 fn run(arguments: &[&str]) -> bool {
-    let mut command = Command::new("timeout");
-    command.args(["-k", "5", SECONDS, "btrfs"]).args(arguments);
+    let mut command = Command::new("sh");
+    command.args(["-c", LIMIT, "btrfs"]).args(arguments);
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }

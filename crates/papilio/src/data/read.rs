@@ -88,6 +88,12 @@ impl ReadContext {
         self.verify
     }
 
+    /// Returns whether there is a checksum tree that can be read, at least its root. A file system
+    /// that is open for writing has one.
+    pub(crate) fn has_checksum_tree(&self) -> bool {
+        !matches!(self.checksums, ChecksumSource::Committed(None))
+    }
+
     /// Returns how often extents were moved to other addresses. A read during which the number
     /// changed may have met the old address of an extent, and what is there since: it must be done
     /// again, beginning with the look-up of the extents.

@@ -156,6 +156,14 @@ impl FileSystem {
         self.info.reader.verifies_any()
     }
 
+    /// Returns whether data is read without verification because the whole checksum tree is lost:
+    /// its root cannot be read, and the options allow that
+    /// ([`OpenOptions::ignore_bad_roots`](crate::OpenOptions::ignore_bad_roots)). Data that is read
+    /// may be wrong, and nothing tells.
+    pub fn has_lost_checksums(&self) -> bool {
+        !self.verifies_data() && !self.info.reader.has_checksum_tree()
+    }
+
     /// Returns statistics of the tree block cache.
     #[cfg(feature = "unstable")]
     pub fn cache_statistics(&self) -> CacheStatistics {

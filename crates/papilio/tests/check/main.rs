@@ -10,9 +10,11 @@ mod image;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod logged;
+mod new_chunk;
 mod planted;
 mod rebuilt;
 mod refused;
 mod repair_crashes;
 mod repaired;
 mod superblocks;
+mod whole_table;

@@ -33,7 +33,7 @@ pub type Plant = Box<dyn Fn(&mut Image)>;
 
 pub struct Fault {
     pub name: String,
-    expected: FindingKind,
+    pub expected: FindingKind,
     pub plant: Plant,
 }
 
@@ -93,7 +93,7 @@ fn every_planted_fault_is_found() {
 fn documented(name: &str) -> Option<bool> {
     let text = include_str!("../../../../docs/planted-faults.md");
     let row = text.lines().find(|line| line.starts_with(&format!("| {name} |")))?;
-    Some(row.trim_end_matches(" |").rsplit("| ").next()?.starts_with("yes"))
+    Some(row.split('|').nth(4)?.trim().starts_with("yes"))
 }
 
 /// Images that the kernel made, each clean before any fault. The kernel's layout differs between
@@ -102,13 +102,13 @@ fn documented(name: &str) -> Option<bool> {
 pub struct Images {
     made: Vec<MemoryDevice>,
     /// The image that the last fault went into.
-    last: usize,
+    pub last: usize,
 }
 
 impl Images {
     const MOST: usize = 8;
 
-    fn get(&mut self, index: usize) -> &MemoryDevice {
+    pub fn get(&mut self, index: usize) -> &MemoryDevice {
         while self.made.len() <= index {
             let device = make();
             let clean = check(&crashed(&device));

@@ -55,6 +55,7 @@ impl Server<'_> {
                 self.image.display()
             ));
         }
+        context.warn_of_lost_checksums(self.image, &fs);
         let session = Session::mount(fs, &source, self.directory, &options)?;
         log::Log::serving();
         end_on_signals(signals, session.unmounter())?;

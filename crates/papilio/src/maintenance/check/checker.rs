@@ -8,6 +8,7 @@
 
 use super::block_groups::BlockGroups;
 use super::csums::Csums;
+use super::damage::Damage;
 use super::data;
 use super::devices::Devices;
 use super::free_space::FreeSpace;
@@ -461,6 +462,14 @@ impl<'a> Checker<'a> {
             if (own || self.roots.find(tree).is_some()) && !self.whole.has(tree) {
                 self.not_checked(tree, what);
             }
+        }
+        let csums = objectid::CSUM_TREE;
+        let no_root = |damage: &Damage| damage.tree == csums && damage.parent.is_none();
+        if self.roots.find(csums).is_none() || self.walker.damages.iter().any(no_root) {
+            self.findings.note(
+                "checksums-lost",
+                "the checksum tree is lost: nothing verifies data, and what is read may be wrong",
+            );
         }
         if self.walker.missing_copies > 0 {
             let count = self.walker.missing_copies;

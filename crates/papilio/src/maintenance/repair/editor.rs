@@ -70,6 +70,11 @@ impl Workshop {
         self.free.borrow_mut().take(tree)
     }
 
+    /// Whether a block was wanted that only a new metadata chunk could give.
+    pub(super) fn ran_out(&self) -> bool {
+        self.free.borrow().ran_out()
+    }
+
     pub(super) fn is_shared(&self, block: LogicalAddress) -> bool {
         self.shared.borrow().contains(&block)
     }

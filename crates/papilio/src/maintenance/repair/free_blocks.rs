@@ -37,7 +37,12 @@ pub(super) struct FreeBlocks {
     metadata: Ranges,
     system: Ranges,
     node_size: u64,
+    /// Whether a block of a metadata chunk was wanted and none was left.
+    ran_out: bool,
 }
+
+/// The reason for which a change has to wait for a new chunk.
+pub(super) const NO_ROOM: &str = "no chunk has room for another tree block";
 
 impl FreeBlocks {
     /// Finds all free blocks. `reserved` are blocks that no walk found and that may be
@@ -75,16 +80,25 @@ impl FreeBlocks {
         }
         metadata.reverse();
         system.reverse();
-        Self { metadata: Ranges(metadata), system: Ranges(system), node_size }
+        Self { metadata: Ranges(metadata), system: Ranges(system), node_size, ran_out: false }
     }
 
     /// Takes a block for a tree.
     pub(super) fn take(&mut self, tree: TreeId) -> Result<LogicalAddress> {
-        let ranges = if tree == objectid::CHUNK_TREE { &mut self.system } else { &mut self.metadata };
+        let is_system = tree == objectid::CHUNK_TREE;
+        let ranges = if is_system { &mut self.system } else { &mut self.metadata };
         match ranges.take(self.node_size) {
             Some(address) => Ok(address),
-            None => Err(Error::Invalid("no chunk has room for another tree block".to_owned())),
+            None => {
+                self.ran_out |= !is_system;
+                Err(Error::Invalid(NO_ROOM.to_owned()))
+            }
         }
+    }
+
+    /// Whether a block was wanted that only a new metadata chunk could give.
+    pub(super) fn ran_out(&self) -> bool {
+        self.ran_out
     }
 }
 

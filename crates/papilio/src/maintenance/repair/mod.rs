@@ -16,6 +16,7 @@ mod editor;
 mod free_blocks;
 pub(crate) mod log;
 mod lost_found;
+mod new_chunk;
 mod orphans;
 mod rebuilt_inode;
 mod space_trees;
@@ -31,8 +32,8 @@ use crate::volume::Volume;
 use change::RescueChange;
 use chunk_tree::NewChunkTree;
 use editor::Workshop;
-use free_blocks::FreeBlocks;
-use orphans::Orphans;
+use free_blocks::{FreeBlocks, NO_ROOM};
+use orphans::{Candidates, Orphans};
 use papilio_device::Device;
 use papilio_format::objectid;
 use std::collections::BTreeSet;
@@ -43,6 +44,8 @@ use std::sync::Arc;
 const MOST_ROUNDS: usize = 64;
 /// The most rounds one after the other that find no fewer faults.
 const MOST_IDLE_ROUNDS: usize = 6;
+/// The most metadata chunks that a repair adds.
+const MOST_NEW_CHUNKS: usize = 4;
 
 /// Trees to write anew, beside mending the findings of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,7 +133,7 @@ pub(crate) fn mend(
         changes.append(&mut tree.write(devices)?);
         now = look()?;
     }
-    let mut wishes = Pending { wishes, made: false };
+    let mut wishes = Pending { wishes, made: false, new_chunks: 0, candidates: Candidates::default() };
     let mut wished = false;
     let (mut best, mut idle) = (now.rank(), 0);
     for _ in 0..MOST_ROUNDS {
@@ -164,6 +167,10 @@ struct Pending {
     wishes: Wishes,
     /// Whether the only change was made.
     made: bool,
+    /// The metadata chunks that were added.
+    new_chunks: usize,
+    /// Places that may have blocks that no walk reaches.
+    candidates: Candidates,
 }
 
 /// The outcome of one round.
@@ -177,39 +184,67 @@ struct Round {
 
 /// Mends as much as one look allows.
 fn mend_once(now: &Look, pending: &mut Pending) -> Round {
-    let Look { volume, report, inventory } = now;
+    let Look { volume, inventory, .. } = now;
     let mut round = Round::default();
-    let mut orphans = Orphans::find(volume, inventory);
+    let mut orphans = Orphans::find(volume, inventory, &mut pending.candidates);
     let mut reserved = orphans.addresses();
     reserved.extend(inventory.log_blocks.iter().map(|block| block.0));
     let free = FreeBlocks::new(volume, inventory, &reserved);
     let workshop = Workshop::new(free, inventory.references.shared_blocks());
+    let wishes = pending.wishes;
+    mend_with(now, &workshop, &mut orphans, pending, &mut round);
+    if workshop.ran_out() && wishes.only.is_none() && pending.new_chunks < MOST_NEW_CHUNKS {
+        pending.new_chunks += 1;
+        match new_chunk::add_metadata_chunk(volume, &workshop, inventory) {
+            Ok(change) => {
+                // The next round tries again.
+                if !round.wished {
+                    pending.wishes = wishes;
+                }
+                round.refused.retain(|reason| !reason.contains(NO_ROOM));
+                round.changes.push(change);
+            }
+            Err(error) => round.refused.push(format!("add a metadata chunk: {error}")),
+        }
+    }
+    round
+}
+
+/// As [`mend_once`], with the blocks that are free now.
+fn mend_with(
+    now: &Look,
+    workshop: &Workshop,
+    orphans: &mut Orphans,
+    pending: &mut Pending,
+    round: &mut Round,
+) {
+    let Look { volume, report, inventory } = now;
     let mut remedies: Vec<&Remedy> = report.remedies.iter().collect();
     remedies.sort_by_key(|remedy| remedy.rank());
     if let Some(change) = pending.wishes.only {
-        make_only(now, &workshop, change, remedies, pending, &mut round);
-        return round;
+        make_only(now, workshop, change, remedies, pending, round);
+        return;
     }
     if !inventory.is_whole() {
         remedies.retain(|remedy| remedy.is_local());
-        apply_all(now, &workshop, &remedies, &mut round);
+        apply_all(now, workshop, &remedies, round);
         // A block that is mended shows what is below it.
         if round.changes.is_empty() {
-            let made = structure::mend_damages(volume, &workshop, &mut orphans, inventory);
+            let made = structure::mend_damages(volume, workshop, orphans, inventory);
             round.changes.extend(made.changes);
             round.refused.extend(made.refused);
             round.losses.extend(made.losses);
         }
-        return round;
+        return;
     }
     let wishes = &mut pending.wishes;
     if wishes.init_extent_tree {
         wishes.init_extent_tree = false;
-        match space_trees::rebuild_space(volume, &workshop, inventory) {
+        match space_trees::rebuild_space(volume, workshop, inventory) {
             Ok(made) => {
                 round.wished = true;
                 round.changes.extend(made);
-                return round;
+                return;
             }
             Err(error) => round.refused.push(format!("write the extent tree anew: {error}")),
         }
@@ -217,23 +252,22 @@ fn mend_once(now: &Look, pending: &mut Pending) -> Round {
     if wishes.init_csum_tree {
         wishes.init_csum_tree = false;
         let (tree, empty) = (objectid::CSUM_TREE, Vec::new());
-        match space_trees::replace_tree(volume, &workshop, inventory, tree, &empty) {
+        match space_trees::replace_tree(volume, workshop, inventory, tree, &empty) {
             Ok(made) => {
                 round.wished = true;
                 round.changes.push(made);
-                return round;
+                return;
             }
             Err(error) => round.refused.push(format!("write the checksum tree anew: {error}")),
         }
     }
-    apply_all(now, &workshop, &remedies, &mut round);
+    apply_all(now, workshop, &remedies, round);
     if remedies.iter().any(|remedy| matches!(remedy, Remedy::AddCsums { .. })) {
         let unverified = report.findings.iter().filter(|finding| finding.kind == FindingKind::CsumMissing);
         let loss =
             |finding: &check::Finding| format!("{}: nothing verifies its data any more", finding.place);
         round.losses.extend(unverified.map(loss));
     }
-    round
 }
 
 /// Makes the only change, then applies the remedies that it needs.

@@ -12,7 +12,7 @@ use super::editor::children;
 use crate::btree::{Forest, TreeBlock};
 use crate::volume::Volume;
 use papilio_format::items::block_group::BlockGroupFlags;
-use papilio_format::node::{KeyPointer, owner_allowed};
+use papilio_format::node::{KeyPointer, NodeHeader, owner_allowed};
 use papilio_format::{Key, LogicalAddress, NodeExpectation, TreeId, objectid};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -43,6 +43,44 @@ fn is_inside(orphan: &Orphan, damage: &Damage) -> bool {
         && owner_allowed(damage.tree, orphan.owner)
 }
 
+/// The places of metadata chunks that have the header of a block of that place. The first round
+/// that needs them looks at all places, further rounds at these only: the blocks that a repair
+/// writes are in trees. They are looked for again if the chunks changed.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    chunks: Vec<LogicalAddress>,
+    found: Vec<LogicalAddress>,
+}
+
+impl Candidates {
+    fn get(&mut self, volume: &Volume) -> &[LogicalAddress] {
+        let map = volume.chunk_map();
+        let tree_chunks = BlockGroupFlags::METADATA.union(BlockGroupFlags::SYSTEM);
+        let chunks = || map.iter().filter(|chunk| chunk.flags().intersects(tree_chunks));
+        let starts: Vec<_> = chunks().map(|chunk| chunk.start()).collect();
+        if starts == self.chunks {
+            return &self.found;
+        }
+        let geometry = volume.geometry();
+        let size = u64::from(geometry.node_size);
+        let mut bytes = vec![0; geometry.sector_size as usize];
+        let mut is_block = |address: LogicalAddress| {
+            (0..volume.copies(address).unwrap_or(0)).any(|copy| {
+                volume.read_copy(address, &mut bytes, copy).is_ok()
+                    && NodeHeader::parse_prefix(&bytes).is_ok_and(|(header, _)| header.address == address)
+            })
+        };
+        self.found.clear();
+        for chunk in chunks() {
+            let first = chunk.start().0.next_multiple_of(size);
+            let all = (first..chunk.end().0.saturating_sub(size - 1)).step_by(size as usize);
+            self.found.extend(all.map(LogicalAddress).filter(|address| is_block(*address)));
+        }
+        self.chunks = starts;
+        &self.found
+    }
+}
+
 /// All orphans of the damaged trees.
 #[derive(Debug)]
 pub(super) struct Orphans {
@@ -57,7 +95,7 @@ pub(super) struct Orphans {
 
 impl Orphans {
     /// Finds the orphans of all trees with damaged parts.
-    pub(super) fn find(volume: &Arc<Volume>, inventory: &Inventory) -> Self {
+    pub(super) fn find(volume: &Arc<Volume>, inventory: &Inventory, candidates: &mut Candidates) -> Self {
         let trees: BTreeSet<TreeId> = inventory.damages.iter().map(|damage| damage.tree).collect();
         let only_vouched = inventory.whole.contains(&objectid::EXTENT_TREE);
         let forest = Forest::new(Arc::clone(volume), 8 << 20);
@@ -72,13 +110,8 @@ impl Orphans {
             }
             return orphans;
         }
-        let size = u64::from(volume.geometry().node_size);
-        let tree_chunks = BlockGroupFlags::METADATA.union(BlockGroupFlags::SYSTEM);
-        for chunk in volume.chunk_map().iter().filter(|chunk| chunk.flags().intersects(tree_chunks)) {
-            let first = chunk.start().0.next_multiple_of(size);
-            for address in (first..chunk.end().0.saturating_sub(size - 1)).step_by(size as usize) {
-                orphans.look(inventory, &trees, LogicalAddress(address));
-            }
+        for address in candidates.get(volume) {
+            orphans.look(inventory, &trees, *address);
         }
         orphans
     }
