@@ -108,9 +108,9 @@ pub use papilio_format::PhysicalAddress;
 pub use partition::PartitionDevice;
 pub use partition_table::{Partition, PartitionTable, PartitionType, TableKind};
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};
+pub use remote::{RemoteCache, RemoteOptions};
 #[cfg(feature = "remote")]
 pub use remote::{RemoteDevice, RemoteStatistics};
-pub use remote::{RemoteCache, RemoteOptions};
 pub use shuffle::ShuffleDevice;
 pub use stable::StableBuffer;
 pub use started::{Direction, Job, StartedOp};

@@ -210,7 +210,8 @@ fn writers_and_partitions_are_refused_by_name() {
 
     let Some(served) = Served::start(Duration::ZERO) else { return };
     let options = ImageOptions { remote: in_memory(), ..ImageOptions::default() };
-    let open = |path: &str, options: &ImageOptions| OpenOptions::new(Access::ReadOnly).open_image(path, options);
+    let open =
+        |path: &str, options: &ImageOptions| OpenOptions::new(Access::ReadOnly).open_image(path, options);
     let error = open(&format!("{}@2", served.url()), &options).unwrap_err();
     assert!(matches!(error.kind, OpenErrorKind::NoPartition { .. }), "{error}");
     let whole = ImageOptions { partition: PartitionChoice::Whole, ..options };

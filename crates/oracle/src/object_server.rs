@@ -169,9 +169,8 @@ impl State {
         std::thread::sleep(self.delay);
         let one_less = |left: usize| left.checked_sub(1);
         if self.throttled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
-            return client.write_all(
-                b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            );
+            return client
+                .write_all(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         }
         let head = String::from_utf8_lossy(&head).into_owned();
         let mut lines = head.trim_end().split("\r\n");
@@ -180,8 +179,7 @@ impl State {
         for line in lines {
             let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
             signed |= name == "authorization";
-            let dropped =
-                name == "connection" || name == "range" && self.whole.load(Ordering::Relaxed);
+            let dropped = name == "connection" || name == "range" && self.whole.load(Ordering::Relaxed);
             if !dropped {
                 forwarded.push_str(line);
                 forwarded.push_str("\r\n");

@@ -98,10 +98,7 @@ fn fault(reason: impl Into<String>) -> OpenErrorKind {
 }
 
 /// Opens a qcow2 image in a device.
-pub(super) fn open(
-    device: Arc<dyn Device>,
-    sibling: &OpenSibling<'_>,
-) -> Result<RemoteImage, OpenErrorKind> {
+pub(super) fn open(device: Arc<dyn Device>, sibling: &OpenSibling<'_>) -> Result<RemoteImage, OpenErrorKind> {
     let name = device.name().to_owned();
     let disk = FormatAccess::new(driver(device, sibling, 1)?);
     Ok(RemoteImage { name, size: disk.size(), disk })
@@ -137,7 +134,10 @@ fn driver(
                 None => {
                     let mut magic = [0; 4];
                     below.size() >= 4
-                        && below.read_at(&mut magic, PhysicalAddress(0)).map_err(OpenErrorKind::Io).map(|()| &magic == b"QFI\xfb")?
+                        && below
+                            .read_at(&mut magic, PhysicalAddress(0))
+                            .map_err(OpenErrorKind::Io)
+                            .map(|()| &magic == b"QFI\xfb")?
                 }
             };
             Some(Arc::new(if is_qcow2 {

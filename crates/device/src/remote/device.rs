@@ -94,9 +94,8 @@ impl RemoteDevice {
 
     /// Carries out requests that lie within the device and have few bytes together.
     fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
-        let blocks_of = |request: &ReadRequest<'_>| {
-            Fetcher::blocks_of(request.offset.get(), request.buffer.len() as u64)
-        };
+        let blocks_of =
+            |request: &ReadRequest<'_>| Fetcher::blocks_of(request.offset.get(), request.buffer.len() as u64);
         let mut wanted: Vec<u64> = requests.iter().flat_map(blocks_of).collect();
         wanted.sort_unstable();
         wanted.dedup();
@@ -164,8 +163,7 @@ impl Device for RemoteDevice {
             let mut bytes = 0;
             let fits = |request: &&ReadRequest<'_>| {
                 bytes += request.buffer.len();
-                bytes <= MOST_AT_ONCE
-                    && check_read(size, request.offset, request.buffer.len()).is_ok()
+                bytes <= MOST_AT_ONCE && check_read(size, request.offset, request.buffer.len()).is_ok()
             };
             let count = rest.iter().take_while(fits).count();
             let (batch, after) = rest.split_at_mut(count.max(1));

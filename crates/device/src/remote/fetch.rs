@@ -80,10 +80,8 @@ struct Reports {
 
 impl Drop for Reports {
     fn drop(&mut self) {
-        let fault = Fault::new(&io::Error::other(format!(
-            "{}: the request was given up",
-            self.fetcher.object.name
-        )));
+        let fault =
+            Fault::new(&io::Error::other(format!("{}: the request was given up", self.fetcher.object.name)));
         self.fetcher.report(self.run.clone(), |_| Err(fault.clone()));
     }
 }
