@@ -29,7 +29,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 impl Served {
     fn start(delay: Duration) -> Option<Self> {
-        require(&[Need::Command(PROGRAM)])?;
+        let _met = require(&[Need::Command(PROGRAM)])?;
         let server = ObjectServer::start().unwrap();
         server.make_bucket("bucket").unwrap();
         let bytes = noise(1, SIZE);
