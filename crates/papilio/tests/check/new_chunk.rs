@@ -65,7 +65,7 @@ fn contents(device: &Arc<MemoryDevice>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let files = fs.walk("/").unwrap().map(|entry| entry.unwrap().path);
     let path = |path: &[u8]| std::str::from_utf8(path).unwrap().to_owned();
     let mut all: Vec<_> = files
-        .filter(|found| found.starts_with(b"/file"))
+        .filter(|found| found.windows(5).any(|part| part == b"file-"))
         .map(|found| (fs.read(path(&found)).unwrap(), found))
         .map(|(data, found)| (found, data))
         .collect();
