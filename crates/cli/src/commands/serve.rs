@@ -90,7 +90,7 @@ impl Args {
             true => options.open_image(&self.image, &image),
             false => options.open_disk(&self.image, &image).map(|disk| disk.disk),
         };
-        opened.map_err(|error| holder::explain(error.into()))
+        opened.map_err(|error| holder::explain(papilio::Error::from(error)))
     }
 }
 
