@@ -130,7 +130,7 @@ const INVALID: u32 = (1 << 31) + 3;
 
 #[test]
 fn options_are_answered() {
-    let world = World::new(4);
+    let world = World::new(16);
     let mut client = world.connect();
     client.greet(3);
     client.option(3, b"");
@@ -170,7 +170,7 @@ fn options_are_answered() {
 
 #[test]
 fn broken_handshakes_are_disconnected() {
-    let world = World::new(4);
+    let world = World::new(16);
     let mut client = world.connect();
     client.greet(0x8000_0003);
     client.assert_closed();
@@ -205,7 +205,7 @@ fn broken_handshakes_are_disconnected() {
 
 #[test]
 fn bad_requests_are_refused_and_change_nothing() {
-    let world = World::new(4);
+    let world = World::new(16);
     world.device.write_at(&vec![7; SIZE as usize], PhysicalAddress(0)).unwrap();
     let mut client = world.ready();
     let refused = [
@@ -244,7 +244,7 @@ fn bad_requests_are_refused_and_change_nothing() {
 
 #[test]
 fn write_that_breaks_off_changes_nothing() {
-    let world = World::new(2);
+    let world = World::new(16);
     for sent in [0, 1, 65_535] {
         let mut client = world.ready();
         client.request(0, 1, 0, 65_536);
@@ -313,7 +313,7 @@ impl World {
 
 #[test]
 fn stop_replies_to_requests_in_flight_and_removes_the_socket() {
-    let mut world = World::new(4);
+    let mut world = World::new(16);
     let mut client = world.ready();
     let _silent = world.connect();
     let mut half = world.ready();
