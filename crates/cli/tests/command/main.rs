@@ -22,6 +22,7 @@ mod repair;
 mod replace;
 mod rootdir;
 mod scrub;
+mod serve;
 mod shell;
 mod show;
 mod structures;
