@@ -20,6 +20,7 @@ chromium chromium tests
 losetup mount tests
 sfdisk fdisk tests
 qemu-img qemu-utils tests
+nbdinfo libnbd-bin tests
 xz xz-utils tests
 mount mount tests
 getfattr attr tests

@@ -15,6 +15,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+/// The bytes of zeros that one write carries.
+const ZEROS: u64 = 256 << 10;
+
 /// The access that a device was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
@@ -192,6 +195,17 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
+    /// Makes a range read as zeros. With `keep_space` its space stays allocated, where the device
+    /// can promise that; without, the device may free it. Durable only after a
+    /// [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_zeroes(&self, offset: PhysicalAddress, length: u64, _keep_space: bool) -> io::Result<()> {
+        check_write(self.access(), self.size(), offset, length)?;
+        fill_with_zeros(self, offset, length)
+    }
+
     /// Returns the file that an io_uring can carry `request` on, with no check or copy left to do,
     /// and the offset in it. `None` where there is none: the driver then calls [`Device::start`].
     fn ring_file(&self, _request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
@@ -230,6 +244,22 @@ impl StartedOp {
         };
         self.complete(result);
     }
+}
+
+/// Writes zeros to a range that was checked.
+pub(crate) fn fill_with_zeros<D: Device + ?Sized>(
+    device: &D,
+    offset: PhysicalAddress,
+    length: u64,
+) -> io::Result<()> {
+    let zeros = vec![0; length.min(ZEROS) as usize];
+    let mut done = 0;
+    while done < length {
+        let count = (length - done).min(ZEROS);
+        device.write_at(&zeros[..count as usize], PhysicalAddress(offset.get() + done))?;
+        done += count;
+    }
+    Ok(())
 }
 
 /// Checks that a read lies within the device.

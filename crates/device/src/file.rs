@@ -17,8 +17,8 @@
 use crate::aligned::AlignedBuffer;
 use crate::backing::Backing;
 use crate::device::{
-    Access, Advice, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write, past_end,
-    read_only,
+    Access, Advice, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write, fill_with_zeros,
+    past_end, read_only,
 };
 use crate::started::{Direction, StartedOp};
 use crate::uring;
@@ -395,6 +395,29 @@ impl Device for FileDevice {
         }
     }
 
+    /// Changes the host's extents only. Writes zeros where the host cannot do that, for example for
+    /// a part of a block device's sector.
+    fn write_zeroes(&self, offset: PhysicalAddress, length: u64, keep_space: bool) -> io::Result<()> {
+        self.check(|size| check_write(self.access, size, offset, length))?;
+        if length == 0 {
+            return Ok(());
+        }
+        let how = match keep_space {
+            true => FallocateFlags::ZERO_RANGE,
+            false => FallocateFlags::PUNCH_HOLE,
+        };
+        let flags = how | FallocateFlags::KEEP_SIZE;
+        // An unaligned write of a neighbour would put old bytes back.
+        let shared = self.is_direct().then(|| self.unaligned.read());
+        match rustix::fs::fallocate(&self.file, flags, offset.get(), length) {
+            Ok(()) => return Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        drop(shared);
+        fill_with_zeros(self, offset, length)
+    }
+
     fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
         let writable = self.access == Access::ReadWrite || request.direction == Direction::Read;
         let end = request.offset.checked_add(request.length as u64)?;
@@ -488,6 +511,22 @@ mod tests {
     use super::*;
     use crate::{MemoryDevice, OpenOptions};
     use std::path::Path;
+
+    #[test]
+    fn zeroes_cover_the_range_and_nothing_else() {
+        let image = image(1 << 20);
+        for keep_space in [false, true] {
+            let device = options(false).open(image.path()).unwrap();
+            device.write_at(&vec![7; 1 << 20], PhysicalAddress(0)).unwrap();
+            device.write_zeroes(PhysicalAddress(1000), 500_000, keep_space).unwrap();
+            let bytes = std::fs::read(image.path()).unwrap();
+            assert!(bytes[..1000].iter().chain(&bytes[501_000..]).all(|byte| *byte == 7));
+            assert!(bytes[1000..501_000].iter().all(|byte| *byte == 0));
+            assert_eq!(bytes.len(), 1 << 20);
+            let error = device.write_zeroes(PhysicalAddress(1), 1 << 20, keep_space).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
 
     fn options(direct: bool) -> OpenOptions {
         OpenOptions::new(Access::ReadWrite).direct(direct)

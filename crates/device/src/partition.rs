@@ -158,6 +158,11 @@ impl Device for PartitionDevice {
         self.inner.clone_from_file(source, from, length, self.shifted(offset))
     }
 
+    fn write_zeroes(&self, offset: PhysicalAddress, length: u64, keep_space: bool) -> io::Result<()> {
+        check_write(self.access(), self.length, offset, length)?;
+        self.inner.write_zeroes(self.shifted(offset), length, keep_space)
+    }
+
     fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
         check_read(self.length, request.offset, request.length).ok()?;
         self.inner.ring_file(&RingTarget { offset: self.shifted(request.offset), ..*request })

@@ -44,6 +44,7 @@ mod restore;
 mod rm;
 mod scrub;
 mod send;
+mod serve;
 mod setfattr;
 pub mod shell;
 mod stat;
@@ -92,6 +93,7 @@ pub enum Command {
     Receive(receive::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Serve(serve::Args),
     Mkfs(Box<mkfs::Args>),
     Filesystem(filesystem::Args),
     Check(check::Args),
@@ -157,6 +159,7 @@ impl Command {
             Self::Receive(command) => command.run(context),
             Self::Mount(command) => command.run(context),
             Self::Umount(command) => command.run(context),
+            Self::Serve(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),

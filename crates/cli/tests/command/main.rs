@@ -27,6 +27,7 @@ mod replace;
 mod rootdir;
 mod scrub;
 mod send_flags;
+mod serve;
 mod shell;
 mod show;
 mod structures;

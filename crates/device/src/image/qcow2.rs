@@ -198,6 +198,12 @@ impl Device for ImageDevice {
         disk.sync()
     }
 
+    /// Marks whole clusters as zero, and writes zeros to the rest.
+    fn write_zeroes(&self, offset: PhysicalAddress, length: u64, _keep_space: bool) -> io::Result<()> {
+        check_write(self.access, self.size, offset, length)?;
+        self.disk.read().write_zeroes(offset.get(), length)
+    }
+
     /// Frees the clusters that lie within the range.
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
         check_write(self.access, self.size, offset, length)?;

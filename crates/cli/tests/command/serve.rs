@@ -1,0 +1,103 @@
+//! `papilio serve --nbd`: QEMU reads and writes the disk in an image, and a signal ends the server.
+
+use crate::common::{binary, fail, papilio, succeed, succeed_text, text};
+use papilio_oracle::{Need, Scratch, require};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A server, which is killed if the test fails.
+struct Server {
+    process: Child,
+    uri: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(binary());
+        command.args(["serve", "--nbd", "--listen", "127.0.0.1:0"]).args(arguments);
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut uri = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut uri).unwrap();
+        assert!(uri.starts_with("nbd://127.0.0.1:"), "{uri:?}");
+        Self { process, uri: uri.trim_end().to_owned() }
+    }
+
+    /// Runs qemu-io on the export, and returns whether it succeeds.
+    fn io(&self, command: &str) -> bool {
+        let output = Command::new("qemu-io").args(["-f", "raw", &self.uri, "-c", command]).output().unwrap();
+        output.status.success() && !text(&output.stdout).contains("failed")
+    }
+
+    /// Ends the server by a signal, which it must obey.
+    fn end(mut self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has ended already, unless the test has failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn partition_and_qcow2_are_served_and_closed_by_a_signal() {
+    let tools = ["qemu-io", "qemu-img", "sfdisk", "sh"].map(Need::Command);
+    if require(&tools).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let disk = scratch.image("disk", 64 << 20).unwrap().to_str().unwrap().to_owned();
+    let script = format!("printf 'start=1MiB, size=8MiB\\nstart=16MiB, size=8MiB\\n' | sfdisk -q {disk}");
+    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let before = std::fs::read(&disk).unwrap();
+
+    let server = Server::start(&[&format!("{disk}@2")]);
+    fail(1, "another process is using it", ["serve", "--nbd", "--listen", "127.0.0.1:0", &disk]);
+    assert!(server.io("write -P 7 4k 8k") && !server.io("write -P 7 8M 512"));
+    server.end("-TERM");
+    let after = std::fs::read(&disk).unwrap();
+    let at = (16 << 20) + 4096;
+    assert!(after[at..at + 8192].iter().all(|byte| *byte == 7));
+    assert!(before[..at] == after[..at] && before[at + 8192..] == after[at + 8192..]);
+
+    // The whole disk has the size of the image, though it has partitions.
+    let server = Server::start(&["--read-only", &disk]);
+    assert!(server.io("read 63M 1M") && !server.io("write 0 512"));
+    server.end("-INT");
+    assert!(after == std::fs::read(&disk).unwrap());
+
+    let qcow2 = scratch.path().join("disk.qcow2").to_str().unwrap().to_owned();
+    let run =
+        |arguments: &[&str]| assert!(Command::new("qemu-img").args(arguments).status().unwrap().success());
+    run(&["convert", "-f", "raw", "-O", "qcow2", &disk, &qcow2]);
+    let server = Server::start(&["--export", "x", &qcow2]);
+    assert!(server.uri.ends_with("/x"));
+    assert!(server.io("write -P 9 40M 1M") && server.io("write -z 16M 1M") && server.io("read -P 9 40M 1M"));
+    server.end("-TERM");
+    run(&["check", "-q", &qcow2]);
+    let mut expected = after;
+    expected[40 << 20..41 << 20].fill(9);
+    expected[16 << 20..17 << 20].fill(0);
+    std::fs::write(&disk, expected).unwrap();
+    run(&["compare", "-q", "-f", "qcow2", "-F", "raw", &qcow2, &disk]);
+}
+
+#[test]
+fn wrong_usage_and_bad_images_are_reported() {
+    let scratch = Scratch::new(1 << 20).unwrap();
+    let image = scratch.image("image", 1 << 20).unwrap().to_str().unwrap().to_owned();
+    fail(2, "--nbd", ["serve", &image]);
+    fail(1, "cannot listen on", ["serve", "--nbd", "--listen", "nowhere", &image]);
+    fail(1, "cannot listen on", ["serve", "--nbd", "--socket", "/no/such/place", &image]);
+    fail(1, "no such file", ["serve", "--nbd", "/no/such/image"]);
+    fail(1, "no partition 3", ["serve", "--nbd", &format!("{image}@3")]);
+    let output = papilio(["serve", "--nbd", "--socket", "s", "--listen", "127.0.0.1:0", &image]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(succeed_text(["serve", "--help"]).contains("--socket"));
+    succeed(["inspect", "partitions", &image]);
+}

@@ -1,0 +1,232 @@
+//! `Address`: where a server listens; the socket of a listener and of a client.
+//!
+//! **Invariants**
+//! - A socket file is removed only if no process answers on it, or if this listener made it.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A TCP port, as `HOST:PORT`. Port 0 chooses a free one.
+    Tcp(String),
+    /// A Unix socket, which is created and, at the end, removed.
+    Unix(PathBuf),
+}
+
+/// A server could not listen on its address.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {reason}")]
+pub struct BindError {
+    address: String,
+    reason: io::Error,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener, SocketAddr),
+    /// The socket, its path, and the device and inode of the file.
+    Unix(UnixListener, PathBuf, (u64, u64)),
+}
+
+impl Address {
+    pub(crate) fn listen(&self) -> Result<Listener, BindError> {
+        let (address, bound) = match self {
+            Self::Tcp(address) => (address.clone(), listen_tcp(address)),
+            Self::Unix(path) => (path.display().to_string(), listen_unix(path)),
+        };
+        bound.map_err(|reason| BindError { address, reason })
+    }
+}
+
+fn listen_tcp(address: &str) -> io::Result<Listener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let bound = listener.local_addr()?;
+    Ok(Listener::Tcp(listener, bound))
+}
+
+fn listen_unix(path: &Path) -> io::Result<Listener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
+            fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    listener.set_nonblocking(true)?;
+    let made = fs::symlink_metadata(path)?;
+    let path = std::path::absolute(path)?;
+    Ok(Listener::Unix(listener, path, (made.dev(), made.ino())))
+}
+
+/// Returns whether a path is a socket that a server left behind.
+fn is_left_over(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+impl Listener {
+    /// Accepts a client that waits.
+    pub fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                // Replies are whole messages.
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Self::Unix(listener, ..) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                Ok(Stream::Unix(stream))
+            }
+        }
+    }
+
+    /// Returns the URI of an export.
+    pub fn uri(&self, export: &str) -> String {
+        let name = escaped(export.as_bytes(), b"");
+        match self {
+            Self::Tcp(_, bound) if name.is_empty() => format!("nbd://{bound}"),
+            Self::Tcp(_, bound) => format!("nbd://{bound}/{name}"),
+            Self::Unix(_, path, _) => {
+                use std::os::unix::ffi::OsStrExt;
+                format!("nbd+unix:///{name}?socket={}", escaped(path.as_os_str().as_bytes(), b"/"))
+            }
+        }
+    }
+
+    /// Returns whether clients of other machines can connect.
+    pub fn is_public(&self) -> bool {
+        matches!(self, Self::Tcp(_, bound) if !bound.ip().is_loopback())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Self::Unix(_, path, made) = self else { return };
+        if fs::symlink_metadata(&*path).is_ok_and(|found| (found.dev(), found.ino()) == *made) {
+            // A socket that is left behind is removed by the next server.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener, _) => listener.as_fd(),
+            Self::Unix(listener, ..) => listener.as_fd(),
+        }
+    }
+}
+
+/// Escapes all bytes for a URI but letters, digits, some marks and those in `plain`.
+fn escaped(bytes: &[u8], plain: &[u8]) -> String {
+    let mut text = String::new();
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || plain.contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// The socket of a client. Threads read and write it at once.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Sets how long a read may wait.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(timeout),
+            Self::Unix(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
+    /// Ends a direction, which wakes the threads that wait for it.
+    pub fn shutdown(&self, how: Shutdown) {
+        // Fails only if the client is gone.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(how),
+            Self::Unix(stream) => stream.shutdown(how),
+        };
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&mut &*stream).read(buffer),
+            Stream::Unix(stream) => (&mut &*stream).read(buffer),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&mut &*stream).write(bytes),
+            Stream::Unix(stream) => (&mut &*stream).write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&mut &*stream).write_vectored(parts),
+            Stream::Unix(stream) => (&mut &*stream).write_vectored(parts),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_escaped() {
+        let listener = listen_tcp("127.0.0.1:0").unwrap();
+        assert!(!listener.is_public());
+        let uri = listener.uri("a b/ü");
+        assert!(uri.starts_with("nbd://127.0.0.1:") && uri.ends_with("/a%20b%2F%C3%BC"), "{uri}");
+        assert!(!listener.uri("").ends_with('/'));
+    }
+
+    #[test]
+    fn socket_left_behind_is_replaced_and_others_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nbd socket");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = listen_unix(&path).unwrap();
+        assert!(listener.uri("x").starts_with("nbd+unix:///x?socket=/"));
+        assert!(listener.uri("x").ends_with("nbd%20socket"));
+        assert_eq!(listen_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists(), "the socket of a server that runs was removed");
+        drop(listener);
+        assert!(!path.exists());
+        fs::write(&path, "a file").unwrap();
+        assert!(Address::Unix(path.clone()).listen().unwrap_err().to_string().contains("nbd socket"));
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+    }
+}
