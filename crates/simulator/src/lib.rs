@@ -8,6 +8,7 @@
 //!   compares the whole content.
 //! - Faults: [`faults`], [`crash`] and [`fsyncs`] check the state after device failures and power
 //!   losses.
+//! - Hostile streams: [`ReceiveTargets`] receives mutated send streams.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,9 @@ mod mutation;
 mod operation;
 mod promise;
 mod random;
+mod received;
 mod session;
+mod stream_mutation;
 pub mod verify;
 
 pub use base_image::BaseImage;
@@ -33,4 +36,5 @@ pub use model::Model;
 pub use mutation::mutate;
 pub use operation::{FileAt, Fill, NewFile, Operation, Reply, Text};
 pub use random::{Generator, Scope};
+pub use received::{ReceiveTargets, ReceivedStream};
 pub use session::{Counts, Outcome, Session};
