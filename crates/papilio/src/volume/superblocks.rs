@@ -14,6 +14,7 @@
 //! (`fs/btrfs/volumes.c`); `write_dev_supers` (`fs/btrfs/disk-io.c`).
 
 use super::devices::{DeviceSlot, DeviceTable};
+use super::seeds::SeedDevice;
 use crate::options::OpenOptions;
 use crate::options::rescue::Found;
 use crate::{Error, Result};
@@ -182,6 +183,9 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
             );
         }
         generations.push(superblock.raw.generation);
+        // With a superblock that was made in memory, only new devices are written.
+        let is_seed = !own || options.rescue.found.is_some();
+        let device = if is_seed { SeedDevice::protect(device) } else { device };
         slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
     }
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })
