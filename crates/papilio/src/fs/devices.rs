@@ -20,7 +20,6 @@ use crate::file::exclusive::Operation;
 use crate::fs::balance::BalanceReport;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::mkfs::find_signature;
-use crate::space::SpaceKind;
 use crate::space::chunk_allocation::{DeviceSpace, devices_min};
 use papilio_device::{Access, Device};
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -47,17 +46,6 @@ impl FileSystem {
     /// - [`Error::Invalid`]: it is one of this file system, is read-only or too small.
     /// - As [`FileSystem::sync`].
     pub fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<DeviceId> {
-        self.add(device, force, &[])
-    }
-
-    /// As [`FileSystem::add_device`]. `seeds` are all devices so far, if they are seeds.
-    pub(super) fn add(
-        &self,
-        device: Arc<dyn Device>,
-        force: bool,
-        seeds: &[Arc<dyn Device>],
-    ) -> Result<DeviceId> {
-        let sprouting = !seeds.is_empty();
         let transactions = self.info.transactions()?;
         transactions.check_running()?;
         let _running = self.info.exclusive.begin(Operation::AddDevice)?;
@@ -106,15 +94,9 @@ impl FileSystem {
             raw.total_bytes += total_bytes;
         });
         volume.add_device(item, Arc::clone(&device));
-        let space = DeviceSpace { devid: item.devid, uuid: item.uuid, total_bytes, used: Vec::new() };
-        // Where nothing else may be written, the item itself needs a chunk on the new device.
-        let room = if sprouting { self.first_chunks(space.clone()) } else { Ok(()) };
-        let added = room.and_then(|()| {
-            transactions.change(ITEMS, |handle| {
-                let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid);
-                handle.live_tree(objectid::CHUNK_TREE)?.edit(handle).insert(key, &item.to_bytes())
-            })?;
-            self.note_generations(seeds)
+        let added = transactions.change(ITEMS, |handle| {
+            let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid);
+            handle.live_tree(objectid::CHUNK_TREE)?.edit(handle).insert(key, &item.to_bytes())
         });
         if let Err(error) = added {
             volume.forget_device(item.devid);
@@ -124,20 +106,10 @@ impl FileSystem {
             });
             return Err(error);
         }
-        if !sprouting {
-            transactions.chunks().add_device(space, transactions.space());
-        }
+        let space = DeviceSpace { devid: item.devid, uuid: item.uuid, total_bytes, used: Vec::new() };
+        transactions.chunks().add_device(space, transactions.space());
         self.info.commit()?;
         Ok(item.devid)
-    }
-
-    /// Makes the first chunks for tree blocks on a device.
-    fn first_chunks(&self, device: DeviceSpace) -> Result<()> {
-        let transactions = self.info.transactions()?;
-        let (chunks, space, volume) = (transactions.chunks(), transactions.space(), self.info.volume());
-        chunks.add_device(device, space);
-        chunks.allocate(volume, space, SpaceKind::System)?;
-        chunks.allocate(volume, space, SpaceKind::Metadata)
     }
 
     /// Moves everything off a device and removes it. Calls `progress` after each batch; where it
@@ -161,8 +133,7 @@ impl FileSystem {
         let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == devid);
         let slot =
             slot.ok_or_else(|| Error::Invalid(format!("device {devid} is not part of the file system")))?;
-        // A seed serves other file systems, too: it keeps its superblocks.
-        let device = slot.device.clone().filter(|_| !volume.is_seed(devid));
+        let device = slot.device.clone();
         let rest = devices.iter().filter(|slot| slot.in_chunk_tree && slot.devid() != devid);
         let rest = rest.filter(|slot| slot.device.is_some()).count();
         self.check_profiles_without(rest)?;
@@ -206,10 +177,8 @@ impl FileSystem {
         self.sync()?;
         let (chunks, space) = (transactions.chunks(), transactions.space());
         let devices = self.info.volume().devices();
-        if devices.iter().any(|slot| slot.devid() == devid && slot.device.is_none())
-            || self.info.volume().is_seed(devid)
-        {
-            // New chunks never lie on a device that is missing, nor on a seed.
+        if devices.iter().any(|slot| slot.devid() == devid && slot.device.is_none()) {
+            // New chunks never lie on a device that is missing.
             return self.vacate_confined(devid, end, &mut progress);
         }
         let before = chunks.confine(devid, end, space)?;

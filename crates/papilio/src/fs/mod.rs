@@ -59,7 +59,6 @@ mod salvage;
 mod scrub;
 #[cfg(test)]
 mod space_against_kernel;
-mod sprout;
 mod subvolumes;
 mod sync;
 #[cfg(feature = "unstable")]

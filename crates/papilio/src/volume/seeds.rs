@@ -10,7 +10,7 @@
 //!
 //! **Locks**: none.
 //!
-//! Kernel counterparts: `btrfs_prepare_sprout`, `check_tree_block_fsid` (`fs/btrfs/volumes.c`,
+//! Kernel counterparts: `open_seed_devices`, `check_tree_block_fsid` (`fs/btrfs/volumes.c`,
 //! `fs/btrfs/disk-io.c`).
 
 use super::chunk_map::Chunk;

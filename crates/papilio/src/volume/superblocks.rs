@@ -183,9 +183,7 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
             );
         }
         generations.push(superblock.raw.generation);
-        // With a superblock that was made in memory, only new devices are written.
-        let is_seed = !own || options.rescue.found.is_some();
-        let device = if is_seed { SeedDevice::protect(device) } else { device };
+        let device = if !own { SeedDevice::protect(device) } else { device };
         slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
     }
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })

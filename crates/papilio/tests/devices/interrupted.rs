@@ -13,19 +13,16 @@ use std::time::Duration;
 
 /// Whether the root tree has roots of relocation trees.
 fn has_relocation_trees(image: &Path) -> bool {
-    let dump = btrfs(&["inspect-internal", "dump-tree", "-t", "root", image.to_str().unwrap()]);
-    dump.contains("key (TREE_RELOC ROOT_ITEM")
+    let mut command = Command::new("btrfs");
+    let output = command.args(["inspect-internal", "dump-tree", "-t", "root"]).arg(image).output().unwrap();
+    // It may also fail, on a copy that is torn.
+    String::from_utf8_lossy(&output.stdout).contains("key (TREE_RELOC ROOT_ITEM")
 }
 
 /// Whether a balance left files in the tree of moved data.
 fn has_moved_data(image: &Path) -> bool {
     let dump = btrfs(&["inspect-internal", "dump-tree", "-t", "data_reloc", image.to_str().unwrap()]);
     dump.contains("ORPHAN_ITEM")
-}
-
-fn frozen(point: &Path, freeze: bool) {
-    let status = Command::new("fsfreeze").arg(if freeze { "-f" } else { "-u" }).arg(point).status();
-    assert!(status.unwrap().success(), "fsfreeze");
 }
 
 #[test]
@@ -62,10 +59,11 @@ fn relocation_trees_of_the_kernel_are_dropped_and_the_balance_resumed() {
         let mut running = balance(["-m", "-d"][round % 2]);
         while running.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(3 + round as u64 * 2));
-            frozen(&point, true);
+            // The kernel reuses no space of a commit before the next one, so that a copy made
+            // quickly is mostly as a power cut leaves it. The check tells.
             copy(&image, &cut);
-            frozen(&point, false);
-            if !has_relocation_trees(&cut) {
+            let set = ImageSet::open(&scratch, vec![cut.clone()]);
+            if !has_relocation_trees(&cut) || set.btrfs_check().is_err() {
                 continue;
             }
             found += 1;

@@ -1,7 +1,6 @@
-//! Changes of many devices that both the kernel and Papilio make: seed devices, balances that were
-//! cut short, and the block groups that filters select.
+//! Changes of many devices that both the kernel and Papilio make: seed devices, and balances that
+//! were cut short.
 
-mod filters;
 #[path = "../support/images.rs"]
 mod images;
 mod interrupted;
