@@ -206,6 +206,7 @@ impl Forest {
         let mut bytes = BlockBytes::zeroed(geometry.node_size as usize);
         self.blocks_read.fetch_add(1, Ordering::Relaxed);
         self.volume.read_copy(expected.address, &mut bytes, copy).map_err(read_fault)?;
+        self.volume.adopt_block(&mut bytes);
         if self.ignore_csums {
             return Ok(TreeBlock::check_without_csum(bytes, expected, &geometry)?);
         }
@@ -228,7 +229,10 @@ impl Forest {
         let read: Vec<bool> = requests.iter().map(|request| request.result.is_ok()).collect();
         drop(requests);
         self.blocks_read.fetch_add(wanted.len() as u64, Ordering::Relaxed);
-        for ((block, buffer), read) in wanted.iter().zip(buffers).zip(read) {
+        for ((block, mut buffer), read) in wanted.iter().zip(buffers).zip(read) {
+            if read {
+                self.volume.adopt_block(&mut buffer);
+            }
             if read && let Ok(block) = TreeBlock::check(buffer, block, &geometry) {
                 self.cache.insert(Arc::new(block));
             }

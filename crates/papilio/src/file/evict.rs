@@ -19,7 +19,7 @@ use crate::items::inode;
 use crate::namespace::Place;
 use crate::namespace::evict::{self, OrphanState};
 use papilio_format::items::inode::FileKind;
-use papilio_format::{InodeNumber, TreeId};
+use papilio_format::{InodeNumber, TreeId, objectid};
 use std::sync::Arc;
 
 impl InodeOwner for FsInfo {
@@ -93,7 +93,6 @@ impl FsInfo {
 
     /// Deletes an inode that has no name: its data in steps, then itself.
     pub(crate) fn evict(&self, place: Place) -> Result<()> {
-        let transactions = self.transactions()?;
         let has_extents = {
             let subvolume = match self.trees.subvolume(place.tree) {
                 // The inode was deleted with its subvolume.
@@ -107,6 +106,12 @@ impl FsInfo {
             matches!(item.kind(), Some(FileKind::Regular | FileKind::Symlink))
                 && evict::has_extents(&subvolume.tree, place.inode)?
         };
+        self.delete_unnamed(place, has_extents)
+    }
+
+    /// Deletes an inode without a name: its data, if it has any, in steps, then itself.
+    fn delete_unnamed(&self, place: Place, has_extents: bool) -> Result<()> {
+        let transactions = self.transactions()?;
         if has_extents {
             loop {
                 let progress = transactions.change_to_free(EXTENT_ITEMS, |handle| {
@@ -123,6 +128,24 @@ impl FsInfo {
             let live = handle.live_tree(place.tree)?;
             evict::evict(&mut live.edit(handle), place.inode)
         })
+    }
+
+    /// Deletes the files through which a balance of the kernel moved data when it was cut short. The
+    /// data that subvolumes refer to stays.
+    pub(crate) fn clean_relocated_data(&self) -> Result<()> {
+        let tree = objectid::DATA_RELOC_TREE;
+        let transactions = Arc::clone(self.transactions()?);
+        let mut from = InodeNumber(0);
+        loop {
+            let now = transactions.live().get(tree)?.tree();
+            let Some(orphan) = evict::next_orphan(&now, from)? else { return Ok(()) };
+            from = InodeNumber(orphan.inode.0.saturating_add(1));
+            if let OrphanState::Unnamed(_) = orphan.state {
+                let has_extents = evict::has_extents(&now, orphan.inode)?;
+                drop(now);
+                self.delete_unnamed(Place { tree, inode: orphan.inode }, has_extents)?;
+            }
+        }
     }
 
     /// Deletes the inodes without a name that earlier mounts left.

@@ -34,7 +34,7 @@ use crate::mount::roots::Roots;
 use crate::mount::stand_ins::ScannedLeaves;
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::{OpenOptions, SubvolumeChoice};
-use crate::subvolume::{default_subvolume, subvolume_root};
+use crate::subvolume::{default_subvolume, drop_relocation_trees, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
 use papilio_device::{
@@ -240,10 +240,13 @@ fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
     let trees = Trees::live(&transactions);
     let root = choose_root(&trees, &options.subvolume)?.place();
     let reader = ReadContext::live(&transactions, options.verify_data, options.tuning.csum_lookup);
-    Ok(new(trees, reader, root, options, false))
+    let info = new(trees, reader, root, options, false);
+    info.clean_relocated_data()?;
+    Ok(info)
 }
 
-/// Starts transactions, and replays the log tree in the first one.
+/// Starts transactions, and replays the log tree in the first one. Then drops the trees of a balance
+/// that the kernel did not finish.
 fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Transactions>> {
     let run = TransactionOptions {
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
@@ -261,6 +264,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
     if let Some((address, level)) = log {
         fsync_log::replay(&transactions, address, level)?;
     }
+    drop_relocation_trees(&transactions)?;
     Ok(transactions)
 }
 

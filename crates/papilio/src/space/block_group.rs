@@ -80,6 +80,8 @@ pub(super) struct BlockGroup {
     pub(super) free: FreeSpace,
     /// Whether new allocations are forbidden.
     pub(super) read_only: bool,
+    /// Whether a part lies on a seed device, so that it stays read-only.
+    pub(super) on_seed: bool,
     /// Whether its extents are being moved elsewhere, after which it is removed.
     pub(super) relocating: bool,
     /// Whether its profile keeps it out of service: it is not redundant while that of another block
@@ -128,6 +130,7 @@ impl BlockGroup {
             excluded,
             free,
             read_only: false,
+            on_seed: false,
             relocating: false,
             lesser: false,
             changes: FreeSpaceChanges::default(),

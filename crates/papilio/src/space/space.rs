@@ -164,6 +164,15 @@ impl Space {
         state.settle_service(flags);
     }
 
+    /// Makes a block group read-only for good, because a part lies on a seed device.
+    ///
+    /// # Panics
+    /// If there is no such block group.
+    pub(crate) fn keep_read_only(&self, start: LogicalAddress) {
+        let mut state = self.state.lock();
+        state.change(start.0, |group| (group.read_only, group.on_seed) = (true, true));
+    }
+
     /// Sets the number of devices on which chunks can be created.
     pub(crate) fn set_devices(&self, devices: usize) {
         self.devices.store(devices, Ordering::Relaxed);
@@ -537,7 +546,7 @@ impl Space {
     pub(crate) fn end_relocation(&self, start: LogicalAddress) {
         let mut state = self.state.lock();
         if state.groups.contains_key(&start.0) {
-            state.change(start.0, |group| (group.relocating, group.read_only) = (false, false));
+            state.change(start.0, |group| (group.relocating, group.read_only) = (false, group.on_seed));
         }
     }
 

@@ -1,6 +1,7 @@
 //! The cleaner, which drops the trees of deleted subvolumes.
 //!
-//! Owns [`clean_step`].
+//! Owns [`clean_step`], and [`drop_relocation_trees`] for the trees of a balance that the kernel
+//! did not finish.
 //!
 //! **Invariant**: a tree is touched only in a later transaction than the one that deleted it, so
 //! that all changes of it have ended.
@@ -18,7 +19,7 @@ use crate::errors::Result;
 use crate::items::orphan;
 use crate::transaction::{Handle, Transactions};
 use papilio_format::items::orphan::orphan_key;
-use papilio_format::{InodeNumber, TreeId, objectid};
+use papilio_format::{InodeNumber, Key, TreeId, objectid};
 use std::sync::Arc;
 
 /// References changed under one handle, approximately. A commit waits that long.
@@ -67,6 +68,46 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
     }
 }
 
+/// Drops the trees that a balance of the kernel left when it was cut short. A relocation tree is a
+/// snapshot of a subvolume, in which blocks were moved. What was moved into the subvolume stays
+/// there; all other blocks stay where they were. Nothing else changes the file system meanwhile.
+///
+/// # Errors
+/// A block or an item of such a tree or the extent tree that cannot be read;
+/// [`crate::Error::NoSpace`].
+pub(crate) fn drop_relocation_trees(transactions: &Arc<Transactions>) -> Result<()> {
+    let live = transactions.live();
+    while let Some(tree) = live.find(objectid::TREE_RELOC)? {
+        if tree.record().is_some_and(|record| record.item.refs > 0) {
+            // Until here the progress was that of the kernel's merge, not that of a drop.
+            transactions.change_to_free(ITEMS, |handle| {
+                tree.update_record(|record| {
+                    record.item.refs = 0;
+                    record.item.drop_progress = Key::MIN;
+                    record.item.drop_level = 0;
+                });
+                put_root_item(&mut live.root_tree().edit(handle), &tree)
+            })?;
+        }
+        let mut walk = DropTree::new(&tree);
+        loop {
+            let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
+                let (progress, result) = walk.run(handle, PIECE);
+                record_progress(handle, &tree, progress)?;
+                Ok((progress, result))
+            })?;
+            result?;
+            if progress == Progress::Done {
+                break;
+            }
+            if transactions.delayed_refs() > DELAYED_LIMIT {
+                transactions.commit()?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Finds a deleted subvolume whose tree is not dropped yet.
 fn next_dead(transactions: &Transactions) -> Result<Option<Arc<LiveTree>>> {
     let live = transactions.live();
@@ -101,7 +142,9 @@ fn record_progress(handle: &Handle<'_>, tree: &LiveTree, progress: Progress) -> 
         Progress::Done => {
             let mut editor = live.root_tree().edit(handle);
             editor.remove(key_of(tree))?;
-            editor.remove(orphan_key(tree.id().0))?;
+            if tree.id() != objectid::TREE_RELOC {
+                editor.remove(orphan_key(tree.id().0))?;
+            }
             drop(editor);
             live.remove(tree.id());
             Ok(())

@@ -27,7 +27,7 @@ use crate::btree::{LiveTree, Tree, TreeBlock};
 use crate::errors::{BlockFault, Error, Result};
 use crate::transaction::Handle;
 use papilio_format::items::root::RawRootItem;
-use papilio_format::{Corrupt, Generation, Key, LogicalAddress, TreeId};
+use papilio_format::{Corrupt, Generation, Key, LogicalAddress, TreeId, objectid};
 use std::sync::Arc;
 
 /// Levels of shared blocks that are marked for quotas; more would take too much memory.
@@ -91,11 +91,16 @@ impl DropTree {
     /// A walk through `tree` that resumes where its root item says.
     pub(super) fn new(tree: &LiveTree) -> Self {
         let record = tree.record().expect("every subvolume has a root record");
+        let origin = match tree.id() {
+            // No reference is counted by the id of relocation trees, so no block is converted.
+            objectid::TREE_RELOC => Generation(u64::MAX),
+            _ => Generation(record.key_offset),
+        };
         let item: RawRootItem = record.item;
         let resume = (item.drop_progress.objectid != 0).then_some((item.drop_progress, item.drop_level));
         Self {
             tree: tree.tree(),
-            origin: Generation(record.key_offset),
+            origin,
             started: false,
             resume,
             path: Vec::new(),

@@ -18,7 +18,7 @@ mod root_refs;
 mod uuid_tree;
 
 pub(crate) use adopt::{adopt, keep_change, link};
-pub(crate) use clean::clean_step;
+pub(crate) use clean::{clean_step, drop_relocation_trees};
 pub(crate) use create::{Entry, Numbers, create, snapshot};
 pub(crate) use delete::{delete, entry_of, forget_entry};
 pub use list::Subvolume;

@@ -150,6 +150,9 @@ impl Transactions {
             free_space: free_space.as_ref(),
         };
         let space = Arc::new(load::load(trees, &volume.chunk_map(), &geometry, devices.len())?);
+        for chunk in volume.chunk_map().iter().filter(|chunk| volume.is_on_seed(chunk)) {
+            space.keep_read_only(chunk.start());
+        }
         let chunks = Chunks::new(devices);
         chunks.count_unallocated(&space);
         load_counters(&volume, &live.get(objectid::DEV_TREE)?.tree())?;
@@ -468,7 +471,7 @@ fn device_spaces(volume: &Volume, live: &LiveTrees) -> Result<Vec<DeviceSpace>> 
     let mut devices: Vec<DeviceSpace> = volume
         .devices()
         .iter()
-        .filter(|slot| slot.in_chunk_tree && !slot.is_missing())
+        .filter(|slot| slot.in_chunk_tree && !slot.is_missing() && !volume.is_seed(slot.devid()))
         .map(|slot| DeviceSpace {
             devid: slot.item.devid,
             uuid: slot.item.uuid,

@@ -21,9 +21,6 @@ use papilio_format::{DeviceId, ItemType, Key, objectid};
 pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, replacing: bool) -> Result<()> {
     check_superblock(volume)?;
     check_devices(volume)?;
-    if live.find(objectid::TREE_RELOC)?.is_some() {
-        return refuse("a balance was interrupted; mount it with the kernel once to recover it");
-    }
     let key = Key::new(objectid::DEV_REPLACE, ItemType::DEV_REPLACE, 0);
     if let Some(item) = live.get(objectid::DEV_TREE)?.tree().get(&key)? {
         let replace = DevReplaceItem::parse(item.data()).map_err(|reason| Error::Item {

@@ -222,6 +222,11 @@ impl LoadedRows<'_> {
         Ok(unknown)
     }
 
+    /// Returns the devices of the rows.
+    pub(crate) fn devices(&self) -> &Arc<DeviceTable> {
+        &self.devices
+    }
+
     /// Returns whether a place's device missed writes.
     pub(crate) fn is_stale(&self, place: &LoadedPlace) -> bool {
         self.stripes[place.stripe].stale

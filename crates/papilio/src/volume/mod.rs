@@ -28,7 +28,8 @@ mod pieces;
 pub(crate) mod read;
 mod rebuild;
 mod row_locks;
-pub(crate) mod superblocks;
+mod seeds;
+mod superblocks;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! (`fs/btrfs/volumes.c`); `write_dev_supers` (`fs/btrfs/disk-io.c`).
 
 use super::devices::{DeviceSlot, DeviceTable};
+use super::seeds::SeedDevice;
 use crate::options::OpenOptions;
 use crate::options::rescue::Found;
 use crate::{Error, Result};
@@ -182,6 +183,7 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
             );
         }
         generations.push(superblock.raw.generation);
+        let device = if !own { SeedDevice::protect(device) } else { device };
         slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
     }
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })

@@ -19,7 +19,8 @@ use super::report::ScrubCounts;
 use crate::volume::{Chunk, Element, LoadedPlace, LoadedRows};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::node::NodeHeader;
-use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress};
+use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress, Uuid};
+use std::sync::Arc;
 
 /// A fault of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +133,10 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
             return;
         };
         let geometry = *self.geometry();
-        let verify = |bytes: &[u8]| tree_block_fault(bytes, address, generation, &geometry);
+        let devices = Arc::clone(self.rows.devices());
+        let verify = |bytes: &[u8]| {
+            tree_block_fault(bytes, address, generation, &geometry, &|fsid| devices.has_member_of(fsid))
+        };
         self.compare(&element, &verify, true);
     }
 
@@ -345,11 +349,12 @@ fn tree_block_fault(
     address: u64,
     generation: Generation,
     geometry: &Geometry,
+    is_seed: &dyn Fn(Uuid) -> bool,
 ) -> Option<Fault> {
     let Ok((header, _)) = NodeHeader::parse_prefix(bytes) else { return Some(Fault::TreeBlock) };
     let sum = &header.csum[..geometry.checksum_type.size()];
     if header.address.0 != address
-        || header.fsid != geometry.metadata_uuid
+        || header.fsid != geometry.metadata_uuid && !is_seed(header.fsid)
         || !geometry.checksum_type.verify(&bytes[header.csum.len()..], sum)
     {
         return Some(Fault::TreeBlock);

@@ -1,0 +1,133 @@
+//! Seed devices: the read-only devices of another file system that this one builds on.
+//!
+//! Owns [`SeedDevice`], which keeps all writes away from such a device, and the part of [`Volume`]
+//! that tells seeds from other devices.
+//!
+//! **Invariants**
+//! - No byte of a seed changes, because other file systems may build on it, too.
+//! - A tree block on a seed names the seed's file system. It is read as a block of this one, so
+//!   that its copies elsewhere name this one.
+//!
+//! **Locks**: none.
+//!
+//! Kernel counterparts: `open_seed_devices`, `check_tree_block_fsid` (`fs/btrfs/volumes.c`,
+//! `fs/btrfs/disk-io.c`).
+
+use super::chunk_map::Chunk;
+use super::devices::DeviceTable;
+use super::volume::Volume;
+use papilio_device::{Access, Advice, Device, ReadRequest};
+use papilio_format::node::NodeHeader;
+use papilio_format::{DeviceId, PhysicalAddress, Uuid};
+use std::io;
+use std::sync::Arc;
+
+/// The offset of a tree block's checksummed part, and of its file system's UUID, in bytes.
+const FSID_AT: usize = 32;
+
+/// A device that is only read.
+#[derive(Debug)]
+pub(super) struct SeedDevice {
+    inner: Arc<dyn Device>,
+}
+
+impl SeedDevice {
+    /// Returns the device, protected from writes.
+    pub(super) fn protect(inner: Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(Self { inner })
+    }
+
+    fn refused(&self) -> io::Error {
+        let text = format!("{} is a seed device, which is never written", self.inner.name());
+        io::Error::new(io::ErrorKind::ReadOnlyFilesystem, text)
+    }
+}
+
+impl Device for SeedDevice {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadOnly
+    }
+
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        self.inner.read_many(requests);
+    }
+
+    fn write_at(&self, _buffer: &[u8], _offset: PhysicalAddress) -> io::Result<()> {
+        Err(self.refused())
+    }
+
+    /// Does nothing: nothing was written.
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Does nothing: a discard is a hint.
+    fn discard(&self, _offset: PhysicalAddress, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {
+        self.inner.next_data(offset)
+    }
+
+    fn advise(&self, offset: PhysicalAddress, length: u64, advice: Advice) {
+        self.inner.advise(offset, length, advice);
+    }
+}
+
+impl DeviceTable {
+    /// Whether a device belongs to file system `fsid`: this one or a seed.
+    pub(crate) fn has_member_of(&self, fsid: Uuid) -> bool {
+        self.iter().any(|slot| slot.item.fsid == fsid)
+    }
+
+    /// Whether a device belongs to another file system than `own`, as seeds do.
+    pub(crate) fn is_seed(&self, devid: DeviceId, own: Uuid) -> bool {
+        self.iter().any(|slot| slot.in_chunk_tree && slot.devid() == devid && slot.item.fsid != own)
+    }
+}
+
+impl Volume {
+    /// Whether a device of the chunk tree is a seed.
+    pub(crate) fn is_seed(&self, devid: DeviceId) -> bool {
+        self.devices().is_seed(devid, self.superblock().metadata_uuid())
+    }
+
+    /// Whether a part of a chunk lies on a seed, so that nothing may be written to it.
+    pub(crate) fn is_on_seed(&self, chunk: &Chunk) -> bool {
+        let (devices, own) = (self.devices(), self.superblock().metadata_uuid());
+        chunk.stripes().iter().any(|stripe| devices.is_seed(stripe.devid, own))
+    }
+
+    /// Makes a good tree block of a seed one of this file system, in memory. Other blocks stay.
+    pub(crate) fn adopt_block(&self, block: &mut [u8]) {
+        let own = self.superblock().metadata_uuid();
+        let Ok((header, _)) = NodeHeader::parse_prefix(block) else { return };
+        if header.fsid == own || !self.devices().has_member_of(header.fsid) {
+            return;
+        }
+        let checksum = self.geometry().checksum_type;
+        if !checksum.verify(&block[FSID_AT..], &header.csum[..checksum.size()]) {
+            return;
+        }
+        block[FSID_AT..FSID_AT + 16].copy_from_slice(own.as_bytes());
+        let sum = checksum.compute(&block[FSID_AT..]);
+        block[..FSID_AT].copy_from_slice(sum.padded());
+    }
+}
