@@ -34,7 +34,7 @@ pub use fuse_ring::RingSwitch;
 pub use host::HostTree;
 pub use loop_device::LoopDevice;
 pub use manifest::{Manifest, ManifestOptions};
-pub use mkfs::{FileSystemSpec, ImageSet, Mounted};
+pub use mkfs::{FileSystemSpec, ImageSet, Mounted, Quota};
 pub use populate::{Populated, TreeSpec};
 pub use preset::{Preset, matrix, preset};
 pub use requirement::{Need, require};
