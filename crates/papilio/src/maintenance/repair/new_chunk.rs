@@ -4,8 +4,8 @@
 //! check finds that its device extents and its block group are missing, and mends them as those of
 //! any other chunk.
 //!
-//! **Invariant**: a new chunk overlaps no chunk, and no device extent that can be read: the chunk of
-//! an extent may be what the file system has lost.
+//! **Invariant**: a new chunk overlaps no chunk, and no device extent that can be read: the file
+//! system may have lost the chunk of an extent.
 //!
 //! Kernel counterpart: `btrfs_chunk_alloc` (`fs/btrfs/block-group.c`).
 
