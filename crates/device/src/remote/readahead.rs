@@ -52,7 +52,7 @@ impl Streams {
         stream.window = (stream.window * 2).clamp(FIRST_WINDOW, MAX_WINDOW);
         let from = stream.ahead.max(end);
         // In pieces of half a window, so that requests stay large.
-        if from >= end + stream.window / 2 + 1 {
+        if from > end + stream.window / 2 {
             return 0..0;
         }
         stream.ahead = end + stream.window;
