@@ -24,7 +24,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What it means that the checksum tree is lost.
+/// The warning that the checksum tree is lost.
 pub const LOST_CHECKSUMS: &str =
     "the checksum tree is lost: nothing is verified, and data that is read may be wrong";
 

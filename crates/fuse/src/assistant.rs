@@ -29,8 +29,8 @@ impl Kernel {
         self.tell(Notification::Pages(node, offset, length));
     }
 
-    /// Tells the kernel that a file has grown to `size` bytes, of which `last` is the last. With the
-    /// writeback cache the kernel takes no size from replies.
+    /// Tells the kernel that a file has grown to `size` bytes, of which `last` is the last. With
+    /// the writeback cache the kernel takes no size from replies.
     pub(crate) fn grow(&self, node: NodeId, size: u64, last: u8) {
         if let Some(at) = size.checked_sub(1) {
             self.tell(Notification::Store(node, at, &[last]));

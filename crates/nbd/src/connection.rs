@@ -11,7 +11,8 @@
 //! - The writes of a client that goes away are flushed.
 //!
 //! **Locks**
-//! - `turn`: held by the thread that reads a request. It may wait for the client, and for the budget.
+//! - `turn`: held by the thread that reads a request. It may wait for the client, and for the
+//!   budget.
 //! - The budget and the replies have locks of their own; the budget's is acquired under `turn`.
 
 use crate::address::Stream;

@@ -192,8 +192,8 @@ impl Export {
         if fua { self.flush() } else { Ok(()) }
     }
 
-    /// Returns the run of data or of zeros at `offset`, at most `length` bytes of it. The caller has
-    /// checked the range, and `length` is not 0.
+    /// Returns the run of data or of zeros at `offset`, at most `length` bytes of it. The caller
+    /// has checked the range, and `length` is not 0.
     pub(crate) fn extent(&self, offset: u64, length: u64) -> Extent {
         let end = offset + length;
         let next =

@@ -10,7 +10,7 @@
 //!
 //! **Invariants**
 //! - Nothing that a client sends here reaches the device.
-//! - The data of an option are at most [`MAX_OPTION`] bytes in memory; more are skipped and refused.
+//! - The data of an option are at most [`MAX_OPTION`] bytes in memory; more are refused.
 
 use crate::address::Stream;
 use crate::export::Export;
@@ -23,7 +23,7 @@ use std::io::{self, Read, Write};
 /// The most options of one client.
 const MAX_OPTIONS: usize = 1000;
 
-/// What the client and the server agreed on.
+/// The agreement of client and server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Agreement {
     /// Whether replies are structured.

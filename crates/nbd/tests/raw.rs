@@ -214,7 +214,7 @@ fn bad_requests_are_refused_and_change_nothing() {
         (0, 0, u64::MAX, 1, 22),
         (0, 0, 0, (32 << 20) + 1, 75),
         (0, 0, 0, u32::MAX, 75),
-        // Trim, write zeroes, an unknown command, an unknown flag, block status without its context.
+        // Trim, write zeroes, an unknown command or flag, block status without its context.
         (0, 4, SIZE, 1, 22),
         (0, 6, 1, SIZE as u32, 28),
         (0, 6, u64::MAX - 1, u32::MAX, 28),

@@ -394,8 +394,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether the file system opens even if the top-level subvolume cannot be read: paths fail
-    /// then, and other subvolumes can be cloned. The default is false.
+    /// Sets whether the file system opens even if the top-level subvolume cannot be read: paths
+    /// fail then, and other subvolumes can be cloned. The default is false.
     pub fn without_top_level(mut self, without: bool) -> Self {
         self.rescue.without_top = without;
         self

@@ -260,7 +260,7 @@ impl SuperRecover {
 }
 
 impl Written {
-    /// Makes a change of superblocks, if there is one to make. Returns whether anything was written.
+    /// Makes a change of superblocks, if there is one to make. Returns whether it wrote anything.
     fn change(&self, context: &Context, change: SuperblockChange) -> anyhow::Result<bool> {
         let devices = open(&self.image)?;
         let plan = papilio::plan_superblocks(&devices, change)?;

@@ -201,8 +201,8 @@ pub fn confirmed(question: &str) -> anyhow::Result<bool> {
 /// Returns the default undo file of an image. That of a device goes to the working directory: a
 /// file in `/dev` would be gone after the next start.
 ///
-/// Scripts for `btrfs` know of no undo files and change an image several times. Under that name, the
-/// undo file of a change that was completed stays, and the next one has a number.
+/// Scripts for `btrfs` know of no undo files and change an image several times. Under that name,
+/// the undo file of a change that was completed stays, and the next one has a number.
 pub fn undo_of(context: &Context, image: &Path) -> PathBuf {
     let is_device = std::fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device());
     let base = image.file_name().filter(|_| is_device).unwrap_or(image.as_os_str());

@@ -1,7 +1,7 @@
 //! Disk images at URLs, for reading.
 //!
-//! Owns the steps of [`OpenOptions::open_image`] for them, which are those for files, without locks:
-//! that the object stays as it is is checked by its ETag.
+//! Owns the steps of [`OpenOptions::open_image`] for them. They are those for files, without locks:
+//! the ETag tells whether the object has changed.
 
 use super::disk::{OpenedImage, is_btrfs};
 use super::format::{self, ImageFormat};

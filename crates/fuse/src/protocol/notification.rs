@@ -20,8 +20,8 @@ pub(crate) enum Notification<'a> {
     Attributes(NodeId),
     /// Drops a directory entry and the directory's attributes.
     Entry(NodeId, &'a [u8]),
-    /// Stores bytes of a file at this offset in the kernel's cache. The file grows if they lie after
-    /// its end.
+    /// Stores bytes of a file at this offset in the kernel's cache. The file grows if they lie
+    /// after its end.
     Store(NodeId, u64, &'a [u8]),
 }
 

@@ -91,7 +91,7 @@ fn stock_receive_keeps_extents_encoded() {
     text(&send.arg(from.path().join("s1")).output().unwrap());
     assert!(encoded(&from.path().join("s1/long")).iter().all(|(part, _)| part.compression == 2));
 
-    // The mount compresses nothing itself: what is compressed arrived so.
+    // The mount compresses nothing itself: compressed extents arrived so.
     let to = FileSystemSpec::default().make(&scratch).unwrap();
     let library = compile(&scratch, "as_btrfs.c", true);
     let mount = Mount::new(&scratch, &to.paths()[0], "subvolid=5");

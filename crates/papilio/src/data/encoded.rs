@@ -1,7 +1,7 @@
 //! Extents that a caller hands in, or gets, compressed.
 //!
-//! Owns [`EncodedExtent`] and the rule for when a file can have one as it lies, [`EncodedRead`], and
-//! the numbers by which ioctls and streams name a compression.
+//! Owns [`EncodedExtent`] and the rule for when a file can have one as it lies, [`EncodedRead`],
+//! and the numbers by which ioctls and streams name a compression.
 //!
 //! Kernel counterparts: `btrfs_do_encoded_write`, `btrfs_encoded_read` (`fs/btrfs/inode.c`); the
 //! numbers: `BTRFS_ENCODED_IO_COMPRESSION_*` (`include/uapi/linux/btrfs.h`).

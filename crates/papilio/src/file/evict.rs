@@ -130,8 +130,8 @@ impl FsInfo {
         })
     }
 
-    /// Deletes the files through which a balance of the kernel moved data when it was cut short. The
-    /// data that subvolumes refer to stays.
+    /// Deletes the files through which a balance of the kernel moved data when it was cut short.
+    /// The data that subvolumes refer to stays.
     pub(crate) fn clean_relocated_data(&self) -> Result<()> {
         let tree = objectid::DATA_RELOC_TREE;
         let transactions = Arc::clone(self.transactions()?);

@@ -51,8 +51,8 @@ impl FileSystem {
         }
     }
 
-    /// Drops this handle, and makes the file system read-only for all others. What no commit wrote
-    /// is lost, as in a loss of power. For tests that run many times.
+    /// Drops this handle, and makes the file system read-only for all others. Changes that no
+    /// commit wrote are lost, as in a loss of power. For tests that run many times.
     #[cfg(feature = "unstable")]
     pub fn abandon(self) {
         if let Ok(transactions) = self.info.transactions() {

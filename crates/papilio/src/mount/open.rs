@@ -245,8 +245,8 @@ fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
     Ok(info)
 }
 
-/// Starts transactions, and replays the log tree in the first one. Then drops the trees of a balance
-/// that the kernel did not finish.
+/// Starts transactions, and replays the log tree in the first one. Then drops the trees of a
+/// balance that the kernel did not finish.
 fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Transactions>> {
     let run = TransactionOptions {
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),

@@ -28,6 +28,7 @@ mod pieces;
 pub(crate) mod read;
 mod rebuild;
 mod row_locks;
+mod seed_blocks;
 mod seeds;
 mod superblocks;
 #[cfg(test)]

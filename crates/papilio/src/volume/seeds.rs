@@ -1,7 +1,6 @@
 //! Seed devices: the read-only devices of another file system that this one builds on.
 //!
-//! Owns [`SeedDevice`], which keeps all writes away from such a device, and the part of [`Volume`]
-//! that tells seeds from other devices.
+//! Owns [`SeedDevice`], which keeps all writes away from such a device.
 //!
 //! **Invariants**
 //! - No byte of a seed changes, because other file systems may build on it, too.
@@ -13,17 +12,11 @@
 //! Kernel counterparts: `open_seed_devices`, `check_tree_block_fsid` (`fs/btrfs/volumes.c`,
 //! `fs/btrfs/disk-io.c`).
 
-use super::chunk_map::Chunk;
 use super::devices::DeviceTable;
-use super::volume::Volume;
 use papilio_device::{Access, Advice, Device, ReadRequest};
-use papilio_format::node::NodeHeader;
 use papilio_format::{DeviceId, PhysicalAddress, Uuid};
 use std::io;
 use std::sync::Arc;
-
-/// The offset of a tree block's checksummed part, and of its file system's UUID, in bytes.
-const FSID_AT: usize = 32;
 
 /// A device that is only read.
 #[derive(Debug)]
@@ -100,34 +93,5 @@ impl DeviceTable {
     /// Whether a device belongs to another file system than `own`, as seeds do.
     pub(crate) fn is_seed(&self, devid: DeviceId, own: Uuid) -> bool {
         self.iter().any(|slot| slot.in_chunk_tree && slot.devid() == devid && slot.item.fsid != own)
-    }
-}
-
-impl Volume {
-    /// Whether a device of the chunk tree is a seed.
-    pub(crate) fn is_seed(&self, devid: DeviceId) -> bool {
-        self.devices().is_seed(devid, self.superblock().metadata_uuid())
-    }
-
-    /// Whether a part of a chunk lies on a seed, so that nothing may be written to it.
-    pub(crate) fn is_on_seed(&self, chunk: &Chunk) -> bool {
-        let (devices, own) = (self.devices(), self.superblock().metadata_uuid());
-        chunk.stripes().iter().any(|stripe| devices.is_seed(stripe.devid, own))
-    }
-
-    /// Makes a good tree block of a seed one of this file system, in memory. Other blocks stay.
-    pub(crate) fn adopt_block(&self, block: &mut [u8]) {
-        let own = self.superblock().metadata_uuid();
-        let Ok((header, _)) = NodeHeader::parse_prefix(block) else { return };
-        if header.fsid == own || !self.devices().has_member_of(header.fsid) {
-            return;
-        }
-        let checksum = self.geometry().checksum_type;
-        if !checksum.verify(&block[FSID_AT..], &header.csum[..checksum.size()]) {
-            return;
-        }
-        block[FSID_AT..FSID_AT + 16].copy_from_slice(own.as_bytes());
-        let sum = checksum.compute(&block[FSID_AT..]);
-        block[..FSID_AT].copy_from_slice(sum.padded());
     }
 }

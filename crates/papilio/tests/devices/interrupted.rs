@@ -46,7 +46,7 @@ fn relocation_trees_of_the_kernel_are_dropped_and_the_balance_resumed() {
     }
     mounted.sync().unwrap();
 
-    // The state of a power cut: what a commit in the middle of the balance left.
+    // The state of a power cut, which a commit in the middle of the balance left.
     let cut = scratch.path().join("cut");
     let mut found = 0;
     let point = root.to_path_buf();

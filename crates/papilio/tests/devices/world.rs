@@ -1,4 +1,4 @@
-//! What the tests of this folder share: files, their listing by the kernel and by Papilio.
+//! Shared by the tests of this folder: files, their listing by the kernel and by Papilio.
 
 use crate::images::open;
 use papilio::OpenOptions;
