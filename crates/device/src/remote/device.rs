@@ -99,7 +99,7 @@ impl RemoteDevice {
         let mut wanted: Vec<u64> = requests.iter().flat_map(blocks_of).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        // The wanted blocks go first. The blocks that are read ahead are on their way before the wait.
+        // The wanted blocks go first. Those that are read ahead are on their way before the wait.
         self.fetcher.prefetch(wanted.iter().copied());
         for request in &*requests {
             self.read_ahead(request.offset, request.buffer.len());

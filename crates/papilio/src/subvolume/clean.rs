@@ -69,8 +69,9 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
 }
 
 /// Drops the trees that a balance of the kernel left when it was cut short. A relocation tree is a
-/// snapshot of a subvolume, in which blocks were moved. Blocks that were moved into the
-/// subvolume stay there; all other blocks stay where they were. Nothing else changes the file system meanwhile.
+/// snapshot of a subvolume, in which blocks were moved. Blocks that were moved into the subvolume
+/// stay there; all other blocks stay where they were. Nothing else changes the file system
+/// meanwhile.
 ///
 /// # Errors
 /// A block or an item of such a tree or the extent tree that cannot be read;

@@ -1,5 +1,6 @@
 //! The whole table of docs/planted-faults.md: each planted fault, the findings of the check,
-//! whether `papilio check --repair` mends it, and whether `btrfs check --repair` does, on the same image.
+//! whether `papilio check --repair` mends it, and whether `btrfs check --repair` does, on the same
+//! image.
 //!
 //! Takes half an hour, so it runs on request: `make planted`. Rows go to a file, and a run that was
 //! stopped goes on behind the last one. Nothing depends on time: a pause changes no row.

@@ -1,7 +1,8 @@
 //! Reading and writing compressed extents as they lie.
 //!
 //! Owns [`read`] and [`write`]. The bytes go between the file system and the buffers in the
-//! caller's memory. As in the kernel, nothing checks that written bytes decompress: a later read fails.
+//! caller's memory. As in the kernel, nothing checks that written bytes decompress: a later read
+//! fails.
 //!
 //! Kernel counterparts: `btrfs_ioctl_encoded_read`, `btrfs_ioctl_encoded_write`
 //! (`fs/btrfs/ioctl.c`), `import_iovec` (`lib/iov_iter.c`).
