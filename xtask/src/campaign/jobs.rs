@@ -159,13 +159,6 @@ pub const JOBS: &[Job] = &[
         Some("PAPILIO_MUTATIONS_FROM"),
     )),
     seed_each(test(
-        "received-streams",
-        "mutated send streams received",
-        (SIMULATOR, "received_streams", "mutated_streams_change_nothing_else"),
-        ("PAPILIO_STREAMS", 20_000),
-        Some("PAPILIO_STREAMS_FROM"),
-    )),
-    seed_each(test(
         "completions",
         "runs with late, reordered and failing completions, and with power losses, of each kind",
         (LIBRARY, "requests_in_flight", ""),
