@@ -8,7 +8,6 @@
 //!   compares the whole content.
 //! - Faults: [`faults`], [`crash`] and [`fsyncs`] check the state after device failures and power
 //!   losses.
-//! - Hostile streams: [`ReceiveTargets`] receives mutated send streams.
 
 #![forbid(unsafe_code)]
 
@@ -24,9 +23,7 @@ mod mutation;
 mod operation;
 mod promise;
 mod random;
-mod received;
 mod session;
-mod stream_mutation;
 pub mod verify;
 
 pub use base_image::BaseImage;
@@ -36,5 +33,4 @@ pub use model::Model;
 pub use mutation::mutate;
 pub use operation::{FileAt, Fill, NewFile, Operation, Reply, Text};
 pub use random::{Generator, Scope};
-pub use received::{ReceiveTargets, ReceivedStream};
 pub use session::{Counts, Outcome, Session};

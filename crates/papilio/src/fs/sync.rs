@@ -51,15 +51,6 @@ impl FileSystem {
         }
     }
 
-    /// Drops this handle, and makes the file system read-only for all others. Changes that no
-    /// commit wrote are lost, as in a loss of power. For tests that run many times.
-    #[cfg(feature = "unstable")]
-    pub fn abandon(self) {
-        if let Ok(transactions) = self.info.transactions() {
-            transactions.abort(&crate::Error::Invalid("it was abandoned".into()));
-        }
-    }
-
     /// Returns how many bytes of new data can certainly be written now: whole sectors in runs of
     /// 32 KiB or more, uncompressed, with their metadata. It is a lower bound that costs less than
     /// a microsecond, for a server whose clients cache data before they write it.
