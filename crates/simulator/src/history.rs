@@ -1,4 +1,4 @@
-//! Histories: what a run did, in an order that can be repeated without its generator.
+//! Histories: the steps of a run, which can be repeated without its generator.
 //!
 //! Owns [`History`], which records a run, and [`Step`]. A history that failed is shortened to the
 //! operations that the failure needs, with [`History::minimised`].
@@ -34,7 +34,7 @@ pub enum Step {
 pub struct Failure {
     /// The step that failed, by its kind. A shorter history must fail in the same way.
     pub kind: String,
-    /// What happened.
+    /// The error, for a reader.
     pub text: String,
 }
 

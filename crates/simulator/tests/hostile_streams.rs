@@ -22,10 +22,10 @@ fn setting(name: &str, default: u64) -> u64 {
 /// Receives a stream; the seed chooses the options.
 fn receive(receiver: &Receiver, stream: &HostileStream, seed: u64) -> Result<Summary, String> {
     let options = Receive::new()
-        .max_errors(u64::from(seed % 3 == 0))
-        .force_decompress(seed % 5 == 0)
-        .resume(seed % 7 == 0)
-        .stop_at_end(seed % 11 == 0);
+        .max_errors(u64::from(seed.is_multiple_of(3)))
+        .force_decompress(seed.is_multiple_of(5))
+        .resume(seed.is_multiple_of(7))
+        .stop_at_end(seed.is_multiple_of(11));
     let run = AssertUnwindSafe(|| receiver.receive(stream, &options, seed.is_multiple_of(CHECKED)));
     catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_owned()))
 }

@@ -23,7 +23,7 @@ const SIZE: u64 = 128 << 20;
 /// The directory that receives.
 const TARGET: &str = "/target";
 
-/// What a stream did.
+/// The results of receiving streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Streams received without an error.
@@ -100,8 +100,7 @@ impl Receiver {
         };
         let mut session = Session::shared(fs.clone(), b"/source");
         let mut generator = Generator::new(11, scope);
-        let mut run =
-            |operations| session.run(&mut generator, operations).map_err(|text| Error::Invalid(text));
+        let mut run = |operations| session.run(&mut generator, operations).map_err(Error::Invalid);
         run(90)?;
         // Not known to the model, which is not compared after this.
         let symlink = |target, path: &str| fs.symlink(target, path).map(drop);

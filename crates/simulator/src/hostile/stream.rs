@@ -40,7 +40,7 @@ pub struct HostileStream {
     pub version: u32,
     /// The commands.
     pub commands: Vec<RawCommand>,
-    /// What happens to the bytes at the end.
+    /// The change of the bytes at the end.
     pub damage: Damage,
 }
 
