@@ -6,6 +6,9 @@
 //! - Random operations beside a model: a [`Session`] runs each [`Operation`] drawn by a
 //!   [`Generator`] on a file system and on a [`Model`], and compares the answers. [`verify`]
 //!   compares the whole content.
+//! - Hostile streams: [`hostile`] changes real send streams, repairs their checksums, and receives
+//!   them on a prepared file system.
+//! - Failures: a [`history`] of a run is shortened with [`minimise`] to what a failure needs.
 //! - Faults: [`faults`], [`crash`] and [`fsyncs`] check the state after device failures and power
 //!   losses.
 
@@ -17,6 +20,8 @@ pub mod crash;
 mod exercise;
 pub mod faults;
 pub mod fsyncs;
+pub mod history;
+pub mod hostile;
 pub mod model;
 mod moments;
 mod mutation;
@@ -24,6 +29,7 @@ mod operation;
 mod promise;
 mod random;
 mod session;
+mod shrink;
 pub mod verify;
 
 pub use base_image::BaseImage;
@@ -34,3 +40,4 @@ pub use mutation::mutate;
 pub use operation::{FileAt, Fill, NewFile, Operation, Reply, Text};
 pub use random::{Generator, Scope};
 pub use session::{Counts, Outcome, Session};
+pub use shrink::minimise;

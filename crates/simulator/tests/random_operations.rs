@@ -6,8 +6,10 @@
 
 use papilio::{FileSystem, MkfsFeature, OpenOptions};
 use papilio_device::Device;
+use papilio_simulator::history::{History, Step};
 use papilio_simulator::{Configuration, Counts, Generator, Model, Scope, Session, verify};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
@@ -16,28 +18,31 @@ fn setting(name: &str, default: u64) -> u64 {
 /// Operations between two full comparisons.
 const ROUND: u64 = 250;
 
+/// Time to shorten the history of a failure.
+const SHRINK: Duration = Duration::from_secs(300);
+
 fn run(configuration: &Configuration, seed: u64, operations: u64) -> Result<Counts, String> {
-    let device = configuration.make().map_err(|error| error.to_string())?;
-    let devices: Vec<Arc<dyn Device>> = vec![device];
-    let mut session =
-        Session::open(devices, configuration.open.clone()).map_err(|error| error.to_string())?;
+    let mut history = History::begin(configuration).map_err(|error| error.to_string())?;
     let full = configuration.size < 200 << 20;
     let (file_bytes, inodes) = if full { (configuration.size / 4, 400) } else { (1 << 20, 150) };
     let subvolumes = seed % 2000 >= 1000;
     let scope = Scope { file_bytes, inodes, subvolumes, balance_every: 150, ..Scope::default() };
     let mut generator = Generator::new(seed, scope);
-    let mut done = 0;
-    while done < operations {
-        session.run(&mut generator, ROUND.min(operations - done))?;
-        done += ROUND;
-        session.verify()?;
-        if done % (4 * ROUND) == 0 {
-            session.close()?;
-            session.reopen().map_err(|error| error.to_string())?;
+    let mut run = || {
+        let mut done = 0;
+        while done < operations {
+            history.draw(&mut generator, ROUND.min(operations - done))?;
+            done += ROUND;
+            history.take(Step::Verify)?;
+            if done % (4 * ROUND) == 0 {
+                history.take(Step::Reopen)?;
+            }
         }
-    }
-    session.close()?;
-    Ok(session.counts())
+        history.take(Step::Reopen)
+    };
+    let result = run();
+    result.map_err(|failure| history.report(&failure, SHRINK))?;
+    Ok(history.counts())
 }
 
 #[test]

@@ -159,6 +159,13 @@ pub const JOBS: &[Job] = &[
         Some("PAPILIO_MUTATIONS_FROM"),
     )),
     seed_each(test(
+        "hostile-streams",
+        "mutated send streams received",
+        (SIMULATOR, "hostile_streams", "hostile_streams_leave_nothing_that_looks_whole"),
+        ("PAPILIO_STREAMS", 50_000),
+        Some("PAPILIO_STREAMS_FROM"),
+    )),
+    seed_each(test(
         "completions",
         "runs with late, reordered and failing completions, and with power losses, of each kind",
         (LIBRARY, "requests_in_flight", ""),

@@ -1,0 +1,267 @@
+//! Receiving hostile streams on a prepared file system, and the rules for the result.
+//!
+//! Owns [`Receiver`]: the file system, the streams that mutations start from, and the state of
+//! everything that a stream must not touch.
+//!
+//! **Invariant:** the prepared device is never written. Each stream gets a snapshot of it.
+
+use super::stream::HostileStream;
+use crate::random::{Generator, Scope};
+use crate::session::Session;
+use crate::verify;
+use papilio::{
+    Compression, CompressionChoice, Error, FileSystem, Inode, MkfsOptions, OpenOptions, Receive,
+    ReceiveObserver, ReceivedSubvolume, SendObserver, SendOptions, SendProtocol,
+};
+use papilio_device::{Device, MemoryDevice};
+use papilio_format::TreeId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Bytes of the device.
+const SIZE: u64 = 128 << 20;
+/// The directory that receives.
+const TARGET: &str = "/target";
+
+/// The results of receiving streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Streams received without an error.
+    pub received: u64,
+    /// Streams that ended with an error.
+    pub failed: u64,
+    /// Subvolumes that were begun.
+    pub begun: u64,
+    /// Subvolumes that were completed.
+    pub completed: u64,
+}
+
+impl std::ops::AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.received += other.received;
+        self.failed += other.failed;
+        self.begun += other.begun;
+        self.completed += other.completed;
+    }
+}
+
+/// A prepared file system.
+pub struct Receiver {
+    device: MemoryDevice,
+    streams: Vec<HostileStream>,
+    known: BTreeSet<TreeId>,
+    outside: BTreeMap<Vec<u8>, String>,
+}
+
+struct Quiet;
+
+impl SendObserver for Quiet {
+    fn progress(&mut self, _: u64, _: u64, _: u64) {}
+}
+
+impl ReceiveObserver for Quiet {
+    fn begins(&mut self, _: &[u8], _: bool) {}
+    fn progress(&mut self, _: u64) {}
+    fn failed(&mut self, _: &Error) {}
+}
+
+fn options() -> OpenOptions {
+    OpenOptions::new().write(true).commit_interval(None)
+}
+
+impl Receiver {
+    /// Prepares a file system with two snapshots, whose streams it keeps, with files outside of
+    /// the target, and with subvolumes in it.
+    ///
+    /// # Errors
+    /// A failure of the library, which no hostile stream caused.
+    pub fn new() -> papilio::Result<Self> {
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        let shared: Arc<dyn Device> = device.clone();
+        papilio::mkfs_device(&shared, &MkfsOptions::new())?;
+        let compress = options().compress_force(CompressionChoice::new(Compression::Zstd));
+        let fs = FileSystem::from_devices(vec![shared], &compress)?;
+        for directory in ["/kept", TARGET] {
+            fs.create_dir(directory)?;
+        }
+        for path in ["/target/old", "/source"] {
+            fs.create_subvolume(path)?;
+        }
+        for path in ["/kept/file", "/target/old/file"] {
+            fs.create_file(path)?.write_all_at(&[7; 9000], 0)?;
+        }
+        let scope = Scope {
+            inodes: 14,
+            file_bytes: 12_000,
+            names: 10,
+            remount_every: 0,
+            wide_links: false,
+            ..Scope::default()
+        };
+        let mut session = Session::shared(fs.clone(), b"/source");
+        let mut generator = Generator::new(11, scope);
+        let mut run = |operations| session.run(&mut generator, operations).map_err(Error::Invalid);
+        run(90)?;
+        // Not known to the model, which is not compared after this.
+        let symlink = |target, path: &str| fs.symlink(target, path).map(drop);
+        symlink("..", "/source/up")?;
+        symlink("/kept", "/source/abs")?;
+        fs.create_dir("/source/directory")?;
+        fs.create_file("/source/directory/file")?.write_all_at(&[9; 40_000], 0)?;
+        fs.create_file("/source/file")?.write_all_at(b"some bytes", 0)?;
+        fs.create_subvolume("/source/inner")?;
+        fs.snapshot("/source", "/first", true)?;
+        run(60)?;
+        fs.rename("/source/file", "/source/directory/moved")?;
+        fs.snapshot("/source", "/second", true)?;
+        fs.sync()?;
+        let mut streams = Vec::new();
+        let id = |path: &str| fs.inode(path).map(|inode| inode.tree());
+        let (first, second) = (id("/first")?, id("/second")?);
+        for (protocol, compressed) in
+            [(SendProtocol::V1, false), (SendProtocol::V2, false), (SendProtocol::V2, true)]
+        {
+            for (parent, snapshot) in [(None, first), (Some(first), second), (None, second)] {
+                let send = SendOptions::new().protocol(protocol).compressed_data(compressed).parent(parent);
+                let mut bytes = Vec::new();
+                send.send(&fs, snapshot, &mut bytes, &mut Quiet)?;
+                streams.push(HostileStream::split(&bytes));
+            }
+        }
+        let known = fs.subvolumes()?.iter().map(|subvolume| subvolume.id).collect();
+        drop(session);
+        fs.close()?;
+        let mut receiver = Self { device: device.snapshot(), streams, known, outside: BTreeMap::new() };
+        let fs = receiver.open()?.1;
+        receiver.outside = receiver.facts(&fs)?;
+        Ok(receiver)
+    }
+
+    /// Returns the streams that mutations start from.
+    pub fn streams(&self) -> &[HostileStream] {
+        &self.streams
+    }
+
+    fn open(&self) -> papilio::Result<(Arc<dyn Device>, FileSystem)> {
+        let device: Arc<dyn Device> = Arc::new(self.device.snapshot());
+        let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options())?;
+        Ok((device, fs))
+    }
+
+    /// Receives a stream. With `check`, also commits and checks the file system.
+    ///
+    /// # Errors
+    /// The rule that was broken.
+    pub fn receive(&self, stream: &HostileStream, receive: &Receive, check: bool) -> Result<Summary, String> {
+        let (device, fs) = self.open().map_err(|error| format!("opening: {error}"))?;
+        let mut received = Vec::new();
+        let bytes = stream.to_bytes();
+        let result = receive.receive(&fs, TARGET, &mut &bytes[..], &mut received, &mut Quiet);
+        let complete: Vec<&ReceivedSubvolume> = received.iter().filter(|entry| entry.complete).collect();
+        // On a resume, a stream that begins a complete subvolume again passes it over: two entries
+        // are then of one subvolume.
+        let names: BTreeSet<&[u8]> = complete.iter().map(|entry| &entry.name[..]).collect();
+        if names.len() > stream.most_complete() {
+            return Err(format!("{} subvolumes are complete: {received:?}", names.len()));
+        }
+        self.looks_whole(&fs, &complete)?;
+        self.outside_is_unchanged(&fs)?;
+        if check {
+            fs.close().map_err(|error| format!("closing: {error}"))?;
+            verify::check(&[device])?;
+        }
+        Ok(Summary {
+            received: u64::from(result.is_ok()),
+            failed: u64::from(result.is_err()),
+            begun: received.len() as u64,
+            completed: complete.len() as u64,
+        })
+    }
+
+    /// Requires that exactly the complete subvolumes are read-only and have a received UUID.
+    fn looks_whole(&self, fs: &FileSystem, complete: &[&ReceivedSubvolume]) -> Result<(), String> {
+        let subvolumes = fs.subvolumes().map_err(|error| format!("listing: {error}"))?;
+        for subvolume in subvolumes.iter().filter(|subvolume| !self.known.contains(&subvolume.id)) {
+            let name = subvolume.name.escape_ascii();
+            let expected = complete.iter().any(|entry| entry.name == subvolume.name);
+            let found = (subvolume.is_read_only(), !subvolume.received_uuid.is_nil());
+            if found != (expected, expected) {
+                return Err(format!("\"{name}\" is read-only and marked: {found:?}, complete: {expected}"));
+            }
+            let path = [b"target/", &subvolume.name[..]].concat();
+            if subvolume.path.as_ref() != Some(&path) {
+                return Err(format!("\"{name}\" is at {:?}", subvolume.path));
+            }
+        }
+        for id in &self.known {
+            if subvolumes.iter().all(|subvolume| subvolume.id != *id) {
+                return Err(format!("the subvolume {id} is gone"));
+            }
+        }
+        Ok(())
+    }
+
+    fn outside_is_unchanged(&self, fs: &FileSystem) -> Result<(), String> {
+        let facts = self.facts(fs).map_err(|error| format!("reading what is outside: {error}"))?;
+        if facts == self.outside {
+            return Ok(());
+        }
+        let paths: BTreeSet<&Vec<u8>> = facts.keys().chain(self.outside.keys()).collect();
+        let path = paths.into_iter().find(|path| facts.get(*path) != self.outside.get(*path));
+        let path = path.expect("they differ");
+        let (found, expected) = (facts.get(path), self.outside.get(path));
+        Err(format!("{}: {found:?}, was {expected:?}", path.escape_ascii()))
+    }
+
+    /// Returns the state of each path outside of subvolumes that a stream made.
+    fn facts(&self, fs: &FileSystem) -> papilio::Result<BTreeMap<Vec<u8>, String>> {
+        let mut facts = BTreeMap::new();
+        let mut pending = vec![(Vec::new(), fs.inode("/")?)];
+        while let Some((path, inode)) = pending.pop() {
+            if inode.metadata().is_dir() && !inode.is_subvolume_stub() {
+                for entry in inode.read_dir()? {
+                    let entry = entry?;
+                    let below = entry.inode()?;
+                    if self.known.contains(&below.tree()) {
+                        pending.push(([&path[..], b"/", entry.file_name()].concat(), below));
+                    }
+                }
+            }
+            let fact = fact(&inode, path == TARGET.as_bytes())?;
+            facts.insert(path, fact);
+        }
+        Ok(facts)
+    }
+}
+
+/// Describes an inode. The directory that receives gets entries, and with them a size and times.
+fn fact(inode: &Inode, receives: bool) -> papilio::Result<String> {
+    let meta = inode.metadata();
+    let mut text = format!(
+        "{} {} {:o} {} {} {} {:?} {:?}",
+        meta.tree(),
+        meta.number(),
+        meta.mode(),
+        meta.uid(),
+        meta.gid(),
+        meta.nlink(),
+        meta.rdev(),
+        meta.flags()
+    );
+    if !receives {
+        text += &format!(" {} {:?} {:?}", meta.size(), meta.mtime(), meta.ctime());
+    }
+    if inode.is_subvolume_stub() {
+        return Ok(text);
+    }
+    for xattr in inode.xattrs()? {
+        text += &format!(" {}={}", xattr.name.escape_ascii(), xattr.value.escape_ascii());
+    }
+    if meta.is_symlink() {
+        text += &format!(" -> {}", inode.read_link()?.escape_ascii());
+    }
+    if meta.is_file() {
+        text += &format!(" {:08x}", papilio_format::checksum::crc32c_raw(0, &inode.open()?.read_all()?));
+    }
+    Ok(text)
+}

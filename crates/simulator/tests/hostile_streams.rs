@@ -1,0 +1,70 @@
+//! Hostile send streams, received on a prepared file system: no panic, nothing outside of the
+//! subvolume is touched, and nothing incomplete looks whole. A sample of the results is committed
+//! and checked.
+//!
+//! `PAPILIO_STREAMS` sets the number of streams (400), `PAPILIO_STREAMS_FROM` the first seed (0).
+
+use papilio::Receive;
+use papilio_simulator::hostile::{HostileStream, RawCommand, Receiver, Summary};
+use papilio_simulator::minimise;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// One in this many results is checked.
+const CHECKED: u64 = 64;
+/// Time to shorten a stream that breaks a rule.
+const SHRINK: Duration = Duration::from_secs(120);
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
+}
+
+/// Receives a stream; the seed chooses the options.
+fn receive(receiver: &Receiver, stream: &HostileStream, seed: u64) -> Result<Summary, String> {
+    let options = Receive::new()
+        .max_errors(u64::from(seed.is_multiple_of(3)))
+        .force_decompress(seed.is_multiple_of(5))
+        .resume(seed.is_multiple_of(7))
+        .stop_at_end(seed.is_multiple_of(11));
+    let run = AssertUnwindSafe(|| receiver.receive(stream, &options, seed.is_multiple_of(CHECKED)));
+    catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_owned()))
+}
+
+#[test]
+fn the_streams_themselves_are_received() {
+    let receiver = Receiver::new().unwrap();
+    for (number, stream) in receiver.streams().iter().enumerate() {
+        let summary = receiver.receive(stream, &Receive::new(), true).unwrap();
+        let expected = Summary { received: 1, failed: 0, begun: 1, completed: 1 };
+        assert_eq!(summary, expected, "stream {number}");
+        // Without its end, each is incomplete.
+        let commands = stream.commands[..stream.commands.len() - 1].to_vec();
+        let cut = HostileStream { commands, ..stream.clone() };
+        let summary = receiver.receive(&cut, &Receive::new(), true).unwrap();
+        assert_eq!((summary.begun, summary.completed), (1, 0), "stream {number}");
+    }
+}
+
+#[test]
+fn hostile_streams_leave_nothing_that_looks_whole() {
+    let (first, streams) = (setting("PAPILIO_STREAMS_FROM", 0), setting("PAPILIO_STREAMS", 400));
+    let receiver = Receiver::new().unwrap();
+    let (mut total, started) = (Summary::default(), Instant::now());
+    for seed in first..first + streams {
+        let stream = HostileStream::mutated(receiver.streams(), seed);
+        match receive(&receiver, &stream, seed) {
+            Ok(summary) => total += summary,
+            Err(rule) => {
+                let with =
+                    |commands: &[RawCommand]| HostileStream { commands: commands.to_vec(), ..stream.clone() };
+                let fails = |commands: &[RawCommand]| receive(&receiver, &with(commands), seed).is_err();
+                let needed = minimise(&stream.commands, SHRINK, fails);
+                panic!("seed {seed}: {rule}\nthe stream that is needed: {:#?}", with(&needed));
+            }
+        }
+    }
+    let rate = streams as f64 / started.elapsed().as_secs_f64();
+    println!("{total:?}, {rate:.0} streams a second");
+    let all = total.received > 0 && total.failed > 0 && total.completed > 0;
+    assert!(streams < 100 || all && total.begun > total.completed, "{total:?}");
+}
