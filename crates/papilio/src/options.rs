@@ -394,13 +394,6 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether the file system opens even if the top-level subvolume cannot be read: paths
-    /// fail then, and other subvolumes can be cloned. The default is false.
-    pub fn without_top_level(mut self, without: bool) -> Self {
-        self.rescue.without_top = without;
-        self
-    }
-
     /// Sets whether tree blocks are read although their checksums are wrong. All other checks of a
     /// block still apply. The default is false. Corresponds to `rescue=ignoremetacsums`.
     pub fn ignore_meta_csums(mut self, ignore: bool) -> Self {

@@ -55,17 +55,7 @@ impl Args {
             options = options.device(device);
         }
         let others = [&images[1..], &context.arguments().device].concat();
-        let source = match context.open_on(image, &others, &options) {
-            Ok(source) => source,
-            // Without the top level, the other subvolumes are left.
-            Err(error) => match context.open_on(image, &others, &options.without_top_level(true)) {
-                Ok(source) => {
-                    context.error(format_args!("{}: the top level: {error:#}", image.display()));
-                    source
-                }
-                Err(_) => return Err(error),
-            },
-        };
+        let source = context.open_on(image, &others, &options)?;
         let bar = context.is_interactive().then(new_bar);
         context.set_progress(bar.clone());
         let mut output = Output::new()?;

@@ -166,15 +166,7 @@ fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result
         }
         return finish_live(&trees, options);
     }
-    let root = match choose_root(&trees, &options.subvolume) {
-        Ok(root) => root.place(),
-        // All paths from the top fail then; subvolumes are still there.
-        Err(error) if options.rescue.without_top && options.subvolume == SubvolumeChoice::TopLevel => {
-            tracing::warn!("the top-level subvolume: {error}");
-            Place { tree: objectid::FS_TREE, inode: objectid::FIRST_INODE }
-        }
-        Err(error) => return Err(error),
-    };
+    let root = choose_root(&trees, &options.subvolume)?.place();
     // Without a checksum tree only files that have no checksums can be read.
     let checksums = trees.find(objectid::CSUM_TREE).map(|open| open.map(|open| open.tree.clone()));
     let ignored = options.rescue.ignore_bad_roots;

@@ -53,8 +53,6 @@ pub(crate) struct Rescue {
     pub(crate) orphans: bool,
     pub(crate) ignore_bad_roots: bool,
     pub(crate) ignore_meta_csums: bool,
-    /// Opens even if the top-level subvolume cannot be read.
-    pub(crate) without_top: bool,
     pub(crate) found: Option<Arc<Found>>,
 }
 
