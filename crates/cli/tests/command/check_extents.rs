@@ -15,7 +15,9 @@ fn extents(text: &str) -> Vec<Extent> {
         let mut columns = line.split('\t');
         let mut number = || columns.next()?.parse::<u64>().ok();
         let (address, length, refs) = (number()?, number()?, number()?);
-        let roots: Vec<u64> = columns.next()?.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        let mut roots: Vec<u64> = columns.next()?.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        // Stock lists them in the order in which it finds them.
+        roots.sort_unstable();
         assert_eq!(roots.len() as u64, refs, "{line}");
         Some((address, length, roots))
     };

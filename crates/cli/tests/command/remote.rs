@@ -84,10 +84,11 @@ fn a_qcow2_image_on_s3_is_listed_without_its_data() {
     assert_eq!(lines(&local), FILES);
     assert!(bytes < image.len() as u64 / 8, "{bytes} of {}", image.len());
 
-    // From the disk: one request says that the object is the same.
+    // From the disk: one request says that the object is the same. Others read further ahead.
     let again = succeed(&proxy, &cache, &["ls", "-lR", &format!("{url}:/")]);
     assert_eq!(again, listed);
-    assert_eq!(proxy.take_counts().0, 1);
+    let (few, _) = proxy.take_counts();
+    assert!(few < requests / 2, "{few} requests, and {requests} without the cache");
     // In memory only, all is fetched again.
     succeed(&proxy, &cache, &["--remote-cache", "none", "ls", "-lR", url]);
     assert!(proxy.take_counts().0 > 2);

@@ -24,7 +24,12 @@ impl Server {
 
     /// Runs qemu-io on the export, and returns whether it succeeds.
     fn io(&self, command: &str) -> bool {
-        let output = Command::new("qemu-io").args(["-f", "raw", &self.uri, "-c", command]).output().unwrap();
+        self.io_as(&[], command)
+    }
+
+    fn io_as(&self, options: &[&str], command: &str) -> bool {
+        let mut qemu = Command::new("qemu-io");
+        let output = qemu.args(options).args(["-f", "raw", &self.uri, "-c", command]).output().unwrap();
         output.status.success() && !text(&output.stdout).contains("failed")
     }
 
@@ -67,7 +72,7 @@ fn partition_and_qcow2_are_served_and_closed_by_a_signal() {
 
     // The whole disk has the size of the image, though it has partitions.
     let server = Server::start(&["--read-only", &disk]);
-    assert!(server.io("read 63M 1M") && !server.io("write 0 512"));
+    assert!(server.io_as(&["-r"], "read 63M 1M") && !server.io("write 0 512"));
     server.end("-INT");
     assert!(after == std::fs::read(&disk).unwrap());
 

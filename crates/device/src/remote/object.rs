@@ -227,11 +227,8 @@ fn describe(error: &object_store::Error, scheme: &str) -> (io::ErrorKind, String
         _ => {
             let reason = innermost(error);
             let lower = reason.to_ascii_lowercase();
-            let hint = if lower.contains("credential") || lower.contains("169.254.169.254") {
-                hint(scheme)
-            } else {
-                ""
-            };
+            let instance = lower.contains("169.254.169.254") || lower.contains("/latest/api/token");
+            let hint = if lower.contains("credential") || instance { hint(scheme) } else { "" };
             let kind = if lower.contains("timed out") || lower.contains("timeout") {
                 io::ErrorKind::TimedOut
             } else {
