@@ -122,7 +122,7 @@ papilio mkfs -q --size 256M image
 printf 'packaged' > file
 papilio cp file image:/file
 test "$(papilio cat image:/file)" = packaged
-papilio check -q image
+papilio check -q image > /dev/null
 test -s /usr/share/man/man1/papilio-check.1.gz || test -s /usr/share/man/man8/papilio.8.gz
 PATH=/usr/lib/papilio/bin:$PATH btrfs --version > /dev/null
 cc -o program read_image.c $(pkg-config --cflags --libs papilio)
@@ -132,7 +132,7 @@ import papilio
 with papilio.open("image") as fs, fs.open("/file", "rb") as file:
     print(file.read().decode())
 PROGRAM
-test "$(python3 program.py)" = packaged
+test "$(/usr/bin/python3 program.py)" = packaged
 dpkg -r python3-papilio libpapilio-dev libpapilio0 papilio > /dev/null
 ! command -v papilio > /dev/null
 TRIAL
