@@ -165,7 +165,7 @@ impl Channel {
         Ok(self.second.get().expect("it was just made").as_fd())
     }
 
-    /// Takes a request from the second descriptor. Returns `None` if there is none.
+    /// Takes a request from the second descriptor. Returns `false` if there is none.
     ///
     /// # Errors
     /// The system's error; ENODEV or ECONNABORTED if the mount is gone.

@@ -46,13 +46,7 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
     }
     let mut walk = DropTree::new(&tree);
     loop {
-        let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
-            let (progress, result) = walk.run(handle, PIECE);
-            record_progress(handle, &tree, progress)?;
-            Ok((progress, result))
-        })?;
-        result?;
-        match progress {
+        match drop_piece(transactions, &tree, &mut walk)? {
             // The root item cannot record the progress of a conversion; only this walk knows it.
             Progress::Converting => {
                 if transactions.delayed_refs() > DELAYED_LIMIT {
@@ -66,6 +60,16 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
             }
         }
     }
+}
+
+/// Drops a piece of a tree, and records how far the walk has come. That stays if the walk fails.
+fn drop_piece(transactions: &Transactions, tree: &LiveTree, walk: &mut DropTree) -> Result<Progress> {
+    let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
+        let (progress, result) = walk.run(handle, PIECE);
+        record_progress(handle, tree, progress)?;
+        Ok((progress, result))
+    })?;
+    result.map(|()| progress)
 }
 
 /// Drops the trees that a balance of the kernel left when it was cut short. A relocation tree is a
@@ -91,16 +95,7 @@ pub(crate) fn drop_relocation_trees(transactions: &Arc<Transactions>) -> Result<
             })?;
         }
         let mut walk = DropTree::new(&tree);
-        loop {
-            let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
-                let (progress, result) = walk.run(handle, PIECE);
-                record_progress(handle, &tree, progress)?;
-                Ok((progress, result))
-            })?;
-            result?;
-            if progress == Progress::Done {
-                break;
-            }
+        while drop_piece(transactions, &tree, &mut walk)? != Progress::Done {
             if transactions.delayed_refs() > DELAYED_LIMIT {
                 transactions.commit()?;
             }
