@@ -176,9 +176,6 @@ fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result
         found => found?,
     };
     let verify = options.verify_data && (checksums.is_some() || !ignored);
-    if options.verify_data && !verify {
-        tracing::warn!("the checksum tree cannot be read: data is returned without being verified");
-    }
     let volume = Arc::clone(trees.forest().volume());
     let reader = ReadContext::new(volume, checksums, verify);
     Ok(new(trees, reader, root, options, used_backup_root))
