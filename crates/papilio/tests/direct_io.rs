@@ -3,11 +3,11 @@
 #[path = "support/in_memory.rs"]
 mod in_memory;
 
-use in_memory::{assert_clean, formatted, open_with, writable};
+use in_memory::{WatchedReads, assert_clean, formatted, open_with, writable};
 use papilio::{
     CheckOptions, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions,
 };
-use papilio_device::{Access, Device, MemoryDevice, OpenOptions as DeviceOptions, PhysicalAddress};
+use papilio_device::{Access, Device, OpenOptions as DeviceOptions, PhysicalAddress};
 use papilio_oracle::{Need, require};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,58 +138,26 @@ fn batched_read_reports_the_sector_that_is_bad() {
     }
 }
 
-/// A device on which the thread that reads ahead can be held.
-#[derive(Debug)]
-struct HeldReadahead {
-    inner: Arc<MemoryDevice>,
+/// Holds the thread that reads ahead.
+#[derive(Debug, Default)]
+struct Hold {
     held: Mutex<bool>,
     changed: Condvar,
-    /// Reads that were held.
+    /// Reads that came to be held.
     reads: AtomicU64,
 }
 
-impl HeldReadahead {
+impl Hold {
     fn set(&self, held: bool) {
         *self.held.lock().unwrap() = held;
         self.changed.notify_all();
     }
-}
 
-impl Device for HeldReadahead {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn access(&self) -> Access {
-        self.inner.access()
-    }
-
-    fn waits(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> std::io::Result<()> {
+    fn pass(&self) {
         if std::thread::current().name() == Some("papilio-ahead") {
             self.reads.fetch_add(1, Ordering::SeqCst);
             drop(self.changed.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
         }
-        self.inner.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> std::io::Result<()> {
-        self.inner.write_at(buffer, offset)
-    }
-
-    fn flush(&self) -> std::io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: PhysicalAddress, length: u64) -> std::io::Result<()> {
-        self.inner.discard(offset, length)
     }
 }
 
@@ -201,8 +169,13 @@ fn reader_goes_on_while_pages_are_read_ahead() {
     let fs = open_with(&memory, &writable());
     fs.create_file("/f").unwrap().write_all_at(&content, 0).unwrap();
     fs.close().unwrap();
-    let (held, changed, reads) = (Mutex::new(true), Condvar::new(), AtomicU64::new(0));
-    let device = Arc::new(HeldReadahead { inner: memory, held, changed, reads });
+    let hold = Arc::new(Hold { held: Mutex::new(true), ..Hold::default() });
+    let passed = Arc::clone(&hold);
+    let pass = move || {
+        passed.pass();
+        Ok(())
+    };
+    let device = Arc::new(WatchedReads::new(memory.clone(), pass));
     let fs = open_with(&device, &OpenOptions::new().write(true).cache_bytes(64 << 20));
     let file = fs.open_file("/f").unwrap();
     let mut buffer = vec![0; STEP];
@@ -214,17 +187,17 @@ fn reader_goes_on_while_pages_are_read_ahead() {
         steps += 1;
     };
     // Up to the first request: the reader has not got to those pages, so it does not wait.
-    while device.reads.load(Ordering::SeqCst) == 0 {
+    while hold.reads.load(Ordering::SeqCst) == 0 {
         read_step();
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    device.set(false);
+    hold.set(false);
     for _ in 0..20 {
         read_step();
     }
     drop(file);
     fs.close().unwrap();
-    assert_clean(&device.inner);
+    assert_clean(&memory);
 }
 
 #[test]
@@ -242,18 +215,17 @@ fn many_folios_are_read_together_and_a_bad_one_is_an_error() {
     drop(file);
     let expected = fs.read("/f").unwrap();
     fs.close().unwrap();
-    let (held, changed, reads) = (Mutex::new(false), Condvar::new(), AtomicU64::new(0));
-    let device = Arc::new(HeldReadahead { inner: memory, held, changed, reads });
+    let device = Arc::new(WatchedReads::new(memory.clone(), || Ok(())));
     let options = OpenOptions::new().write(true).cache_bytes(64 << 20);
     let fs = open_with(&device, &options);
     assert!(fs.read("/f").unwrap() == expected);
     fs.close().unwrap();
 
     let bad = sector(100);
-    let mut image = vec![0; device.inner.size() as usize];
-    device.inner.read_at(&mut image, PhysicalAddress(0)).unwrap();
+    let mut image = vec![0; memory.size() as usize];
+    memory.read_at(&mut image, PhysicalAddress(0)).unwrap();
     let at = image.chunks(SECTOR).position(|found| found == bad).expect("the sector is on the device");
-    device.inner.write_at(b"spoiled", PhysicalAddress((at * SECTOR) as u64)).unwrap();
+    memory.write_at(b"spoiled", PhysicalAddress((at * SECTOR) as u64)).unwrap();
     let fs = open_with(&device, &options);
     let file = fs.open_file("/f").unwrap();
     let mut all = vec![0; expected.len()];

@@ -7,7 +7,9 @@
 
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{CheckOptions, CheckReport, FileSystem, MkfsOptions, OpenOptions};
-use papilio_device::{Device, MemoryDevice};
+use papilio_device::{Access, Device, MemoryDevice, PhysicalAddress};
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 /// Returns a new device of `size` bytes with an empty file system.
@@ -94,4 +96,61 @@ pub fn superblock(device: &MemoryDevice) -> Superblock {
 /// Whether the superblock of a device points to a log.
 pub fn has_log(device: &MemoryDevice) -> bool {
     superblock(device).log_root().is_some()
+}
+
+/// A device whose requests wait. Its reads first pass a function, which may hold or fail them.
+pub struct WatchedReads {
+    inner: Arc<MemoryDevice>,
+    before: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+}
+
+impl WatchedReads {
+    /// Has each read of `inner` call `before`.
+    pub fn new(
+        inner: Arc<MemoryDevice>,
+        before: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { inner, before: Box::new(before) }
+    }
+}
+
+impl fmt::Debug for WatchedReads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchedReads").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Device for WatchedReads {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn access(&self) -> Access {
+        self.inner.access()
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        (self.before)()?;
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.inner.write_at(buffer, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
+        self.inner.discard(offset, length)
+    }
 }

@@ -3,6 +3,7 @@
 use super::super::read::LogicalRead;
 use super::super::testing::{CHUNK_START, TestVolume, byte_at, content};
 use super::super::volume::Volume;
+use crate::in_memory::WatchedReads;
 use crate::{Error, OpenOptions};
 use papilio_device::{Device, FaultDevice, MemoryDevice};
 use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
@@ -311,49 +312,17 @@ fn reads_outside_all_chunks_fail() {
     assert_content(start, whole.buffer, "the neighbour");
 }
 
-/// A device that counts its reads, and fails them if it is told to.
-#[derive(Debug)]
+/// Counts the reads of a device, and fails them if it is told to.
+#[derive(Debug, Default)]
 struct Counted {
-    inner: Arc<MemoryDevice>,
     reads: AtomicU64,
     fails: AtomicBool,
 }
 
-impl Device for Counted {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn access(&self) -> papilio_device::Access {
-        self.inner.access()
-    }
-
-    fn waits(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> std::io::Result<()> {
+impl Counted {
+    fn note(&self) -> std::io::Result<()> {
         self.reads.fetch_add(1, Ordering::SeqCst);
-        if self.fails.load(Ordering::SeqCst) {
-            return Err(std::io::ErrorKind::Other.into());
-        }
-        self.inner.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> std::io::Result<()> {
-        self.inner.write_at(buffer, offset)
-    }
-
-    fn flush(&self) -> std::io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: PhysicalAddress, length: u64) -> std::io::Result<()> {
-        self.inner.discard(offset, length)
+        if self.fails.load(Ordering::SeqCst) { Err(std::io::ErrorKind::Other.into()) } else { Ok(()) }
     }
 }
 
@@ -361,18 +330,14 @@ impl Device for Counted {
 fn mirrors_that_wait_take_turns() {
     for (profile, stripes) in [(RaidProfile::Raid1, 2), (RaidProfile::Raid1c3, 3), (RaidProfile::Raid10, 4)] {
         let test = TestVolume::new(profile, stripes);
-        let counted = |inner: &Arc<MemoryDevice>| {
-            Arc::new(Counted {
-                inner: Arc::clone(inner),
-                reads: AtomicU64::new(0),
-                fails: AtomicBool::new(false),
-            })
-        };
-        let devices: Vec<_> = test.devices.iter().map(counted).collect();
-        let shared = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>);
-        let volume = test.open_on(shared, 0, false).unwrap();
+        let counts: Vec<_> = test.devices.iter().map(|_| Arc::new(Counted::default())).collect();
+        let devices = test.devices.iter().zip(&counts).map(|(device, counted)| {
+            let counted = Arc::clone(counted);
+            Arc::new(WatchedReads::new(Arc::clone(device), move || counted.note())) as Arc<dyn Device>
+        });
+        let volume = test.open_on(devices, 0, false).unwrap();
         let reads =
-            || devices.iter().map(|device| device.reads.swap(0, Ordering::SeqCst)).collect::<Vec<_>>();
+            || counts.iter().map(|counted| counted.reads.swap(0, Ordering::SeqCst)).collect::<Vec<_>>();
         let (start, length) = test.range();
         let read_in_steps = || {
             for step in 0..(length as u64 / STRIPE_LENGTH) {
@@ -384,14 +349,14 @@ fn mirrors_that_wait_take_turns() {
         };
         reads();
         read_in_steps();
-        let counts = reads();
-        let all: u64 = counts.iter().sum();
+        let read = reads();
+        let all: u64 = read.iter().sum();
         assert_eq!(all, length as u64 / STRIPE_LENGTH, "{profile:?}: each is read once");
         // The range is shorter than a turn of all three.
-        let unused = counts.iter().filter(|&&count| count == 0).count();
-        assert!(unused <= usize::from(profile == RaidProfile::Raid1c3), "{profile:?}: {counts:?}");
+        let unused = read.iter().filter(|&&count| count == 0).count();
+        assert!(unused <= usize::from(profile == RaidProfile::Raid1c3), "{profile:?}: {read:?}");
         // One fails: its turns are others'.
-        devices[1].fails.store(true, Ordering::SeqCst);
+        counts[1].fails.store(true, Ordering::SeqCst);
         read_in_steps();
         assert_reads_all(&test, &volume, &format!("{profile:?}"));
     }
