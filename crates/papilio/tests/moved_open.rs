@@ -518,3 +518,81 @@ fn a_read_that_waits_follows_data_that_moves() {
 fn a_read_in_flight_follows_data_that_moves() {
     late_read(true);
 }
+
+/// A device with other bytes than zeros.
+fn used_device(seed: u64, size: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(size));
+    let mut random = fastrand::Rng::with_seed(seed);
+    let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(1 << 20).collect();
+    for offset in (0..size).step_by(bytes.len()) {
+        device.write_at(&bytes, PhysicalAddress(offset)).unwrap();
+    }
+    device
+}
+
+/// A chunk that is made during a replacement lies on old bytes, and the target has others there.
+/// The parity of a row that is written in part counts on the rest of the row.
+#[test]
+fn parity_of_chunks_made_during_a_replacement_is_right_on_the_new_device() {
+    const SMALL: u64 = 300 << 20;
+    for number in 0..3 {
+        let mut memory: Vec<_> = (0..3).map(|seed| used_device(seed, SMALL)).collect();
+        let plain = |memory: &[Arc<MemoryDevice>]| -> Vec<_> {
+            memory.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+        };
+        let made = MkfsOptions::new()
+            .metadata_profile(RaidProfile::Raid1)
+            .data_profile(RaidProfile::Raid5)
+            .discard(false);
+        papilio::mkfs_devices(&plain(&memory), &made).unwrap();
+        let fs = FileSystem::from_devices(plain(&memory), &writable()).unwrap();
+        let chunk = |fs: &FileSystem| {
+            let data = |space: &&papilio::SpaceUsage| space.profile == RaidProfile::Raid5;
+            fs.usage().unwrap().spaces.iter().find(data).expect("data is RAID5").total
+        };
+        let before = chunk(&fs);
+        // More than the chunk that is there.
+        let content = vec![7; before as usize + SECTOR];
+        let target = Arc::new(MemoryDevice::new(SMALL));
+        let new = target.clone() as Arc<dyn Device>;
+        let mut written = false;
+        let replaced =
+            fs.replace_device(DeviceId(number as u64 + 1), &new, ReplaceOptions::default(), |_| {
+                if !std::mem::replace(&mut written, true) {
+                    fs.write("/new", &content).unwrap();
+                    fs.sync().unwrap();
+                }
+                BalanceControl::Continue
+            });
+        assert!(written && replaced.unwrap().state == DevReplaceState::Finished);
+        assert!(chunk(&fs) > before, "no chunk was made during the replacement");
+        memory[number] = target;
+        assert!(fs.read("/new").unwrap() == content);
+        fs.close().unwrap();
+        judge(&memory);
+    }
+}
+
+/// Without any block group for data, nothing would tell that new data is to have two copies.
+#[test]
+fn a_balance_of_empty_block_groups_keeps_the_profile_of_data() {
+    let memory: Vec<_> = (0..2).map(|_| Arc::new(MemoryDevice::new(SIZE))).collect();
+    let devices = || -> Vec<_> { memory.iter().map(|device| device.clone() as Arc<dyn Device>).collect() };
+    let made = MkfsOptions::new().metadata_profile(RaidProfile::Raid1).data_profile(RaidProfile::Raid1);
+    papilio::mkfs_devices(&devices(), &made).unwrap();
+    let fs = FileSystem::from_devices(devices(), &writable()).unwrap();
+    let unused = BalanceFilter { usage: Some(0..=0), ..BalanceFilter::default() };
+    for options in [
+        BalanceOptions { data: Some(unused), ..BalanceOptions::default() },
+        BalanceOptions { data: Some(BalanceFilter::default()), ..BalanceOptions::default() },
+    ] {
+        let report = fs.balance(&options, |_| true).unwrap();
+        assert_eq!((report.expected, report.completed), (1, 1));
+        let spaces = fs.usage().unwrap().spaces;
+        assert!(spaces.iter().all(|space| space.profile == RaidProfile::Raid1), "{spaces:?}");
+        assert_eq!(spaces.len(), 3, "{spaces:?}");
+    }
+    fs.write("/file", &[7; 9000]).unwrap();
+    fs.close().unwrap();
+    judge(&memory);
+}

@@ -66,6 +66,10 @@ impl FsInfo {
     /// Takes the block group out of service. Returns whether it is still there.
     fn begin(&self, transactions: &Transactions, group: &NewBlockGroup) -> Result<bool> {
         let space = transactions.space();
+        if kind_of(group) == SpaceKind::Data && space.is_only_for_data(group.range.start) {
+            // Without any block group for data, nothing tells which profile new data is to have.
+            transactions.chunks().allocate(transactions.volume(), space, SpaceKind::Data)?;
+        }
         let mut tries = 0;
         loop {
             let begun = self.stop_writing_in_place(|| space.begin_relocation(group.range.start));

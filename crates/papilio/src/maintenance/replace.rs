@@ -176,6 +176,7 @@ impl Run<'_> {
         let stale = self.was_stale || self.twin.source().is_none();
         let device: Arc<dyn Device> = self.twin.clone();
         info.volume().set_device(self.source, Some(&device), stale);
+        info.volume().set_replaced(Some((self.source, Arc::clone(&self.twin))));
         let begun = self.make_durable(&item);
         if begun.is_err() {
             self.leave();
@@ -186,6 +187,8 @@ impl Run<'_> {
     fn make_durable(&self, item: &DevReplaceItem) -> Result<()> {
         // Requests that were in flight may write to the source alone. They hold this lock.
         drop(self.info.sharing.write());
+        // A chunk that is being made may not know of the target. It is copied, once it is there.
+        self.info.transactions()?.chunks().settle();
         put(self.info, item)?;
         self.info.sync()
     }
@@ -230,6 +233,7 @@ impl Run<'_> {
         item.time_stopped = now(self.info);
         put(self.info, &item)?;
         self.info.transactions()?.commit_replacing(self.source, &self.twin)?;
+        self.info.volume().set_replaced(None);
         self.info.volume().forget_device(TARGET);
         if let Some(device) = self.twin.source() {
             erase_superblocks(&**device)?;
@@ -241,6 +245,7 @@ impl Run<'_> {
     /// Writes to the source alone again.
     fn leave(&self) {
         self.info.volume().set_device(self.source, self.twin.source(), self.was_stale);
+        self.info.volume().set_replaced(None);
     }
 
     fn cancel(&self, item: DevReplaceItem) -> Result<ReplaceReport> {

@@ -479,7 +479,7 @@ impl Space {
     /// Returns the block groups that are empty, also as of the last commit, and not needed to
     /// preserve their profile: like the kernel, this keeps the last one with its flags.
     pub(crate) fn empty_groups(&self) -> Vec<NewBlockGroup> {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         let mut left = BTreeMap::new();
         let mut found = Vec::new();
         let relocated: Vec<_> =
@@ -493,7 +493,9 @@ impl Space {
         let candidates: Vec<_> =
             state.groups.values().filter(empty).map(|group| (group.range(), group.flags)).collect();
         for (range, flags) in candidates {
-            let left = left.entry(flags.bits()).or_insert_with(|| state.info(flags).count(flags));
+            let stays = |group: &&BlockGroup| group.flags == flags && !group.relocating;
+            let left =
+                left.entry(flags.bits()).or_insert_with(|| state.groups.values().filter(stays).count());
             if *left > 1 {
                 *left -= 1;
                 found.push(NewBlockGroup { range, flags, used: 0 });
@@ -540,6 +542,20 @@ impl Space {
         }
         state.change(start.0, |group| (group.relocating, group.read_only) = (true, true));
         Ok(true)
+    }
+
+    /// Returns whether a block group is empty and the only one that serves new data.
+    pub(crate) fn is_only_for_data(&self, start: LogicalAddress) -> bool {
+        let state = self.state.lock();
+        let others = |group: &BlockGroup| group.start != start.0 && group.serves();
+        state.groups.get(&start.0).is_some_and(|group| {
+            group.flags.contains(BlockGroupFlags::DATA)
+                && group.is_empty()
+                && !state
+                    .groups
+                    .values()
+                    .any(|other| other.flags.contains(BlockGroupFlags::DATA) && others(other))
+        })
     }
 
     /// Gives up moving everything out of a block group, if it is still there.

@@ -86,6 +86,11 @@ impl Chunks {
         self.state.lock().count_unallocated(space);
     }
 
+    /// Waits for a chunk that another thread is making.
+    pub(crate) fn settle(&self) {
+        drop(self.state.lock());
+    }
+
     /// Whether there are chunks whose items no commit has inserted yet.
     pub(crate) fn has_pending(&self) -> bool {
         !self.state.lock().pending.is_empty()
@@ -223,6 +228,9 @@ impl State {
             if left / copies_of(space.chunk_flags(SpaceKind::Metadata)) < space.metadata_shortfall() {
                 return Err(Error::NoSpace { what: "data" });
             }
+        }
+        if RaidProfile::from_flags(flags).is_ok_and(|profile| profile.parity() > 0) {
+            volume.settle_new_rows(&plan.stripes, plan.stripe_bytes)?;
         }
         let start = next_chunk_start(&volume.chunk_map())
             .ok_or(Error::NoSpace { what: "logical addresses for a chunk" })?;

@@ -9,7 +9,8 @@
 //! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
 //! - [`lost_devices`]: devices that fail while in use;
-//! - [`twin`]: a device that is being replaced, with its copy;
+//! - [`twin`]: a device that is being replaced, with its copy; [`new_rows`]: chunks that are made
+//!   meanwhile;
 //! - [`loaded_rows`]: all stripes of some rows in memory, for a scrub;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
@@ -23,6 +24,7 @@ mod loaded_rows;
 mod log_superblocks;
 mod lost_devices;
 mod mapping;
+mod new_rows;
 pub(crate) mod parity;
 mod pieces;
 pub(crate) mod read;

@@ -120,6 +120,22 @@ impl TwinDevice {
         Err(device_error(&*self.target, failure.operation, failure.offset, 0, source))
     }
 
+    /// Gives the target the source's bytes in a range that nothing uses. Where the source cannot be
+    /// read, both get zeros.
+    pub(super) fn copy_unused(&self, offset: PhysicalAddress, length: usize) {
+        let Some(source) = &self.source else { return };
+        // The copier may still hold the range for a chunk that is gone.
+        let _writing = self.begin(smallvec![range_of(offset, length as u64)]);
+        let mut bytes = vec![0; length];
+        if source.read_at(&mut bytes, offset).is_err() {
+            bytes.fill(0);
+            if let Err(error) = source.write_at(&bytes, offset) {
+                tracing::warn!(device = source.name(), %offset, %error, "unused space cannot be zeroed");
+            }
+        }
+        self.note(self.target.write_at(&bytes, offset), "write", offset);
+    }
+
     fn begin(&self, ranges: Ranges) -> Writing<'_> {
         let mut state = self.state.lock();
         while state.held.iter().any(|held| ranges.iter().any(|range| overlaps(range, held))) {

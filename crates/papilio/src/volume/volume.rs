@@ -8,7 +8,7 @@
 //! cannot be read.
 //!
 //! **Locks**: `install` serialises writers of the snapshots; readers load them without a lock. For
-//! `rows` see [`super::row_locks`].
+//! `rows` see [`super::row_locks`]. `replaced` is a leaf.
 //!
 //! Kernel counterparts: `btrfs_read_sys_array`, `read_one_chunk`, `read_one_dev`
 //! (`fs/btrfs/volumes.c`).
@@ -18,6 +18,7 @@ use super::counters::BadCopies;
 use super::devices::{DeviceSlot, DeviceTable};
 use super::row_locks::RowLocks;
 use super::superblocks::{assemble, check_size};
+use super::twin::TwinDevice;
 use crate::options::OpenOptions;
 use crate::{Error, Result};
 use arc_swap::ArcSwap;
@@ -49,6 +50,8 @@ pub(crate) struct Volume {
     /// Whether a commit has begun without the devices that are missing.
     pub(super) tells_missing: AtomicBool,
     pub(super) install: Mutex<()>,
+    /// The device that is being replaced.
+    pub(super) replaced: Mutex<Option<(DeviceId, Arc<TwinDevice>)>>,
 }
 
 impl Volume {
@@ -104,6 +107,7 @@ impl Volume {
             lost: AtomicU8::new(0),
             tells_missing: AtomicBool::new(false),
             install: Mutex::new(()),
+            replaced: Mutex::new(None),
             superblock,
         };
         if let Some(chunks) = found.and_then(|found| found.chunk_tree.as_ref()) {

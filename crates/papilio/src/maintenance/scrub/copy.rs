@@ -12,6 +12,8 @@
 //! - From its first read to its last write, nothing is written over a unit. Its extents are pinned,
 //!   so that their space is not reused. In-place writers are kept out: by the locks of rows where
 //!   the chunk has parity, else by [`TwinDevice::hold`].
+//! - An empty chunk may go while it is copied, and another one take its place. So the ranges are
+//!   held, and the chunk looked up once more, before the target is written.
 //!
 //! **Locks**: `commit`, while the trees are taken; those of rows, or the held ranges.
 //!
@@ -102,23 +104,29 @@ impl<'a> CopyOf<'a> {
         Ok(true)
     }
 
-    /// Keeps writers away from a unit of a chunk without parity.
+    /// Keeps writers away from a unit. Returns `None` if its chunk is gone: a new one in its place
+    /// is written to both devices.
     fn hold<'t>(&self, unit: &Unit, twin: &'t TwinDevice) -> Option<HeldRanges<'t>> {
         let rows = unit.rows.start * STRIPE_LENGTH..unit.rows.end * STRIPE_LENGTH;
         let stripes = unit.chunk.stripes().iter().filter(|stripe| stripe.devid == self.devid);
         let ranges = stripes.map(|stripe| stripe.offset.0 + rows.start..stripe.offset.0 + rows.end);
-        (unit.chunk.profile().parity() == 0).then(|| twin.hold(ranges))
+        let held = twin.hold(ranges);
+        let current = self.info.volume().chunk_map();
+        let found = current.find(unit.chunk.start());
+        found.is_some_and(|chunk| chunk.stripes() == unit.chunk.stripes()).then_some(held)
     }
 
     /// Copies a unit. Returns the number of sectors without a readable copy.
     fn copy(&mut self, unit: &Unit, extents: &UnitExtents, twin: &TwinDevice, avoided: bool) -> Result<u64> {
-        let _held = self.hold(unit, twin);
-        let volume = self.info.volume();
-        let current = volume.chunk_map();
-        if !current.find(unit.chunk.start()).is_some_and(|chunk| chunk.stripes() == unit.chunk.stripes()) {
-            // The chunk is gone. A new one at its address was written to both devices.
+        // A writer of a row waits for held ranges with the row locked. So these rows are locked
+        // first, and their ranges held only while the target is written.
+        let parity = unit.chunk.profile().parity() > 0;
+        let held = self.hold(unit, twin);
+        if held.is_none() {
             return Ok(0);
         }
+        let held = held.filter(|_| !parity);
+        let volume = self.info.volume();
         let devices = volume.devices();
         // The devices are not written here; the source's stripes are mended in memory.
         let verified: Vec<bool> = devices.iter().map(|slot| slot.devid() == self.devid).collect();
@@ -126,14 +134,17 @@ impl<'a> CopyOf<'a> {
         let without = avoided.then_some(self.devid);
         let buffers = std::mem::take(&mut self.buffers);
         let range = unit.range();
-        let whole = (unit.chunk.profile().parity() > 0)
-            .then_some((LogicalAddress(range.start), range.end - range.start));
+        let whole = parity.then_some((LogicalAddress(range.start), range.end - range.start));
         let parts = wanted(extents).filter(|_| whole.is_none()).chain(whole);
         let rows = volume.load_rows(&unit.chunk, unit.rows.clone(), parts, buffers, without);
         let mut scrub = UnitScrub::new(rows, extents, &mut counts, &verified).rebuilding(self.devid);
         scrub.run();
         let rows = scrub.rows;
-        let copied = rows.copy_to(self.devid, &**twin.target());
+        let held = held.or_else(|| self.hold(unit, twin));
+        let copied = match held {
+            Some(_) => rows.copy_to(self.devid, &**twin.target()),
+            None => Ok(0),
+        };
         self.buffers = rows.into_buffers();
         copied
     }
