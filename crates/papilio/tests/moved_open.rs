@@ -530,47 +530,51 @@ fn used_device(seed: u64, size: u64) -> Arc<MemoryDevice> {
     device
 }
 
-/// A chunk that is made during a replacement lies on old bytes, and the target has others there.
-/// The parity of a row that is written in part counts on the rest of the row.
-#[test]
-fn parity_of_chunks_made_during_a_replacement_is_right_on_the_new_device() {
+/// Replaces each of three devices with RAID5 on old bytes, and writes a file when all is copied.
+/// The parity of a row that is written in part counts on its rest, which was never written.
+fn written_while_replaced(how: ReplaceOptions, content: impl Fn(&FileSystem) -> Vec<u8>) {
     const SMALL: u64 = 300 << 20;
     for number in 0..3 {
         let mut memory: Vec<_> = (0..3).map(|seed| used_device(seed, SMALL)).collect();
         let plain = |memory: &[Arc<MemoryDevice>]| -> Vec<_> {
             memory.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
         };
-        let made = MkfsOptions::new()
-            .metadata_profile(RaidProfile::Raid1)
-            .data_profile(RaidProfile::Raid5)
-            .discard(false);
-        papilio::mkfs_devices(&plain(&memory), &made).unwrap();
+        let made = MkfsOptions::new().metadata_profile(RaidProfile::Raid1).discard(false);
+        papilio::mkfs_devices(&plain(&memory), &made.data_profile(RaidProfile::Raid5)).unwrap();
         let fs = FileSystem::from_devices(plain(&memory), &writable()).unwrap();
-        let chunk = |fs: &FileSystem| {
-            let data = |space: &&papilio::SpaceUsage| space.profile == RaidProfile::Raid5;
-            fs.usage().unwrap().spaces.iter().find(data).expect("data is RAID5").total
-        };
-        let before = chunk(&fs);
-        // More than the chunk that is there.
-        let content = vec![7; before as usize + SECTOR];
+        let content = content(&fs);
         let target = Arc::new(MemoryDevice::new(SMALL));
         let new = target.clone() as Arc<dyn Device>;
-        let mut written = false;
-        let replaced =
-            fs.replace_device(DeviceId(number as u64 + 1), &new, ReplaceOptions::default(), |_| {
-                if !std::mem::replace(&mut written, true) {
-                    fs.write("/new", &content).unwrap();
-                    fs.sync().unwrap();
-                }
-                BalanceControl::Continue
-            });
-        assert!(written && replaced.unwrap().state == DevReplaceState::Finished);
-        assert!(chunk(&fs) > before, "no chunk was made during the replacement");
+        let replaced = fs.replace_device(DeviceId(number as u64 + 1), &new, how, |report| {
+            if report.bytes_done == report.bytes_total {
+                fs.write("/new", &content).unwrap();
+                fs.sync().unwrap();
+            }
+            BalanceControl::Continue
+        });
+        assert_eq!(replaced.unwrap().state, DevReplaceState::Finished);
         memory[number] = target;
         assert!(fs.read("/new").unwrap() == content);
         fs.close().unwrap();
         judge(&memory);
     }
+}
+
+#[test]
+fn parity_is_right_on_a_new_device_where_nothing_was_written_before() {
+    for avoid_source in [false, true] {
+        let how = ReplaceOptions { avoid_source, force: false };
+        written_while_replaced(how, |_| vec![7; 7 * SECTOR]);
+    }
+}
+
+#[test]
+fn parity_is_right_on_a_new_device_in_chunks_that_were_made_meanwhile() {
+    written_while_replaced(ReplaceOptions::default(), |fs| {
+        let data = |space: &&papilio::SpaceUsage| space.profile == RaidProfile::Raid5;
+        let chunk = fs.usage().unwrap().spaces.iter().find(data).expect("data is RAID5").total;
+        vec![7; chunk as usize + SECTOR]
+    });
 }
 
 /// Without any block group for data, nothing would tell that new data is to have two copies.

@@ -302,6 +302,42 @@ impl LoadedRows<'_> {
         }
     }
 
+    /// Reads the data sectors of a device that the load left out and that no extent has, as
+    /// `is_used` tells. Writers of their rows read the same bytes meanwhile, and parity counts on
+    /// them. A rebuild may say otherwise where a row was never written.
+    pub(crate) fn read_unused(&mut self, devid: DeviceId, is_used: impl Fn(LogicalAddress) -> bool) {
+        let (sector, data) = (self.sector, self.chunk.data_columns());
+        let mut left_out: Vec<Vec<u8>> = vec![Vec::new(); self.stripes.len()];
+        for row in self.rows.clone() {
+            for column in 0..data {
+                let whole = Element { column, row, within: 0, length: STRIPE_LENGTH as usize };
+                let place = self.column(&whole, column);
+                if self.devid(&place) != devid {
+                    continue;
+                }
+                let start = self.chunk.start().0 + (row * data as u64 + column as u64) * STRIPE_LENGTH;
+                let sectors = self.sectors(&place);
+                let marks = &mut left_out[place.stripe];
+                marks.resize(self.stripes[place.stripe].flags.len(), 0);
+                for (mark, address) in marks[sectors].iter_mut().zip((start..).step_by(sector)) {
+                    *mark = u8::from(!is_used(LogicalAddress(address)));
+                }
+            }
+        }
+        let stripes = self.stripes.iter_mut().zip(self.chunk.stripes()).zip(left_out);
+        for ((stripe, item), mut marks) in stripes.filter(|(_, marks)| !marks.is_empty()) {
+            let found = self.devices.find(item).and_then(|(number, _)| self.devices.device(number));
+            let Some(device) = found else { continue };
+            for (mark, flags) in marks.iter_mut().zip(&stripe.flags) {
+                *mark &= u8::from(*flags & (WANTED | FAILED) == WANTED | FAILED);
+            }
+            for run in runs(&marks, 1, 0) {
+                stripe.flags[run.clone()].iter_mut().for_each(|flags| *flags &= !FAILED);
+                stripe.read_run(device, run, sector);
+            }
+        }
+    }
+
     /// Rebuilds the data sectors of a device that could not be read and that no extent has. The
     /// parity of their rows counts on their bytes, too.
     pub(crate) fn rebuild_unused(&mut self, devid: DeviceId) {

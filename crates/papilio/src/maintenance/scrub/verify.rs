@@ -75,6 +75,11 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         }
         if self.rows.chunk().profile().parity() > 0 {
             if let Some(devid) = self.rebuilt {
+                let extents = &self.extents.extents;
+                self.rows.read_unused(devid, |address| {
+                    let next = extents.partition_point(|extent| extent.end <= address.0);
+                    extents.get(next).is_some_and(|extent| extent.start <= address.0)
+                });
                 self.rows.rebuild_unused(devid);
             }
             self.parity();
