@@ -41,11 +41,13 @@ impl Home {
         self.event.as_fd()
     }
 
-    /// Takes the returned entries, each with its index in the queue's table.
-    pub(super) fn take(&self) -> Vec<(usize, Entry)> {
+    /// Takes the returned entries, each with its index in the queue's table. `into` is empty, and
+    /// its memory serves the next ones.
+    pub(super) fn take(&self, into: &mut Vec<(usize, Entry)>) {
+        debug_assert!(into.is_empty(), "entries of the last call are left");
         // Read first: an entry that returns after the swap signals again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        std::mem::take(&mut *self.returned.lock())
+        std::mem::swap(into, &mut *self.returned.lock());
     }
 
     fn put(&self, place: usize, entry: Entry) {
@@ -110,21 +112,24 @@ mod tests {
     #[test]
     fn unanswered_entry_returns_with_eio() {
         let home = Arc::new(Home::new().unwrap());
-        assert!(home.take().is_empty());
+        let mut taken = Vec::new();
+        home.take(&mut taken);
+        assert!(taken.is_empty());
         let entry = || Entry::new(0, 4096).unwrap();
         drop(Held::new(3, entry(), false, Arc::clone(&home)));
         let mut held = Held::new(4, entry(), false, Arc::clone(&home));
         held.answer(|entry| entry.reply(0, 8));
         drop(held);
-        let errors: Vec<(usize, i32)> = home
-            .take()
-            .into_iter()
+        home.take(&mut taken);
+        let errors: Vec<(usize, i32)> = taken
+            .drain(..)
             .map(|(place, mut entry)| {
                 let in_out = entry.request().0.in_out;
                 (place, i32::from_ne_bytes(in_out[4..8].try_into().unwrap()))
             })
             .collect();
         assert_eq!(errors, [(3, -libc::EIO), (4, 0)]);
-        assert!(home.take().is_empty());
+        home.take(&mut taken);
+        assert!(taken.is_empty());
     }
 }

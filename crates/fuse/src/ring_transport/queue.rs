@@ -91,6 +91,8 @@ pub(super) struct Queue<O: Operations> {
     with_kernel: Vec<(u16, usize)>,
     /// Completions to process: user data and result.
     completions: Vec<(u64, i32)>,
+    /// The memory for entries that have come home.
+    returned: Vec<(usize, Entry)>,
 }
 
 impl<O: Operations> Queue<O> {
@@ -101,8 +103,8 @@ impl<O: Operations> Queue<O> {
     pub(super) fn register(ring: Ring, shared: Arc<Shared<O>>, queues: &[(u16, usize)]) -> io::Result<Self> {
         let Ring { ring, home } = ring;
         let with_kernel = queues.iter().map(|(queue, _)| (*queue, 0)).collect();
-        let (table, completions) = (Vec::new(), Vec::new());
-        let mut queue = Self { ring, home, shared, table, entries: 0, with_kernel, completions };
+        let (table, completions, returned) = (Vec::new(), Vec::new(), Vec::new());
+        let mut queue = Self { ring, home, shared, table, entries: 0, with_kernel, completions, returned };
         queue.wait_for_home()?;
         for &(number, count) in queues {
             for _ in 0..count {
@@ -133,13 +135,16 @@ impl<O: Operations> Queue<O> {
                 }
                 self.complete();
             }
-            for (of, result) in std::mem::take(&mut self.completions) {
+            let mut completions = std::mem::take(&mut self.completions);
+            for (of, result) in completions.drain(..) {
                 match usize::try_from(of) {
                     _ if of == CAME_HOME => self.come_home()?,
                     Ok(place) => self.completed(place, result)?,
                     Err(_) => {}
                 }
             }
+            // Its memory serves the next ones.
+            self.completions = completions;
         }
         Ok(())
     }
@@ -176,9 +181,12 @@ impl<O: Operations> Queue<O> {
     fn come_home(&mut self) -> io::Result<()> {
         // Wait anew first: an entry that returns after the take signals the new wait.
         self.wait_for_home()?;
-        for (place, entry) in self.home.take() {
+        let mut returned = std::mem::take(&mut self.returned);
+        self.home.take(&mut returned);
+        for (place, entry) in returned.drain(..) {
             self.commit(place, entry)?;
         }
+        self.returned = returned;
         Ok(())
     }
 
