@@ -6,6 +6,7 @@ mod beside_stock;
 mod changes;
 mod chunk_trees;
 mod clean;
+mod corrupt_data;
 mod image;
 #[path = "../support/in_memory.rs"]
 mod in_memory;

@@ -48,9 +48,7 @@ impl References {
     /// Returns the ranges of all extents that the extent tree lists or that trees refer to.
     pub(crate) fn used_ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let listed = self.extents.iter().map(|extent| (extent.start, extent.end()));
-        let unlisted =
-            self.unlisted.iter().map(|(start, (length, _))| (*start, start.saturating_add(*length)));
-        listed.chain(unlisted)
+        listed.chain(self.claims.iter().copied())
     }
 
     /// Returns the tree blocks that several blocks or roots refer to.

@@ -135,6 +135,8 @@ pub(crate) struct References {
     pub(super) found: Vec<Reference>,
     /// Length and generation of data extents without an extent item, by address.
     pub(super) unlisted: HashMap<u64, (u64, u64)>,
+    /// Start and end of data extents as file extents say, where the extent tree says otherwise.
+    pub(super) claims: Vec<(u64, u64)>,
     /// The trees that simple quotas charge for data extents, by address.
     owners: HashMap<u64, TreeId>,
 }
@@ -151,6 +153,7 @@ impl References {
             stored: Vec::new(),
             found: Vec::new(),
             unlisted: HashMap::new(),
+            claims: Vec::new(),
             owners: HashMap::new(),
         }
     }
@@ -284,6 +287,10 @@ impl References {
             let start = part.disk_address.0;
             let holder = Holder::of_data(root, parent, full, key, part.offset);
             let listed = self.extent_at(start).map(|extent| extent.length);
+            let claim = (start, start.saturating_add(part.disk_length));
+            if listed != Some(part.disk_length) && self.claims.last() != Some(&claim) {
+                self.claims.push(claim);
+            }
             if listed.is_none() && self.unlisted.len() < MOST_UNLISTED {
                 self.unlisted.insert(start, (part.disk_length, item.generation.0));
             }
@@ -313,9 +320,11 @@ impl References {
     ) {
         merge_equal(&mut self.found);
         merge_equal(&mut self.stored);
+        self.claims.sort_unstable();
+        self.claims.dedup();
         self.check_overlaps(findings);
         let (mut found, mut stored) = (&self.found[..], &self.stored[..]);
-        for extent in &self.extents {
+        for (index, extent) in self.extents.iter().enumerate() {
             let missing = take_before(&mut found, extent.start);
             report_missing_extents(missing, complete, findings);
             self.mend_missing(missing, seen, complete, findings);
@@ -328,7 +337,9 @@ impl References {
             if let Some(block) = block {
                 compare_block(extent, block, findings);
             }
-            if findings.total() > faults && complete.all() {
+            let longer = self.longer(index);
+            if (findings.total() > faults || longer.is_some()) && complete.all() {
+                let extent = longer.as_ref().unwrap_or(extent);
                 let right = match block.filter(|block| !block.broken && !extent.is_data()) {
                     Some(block) => Extent { level: block.level, generation: block.generation, ..*extent },
                     None => *extent,
@@ -344,6 +355,18 @@ impl References {
         for (extent, flags) in self.wrong_flags(seen).filter(|_| wrong) {
             findings.mend(Remedy::ExtentFlags { extent, flags });
         }
+    }
+
+    /// Returns a data extent with the length that all its file extents agree on, if that is longer
+    /// and the extent after it leaves the room.
+    fn longer(&self, index: usize) -> Option<Extent> {
+        let extent = self.extents[index];
+        let first = self.claims.partition_point(|claim| claim.0 < extent.start);
+        let mut claims = self.claims[first..].iter().take_while(|claim| claim.0 == extent.start);
+        let (_, end) = *claims.next()?;
+        let next = self.extents.get(index + 1).map_or(u64::MAX, |next| next.start);
+        let fits = extent.is_data() && extent.end() < end && end <= next && claims.next().is_none();
+        fits.then(|| Extent { length: end - extent.start, ..extent })
     }
 
     /// Proposes the items of extents that are referred to and have none.

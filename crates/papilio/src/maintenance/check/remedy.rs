@@ -6,7 +6,7 @@
 
 use super::one_byte::Correction;
 use papilio_format::items::extent::ExtentFlags;
-use papilio_format::{Generation, Key, LogicalAddress, TreeId};
+use papilio_format::{Generation, Key, LogicalAddress, TreeId, objectid};
 use std::fmt;
 
 /// One change.
@@ -124,6 +124,17 @@ impl Remedy {
             remedy if remedy.is_local() => 0,
             remedy if remedy.only_removes() => 1,
             _ => 2,
+        }
+    }
+
+    /// Whether data that no extent item had may have one afterwards. Until then its checksums seem
+    /// to belong to nothing.
+    pub(crate) fn gives_data_an_extent(&self) -> bool {
+        match self {
+            Self::Replace { tree, items, .. } => *tree == objectid::EXTENT_TREE && !items.is_empty(),
+            Self::AddTree(tree) => *tree == objectid::EXTENT_TREE,
+            Self::FileExtent { .. } => true,
+            _ => false,
         }
     }
 

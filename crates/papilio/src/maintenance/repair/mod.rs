@@ -306,7 +306,12 @@ fn make_only(
 
 fn apply_all(now: &Look, workshop: &Workshop, remedies: &[&Remedy], round: &mut Round) {
     let Look { volume, inventory, .. } = now;
+    // A checksum is the only proof of what its data was. It goes when nothing else can need it.
+    let keeps_csums = remedies.iter().any(|remedy| remedy.gives_data_an_extent());
     for remedy in remedies {
+        if keeps_csums && matches!(remedy, Remedy::DropCsums { .. }) {
+            continue;
+        }
         match apply::apply(volume, workshop, inventory, remedy) {
             Ok(true) => {
                 round.changes.push(remedy.to_string());
