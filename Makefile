@@ -86,9 +86,9 @@ longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each pres
 
 DAMAGE_SEEDS ?= 2500
 DAMAGE_STOCK ?= 50
-planted: setup ## repair each planted fault, here and by btrfs check: the table of docs/planted-faults.md; resumes from target/planted (root; half an hour)
+planted: setup ## repair each planted fault, here and by btrfs check: the table of docs/planted-faults.md; resumes from target/planted (root; minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_PLANTED_DIR=$(CURDIR)/target/planted \
-		$(CARGO) test --release --locked -p papilio --test check the_whole_table -- --ignored --nocapture
+		$(CARGO) test --locked -p papilio --test check the_whole_table -- --ignored --nocapture
 
 damage: setup ## break kernel-made images at random, read, repair and clone them; resumes from target/damage (root; hours)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_DAMAGE=$(DAMAGE_SEEDS) PAPILIO_DAMAGE_STOCK=$(DAMAGE_STOCK) \

@@ -2,7 +2,7 @@
 //! whether `papilio check --repair` mends it, and whether `btrfs check --repair` does, on the same
 //! image.
 //!
-//! Takes half an hour, so it runs on request: `make planted`. Rows go to a file, and a run that was
+//! Takes minutes, so it runs on request: `make planted`. Rows go to a file, and a run that was
 //! stopped goes on behind the last one. Nothing depends on time: a pause changes no row.
 
 use crate::beside_stock::{by_stock, short};
@@ -24,7 +24,7 @@ fn rows(path: &PathBuf) -> BTreeMap<String, String> {
 }
 
 #[test]
-#[ignore = "takes half an hour"]
+#[ignore = "takes minutes"]
 fn the_whole_table() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
