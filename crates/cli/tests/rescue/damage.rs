@@ -31,6 +31,8 @@ const CLONES: u64 = 5;
 /// Seconds for one seed. They are counted one by one, so that a process that is stopped meanwhile
 /// counts one.
 const LIMIT: u32 = 120;
+/// The same where btrfs-progs work on the image, too.
+const LIMIT_WITH_STOCK: u32 = 600;
 /// Most memory of the process, in KiB.
 const MEMORY: u64 = 512 << 10;
 
@@ -97,7 +99,7 @@ fn within_limit(world: &Arc<World>, seed: u64, with_stock: bool) -> Row {
             let _ = sender.send(run(&world, seed, with_stock));
         })
     };
-    for _ in 0..LIMIT {
+    for _ in 0..if with_stock { LIMIT_WITH_STOCK } else { LIMIT } {
         match receiver.recv_timeout(Duration::from_secs(1)) {
             Ok(row) => return row,
             Err(RecvTimeoutError::Timeout) => {}
@@ -184,6 +186,9 @@ fn clone(world: &World, fs: &FileSystem, seed: u64) -> u64 {
     let (_, report) = made.unwrap_or_else(|error| panic!("{} seed {seed}: {error}", world.name));
     if !report.is_clean() {
         println!("{} seed {seed}: {} errors are left in the clone", world.name, report.errors());
+        if std::env::var_os("PAPILIO_DAMAGE_SEED").is_some() {
+            println!("{:#?}", report.findings);
+        }
     }
     let found = FileSystem::open(&out).map(|fs| contents(&fs)).unwrap_or_default();
     world.files.iter().filter(|(path, content)| found.get(*path) == Some(content)).count() as u64

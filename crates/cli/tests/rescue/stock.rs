@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Seconds of processor time for each program.
-const LIMIT: &str = "ulimit -t 60; exec btrfs \"$@\"";
+const LIMIT: &str = "ulimit -t 20; exec btrfs \"$@\"";
 
 fn run(arguments: &[&str]) -> bool {
     let mut command = Command::new("sh");

@@ -14,7 +14,7 @@ use super::report::{FindingKind, Findings, Place};
 use papilio_format::items::dir_item::FileType;
 use papilio_format::items::inode::FileKind;
 use papilio_format::items::orphan::orphan_key;
-use papilio_format::{ItemType, Key, TreeId};
+use papilio_format::{ItemType, Key, TreeId, objectid};
 use std::hash::{DefaultHasher, Hasher};
 
 /// The index in records of entries by name that have no entry by index.
@@ -110,6 +110,9 @@ impl Names {
         if !self.inode(self.root_directory).is_some_and(is_directory) {
             let place = Place::inode(self.tree, self.root_directory);
             findings.add(FindingKind::RootDirectoryMissing, place, format_args!("no root directory"));
+            if self.root_directory == objectid::FIRST_FREE && self.inode(self.root_directory).is_none() {
+                findings.mend(Remedy::RebuildInode { tree: self.tree, inode: self.root_directory });
+            }
         }
         self.compare_entries(findings);
         self.check_link_counts(findings);

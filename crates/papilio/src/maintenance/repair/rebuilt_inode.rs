@@ -73,12 +73,14 @@ pub(super) fn sound_inode(number: u64, data: &[u8], items: &Items, generation: G
     (key, old.to_bytes().to_vec())
 }
 
-/// Writes the inode item of an inode that has other items; one that has only attributes goes.
+/// Writes the inode item of an inode that has other items, or of a root directory that has none.
+/// One that has only attributes goes.
 pub(super) fn rebuild(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<bool> {
     let first = Key::new(inode, ItemType::INODE_ITEM, 0);
     let last = Key::new(inode, ItemType(255), u64::MAX);
     let items = editor.items(tree, &first, &last)?;
-    if items.iter().all(|(key, _)| key.item_type == ItemType::XATTR_ITEM) {
+    let is_root = inode == objectid::FIRST_FREE;
+    if !is_root && items.iter().all(|(key, _)| key.item_type == ItemType::XATTR_ITEM) {
         return editor.replace(tree, &first, &last, Items::new());
     }
     let generation = editor.volume.geometry().generation;

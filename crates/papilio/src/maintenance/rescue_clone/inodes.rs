@@ -31,10 +31,10 @@ impl Current {
 
     /// Makes the inode item before the first other item that is left, at `key`.
     pub(super) fn make(&mut self, source: &Tree, key: &Key) -> InodeItem {
-        let kind = kind_by_name(source, self.number).unwrap_or(match key.item_type {
-            ItemType::DIR_ITEM | ItemType::DIR_INDEX => FileKind::Directory,
-            _ => FileKind::Regular,
-        });
+        let kind = match kind_by_name(source, self.number) {
+            _ if is_entry(key) => FileKind::Directory,
+            kind => kind.unwrap_or(FileKind::Regular),
+        };
         let permissions = match kind {
             FileKind::Directory => 0o700,
             FileKind::Symlink => 0o777,
@@ -64,10 +64,25 @@ impl Current {
         item
     }
 
+    /// Whether an item belongs to an inode of this kind.
+    pub(super) fn can_have(&self, key: &Key) -> bool {
+        let Some(item) = self.item else { return true };
+        let is_directory = item.kind() == Some(FileKind::Directory);
+        match key.item_type {
+            // A made inode becomes a directory.
+            ItemType::DIR_ITEM | ItemType::DIR_INDEX => is_directory || self.is_made,
+            ItemType::EXTENT_DATA => !is_directory,
+            _ => true,
+        }
+    }
+
     /// Counts an item of a made inode.
     pub(super) fn count(&mut self, key: &Key, data: &[u8], sector_size: u32) {
         let Some(item) = self.item.as_mut().filter(|_| self.is_made) else { return };
-        let is_directory = item.kind() == Some(FileKind::Directory);
+        if is_entry(key) && item.kind() != Some(FileKind::Directory) {
+            // Nothing said so before.
+            item.mode = FileKind::Directory.mode_bits() | 0o700;
+        }
         match key.item_type {
             ItemType::INODE_REF => {
                 item.nlink += InodeRefs::parse(data).map_or(0, |names| names.count() as u32);
@@ -75,7 +90,7 @@ impl Current {
             ItemType::INODE_EXTREF => {
                 item.nlink += InodeExtrefs::parse(data).map_or(0, |names| names.count() as u32);
             }
-            ItemType::DIR_ITEM | ItemType::DIR_INDEX if is_directory => {
+            ItemType::DIR_ITEM | ItemType::DIR_INDEX => {
                 let names = DirEntries::parse(data).into_iter().flatten();
                 item.size += names.map(|entry| entry.name.len() as u64).sum::<u64>();
             }
@@ -103,6 +118,10 @@ impl Current {
         item.nbytes = item.nbytes.saturating_sub(self.less);
         Some(item)
     }
+}
+
+fn is_entry(key: &Key) -> bool {
+    matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX)
 }
 
 /// Returns the kind that the entry of an inode's name says.

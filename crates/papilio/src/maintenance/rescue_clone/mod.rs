@@ -49,14 +49,14 @@ pub(crate) fn options_for(source: &FsInfo) -> MkfsOptions {
     let superblock = source.volume().superblock();
     let geometry = source.volume().geometry();
     let has_bgt = geometry.compat_ro.contains(CompatRoFeatures::BLOCK_GROUP_TREE);
-    let no_holes = superblock.raw.incompat_flags.contains(IncompatFeatures::NO_HOLES);
     MkfsOptions::new()
         .label(superblock.label().to_vec())
         .node_size(geometry.node_size)
         .sector_size(geometry.sector_size)
         .checksum(geometry.checksum_type)
-        .feature(MkfsFeature::NoHoles, no_holes)
-        .feature(MkfsFeature::BlockGroupTree, has_bgt && no_holes)
+        // Where data is lost, no item has to say that there is a hole.
+        .feature(MkfsFeature::NoHoles, true)
+        .feature(MkfsFeature::BlockGroupTree, has_bgt)
         .metadata_profile(RaidProfile::Dup)
 }
 

@@ -123,6 +123,12 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
             let reason = "its inode item is lost: owner, mode and times are unknown";
             self.listener.lose(CloneLoss::of(path, reason));
         }
+        if !self.inode.can_have(&key) {
+            let path = self.listener.path(self.source, self.inode.number);
+            let reason = format!("an inode of another kind has the item {key}");
+            self.listener.lose(CloneLoss::of(path, reason));
+            return Ok(());
+        }
         self.inode.count(&key, data, self.geometry.sector_size);
         match key.item_type {
             ItemType::INODE_ITEM => {
