@@ -20,6 +20,7 @@ use crate::file::exclusive::Operation;
 use crate::fs::balance::BalanceReport;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::mkfs::find_signature;
+use crate::space::SpaceKind;
 use crate::space::chunk_allocation::{DeviceSpace, devices_min};
 use papilio_device::{Access, Device};
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -46,6 +47,17 @@ impl FileSystem {
     /// - [`Error::Invalid`]: it is one of this file system, is read-only or too small.
     /// - As [`FileSystem::sync`].
     pub fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<DeviceId> {
+        self.add(device, force, &[])
+    }
+
+    /// As [`FileSystem::add_device`]. `seeds` are all devices so far, if they are seeds.
+    pub(super) fn add(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+        seeds: &[Arc<dyn Device>],
+    ) -> Result<DeviceId> {
+        let sprouting = !seeds.is_empty();
         let transactions = self.info.transactions()?;
         transactions.check_running()?;
         let _running = self.info.exclusive.begin(Operation::AddDevice)?;
@@ -63,7 +75,8 @@ impl FileSystem {
         }
         let devices = volume.devices();
         let is_own = |own: &Arc<dyn Device>| Arc::ptr_eq(own, &device);
-        if devices.iter().any(|slot| slot.device.as_ref().is_some_and(is_own)) {
+        let mut all = devices.iter().filter_map(|slot| slot.device.as_ref()).chain(seeds);
+        if all.any(is_own) {
             return Err(Error::Invalid(format!("{name}: is a device of this file system")));
         }
         if !force && let Some(found) = find_signature(&*device)? {
@@ -94,9 +107,15 @@ impl FileSystem {
             raw.total_bytes += total_bytes;
         });
         volume.add_device(item, Arc::clone(&device));
-        let added = transactions.change(ITEMS, |handle| {
-            let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid);
-            handle.live_tree(objectid::CHUNK_TREE)?.edit(handle).insert(key, &item.to_bytes())
+        let space = DeviceSpace { devid: item.devid, uuid: item.uuid, total_bytes, used: Vec::new() };
+        // Where nothing else may be written, the item itself needs a chunk on the new device.
+        let room = if sprouting { self.first_chunks(space.clone()) } else { Ok(()) };
+        let added = room.and_then(|()| {
+            transactions.change(ITEMS, |handle| {
+                let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid);
+                handle.live_tree(objectid::CHUNK_TREE)?.edit(handle).insert(key, &item.to_bytes())
+            })?;
+            self.note_generations(seeds)
         });
         if let Err(error) = added {
             volume.forget_device(item.devid);
@@ -106,10 +125,20 @@ impl FileSystem {
             });
             return Err(error);
         }
-        let space = DeviceSpace { devid: item.devid, uuid: item.uuid, total_bytes, used: Vec::new() };
-        transactions.chunks().add_device(space, transactions.space());
+        if !sprouting {
+            transactions.chunks().add_device(space, transactions.space());
+        }
         self.info.commit()?;
         Ok(item.devid)
+    }
+
+    /// Makes the first chunks for tree blocks on a device.
+    fn first_chunks(&self, device: DeviceSpace) -> Result<()> {
+        let transactions = self.info.transactions()?;
+        let (chunks, space, volume) = (transactions.chunks(), transactions.space(), self.info.volume());
+        chunks.add_device(device, space);
+        chunks.allocate(volume, space, SpaceKind::System)?;
+        chunks.allocate(volume, space, SpaceKind::Metadata)
     }
 
     /// Moves everything off a device and removes it. Calls `progress` after each batch; where it
@@ -133,10 +162,13 @@ impl FileSystem {
         let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == devid);
         let slot =
             slot.ok_or_else(|| Error::Invalid(format!("device {devid} is not part of the file system")))?;
-        let device = slot.device.clone();
+        let is_seed = volume.is_seed(devid);
+        // A seed serves other file systems, too: it keeps its superblocks.
+        let device = slot.device.clone().filter(|_| !is_seed);
         let rest = devices.iter().filter(|slot| slot.in_chunk_tree && slot.devid() != devid);
-        let rest = rest.filter(|slot| slot.device.is_some()).count();
-        self.check_profiles_without(rest)?;
+        let rest = rest.filter(|slot| slot.device.is_some() && !volume.is_seed(slot.devid())).count();
+        // What a seed holds takes a profile that the other devices allow.
+        self.check_profiles_without(rest, is_seed)?;
         if !self.vacate(devid, 0, progress)? {
             return Ok(false);
         }
@@ -177,8 +209,9 @@ impl FileSystem {
         self.sync()?;
         let (chunks, space) = (transactions.chunks(), transactions.space());
         let devices = self.info.volume().devices();
-        if devices.iter().any(|slot| slot.devid() == devid && slot.device.is_none()) {
-            // New chunks never lie on a device that is missing.
+        let is_missing = devices.iter().any(|slot| slot.devid() == devid && slot.device.is_none());
+        if is_missing || self.info.volume().is_seed(devid) {
+            // New chunks never lie on a device that is missing, nor on a seed.
             return self.vacate_confined(devid, end, &mut progress);
         }
         let before = chunks.confine(devid, end, space)?;
@@ -222,10 +255,13 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// Checks that every profile in use is possible on so many devices.
-    fn check_profiles_without(&self, devices: usize) -> Result<()> {
+    /// Checks that every profile in use on writable devices is possible on so many of them.
+    fn check_profiles_without(&self, devices: usize, is_seed: bool) -> Result<()> {
         if devices == 0 {
             return Err(Error::Invalid("it is the last device of the file system".to_owned()));
+        }
+        if is_seed {
+            return Ok(());
         }
         for group in self.info.transactions()?.space().block_groups() {
             let Ok(profile) = RaidProfile::from_flags(group.flags & BlockGroupFlags::PROFILE_MASK) else {

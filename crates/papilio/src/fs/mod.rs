@@ -59,6 +59,7 @@ mod salvage;
 mod scrub;
 #[cfg(test)]
 mod space_against_kernel;
+mod sprout;
 mod subvolumes;
 mod sync;
 #[cfg(feature = "unstable")]

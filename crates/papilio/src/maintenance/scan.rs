@@ -10,6 +10,7 @@
 //! Kernel counterpart: `btrfs_scan_one_device` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
+use papilio_format::features::SuperblockFlags;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, Generation, Superblock, Uuid};
 use std::fs::File;
@@ -44,6 +45,8 @@ pub struct FoundDevice {
     pub allocated: u64,
     /// The bytes that the whole file system uses.
     pub used: u64,
+    /// Whether the file system is a seed, which is never written.
+    pub seeding: bool,
 }
 
 impl FoundDevice {
@@ -84,6 +87,7 @@ impl FoundDevice {
             size: dev_item.total_bytes,
             allocated: dev_item.bytes_used,
             used: bytes_used,
+            seeding: superblock.raw.flags.contains(SuperblockFlags::SEEDING),
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Rescue {
     pub(crate) ignore_bad_roots: bool,
     pub(crate) ignore_meta_csums: bool,
     pub(crate) found: Option<Arc<Found>>,
+    /// Whether `found` has the superblock of a new file system, and all devices are seeds.
+    pub(crate) sprouting: bool,
 }
 
 impl Rescue {
@@ -69,7 +71,7 @@ impl Rescue {
             (self.chunk_root.is_some(), "a chosen chunk tree"),
             (self.fs_root.is_some(), "a chosen root of files"),
             (self.backup.is_some(), "a chosen backup root"),
-            (self.scan || self.found.is_some(), "a file system found by scanning"),
+            (self.scan || self.found.is_some() && !self.sprouting, "a file system found by scanning"),
             (self.ignore_bad_roots, "ignorebadroots"),
             (self.ignore_meta_csums, "ignoremetacsums"),
         ];

@@ -13,9 +13,10 @@
 //! `fs/btrfs/disk-io.c`).
 
 use super::devices::DeviceTable;
-use papilio_device::{Access, Advice, Device, ReadRequest};
+use papilio_device::{Access, Advice, Device, Direction, ReadRequest, RingTarget, StartedOp};
 use papilio_format::{DeviceId, PhysicalAddress, Uuid};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A device that is only read.
@@ -53,6 +54,10 @@ impl Device for SeedDevice {
         self.inner.alignment()
     }
 
+    fn waits(&self) -> bool {
+        self.inner.waits()
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         self.inner.read_at(buffer, offset)
     }
@@ -73,6 +78,24 @@ impl Device for SeedDevice {
     /// Does nothing: a discard is a hint.
     fn discard(&self, _offset: PhysicalAddress, _length: u64) -> io::Result<()> {
         Ok(())
+    }
+
+    fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
+        match request.direction {
+            Direction::Read => self.inner.ring_file(request),
+            Direction::Write => None,
+        }
+    }
+
+    fn start(self: Arc<Self>, op: StartedOp) {
+        match op.direction() {
+            Direction::Read => Arc::clone(&self.inner).start(op),
+            Direction::Write => op.complete(Err(self.refused())),
+        }
+    }
+
+    fn advance(&self) -> bool {
+        self.inner.advance()
     }
 
     fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {

@@ -183,7 +183,8 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
             );
         }
         generations.push(superblock.raw.generation);
-        let device = if !own { SeedDevice::protect(device) } else { device };
+        let is_seed = !own || options.rescue.sprouting;
+        let device = if is_seed { SeedDevice::protect(device) } else { device };
         slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
     }
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })

@@ -1,13 +1,17 @@
-//! Seed devices: Papilio reads and writes what the kernel sprouted. No byte of the seed changes.
+//! Seed devices: Papilio and the kernel sprout, write what the other sprouted, and remove the seed.
+//! No byte of the seed changes.
 
 use crate::images::{assert_clean_for_both, btrfs, open, writable};
 use crate::world::{MIB, NEEDS, assert_same, bytes, files_of_kernel, files_of_papilio, made, write_files};
-use papilio::ScrubOptions;
+use papilio::device::{Access, Device, FileDevice, MemoryDevice};
+use papilio::format::DeviceId;
+use papilio::{FileSystem, ScrubOptions};
 use papilio_oracle::loop_device::LoopDevice;
 use papilio_oracle::{ImageSet, Scratch, require, sys};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 /// Makes a seed with files on the images.
 fn seed(scratch: &Scratch, images: &[PathBuf], options: &[&str]) {
@@ -34,6 +38,20 @@ fn digest(image: &Path) -> Vec<u8> {
     output.stdout
 }
 
+/// Sprouts a file system by the kernel, and lets `change` write to it.
+fn sprout_by_kernel(scratch: &Scratch, seeds: &[PathBuf], added: &Path, change: impl FnOnce(&Path)) {
+    let set = ImageSet::open(scratch, seeds.to_vec());
+    let new = LoopDevice::attach(added, false).unwrap();
+    let mounted = set.mount_with(&[], true).unwrap();
+    let point = mounted.path().to_str().unwrap();
+    btrfs(&["device", "add", "-f", new.path().to_str().unwrap(), point]);
+    let remounted = Command::new("mount").args(["-o", "remount,rw", point]).status().unwrap();
+    assert!(remounted.success());
+    change(mounted.path());
+    mounted.sync().unwrap();
+    mounted.unmount().unwrap();
+}
+
 #[test]
 fn what_the_kernel_sprouted_is_read_and_written() {
     let Some(_met) = require(NEEDS) else { return };
@@ -43,19 +61,10 @@ fn what_the_kernel_sprouted_is_read_and_written() {
     seed(&scratch, &seeds, &["-m", "dup"]);
     let before = contents(&seeds);
 
-    let set = ImageSet::open(&scratch, seeds.clone());
-    {
-        let new = LoopDevice::attach(&added, false).unwrap();
-        let mounted = set.mount_with(&[], true).unwrap();
-        let point = mounted.path().to_str().unwrap();
-        btrfs(&["device", "add", "-f", new.path().to_str().unwrap(), point]);
-        let remounted = Command::new("mount").args(["-o", "remount,rw", point]).status().unwrap();
-        assert!(remounted.success());
-        write_files(&mounted.path().join("sub"), 1000, 40);
-        fs::remove_file(mounted.path().join("sub/d1/file 1 1")).unwrap();
-        mounted.sync().unwrap();
-        mounted.unmount().unwrap();
-    }
+    sprout_by_kernel(&scratch, &seeds, &added, |root| {
+        write_files(&root.join("sub"), 1000, 40);
+        fs::remove_file(root.join("sub/d1/file 1 1")).unwrap();
+    });
     let both = ImageSet::open(&scratch, vec![added.clone(), seeds[0].clone()]);
     let files = files_of_kernel(&both);
     assert_eq!(files.len(), 150 + 1 + 40 - 1);
@@ -71,4 +80,134 @@ fn what_the_kernel_sprouted_is_read_and_written() {
     assert_clean_for_both(&both, "written by Papilio");
     assert_same(&files_of_kernel(&both), &files_of_papilio(both.paths()), "written by Papilio");
     assert!(before == contents(&seeds), "the seed was written");
+}
+
+/// Sprouts a file system by Papilio, and writes to it.
+fn sprouted(scratch: &Scratch, seeds: &[PathBuf], added: &Path) -> ImageSet {
+    let read =
+        |path: &PathBuf| -> Arc<dyn Device> { Arc::new(FileDevice::open(path, Access::ReadOnly).unwrap()) };
+    let devices: Vec<_> = seeds.iter().map(read).collect();
+    let new: Arc<dyn Device> = Arc::new(FileDevice::open(added, Access::ReadWrite).unwrap());
+    let fs = FileSystem::sprout(&devices, &new, false, &writable()).unwrap();
+    fs.write("/sub/d2/file 1 2", b"changed").unwrap();
+    fs.write("/new", bytes(8, 3 << 20)).unwrap();
+    fs.remove_file("/sub/d1/file 1 1").unwrap();
+    fs.close().unwrap();
+    let mut all = vec![added.to_path_buf()];
+    all.extend(seeds.iter().cloned());
+    ImageSet::open(scratch, all)
+}
+
+/// Removes the seeds by Papilio, which leaves a file system on one device.
+fn without_seeds(scratch: &Scratch, both: &ImageSet, seeds: usize) -> ImageSet {
+    let fs = open(both.paths(), &writable()).unwrap();
+    for devid in 1..=seeds {
+        assert!(fs.remove_device(DeviceId(devid as u64), |_| true).unwrap());
+    }
+    fs.close().unwrap();
+    ImageSet::open(scratch, vec![both.paths()[0].clone()])
+}
+
+#[test]
+fn the_kernel_mounts_and_writes_what_papilio_sprouted_and_removes_the_seed() {
+    let Some(_met) = require(NEEDS) else { return };
+    let scratch = Scratch::new(2048 * MIB).unwrap();
+    let seeds = vec![scratch.image("seed", 400 * MIB).unwrap()];
+    let added = scratch.image("added", 600 * MIB).unwrap();
+    seed(&scratch, &seeds, &["-m", "dup"]);
+    let before = contents(&seeds);
+    let both = sprouted(&scratch, &seeds, &added);
+    assert_clean_for_both(&both, "sprouted by Papilio");
+    let files = files_of_kernel(&both);
+    assert_eq!(files.len(), 150 + 1);
+    assert_same(&files, &files_of_papilio(both.paths()), "sprouted by Papilio");
+
+    let mounted = both.mount().unwrap();
+    write_files(&mounted.path().join("sub"), 1000, 40);
+    mounted.unmount().unwrap();
+    assert_clean_for_both(&both, "written by the kernel");
+    let files = files_of_kernel(&both);
+    assert_eq!(files.len(), 150 + 1 + 40);
+    assert_same(&files, &files_of_papilio(both.paths()), "written by the kernel");
+
+    let mounted = both.mount().unwrap();
+    let point = mounted.path().to_str().unwrap();
+    btrfs(&["device", "remove", "1", point]);
+    let scrub = btrfs(&["scrub", "start", "-B", point]);
+    assert!(scrub.contains("no errors found"), "{scrub}");
+    mounted.unmount().unwrap();
+    let alone = ImageSet::open(&scratch, vec![added]);
+    assert_clean_for_both(&alone, "the kernel removed the seed");
+    assert_same(&files, &files_of_papilio(alone.paths()), "the kernel removed the seed");
+    assert!(before == contents(&seeds), "the seed was written");
+}
+
+#[test]
+fn papilio_removes_the_seed_of_what_it_sprouted_from_two_devices() {
+    let Some(_met) = require(NEEDS) else { return };
+    let scratch = Scratch::new(2048 * MIB).unwrap();
+    let seeds =
+        vec![scratch.image("seed 1", 400 * MIB).unwrap(), scratch.image("seed 2", 400 * MIB).unwrap()];
+    let added = scratch.image("added", 700 * MIB).unwrap();
+    seed(&scratch, &seeds, &["-m", "raid1", "-d", "raid1"]);
+    let before = contents(&seeds);
+    let both = sprouted(&scratch, &seeds, &added);
+    assert_clean_for_both(&both, "sprouted by Papilio");
+    let files = files_of_kernel(&both);
+    assert_eq!(files.len(), 150 + 1);
+
+    let alone = without_seeds(&scratch, &both, seeds.len());
+    assert_clean_for_both(&alone, "the seeds were removed");
+    assert_same(&files, &files_of_kernel(&alone), "the seeds were removed");
+    assert!(before == contents(&seeds), "the seed was written");
+}
+
+#[test]
+fn papilio_removes_the_seed_of_what_the_kernel_sprouted() {
+    let Some(_met) = require(NEEDS) else { return };
+    let scratch = Scratch::new(2048 * MIB).unwrap();
+    let seeds = vec![scratch.image("seed", 400 * MIB).unwrap()];
+    let added = scratch.image("added", 600 * MIB).unwrap();
+    seed(&scratch, &seeds, &["-m", "dup"]);
+    let before = contents(&seeds);
+    sprout_by_kernel(&scratch, &seeds, &added, |_| {});
+    let both = ImageSet::open(&scratch, vec![added, seeds[0].clone()]);
+    let files = files_of_kernel(&both);
+
+    let alone = without_seeds(&scratch, &both, seeds.len());
+    assert_clean_for_both(&alone, "the seed was removed");
+    assert_same(&files, &files_of_kernel(&alone), "the seed was removed");
+    assert!(before == contents(&seeds), "the seed was written");
+}
+
+#[test]
+fn only_a_seed_is_sprouted_from_and_never_onto_itself() {
+    let Some(_met) = require(NEEDS) else { return };
+    let scratch = Scratch::new(2048 * MIB).unwrap();
+    let plain = scratch.image("plain", 200 * MIB).unwrap();
+    made(std::slice::from_ref(&plain), &[]);
+    let added = scratch.image("added", 200 * MIB).unwrap();
+    let device =
+        |path: &Path| -> Arc<dyn Device> { Arc::new(FileDevice::open(path, Access::ReadWrite).unwrap()) };
+    let before = contents(&[plain.clone(), added.clone()]);
+    let refused = |seed: &Arc<dyn Device>, new: &Arc<dyn Device>| {
+        FileSystem::sprout(std::slice::from_ref(seed), new, true, &writable()).unwrap_err().to_string()
+    };
+    let (first, second) = (device(&plain), device(&added));
+    let error = refused(&first, &second);
+    assert!(error.ends_with(": is not a seed device"), "{error}");
+    drop(first);
+    assert!(before == contents(&[plain.clone(), added]), "something was written");
+
+    let flagged = Command::new("btrfstune").args(["-S", "1"]).arg(&plain).status().unwrap();
+    assert!(flagged.success());
+    let before = contents(std::slice::from_ref(&plain));
+    let first = device(&plain);
+    let error = refused(&first, &first);
+    assert!(error.ends_with(": is a device of this file system"), "{error}");
+    let small: Arc<dyn Device> = Arc::new(MemoryDevice::new(8 << 20));
+    let error = refused(&first, &small);
+    assert!(error.contains("are too few"), "{error}");
+    drop(first);
+    assert!(before == contents(&[plain]), "the seed was written");
 }
