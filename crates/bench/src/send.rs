@@ -126,7 +126,7 @@ fn incremental(arguments: &Arguments) -> anyhow::Result<()> {
     let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true))?;
     let step = (arguments.many_files / arguments.changes.max(1)).max(1);
     for number in (0..arguments.many_files).step_by(step as usize).take(arguments.changes as usize) {
-        fs.write(name("work", number), &[9; 5000])?;
+        fs.write(name("work", number), [9; 5000])?;
     }
     fs.snapshot("/work", "/after", true)?;
     fs.close()?;

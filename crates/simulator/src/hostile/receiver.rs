@@ -4,7 +4,8 @@
 //! everything that a stream must not touch.
 //!
 //! Many streams share one open file system ([`Batch`]), since opening takes longer than receiving.
-//! What a stream made gets a name that no stream has, so that each finds the names of the first.
+//! The subvolume that a stream made gets a name that no stream has, so that each stream finds the
+//! names of the first.
 //!
 //! **Invariant:** the prepared device is never written. Each batch gets a snapshot of it.
 

@@ -129,11 +129,14 @@ impl Mender<'_> {
                 damage.address
             );
             self.outcome.changes.push(what);
-            if !is_computed(damage.tree) && !is_certain {
+            if is_computed(damage.tree) {
+                return Ok(());
+            }
+            if !is_certain {
                 let line = format!("tree {tree}: items in place of block {} may be older", damage.address);
                 self.outcome.losses.push(line);
             }
-            if !is_computed(damage.tree) && !(is_certain && self.orphans.has_all_of(damage)) {
+            if !is_certain || !self.orphans.has_all_of(damage) {
                 let gaps = gaps(damage, &parts);
                 let line = |gap| format!("tree {tree}: items {gap}, if there were any");
                 self.outcome.losses.extend(gaps.iter().map(line));
