@@ -130,6 +130,13 @@ pub const JOBS: &[Job] = &[
         ("PAPILIO_QUOTA_OPERATIONS", 20_000),
         Some("PAPILIO_QUOTA_SEED"),
     )),
+    judged(test(
+        "quota-crash-states",
+        "states after a power loss with qgroup numbers compared with the kernel's rescan",
+        (LIBRARY, "quotas", "crashes::numbers_after_a_crash_equal_the_kernels_rescan"),
+        ("PAPILIO_QUOTA_CRASHES", 60),
+        Some("PAPILIO_QUOTA_SEED"),
+    )),
     test(
         "faults",
         "failed device calls",

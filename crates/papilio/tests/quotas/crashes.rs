@@ -1,8 +1,11 @@
 //! Crashes: at each commit the stored numbers are exact, or the status says that they are not.
 
+use crate::images::writable;
+use crate::judge::{NEEDS, assert_exact};
 use crate::world::World;
 use papilio::device::{Device, MemoryDevice};
 use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions, check_devices, mkfs_device};
+use papilio_oracle::{Scratch, require};
 use std::sync::Arc;
 
 /// Opens a copy of a device.
@@ -71,5 +74,50 @@ fn every_state_that_a_crash_leaves_has_exact_numbers() {
             assert_eq!(stored, counted, "seed {seed}, step {step}");
         }
         assert!(checked > 10, "seed {seed}: only {checked} states were consistent");
+    }
+}
+
+/// `PAPILIO_QUOTA_CRASHES` sets the number of states, `PAPILIO_QUOTA_SEED` the seed.
+#[test]
+fn numbers_after_a_crash_equal_the_kernels_rescan() {
+    const BYTES: u64 = 256 << 20;
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let setting = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
+    };
+    let (states, seed) = (setting("PAPILIO_QUOTA_CRASHES", 6), setting("PAPILIO_QUOTA_SEED", 1));
+    let scratch = Scratch::new(2 << 30).unwrap();
+    crate::warnings::print();
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(BYTES));
+    mkfs_device(&device, &MkfsOptions::new().node_size(4096)).unwrap();
+    let options = OpenOptions::new().write(true).commit_interval(None);
+    let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap();
+    fs.enable_quotas().unwrap();
+    fs.rescan_quotas(|_| ()).unwrap();
+    let mut world = World::new(seed);
+    world.steps(&fs, 150);
+    for state in 0..states {
+        let when = format!("seed {seed}, state {state}");
+        world.steps(&fs, 40);
+        // Otherwise the kernel deletes subvolumes while it counts.
+        fs.clean_subvolumes().unwrap();
+        fs.sync().unwrap();
+        // Lost with the power.
+        fs.create_file(format!("/lost{state}")).unwrap().write_all_at(&[7; 20_000], 0).unwrap();
+        let mut content = vec![0; BYTES as usize];
+        device.read_at(&mut content, papilio::PhysicalAddress(0)).unwrap();
+        let image = scratch.unique("crashed");
+        std::fs::write(&image, &content).unwrap();
+        assert!(FileSystem::open(&image).unwrap().inode(format!("/lost{state}")).is_err(), "{when}");
+        assert_exact(&scratch, &image, &when);
+        // The next mount goes on from there.
+        let again = FileSystem::open_with(&image, &writable()).unwrap();
+        again.snapshot("/", "/continued", false).unwrap();
+        again.create_file("/continued/file").unwrap().write_all_at(&[8; 20_000], 0).unwrap();
+        again.close().unwrap();
+        assert_exact(&scratch, &image, &format!("{when}, continued"));
+        std::fs::remove_file(image).unwrap();
     }
 }
