@@ -3,6 +3,7 @@
 //! Owns [`follow`], [`stop`] and the messages for their errors.
 
 use crate::context::Context;
+use crate::kernel_jobs;
 use crate::mounted::Mounted;
 use crate::moving::MovingBar;
 use anyhow::bail;
@@ -19,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Opens a path in a mount of ours.
 pub fn open(mounted: &Mounted) -> anyhow::Result<MountedPath> {
     if !mounted.mount.is_papilio() {
-        bail!("{mounted}: it is a mount of the kernel's Btrfs; use btrfs(8)");
+        bail!("{mounted}: not supported on a mount of the kernel's Btrfs; use btrfs(8)");
     }
     mounted.open()
 }
@@ -97,5 +98,8 @@ pub fn follow_moves(context: &Context, mounted: &Mounted, mount: &MountedPath) -
 
 /// Pauses or cancels work, and waits until it has stopped.
 pub fn stop(mounted: &Mounted, kind: JobKind, control: BalanceControl) -> anyhow::Result<()> {
+    if !mounted.mount.is_papilio() {
+        return kernel_jobs::stop(mounted, kind, control);
+    }
     open(mounted)?.stop_job(kind, control).map_err(|error| refused(mounted, kind, &error))
 }
