@@ -4,6 +4,7 @@
 
 use crate::context::Context;
 use crate::kernel_jobs;
+pub use crate::kernel_jobs::refused;
 use crate::mounted::Mounted;
 use crate::moving::MovingBar;
 use anyhow::bail;
@@ -23,18 +24,6 @@ pub fn open(mounted: &Mounted) -> anyhow::Result<MountedPath> {
         bail!("{mounted}: not supported on a mount of the kernel's Btrfs; use btrfs(8)");
     }
     mounted.open()
-}
-
-/// Returns the message for work that could not be started or stopped.
-pub fn refused(mounted: &Mounted, kind: JobKind, error: &io::Error) -> anyhow::Error {
-    let kind = kind.name();
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::INPROGRESS) => {
-            anyhow::anyhow!("{mounted}: {kind} cannot start: another operation runs, or a balance is paused")
-        }
-        Some(Errno::NOTCONN) => anyhow::anyhow!("{mounted}: {kind} is not running"),
-        _ => mounted.at(error),
-    }
 }
 
 /// Starts work. With `enqueue` it waits while other work runs.

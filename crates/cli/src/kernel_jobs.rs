@@ -7,7 +7,6 @@
 //! nothing.
 
 use crate::context::Context;
-use crate::jobs;
 use crate::mounted::Mounted;
 use anyhow::{Context as _, bail};
 use papilio::device::{Access, Device, FileDevice};
@@ -64,13 +63,25 @@ fn run<R>(
     }
 }
 
+/// Returns the message for work that could not be started or stopped.
+pub fn refused(mounted: &Mounted, kind: JobKind, error: &io::Error) -> anyhow::Error {
+    let kind = kind.name();
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::INPROGRESS) => {
+            anyhow::anyhow!("{mounted}: {kind} cannot start: another operation runs, or a balance is paused")
+        }
+        Some(Errno::NOTCONN) => anyhow::anyhow!("{mounted}: {kind} is not running"),
+        _ => mounted.at(error),
+    }
+}
+
 fn failed(mounted: &Mounted, kind: JobKind, error: &io::Error) -> anyhow::Error {
     match errno_of(error) {
         Some(Errno::CANCELED) => anyhow::anyhow!("{mounted}: {} was cancelled", kind.name()),
         Some(Errno::NOSPC) => {
             anyhow::anyhow!("{mounted}: {}: there is no room for what has to move", kind.name())
         }
-        _ => jobs::refused(mounted, kind, error),
+        _ => refused(mounted, kind, error),
     }
 }
 
@@ -89,10 +100,10 @@ pub fn balance(
         let known = stored()?;
         if options.is_some() && known.is_some() && !enqueue {
             let busy = Errno::INPROGRESS.into();
-            return Err(jobs::refused(mounted, JobKind::Balance, &busy));
+            return Err(refused(mounted, JobKind::Balance, &busy));
         }
         if options.is_none() && known.is_none() {
-            return Err(jobs::refused(mounted, JobKind::Balance, &Errno::NOTCONN.into()));
+            return Err(refused(mounted, JobKind::Balance, &Errno::NOTCONN.into()));
         }
         return spawn(&["--background", "--bg"]).map(|()| None);
     }
@@ -123,7 +134,7 @@ pub fn stop(mounted: &Mounted, kind: JobKind, control: BalanceControl) -> anyhow
         JobKind::Resize => mount.resize("cancel"),
         JobKind::Scrub => mount.cancel_kernel_scrub().map(drop),
     };
-    stopped.map_err(|error| jobs::refused(mounted, kind, &error))
+    stopped.map_err(|error| refused(mounted, kind, &error))
 }
 
 /// Returns the id of a device that is named by its id or its path.

@@ -3,7 +3,6 @@
 //! The kernel keeps no result, so this command keeps it, in the file where that of an image is.
 
 use super::code::UNCORRECTABLE;
-use super::mounted::{MountScrub, fsid_of};
 use super::state::{Folder, State};
 use crate::context::Context;
 use crate::mounted::Mounted;
@@ -14,6 +13,17 @@ use papilio_fuse::ioctl::client::MountedPath;
 use rustix::io::Errno;
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// The last scrub of a mount, or the one that runs.
+pub struct MountScrub {
+    pub fsid: Uuid,
+    pub state: State,
+    pub running: bool,
+}
+
+pub fn fsid_of(mounted: &Mounted, mount: &MountedPath) -> anyhow::Result<Uuid> {
+    Ok(Uuid::from_bytes(mount.fs_info().map_err(|error| mounted.at(&error))?.fsid))
+}
 
 type Named = (DeviceId, Option<Vec<u8>>);
 

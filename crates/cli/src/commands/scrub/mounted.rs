@@ -1,7 +1,7 @@
 //! Scrubbing a mount: its server does the work in the background.
 
 use super::code::{NOTHING, UNCORRECTABLE};
-use super::kernel;
+use super::kernel::{self, MountScrub, fsid_of};
 use super::state::{Folder, State};
 use crate::context::Context;
 use crate::jobs;
@@ -9,19 +9,7 @@ use crate::mounted::Mounted;
 use papilio::BalanceControl;
 use papilio::format::Uuid;
 use papilio_fuse::ioctl::ScrubStart;
-use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::jobs::{JobKind, JobState, JobStatus};
-
-/// The last scrub of a mount, or the one that runs.
-pub struct MountScrub {
-    pub fsid: Uuid,
-    pub state: State,
-    pub running: bool,
-}
-
-pub(super) fn fsid_of(mounted: &Mounted, mount: &MountedPath) -> anyhow::Result<Uuid> {
-    Ok(Uuid::from_bytes(mount.fs_info().map_err(|error| mounted.at(&error))?.fsid))
-}
 
 fn state_of(job: JobStatus, read_only: bool) -> State {
     State {
