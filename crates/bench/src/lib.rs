@@ -36,6 +36,7 @@ mod progress;
 mod read;
 pub mod report;
 pub mod runner;
+mod send;
 pub mod side;
 pub mod sides;
 pub mod sweep;
@@ -55,6 +56,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     match &args.comparison {
         Some(args::Comparison::Read(arguments)) => read::run(arguments),
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
+        Some(args::Comparison::Send(arguments)) => send::run(arguments),
         Some(args::Comparison::Latency(arguments)) => latency::run(arguments),
         Some(args::Comparison::NocowCheck(arguments)) => nocow_check::run(arguments),
         Some(args::Comparison::Image(arguments)) => {

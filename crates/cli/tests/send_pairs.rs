@@ -16,6 +16,7 @@ use papilio::{
 };
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
 use papilio_simulator::{Generator, Scope, Session};
+use rustix::fs::{SeekFrom, seek};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
@@ -197,6 +198,14 @@ fn assert_dumps_equal(label: &str, scratch: &Scratch, streams: &[Vec<u8>]) {
     assert_eq!(ours.len(), kernels.len(), "{label}");
 }
 
+/// Returns the offsets of the sectors that have data, as SEEK_DATA says for each.
+fn data_sectors(path: &Path) -> Vec<u64> {
+    let file = File::open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    let has_data = |at: &u64| seek(&file, SeekFrom::Data(*at)) == Ok(*at);
+    (0..size).step_by(4096).filter(has_data).collect()
+}
+
 /// Compares what was received with the source, on kernel mounts. Returns the differences.
 fn differences(from: &Path, to: &Path, first_seed: u64, steps: &[&Step], of_kernel: bool) -> Vec<String> {
     let mut found = Vec::new();
@@ -210,6 +219,12 @@ fn differences(from: &Path, to: &Path, first_seed: u64, steps: &[&Step], of_kern
         // the last one.
         let timed = |path: &Path| !of_kernel || path != Path::new("");
         report.differences.retain(|found| found.fact != "mtime" || timed(&found.path));
+        // SEEK_HOLE of the kernel passes over preallocated space at the end of a file, where
+        // SEEK_DATA finds none.
+        let sectors = |root: &Path, path: &Path| data_sectors(&root.join(&step.name).join(path));
+        report.differences.retain(|found| {
+            found.fact != "segments" || sectors(from, &found.path) != sectors(to, &found.path)
+        });
         assert!(report.entries > 1, "{}: nothing was compared", step.name);
         let pair: u64 = step.name.trim_start_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap();
         let line = |difference| format!("seed {}, {}: {difference}", first_seed + pair, step.name);

@@ -108,7 +108,7 @@ fn served(what: &str, device: Arc<dyn Device>, transport: &str) {
         "conv=notrunc".to_owned(),
     ];
     for (kind, arguments) in [("reads", &reads[..]), ("writes", &writes[..])] {
-        // What is made once: buffers of requests, threads, the file's extents.
+        // The first run makes buffers of requests, threads, and the file's list of extents.
         allocations(arguments, 4 * REQUESTS - 1);
         let short = allocations(arguments, REQUESTS);
         let long = allocations(arguments, 4 * REQUESTS);

@@ -596,7 +596,7 @@ fn a_balance_of_empty_block_groups_keeps_the_profile_of_data() {
         assert!(spaces.iter().all(|space| space.profile == RaidProfile::Raid1), "{spaces:?}");
         assert_eq!(spaces.len(), 3, "{spaces:?}");
     }
-    fs.write("/file", &[7; 9000]).unwrap();
+    fs.write("/file", [7; 9000]).unwrap();
     fs.close().unwrap();
     judge(&memory);
 }

@@ -1,17 +1,20 @@
-//! Hostile send streams, received on a prepared file system: no panic, nothing outside of the
-//! subvolume is touched, and nothing incomplete looks whole. A sample of the results is committed
-//! and checked.
+//! Hostile send streams, received in batches on a prepared file system: no panic, nothing outside
+//! of the subvolume is touched, and nothing incomplete looks whole. A sample of the results is
+//! committed and checked.
 //!
 //! `PAPILIO_STREAMS` sets the number of streams (400), `PAPILIO_STREAMS_FROM` the first seed (0).
 
 use papilio::Receive;
 use papilio_simulator::hostile::{HostileStream, RawCommand, Receiver, Summary};
 use papilio_simulator::minimise;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// One in this many results is checked.
-const CHECKED: u64 = 64;
+/// Streams that share a file system.
+const BATCH: u64 = 64;
+/// One in this many batches is committed and checked.
+const CHECKED: u64 = 4;
 /// Time to shorten a stream that breaks a rule.
 const SHRINK: Duration = Duration::from_secs(120);
 
@@ -19,15 +22,51 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
-/// Receives a stream; the seed chooses the options.
-fn receive(receiver: &Receiver, stream: &HostileStream, seed: u64) -> Result<Summary, String> {
-    let options = Receive::new()
+/// The options of a seed.
+fn options(seed: u64) -> Receive {
+    Receive::new()
         .max_errors(u64::from(seed.is_multiple_of(3)))
         .force_decompress(seed.is_multiple_of(5))
         .resume(seed.is_multiple_of(7))
-        .stop_at_end(seed.is_multiple_of(11));
-    let run = AssertUnwindSafe(|| receiver.receive(stream, &options, seed.is_multiple_of(CHECKED)));
+        .stop_at_end(seed.is_multiple_of(11))
+}
+
+/// Receives the streams of a batch; they break a rule, or one of them does.
+fn receive(receiver: &Receiver, seeds: Range<u64>, check: bool) -> Result<Summary, String> {
+    let run = AssertUnwindSafe(|| {
+        let (mut batch, mut total) = (receiver.batch()?, Summary::default());
+        for seed in seeds {
+            let stream = HostileStream::mutated(receiver.streams(), seed);
+            let summary = batch.receive(&stream, &options(seed));
+            total += summary.map_err(|rule| format!("seed {seed}: {rule}"))?;
+        }
+        batch.finish(check).map(|()| total)
+    });
     catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_owned()))
+}
+
+/// Receives a stream alone, and checks the result.
+fn receive_alone(receiver: &Receiver, stream: &HostileStream, seed: u64) -> Result<Summary, String> {
+    let run = AssertUnwindSafe(|| receiver.receive(stream, &options(seed), true));
+    catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_owned()))
+}
+
+/// Finds the stream of a batch that broke a rule, and the commands of it that are needed.
+fn report(receiver: &Receiver, seeds: Range<u64>, rule: &str) -> ! {
+    for seed in seeds.clone() {
+        let stream = HostileStream::mutated(receiver.streams(), seed);
+        let Err(rule) = receive_alone(receiver, &stream, seed) else { continue };
+        let with = |commands: &[RawCommand]| HostileStream { commands: commands.to_vec(), ..stream.clone() };
+        let fails = |commands: &[RawCommand]| receive_alone(receiver, &with(commands), seed).is_err();
+        let needed = minimise(&stream.commands, SHRINK, fails);
+        panic!("seed {seed}: {rule}\nthe stream that is needed: {:#?}", with(&needed));
+    }
+    // No stream does it alone: streams are left out from the front.
+    let mut first = seeds.start;
+    while first + 1 < seeds.end && receive(receiver, first + 1..seeds.end, true).is_err() {
+        first += 1;
+    }
+    panic!("seeds {first} to {} together: {rule}", seeds.end - 1);
 }
 
 #[test]
@@ -50,17 +89,12 @@ fn hostile_streams_leave_nothing_that_looks_whole() {
     let (first, streams) = (setting("PAPILIO_STREAMS_FROM", 0), setting("PAPILIO_STREAMS", 400));
     let receiver = Receiver::new().unwrap();
     let (mut total, started) = (Summary::default(), Instant::now());
-    for seed in first..first + streams {
-        let stream = HostileStream::mutated(receiver.streams(), seed);
-        match receive(&receiver, &stream, seed) {
+    let end = first + streams;
+    for (number, start) in (first..end).step_by(BATCH as usize).enumerate() {
+        let seeds = start..end.min(start + BATCH);
+        match receive(&receiver, seeds.clone(), (number as u64).is_multiple_of(CHECKED)) {
             Ok(summary) => total += summary,
-            Err(rule) => {
-                let with =
-                    |commands: &[RawCommand]| HostileStream { commands: commands.to_vec(), ..stream.clone() };
-                let fails = |commands: &[RawCommand]| receive(&receiver, &with(commands), seed).is_err();
-                let needed = minimise(&stream.commands, SHRINK, fails);
-                panic!("seed {seed}: {rule}\nthe stream that is needed: {:#?}", with(&needed));
-            }
+            Err(rule) => report(&receiver, seeds, &rule),
         }
     }
     let rate = streams as f64 / started.elapsed().as_secs_f64();

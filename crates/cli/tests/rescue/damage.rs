@@ -201,7 +201,7 @@ fn repair(world: &World, damaged: &MemoryDevice, row: &mut Row) {
     let options = OpenOptions::new();
     let folder = tempfile::tempdir_in(shared_memory()).unwrap();
     let undo = folder.path().join("undo");
-    let mut losses = Vec::new();
+    let (mut losses, mut changes) = (Vec::new(), Vec::new());
     if let Ok(plan) = timed("plan", || papilio::plan_repair(&devices, &options))
         && plan.better
         && !plan.changes.is_empty()
@@ -209,7 +209,7 @@ fn repair(world: &World, damaged: &MemoryDevice, row: &mut Row) {
         let made = timed("repair", || papilio::repair(&devices, &options, &plan, &undo));
         let made = made.unwrap_or_else(|error| panic!("{} seed {}: {error}", row.shape, row.seed));
         row.repaired = true;
-        losses = made.losses;
+        (losses, changes) = (made.losses, made.changes);
     }
     let report = timed("check", || papilio::check_devices(devices.clone(), &options, &CheckOptions::new()));
     row.clean = report.is_ok_and(|report| report.is_clean());
@@ -219,7 +219,15 @@ fn repair(world: &World, damaged: &MemoryDevice, row: &mut Row) {
             let Some(original) = world.files.get(path) else { continue };
             row.after += u64::from(original == content);
             let wrong = original != content && losses.is_empty() && fs.verifies_data();
-            assert!(!wrong, "{} seed {}: {} is wrong, unsaid", row.shape, row.seed, path.escape_ascii());
+            let (found, size) = (content.len(), original.len());
+            let at = content.iter().zip(original).position(|(found, right)| found != right);
+            assert!(
+                !wrong,
+                "{} seed {}: {} is wrong from {at:?} on, {found} of {size} bytes, unsaid: {changes:#?}",
+                row.shape,
+                row.seed,
+                path.escape_ascii()
+            );
         }
     }
     if row.repaired {

@@ -167,7 +167,7 @@ impl FileSystem {
         let device = slot.device.clone().filter(|_| !is_seed);
         let rest = devices.iter().filter(|slot| slot.in_chunk_tree && slot.devid() != devid);
         let rest = rest.filter(|slot| slot.device.is_some() && !volume.is_seed(slot.devid())).count();
-        // What a seed holds takes a profile that the other devices allow.
+        // The data of a seed takes a profile that the other devices allow.
         self.check_profiles_without(rest, is_seed)?;
         if !self.vacate(devid, 0, progress)? {
             return Ok(false);

@@ -160,6 +160,7 @@ mod tests {
             size: 1 << 30,
             allocated: 1 << 20,
             used: 1 << 19,
+            seeding: false,
         }
     }
 

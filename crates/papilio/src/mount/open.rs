@@ -254,6 +254,10 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
         fsync_log::replay(&transactions, address, level)?;
     }
     drop_relocation_trees(&transactions)?;
+    if options.superblock_mirror.is_some_and(|mirror| mirror > 0) {
+        // The copies before it are bad. They are written anew even if nothing else changes.
+        transactions.update_superblock(|_| {});
+    }
     Ok(transactions)
 }
 

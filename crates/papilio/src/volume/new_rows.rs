@@ -1,8 +1,8 @@
 //! The old bytes under a new chunk with parity, while one of its devices is being replaced.
 //!
-//! Owns [`Volume::settle_new_rows`]. A write of a part of a row computes parity from the rest of the
-//! row, which may be bytes that nothing has written. They must be the same on the device and on the
-//! target of its replacement, or the parity is wrong once the target takes the device's place.
+//! Owns [`Volume::settle_new_rows`]. A write of a part of a row computes parity from the rest of
+//! the row, which may be bytes that nothing has written. They must be the same on the device and on
+//! the target of its replacement, or the parity is wrong once the target takes the device's place.
 //!
 //! **Invariant**: this runs before the chunk can be found, so that nothing writes to it meanwhile.
 //!

@@ -1,6 +1,6 @@
 //! Superblock copies: absent or older ones are warnings, which the next commit of a writer mends.
 
-use crate::in_memory::{check, crashed, formatted, open};
+use crate::in_memory::{check, crashed, formatted, open, open_with, writable};
 use papilio::format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
 use papilio::{FindingKind, OpenOptions, Severity};
 use papilio_device::{Device, PhysicalAddress};
@@ -16,6 +16,15 @@ fn an_absent_copy_is_a_warning_that_a_writer_mends() {
     assert!(report.is_clean() && report.counts.contains_key(&FindingKind::SuperblockCopy));
     let fs = open(&device);
     fs.create_file("/new").unwrap();
+    fs.close().unwrap();
+    assert!(check(&device).counts.is_empty(), "{:#?}", check(&device).findings);
+}
+
+#[test]
+fn a_writer_with_a_chosen_copy_mends_the_others_even_if_it_changes_nothing() {
+    let device = formatted(256 << 20);
+    device.write_at(&[7; 64], superblock_offset(0)).unwrap();
+    let fs = open_with(&device, &writable().superblock_mirror(1));
     fs.close().unwrap();
     assert!(check(&device).counts.is_empty(), "{:#?}", check(&device).findings);
 }

@@ -3,7 +3,11 @@
 //! Owns [`Receiver`]: the file system, the streams that mutations start from, and the state of
 //! everything that a stream must not touch.
 //!
-//! **Invariant:** the prepared device is never written. Each stream gets a snapshot of it.
+//! Many streams share one open file system ([`Batch`]), since opening takes longer than receiving.
+//! The subvolume that a stream made gets a name that no stream has, so that each stream finds the
+//! names of the first.
+//!
+//! **Invariant:** the prepared device is never written. Each batch gets a snapshot of it.
 
 use super::stream::HostileStream;
 use crate::random::{Generator, Scope};
@@ -51,6 +55,15 @@ pub struct Receiver {
     streams: Vec<HostileStream>,
     known: BTreeSet<TreeId>,
     outside: BTreeMap<Vec<u8>, String>,
+}
+
+/// Streams received one after another on one file system.
+pub struct Batch<'a> {
+    receiver: &'a Receiver,
+    device: Arc<dyn Device>,
+    fs: FileSystem,
+    /// The subvolumes that streams made, by path, and whether they are complete.
+    made: BTreeMap<Vec<u8>, bool>,
 }
 
 struct Quiet;
@@ -148,50 +161,45 @@ impl Receiver {
         Ok((device, fs))
     }
 
-    /// Receives a stream. With `check`, also commits and checks the file system.
+    /// Opens a copy of the prepared file system.
+    ///
+    /// # Errors
+    /// A failure of the library, which no hostile stream caused.
+    pub fn batch(&self) -> Result<Batch<'_>, String> {
+        let (device, fs) = self.open().map_err(|error| format!("opening: {error}"))?;
+        Ok(Batch { receiver: self, device, fs, made: BTreeMap::new() })
+    }
+
+    /// Receives one stream on a copy of its own. With `check`, also commits and checks the file
+    /// system.
     ///
     /// # Errors
     /// The rule that was broken.
     pub fn receive(&self, stream: &HostileStream, receive: &Receive, check: bool) -> Result<Summary, String> {
-        let (device, fs) = self.open().map_err(|error| format!("opening: {error}"))?;
-        let mut received = Vec::new();
-        let bytes = stream.to_bytes();
-        let result = receive.receive(&fs, TARGET, &mut &bytes[..], &mut received, &mut Quiet);
-        let complete: Vec<&ReceivedSubvolume> = received.iter().filter(|entry| entry.complete).collect();
-        // On a resume, a stream that begins a complete subvolume again passes it over: two entries
-        // are then of one subvolume.
-        let names: BTreeSet<&[u8]> = complete.iter().map(|entry| &entry.name[..]).collect();
-        if names.len() > stream.most_complete() {
-            return Err(format!("{} subvolumes are complete: {received:?}", names.len()));
-        }
-        self.looks_whole(&fs, &complete)?;
-        self.outside_is_unchanged(&fs)?;
-        if check {
-            fs.close().map_err(|error| format!("closing: {error}"))?;
-            verify::check(&[device])?;
-        }
-        Ok(Summary {
-            received: u64::from(result.is_ok()),
-            failed: u64::from(result.is_err()),
-            begun: received.len() as u64,
-            completed: complete.len() as u64,
-        })
+        let mut batch = self.batch()?;
+        let summary = batch.receive(stream, receive)?;
+        batch.finish(check)?;
+        Ok(summary)
     }
 
-    /// Requires that exactly the complete subvolumes are read-only and have a received UUID.
-    fn looks_whole(&self, fs: &FileSystem, complete: &[&ReceivedSubvolume]) -> Result<(), String> {
+    /// Requires that exactly the complete ones of `made` are read-only and have a received UUID.
+    fn looks_whole(&self, fs: &FileSystem, made: &BTreeMap<Vec<u8>, bool>) -> Result<(), String> {
         let subvolumes = fs.subvolumes().map_err(|error| format!("listing: {error}"))?;
+        let mut missing: BTreeSet<&Vec<u8>> = made.keys().collect();
         for subvolume in subvolumes.iter().filter(|subvolume| !self.known.contains(&subvolume.id)) {
             let name = subvolume.name.escape_ascii();
-            let expected = complete.iter().any(|entry| entry.name == subvolume.name);
+            let path = subvolume.path.as_ref();
+            let Some((path, expected)) = path.and_then(|path| made.get_key_value(path)) else {
+                return Err(format!("\"{name}\" is at {path:?}"));
+            };
+            missing.remove(path);
             let found = (subvolume.is_read_only(), !subvolume.received_uuid.is_nil());
-            if found != (expected, expected) {
+            if found != (*expected, *expected) {
                 return Err(format!("\"{name}\" is read-only and marked: {found:?}, complete: {expected}"));
             }
-            let path = [b"target/", &subvolume.name[..]].concat();
-            if subvolume.path.as_ref() != Some(&path) {
-                return Err(format!("\"{name}\" is at {:?}", subvolume.path));
-            }
+        }
+        if let Some(path) = missing.first() {
+            return Err(format!("the subvolume {} is gone", path.escape_ascii()));
         }
         for id in &self.known {
             if subvolumes.iter().all(|subvolume| subvolume.id != *id) {
@@ -231,6 +239,56 @@ impl Receiver {
             facts.insert(path, fact);
         }
         Ok(facts)
+    }
+}
+
+impl Batch<'_> {
+    /// Receives a stream.
+    ///
+    /// # Errors
+    /// The rule that was broken.
+    pub fn receive(&mut self, stream: &HostileStream, receive: &Receive) -> Result<Summary, String> {
+        let mut received = Vec::new();
+        let bytes = stream.to_bytes();
+        let result = receive.receive(&self.fs, TARGET, &mut &bytes[..], &mut received, &mut Quiet);
+        // On a resume, a stream that begins a complete subvolume again passes it over: two entries
+        // are then of one subvolume.
+        let mut names: BTreeMap<&[u8], bool> = BTreeMap::new();
+        for ReceivedSubvolume { name, complete, .. } in &received {
+            *names.entry(name).or_default() |= complete;
+        }
+        let completed = names.values().filter(|complete| **complete).count();
+        if completed > stream.most_complete() {
+            return Err(format!("{completed} subvolumes are complete: {received:?}"));
+        }
+        for (name, complete) in names {
+            let from = [TARGET.as_bytes(), b"/", name].concat();
+            // Within the directory: a read-only subvolume cannot be moved to another one.
+            let to = format!("{TARGET}/received {}", self.made.len());
+            let named = |error| format!("moving {}: {error}", from.escape_ascii());
+            self.fs.rename(&from[..], &to).map_err(named)?;
+            self.made.insert(to.trim_start_matches('/').into(), complete);
+        }
+        Ok(Summary {
+            received: u64::from(result.is_ok()),
+            failed: u64::from(result.is_err()),
+            begun: received.len() as u64,
+            completed: received.iter().filter(|entry| entry.complete).count() as u64,
+        })
+    }
+
+    /// Looks at the results of all streams. With `check`, also commits and checks the file system.
+    ///
+    /// # Errors
+    /// The rule that one of them broke.
+    pub fn finish(self, check: bool) -> Result<(), String> {
+        self.receiver.looks_whole(&self.fs, &self.made)?;
+        self.receiver.outside_is_unchanged(&self.fs)?;
+        if check {
+            self.fs.close().map_err(|error| format!("closing: {error}"))?;
+            verify::check(&[self.device])?;
+        }
+        Ok(())
     }
 }
 

@@ -91,7 +91,7 @@ impl Csums {
     pub(super) fn compare_extents(&self, references: &References, findings: &mut Findings) {
         let data = references.extents.iter().filter(|extent| extent.is_data());
         let mut ranges: Vec<(u64, u64)> = data.map(|extent| (extent.start, extent.end())).collect();
-        // What a file extent refers to keeps its checksums, whatever the extent tree says.
+        // Data that a file extent refers to keeps its checksums, whatever the extent tree says.
         ranges.extend(references.claims.iter().chain(&self.logged));
         ranges.sort_unstable();
         let mut extents = ranges.into_iter().peekable();

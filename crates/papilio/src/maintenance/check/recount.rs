@@ -28,6 +28,14 @@ pub(crate) struct NewBlock {
 /// Items with their keys.
 type Items = Vec<(Key, Vec<u8>)>;
 
+/// The side of a back reference that refers to a tree block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claimant {
+    Tree(TreeId),
+    /// A block with full back references.
+    Block(LogicalAddress),
+}
+
 /// An extent, and the first key of a tree block.
 type Counted = (Extent, Option<Key>);
 
@@ -49,6 +57,21 @@ impl References {
     pub(crate) fn used_ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let listed = self.extents.iter().map(|extent| (extent.start, extent.end()));
         listed.chain(self.claims.iter().copied())
+    }
+
+    /// Returns the tree blocks to which a tree, or a block, does not refer although their back
+    /// references say so.
+    pub(crate) fn unclaimed_blocks(&self) -> impl Iterator<Item = (LogicalAddress, Claimant)> + '_ {
+        self.stored.iter().filter_map(|stored| {
+            let claimant = match stored.holder {
+                Holder::Tree { root } => Claimant::Tree(TreeId(root)),
+                Holder::SharedTree { parent } => Claimant::Block(LogicalAddress(parent)),
+                Holder::Data { .. } | Holder::SharedData { .. } => return None,
+            };
+            let found = self.found.binary_search_by_key(&stored.order(), Reference::order);
+            let count = found.map_or(0, |index| self.found[index].count);
+            (count < stored.count).then_some((LogicalAddress(stored.extent), claimant))
+        })
     }
 
     /// Returns the tree blocks that several blocks or roots refer to.

@@ -130,7 +130,7 @@ pub(crate) struct References {
     pub(super) geometry: Geometry,
     pub(crate) extents: Vec<Extent>,
     /// Back references of the extent tree.
-    stored: Vec<Reference>,
+    pub(super) stored: Vec<Reference>,
     /// References that the walks of all trees found.
     pub(super) found: Vec<Reference>,
     /// Length and generation of data extents without an extent item, by address.

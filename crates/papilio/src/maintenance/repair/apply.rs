@@ -13,12 +13,13 @@ use super::editor::{
 use super::{lost_found, rebuilt_inode as inodes, space_trees};
 use crate::errors::Result;
 use crate::volume::Volume;
+use papilio_format::checksum::extref_hash;
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::items::dir_item::{DirEntries, DirEntry, FileType, dir_item_key};
 use papilio_format::items::extent::{ExtentFlags, ExtentHeader};
 use papilio_format::items::inode::{InodeFlags, InodeItem};
-use papilio_format::items::inode_ref::{InodeRef, InodeRefs};
+use papilio_format::items::inode_ref::{InodeExtrefs, InodeRef, InodeRefs};
 use papilio_format::items::root::RootItem;
 use papilio_format::node::NodeHeader;
 use papilio_format::{InodeNumber, ItemType, Key, LogicalAddress, Node, NodeExpectation, TreeId, objectid};
@@ -327,9 +328,11 @@ fn add_by_index(editor: &Editor<'_>, tree: TreeId, item: Key, target: u64) -> Re
         let found = papilio_format::items::root_ref::RootRef::parse(&data).ok();
         found.filter(|found| found.name == entry.name).map(|found| found.sequence)
     } else {
-        let data = editor.need(tree, &Key::new(target, ItemType::INODE_REF, item.objectid))?;
-        let mut refs = InodeRefs::parse(&data).into_iter().flatten();
-        refs.find(|found| found.name == entry.name).map(|found| found.index)
+        match listed_index(editor, tree, item.objectid, target, entry.name)? {
+            // The reference is lost, too. The next round writes it for the entry by index.
+            None => Some(new_index(editor, tree, item.objectid)?),
+            index => index,
+        }
     };
     let Some(index) = index else { return refuse("nothing names the index of the entry") };
     let key = Key::new(item.objectid, ItemType::DIR_INDEX, index);
@@ -337,6 +340,39 @@ fn add_by_index(editor: &Editor<'_>, tree: TreeId, item: Key, target: u64) -> Re
         return refuse("the index is taken");
     }
     editor.put(tree, key, entry.to_bytes())
+}
+
+/// Returns the index that the references of an inode have for a name in a directory.
+fn listed_index(
+    editor: &Editor<'_>,
+    tree: TreeId,
+    directory: u64,
+    inode: u64,
+    name: &[u8],
+) -> Result<Option<u64>> {
+    let data = editor.item(tree, &Key::new(inode, ItemType::INODE_REF, directory))?.unwrap_or_default();
+    let found = InodeRefs::parse(&data).into_iter().flatten().find(|found| found.name == name);
+    if let Some(found) = found {
+        return Ok(Some(found.index));
+    }
+    let key = Key::new(inode, ItemType::INODE_EXTREF, extref_hash(directory, name));
+    let data = editor.item(tree, &key)?.unwrap_or_default();
+    let mut found = InodeExtrefs::parse(&data).into_iter().flatten();
+    let found = found.find(|found| found.parent.0 == directory && found.name == name);
+    Ok(found.map(|found| found.index))
+}
+
+/// Returns an index for a new entry of a directory, behind those of entries that are lost and whose
+/// references may still be there.
+fn new_index(editor: &Editor<'_>, tree: TreeId, directory: u64) -> Result<u64> {
+    const SPARED: u64 = 1 << 16;
+    let last = editor.last_before(tree, &Key::new(directory, ItemType::DIR_INDEX, u64::MAX))?;
+    let last = last.filter(|key| key.objectid == directory && key.item_type == ItemType::DIR_INDEX);
+    let last = last.map_or(0, |key| key.offset);
+    match last.checked_add(SPARED) {
+        Some(index) => Ok(index),
+        None => refuse("the directory has no index left"),
+    }
 }
 
 fn add_inode_ref(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {

@@ -1,13 +1,17 @@
 //! Tree blocks that no walk reached, since the blocks above them are damaged.
 //!
 //! Owns [`Orphans`]. If the extent tree was read completely, it says which blocks are alive, with
-//! their generations. Otherwise all metadata chunks are scanned, and newer leaves come before older
-//! ones.
+//! their generations, and which trees refer to them. Otherwise all metadata chunks are scanned, and
+//! newer leaves come before older ones.
+//!
+//! A block that no back reference gives to a damaged part may still take its place, if none gives
+//! it to another. It may be an older state, so [`Found::is_certain`] is false.
 //!
 //! **Invariant**: no memory is spent on blocks of trees that are not damaged.
 
 use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
+use super::super::check::recount::Claimant;
 use super::editor::children;
 use crate::btree::{Forest, TreeBlock};
 use crate::volume::Volume;
@@ -34,6 +38,14 @@ pub(super) struct Part {
     pub(super) pointer: KeyPointer,
     pub(super) level: u8,
     pub(super) last: Key,
+}
+
+/// The blocks for a damaged part: disjoint, ascending.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) parts: Vec<Part>,
+    /// Whether back references say that all of them belong there.
+    pub(super) is_certain: bool,
 }
 
 /// Whether a block may belong to a damaged part.
@@ -90,6 +102,8 @@ pub(super) struct Orphans {
     /// Whether every block that no walk reached is known: the extent tree lists all blocks, and
     /// each listed one can be read.
     all_known: bool,
+    /// The damaged parts that lack a block, as back references say: the addresses of both.
+    owed: BTreeSet<(LogicalAddress, LogicalAddress)>,
     forest: Arc<Forest>,
 }
 
@@ -100,20 +114,56 @@ impl Orphans {
         let only_vouched = inventory.whole.contains(&objectid::EXTENT_TREE);
         let forest = Forest::new(Arc::clone(volume), 8 << 20);
         let all_known = only_vouched;
-        let mut orphans = Self { blocks: BTreeMap::new(), only_vouched, all_known, forest };
+        let (blocks, owed) = (BTreeMap::new(), BTreeSet::new());
+        let mut orphans = Self { blocks, only_vouched, all_known, owed, forest };
         if trees.is_empty() {
             return orphans;
         }
         if only_vouched {
             for extent in inventory.references.extents.iter().filter(|extent| !extent.is_data()) {
-                orphans.look(inventory, &trees, LogicalAddress(extent.start));
+                let address = LogicalAddress(extent.start);
+                if !inventory.seen.contains_key(&address) {
+                    orphans.look(inventory, &trees, address);
+                }
             }
+            orphans.look_at_shared(inventory, &trees);
             return orphans;
         }
         for address in candidates.get(volume) {
-            orphans.look(inventory, &trees, *address);
+            if !inventory.seen.contains_key(address) {
+                orphans.look(inventory, &trees, *address);
+            }
         }
         orphans
+    }
+
+    /// Notes the blocks that damaged parts lack. Some were reached by other trees.
+    fn look_at_shared(&mut self, inventory: &Inventory, trees: &BTreeSet<TreeId>) {
+        for (address, claimant) in inventory.references.unclaimed_blocks() {
+            let lacks = |damage: &&Damage| match claimant {
+                Claimant::Tree(tree) => damage.tree == tree,
+                Claimant::Block(block) => damage.address == block,
+            };
+            for damage in inventory.damages.iter().filter(lacks) {
+                self.owed.insert((address, damage.address));
+            }
+            let is_owed = inventory.damages.iter().any(|damage| lacks(&damage));
+            let is_broken = inventory.seen.get(&address).is_some_and(|seen| seen.broken);
+            if is_owed && !is_broken && !self.blocks.contains_key(&address) {
+                self.look(inventory, trees, address);
+            }
+        }
+    }
+
+    /// Whether a back reference gives a block to a damaged part.
+    fn is_owed(&self, block: LogicalAddress, damage: &Damage) -> bool {
+        self.owed.contains(&(block, damage.address))
+    }
+
+    /// Whether a back reference gives a block to another damaged part only.
+    fn is_owed_elsewhere(&self, block: LogicalAddress, damage: &Damage) -> bool {
+        let mut owed = self.owed.range((block, LogicalAddress(0))..=(block, LogicalAddress(u64::MAX)));
+        !self.is_owed(block, damage) && owed.next().is_some()
     }
 
     fn read(&self, address: LogicalAddress) -> Option<Arc<TreeBlock>> {
@@ -123,9 +173,6 @@ impl Orphans {
     }
 
     fn look(&mut self, inventory: &Inventory, trees: &BTreeSet<TreeId>, address: LogicalAddress) {
-        if inventory.seen.contains_key(&address) {
-            return;
-        }
         let Some(block) = self.read(address) else {
             self.all_known = false;
             return;
@@ -150,7 +197,10 @@ impl Orphans {
     /// Whether the blocks that [`Self::take`] returned for a part are surely all of it: no block is
     /// unknown, and none is left that could belong there.
     pub(super) fn has_all_of(&self, damage: &Damage) -> bool {
-        self.all_known && !self.blocks.values().any(|orphan| is_inside(orphan, damage))
+        let left = |(address, orphan): (&LogicalAddress, &Orphan)| {
+            is_inside(orphan, damage) && !self.is_owed_elsewhere(*address, damage)
+        };
+        self.all_known && !self.blocks.iter().any(left)
     }
 
     /// Returns the addresses of all orphans, which must not be overwritten.
@@ -158,10 +208,10 @@ impl Orphans {
         self.blocks.keys().map(|address| address.0).collect()
     }
 
-    /// Takes the blocks that belong to a damaged part: disjoint, ascending, each of the part's
-    /// level or below.
-    pub(super) fn take(&mut self, damage: &Damage) -> Vec<Part> {
+    /// Takes the blocks that belong to a damaged part, each of the part's level or below.
+    pub(super) fn take(&mut self, damage: &Damage) -> Found {
         let mut parts: Vec<Part> = Vec::new();
+        let mut is_certain = self.only_vouched;
         // Old nodes lead to leaves that were replaced since, so without the extent tree only leaves
         // count.
         let highest = if self.only_vouched { damage.level } else { 0 };
@@ -170,11 +220,14 @@ impl Orphans {
             let mut found: Vec<(LogicalAddress, Orphan)> = self
                 .blocks
                 .iter()
-                .filter(|(_, orphan)| fits(orphan))
+                .filter(|(at, orphan)| fits(orphan) && !self.is_owed_elsewhere(**at, damage))
                 .map(|(at, orphan)| (*at, *orphan))
                 .collect();
-            let rank = |orphan: &Orphan| (orphan.vouched, orphan.owner == damage.tree, orphan.generation);
-            found.sort_by_key(|(_, orphan)| std::cmp::Reverse(rank(orphan)));
+            let rank = |at: LogicalAddress, orphan: &Orphan| {
+                let owed = self.is_owed(at, damage);
+                (owed, orphan.vouched, orphan.owner == damage.tree, orphan.generation)
+            };
+            found.sort_by_key(|(at, orphan)| std::cmp::Reverse(rank(*at, orphan)));
             for (address, orphan) in found {
                 if !self.blocks.contains_key(&address) {
                     continue;
@@ -183,6 +236,7 @@ impl Orphans {
                 let inside = damage.bound.is_none_or(|bound| last < bound);
                 let apart = |part: &Part| last < part.pointer.key || orphan.first > part.last;
                 if inside && parts.iter().all(apart) {
+                    is_certain &= self.is_owed(address, damage);
                     self.forget(address, &mut HashSet::new());
                     let generation = papilio_format::Generation(orphan.generation);
                     let pointer = KeyPointer { key: orphan.first, address, generation };
@@ -191,7 +245,7 @@ impl Orphans {
             }
         }
         parts.sort_by_key(|part| part.pointer.key);
-        parts
+        Found { parts, is_certain }
     }
 
     /// Returns the last key below a block.

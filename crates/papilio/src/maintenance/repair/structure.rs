@@ -14,7 +14,7 @@
 use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
 use super::editor::{Editor, Items, Workshop, children, encode, encode_node, refuse, set_header};
-use super::orphans::{Orphans, Part};
+use super::orphans::{Found, Orphans, Part};
 use super::rebuilt_inode::{blank_inode, is_for_inode, sound_inode};
 use super::space_trees::{device_extents, rebuild_space, replace_tree, root_directory};
 use super::tree_writer::{empty_block, seal};
@@ -120,7 +120,7 @@ impl Mender<'_> {
     /// Mends one part. Trees that have to be computed are added to `left`.
     fn mend(&mut self, damage: &Damage, left: &mut BTreeSet<TreeId>) -> Result<()> {
         let tree = Objectid(damage.tree.0);
-        let parts = self.orphans.take(damage);
+        let Found { parts, is_certain } = self.orphans.take(damage);
         if !parts.is_empty() {
             let count = parts.len();
             self.put(damage, &parts)?;
@@ -129,7 +129,14 @@ impl Mender<'_> {
                 damage.address
             );
             self.outcome.changes.push(what);
-            if !is_computed(damage.tree) && !self.orphans.has_all_of(damage) {
+            if is_computed(damage.tree) {
+                return Ok(());
+            }
+            if !is_certain {
+                let line = format!("tree {tree}: items in place of block {} may be older", damage.address);
+                self.outcome.losses.push(line);
+            }
+            if !is_certain || !self.orphans.has_all_of(damage) {
                 let gaps = gaps(damage, &parts);
                 let line = |gap| format!("tree {tree}: items {gap}, if there were any");
                 self.outcome.losses.extend(gaps.iter().map(line));
