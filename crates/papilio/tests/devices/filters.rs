@@ -120,10 +120,10 @@ fn filters_by_place_move_the_same_block_groups() {
         let (second, third) = (before[1], before[2]);
         vec![
             ("devid=2".into(), BalanceFilter { devid: Some(DeviceId(2)), ..none() }),
-            (format!("vrange={second}..{third}"), BalanceFilter { vrange: Some(second..=third), ..none() }),
+            (format!("vrange={second}..{third}"), BalanceFilter { vrange: Some(second..third), ..none() }),
             (
                 "devid=1,drange=0..150000000".into(),
-                BalanceFilter { devid: Some(DeviceId(1)), drange: Some(0..=150_000_000), ..none() },
+                BalanceFilter { devid: Some(DeviceId(1)), drange: Some(0..150_000_000), ..none() },
             ),
             ("stripes=2..2".into(), BalanceFilter { stripes: Some(2..=2), ..none() }),
             ("stripes=1..1".into(), BalanceFilter { stripes: Some(1..=1), ..none() }),
