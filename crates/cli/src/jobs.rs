@@ -3,6 +3,8 @@
 //! Owns [`follow`], [`stop`] and the messages for their errors.
 
 use crate::context::Context;
+use crate::kernel_jobs;
+pub use crate::kernel_jobs::refused;
 use crate::mounted::Mounted;
 use crate::moving::MovingBar;
 use anyhow::bail;
@@ -19,21 +21,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Opens a path in a mount of ours.
 pub fn open(mounted: &Mounted) -> anyhow::Result<MountedPath> {
     if !mounted.mount.is_papilio() {
-        bail!("{mounted}: it is a mount of the kernel's Btrfs; use btrfs(8)");
+        bail!("{mounted}: not supported on a mount of the kernel's Btrfs; use btrfs(8)");
     }
     mounted.open()
-}
-
-/// Returns the message for work that could not be started or stopped.
-pub fn refused(mounted: &Mounted, kind: JobKind, error: &io::Error) -> anyhow::Error {
-    let kind = kind.name();
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::INPROGRESS) => {
-            anyhow::anyhow!("{mounted}: {kind} cannot start: another operation runs, or a balance is paused")
-        }
-        Some(Errno::NOTCONN) => anyhow::anyhow!("{mounted}: {kind} is not running"),
-        _ => mounted.at(error),
-    }
 }
 
 /// Starts work. With `enqueue` it waits while other work runs.
@@ -97,5 +87,8 @@ pub fn follow_moves(context: &Context, mounted: &Mounted, mount: &MountedPath) -
 
 /// Pauses or cancels work, and waits until it has stopped.
 pub fn stop(mounted: &Mounted, kind: JobKind, control: BalanceControl) -> anyhow::Result<()> {
+    if !mounted.mount.is_papilio() {
+        return kernel_jobs::stop(mounted, kind, control);
+    }
     open(mounted)?.stop_job(kind, control).map_err(|error| refused(mounted, kind, &error))
 }

@@ -21,6 +21,7 @@ mod filling;
 mod helper;
 mod holder;
 mod jobs;
+mod kernel_jobs;
 mod log;
 mod mounted;
 mod moving;

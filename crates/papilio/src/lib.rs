@@ -136,7 +136,7 @@ pub use maintenance::image::{
 };
 pub use maintenance::mkfs::{
     FeatureMeaning, FeatureName, FeatureVersions, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
-    mkfs, mkfs_device, mkfs_devices, mkfs_many,
+    find_signature, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use maintenance::repair::change::RescueChange;
 pub use maintenance::replace::{ReplaceOptions, ReplaceReport};

@@ -6,6 +6,7 @@
 use crate::context::{Context, of_image};
 use crate::devices;
 use crate::jobs;
+use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::{Context as _, bail};
@@ -177,6 +178,11 @@ impl Start {
 impl Start {
     /// Lets the server of a mount replace a device.
     fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
+        if !mounted.mount.is_papilio() {
+            let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
+            let source = Path::new(&self.source);
+            return print(&kernel_jobs::replace(mounted, source, &self.target, how, self.enqueue)?);
+        }
         let mount = jobs::open(mounted)?;
         let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
         let is_named = |device: &&DeviceUsage| {
@@ -218,7 +224,7 @@ impl Status {
                 (fs.replace_status().map_err(|error| of_image(&path.image, error))?, None)
             }
             Target::Mounted(mounted) => {
-                let status = jobs::open(&mounted)?.replace_status();
+                let status = mounted.open()?.replace_status();
                 let (report, done) = status.map_err(|error| mounted.at(&error))?;
                 (Some(report), (report.state == DevReplaceState::Started).then_some(done))
             }
@@ -277,8 +283,10 @@ fn word(state: DevReplaceState) -> &'static str {
 fn print(report: &ReplaceReport) -> anyhow::Result<()> {
     let ReplaceReport { source, state, write_errors, uncorrectable_read_errors, .. } = report;
     let state = word(*state);
+    // The kernel's ioctl does not tell the device.
+    let device = if source.0 == 0 { "the device".to_owned() } else { format!("device {source}") };
     line(format_args!(
-        "device {source}: {state}, {write_errors} write errs, {uncorrectable_read_errors} uncorr. read errs\n"
+        "{device}: {state}, {write_errors} write errs, {uncorrectable_read_errors} uncorr. read errs\n"
     ))
 }
 

@@ -59,6 +59,25 @@ fn profiles_are_converted_on_added_devices() {
 }
 
 #[test]
+fn a_device_added_to_a_seed_is_a_new_file_system() {
+    let set = Set::new();
+    let (seed, new, more) = (set.image(0), set.image(1), set.image(2));
+    succeed(["tune", "-S", "1", seed]);
+    let before = fs::read(seed).unwrap();
+    fail(1, "is a device of the seed", ["device", "add", seed, seed]);
+    let shown = succeed_text(["device", "add", new, more, seed]);
+    assert!(shown.contains("is device 2 now") && shown.contains("builds on the seed"), "{shown}");
+    assert!(shown.contains("is device 3 now"), "{shown}");
+    let all = ["--device", seed, "--device", more];
+    assert_eq!(succeed(["cat"].iter().chain(&all).chain(&[&*format!("{new}:/file")])), vec![7; 20 << 20]);
+
+    succeed(["device", "remove"].iter().chain(&all).chain(&["1", new]));
+    assert_eq!(succeed(["cat", "--device", more, &format!("{new}:/file")]), vec![7; 20 << 20]);
+    succeed(["check", "--device", more, new]);
+    assert!(before == fs::read(seed).unwrap(), "the seed was written");
+}
+
+#[test]
 fn shrinking_moves_data_and_emptying_frees_block_groups() {
     let set = Set::new();
     let image = set.image(0);

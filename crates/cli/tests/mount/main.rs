@@ -13,6 +13,7 @@ mod helpers;
 mod images;
 mod joined;
 mod kernel;
+mod kernel_jobs;
 mod maintenance;
 mod newer;
 mod quotas;

@@ -91,6 +91,16 @@ impl MountedPath {
         Ok(found)
     }
 
+    /// Returns the bytes of a device that the file system uses.
+    ///
+    /// # Errors
+    /// ENODEV for an unknown device.
+    pub fn device_size(&self, devid: DeviceId) -> io::Result<u64> {
+        let mut info = DevInfo { devid: devid.0, ..DevInfo::default() };
+        self.call(Command::DEV_INFO, &mut info)?;
+        Ok(info.total_bytes)
+    }
+
     /// Returns the path of a directory from the root of its subvolume, empty or with a slash at the
     /// end. Tree 0 means the file's own subvolume.
     ///

@@ -10,6 +10,7 @@
 pub mod client;
 mod client_extents;
 mod client_jobs;
+mod client_kernel;
 mod client_owners;
 mod client_quotas;
 mod client_streams;

@@ -21,7 +21,7 @@ use papilio_format::DeviceId;
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::{RaidProfile, Stripe};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 /// Which block groups of a kind a balance takes; an empty filter takes all.
 #[derive(Clone, Debug, Default)]
@@ -32,12 +32,13 @@ pub struct BalanceFilter {
     pub devid: Option<DeviceId>,
     /// The profiles; single is [`BlockGroupFlags::empty`].
     pub profiles: Option<Vec<BlockGroupFlags>>,
-    /// Logical addresses that it overlaps.
-    pub vrange: Option<RangeInclusive<u64>>,
+    /// Logical addresses that it overlaps. The end is not one of them, as for the kernel
+    /// (`chunk_vrange_filter`).
+    pub vrange: Option<Range<u64>>,
     /// The number of stripes.
     pub stripes: Option<RangeInclusive<u32>>,
-    /// Physical addresses of [`devid`](Self::devid) that it overlaps.
-    pub drange: Option<RangeInclusive<u64>>,
+    /// Physical addresses of [`devid`](Self::devid) that it overlaps, without the end.
+    pub drange: Option<Range<u64>>,
     /// The most block groups to take.
     pub limit: Option<u32>,
     /// The fewest block groups: if there are fewer, none is taken.
@@ -159,7 +160,8 @@ impl FileSystem {
         let mut report = BalanceReport { considered: groups.len() as u32, ..BalanceReport::default() };
         let mut taken = [0; 3];
         let mut selected = Vec::new();
-        for group in groups {
+        // The last block groups come first, as for the kernel: a limit takes the same ones.
+        for group in groups.into_iter().rev() {
             let (kind, filter) = match () {
                 () if group.flags.contains(BlockGroupFlags::DATA) => (0, &options.data),
                 () if group.flags.contains(BlockGroupFlags::METADATA) => (1, &options.metadata),
@@ -204,7 +206,7 @@ impl FileSystem {
         filter.usage.as_ref().is_none_or(|usage| usage.contains(&(percent.min(100) as u8)))
             && filter.devid.is_none_or(|devid| chunk.stripes().iter().any(|stripe| stripe.devid == devid))
             && filter.profiles.as_ref().is_none_or(|profiles| profiles.contains(&profile))
-            && filter.vrange.as_ref().is_none_or(|range| *range.start() <= last && start <= *range.end())
+            && filter.vrange.as_ref().is_none_or(|range| range.start <= last && start < range.end)
             && filter.stripes.as_ref().is_none_or(|range| range.contains(&(chunk.stripes().len() as u32)))
             && filter.drange.as_ref().is_none_or(|range| on_device(chunk, filter.devid, range))
             && !(filter.soft && filter.convert == Some(profile))
@@ -270,10 +272,9 @@ fn lost_copies(profile: RaidProfile) -> usize {
 }
 
 /// Returns whether a chunk has a part in this range of a device.
-fn on_device(chunk: &Chunk, devid: Option<DeviceId>, range: &RangeInclusive<u64>) -> bool {
+fn on_device(chunk: &Chunk, devid: Option<DeviceId>, range: &Range<u64>) -> bool {
     let bytes = chunk.length() / chunk.data_columns() as u64;
-    let overlaps =
-        |stripe: &Stripe| stripe.offset.0 <= *range.end() && *range.start() < stripe.offset.0 + bytes;
+    let overlaps = |stripe: &Stripe| stripe.offset.0 < range.end && range.start < stripe.offset.0 + bytes;
     chunk.stripes().iter().any(|stripe| devid == Some(stripe.devid) && overlaps(stripe))
 }
 

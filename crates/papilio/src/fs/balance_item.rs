@@ -125,8 +125,8 @@ fn args_of(filter: &BalanceFilter) -> BalanceArgs {
     flags.set(BalanceArgsFlags::SOFT, filter.soft);
     let (usage, stripes) = (filter.usage.clone(), filter.stripes.clone());
     let profiles = filter.profiles.iter().flatten();
-    let bounds = |range: &Option<std::ops::RangeInclusive<u64>>| {
-        range.as_ref().map_or((0, 0), |range| (*range.start(), *range.end()))
+    let bounds = |range: &Option<std::ops::Range<u64>>| {
+        range.as_ref().map_or((0, 0), |range| (range.start, range.end))
     };
     let (physical, logical) = (bounds(&filter.drange), bounds(&filter.vrange));
     BalanceArgs {
@@ -160,9 +160,9 @@ fn filter_of(args: &BalanceArgs) -> BalanceFilter {
         usage: args.usage_range().map(|(low, high)| percent(low)..=percent(high)),
         devid: has(BalanceArgsFlags::DEVID).then_some(args.devid),
         profiles,
-        vrange: has(BalanceArgsFlags::VRANGE).then_some(args.virtual_start.0..=args.virtual_end.0),
+        vrange: has(BalanceArgsFlags::VRANGE).then_some(args.virtual_start.0..args.virtual_end.0),
         stripes: has(BalanceArgsFlags::STRIPES_RANGE).then_some(args.stripes_min..=args.stripes_max),
-        drange: has(BalanceArgsFlags::DRANGE).then_some(args.physical_start.0..=args.physical_end.0),
+        drange: has(BalanceArgsFlags::DRANGE).then_some(args.physical_start.0..args.physical_end.0),
         limit: limits.map(|(_, most)| narrow(most)),
         limit_min: limits.map(|(least, _)| narrow(least)),
         convert: args.convert_to(),
@@ -181,9 +181,9 @@ mod tests {
             usage: Some(10..=50),
             devid: Some(DeviceId(3)),
             profiles: Some(vec![BlockGroupFlags::RAID1, BlockGroupFlags::empty()]),
-            vrange: Some(5..=1 << 40),
+            vrange: Some(5..1 << 40),
             stripes: Some(2..=4),
-            drange: Some(0..=9),
+            drange: Some(0..9),
             limit: Some(7),
             limit_min: Some(2),
             convert: Some(BlockGroupFlags::empty()),

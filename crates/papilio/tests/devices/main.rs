@@ -1,6 +1,7 @@
-//! Changes of many devices that both the kernel and Papilio make: seed devices, and balances that
-//! were cut short.
+//! Changes of many devices that both the kernel and Papilio make: seed devices, filters of a
+//! balance, and balances that were cut short.
 
+mod filters;
 #[path = "../support/images.rs"]
 mod images;
 mod interrupted;

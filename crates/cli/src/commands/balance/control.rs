@@ -2,6 +2,7 @@
 
 use crate::context::{Context, of_image};
 use crate::jobs;
+use crate::kernel_jobs;
 use crate::mounted::Target;
 use crate::moving::MovingBar;
 use crate::output::Output;
@@ -96,6 +97,11 @@ impl Resume {
     /// Resumes the balance.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let report = match Target::parse(self.image.as_os_str())? {
+            Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
+                let done = kernel_jobs::balance(context, &mounted, None, false, self.background)?;
+                let Some(report) = done else { return Ok(()) };
+                report
+            }
             Target::Mounted(mounted) => {
                 let mount = jobs::open(&mounted)?;
                 let started = mount.start_balance(None);
@@ -121,26 +127,29 @@ impl Status {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut output = Output::new()?;
         let shown = self.image.display().to_string();
-        let (stored, job) = match Target::parse(self.image.as_os_str())? {
-            Target::Image(path) => (context.open(&path.image)?.stored_balance()?, None),
+        let (stored, moved) = match Target::parse(self.image.as_os_str())? {
+            Target::Image(path) => (context.open(&path.image)?.stored_balance()?.is_some(), None),
+            Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
+                let progress = mounted.open()?.balance_progress().map_err(|error| mounted.at(&error))?;
+                (progress.is_some(), progress.and_then(|(report, runs)| runs.then_some(report)))
+            }
             Target::Mounted(mounted) => {
                 let mount = jobs::open(&mounted)?;
                 let named = |error: std::io::Error| mounted.at(&error);
                 let job = mount.job().map_err(named)?;
                 let runs = job.filter(|job| (job.kind, job.state) == (JobKind::Balance, JobState::Running));
-                (mount.stored_balance().map_err(named)?, runs)
+                (mount.stored_balance().map_err(named)?.is_some(), runs.map(|job| job.moved))
             }
         };
-        let Some(_) = stored else {
+        if !stored {
             output.text(format_args!("No balance found on '{shown}'\n"))?;
             return Ok(output.finish()?);
-        };
-        let Some(job) = job else {
+        }
+        let Some(moved) = moved else {
             output.text(format_args!("Balance on '{shown}' is paused\n"))?;
             context.set_code(PAUSED);
             return Ok(output.finish()?);
         };
-        let moved = job.moved;
         let left = 100 - 100 * u64::from(moved.completed) / u64::from(moved.expected.max(1));
         output.text(format_args!(
             "Balance on '{shown}' is running\n{} out of about {} chunks balanced ({} considered), {left}% left\n",

@@ -5,7 +5,7 @@
 use crate::units::parse_size;
 use papilio::format::DeviceId;
 use papilio::{BalanceFilter, RaidProfile};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 /// Parses a comma-separated list of filters, which may be empty.
 ///
@@ -27,8 +27,8 @@ pub fn parse(text: &str) -> Result<BalanceFilter, String> {
                 let number = needed()?.parse().map_err(|_| wrong("not a device id".to_owned()))?;
                 filter.devid = Some(DeviceId(number));
             }
-            "drange" => filter.drange = Some(range(needed()?, parse_size).map_err(wrong)?),
-            "vrange" => filter.vrange = Some(range(needed()?, parse_size).map_err(wrong)?),
+            "drange" => filter.drange = Some(addresses(needed()?).map_err(wrong)?),
+            "vrange" => filter.vrange = Some(addresses(needed()?).map_err(wrong)?),
             "stripes" => {
                 let (low, high) = range(needed()?, number).map_err(wrong)?.into_inner();
                 filter.stripes = Some(narrow(low)..=narrow(high));
@@ -77,6 +77,11 @@ fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
+/// Parses a range of addresses, whose end is not part of it.
+fn addresses(text: &str) -> Result<Range<u64>, String> {
+    range(text, parse_size).map(|range| *range.start()..*range.end())
+}
+
 /// Parses `A..B`, of which one side may be missing, or a single number.
 fn range(text: &str, parse: impl Fn(&str) -> Result<u64, String>) -> Result<RangeInclusive<u64>, String> {
     let Some((low, high)) = text.split_once("..") else {
@@ -101,12 +106,12 @@ mod tests {
         let filter = parse("usage=50,devid=2,limit=3..7,vrange=1m..,profiles=single|raid1").unwrap();
         assert_eq!((filter.usage, filter.devid), (Some(0..=50), Some(DeviceId(2))));
         assert_eq!((filter.limit_min, filter.limit), (Some(3), Some(7)));
-        assert_eq!(filter.vrange, Some(1 << 20..=u64::MAX));
+        assert_eq!(filter.vrange, Some(1 << 20..u64::MAX));
         assert_eq!(filter.profiles.unwrap(), [BlockGroupFlags::empty(), BlockGroupFlags::RAID1]);
         let filter = parse("convert=RAID1C3,soft,stripes=2..,usage=..20,drange=4096..8192").unwrap();
         assert_eq!((filter.convert, filter.soft), (Some(BlockGroupFlags::RAID1C3), true));
         assert_eq!((filter.stripes, filter.usage), (Some(2..=u32::MAX), Some(0..=20)));
-        assert_eq!(filter.drange, Some(4096..=8192));
+        assert_eq!(filter.drange, Some(4096..8192));
         assert!(parse("").unwrap().usage.is_none());
         for wrong in [
             "usage",

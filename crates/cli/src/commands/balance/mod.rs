@@ -8,6 +8,7 @@ mod filters;
 
 use crate::context::{Context, of_image};
 use crate::jobs;
+use crate::kernel_jobs;
 use crate::mounted::Target;
 use crate::moving::MovingBar;
 use crate::usage_error::UsageError;
@@ -107,6 +108,12 @@ impl Start {
     fn run(&self, context: &Context) -> anyhow::Result<()> {
         let options = self.options()?;
         let report = match Target::parse(self.image.as_os_str())? {
+            Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
+                let done =
+                    kernel_jobs::balance(context, &mounted, Some(&options), self.enqueue, self.background)?;
+                let Some(report) = done else { return Ok(()) };
+                report
+            }
             Target::Mounted(mounted) => {
                 let mount = jobs::open(&mounted)?;
                 jobs::start(&mounted, &mount, JobKind::Balance, self.enqueue, || {

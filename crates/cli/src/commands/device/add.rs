@@ -1,20 +1,26 @@
 //! `papilio device add`.
 
 use crate::context::{Context, of_image};
+use crate::devices::siblings;
 use crate::jobs;
+use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
+use crate::scanning;
 use crate::usage_error::UsageError;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use papilio::device::{Access, Device, FileDevice};
+use papilio::format::DeviceId;
+use papilio::{FileSystem, FoundDevice, OpenOptions};
 use rustix::io::Errno;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Add devices to a file system
 ///
-/// New space comes from all devices at once. `balance` spreads what is there already.
+/// New space comes from all devices at once. `balance` spreads what is there already. A seed is not
+/// written: the first device becomes a new file system that builds on it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Overwrite a file system on the device
@@ -34,6 +40,28 @@ pub struct Args {
     paths: Vec<PathBuf>,
 }
 
+fn was_added(context: &Context, path: &Path) -> anyhow::Result<()> {
+    if context.verbosity >= 0 {
+        let mut output = Output::new()?;
+        output.text(format_args!("{}: was added\n", path.display()))?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
+fn writable(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
+    Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
+}
+
+fn report(context: &Context, path: &Path, devid: DeviceId) -> anyhow::Result<()> {
+    if context.verbosity >= 0 {
+        let mut output = Output::new()?;
+        output.text(format_args!("{}: is device {devid} now\n", path.display()))?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
 /// How long --enqueue waits between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,22 +75,72 @@ impl Args {
         if let Target::Mounted(mounted) = Target::parse(image.as_os_str())? {
             return self.run_mounted(context, &mounted, added);
         }
+        // Opening the image reports what is wrong with it.
+        if let Ok(Some(seed)) = FoundDevice::read(image)
+            && seed.seeding
+        {
+            return self.sprout(context, image, &seed, added);
+        }
         let fs = context.change(image)?;
+        self.add_all(context, &fs, image, added)?;
+        Ok(())
+    }
+
+    fn add_all(
+        &self,
+        context: &Context,
+        fs: &FileSystem,
+        image: &Path,
+        added: &[PathBuf],
+    ) -> anyhow::Result<()> {
         for path in added {
-            let device = FileDevice::open(path, Access::ReadWrite)?;
-            let device: Arc<dyn Device> = Arc::new(device);
-            let devid = fs.add_device(device, self.force).map_err(|error| of_image(image, error));
-            let devid = devid.with_context(|| path.display().to_string())?;
-            if context.verbosity >= 0 {
-                let mut output = Output::new()?;
-                output.text(format_args!("{}: is device {devid} now\n", path.display()))?;
-                output.finish()?;
-            }
+            let devid = fs.add_device(writable(path)?, self.force).map_err(|error| of_image(image, error));
+            report(context, path, devid.with_context(|| path.display().to_string())?)?;
         }
         Ok(())
     }
 
+    /// Makes a new file system that builds on a seed.
+    fn sprout(
+        &self,
+        context: &Context,
+        image: &Path,
+        seed: &FoundDevice,
+        added: &[PathBuf],
+    ) -> anyhow::Result<()> {
+        let given = &context.arguments().device;
+        let mut others = given.clone();
+        let found = siblings(seed, given).into_iter().map(|device| device.path);
+        others.extend(found.filter(|path| !given.contains(path)));
+        let (first, rest) = added.split_first().expect("a device was named");
+        let is_of_seed = |path: &PathBuf| path == image || others.contains(path);
+        if let Some(path) = added.iter().find(|path| is_of_seed(path)) {
+            bail!("{}: is a device of the seed", path.display());
+        }
+        let seeds = scanning::open_devices(image, &context.arguments().image_options(), &others)?;
+        let options = OpenOptions::new().commit_interval(None);
+        let fs = FileSystem::sprout(&seeds, &writable(first)?, self.force, &options);
+        let fs = fs.map_err(|error| of_image(image, error)).with_context(|| first.display().to_string())?;
+        let devid = fs.usage()?.devices.iter().map(|device| device.devid).max();
+        report(context, first, devid.expect("there is a device"))?;
+        if context.verbosity >= 0 {
+            let mut output = Output::new()?;
+            let (fsid, image) = (fs.uuid(), image.display());
+            output.text(format_args!("New file system {fsid} builds on the seed {image}\n"))?;
+            output.finish()?;
+        }
+        self.add_all(context, &fs, first, rest)?;
+        Ok(fs.close()?)
+    }
+
     fn run_mounted(&self, context: &Context, mounted: &Mounted, added: &[PathBuf]) -> anyhow::Result<()> {
+        if !mounted.mount.is_papilio() {
+            for path in added {
+                kernel_jobs::add(mounted, path, self.force, self.enqueue)?;
+                was_added(context, path)?;
+            }
+            return Ok(());
+        }
         let mount = jobs::open(mounted)?;
         for path in added {
             let shown = path.display();
@@ -83,11 +161,7 @@ impl Args {
                 Some(Errno::INPROGRESS) => anyhow::anyhow!("{mounted}: another operation runs"),
                 _ => mounted.at(&error).context(shown.to_string()),
             })?;
-            if context.verbosity >= 0 {
-                let mut output = Output::new()?;
-                output.text(format_args!("{shown}: was added\n"))?;
-                output.finish()?;
-            }
+            was_added(context, path)?;
         }
         Ok(())
     }

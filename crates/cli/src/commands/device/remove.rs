@@ -2,6 +2,7 @@
 
 use crate::context::{Context, of_image};
 use crate::jobs;
+use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
 use crate::moving::MovingBar;
 use crate::output::Output;
@@ -78,6 +79,22 @@ fn run_mounted(
     removed: &[PathBuf],
     enqueue: bool,
 ) -> anyhow::Result<()> {
+    if !mounted.mount.is_papilio() {
+        let mount = mounted.open()?;
+        for name in removed {
+            let missing = name.as_os_str() == MISSING;
+            let devid = kernel_jobs::remove(mounted, &mount, name, missing, enqueue)?;
+            if context.verbosity >= 0 {
+                let mut output = Output::new()?;
+                match devid {
+                    Some(devid) => output.text(format_args!("device {devid} removed\n"))?,
+                    None => output.text(format_args!("the missing device was removed\n"))?,
+                }
+                output.finish()?;
+            }
+        }
+        return Ok(());
+    }
     let mount = jobs::open(mounted)?;
     for name in removed {
         let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;

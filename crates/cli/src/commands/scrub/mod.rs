@@ -6,6 +6,7 @@ mod bar;
 mod code;
 mod control;
 mod image;
+mod kernel;
 mod mounted;
 mod start;
 mod state;

@@ -1,6 +1,7 @@
 //! Scrubbing a mount: its server does the work in the background.
 
 use super::code::{NOTHING, UNCORRECTABLE};
+use super::kernel::{self, MountScrub, fsid_of};
 use super::state::{Folder, State};
 use crate::context::Context;
 use crate::jobs;
@@ -8,19 +9,7 @@ use crate::mounted::Mounted;
 use papilio::BalanceControl;
 use papilio::format::Uuid;
 use papilio_fuse::ioctl::ScrubStart;
-use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::jobs::{JobKind, JobState, JobStatus};
-
-/// The last scrub of a mount, or the one that runs.
-pub struct MountScrub {
-    pub fsid: Uuid,
-    pub state: State,
-    pub running: bool,
-}
-
-fn fsid_of(mounted: &Mounted, mount: &MountedPath) -> anyhow::Result<Uuid> {
-    Ok(Uuid::from_bytes(mount.fs_info().map_err(|error| mounted.at(&error))?.fsid))
-}
 
 fn state_of(job: JobStatus, read_only: bool) -> State {
     State {
@@ -35,6 +24,9 @@ fn state_of(job: JobStatus, read_only: bool) -> State {
 
 /// Returns the last scrub of a mount; `None`, with the file system, if there was none.
 pub fn last(mounted: &Mounted) -> anyhow::Result<(Uuid, Option<MountScrub>)> {
+    if !mounted.mount.is_papilio() {
+        return kernel::last(mounted);
+    }
     let mount = jobs::open(mounted)?;
     let fsid = fsid_of(mounted, &mount)?;
     let job = mount.job().map_err(|error| mounted.at(&error))?;
@@ -102,6 +94,9 @@ pub fn limit(mounted: &Mounted, limit: Option<u64>) -> anyhow::Result<Folder> {
 
 /// Stops the scrub. Returns whether one was running.
 pub fn cancel(mounted: &Mounted) -> anyhow::Result<bool> {
+    if !mounted.mount.is_papilio() {
+        return mounted.open()?.cancel_kernel_scrub().map_err(|error| mounted.at(&error));
+    }
     if !last(mounted)?.1.is_some_and(|last| last.running) {
         return Ok(false);
     }

@@ -176,6 +176,28 @@ fn run_mounted(common: &Common, begin: &Begin, context: &Context, mounted: &Moun
         Begin::Anew { devid, .. } => (*devid, false),
         Begin::Resumed => (None, true),
     };
+    if !mounted.mount.is_papilio() {
+        let limited = matches!(begin, Begin::Anew { limit: Some(_), .. });
+        if resumes || limited {
+            let word = if resumes { "resuming a scrub" } else { "--limit" };
+            bail!("{mounted}: {word} is not supported on a mount of the kernel's Btrfs; use btrfs(8)");
+        }
+        if !common.foreground {
+            super::kernel::check_idle(mounted)?;
+            let pid = spawn()?;
+            let mut output = Output::new()?;
+            output.text(format_args!("scrub started on {mounted} (pid={pid})\n"))?;
+            return Ok(output.finish()?);
+        }
+        if let Some(Err(error)) = common.io_priority().map(IoPriority::apply) {
+            context.warning(format_args!("the I/O priority cannot be set, and is left as it is: {error}"));
+        }
+        let (fsid, state) = super::kernel::scrub(context, mounted, device, common.read_only)?;
+        let mut output = Output::new()?;
+        let (per_device, raw, json) = (common.per_device, common.raw_counters, common.json);
+        print(&state, fsid, false, per_device, raw, common.units(), json, &mut output)?;
+        return Ok(output.finish()?);
+    }
     let own_limit = if let Begin::Anew { limit, .. } = begin { *limit } else { None };
     let io_priority = common.io_priority();
     let wanted = ScrubStart { device, read_only: common.read_only, io_priority, ..ScrubStart::default() };

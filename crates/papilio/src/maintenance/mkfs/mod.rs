@@ -14,7 +14,7 @@ mod layout;
 mod options;
 mod rows;
 mod signature;
-pub(crate) use signature::find_signature;
+pub use signature::find_signature;
 #[cfg(test)]
 mod tests;
 mod trees;

@@ -61,7 +61,7 @@ const SCANNED: usize = (64 << 10) + 4096;
 ///
 /// # Errors
 /// The device cannot be read.
-pub(crate) fn find_signature(device: &dyn Device) -> Result<Option<&'static str>> {
+pub fn find_signature(device: &dyn Device) -> Result<Option<&'static str>> {
     let length = usize::try_from(device.size()).map_or(SCANNED, |size| size.min(SCANNED));
     let mut front = vec![0; length];
     device.read_at(&mut front, PhysicalAddress(0)).map_err(|source| Error::Device {
