@@ -187,7 +187,7 @@ fn assert_dumps_equal(label: &str, scratch: &Scratch, streams: &[Vec<u8>]) {
     }
     file.write_all(&streams[0][streams[0].len() - END..]).unwrap();
     let dump = ["receive".as_ref(), "--dump".as_ref(), "-f".as_ref(), path.as_os_str()];
-    // The stock tool first: what it cannot dump was not sent as it should.
+    // The stock tool comes first: a stream that it cannot dump was sent wrong.
     let (kernels, ours) = (btrfs(dump), succeed(dump));
     fs::remove_file(path).unwrap();
     let lines = |dump: &[u8]| dump.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();

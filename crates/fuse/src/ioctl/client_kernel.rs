@@ -19,8 +19,8 @@ impl MountedPath {
     /// Balances; `None` resumes the stored balance.
     ///
     /// # Errors
-    /// EINPROGRESS while another operation runs or a balance is paused; ENOTCONN if there is none to
-    /// resume; ECANCELED if it was paused or cancelled; the error of the balance.
+    /// EINPROGRESS while another operation runs or a balance is paused; ENOTCONN if there is none
+    /// to resume; ECANCELED if it was paused or cancelled; the error of the balance.
     pub fn balance_by_kernel(&self, options: Option<&BalanceOptions>) -> io::Result<BalanceReport> {
         let mut item = BalanceItem::from(&options.cloned().unwrap_or_default());
         item.flags.set(BalanceFlags::RESUME, options.is_none());
@@ -122,8 +122,8 @@ impl MountedPath {
     /// Replaces a device. Nothing is asked about the content of the new one.
     ///
     /// # Errors
-    /// EINPROGRESS while a replacement or a scrub runs; ECANCELED if it was cancelled; EINVAL if the
-    /// target is too small.
+    /// EINPROGRESS while a replacement or a scrub runs; ECANCELED if it was cancelled; EINVAL if
+    /// the target is too small.
     pub fn replace_by_kernel(&self, source: DeviceId, target: &Path, how: ReplaceOptions) -> io::Result<()> {
         let mut start = ReplaceStart {
             command: REPLACE_START,
@@ -177,17 +177,18 @@ fn report_of(arguments: &BalanceIoctl) -> BalanceReport {
 
 fn counts_of(arguments: &ScrubIoctl) -> ScrubCounts {
     let counted = &arguments.progress;
-    let mut counts = ScrubCounts::default();
-    counts.data_extents_scrubbed = counted[0];
-    counts.tree_extents_scrubbed = counted[1];
-    counts.data_bytes_scrubbed = counted[2];
-    counts.tree_bytes_scrubbed = counted[3];
-    counts.read_errors = counted[4];
-    counts.csum_errors = counted[5];
-    counts.verify_errors = counted[6];
-    counts.no_csum = counted[7];
-    counts.super_errors = counted[9];
-    counts.uncorrectable_errors = counted[11];
-    counts.corrected_errors = counted[12];
-    counts
+    ScrubCounts {
+        data_extents_scrubbed: counted[0],
+        tree_extents_scrubbed: counted[1],
+        data_bytes_scrubbed: counted[2],
+        tree_bytes_scrubbed: counted[3],
+        read_errors: counted[4],
+        csum_errors: counted[5],
+        verify_errors: counted[6],
+        no_csum: counted[7],
+        super_errors: counted[9],
+        uncorrectable_errors: counted[11],
+        corrected_errors: counted[12],
+        ..ScrubCounts::default()
+    }
 }
