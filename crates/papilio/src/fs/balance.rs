@@ -160,7 +160,7 @@ impl FileSystem {
         let mut report = BalanceReport { considered: groups.len() as u32, ..BalanceReport::default() };
         let mut taken = [0; 3];
         let mut selected = Vec::new();
-        // The last block groups come first, as for the kernel: a limit takes the same ones.
+        // The last ones come first, as for the kernel, so that a limit takes the same ones.
         for group in groups.into_iter().rev() {
             let (kind, filter) = match () {
                 () if group.flags.contains(BlockGroupFlags::DATA) => (0, &options.data),
@@ -179,6 +179,7 @@ impl FileSystem {
             filters[kind].as_ref().and_then(|filter| filter.limit_min).is_none_or(|min| taken[kind] >= min)
         };
         selected.retain(|(kind, _)| enough(*kind));
+        selected.reverse();
         report.expected = selected.len() as u32;
         report.expected_bytes = selected.iter().map(|(_, group)| group.used).sum();
         let _targets = Targets::set(self, options)?;
