@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A page on a page boundary, for direct I/O.
 #[repr(align(4096))]
@@ -45,10 +46,18 @@ fn writer_that_fills_the_disk_hears_so() {
         assert!(accepted > size / 2, "{accepted}");
         // Space comes back, and with it the speed of the cache.
         std::fs::remove_file(mount.path().join("f")).unwrap();
-        let mut small = File::create(mount.path().join("g")).unwrap();
-        small.write_all(&[8; 100_000]).unwrap();
-        small.sync_all().unwrap();
-        drop(small);
+        let write = || {
+            let mut small = File::create(mount.path().join("g"))?;
+            small.write_all(&[8; 100_000])?;
+            small.sync_all()
+        };
+        // The kernel tells the server of the last close only after that has returned. The removed
+        // file has its space until then.
+        let until = Instant::now() + Duration::from_secs(10);
+        while let Err(error) = write() {
+            assert!(error.raw_os_error() == Some(28) && Instant::now() < until, "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         mount.unmount();
         check(&image);
         std::fs::remove_file(&image).unwrap();
