@@ -48,19 +48,23 @@ fn spawn(but: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Runs work, with `enqueue` once no other work runs.
+fn when_free<R>(enqueue: bool, work: impl Fn() -> io::Result<R>) -> io::Result<R> {
+    loop {
+        match work() {
+            Err(error) if enqueue && errno_of(&error) == Some(Errno::INPROGRESS) => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+}
+
+/// As [`when_free`], with a message for each error.
 fn run<R>(
     mounted: &Mounted,
     kind: JobKind,
     enqueue: bool,
     work: impl Fn() -> io::Result<R>,
 ) -> anyhow::Result<R> {
-    loop {
-        match work() {
-            Ok(done) => return Ok(done),
-            Err(error) if enqueue && errno_of(&error) == Some(Errno::INPROGRESS) => std::thread::sleep(PAUSE),
-            Err(error) => return Err(failed(mounted, kind, &error)),
-        }
-    }
+    when_free(enqueue, work).map_err(|error| failed(mounted, kind, &error))
 }
 
 /// Returns the message for work that could not be started or stopped.
@@ -107,13 +111,7 @@ pub fn balance(
         }
         return spawn(&["--background", "--bg"]).map(|()| None);
     }
-    let balanced = loop {
-        match mount.balance_by_kernel(options) {
-            Err(error) if enqueue && errno_of(&error) == Some(Errno::INPROGRESS) => std::thread::sleep(PAUSE),
-            balanced => break balanced,
-        }
-    };
-    match balanced {
+    match when_free(enqueue, || mount.balance_by_kernel(options)) {
         Ok(report) => Ok(Some(report)),
         Err(error) if errno_of(&error) == Some(Errno::CANCELED) => {
             let end = if stored()?.is_some() { "paused" } else { "cancelled" };
@@ -197,15 +195,12 @@ pub fn add(mounted: &Mounted, path: &Path, force: bool, enqueue: bool) -> anyhow
     let mount = mounted.open()?;
     let shown = path.display();
     let whole = new_device(path, 0, force, true)?;
-    loop {
-        let Err(error) = mount.add_device_by_kernel(&whole) else { return Ok(()) };
-        match errno_of(&error) {
-            Some(Errno::INPROGRESS) if enqueue => std::thread::sleep(PAUSE),
-            Some(Errno::INPROGRESS) => bail!("{mounted}: another operation runs"),
-            Some(Errno::INVAL) => bail!("{shown}: is too small"),
-            Some(Errno::EXIST | Errno::BUSY) => bail!("{shown}: is in use"),
-            _ => return Err(mounted.at(&error).context(shown.to_string())),
-        }
+    let Err(error) = when_free(enqueue, || mount.add_device_by_kernel(&whole)) else { return Ok(()) };
+    match errno_of(&error) {
+        Some(Errno::INPROGRESS) => bail!("{mounted}: another operation runs"),
+        Some(Errno::INVAL) => bail!("{shown}: is too small"),
+        Some(Errno::EXIST | Errno::BUSY) => bail!("{shown}: is in use"),
+        _ => Err(mounted.at(&error).context(shown.to_string())),
     }
 }
 
