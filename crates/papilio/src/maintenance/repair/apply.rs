@@ -366,10 +366,8 @@ fn listed_index(
 /// references may still be there.
 fn new_index(editor: &Editor<'_>, tree: TreeId, directory: u64) -> Result<u64> {
     const SPARED: u64 = 1 << 16;
-    let last = editor.last_before(tree, &Key::new(directory, ItemType::DIR_INDEX, u64::MAX))?;
-    let last = last.filter(|key| key.objectid == directory && key.item_type == ItemType::DIR_INDEX);
-    let last = last.map_or(0, |key| key.offset);
-    match last.checked_add(SPARED) {
+    let last = lost_found::last_index(editor, tree, directory)?;
+    match last.unwrap_or(0).checked_add(SPARED) {
         Some(index) => Ok(index),
         None => refuse("the directory has no index left"),
     }

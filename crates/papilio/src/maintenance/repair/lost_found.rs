@@ -123,17 +123,19 @@ fn add_entry(
         return refuse("the directory has an entry of this name");
     }
     entry.append_to(&mut data);
-    let last = Key::new(directory, ItemType::DIR_INDEX, u64::MAX);
-    let index = match editor.last_before(tree, &last)? {
-        Some(key) if (key.objectid, key.item_type) == (directory, ItemType::DIR_INDEX) => {
-            key.offset.saturating_add(1).max(FIRST_INDEX)
-        }
-        _ => FIRST_INDEX,
-    };
+    let last = last_index(editor, tree, directory)?;
+    let index = last.map_or(FIRST_INDEX, |last| last.saturating_add(1).max(FIRST_INDEX));
     editor.put(tree, named, data)?;
     editor.put(tree, Key::new(directory, ItemType::DIR_INDEX, index), entry.to_bytes())?;
     let (key, mut parent) = inode_item(editor, tree, directory)?;
     parent.size = parent.size.saturating_add(2 * name.len() as u64);
     editor.put(tree, key, parent.to_bytes().to_vec())?;
     Ok(index)
+}
+
+/// Returns the last index of a directory's entries.
+pub(super) fn last_index(editor: &Editor<'_>, tree: TreeId, directory: u64) -> Result<Option<u64>> {
+    let last = editor.last_before(tree, &Key::new(directory, ItemType::DIR_INDEX, u64::MAX))?;
+    let last = last.filter(|key| (key.objectid, key.item_type) == (directory, ItemType::DIR_INDEX));
+    Ok(last.map(|key| key.offset))
 }
