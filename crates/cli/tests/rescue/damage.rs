@@ -168,14 +168,18 @@ fn count_right(world: &World, fs: &FileSystem, newest: bool, seed: u64) -> u64 {
         let Some(original) = world.files.get(path) else { continue };
         let same = original == content;
         if !same && newest && fs.verifies_data() {
-            let at = content.iter().zip(original).position(|(a, b)| a != b);
-            let (found, size) = (content.len(), original.len());
-            let path = path.escape_ascii();
-            panic!("{} seed {seed}: {path} reads wrong from {at:?} on: {found} of {size} bytes", world.name);
+            let (path, wrong) = (path.escape_ascii(), difference(content, original));
+            panic!("{} seed {seed}: {path} reads wrong {wrong}", world.name);
         }
         right += u64::from(same);
     }
     right
+}
+
+/// Says where the content of a file differs from the right one.
+fn difference(content: &[u8], original: &[u8]) -> String {
+    let at = content.iter().zip(original).position(|(a, b)| a != b);
+    format!("from {at:?} on: {} of {} bytes", content.len(), original.len())
 }
 
 /// Clones what can be read, and returns how many files are right in the clone.
@@ -219,14 +223,13 @@ fn repair(world: &World, damaged: &MemoryDevice, row: &mut Row) {
             let Some(original) = world.files.get(path) else { continue };
             row.after += u64::from(original == content);
             let wrong = original != content && losses.is_empty() && fs.verifies_data();
-            let (found, size) = (content.len(), original.len());
-            let at = content.iter().zip(original).position(|(found, right)| found != right);
             assert!(
                 !wrong,
-                "{} seed {}: {} is wrong from {at:?} on, {found} of {size} bytes, unsaid: {changes:#?}",
+                "{} seed {}: {} is wrong {}, unsaid: {changes:#?}",
                 row.shape,
                 row.seed,
-                path.escape_ascii()
+                path.escape_ascii(),
+                difference(content, original)
             );
         }
     }
