@@ -10,9 +10,7 @@
 
 use crate::measure::{Times, row, row_of_operations};
 use anyhow::{Context, ensure};
-use papilio::{
-    Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver, SendObserver, SendOptions,
-};
+use papilio::{Error, FileSystem, MkfsOptions, OpenOptions, Receive, SendOptions};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch};
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
@@ -45,18 +43,6 @@ pub struct Arguments {
 /// Returns the size of a file: 1 to 16 KiB, so that some are inline.
 fn size(number: u64) -> usize {
     1024 + (number.wrapping_mul(2_654_435_761) % 15_360) as usize
-}
-
-struct Quiet;
-
-impl SendObserver for Quiet {
-    fn progress(&mut self, _: u64, _: u64, _: u64) {}
-}
-
-impl ReceiveObserver for Quiet {
-    fn begins(&mut self, _: &[u8], _: bool) {}
-    fn progress(&mut self, _: u64) {}
-    fn failed(&mut self, _: &Error) {}
 }
 
 /// Runs the comparison and prints a row for each workload.
@@ -105,7 +91,7 @@ fn whole(arguments: &Arguments) -> anyhow::Result<()> {
         receives[1].take(arguments.files, || {
             let mut received = Vec::new();
             let mut input = BufReader::with_capacity(1 << 20, File::open(&stream)?);
-            Receive::new().receive(&fs, "/", &mut input, &mut received, &mut Quiet)?;
+            Receive::new().receive(&fs, "/", &mut input, &mut received, &mut ())?;
             ensure!(received.len() == 1 && received[0].complete, "the stream is incomplete");
             fs.sync()?;
             Ok(arguments.files)
@@ -209,7 +195,7 @@ fn send_by_papilio(
     let (parent, snapshot) = (parent.map(id).transpose()?, id(name)?);
     times.take(1, || {
         let mut output = BufWriter::with_capacity(1 << 20, File::create(stream)?);
-        SendOptions::new().parent(parent).send(&fs, snapshot, &mut output, &mut Quiet)?;
+        SendOptions::new().parent(parent).send(&fs, snapshot, &mut output, &mut ())?;
         output.flush()?;
         Ok(1)
     })

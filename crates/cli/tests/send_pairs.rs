@@ -11,8 +11,7 @@ mod common;
 
 use common::succeed;
 use papilio::{
-    Compression, CompressionChoice, Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver,
-    SendObserver, SendOptions, SendProtocol,
+    Compression, CompressionChoice, FileSystem, MkfsOptions, OpenOptions, Receive, SendOptions, SendProtocol,
 };
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
 use papilio_simulator::{Generator, Scope, Session};
@@ -114,18 +113,6 @@ fn source(scratch: &Scratch, first_seed: u64, pairs: u64) -> PathBuf {
     image
 }
 
-struct Quiet;
-
-impl SendObserver for Quiet {
-    fn progress(&mut self, _: u64, _: u64, _: u64) {}
-}
-
-impl ReceiveObserver for Quiet {
-    fn begins(&mut self, _: &[u8], _: bool) {}
-    fn progress(&mut self, _: u64) {}
-    fn failed(&mut self, _: &Error) {}
-}
-
 fn our_streams(image: &Path, form: Form, steps: &[Step]) -> Vec<Vec<u8>> {
     let fs = FileSystem::open(image).unwrap();
     let id = |name: &String| fs.inode(format!("/{name}")).unwrap().tree();
@@ -133,7 +120,7 @@ fn our_streams(image: &Path, form: Form, steps: &[Step]) -> Vec<Vec<u8>> {
         let mut bytes = Vec::new();
         let options = SendOptions::new().protocol(form.protocol).compressed_data(form.compressed);
         let options = options.parent(step.parent.as_ref().map(id));
-        options.send(&fs, id(&step.name), &mut bytes, &mut Quiet).unwrap();
+        options.send(&fs, id(&step.name), &mut bytes, &mut ()).unwrap();
         bytes
     };
     steps.iter().map(send).collect()
@@ -286,7 +273,7 @@ fn run_batch(first_seed: u64, pairs: u64) -> Vec<String> {
         let mut arrived: Vec<(&Vec<u8>, &Step)> = Vec::new();
         for (stream, step) in kernels.iter().zip(&steps) {
             let mut received = Vec::new();
-            let result = Receive::new().receive(&fs, "/", &mut &stream[..], &mut received, &mut Quiet);
+            let result = Receive::new().receive(&fs, "/", &mut &stream[..], &mut received, &mut ());
             if let Err(error) = result {
                 let taken: Vec<_> = arrived.iter().map(|(stream, _)| *stream).chain([stream]).collect();
                 assert!(refused_by_kernel(&scratch, &taken), "{label}, {}: {error}", step.name);

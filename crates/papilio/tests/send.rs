@@ -3,22 +3,10 @@
 
 use papilio::device::{Device, MemoryDevice};
 use papilio::{
-    Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver, ReceivedSubvolume,
-    SendCommand as Command, SendObserver, SendOptions, SendProtocol, Uuid,
+    Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceivedSubvolume, SendCommand as Command,
+    SendOptions, SendProtocol, Uuid,
 };
 use std::sync::Arc;
-
-struct Quiet;
-
-impl SendObserver for Quiet {
-    fn progress(&mut self, _: u64, _: u64, _: u64) {}
-}
-
-impl ReceiveObserver for Quiet {
-    fn begins(&mut self, _: &[u8], _: bool) {}
-    fn progress(&mut self, _: u64) {}
-    fn failed(&mut self, _: &Error) {}
-}
 
 fn made() -> FileSystem {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
@@ -58,13 +46,13 @@ fn source() -> FileSystem {
 fn stream(fs: &FileSystem, send: SendOptions, path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let id = fs.inode(path).unwrap().tree();
-    send.send(fs, id, &mut bytes, &mut Quiet).unwrap();
+    send.send(fs, id, &mut bytes, &mut ()).unwrap();
     bytes
 }
 
 fn receive(fs: &FileSystem, bytes: &[u8]) -> (papilio::Result<()>, Vec<ReceivedSubvolume>) {
     let mut received = Vec::new();
-    let result = Receive::new().receive(fs, "/", &mut &bytes[..], &mut received, &mut Quiet);
+    let result = Receive::new().receive(fs, "/", &mut &bytes[..], &mut received, &mut ());
     (result, received)
 }
 
@@ -146,7 +134,7 @@ fn an_incremental_stream_is_resumed_from_a_cut_at_every_command() {
     let resume = |bytes: &[u8]| {
         let mut received = Vec::new();
         let run = Receive::new().resume(true);
-        (run.receive(&target, "/", &mut &bytes[..], &mut received, &mut Quiet), received)
+        (run.receive(&target, "/", &mut &bytes[..], &mut received, &mut ()), received)
     };
     // One run for each command: each goes on where the one before it ended.
     for end in &ends[..ends.len() - 1] {

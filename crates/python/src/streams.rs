@@ -8,10 +8,7 @@ use crate::errors::Raise;
 use crate::file_system::{FileSystem, SubvolumeArg};
 use crate::paths::{PathArg, decode, host_path};
 use crate::subvolumes::subvolume_id;
-use papilio::{
-    Error, Populate, Receive, ReceiveObserver, SendCommand, SendObserver, SendOptions, SendProtocol,
-    StreamReader,
-};
+use papilio::{Error, Populate, Receive, SendCommand, SendOptions, SendProtocol, StreamReader};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -81,19 +78,6 @@ impl Read for Stream {
     }
 }
 
-/// Watches nothing.
-struct Quiet;
-
-impl SendObserver for Quiet {
-    fn progress(&mut self, _done: u64, _all: u64, _bytes: u64) {}
-}
-
-impl ReceiveObserver for Quiet {
-    fn begins(&mut self, _name: &[u8], _snapshot: bool) {}
-    fn progress(&mut self, _bytes: u64) {}
-    fn failed(&mut self, _error: &Error) {}
-}
-
 #[pymethods]
 impl FileSystem {
     /// Writes the send stream of a read-only subvolume to a file object or descriptor. Returns the
@@ -132,7 +116,7 @@ impl FileSystem {
                 options = options.clone_source(subvolume_id(fs, source)?);
             }
             let mut out = BufWriter::with_capacity(BUFFER, stream);
-            let sent = options.send(fs, id, &mut out, &mut Quiet)?;
+            let sent = options.send(fs, id, &mut out, &mut ())?;
             let flushed = out.flush();
             flushed.map_err(|source| Error::Host { path: "send stream".into(), source })?;
             Ok::<_, Error>(sent)
@@ -160,7 +144,7 @@ impl FileSystem {
             // With an end inside the stream, the rest stays unread.
             let capacity = if stop_at_end { 0 } else { BUFFER };
             let mut input = BufReader::with_capacity(capacity, stream);
-            receive.receive(fs, &path.bytes, &mut input, &mut received, &mut Quiet)?;
+            receive.receive(fs, &path.bytes, &mut input, &mut received, &mut ())?;
             Ok::<_, Error>(received)
         })?;
         let received = received.raise()?;
@@ -178,7 +162,7 @@ impl FileSystem {
         let commands = self.run(py, |fs| {
             let mut stream = Vec::new();
             let options = SendOptions::new().parent(Some(subvolume_id(fs, &old)?)).no_data(true);
-            options.send(fs, subvolume_id(fs, &new)?, &mut stream, &mut Quiet)?;
+            options.send(fs, subvolume_id(fs, &new)?, &mut stream, &mut ())?;
             let mut input = &stream[..];
             let mut reader = StreamReader::new(&mut input);
             let mut commands = Vec::new();

@@ -35,6 +35,13 @@ pub trait ReceiveObserver {
     fn failed(&mut self, error: &Error);
 }
 
+/// Watches nothing.
+impl ReceiveObserver for () {
+    fn begins(&mut self, _name: &[u8], _snapshot: bool) {}
+    fn progress(&mut self, _bytes: u64) {}
+    fn failed(&mut self, _error: &Error) {}
+}
+
 impl Default for Receive {
     fn default() -> Self {
         Self::new()

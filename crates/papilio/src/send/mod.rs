@@ -70,6 +70,11 @@ pub trait SendObserver {
     fn progress(&mut self, done: u64, all: u64, bytes: u64);
 }
 
+/// Watches nothing.
+impl SendObserver for () {
+    fn progress(&mut self, _done: u64, _all: u64, _bytes: u64) {}
+}
+
 impl Default for SendOptions {
     fn default() -> Self {
         Self::new()

@@ -15,7 +15,7 @@ use crate::session::Session;
 use crate::verify;
 use papilio::{
     Compression, CompressionChoice, Error, FileSystem, Inode, MkfsOptions, OpenOptions, Receive,
-    ReceiveObserver, ReceivedSubvolume, SendObserver, SendOptions, SendProtocol,
+    ReceivedSubvolume, SendOptions, SendProtocol,
 };
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::TreeId;
@@ -64,18 +64,6 @@ pub struct Batch<'a> {
     fs: FileSystem,
     /// The subvolumes that streams made, by path, and whether they are complete.
     made: BTreeMap<Vec<u8>, bool>,
-}
-
-struct Quiet;
-
-impl SendObserver for Quiet {
-    fn progress(&mut self, _: u64, _: u64, _: u64) {}
-}
-
-impl ReceiveObserver for Quiet {
-    fn begins(&mut self, _: &[u8], _: bool) {}
-    fn progress(&mut self, _: u64) {}
-    fn failed(&mut self, _: &Error) {}
 }
 
 fn options() -> OpenOptions {
@@ -137,7 +125,7 @@ impl Receiver {
             for (parent, snapshot) in [(None, first), (Some(first), second), (None, second)] {
                 let send = SendOptions::new().protocol(protocol).compressed_data(compressed).parent(parent);
                 let mut bytes = Vec::new();
-                send.send(&fs, snapshot, &mut bytes, &mut Quiet)?;
+                send.send(&fs, snapshot, &mut bytes, &mut ())?;
                 streams.push(HostileStream::split(&bytes));
             }
         }
@@ -250,7 +238,7 @@ impl Batch<'_> {
     pub fn receive(&mut self, stream: &HostileStream, receive: &Receive) -> Result<Summary, String> {
         let mut received = Vec::new();
         let bytes = stream.to_bytes();
-        let result = receive.receive(&self.fs, TARGET, &mut &bytes[..], &mut received, &mut Quiet);
+        let result = receive.receive(&self.fs, TARGET, &mut &bytes[..], &mut received, &mut ());
         // On a resume, a stream that begins a complete subvolume again passes it over: two entries
         // are then of one subvolume.
         let mut names: BTreeMap<&[u8], bool> = BTreeMap::new();

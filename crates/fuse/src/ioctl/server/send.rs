@@ -10,9 +10,9 @@ use super::call::{IoctlCall, IoctlReply, Result, done};
 use super::caller_memory::BlockedCaller;
 use crate::errno::Errno;
 use crate::ioctl::layout::SendArgs;
+use papilio::SendOptions;
 use papilio::format::TreeId;
 use papilio::format::send_stream::Protocol;
-use papilio::{SendObserver, SendOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -36,12 +36,6 @@ const SOURCE_LIMIT: u64 = 1 << 16;
 const STREAM_HEADER: usize = 17;
 /// Size of the command that ends a stream.
 const END_COMMAND: usize = 10;
-
-struct Unwatched;
-
-impl SendObserver for Unwatched {
-    fn progress(&mut self, _done: u64, _all: u64, _bytes: u64) {}
-}
 
 pub(super) fn send(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
@@ -85,7 +79,7 @@ pub(super) fn send(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         held_back,
         held: Vec::new(),
     };
-    options.send(call.fs, call.inode.tree(), &mut out, &mut Unwatched)?;
+    options.send(call.fs, call.inode.tree(), &mut out, &mut ())?;
     done(Vec::new())
 }
 
