@@ -4,6 +4,7 @@ use crate::common::{assert_clean, fail, succeed, succeed_json, succeed_text};
 use crate::fixture::noise;
 use papilio_oracle::{FileSystemSpec, Need, Scratch, require};
 use std::fs;
+use std::io::BufReader;
 use std::path::Path;
 
 /// Writes files of which some parts are equal; returns their names and contents.
@@ -126,7 +127,21 @@ fn heatmaps_show_every_device() {
     let full = |svg: &str| svg.matches("#1F77B4").count();
     assert_eq!(full(&empty), 1);
     assert!(full(&filled) > 2, "both devices have cells full of data");
-    let wrong = folder.path().join("out.png");
-    fail(2, "only pictures in the format .svg", ["heatmap", &a, wrong.to_str().unwrap()]);
+    let wrong = folder.path().join("out.jpg");
+    fail(2, "ends in .svg or .png", ["heatmap", &a, wrong.to_str().unwrap()]);
     assert!(!Path::new(&wrong).exists());
+
+    // The same in pixels: the colour of full cells takes more than the legend's square.
+    let bitmap = folder.path().join("out.png");
+    succeed(["heatmap", "--device", &b, &a, bitmap.to_str().unwrap()]);
+    let decoder = png::Decoder::new(BufReader::new(fs::File::open(&bitmap).unwrap()));
+    let mut reader = decoder.read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut pixels).unwrap();
+    assert_eq!(info.color_type, png::ColorType::Rgb);
+    let size = format!("width=\"{}\" height=\"{}\"", info.width, info.height);
+    assert!(filled.contains(&size), "{size}");
+    let count = |colour: [u8; 3]| pixels.chunks(3).filter(|pixel| **pixel == colour).count();
+    assert!(count([0x1f, 0x77, 0xb4]) > 14 * 14 + 2 * 49, "both devices have cells full of data");
+    assert!(count([0, 0, 0]) > 500, "there is text");
 }
