@@ -1,99 +1,91 @@
-//! Fuzzes receiving: a stream of any commands is applied to a file system in memory. Lengths and
-//! checksums are repaired, so that every input reaches the interpreter. Afterwards the file system
-//! must be consistent, and a subvolume must be complete only after its end.
+//! Fuzzes receiving: a stream of commands, some of a sender and some of the fuzzer, is received on
+//! a prepared file system. Lengths and checksums are right, so that every command is parsed.
+//! [`Receiver`] says what must hold afterwards: nothing outside of the subvolume is touched, and a
+//! subvolume looks complete only after its end. For one input in sixteen the result is checked.
 #![no_main]
 
+use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use papilio::device::{Device, MemoryDevice};
-use papilio::{
-    CheckOptions, Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver, SendCommand,
-    SendProtocol, Uuid,
-};
-use papilio_format::send_stream::{Command, CommandHeader, CommandKind};
-use std::sync::Arc;
+use papilio::Receive;
+use papilio_simulator::hostile::{Damage, HostileStream, RawCommand, Receiver};
+use std::sync::LazyLock;
 
-struct Quiet;
+/// The most commands of a stream.
+const COMMANDS: usize = 64;
+/// One input of so many is committed and checked.
+const CHECKED: u32 = 16;
 
-impl ReceiveObserver for Quiet {
-    fn begins(&mut self, _: &[u8], _: bool) {}
-    fn progress(&mut self, _: u64) {}
-    fn failed(&mut self, _: &Error) {}
+static RECEIVER: LazyLock<Receiver> = LazyLock::new(|| Receiver::new().expect("the prepared file system"));
+
+/// Where the next commands of a stream come from.
+#[derive(Arbitrary, Debug)]
+enum Part {
+    /// Neighbours in one of a sender's streams, counted from a command, modulo their number.
+    Sent { stream: u8, first: u16, count: u8 },
+    /// A command of a sender with bytes overwritten.
+    Changed { stream: u8, command: u16, at: u16, bytes: [u8; 8], length: u8 },
+    /// A command of the fuzzer.
+    Any { number: u8, attributes: Vec<u8> },
 }
 
-/// Names that commands share, so that they meet.
-fn shortened(path: &mut Vec<u8>) {
-    path.truncate(3);
-    for byte in path.iter_mut() {
-        *byte = match *byte % 6 {
-            0 => b'/',
-            1 => b'.',
-            other => b'a' + other,
-        };
+#[derive(Arbitrary, Debug)]
+struct Input {
+    stream: u8,
+    parts: Vec<Part>,
+    settings: u8,
+    cut: Option<u16>,
+}
+
+fn sent(stream: u8) -> &'static [RawCommand] {
+    let streams = RECEIVER.streams();
+    &streams[usize::from(stream) % streams.len()].commands
+}
+
+fn append(commands: &mut Vec<RawCommand>, part: &Part) {
+    match part {
+        Part::Sent { stream, first, count } => {
+            let sent = sent(*stream);
+            let first = usize::from(*first) % sent.len();
+            commands.extend(sent[first..].iter().take(usize::from(count % 32)).cloned());
+        }
+        Part::Changed { stream, command, at, bytes, length } => {
+            let sent = sent(*stream);
+            let mut command = sent[usize::from(*command) % sent.len()].clone();
+            let attributes = &mut command.attributes;
+            if let Some(last) = attributes.len().checked_sub(1) {
+                let start = usize::from(*at) % (last + 1);
+                let end = (start + 1 + usize::from(length % 8)).min(last + 1);
+                attributes[start..end].copy_from_slice(&bytes[..end - start]);
+            }
+            commands.push(command);
+        }
+        Part::Any { number, attributes } => {
+            let number = u16::from(number % 30);
+            commands.push(RawCommand { number, attributes: attributes.clone() });
+        }
     }
 }
 
-fn paths(command: &mut SendCommand) {
-    use SendCommand as C;
-    match command {
-        C::Mkfile { path, .. }
-        | C::Mkdir { path, .. }
-        | C::Mknod { path, .. }
-        | C::Mkfifo { path, .. }
-        | C::Mksock { path, .. }
-        | C::Symlink { path, .. }
-        | C::Unlink { path }
-        | C::Rmdir { path }
-        | C::SetXattr { path, .. }
-        | C::RemoveXattr { path, .. }
-        | C::Write { path, .. }
-        | C::Truncate { path, .. }
-        | C::Chmod { path, .. }
-        | C::Chown { path, .. }
-        | C::Utimes { path, .. }
-        | C::Fallocate { path, .. } => shortened(path),
-        C::Rename { from, to } => {
-            shortened(from);
-            shortened(to);
-        }
-        C::Link { path, existing } => {
-            shortened(path);
-            shortened(existing);
-        }
-        C::Clone { path, clone_path, clone_uuid, .. } => {
-            shortened(path);
-            shortened(clone_path);
-            *clone_uuid = Uuid::from_u128(1);
-        }
-        C::EncodedWrite(write) => shortened(&mut write.path),
-        _ => {}
+fuzz_target!(init: { LazyLock::force(&RECEIVER); }, |input: Input| {
+    let streams = RECEIVER.streams();
+    let base = &streams[usize::from(input.stream) % streams.len()];
+    // Every stream begins a subvolume, so that the other commands are not refused at once.
+    let mut commands = vec![base.commands[0].clone()];
+    for part in &input.parts {
+        append(&mut commands, part);
     }
-}
-
-fuzz_target!(|input: (bool, Vec<(u8, Vec<u8>)>)| {
-    let (second, commands) = input;
-    let protocol = if second { SendProtocol::V2 } else { SendProtocol::V1 };
-    let mut stream = protocol.header().to_vec();
-    let first = Command::Subvol { path: b"s".to_vec(), uuid: Uuid::from_u128(1), ctransid: 1 };
-    first.append_to(protocol, &mut stream).expect("a valid command");
-    let mut ends = 0;
-    for (raw, attributes) in commands.iter().take(64) {
-        let Some(kind) = CommandKind::from_raw(u16::from(raw % 26), protocol) else { continue };
-        let mut header = CommandHeader { length: attributes.len(), kind, crc: 0 };
-        header.crc = header.checksum(attributes);
-        let Ok(mut command) = Command::parse(protocol, &header, attributes, 0) else { continue };
-        paths(&mut command);
-        ends += u64::from(command == Command::End);
-        drop(command.append_to(protocol, &mut stream));
+    commands.truncate(COMMANDS);
+    let damage = input.cut.map_or(Damage::None, |at| Damage::Cut(usize::from(at)));
+    let stream = HostileStream { version: base.version, commands, damage };
+    let options = Receive::new()
+        .max_errors(u64::from(input.settings & 1))
+        .force_decompress(input.settings & 2 != 0)
+        .resume(input.settings & 4 != 0)
+        .stop_at_end(input.settings & 8 != 0);
+    let sum = stream.to_bytes().iter().fold(0_u32, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u32::from(*byte))
+    });
+    if let Err(rule) = RECEIVER.receive(&stream, &options, sum % CHECKED == 0) {
+        panic!("{rule}");
     }
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
-    papilio::mkfs_device(&device, &MkfsOptions::new()).expect("an empty device");
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).expect("a new file system");
-    let mut received = Vec::new();
-    let receive = Receive::new().max_errors(0);
-    drop(receive.receive(&fs, "/", &mut &stream[..], &mut received, &mut Quiet));
-    assert!(received.iter().filter(|subvolume| subvolume.complete).count() as u64 <= ends);
-    fs.close().expect("a device in memory");
-    let checked = papilio::check_devices(vec![device], &OpenOptions::new(), &CheckOptions::new());
-    assert!(checked.expect("the check runs").findings.is_empty());
 });
