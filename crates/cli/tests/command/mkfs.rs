@@ -1,6 +1,8 @@
 //! `papilio mkfs`: options, output, refusals.
 
 use crate::common::{fail, papilio, succeed, text};
+use papilio_oracle::{Need, require};
+use std::process::Command;
 
 const UUID: &str = "12345678-1234-4234-8234-123456789abc";
 
@@ -34,6 +36,32 @@ fn new_file_system_is_described_and_clean() {
     assert_ne!(shown["uuid"], UUID);
     succeed(["check", image]);
     assert_eq!(text(&succeed(["mkfs", "--quiet", "--force", image])), "");
+}
+
+#[test]
+fn each_sector_size_is_clean_for_btrfs_check() {
+    let Some(_) = require(&[Need::Command("btrfs")]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (source, image) = (folder.path().join("source"), folder.path().join("image"));
+    std::fs::create_dir(&source).unwrap();
+    for length in [0, 1, 2000, 4096, 9000, 70_000, 400_000] {
+        let content: Vec<u8> = (0..length).map(|at| (at / 7) as u8).collect();
+        std::fs::write(source.join(length.to_string()), content).unwrap();
+    }
+    let [source, image] = [&source, &image].map(|path| path.to_str().unwrap());
+    for sector_size in ["4k", "8k", "16k", "32k", "64k"] {
+        let size = ["-s", sector_size, "-n", "64k", "-b", "256M"];
+        succeed([&["mkfs", "-f"][..], &size, &["--rootdir", source, image]].concat());
+        let copy = format!("{image}:/copy");
+        succeed(["cp", "-r", &format!("{image}:/"), folder.path().join(sector_size).to_str().unwrap()]);
+        succeed(["cp", "-r", source, &copy]);
+        succeed(["check", "--check-data-csum", image]);
+        let mut command = Command::new("btrfs");
+        let judged = command.args(["check", "--check-data-csum", image]).output().unwrap();
+        assert!(judged.status.success(), "{sector_size}: {}", String::from_utf8_lossy(&judged.stderr));
+        let found = folder.path().join(sector_size).join("70000");
+        assert!(std::fs::read(found).unwrap() == std::fs::read(folder.path().join("source/70000")).unwrap());
+    }
 }
 
 #[test]
