@@ -26,8 +26,9 @@ pub struct EncodedWrite {
     /// `BTRFS_ENCODED_IO_COMPRESSION_*`: 0 none, 1 zlib, 2 zstd, 3 to 7 LZO with sectors of 4 to
     /// 64 KiB.
     pub compression: u32,
-    /// `BTRFS_ENCODED_IO_ENCRYPTION_*`: 0 none.
-    pub encryption: u32,
+    /// `BTRFS_ENCODED_IO_ENCRYPTION_*`: 0 none, as if the attribute is missing. The kernel leaves
+    /// it out for inline extents.
+    pub encryption: Option<u32>,
     /// The encoded extent.
     pub data: Vec<u8>,
 }
@@ -258,7 +259,7 @@ impl Command {
                 unencoded_offset: a.number(A::UnencodedOffset)?,
                 // The kernel leaves out what is 0.
                 compression: if a.has(A::Compression) { a.short(A::Compression)? } else { 0 },
-                encryption: if a.has(A::Encryption) { a.short(A::Encryption)? } else { 0 },
+                encryption: if a.has(A::Encryption) { Some(a.short(A::Encryption)?) } else { None },
                 data: a.bytes(A::Data)?,
             }),
         })
@@ -406,7 +407,10 @@ impl Command {
                 w.number(A::UnencodedFileLen, write.file_length);
                 w.number(A::UnencodedLen, write.unencoded_length);
                 w.number(A::UnencodedOffset, write.unencoded_offset);
-                w.short(A::Compression, write.compression).short(A::Encryption, write.encryption);
+                w.short(A::Compression, write.compression);
+                if let Some(encryption) = write.encryption {
+                    w.short(A::Encryption, encryption);
+                }
                 w.bytes(A::Data, &write.data);
             }
             _ => {}

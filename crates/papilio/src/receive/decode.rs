@@ -17,7 +17,7 @@ pub(super) fn decode(write: &EncodedWrite) -> Result<Vec<u8>> {
     if end.is_none_or(|end| end > write.unencoded_length) {
         return Err(bad("the range is not inside the extent"));
     }
-    if write.encryption != 0 {
+    if write.encryption.unwrap_or(0) != 0 {
         return Err(bad("the encryption is unknown"));
     }
     let (compression, sector) =

@@ -1,18 +1,18 @@
 //! Extents that the receiver has already, elsewhere.
 //!
-//! Owns [`Sender::send_clone`]. The back references of an extent are taken as hints: they name
+//! Owns [`Sender::find_clone`]. The back references of an extent are taken as hints: they name
 //! inodes and offsets, and each is looked up in the trees that the receiver has. So it does not
 //! matter which snapshot a reference belongs to.
 //!
 //! Kernel counterpart: `find_extent_clone` (`fs/btrfs/send.c`).
 
 use super::content::Content;
+use super::id::Id;
 use super::sender::{CloneSource, Sender};
 use crate::btree::Tree;
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
 use crate::errors::Result;
 use crate::items::inode::{self, first_name};
-use crate::send::names::Id;
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::extent::ExtentItem;
 use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
@@ -38,17 +38,15 @@ struct Found {
 }
 
 impl Sender<'_> {
-    /// Sends a range as a clone if the receiver has the data. `sent` is where the file's data that
-    /// is still to be written begins, `size` the file's size at the receiver. Returns whether it
-    /// did.
-    pub(super) fn send_clone(
+    /// Returns the command that clones a range, if the receiver has the data. `size` is the file's
+    /// size at the receiver, in bytes.
+    pub(super) fn find_clone(
         &mut self,
         content: &Content<'_>,
         disk: DiskExtent,
         range: &Range<u64>,
-        sent: u64,
         size: u64,
-    ) -> Result<bool> {
+    ) -> Result<Option<Command>> {
         let begin = range.start.wrapping_sub(disk.offset);
         let mut hints = self.hints(disk.disk_address)?;
         if self.sources.len() > 1 {
@@ -60,14 +58,20 @@ impl Sender<'_> {
                 let own = source == 0;
                 let known = !own
                     || number < content.number
-                    || (number == content.number && from.saturating_add(range.end - range.start) <= sent);
+                    || (number == content.number
+                        && from.saturating_add(range.end - range.start) <= range.start);
                 if !known {
                     continue;
                 }
                 let Some(found) = self.look_for(source, number, from, disk, range, size)? else { continue };
+                // The receiver may have compressed such a piece into an inline extent, which cannot
+                // be cloned to another offset.
+                if found.offset == 0 && found.length == u64::from(self.sector_size) {
+                    return Ok(None);
+                }
                 if let Some(path) = self.source_path(&found)? {
                     let CloneSource { uuid, ctransid, .. } = self.sources[source];
-                    self.out.put(&Command::Clone {
+                    return Ok(Some(Command::Clone {
                         offset: range.start,
                         length: found.length,
                         path: content.path.clone(),
@@ -75,12 +79,11 @@ impl Sender<'_> {
                         clone_ctransid: ctransid.0,
                         clone_path: path,
                         clone_offset: found.offset,
-                    })?;
-                    return Ok(true);
+                    }));
                 }
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Looks for the whole range in one inode of one source.

@@ -9,24 +9,34 @@
 //! (`fs/btrfs/send.c`).
 
 use super::compare::Differs;
-use super::names::Id;
+use super::id::Id;
 use super::sender::Sender;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
 use crate::data::number_of_compression;
 use crate::errors::Result;
 use crate::fs::File;
+use crate::items::inode;
 use crate::items::xattr::{self, Xattr};
+use papilio_format::checksum::name_hash;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::send_stream::{Command, EncodedWrite, Protocol, WRITE_SIZE};
 use papilio_format::{FileOffset, InodeNumber};
+use std::ops::Range;
 
 /// Most bytes of file data in a command of protocol 2.
 const WRITE_SIZE_V2: u64 = 128 << 10;
 /// Most bytes of data that are read at once.
 const READ_SIZE: u64 = 1 << 20;
+/// The attribute that holds a program's capabilities.
+const CAPABILITIES: &[u8] = b"security.capability";
 /// `FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE`.
 const PUNCH_HOLE: u32 = 3;
+
+/// Whether inodes inherit an attribute from their directory, in this or another form.
+pub(super) fn is_inherited(name: &[u8]) -> bool {
+    matches!(name, b"btrfs.compression" | b"system.posix_acl_default")
+}
 
 /// An inode whose content is sent.
 pub(super) struct Content<'a> {
@@ -43,37 +53,27 @@ impl Sender<'_> {
     /// Sends the data of a regular file.
     pub(super) fn send_file(&mut self, content: &Content<'_>) -> Result<()> {
         let (old_size, new_size) = (content.before.map_or(0, |item| item.size), content.item.size);
-        // The size at the receiver.
-        let mut size = old_size;
+        let mut transfer = Transfer { size: old_size, old_size, file: None, plain: Plain::default() };
         if content.differs.extents || old_size != new_size {
-            self.send_extents(content, &mut size)?;
+            self.send_extents(content, &mut transfer)?;
         }
-        if size != new_size {
+        if transfer.size != new_size {
             self.out.put(&Command::Truncate { path: content.path.clone(), size: new_size })?;
         }
         Ok(())
     }
 
-    fn send_extents(&mut self, content: &Content<'_>, size: &mut u64) -> Result<()> {
+    fn send_extents(&mut self, content: &Content<'_>, transfer: &mut Transfer) -> Result<()> {
         let (sector, number) = (self.sector_size, InodeNumber(content.number));
         let new_tree = self.new.tree.clone();
         let old_tree = self.old.as_ref().map(|old| old.tree.clone());
         let end = content.item.size;
-        let walk = |tree| FileExtents::new(tree, number, sector, FileOffset(0), FileOffset(end));
-        let mut new = Extents::new(walk(&new_tree))?;
-        let old_size = content.before.map_or(0, |item| item.size);
+        let walk = |tree, end| FileExtents::new(tree, number, sector, FileOffset(0), FileOffset(end));
+        let mut new = Extents::new(walk(&new_tree, end))?;
         let mut old = match old_tree.as_ref().filter(|_| content.before.is_some()) {
-            Some(tree) => Extents::new(FileExtents::new(
-                tree,
-                number,
-                sector,
-                FileOffset(0),
-                FileOffset(old_size.min(end)),
-            ))?,
+            Some(tree) => Extents::new(walk(tree, transfer.old_size.min(end)))?,
             None => Extents::none(),
         };
-        let mut file = None;
-        let mut plain = 0..0;
         let mut at = 0;
         while at < end {
             new.seek(at)?;
@@ -81,20 +81,16 @@ impl Sender<'_> {
             let until = new.end(at).min(old.end(at)).min(end);
             if !same(new.at(at), old.at(at)) {
                 let piece = new.at(at);
-                // Clones inside the file must not read what is still to be written.
-                let sent = if plain.is_empty() { at } else { plain.start };
-                let handled = self.send_piece(content, &piece, at..until, [old_size, sent], size)?;
-                if handled {
-                    self.send_plain(content, &mut file, std::mem::take(&mut plain), size)?;
-                } else if plain.end == at && !plain.is_empty() && until - plain.start <= READ_SIZE {
-                    plain.end = until;
-                } else {
-                    self.send_plain(content, &mut file, std::mem::replace(&mut plain, at..until), size)?;
+                if !self.send_piece(content, &piece, at..until, transfer)?
+                    && !transfer.plain.append(at..until, new.starts(at))
+                {
+                    self.send_plain(content, transfer)?;
+                    transfer.plain.append(at..until, true);
                 }
             }
             at = until;
         }
-        self.send_plain(content, &mut file, plain, size)
+        self.send_plain(content, transfer)
     }
 
     /// Sends a range without reading its data, if that is possible. Returns whether it was.
@@ -102,107 +98,128 @@ impl Sender<'_> {
         &mut self,
         content: &Content<'_>,
         piece: &Piece<'_>,
-        range: std::ops::Range<u64>,
-        [old_size, sent]: [u64; 2],
-        size: &mut u64,
+        range: Range<u64>,
+        transfer: &mut Transfer,
     ) -> Result<bool> {
-        let path = || content.path.clone();
-        let length = range.end - range.start;
-        let disk = match piece {
-            Piece::Hole => {
-                let end = range.end.min(old_size);
-                if end <= range.start {
-                    return Ok(true);
-                }
-                if self.no_data {
-                    self.out.put(&Command::UpdateExtent {
-                        path: path(),
-                        offset: range.start,
-                        size: end - range.start,
-                    })?;
-                    return Ok(true);
-                }
-                if self.out.protocol() < Protocol::V2 {
-                    return Ok(false);
-                }
-                self.out.put(&Command::Fallocate {
-                    path: path(),
-                    mode: PUNCH_HOLE,
-                    offset: range.start,
-                    size: end - range.start,
-                })?;
+        let path = content.path.clone();
+        let (offset, length) = (range.start, range.end - range.start);
+        if matches!(piece, Piece::Hole) {
+            let Some(size) = range.end.min(transfer.old_size).checked_sub(offset).filter(|size| *size > 0)
+            else {
                 return Ok(true);
-            }
-            Piece::Inline(_) => None,
-            Piece::Disk(disk) => Some(*disk),
-        };
+            };
+            let hole = if self.no_data {
+                Command::UpdateExtent { path, offset, size }
+            } else if self.out.protocol() >= Protocol::V2 {
+                Command::Fallocate { path, mode: PUNCH_HOLE, offset, size }
+            } else {
+                return Ok(false);
+            };
+            self.send_plain(content, transfer)?;
+            self.out.put(&hole)?;
+            return Ok(true);
+        }
         if self.no_data {
-            self.out.put(&Command::UpdateExtent { path: path(), offset: range.start, size: length })?;
-            *size = (*size).max(range.end);
+            self.out.put(&Command::UpdateExtent { path, offset, size: length })?;
+            transfer.size = transfer.size.max(range.end);
             return Ok(true);
         }
-        let Some(disk) = disk else { return Ok(false) };
-        if self.send_clone(content, disk, &range, sent, *size)? {
-            *size = (*size).max(range.end);
-            return Ok(true);
-        }
-        if !self.compressed || disk.compression == Compression::None {
-            return Ok(false);
-        }
-        let mut data = vec![0; disk.disk_length as usize];
-        let flags = content.item.flags;
-        if !self.fs.info.reader.read_stored(flags, disk.disk_address, &mut data)? {
-            return Ok(false);
-        }
-        self.out.put(&Command::EncodedWrite(EncodedWrite {
-            path: path(),
-            offset: range.start,
-            file_length: length,
-            unencoded_length: disk.ram_bytes,
-            unencoded_offset: disk.offset,
-            compression: number_of_compression(disk.compression, self.sector_size),
-            encryption: 0,
-            data,
-        }))?;
-        *size = (*size).max(range.end);
+        let clone = match piece {
+            Piece::Disk(disk) => self.find_clone(content, *disk, &range, transfer.size)?,
+            _ => None,
+        };
+        let command = match clone {
+            Some(clone) => clone,
+            None => match self.encoded(content, piece, &range)? {
+                Some(write) => Command::EncodedWrite(write),
+                None => return Ok(false),
+            },
+        };
+        // A clone inside the file reads what was sent before.
+        self.send_plain(content, transfer)?;
+        self.out.put(&command)?;
+        transfer.size = transfer.size.max(range.end);
         Ok(true)
     }
 
-    /// Sends a range as plain bytes.
-    fn send_plain(
-        &mut self,
+    /// Returns the write of an extent as it lies, if it is compressed, the stream takes such, and
+    /// the extent has no more bytes than the range.
+    fn encoded(
+        &self,
         content: &Content<'_>,
-        file: &mut Option<File>,
-        range: std::ops::Range<u64>,
-        size: &mut u64,
-    ) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
+        piece: &Piece<'_>,
+        range: &Range<u64>,
+    ) -> Result<Option<EncodedWrite>> {
+        let (compression, stored, unencoded_length, unencoded_offset) = match piece {
+            Piece::Hole => return Ok(None),
+            Piece::Inline(inline) => {
+                (inline.compression, inline.data().len() as u64, inline.ram_bytes, range.start)
+            }
+            Piece::Disk(disk) => (disk.compression, disk.disk_length, disk.ram_bytes, disk.offset),
+        };
+        let length = (range.end - range.start).min(unencoded_length.saturating_sub(unencoded_offset));
+        if !self.compressed || compression == Compression::None || stored > length {
+            return Ok(None);
         }
-        if file.is_none() {
-            *file = Some(self.fs.inode_at(self.new.tree.id(), InodeNumber(content.number))?.open()?);
-        }
-        let file = file.as_ref().expect("it was opened");
+        let data = match piece {
+            Piece::Inline(inline) => inline.data().to_vec(),
+            Piece::Disk(disk) => {
+                let mut data = vec![0; stored as usize];
+                let flags = content.item.flags;
+                if !self.fs.info.reader.read_stored(flags, disk.disk_address, &mut data)? {
+                    return Ok(None);
+                }
+                data
+            }
+            Piece::Hole => return Ok(None),
+        };
+        Ok(Some(EncodedWrite {
+            path: content.path.clone(),
+            offset: range.start,
+            file_length: length,
+            unencoded_length,
+            unencoded_offset,
+            compression: number_of_compression(compression, self.sector_size),
+            encryption: matches!(piece, Piece::Disk(_)).then_some(0),
+            data,
+        }))
+    }
+
+    /// Sends the ranges that are collected as plain bytes.
+    fn send_plain(&mut self, content: &Content<'_>, transfer: &mut Transfer) -> Result<()> {
+        let Some(start) = transfer.plain.start() else { return Ok(()) };
+        let file = match &mut transfer.file {
+            Some(file) => file,
+            none => none.insert(self.fs.inode_at(self.new.tree.id(), InodeNumber(content.number))?.open()?),
+        };
         let step = match self.out.protocol() {
             Protocol::V1 => WRITE_SIZE as u64,
             Protocol::V2 => WRITE_SIZE_V2,
         };
-        let mut at = range.start;
-        while at < range.end {
-            let length = (range.end - at).min(READ_SIZE);
-            let mut data = vec![0; length as usize];
-            file.read_exact_at(&mut data, at)?;
-            for (index, part) in data.chunks(step as usize).enumerate() {
-                let offset = at + index as u64 * step;
-                self.out.put(&Command::Write { path: content.path.clone(), offset, data: part.to_vec() })?;
+        let mut data = Vec::new();
+        // The file offsets of `data`.
+        let mut read = start..start;
+        let end = transfer.plain.end();
+        for range in std::mem::take(&mut transfer.plain.ranges) {
+            let mut at = range.start;
+            while at < range.end {
+                let until = range.end.min(at + step);
+                if until > read.end {
+                    read = at..end.min(at + READ_SIZE);
+                    data.resize((read.end - read.start) as usize, 0);
+                    file.read_exact_at(&mut data, at)?;
+                }
+                let part = (at - read.start) as usize..(until - read.start) as usize;
+                let data = data[part].to_vec();
+                self.out.put(&Command::Write { path: content.path.clone(), offset: at, data })?;
+                at = until;
             }
-            at += length;
         }
-        *size = (*size).max(range.end);
+        transfer.size = transfer.size.max(end);
         Ok(())
     }
 
-    /// Sends owner, mode, xattrs and times.
+    /// Sends owner, mode, flags and capabilities.
     pub(super) fn send_attributes(&mut self, content: &Content<'_>) -> Result<()> {
         let (item, before) = (content.item, content.before);
         let path = || content.path.clone();
@@ -210,7 +227,10 @@ impl Sender<'_> {
         if !owned {
             self.out.put(&Command::Chown { path: path(), uid: item.uid.into(), gid: item.gid.into() })?;
         }
-        let same_mode = owned && before.is_some_and(|before| before.mode == item.mode);
+        // A change of owner removes a file's set-user-ID and set-group-ID bits.
+        let is_directory = item.kind() == Some(FileKind::Directory);
+        let kept = owned || is_directory || item.permissions() & 0o6000 == 0;
+        let same_mode = kept && before.is_some_and(|before| before.mode == item.mode);
         if !same_mode && item.kind() != Some(FileKind::Symlink) {
             self.out.put(&Command::Chmod { path: path(), mode: item.permissions().into() })?;
         }
@@ -219,42 +239,96 @@ impl Sender<'_> {
         if flagged && item.kind() != Some(FileKind::Symlink) && self.out.protocol() >= Protocol::V2 {
             self.out.put(&Command::Fileattr { path: path(), attributes: item.flags.bits() })?;
         }
-        let stripped = content.number == Id::ROOT.number && !self.stripped.is_empty();
-        if content.differs.xattrs || !same_mode || stripped {
-            self.send_xattrs(content, !same_mode)?;
+        // Writing and a change of owner remove them, so they come last.
+        if let Some(value) = xattr::get(&self.new.tree, InodeNumber(content.number), CAPABILITIES)? {
+            self.out.put(&Command::SetXattr { path: path(), name: CAPABILITIES.to_vec(), value })?;
         }
-        self.out.put(&Command::Utimes {
-            path: path(),
-            atime: item.atime,
-            mtime: item.mtime,
-            ctime: item.ctime,
-            otime: Some(item.otime),
-        })
+        Ok(())
     }
 
-    /// Sends the xattrs that differ. A change of owner removes capabilities, and a change of mode
-    /// alters access control lists, so `again` sends these once more.
-    fn send_xattrs(&mut self, content: &Content<'_>, again: bool) -> Result<()> {
+    /// Sends the times of an inode, which no command after them alters.
+    pub(super) fn send_times(&mut self, number: u64) -> Result<()> {
+        let Some(item) = inode::inode(&self.new.tree, InodeNumber(number))? else { return Ok(()) };
+        let path = self.names.path_of(Id::lasting(number))?;
+        self.put_times(path, &item)
+    }
+
+    pub(super) fn put_times(&mut self, path: Vec<u8>, item: &InodeItem) -> Result<()> {
+        let InodeItem { atime, mtime, ctime, otime, .. } = *item;
+        self.out.put(&Command::Utimes { path, atime, mtime, ctime, otime: Some(otime) })
+    }
+
+    /// Sends the xattrs that differ, in the order of their keys.
+    pub(super) fn send_xattrs(&mut self, content: &Content<'_>) -> Result<()> {
         let number = InodeNumber(content.number);
-        let mut before: Vec<Xattr> = match self.old.as_ref().filter(|_| content.before.is_some()) {
+        let postponed = |sender: &Self, name: &[u8]| {
+            content.number == Id::ROOT.number && sender.names.creates_any() && is_inherited(name)
+        };
+        let before: Vec<Xattr> = match self.old.as_ref().filter(|_| content.before.is_some()) {
             Some(old) => xattr::list(&old.tree, number)?,
             None => Vec::new(),
         };
-        if content.number == Id::ROOT.number {
-            before.retain(|attribute| !self.stripped.contains(&attribute.name));
-        }
         let after = xattr::list(&self.new.tree, number)?;
-        for gone in before.iter().filter(|old| after.iter().all(|new| new.name != old.name)) {
-            self.out.put(&Command::RemoveXattr { path: content.path.clone(), name: gone.name.clone() })?;
-        }
-        for Xattr { name, value } in after {
-            let repeat = again && (name == b"security.capability" || name.starts_with(b"system.posix_acl_"));
-            if !repeat && before.iter().any(|old| old.name == name && old.value == value) {
+        let gone = before.iter().filter(|old| after.iter().all(|new| new.name != old.name));
+        let set = after.iter().filter(|new| new.name != CAPABILITIES && !before.contains(new));
+        let gone = gone.map(|old| (name_hash(&old.name), true, old));
+        let mut changes: Vec<_> = gone.chain(set.map(|new| (name_hash(&new.name), false, new))).collect();
+        changes.sort_by_key(|(hash, gone, _)| (*hash, *gone));
+        for (_, gone, Xattr { name, value }) in changes {
+            if postponed(self, name) {
                 continue;
             }
-            self.out.put(&Command::SetXattr { path: content.path.clone(), name, value })?;
+            let (path, name) = (content.path.clone(), name.clone());
+            self.out.put(&if gone {
+                Command::RemoveXattr { path, name }
+            } else {
+                Command::SetXattr { path, name, value: value.clone() }
+            })?;
         }
         Ok(())
+    }
+}
+
+/// The data of a file on its way.
+struct Transfer {
+    /// The file's size at the receiver, and that in the parent, in bytes.
+    size: u64,
+    old_size: u64,
+    /// The file, once bytes are read from it.
+    file: Option<File>,
+    plain: Plain,
+}
+
+/// Adjacent ranges that are read together. Each is sent by itself, as they are extents.
+#[derive(Debug, Default)]
+struct Plain {
+    ranges: Vec<Range<u64>>,
+}
+
+impl Plain {
+    fn start(&self) -> Option<u64> {
+        Some(self.ranges.first()?.start)
+    }
+
+    fn end(&self) -> u64 {
+        self.ranges.last().map_or(0, |range| range.end)
+    }
+
+    /// Adds a range, which starts an extent or continues one. Returns whether it is adjacent and
+    /// the whole is small enough.
+    fn append(&mut self, range: Range<u64>, starts: bool) -> bool {
+        let Some(start) = self.start() else {
+            self.ranges.push(range);
+            return true;
+        };
+        if self.end() != range.start || range.end - start > READ_SIZE {
+            return false;
+        }
+        match self.ranges.last_mut() {
+            Some(last) if !starts => last.end = range.end,
+            _ => self.ranges.push(range),
+        }
+        true
     }
 }
 
@@ -308,6 +382,11 @@ impl<'a> Extents<'a> {
             Some(extent) => extent.end.0,
             None => u64::MAX,
         }
+    }
+
+    /// Whether an extent starts at `at`.
+    fn starts(&self, at: u64) -> bool {
+        self.current.as_ref().is_some_and(|extent| extent.start.0 == at)
     }
 
     fn at(&self, at: u64) -> Piece<'_> {

@@ -1,12 +1,14 @@
 //! Sending: the stream that turns one snapshot into another, or into being.
 //!
 //! Owns [`SendOptions`], the options and the run. [`compare`] finds the inodes that differ and
-//! passes over shared blocks; [`names`] brings the names of each to what the new tree has;
-//! [`content`] brings attributes and data; [`clones`] finds data that the receiver has already;
-//! [`stream`] writes.
+//! passes over shared blocks; [`names`] knows the names at the receiver, and [`moves`] brings them
+//! to those of the new tree; [`content`] brings attributes and data; [`clones`] finds data that the
+//! receiver has already; [`directory_times`] delays the times of directories; [`stream`] writes.
 //!
-//! **Order:** inodes by number, each with names, data and attributes; then the removal of
-//! directories; then the attributes of directories, whose times are final only now.
+//! **Order:** that of the kernel: inodes by number, each with names, xattrs, data, owner, mode and
+//! times. It differs where the kernel's order leaves a receiver with wrong attributes or times:
+//! - Attributes of the root that new inodes would inherit are set last.
+//! - The times of the root are sent again if names passed through it afterwards.
 //!
 //! **Invariants**
 //! - Only read-only subvolumes are sent, and their trees do not change meanwhile.
@@ -20,18 +22,25 @@ pub(crate) mod changes;
 mod clones;
 mod compare;
 mod content;
+mod directory_times;
+mod id;
+mod moves;
 mod names;
 mod sender;
 mod stream;
 mod symlink;
+mod waiting;
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::FileSystem;
+use crate::items::inode;
 use crate::items::trees::OpenTree;
-use crate::items::{inode, xattr};
+use crate::items::xattr::{self, Xattr};
 use compare::{Changes, Differs, all_inodes, differences};
-use content::Content;
-use names::{Fate, Id, Names, is_inherited};
+use content::{Content, is_inherited};
+use directory_times::DirectoryTimes;
+use id::Id;
+use names::{Fate, Names};
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::items::root::RootFlags;
 use papilio_format::send_stream::{Command, Protocol};
@@ -177,7 +186,8 @@ impl SendOptions {
             out: StreamWriter::new(out, self.protocol, !self.omit_header),
             sources,
             last_hints: None,
-            stripped: Vec::new(),
+            times: DirectoryTimes::default(),
+            postponed: Vec::new(),
             new: Arc::clone(&new),
             old,
         };
@@ -280,25 +290,25 @@ impl Sender<'_> {
     }
 
     fn run(&mut self, changes: &Changes, observer: &mut dyn SendObserver) -> Result<()> {
-        let mut directories = Vec::new();
-        let mut removed = Vec::new();
-        self.strip_root()?;
         let all = changes.len() as u64;
+        self.strip_root()?;
         for (done, (&number, &differs)) in changes.iter().enumerate() {
-            if number != Id::ROOT.number {
-                self.send_inode(number, differs, &mut directories, &mut removed)?;
+            self.send_inode(number, differs)?;
+            while let Some(directory) = self.times.take_surplus() {
+                self.send_times(directory)?;
             }
             if done % 256 == 0 {
                 observer.progress(done as u64, all, self.out.bytes());
             }
         }
-        self.names.remove_directories(&mut self.out, &removed)?;
-        let root = changes.get(&Id::ROOT.number).copied().unwrap_or_default();
-        if !changes.is_empty() {
-            directories.push((Id::ROOT.number, root));
+        self.names.move_rest(&mut self.out, &mut self.times)?;
+        self.restore_root()?;
+        let root_is_left = self.names.passed_root && !self.times.contains(Id::ROOT.number);
+        while let Some(directory) = self.times.take_last() {
+            self.send_times(directory)?;
         }
-        for (number, differs) in directories {
-            self.finish_inode(number, differs)?;
+        if root_is_left {
+            self.send_times(Id::ROOT.number)?;
         }
         observer.progress(all, all, self.out.bytes());
         Ok(())
@@ -306,62 +316,76 @@ impl Sender<'_> {
 
     /// Takes the attributes of the root away that new inodes would inherit.
     fn strip_root(&mut self) -> Result<()> {
-        let Some(old) = self.old.as_ref().filter(|_| self.names.creates_any()) else { return Ok(()) };
-        for attribute in xattr::list(&old.tree, InodeNumber(Id::ROOT.number))? {
-            if is_inherited(&attribute.name) {
-                let name = attribute.name;
-                self.out.put(&Command::RemoveXattr { path: Vec::new(), name: name.clone() })?;
-                self.stripped.push(name);
+        if !self.names.creates_any() {
+            return Ok(());
+        }
+        let root = InodeNumber(Id::ROOT.number);
+        let inherited = |tree| -> Result<Vec<Xattr>> {
+            let attributes = xattr::list(tree, root)?;
+            Ok(attributes.into_iter().filter(|attribute| is_inherited(&attribute.name)).collect())
+        };
+        if let Some(old) = &self.old {
+            for Xattr { name, .. } in inherited(&old.tree)? {
+                self.out.put(&Command::RemoveXattr { path: Vec::new(), name })?;
             }
+        }
+        self.postponed = inherited(&self.new.tree)?;
+        Ok(())
+    }
+
+    /// Sets the attributes of the root that new inodes would have inherited.
+    fn restore_root(&mut self) -> Result<()> {
+        for Xattr { name, value } in std::mem::take(&mut self.postponed) {
+            self.out.put(&Command::SetXattr { path: Vec::new(), name, value })?;
         }
         Ok(())
     }
 
-    /// Sends one inode, except for the attributes of a directory.
-    fn send_inode(
-        &mut self,
-        number: u64,
-        differs: Differs,
-        directories: &mut Vec<(u64, Differs)>,
-        removed: &mut Vec<Id>,
-    ) -> Result<()> {
+    /// Sends one inode, except for the times of a directory.
+    fn send_inode(&mut self, number: u64, differs: Differs) -> Result<()> {
+        self.names.turn = number;
         let fate = self.names.fate(number);
-        if let Some(item) = fate.and_then(|fate| fate.removed) {
-            let id = Id { number, doomed: true };
-            if item.kind() == Some(FileKind::Directory) {
-                removed.push(id);
-            } else {
-                self.names.remove(&mut self.out, id)?;
-            }
+        if fate.is_some_and(|fate| fate.removed.is_some()) {
+            self.names.remove(&mut self.out, &mut self.times, Id { number, doomed: true })?;
         }
         let Some(item) = living(&self.new, number)? else { return Ok(()) };
         let created = fate.is_some_and(|fate| fate.created);
-        if created {
-            self.names.create(&mut self.out, Id::lasting(number))?;
-        } else if differs.names {
-            self.names.settle(&mut self.out, Id::lasting(number))?;
-        }
         let differs = if created { Differs::ALL } else { differs };
-        if item.kind() == Some(FileKind::Directory) {
-            directories.push((number, differs));
-            return Ok(());
-        }
-        self.finish_inode(number, differs)
-    }
-
-    /// Sends data and attributes.
-    fn finish_inode(&mut self, number: u64, differs: Differs) -> Result<()> {
-        let Some(item) = living(&self.new, number)? else { return Ok(()) };
-        let lasts = self.old.is_some() && self.names.fate(number).is_none();
+        let id = Id::lasting(number);
+        let renamed =
+            id != Id::ROOT && differs.names && self.names.settle(&mut self.out, &mut self.times, number)?;
+        // The same names may have another order in the parent. The kernel takes the first there.
+        let before_turn = if renamed { None } else { Some(self.names.path_of(id)?) };
+        self.names.end_turn(number);
         let before = match &self.old {
-            Some(old) if lasts => living(old, number)?,
+            Some(old) if fate.is_none() => living(old, number)?,
             _ => None,
         };
-        let path = self.names.path_of(Id::lasting(number))?;
+        let path = match before_turn {
+            Some(path) => path,
+            None => self.names.path_of(id)?,
+        };
         let content = Content { number, item: &item, before, differs, path };
+        // The kernel sends the data of an inode first if its number was in use by another one.
+        let replaces = fate.is_some_and(|fate| fate.removed.is_some());
+        if differs.xattrs && !replaces {
+            self.send_xattrs(&content)?;
+        }
         if item.kind() == Some(FileKind::Regular) {
             self.send_file(&content)?;
         }
-        self.send_attributes(&content)
+        if replaces {
+            self.send_xattrs(&content)?;
+        }
+        self.send_attributes(&content)?;
+        if self.names.waiting.contains(number) {
+            return Ok(());
+        }
+        self.names.move_waiting(&mut self.out, &mut self.times, number)?;
+        if item.kind() == Some(FileKind::Directory) && item.size > 0 {
+            self.times.touch(number);
+            return Ok(());
+        }
+        self.put_times(content.path, &item)
     }
 }

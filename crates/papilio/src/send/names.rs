@@ -1,50 +1,31 @@
 //! The names at the receiver while a stream is applied.
 //!
 //! Owns [`Names`]: it knows every name that the receiver has at this point of the stream, and emits
-//! the commands that lead from the parent's names to the new ones.
+//! the commands that change one. [`super::moves`] decides which names change.
 //!
-//! **Method.** Each inode is brought to its final names in turn. A name that another inode still
-//! has is freed first: that inode gets the name `o<inode>-<generation>-<n>` in the root until its
-//! turn comes. A directory that would move below itself frees the first directory on the way that
-//! has to move as well. Directories that go are removed at the end, the deepest first. An inode
-//! that would inherit attributes from its directory is created in the root, and moved.
+//! An inode without one of its final names has a name *aside*: `o<inode>-<generation>-<n>` in the
+//! root. New inodes begin there, and so do inodes whose first name another inode gets.
 //!
-//! Kernel counterpart: `process_recorded_refs` (`fs/btrfs/send.c`), whose order of commands differs
-//! where it delays moves.
+//! Kernel counterparts: `gen_unique_name`, `get_cur_path`, `orphanize_inode` (`fs/btrfs/send.c`).
 
+use super::id::Id;
 use super::stream::StreamWriter;
 use super::symlink::symlink_target;
+use super::waiting::Waiting;
 use crate::btree::Tree;
 use crate::errors::{Error, PathError, Result};
 use crate::items::dir::{self, EntryTarget};
-use crate::items::{inode, xattr};
+use crate::items::inode;
+use papilio_format::InodeNumber;
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::send_stream::Command;
-use papilio_format::{InodeNumber, objectid};
 use std::collections::{HashMap, HashSet};
 
 /// Most names in a path. A longer path means a loop.
-const DEPTH_LIMIT: usize = 4096;
-
-/// An inode at the receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Id {
-    pub(super) number: u64,
-    /// Whether this is an inode of the parent that the new tree lacks; its number may be in use
-    /// again.
-    pub(super) doomed: bool,
-}
-
-impl Id {
-    pub(super) const ROOT: Self = Self::lasting(objectid::FIRST_INODE.0);
-
-    pub(super) const fn lasting(number: u64) -> Self {
-        Self { number, doomed: false }
-    }
-}
+pub(super) const DEPTH_LIMIT: usize = 4096;
 
 /// A name: its directory and its last component.
-type Place = (Id, Vec<u8>);
+pub(super) type Place = (Id, Vec<u8>);
 
 /// The fate of an inode.
 #[derive(Clone, Copy, Debug)]
@@ -61,21 +42,27 @@ pub(super) struct Names<'a> {
     new: &'a Tree,
     /// The inodes that the stream creates or removes.
     fates: HashMap<u64, Fate>,
-    /// The created inodes that exist by now.
-    existing: HashSet<u64>,
-    /// Names of inodes that were touched.
+    /// The inode whose turn it is. Those before it have their final names, except for directories
+    /// that wait.
+    pub(super) turn: u64,
+    /// The created inodes that exist before their turn.
+    early: HashSet<u64>,
+    /// Names of inodes that were touched and do not have their final names yet.
     names: HashMap<Id, Vec<Place>>,
+    /// The names aside that inodes have.
+    asides: HashMap<Id, Place>,
     /// Names that were given or taken away.
     entries: HashMap<Place, Option<Id>>,
     /// Paths of directories, until one moves.
     paths: HashMap<Id, Vec<u8>>,
-    /// Whether new entries of a directory of the parent inherit attributes.
-    bequeathing: HashMap<u64, bool>,
-}
-
-/// Whether inodes inherit an attribute from their directory, in this or another form.
-pub(super) fn is_inherited(name: &[u8]) -> bool {
-    matches!(name, b"btrfs.compression" | b"system.posix_acl_default")
+    /// Created directories whose paths may be part of another path that is known.
+    inhabited: HashSet<Id>,
+    /// Entries left in directories that go, from the first question on.
+    left: HashMap<Id, usize>,
+    /// Directories that wait until another one has moved.
+    pub(super) waiting: Waiting,
+    /// Whether a name in the root was given or taken away in passing.
+    pub(super) passed_root: bool,
 }
 
 impl<'a> Names<'a> {
@@ -84,32 +71,32 @@ impl<'a> Names<'a> {
             old,
             new,
             fates,
-            existing: HashSet::new(),
+            turn: 0,
+            early: HashSet::new(),
             names: HashMap::new(),
+            asides: HashMap::new(),
             entries: HashMap::new(),
             paths: HashMap::new(),
-            bequeathing: HashMap::new(),
+            inhabited: HashSet::new(),
+            left: HashMap::new(),
+            waiting: Waiting::default(),
+            passed_root: false,
         }
+    }
+
+    /// Returns the parent's tree, unless the stream is a full one.
+    pub(super) fn old(&self) -> Option<&'a Tree> {
+        self.old
+    }
+
+    /// Returns the tree that is sent.
+    pub(super) fn new_tree(&self) -> &'a Tree {
+        self.new
     }
 
     /// Whether the stream creates any inode.
     pub(super) fn creates_any(&self) -> bool {
         self.fates.values().any(|fate| fate.created)
-    }
-
-    /// Whether inodes that the stream creates in a directory inherit attributes. Those of the root
-    /// are taken away meanwhile, and new directories have none yet.
-    fn bequeaths(&mut self, directory: Id) -> Result<bool> {
-        let Some(old) = self.old.filter(|_| directory != Id::ROOT && !self.is_created(directory)) else {
-            return Ok(false);
-        };
-        if let Some(known) = self.bequeathing.get(&directory.number) {
-            return Ok(*known);
-        }
-        let attributes = xattr::list(old, InodeNumber(directory.number))?;
-        let bequeaths = attributes.iter().any(|attribute| is_inherited(&attribute.name));
-        self.bequeathing.insert(directory.number, bequeaths);
-        Ok(bequeaths)
     }
 
     /// Returns what becomes of an inode, unless it lasts.
@@ -118,37 +105,63 @@ impl<'a> Names<'a> {
     }
 
     /// Returns the inode that the parent has under `number`.
-    fn old_id(&self, number: u64) -> Id {
+    pub(super) fn old_id(&self, number: u64) -> Id {
         Id { number, doomed: self.fates.get(&number).is_some_and(|fate| fate.removed.is_some()) }
     }
 
-    fn is_created(&self, id: Id) -> bool {
+    pub(super) fn is_created(&self, id: Id) -> bool {
         !id.doomed && self.fates.get(&id.number).is_some_and(|fate| fate.created)
     }
 
-    /// Whether the receiver has the inode at this point.
-    fn exists(&self, id: Id) -> bool {
-        !self.is_created(id) || self.existing.contains(&id.number)
+    /// Whether the receiver has the inode at this point. A directory that went does not count.
+    pub(super) fn exists(&self, id: Id) -> bool {
+        !self.is_created(id) || id.number < self.turn || self.early.contains(&id.number)
     }
 
-    /// Returns the names of an inode at this point.
-    fn names_of(&mut self, id: Id) -> Result<Vec<Place>> {
+    /// Whether an inode has its final names.
+    fn is_settled(&self, id: Id) -> bool {
+        !id.doomed && id.number < self.turn && !self.waiting.contains(id.number)
+    }
+
+    /// Notes that an inode has its final names, unless it waits. The next turn may begin.
+    pub(super) fn end_turn(&mut self, number: u64) {
+        self.turn = number + 1;
+        self.early.remove(&number);
+        if !self.waiting.contains(number) {
+            self.names.remove(&Id::lasting(number));
+        }
+    }
+
+    /// Forgets the names of a directory that no longer waits, as its tree has them.
+    pub(super) fn settled(&mut self, number: u64) {
+        self.names.remove(&Id::lasting(number));
+    }
+
+    /// Returns the names of an inode at this point. A name aside is the last one.
+    pub(super) fn names_of(&self, id: Id) -> Result<Vec<Place>> {
         if let Some(names) = self.names.get(&id) {
             return Ok(names.clone());
         }
+        if self.is_settled(id) {
+            return self.targets_of(id);
+        }
+        if self.is_created(id) { Ok(Vec::new()) } else { self.old_names_of(id) }
+    }
+
+    /// Returns the names of an inode in the parent.
+    pub(super) fn old_names_of(&self, id: Id) -> Result<Vec<Place>> {
         let mut names = Vec::new();
-        if let (Some(old), false) = (self.old, self.is_created(id)) {
+        if let Some(old) = self.old {
             inode::for_each_name(old, InodeNumber(id.number), |name| {
-                names.push((name.parent.0, name.name));
+                names.push((self.old_id(name.parent.0), name.name));
                 true
             })?;
         }
-        let names: Vec<Place> = names.into_iter().map(|(parent, name)| (self.old_id(parent), name)).collect();
         Ok(names)
     }
 
     /// Returns the names of an inode in the new tree.
-    fn targets_of(&self, id: Id) -> Result<Vec<Place>> {
+    pub(super) fn targets_of(&self, id: Id) -> Result<Vec<Place>> {
         let mut names = Vec::new();
         inode::for_each_name(self.new, InodeNumber(id.number), |name| {
             names.push((Id::lasting(name.parent.0), name.name));
@@ -157,8 +170,13 @@ impl<'a> Names<'a> {
         Ok(names)
     }
 
+    /// Returns the name aside that an inode has at this point.
+    pub(super) fn aside_of(&self, id: Id) -> Option<Place> {
+        self.asides.get(&id).cloned()
+    }
+
     /// Returns the inode that has a name at this point.
-    fn occupant(&self, place: &Place) -> Result<Option<Id>> {
+    pub(super) fn occupant(&self, place: &Place) -> Result<Option<Id>> {
         if let Some(entry) = self.entries.get(place) {
             return Ok(*entry);
         }
@@ -169,6 +187,24 @@ impl<'a> Names<'a> {
             // The entry of a nested subvolume is not sent.
             Some(EntryTarget::Subvolume(_)) | None => None,
         })
+    }
+
+    /// Whether a directory that goes has no entries any more.
+    pub(super) fn is_empty(&mut self, id: Id) -> Result<bool> {
+        if let Some(left) = self.left.get(&id) {
+            return Ok(*left == 0);
+        }
+        let mut left = 0;
+        if let Some(old) = self.old {
+            let number = InodeNumber(id.number);
+            for item in old.range(dir::index_first_key(number, 0)..=dir::index_last_key(number)) {
+                for entry in dir::entries_of(old, &item?)? {
+                    left += usize::from(self.occupant(&(id, entry.name.to_vec()))?.is_some());
+                }
+            }
+        }
+        self.left.insert(id, left);
+        Ok(left == 0)
     }
 
     /// Returns the path of an inode at this point.
@@ -183,20 +219,30 @@ impl<'a> Names<'a> {
         if let Some(path) = self.paths.get(&id) {
             return Ok(path.clone());
         }
-        let missing = || Error::path(format!("inode {}", id.number).as_bytes(), PathError::NotFound);
+        let missing = || missing(id);
         if depth > DEPTH_LIMIT {
             return Err(missing());
         }
         let (parent, name) = self.names_of(id)?.into_iter().next().ok_or_else(missing)?;
         let directory = self.path_within(parent, depth + 1)?;
-        self.paths.insert(parent, directory.clone());
+        self.remember(parent, &directory);
         Ok(join(directory, &name))
     }
 
-    fn path_at(&mut self, place: &Place) -> Result<Vec<u8>> {
+    /// Returns the path of a name, whether any inode has it or not.
+    pub(super) fn path_at(&mut self, place: &Place) -> Result<Vec<u8>> {
         let directory = self.path_of(place.0)?;
-        self.paths.insert(place.0, directory.clone());
+        self.remember(place.0, &directory);
         Ok(join(directory, &place.1))
+    }
+
+    fn remember(&mut self, directory: Id, path: &[u8]) {
+        if directory != Id::ROOT && !self.paths.contains_key(&directory) {
+            self.paths.insert(directory, path.to_vec());
+        }
+        if self.is_created(directory) {
+            self.inhabited.insert(directory);
+        }
     }
 
     fn give(&mut self, id: Id, place: Place) -> Result<()> {
@@ -213,27 +259,60 @@ impl<'a> Names<'a> {
         let mut names = self.names_of(id)?;
         names.retain(|name| name != place);
         self.names.insert(id, names);
+        if self.asides.get(&id) == Some(place) {
+            self.asides.remove(&id);
+        }
         if self.old.is_some() {
             self.entries.insert(place.clone(), None);
+        }
+        if let Some(left) = self.left.get_mut(&place.0) {
+            *left -= 1;
         }
         Ok(())
     }
 
-    fn rename(&mut self, out: &mut StreamWriter<'_>, id: Id, from: &Place, to: Place) -> Result<()> {
+    pub(super) fn rename(
+        &mut self,
+        out: &mut StreamWriter<'_>,
+        id: Id,
+        from: &Place,
+        to: Place,
+    ) -> Result<()> {
         let (source, target) = (self.path_at(from)?, self.path_at(&to)?);
         out.put(&Command::Rename { from: source, to: target })?;
-        self.paths.clear();
+        self.passed_root |= from.0 == Id::ROOT || to.0 == Id::ROOT;
+        self.paths.remove(&id);
+        // A directory that was just created, and a file, are in no other path.
+        let alone = self.is_created(id) && !self.inhabited.contains(&id);
+        if !alone && self.kind_of(id)? == Some(FileKind::Directory) {
+            self.paths.clear();
+        }
         self.take(id, from)?;
         self.give(id, to)
     }
 
-    fn unlink(&mut self, out: &mut StreamWriter<'_>, id: Id, place: &Place) -> Result<()> {
+    pub(super) fn link(&mut self, out: &mut StreamWriter<'_>, id: Id, from: &Place, to: Place) -> Result<()> {
+        let (path, existing) = (self.path_at(&to)?, self.path_at(from)?);
+        out.put(&Command::Link { path, existing })?;
+        self.give(id, to)
+    }
+
+    pub(super) fn unlink(&mut self, out: &mut StreamWriter<'_>, id: Id, place: &Place) -> Result<()> {
         let path = self.path_at(place)?;
         out.put(&Command::Unlink { path })?;
         self.take(id, place)
     }
 
-    fn kind_of(&self, id: Id) -> Result<Option<FileKind>> {
+    /// Removes a directory, which is empty.
+    pub(super) fn remove_directory(&mut self, out: &mut StreamWriter<'_>, id: Id) -> Result<()> {
+        let place = self.names_of(id)?.into_iter().next().ok_or_else(|| missing(id))?;
+        let path = self.path_at(&place)?;
+        out.put(&Command::Rmdir { path })?;
+        self.paths.remove(&id);
+        self.take(id, &place)
+    }
+
+    pub(super) fn kind_of(&self, id: Id) -> Result<Option<FileKind>> {
         if id.doomed {
             let fate = self.fates.get(&id.number).and_then(|fate| fate.removed);
             return Ok(fate.and_then(|item| item.kind()));
@@ -241,22 +320,14 @@ impl<'a> Names<'a> {
         Ok(inode::inode(self.new, InodeNumber(id.number))?.and_then(|item| item.kind()))
     }
 
-    /// Frees a name that is about to be given.
-    fn free(&mut self, out: &mut StreamWriter<'_>, place: &Place) -> Result<()> {
-        let Some(occupant) = self.occupant(place)? else { return Ok(()) };
-        let is_directory = self.kind_of(occupant)? == Some(FileKind::Directory);
-        if !is_directory && (occupant.doomed || self.names_of(occupant)?.len() > 1) {
-            return self.unlink(out, occupant, place);
-        }
-        self.set_aside(out, occupant, place)
-    }
-
-    /// Gives an inode an unused name in the root in place of `place`.
-    fn set_aside(&mut self, out: &mut StreamWriter<'_>, id: Id, place: &Place) -> Result<()> {
+    /// Gives an inode a name aside in place of `place`.
+    pub(super) fn set_aside(&mut self, out: &mut StreamWriter<'_>, id: Id, place: &Place) -> Result<()> {
         let tree = if id.doomed { self.old.unwrap_or(self.new) } else { self.new };
         let item = inode::inode(tree, InodeNumber(id.number))?;
         let aside = self.unused_name(id, item.map_or(0, |item| item.generation.0))?;
-        self.rename(out, id, place, aside)
+        self.rename(out, id, place, aside.clone())?;
+        self.asides.insert(id, aside);
+        Ok(())
     }
 
     /// Returns a name in the root that no inode has or gets.
@@ -272,41 +343,15 @@ impl<'a> Names<'a> {
         unreachable!("a directory has fewer than 2^64 names")
     }
 
-    /// Creates an inode and those of its directories that do not exist yet.
+    /// Creates an inode under a name aside.
     pub(super) fn create(&mut self, out: &mut StreamWriter<'_>, id: Id) -> Result<()> {
-        self.create_within(out, id, 0)
-    }
-
-    fn create_within(&mut self, out: &mut StreamWriter<'_>, id: Id, depth: usize) -> Result<()> {
-        let missing = || Error::path(format!("inode {}", id.number).as_bytes(), PathError::NotFound);
-        if self.exists(id) {
-            return Ok(());
-        }
-        if depth > DEPTH_LIMIT {
-            return Err(missing());
-        }
-        let item = inode::inode(self.new, InodeNumber(id.number))?.ok_or_else(missing)?;
-        let targets = self.targets_of(id)?;
-        for (index, place) in targets.into_iter().enumerate() {
-            self.create_within(out, place.0, depth + 1)?;
-            self.free(out, &place)?;
-            let path = self.path_at(&place)?;
-            if index > 0 {
-                let existing = self.path_of(id)?;
-                out.put(&Command::Link { path, existing })?;
-            } else if self.bequeaths(place.0)? {
-                let aside = self.unused_name(id, item.generation.0)?;
-                out.put(&self.creation(id, aside.1.clone(), &item)?)?;
-                self.existing.insert(id.number);
-                self.give(id, aside.clone())?;
-                self.rename(out, id, &aside, place)?;
-                continue;
-            } else {
-                out.put(&self.creation(id, path, &item)?)?;
-                self.existing.insert(id.number);
-            }
-            self.give(id, place)?;
-        }
+        let item = inode::inode(self.new, InodeNumber(id.number))?.ok_or_else(|| missing(id))?;
+        let aside = self.unused_name(id, item.generation.0)?;
+        out.put(&self.creation(id, aside.1.clone(), &item)?)?;
+        self.passed_root = true;
+        self.early.insert(id.number);
+        self.give(id, aside.clone())?;
+        self.asides.insert(id, aside);
         Ok(())
     }
 
@@ -326,79 +371,11 @@ impl<'a> Names<'a> {
             Some(FileKind::Regular) | None => Command::Mkfile { path, inode },
         })
     }
+}
 
-    /// Brings an inode that lasts to its final names.
-    pub(super) fn settle(&mut self, out: &mut StreamWriter<'_>, id: Id) -> Result<()> {
-        let targets = self.targets_of(id)?;
-        let current = self.names_of(id)?;
-        let missing: Vec<Place> = targets.iter().filter(|place| !current.contains(place)).cloned().collect();
-        let is_directory = self.kind_of(id)? == Some(FileKind::Directory);
-        for place in missing {
-            self.create(out, place.0)?;
-            if is_directory {
-                self.leave_room(out, id, place.0)?;
-            }
-            self.free(out, &place)?;
-            let current = self.names_of(id)?;
-            if let Some(from) = current.iter().find(|name| !targets.contains(name)) {
-                self.rename(out, id, &from.clone(), place)?;
-            } else {
-                let (path, existing) = (self.path_at(&place)?, self.path_of(id)?);
-                out.put(&Command::Link { path, existing })?;
-                self.give(id, place)?;
-            }
-        }
-        for place in self.names_of(id)? {
-            if !targets.contains(&place) {
-                self.unlink(out, id, &place)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes sure that `directory` is not below `id`.
-    fn leave_room(&mut self, out: &mut StreamWriter<'_>, id: Id, directory: Id) -> Result<()> {
-        'again: loop {
-            let mut chain = Vec::new();
-            let mut at = directory;
-            while at != Id::ROOT && at != id && chain.len() < DEPTH_LIMIT {
-                let Some(place) = self.names_of(at)?.into_iter().next() else { return Ok(()) };
-                chain.push((at, place.clone()));
-                at = place.0;
-            }
-            if at != id {
-                return Ok(());
-            }
-            for (blocking, place) in chain {
-                if !self.targets_of(blocking)?.contains(&place) {
-                    self.set_aside(out, blocking, &place)?;
-                    continue 'again;
-                }
-            }
-            return Err(Error::path(format!("inode {}", id.number).as_bytes(), PathError::IntoItself));
-        }
-    }
-
-    /// Removes the names of an inode that goes, unless it is a directory.
-    pub(super) fn remove(&mut self, out: &mut StreamWriter<'_>, id: Id) -> Result<()> {
-        for place in self.names_of(id)? {
-            self.unlink(out, id, &place)?;
-        }
-        Ok(())
-    }
-
-    /// Removes the directories that go, which are empty by now.
-    pub(super) fn remove_directories(&mut self, out: &mut StreamWriter<'_>, ids: &[Id]) -> Result<()> {
-        let mut paths = Vec::with_capacity(ids.len());
-        for id in ids {
-            paths.push(self.path_of(*id)?);
-        }
-        paths.sort_by_key(|path| std::cmp::Reverse(path.iter().filter(|byte| **byte == b'/').count()));
-        for path in paths {
-            out.put(&Command::Rmdir { path })?;
-        }
-        Ok(())
-    }
+/// The error of a name or an inode that a tree should have.
+pub(super) fn missing(id: Id) -> Error {
+    Error::path(format!("inode {}", id.number).as_bytes(), PathError::NotFound)
 }
 
 fn join(mut directory: Vec<u8>, name: &[u8]) -> Vec<u8> {

@@ -2,11 +2,13 @@
 //!
 //! Owns [`Sender`], the state of one stream, and [`CloneSource`].
 
+use super::directory_times::DirectoryTimes;
 use super::names::Names;
 use super::stream::StreamWriter;
 use crate::btree::Tree;
 use crate::fs::FileSystem;
 use crate::items::trees::OpenTree;
+use crate::items::xattr::Xattr;
 use papilio_format::{Generation, LogicalAddress, Uuid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,9 +40,10 @@ pub(crate) struct Sender<'a> {
     pub(super) sources: Vec<CloneSource>,
     /// The extent that was looked up last, and what its references name.
     pub(super) last_hints: Option<(LogicalAddress, BTreeSet<(u64, u64)>)>,
-    /// Attributes of the root that new inodes would inherit. They are taken away first, and come
-    /// back with the other attributes of the root.
-    pub(super) stripped: Vec<Vec<u8>>,
+    /// Directories whose times are still to be sent.
+    pub(super) times: DirectoryTimes,
+    /// Attributes of the root that new inodes would inherit. They are set last.
+    pub(super) postponed: Vec<Xattr>,
     pub(super) new: Arc<OpenTree>,
     pub(super) old: Option<Arc<OpenTree>>,
 }

@@ -125,7 +125,7 @@ fn describe_data(command: &Command, full: &dyn Fn(&[u8]) -> Vec<u8>) -> (Vec<u8>
                 write.unencoded_length,
                 write.unencoded_offset,
                 write.compression,
-                write.encryption
+                write.encryption.unwrap_or(0)
             );
             (full(&write.path), rest)
         }
