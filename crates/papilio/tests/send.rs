@@ -94,6 +94,73 @@ fn full_and_incremental_streams_carry_everything() {
     }
 }
 
+/// Sends `/s1` and what changed until `/s2`, and compares what arrives.
+fn assert_arrives(fs: &FileSystem) {
+    let target = made();
+    let parent = Some(fs.inode("/s1").unwrap().tree());
+    for bytes in [stream(fs, SendOptions::new(), "/s1"), stream(fs, SendOptions::new().parent(parent), "/s2")]
+    {
+        receive(&target, &bytes).0.unwrap();
+    }
+    assert_same(fs, &target, "/s1");
+    assert_same(fs, &target, "/s2");
+}
+
+#[test]
+fn attributes_of_directories_do_not_reach_new_inodes() {
+    const COMPRESSION: &[u8] = b"btrfs.compression";
+    let fs = made();
+    fs.create_subvolume("/sv").unwrap();
+    fs.create_dir("/sv/d").unwrap();
+    let plain = |path: &str| {
+        fs.write(path, "text").unwrap();
+        assert!(!fs.inode(path).unwrap().xattrs().unwrap().is_empty(), "{path} inherits");
+        fs.inode(path).unwrap().remove_xattr(COMPRESSION).unwrap();
+    };
+    fs.set_xattr("/sv", COMPRESSION, b"zstd").unwrap();
+    fs.set_xattr("/sv/d", COMPRESSION, b"lzo").unwrap();
+    ["/sv/one", "/sv/d/one"].into_iter().for_each(plain);
+    fs.snapshot("/sv", "/s1", true).unwrap();
+    ["/sv/two", "/sv/d/two"].into_iter().for_each(plain);
+    fs.create_dir("/sv/e").unwrap();
+    fs.set_xattr("/sv", COMPRESSION, b"zlib").unwrap();
+    fs.snapshot("/sv", "/s2", true).unwrap();
+    assert_arrives(&fs);
+}
+
+#[test]
+fn directories_that_wait_and_circles_of_directories_arrive() {
+    let fs = made();
+    fs.create_subvolume("/sv").unwrap();
+    let numbers = 0..80;
+    for number in numbers.clone() {
+        fs.create_dir(format!("/sv/d{number}")).unwrap();
+        fs.create_dir(format!("/sv/d{number}/in")).unwrap();
+    }
+    // Three directories that change their order in one chain.
+    ["/sv/a", "/sv/a/b", "/sv/a/b/c"].into_iter().for_each(|path| drop(fs.create_dir(path).unwrap()));
+    fs.snapshot("/sv", "/s1", true).unwrap();
+    // Each moves into the one after it, which moves later.
+    for number in numbers.take(79) {
+        fs.rename(format!("/sv/d{number}"), format!("/sv/d{}/in/m{number}", number + 1)).unwrap();
+    }
+    fs.rename("/sv/d79", "/sv/a/b/c/top").unwrap();
+    for (from, to) in [("/sv/a/b/c", "/sv/c"), ("/sv/a/b", "/sv/c/b"), ("/sv/a", "/sv/c/b/a")] {
+        fs.rename(from, to).unwrap();
+    }
+    fs.snapshot("/sv", "/s2", true).unwrap();
+    assert_arrives(&fs);
+    // The same backwards.
+    let target = made();
+    let parent = Some(fs.inode("/s2").unwrap().tree());
+    for bytes in
+        [stream(&fs, SendOptions::new(), "/s2"), stream(&fs, SendOptions::new().parent(parent), "/s1")]
+    {
+        receive(&target, &bytes).0.unwrap();
+    }
+    assert_same(&fs, &target, "/s1");
+}
+
 #[test]
 fn a_cut_stream_leaves_nothing_that_looks_complete() {
     let fs = source();

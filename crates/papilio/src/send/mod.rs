@@ -294,9 +294,7 @@ impl Sender<'_> {
         self.strip_root()?;
         for (done, (&number, &differs)) in changes.iter().enumerate() {
             self.send_inode(number, differs)?;
-            while let Some(directory) = self.times.take_surplus() {
-                self.send_times(directory)?;
-            }
+            self.send_surplus_times()?;
             if done % 256 == 0 {
                 observer.progress(done as u64, all, self.out.bytes());
             }
@@ -341,6 +339,14 @@ impl Sender<'_> {
         Ok(())
     }
 
+    /// Sends the times of directories that were not touched for a while.
+    fn send_surplus_times(&mut self) -> Result<()> {
+        while let Some(directory) = self.times.take_surplus() {
+            self.send_times(directory)?;
+        }
+        Ok(())
+    }
+
     /// Sends one inode, except for the times of a directory.
     fn send_inode(&mut self, number: u64, differs: Differs) -> Result<()> {
         self.names.turn = number;
@@ -354,6 +360,7 @@ impl Sender<'_> {
         let id = Id::lasting(number);
         let renamed =
             id != Id::ROOT && differs.names && self.names.settle(&mut self.out, &mut self.times, number)?;
+        self.send_surplus_times()?;
         // The same names may have another order in the parent. The kernel takes the first there.
         let before_turn = if renamed { None } else { Some(self.names.path_of(id)?) };
         self.names.end_turn(number);
