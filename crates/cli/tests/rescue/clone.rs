@@ -103,6 +103,85 @@ fn a_clone_of_a_sound_file_system_equals_it() {
     }
 }
 
+/// Fills a subvolume, and takes snapshots while it changes: ten of it, one of a snapshot that
+/// changes itself, and one with nothing in common any more.
+fn fill_with_snapshots(top: &Path) {
+    let live = top.join("live");
+    sys::create_subvolume(&live).unwrap();
+    let path = |at: &Path, number: usize| at.join(format!("d{}/f{number}", number % 7));
+    (0..7).for_each(|number| fs::create_dir(live.join(format!("d{number}"))).unwrap());
+    let write = |at: &Path, number: usize, length: usize, byte: u8| {
+        fs::write(path(at, number), vec![byte; length]).unwrap();
+    };
+    (0..3000).for_each(|number| write(&live, number, [20, 700, 9000][number % 3], number as u8));
+    let mut random = fastrand::Rng::with_seed(3);
+    for round in 0..10 {
+        sys::create_snapshot(&live, &top.join(format!("s{round}")), round % 2 == 0).unwrap();
+        for _ in 0..6 {
+            let number = random.usize(..3000);
+            match random.u8(..4) {
+                0 => drop(fs::remove_file(path(&live, number))),
+                1 => write(&live, number, 30_000, round),
+                2 => drop(fs::copy(path(&live, number), live.join(format!("copy{round}-{number}")))),
+                _ => drop(fs::rename(path(&live, number), live.join(format!("moved{round}-{number}")))),
+            }
+        }
+    }
+    let branch = top.join("branch");
+    sys::create_snapshot(&top.join("s3"), &branch, false).unwrap();
+    (0..20).for_each(|number| write(&branch, number * 100, 5000, 99));
+    let other = top.join("other");
+    sys::create_snapshot(&live, &other, false).unwrap();
+    (0..7).for_each(|number| fs::remove_dir_all(other.join(format!("d{number}"))).unwrap());
+}
+
+#[test]
+fn snapshots_share_tree_blocks_in_the_clone() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    for name in ["default", "oldest"] {
+        let images = papilio_oracle::preset(name).unwrap().sized_for(256 << 20).make(&scratch).unwrap();
+        let mounted = images.mount().unwrap();
+        fill_with_snapshots(mounted.path());
+        mounted.unmount().unwrap();
+        let out = scratch.unique("clone");
+        let (cloned, losses, clean) = clone_of(images.paths(), &out, &OpenOptions::new());
+        assert!(clean && cloned.is_whole(), "{name}: {:?} {losses:#?}", cloned.mended);
+        let copies = ImageSet::open(&scratch, vec![out.clone()]);
+        copies.btrfs_check().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let (left, right) = (open(images.paths(), &OpenOptions::new()), FileSystem::open(&out));
+        let (left, right) = (left.unwrap(), right.unwrap());
+        assert_eq!(facts(&left), facts(&right), "{name}");
+        let bytes = [&left, &right]
+            .map(|fs| fs.check(&CheckOptions::new().data_csum(true)).unwrap().statistics.metadata_bytes);
+        println!("{name}: {bytes:?} bytes of metadata");
+        // Without sharing each of the 14 subvolumes would have some 2 MB.
+        assert!(bytes[1] < bytes[0] + bytes[0] / 2, "{name}: {bytes:?} bytes of metadata");
+        drop((left, right));
+        let top = ["subvolid=5".to_owned()];
+        let mounts = [&images, &copies].map(|set| set.mount_with(&top, true).unwrap());
+        let [left, right] = mounts.each_ref().map(|mounted| HostTree::new(mounted.path()));
+        let report = compare(&left, &right, &CompareOptions::SAME_IMAGE);
+        report.assert_equal(report.entries);
+        assert!(report.entries > 30_000, "{name}: {} entries", report.entries);
+        mounts.into_iter().for_each(|mounted| mounted.unmount().unwrap());
+        // The kernel drops some of them, and the rest stays sound.
+        let options = [&top[0], "commit=1"].map(str::to_owned);
+        let mounted = copies.mount_with(&options, false).unwrap();
+        for gone in ["s9", "s0", "live", "s5", "branch", "s1"] {
+            sys::delete_subvolume(&mounted.path().join(gone)).unwrap();
+        }
+        let mut sync = std::process::Command::new("btrfs");
+        let synced = sync.args(["subvolume", "sync"]).arg(mounted.path()).output().unwrap();
+        assert!(synced.status.success(), "{name}: {}", text_of(&synced.stderr));
+        mounted.unmount().unwrap();
+        copies.btrfs_check().unwrap_or_else(|error| panic!("{name}, snapshots deleted: {error}"));
+        fs::remove_file(out).unwrap();
+    }
+}
+
 #[test]
 fn a_clone_of_a_damaged_file_system_is_clean_and_lists_what_it_lacks() {
     if require(Need::KERNEL_MOUNT).is_none() {

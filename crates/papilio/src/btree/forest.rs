@@ -89,6 +89,11 @@ impl Forest {
     }
 
     /// Returns the block that takes the place of one that cannot be read, or else `error`.
+    /// Whether blocks that cannot be read are replaced.
+    pub(crate) fn has_stand_ins(&self) -> bool {
+        self.stand_ins.is_some()
+    }
+
     pub(super) fn stand_in(
         &self,
         tree: TreeId,

@@ -21,8 +21,9 @@ use papilio_format::items::root_ref::RootRef;
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
 use std::sync::Arc;
 
-/// Creates the subvolume `id`, without items, from the root item that it had elsewhere. The top
-/// level exists already, and takes over what the item says.
+/// Creates the subvolume `id` from the root item that it had elsewhere: without items, or as a
+/// snapshot of `base`. No block of `base` may have been changed in this transaction. The top level
+/// exists already, and takes over what the item says.
 ///
 /// # Errors
 /// [`crate::Error::NoSpace`]; errors of reading and changing trees.
@@ -31,6 +32,7 @@ pub(crate) fn adopt(
     id: TreeId,
     key_offset: u64,
     item: &RawRootItem,
+    base: Option<TreeId>,
 ) -> Result<Arc<LiveTree>> {
     let item = RawRootItem {
         root_dirid: objectid::FIRST_INODE,
@@ -45,9 +47,15 @@ pub(crate) fn adopt(
         drop_level: 0,
         ..*item
     };
-    let tree = match handle.transactions().live().find(id)? {
-        None => handle.new_tree(id, item, key_offset)?,
-        Some(tree) => {
+    let tree = match (handle.transactions().live().find(id)?, base) {
+        (None, None) => handle.new_tree(id, item, key_offset)?,
+        (None, Some(base)) => {
+            let base = handle.live_tree(base)?;
+            let mut editor = base.edit(handle);
+            // Blocks up to this transaction are older than the snapshot, as its drop assumes.
+            handle.snapshot_tree(&mut editor, id, item, handle.generation().0 - 1)?
+        }
+        (Some(tree), _) => {
             take_over(handle, &tree, &item)?;
             tree
         }

@@ -3,11 +3,13 @@
 //! - `roots`: the subvolumes that the root tree names, and their references
 //! - `tree`: the items of a subvolume, copied as they are except for the places of data
 //! - `inodes`: the inode whose items are copied, made anew where its own item is lost
+//! - `shared`: the tree blocks that subvolumes share
 //! - `extents`: data extents, copied once each
 //! - `loss`, `report`: the missing parts
 //!
-//! Subvolumes keep their ids, UUIDs, times, flags and inode numbers, and share data as before. Tree
-//! blocks are written anew: each subvolume has its own.
+//! Subvolumes keep their ids, UUIDs, times, flags and inode numbers, and share data as before. Those
+//! that come from one another share tree blocks as before, unless they share little or the blocks
+//! lost something.
 //!
 //! **Invariants**
 //! - The source is only read.
@@ -20,6 +22,7 @@ mod inodes;
 mod loss;
 mod report;
 mod roots;
+mod shared;
 mod tree;
 
 pub use loss::CloneLoss;
@@ -37,6 +40,7 @@ use papilio_format::items::root_ref::RootRef;
 use papilio_format::objectid;
 use report::Listener;
 use roots::Roots;
+use shared::{Leaves, Plan, by_family};
 use tree::TreeCopy;
 
 /// Features of a file system that the clone must have as soon as its items are there.
@@ -89,11 +93,25 @@ pub(crate) fn clone_into(
     if !extents.verifies() {
         listener.lose(CloneLoss::of("", "the checksum tree cannot be read: no data is verified"));
     }
-    for (id, root) in &roots.subvolumes {
-        let (offset, item) = (root.key_offset, &root.item);
-        let live = transactions.change(8, |handle| subvolume::adopt(handle, *id, offset, item))?;
-        TreeCopy::new(&root.tree, &live, transactions, &mut extents, &mut listener, geometry).run()?;
-        transactions.commit_if_full()?;
+    for family in by_family(&roots.subvolumes) {
+        let mut before: Option<Leaves> = None;
+        for (at, id) in family.iter().enumerate() {
+            let root = &roots.subvolumes[id];
+            let plan = match &before {
+                // Two trees may have different blocks in place of one that cannot be read.
+                Some(before) if !root.tree.forest().has_stand_ins() => Plan::after(&root.tree, before),
+                _ => Plan::whole(),
+            };
+            if plan.base.is_some() {
+                transactions.commit()?;
+            }
+            let (offset, item) = (root.key_offset, &root.item);
+            let live =
+                transactions.change(8, |handle| subvolume::adopt(handle, *id, offset, item, plan.base))?;
+            let copy = TreeCopy::new(&root.tree, &live, transactions, &mut extents, &mut listener, geometry);
+            let lost = copy.run(&plan.ranges, plan.base.is_some())?;
+            before = (at + 1 < family.len()).then(|| Leaves::of(&root.tree, &lost));
+        }
     }
     for (child, parent, reference) in roots.references() {
         let reference = RootRef::parse(reference).expect("it was parsed when it was read");

@@ -123,6 +123,9 @@ fn for_each_item(
     }
 }
 
+/// Keys from the first one up to the second one, which is not included; `None` is the end.
+pub(super) type KeyRange = (Key, Option<Key>);
+
 /// A walk over the items of a tree that goes on behind each block that cannot be read.
 pub(super) struct Walk<'a> {
     cursor: Cursor<'a>,
@@ -130,6 +133,8 @@ pub(super) struct Walk<'a> {
     next: Option<Key>,
     /// The first key that may follow.
     expected: Key,
+    /// The first key behind the walk.
+    end: Option<Key>,
     done: bool,
 }
 
@@ -143,7 +148,12 @@ pub(super) struct Gap {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(tree: &'a Tree) -> Self {
-        Self { cursor: Cursor::new(tree), next: Some(Key::MIN), expected: Key::MIN, done: false }
+        Self::within(tree, (Key::MIN, None))
+    }
+
+    /// Walks over the items with the keys of a range.
+    pub(super) fn within(tree: &'a Tree, (from, end): KeyRange) -> Self {
+        Self { cursor: Cursor::new(tree), next: Some(from), expected: from, end, done: false }
     }
 
     /// Returns the next item, or the next gap.
@@ -159,12 +169,15 @@ impl<'a> Walk<'a> {
             let from = self.expected;
             let behind = self.cursor.behind_fault().filter(|key| *key > from);
             match behind {
-                Some(key) => (self.next, self.expected) = (Some(key), key),
-                None => self.done = true,
+                Some(key) if self.end.is_none_or(|end| key < end) => {
+                    (self.next, self.expected) = (Some(key), key);
+                }
+                _ => self.done = true,
             }
             return Err(Gap { from, behind, error: Box::new(error) });
         }
-        let (Some(key), Some(data)) = (self.cursor.key(), self.cursor.data()) else {
+        let found = self.cursor.key().filter(|key| self.end.is_none_or(|end| *key < end));
+        let (Some(key), Some(data)) = (found, self.cursor.data()) else {
             self.done = true;
             return Ok(None);
         };

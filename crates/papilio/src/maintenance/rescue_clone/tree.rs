@@ -1,12 +1,14 @@
 //! The items of one subvolume, copied into the clone.
 //!
 //! Owns [`TreeCopy`]. Items are collected in batches; a batch, its checksums and its references to
-//! data become part of one transaction.
+//! data become part of one transaction. A subvolume may begin as a snapshot of another clone: then
+//! only ranges of keys are copied, and of the clone's items there those change that differ.
 //!
 //! **Invariants**
 //! - Items keep their keys. Only file extents, entries of lost subvolumes and the sizes of inodes
 //!   that lost data change.
-//! - A reference to a data extent is counted in the transaction that inserts its item.
+//! - A reference to a data extent is counted in the transaction that inserts its item, and dropped
+//!   in the one that removes it.
 //!
 //! **Locks**, in a batch: the subvolume's writer, then the checksum tree's.
 
@@ -14,16 +16,19 @@ use super::extents::{Copied, Extents, Fault, check_extent};
 use super::inodes::Current;
 use super::loss::CloneLoss;
 use super::report::Listener;
-use super::roots::{Gap, Walk};
-use crate::btree::{Change, LiveTree, Tree};
+use super::roots::{Gap, KeyRange, Walk};
+use super::shared::LostInodes;
+use crate::btree::{Change, Item, LiveTree, Tree};
 use crate::data::csum_edit::{ChecksumRuns, insert_checksums};
 use crate::errors::Result;
+use crate::items::{inode, item_error};
 use crate::transaction::{DataReference, Transactions};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::dir_item::DirEntries;
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::{InodeFlags, InodeItem, inode_key};
 use papilio_format::{FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -40,12 +45,14 @@ pub(super) struct TreeCopy<'a, 'l> {
     extents: &'a mut Extents<'l>,
     listener: &'a mut Listener<'l>,
     geometry: Geometry,
-    changes: Vec<Change>,
-    references: Vec<(DataReference, bool)>,
+    batch: Batch,
     sums: ChecksumRuns,
-    bytes: usize,
     data_before: u64,
     inode: Current,
+    lost: LostInodes,
+    /// The first key whose item the clone may still have from its base; `None` without a base.
+    stale: Option<Key>,
+    is_filled: bool,
 }
 
 impl<'a, 'l> TreeCopy<'a, 'l> {
@@ -65,33 +72,107 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
             extents,
             listener,
             geometry,
-            changes: Vec::new(),
-            references: Vec::new(),
+            batch: Batch::default(),
             sums: ChecksumRuns::new(&geometry),
-            bytes: 0,
             data_before,
             inode: Current::new(InodeNumber(0)),
+            lost: LostInodes::default(),
+            stale: None,
+            is_filled: false,
         }
     }
 
-    /// Copies all items.
+    /// Copies the items in ranges of keys. The clone `is_filled` if it began as a snapshot. Returns the
+    /// inodes that lost something.
     ///
     /// # Errors
     /// Those of the clone: no space, or a device that fails.
-    pub(super) fn run(mut self) -> Result<()> {
-        let mut walk = Walk::new(self.source);
-        loop {
-            match walk.next() {
-                Ok(Some((key, data))) => self.item(key, data)?,
-                Ok(None) => break,
-                Err(gap) => self.lose_items(&gap),
+    pub(super) fn run(mut self, ranges: &[KeyRange], is_filled: bool) -> Result<LostInodes> {
+        self.is_filled = is_filled;
+        for range in ranges {
+            self.stale = is_filled.then_some(range.0);
+            let mut walk = Walk::within(self.source, *range);
+            loop {
+                match walk.next() {
+                    Ok(Some((key, data))) => self.item(key, data)?,
+                    Ok(None) => break,
+                    Err(gap) => self.lose_items(&gap),
+                }
+                if self.batch.bytes > BATCH_BYTES || self.extents.bytes - self.data_before > BATCH_DATA {
+                    self.flush()?;
+                }
             }
-            if self.bytes > BATCH_BYTES || self.extents.bytes - self.data_before > BATCH_DATA {
-                self.flush()?;
-            }
+            self.flush()?;
+            self.reconcile(range.1, &mut Batch::default())?;
+            self.end_inode()?;
+            self.transactions.commit_if_full()?;
         }
-        self.end_inode()?;
-        self.flush()
+        Ok(self.lost)
+    }
+
+    /// Compares the items of the clone, up to a key, with those of a batch: removes the ones that are
+    /// not in the batch, and takes from the batch what is there already.
+    fn reconcile(&mut self, to: Option<Key>, batch: &mut Batch) -> Result<()> {
+        let Some(mut from) = self.stale else { return Ok(()) };
+        let mut kept = HashSet::new();
+        let mut wanted = batch.changes.iter().peekable();
+        'again: loop {
+            let mut gone = Batch::default();
+            let tree = self.target.tree();
+            for item in tree.range(from..=Key::MAX) {
+                let item = item?;
+                if to.is_some_and(|to| item.key >= to) {
+                    break;
+                }
+                if gone.bytes > BATCH_BYTES {
+                    from = item.key;
+                    self.apply(gone, &ChecksumRuns::new(&self.geometry))?;
+                    continue 'again;
+                }
+                while wanted.next_if(|change| change.key() < item.key).is_some() {}
+                let reference = self.reference_in(&tree, &item)?;
+                match wanted.peek() {
+                    Some(Change::Put { key, data }) if *key == item.key => {
+                        if data[..] == *item.data() {
+                            kept.insert(item.key);
+                        } else {
+                            batch.dropped.extend(reference);
+                        }
+                    }
+                    _ => {
+                        gone.bytes += item.data().len() + 25;
+                        gone.changes.push(Change::Remove { key: item.key });
+                        gone.dropped.extend(reference);
+                    }
+                }
+            }
+            self.apply(gone, &ChecksumRuns::new(&self.geometry))?;
+            break;
+        }
+        batch.changes.retain(|change| !kept.contains(&change.key()));
+        batch.added.retain(|(key, ..)| !kept.contains(key));
+        self.stale = to;
+        Ok(())
+    }
+
+    /// Returns the reference of an item of the clone to a data extent.
+    fn reference_in(&self, tree: &Tree, item: &Item) -> Result<Option<DataReference>> {
+        if item.key.item_type != ItemType::EXTENT_DATA {
+            return Ok(None);
+        }
+        let extent = FileExtentItem::parse(item.data()).map_err(|reason| item_error(tree, item, reason))?;
+        Ok(match extent.content {
+            FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) if !part.is_hole() => {
+                Some(self.reference_of(item.key, part))
+            }
+            _ => None,
+        })
+    }
+
+    /// Tells that an inode lost something.
+    fn lose(&mut self, inode: u64, loss: CloneLoss) {
+        self.lost.add(inode, inode);
+        self.listener.lose(loss);
     }
 
     fn lose_items(&mut self, gap: &Gap) {
@@ -99,6 +180,8 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
             Some(key) => format!("to {}", key.objectid),
             None => "and after".to_owned(),
         };
+        let last = gap.behind.map_or(u64::MAX, |key| key.objectid);
+        self.lost.add(gap.from.objectid, last);
         let path = self.listener.subvolume_path(self.source.id());
         let reason = format!("inodes {} {to}: {}", gap.from.objectid, gap.error);
         self.listener.lose(CloneLoss::of(path, reason));
@@ -115,18 +198,22 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
         if key.objectid != self.inode.number.0 {
             self.end_inode()?;
             self.inode = Current::new(InodeNumber(key.objectid));
+            if key.item_type != ItemType::INODE_ITEM {
+                // The item may be in a leaf that is shared.
+                self.inode.item = inode::inode(self.source, self.inode.number).ok().flatten();
+            }
         }
         if self.inode.item.is_none() && key.item_type != ItemType::INODE_ITEM {
             let made = self.inode.make(self.source, &key);
             self.put(inode_key(self.inode.number), made.to_bytes().to_vec());
             let path = self.listener.path(self.source, self.inode.number);
             let reason = "its inode item is lost: owner, mode and times are unknown";
-            self.listener.lose(CloneLoss::of(path, reason));
+            self.lose(key.objectid, CloneLoss::of(path, reason));
         }
         if !self.inode.can_have(&key) {
             let path = self.listener.path(self.source, self.inode.number);
             let reason = format!("an inode of another kind has the item {key}");
-            self.listener.lose(CloneLoss::of(path, reason));
+            self.lose(key.objectid, CloneLoss::of(path, reason));
             return Ok(());
         }
         self.inode.count(&key, data, self.geometry.sector_size);
@@ -148,15 +235,15 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
     }
 
     fn put(&mut self, key: Key, data: Vec<u8>) {
-        self.bytes += data.len() + 25;
-        self.changes.push(Change::Put { key, data });
+        self.batch.bytes += data.len() + 25;
+        self.batch.changes.push(Change::Put { key, data });
     }
 
     /// Copies directory entries, except for those of subvolumes that the clone does not get.
     fn entries(&mut self, key: Key, data: &[u8]) {
         let Ok(entries) = DirEntries::parse(data) else {
             let path = self.listener.path(self.source, InodeNumber(key.objectid));
-            self.listener.lose(CloneLoss::of(path, "a damaged directory entry"));
+            self.lose(key.objectid, CloneLoss::of(path, "a damaged directory entry"));
             return;
         };
         let mut kept = Vec::with_capacity(data.len());
@@ -166,10 +253,11 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
                 && !self.listener.has_subvolume(child)
                 && self.listener.is_entry_of(self.source.id(), child)
             {
+                self.lost.add(key.objectid, key.objectid);
                 if key.item_type == ItemType::DIR_INDEX {
                     let mut path = self.listener.path(self.source, InodeNumber(key.objectid));
                     path.extend([b"/", entry.name].concat());
-                    self.listener.lose(CloneLoss::of(path, "the subvolume cannot be read"));
+                    self.lose(key.objectid, CloneLoss::of(path, "the subvolume cannot be read"));
                 }
                 continue;
             }
@@ -186,7 +274,7 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
             Err(reason) => {
                 let path = self.listener.path(self.source, InodeNumber(key.objectid));
                 let reason = format!("the extent at {}: {reason}", key.offset);
-                self.listener.lose(CloneLoss::of(path, reason));
+                self.lose(key.objectid, CloneLoss::of(path, reason));
                 return Ok(());
             }
         };
@@ -262,15 +350,19 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
             FileExtentContent::Prealloc(_) => FileExtentContent::Prealloc(part),
             _ => FileExtentContent::Regular(part),
         };
-        let reference = DataReference {
+        self.batch.added.push((key, self.reference_of(key, part), fresh));
+        self.put(key, FileExtentItem { content, ..*item }.to_bytes());
+    }
+
+    /// Returns the reference of the clone's file extent `key` to a part of an extent.
+    fn reference_of(&self, key: Key, part: ExtentPart) -> DataReference {
+        DataReference {
             address: part.disk_address,
             length: part.disk_length,
             tree: self.target.id(),
             inode: InodeNumber(key.objectid),
             offset: FileOffset(key.offset.wrapping_sub(part.offset)),
-        };
-        self.references.push((reference, fresh));
-        self.put(key, FileExtentItem { content, ..*item }.to_bytes());
+        }
     }
 
     /// Leaves a hole in place of a part of an extent.
@@ -302,6 +394,7 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
     }
 
     fn tell(&mut self, key: Key, range: Range<u64>, reason: &str, is_unverified: bool) {
+        self.lost.add(key.objectid, key.objectid);
         let path = self.listener.path(self.source, InodeNumber(key.objectid));
         let size = self.inode.item.map_or(u64::MAX, |item| item.size);
         if range.start >= size {
@@ -316,30 +409,61 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
     fn end_inode(&mut self) -> Result<()> {
         let Some(item) = self.inode.corrected() else { return Ok(()) };
         self.flush()?;
+        // The clone has the item already.
+        let stale = self.stale.take();
         self.put(inode_key(self.inode.number), item.to_bytes().to_vec());
-        self.flush()
+        self.flush()?;
+        self.stale = stale;
+        Ok(())
     }
 
     /// Makes the batch part of the running transaction.
     fn flush(&mut self) -> Result<()> {
-        let changes = std::mem::take(&mut self.changes);
-        let references = std::mem::take(&mut self.references);
+        let mut batch = std::mem::take(&mut self.batch);
+        if let Some(last) = batch.changes.last().and_then(|change| change.key().successor()) {
+            self.reconcile(Some(last), &mut batch)?;
+        }
         let mut sums = std::mem::replace(&mut self.sums, ChecksumRuns::new(&self.geometry));
         sums.remove_duplicates();
+        self.apply(batch, &sums)?;
+        self.data_before = self.extents.bytes;
+        Ok(())
+    }
+
+    fn apply(&self, batch: Batch, sums: &ChecksumRuns) -> Result<()> {
+        if batch.changes.is_empty() && batch.added.is_empty() && sums.is_empty() {
+            return Ok(());
+        }
         let node_size = self.geometry.node_size as usize;
         let sum_bytes = sums.size_of((self.extents.bytes - self.data_before) as usize);
-        // Sorted items fill blocks one after the other.
-        let items = 8 + (self.bytes + sum_bytes).div_ceil(node_size) as u64;
-        (self.bytes, self.data_before) = (0, self.extents.bytes);
+        // Sorted items fill blocks one after the other. Changes of a snapshot are further apart.
+        let spread = if self.is_filled { 4 } else { 1 };
+        let blocks = 8 + (spread * batch.bytes + sum_bytes).div_ceil(node_size) as u64;
         let csum_tree = self.transactions.live().get(objectid::CSUM_TREE)?;
-        self.transactions.change(items, |handle| {
-            self.target.edit(handle).apply(&changes)?;
+        self.transactions.change(blocks, |handle| {
+            self.target.edit(handle).apply(&batch.changes)?;
             if !sums.is_empty() {
                 insert_checksums(&mut csum_tree.edit(handle), sums.clone())?;
             }
-            references.iter().try_for_each(|(reference, fresh)| handle.add_data_ref(reference, *fresh))
+            batch
+                .added
+                .iter()
+                .try_for_each(|(_, reference, fresh)| handle.add_data_ref(reference, *fresh))?;
+            batch.dropped.iter().try_for_each(|reference| handle.drop_data_ref(reference))
         })
     }
+}
+
+/// Changes of a clone that are made together.
+#[derive(Default)]
+struct Batch {
+    /// In the order of their keys.
+    changes: Vec<Change>,
+    /// The references to data of each item, and whether it is the first of the extent.
+    added: Vec<(Key, DataReference, bool)>,
+    dropped: Vec<DataReference>,
+    /// Bytes of the items.
+    bytes: usize,
 }
 
 /// Returns the lost parts of what a file extent needs, and whether nothing is left of it.
