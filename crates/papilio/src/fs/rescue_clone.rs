@@ -141,7 +141,9 @@ fn settle(out: &Path, cloned: &mut Cloned) -> Result<CheckReport> {
         return Ok(report);
     }
     let devices = open_devices(out, &open, Access::ReadWrite)?;
-    let mended = repair::mend(&devices, &open, CACHE_BYTES, &CheckOptions::new(), Wishes::default(), None)?;
+    // One subvolume may have lost something that another one, which shares the block, has.
+    let wishes = Wishes { keeps_apart: true, ..Wishes::default() };
+    let mended = repair::mend(&devices, &open, CACHE_BYTES, &CheckOptions::new(), wishes, None)?;
     devices.iter().try_for_each(|device| device.flush()).map_err(|error| {
         Error::Invalid(format!("{}: the repaired clone cannot be flushed: {error}", out.display()))
     })?;

@@ -6,6 +6,7 @@
 
 use super::one_byte::Correction;
 use papilio_format::items::extent::ExtentFlags;
+use papilio_format::objectid::Objectid;
 use papilio_format::{Generation, Key, LogicalAddress, TreeId, objectid};
 use std::fmt;
 
@@ -138,6 +139,27 @@ impl Remedy {
         }
     }
 
+    /// Returns what the remedy guesses about the content of a file. No checksum proves a guess, so
+    /// it counts as a loss.
+    pub(crate) fn guess(&self) -> Option<String> {
+        let name = |tree: &TreeId| Objectid(tree.0);
+        match self {
+            Self::RebuildInode { tree, inode } => {
+                Some(format!("tree {}, inode {inode}: owner, mode, times and size are guesses", name(tree)))
+            }
+            Self::FileExtent { tree, key } => Some(format!(
+                "tree {}, inode {}: the place and length of the data at {} are guesses",
+                name(tree),
+                key.objectid,
+                key.offset
+            )),
+            Self::SizeOfData { tree, inode, .. } => {
+                Some(format!("tree {}, inode {inode}: the size is a guess, the end of the data", name(tree)))
+            }
+            _ => None,
+        }
+    }
+
     fn only_removes(&self) -> bool {
         match self {
             Self::Replace { items, .. } => items.is_empty(),
@@ -157,7 +179,6 @@ fn new_name(inode: u64) -> String {
 
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use papilio_format::objectid::Objectid;
         let name = |tree: &TreeId| Objectid(tree.0);
         match self {
             Self::Mirror(address) => write!(f, "write the good copy of block {address} over the bad ones"),

@@ -10,8 +10,8 @@
 //! - New blocks have the generation of the block that they were divided from. Nothing lists them in
 //!   the extent tree: the next check finds them, and proposes their items.
 //! - The first key of a leaf is also in its parents, which change with it.
-//! - A shared block changes for all its trees, but is never divided: a tree that needs more room
-//!   gets a copy.
+//! - A shared block changes for all its trees, unless they are to be kept apart. It is never
+//!   divided: a tree that needs more room gets a copy.
 //!
 //! Locks: none; nothing else has the file system open.
 
@@ -58,11 +58,13 @@ pub(super) struct Editor<'a> {
 pub(super) struct Workshop {
     free: RefCell<FreeBlocks>,
     shared: RefCell<HashSet<LogicalAddress>>,
+    /// Whether a change of a shared block is one of a single tree.
+    keeps_apart: bool,
 }
 
 impl Workshop {
-    pub(super) fn new(free: FreeBlocks, shared: HashSet<LogicalAddress>) -> Self {
-        Self { free: RefCell::new(free), shared: RefCell::new(shared) }
+    pub(super) fn new(free: FreeBlocks, shared: HashSet<LogicalAddress>, keeps_apart: bool) -> Self {
+        Self { free: RefCell::new(free), shared: RefCell::new(shared), keeps_apart }
     }
 
     /// Takes a free block for a tree.
@@ -247,6 +249,9 @@ impl<'a> Editor<'a> {
 
     /// Writes a leaf with other items: removes it without any, and divides it if they do not fit.
     fn store(&self, tree: TreeId, found: &mut Found, items: &Items) -> Result<()> {
+        if self.workshop.keeps_apart {
+            self.unshare(tree, found)?;
+        }
         let old = found.leaf.bytes();
         if items.is_empty() && !found.path.is_empty() {
             return self.remove_child(tree, &found.path);

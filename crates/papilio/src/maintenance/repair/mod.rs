@@ -54,6 +54,9 @@ pub(crate) struct Wishes {
     pub(crate) init_extent_tree: bool,
     /// Writes the checksum tree anew, from the data as it is.
     pub(crate) init_csum_tree: bool,
+    /// Gives a tree its own copy of a block that it shares before a change. Without it, the change is
+    /// one of all its trees, as they had the block when it broke.
+    pub(crate) keeps_apart: bool,
     /// Makes this change only, and mends nothing else.
     pub(crate) only: Option<RescueChange>,
 }
@@ -190,8 +193,8 @@ fn mend_once(now: &Look, pending: &mut Pending) -> Round {
     let mut reserved = orphans.addresses();
     reserved.extend(inventory.log_blocks.iter().map(|block| block.0));
     let free = FreeBlocks::new(volume, inventory, &reserved);
-    let workshop = Workshop::new(free, inventory.references.shared_blocks());
     let wishes = pending.wishes;
+    let workshop = Workshop::new(free, inventory.references.shared_blocks(), wishes.keeps_apart);
     mend_with(now, &workshop, &mut orphans, pending, &mut round);
     if workshop.ran_out() && wishes.only.is_none() && pending.new_chunks < MOST_NEW_CHUNKS {
         pending.new_chunks += 1;
@@ -315,6 +318,7 @@ fn apply_all(now: &Look, workshop: &Workshop, remedies: &[&Remedy], round: &mut 
         match apply::apply(volume, workshop, inventory, remedy) {
             Ok(true) => {
                 round.changes.push(remedy.to_string());
+                round.losses.extend(remedy.guess());
             }
             Ok(false) => {}
             Err(error) => round.refused.push(format!("{remedy}: {error}")),

@@ -7,9 +7,9 @@
 //! - `extents`: data extents, copied once each
 //! - `loss`, `report`: the missing parts
 //!
-//! Subvolumes keep their ids, UUIDs, times, flags and inode numbers, and share data as before. Those
-//! that come from one another share tree blocks as before, unless they share little or the blocks
-//! lost something.
+//! Subvolumes keep their ids, UUIDs, times, flags and inode numbers, and share data as before.
+//! Those that come from one another share tree blocks as before, unless they share few, or the
+//! blocks lost something.
 //!
 //! **Invariants**
 //! - The source is only read.

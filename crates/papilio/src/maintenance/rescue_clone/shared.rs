@@ -2,8 +2,8 @@
 //!
 //! Owns [`Leaves`], the leaves of a subvolume that was copied whole, [`Plan`], the part of the next
 //! one that still has to be copied, and [`by_family`], the order of copying. The next subvolume
-//! begins as a snapshot of the clone of the one before. What the two do not share is cleared and
-//! copied.
+//! begins as a snapshot of the clone of the one before. Only the keys of leaves that the two do not
+//! share are copied.
 //!
 //! **Invariant**: a leaf counts as shared only if nothing of its inodes was lost. So each loss is
 //! told for every subvolume that it concerns.
@@ -83,8 +83,9 @@ impl Plan {
         Self { ranges: vec![(Key::MIN, None)], base: None }
     }
 
-    /// Copies the items of `tree` that a subvolume with `base` does not share with it. Returns
-    /// [`Plan::whole`] unless half of the leaves of `tree`, and a quarter of the others, are shared.
+    /// Copies the items of `tree` that the subvolume with the leaves `base` does not share.
+    /// Returns [`Plan::whole`] unless half of the leaves of `tree`, and a quarter of the others,
+    /// are shared.
     pub(super) fn after(tree: &Tree, base: &Leaves) -> Self {
         let (mut ranges, mut at) = (Vec::new(), Some(Key::MIN));
         let (mut shared, mut all) = (0, 0);

@@ -82,50 +82,88 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
         }
     }
 
-    /// Copies the items in ranges of keys. The clone `is_filled` if it began as a snapshot. Returns the
-    /// inodes that lost something.
+    /// Copies the items in ranges of keys. The clone `is_filled` if it began as a snapshot. Returns
+    /// the inodes that lost something.
     ///
     /// # Errors
     /// Those of the clone: no space, or a device that fails.
     pub(super) fn run(mut self, ranges: &[KeyRange], is_filled: bool) -> Result<LostInodes> {
         self.is_filled = is_filled;
-        for range in ranges {
-            self.stale = is_filled.then_some(range.0);
-            let mut walk = Walk::within(self.source, *range);
-            loop {
-                match walk.next() {
-                    Ok(Some((key, data))) => self.item(key, data)?,
-                    Ok(None) => break,
-                    Err(gap) => self.lose_items(&gap),
-                }
-                if self.batch.bytes > BATCH_BYTES || self.extents.bytes - self.data_before > BATCH_DATA {
-                    self.flush()?;
-                }
+        let mut reached = Key::MIN;
+        for &(from, mut to) in ranges {
+            let mut from = from.max(reached);
+            if to.is_some_and(|to| to <= from) {
+                continue;
+            }
+            self.stale = is_filled.then_some(from);
+            while let Some(behind) = self.walk((from, to))? {
+                // The gap reaches an inode of a shared leaf, whose own item may be lost.
+                let Some(after) = self.end_of_inode_without_item(behind) else { break };
+                (from, to) = (behind, after);
             }
             self.flush()?;
-            self.reconcile(range.1, &mut Batch::default())?;
+            self.reconcile(to, &mut Batch::default())?;
             self.end_inode()?;
             self.transactions.commit_if_full()?;
+            let Some(to) = to else { break };
+            reached = to;
         }
         Ok(self.lost)
     }
 
-    /// Compares the items of the clone, up to a key, with those of a batch: removes the ones that are
-    /// not in the batch, and takes from the batch what is there already.
+    /// Copies the items in a range. If the range ends in a gap, returns the key behind it.
+    fn walk(&mut self, range: KeyRange) -> Result<Option<Key>> {
+        let mut walk = Walk::within(self.source, range);
+        let mut behind = None;
+        loop {
+            match walk.next() {
+                Ok(Some((key, data))) => self.item(key, data)?,
+                Ok(None) => return Ok(behind),
+                Err(gap) => {
+                    self.lose_items(&gap);
+                    behind = gap.behind.filter(|behind| range.1.is_some_and(|end| *behind >= end));
+                }
+            }
+            if self.batch.bytes > BATCH_BYTES || self.extents.bytes - self.data_before > BATCH_DATA {
+                self.flush()?;
+            }
+        }
+    }
+
+    /// Returns the first key after the inode whose items begin at `key` or behind it, if the inode
+    /// has no item of its own.
+    fn end_of_inode_without_item(&self, key: Key) -> Option<Option<Key>> {
+        let (first, _) = Walk::within(self.source, (key, None)).next().ok()??;
+        let number = InodeNumber(first.objectid);
+        let has_item = matches!(inode::inode(self.source, number), Ok(Some(_)));
+        if first.item_type == ItemType::INODE_ITEM || has_item {
+            return None;
+        }
+        Some(first.objectid.checked_add(1).map(Key::first_of))
+    }
+
+    /// Compares the items of the clone, up to a key, with those of a batch. Removes the ones that
+    /// are not in the batch, and takes from the batch those that are there already.
     fn reconcile(&mut self, to: Option<Key>, batch: &mut Batch) -> Result<()> {
         let Some(mut from) = self.stale else { return Ok(()) };
         let mut kept = HashSet::new();
         let mut wanted = batch.changes.iter().peekable();
         'again: loop {
             let mut gone = Batch::default();
+            // An inode's own item goes last: no leaf is valid that has others without it.
+            let mut held: Option<Key> = None;
             let tree = self.target.tree();
             for item in tree.range(from..=Key::MAX) {
                 let item = item?;
                 if to.is_some_and(|to| item.key >= to) {
                     break;
                 }
+                if held.is_some_and(|held| held.objectid != item.key.objectid) {
+                    gone.changes.extend(held.take().map(|key| Change::Remove { key }));
+                }
                 if gone.bytes > BATCH_BYTES {
-                    from = item.key;
+                    from = held.unwrap_or(item.key);
+                    gone.changes.sort_by_key(Change::key);
                     self.apply(gone, &ChecksumRuns::new(&self.geometry))?;
                     continue 'again;
                 }
@@ -139,6 +177,7 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
                             batch.dropped.extend(reference);
                         }
                     }
+                    _ if item.key.item_type == ItemType::INODE_ITEM => held = Some(item.key),
                     _ => {
                         gone.bytes += item.data().len() + 25;
                         gone.changes.push(Change::Remove { key: item.key });
@@ -146,6 +185,8 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
                     }
                 }
             }
+            gone.changes.extend(held.map(|key| Change::Remove { key }));
+            gone.changes.sort_by_key(Change::key);
             self.apply(gone, &ChecksumRuns::new(&self.geometry))?;
             break;
         }
