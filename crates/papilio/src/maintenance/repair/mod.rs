@@ -54,8 +54,8 @@ pub(crate) struct Wishes {
     pub(crate) init_extent_tree: bool,
     /// Writes the checksum tree anew, from the data as it is.
     pub(crate) init_csum_tree: bool,
-    /// Gives a tree its own copy of a block that it shares before a change. Without it, the change is
-    /// one of all its trees, as they had the block when it broke.
+    /// Gives a tree its own copy of a shared block before a change. Without it, a change concerns
+    /// all trees of the block, as they had it when it broke.
     pub(crate) keeps_apart: bool,
     /// Makes this change only, and mends nothing else.
     pub(crate) only: Option<RescueChange>,
