@@ -80,6 +80,9 @@ impl InodeFlags {
     /// The bits among the high 32 that a writer knows.
     pub const KNOWN_RO: Self = Self::VERITY;
 
+    /// The bits that no symbolic link has: the kernel refuses `FS_IOC_SETFLAGS` there.
+    pub const OF_NO_SYMLINK: Self = Self::IMMUTABLE.union(Self::APPEND);
+
     /// Returns the unknown low bits; if any is set, the inode cannot be read.
     pub const fn unknown(self) -> u64 {
         self.bits() & 0xffff_ffff & !Self::KNOWN.bits()

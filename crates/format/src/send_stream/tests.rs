@@ -207,7 +207,7 @@ fn second_protocol() -> impl Strategy<Value = Command> {
                     unencoded_length,
                     unencoded_offset,
                     compression,
-                    encryption,
+                    encryption: Some(encryption),
                     data,
                 })
             }),

@@ -795,6 +795,10 @@ fn file_faults() -> Vec<Fault> {
             let is_link = |inode: &InodeItem| inode.kind() == Some(papilio::FileKind::Symlink);
             edit_inode(image, is_link, |inode| inode.size += 1);
         }),
+        fault("an immutable symbolic link", FindingKind::SymlinkFlags, |image| {
+            let is_link = |inode: &InodeItem| inode.kind() == Some(papilio::FileKind::Symlink);
+            edit_inode(image, is_link, |inode| inode.flags |= InodeFlags::IMMUTABLE);
+        }),
         fault("checksums of a NODATASUM file", FindingKind::CsumUnexpected, |image| {
             let with_data = |inode: &InodeItem| {
                 is_file(inode) && inode.nbytes > 65536 && !inode.flags.contains(InodeFlags::NODATASUM)

@@ -384,6 +384,13 @@ impl Extents {
                         fields.push(InodeField::Size(bytes));
                     }
                 }
+                if item.flags.intersects(InodeFlags::OF_NO_SYMLINK) {
+                    add(
+                        FindingKind::SymlinkFlags,
+                        format_args!("a symbolic link is immutable or append-only"),
+                    );
+                    fields.push(InodeField::NoSymlinkFlags);
+                }
             }
             _ if self.count > 0 => {
                 return add(

@@ -77,6 +77,10 @@ pub(crate) enum InodeField {
     Bytes(u64),
     /// The inode has checksums: without the flag NODATASUM.
     HasCsums,
+    /// A symbolic link has none of [`InodeFlags::OF_NO_SYMLINK`].
+    ///
+    /// [`InodeFlags::OF_NO_SYMLINK`]: papilio_format::items::inode::InodeFlags::OF_NO_SYMLINK
+    NoSymlinkFlags,
 }
 
 /// A field of the superblock, and its right value.

@@ -206,6 +206,8 @@ finding_kinds! {
     FileExtentUnexpected "file-extent-unexpected" Error;
     /// A symbolic link whose target is not one inline extent of its size.
     SymlinkTarget "symlink-target" Error;
+    /// A symbolic link that is immutable or append-only: nothing can remove it, nor its flags.
+    SymlinkFlags "symlink-flags" Warning;
     /// An inode without a name that is not listed as an orphan.
     OrphanMissing "orphan-missing" Error;
     /// An orphan item without an inode or subvolume.
