@@ -364,34 +364,39 @@ impl Extents {
         }
     }
 
+    /// Checks target and flags of a symbolic link. Returns the fields of its inode that are wrong.
+    fn check_symlink(&self, item: &InodeItem, place: &Place, findings: &mut Findings) -> Vec<InodeField> {
+        let mut fields = Vec::new();
+        let mut add = |kind, message: std::fmt::Arguments<'_>| findings.add(kind, place.clone(), message);
+        // A symbolic link without a name is being deleted, which removes its target first.
+        let half_deleted = item.nlink == 0 && self.count == 0;
+        if !half_deleted && (self.count != 1 || self.inline != Some((item.size, Compression::None))) {
+            let size = item.size;
+            add(
+                FindingKind::SymlinkTarget,
+                format_args!("the target is not one inline extent of {size} bytes"),
+            );
+            if let (1, Some((bytes, Compression::None))) = (self.count, self.inline) {
+                fields.push(InodeField::Size(bytes));
+            }
+        }
+        if item.flags.intersects(InodeFlags::OF_NO_SYMLINK) {
+            add(FindingKind::SymlinkFlags, format_args!("a symbolic link is immutable or append-only"));
+            fields.push(InodeField::NoSymlinkFlags);
+        }
+        fields
+    }
+
     /// Compares the totals with the inode.
     fn check(&self, item: &InodeItem, context: &Context<'_>, place: &Place, findings: &mut Findings) {
         let kind = item.kind();
-        let mut fields = Vec::new();
+        let mut fields = match kind {
+            Some(FileKind::Symlink) => self.check_symlink(item, place, findings),
+            _ => Vec::new(),
+        };
         let mut add = |kind, message: std::fmt::Arguments<'_>| findings.add(kind, place.clone(), message);
         match kind {
-            Some(FileKind::Regular) => {}
-            Some(FileKind::Symlink) => {
-                // A symbolic link without a name is being deleted, which removes its target first.
-                let half_deleted = item.nlink == 0 && self.count == 0;
-                if !half_deleted && (self.count != 1 || self.inline != Some((item.size, Compression::None))) {
-                    let size = item.size;
-                    add(
-                        FindingKind::SymlinkTarget,
-                        format_args!("the target is not one inline extent of {size} bytes"),
-                    );
-                    if let (1, Some((bytes, Compression::None))) = (self.count, self.inline) {
-                        fields.push(InodeField::Size(bytes));
-                    }
-                }
-                if item.flags.intersects(InodeFlags::OF_NO_SYMLINK) {
-                    add(
-                        FindingKind::SymlinkFlags,
-                        format_args!("a symbolic link is immutable or append-only"),
-                    );
-                    fields.push(InodeField::NoSymlinkFlags);
-                }
-            }
+            Some(FileKind::Regular | FileKind::Symlink) => {}
             _ if self.count > 0 => {
                 return add(
                     FindingKind::FileExtentUnexpected,
