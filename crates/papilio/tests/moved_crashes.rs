@@ -1,7 +1,9 @@
 //! Power cuts while block groups are moved, converted, and devices added, removed, replaced and
 //! shrunk: every state opens, is sound, and has all files as they were. The work can be done again.
+//! A sample of the states is mounted by the kernel, which goes on with a balance and a replacement.
 //!
-//! `PAPILIO_MOVED_STATES` sets the number of states of each kind.
+//! `PAPILIO_MOVED_STATES` sets the number of states of each kind, `PAPILIO_MOVED_KERNEL` that of
+//! the sample.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;
@@ -15,12 +17,21 @@ use papilio::{
     OpenOptions, RaidProfile, ReplaceOptions, ReplaceReport, Severity,
 };
 use papilio_device::{MemoryDevice, Recording};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
+use std::collections::HashSet;
+use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const SIZE: u64 = 320 << 20;
+const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
 fn states() -> u64 {
     std::env::var("PAPILIO_MOVED_STATES").map_or(40, |number| number.parse().expect("a number"))
+}
+
+fn sample() -> u64 {
+    std::env::var("PAPILIO_MOVED_KERNEL").map_or(3, |number| number.parse().expect("a number"))
 }
 
 fn open(devices: &[Arc<MemoryDevice>], options: &OpenOptions) -> papilio::Result<FileSystem> {
@@ -64,11 +75,15 @@ fn assert_files(fs: &FileSystem, what: &str) {
     }
 }
 
-/// Returns whether a device has a good superblock. That of a new device may be torn.
-fn is_recognised(device: &MemoryDevice) -> bool {
+/// Returns the first superblock of a device, if it is good. That of a new device may be torn.
+fn superblock(device: &MemoryDevice) -> Option<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read_at(&mut bytes, superblock_offset(0)).unwrap();
-    Superblock::parse(&bytes, superblock_offset(0)).is_ok()
+    Superblock::parse(&bytes, superblock_offset(0)).ok()
+}
+
+fn is_recognised(device: &MemoryDevice) -> bool {
+    superblock(device).is_some()
 }
 
 /// Opens a state as a machine finds it after a power cut, with the devices that are recognised.
@@ -90,13 +105,15 @@ fn judge(devices: Vec<MemoryDevice>, work: &dyn Fn(&FileSystem), what: &str) {
     fs.close().unwrap();
 }
 
-/// Records `work`, and judges states in which the power was cut meanwhile.
+/// Records `work`, and judges states in which the power was cut meanwhile. The kernel judges a
+/// sample.
 fn cut(
     what: &str,
     devices: &[Arc<MemoryDevice>],
     opened: usize,
     work: impl Fn(&FileSystem, &[Arc<dyn Device>]),
 ) {
+    let seen_by_kernel = require(NEEDS).map(|_| sample());
     let recording = Recording::new();
     let attached: Vec<Arc<dyn Device>> =
         devices.iter().map(|device| Arc::new(recording.attach(device.clone())) as Arc<dyn Device>).collect();
@@ -108,11 +125,88 @@ fn cut(
     let mut random = fastrand::Rng::with_seed(end);
     let mut moments: Vec<_> = (0..states()).map(|_| random.u64(..=end)).collect();
     moments.sort_unstable();
-    for moment in moments {
+    let every = seen_by_kernel.map(|sample| states().div_ceil(sample.max(1)).max(1));
+    for (number, moment) in (0..).zip(moments) {
         replay.advance(moment as usize);
         let seed = random.u64(..);
         let what = format!("{what}, event {moment} of {end}, seed {seed}");
+        if every.is_some_and(|every| number % every == every / 2) {
+            judge_by_kernel(&replay.crash(seed), opened, &what);
+        }
         judge(replay.crash(seed), &|fs| work(fs, &[]), &what);
+    }
+}
+
+/// The kernel mounts a state, and ends the balance or the replacement that it finds there.
+fn judge_by_kernel(devices: &[MemoryDevice], opened: usize, what: &str) {
+    let mut found: Vec<_> =
+        devices.iter().filter_map(|device| Some((superblock(device)?.raw, device))).collect();
+    if found.len() < opened {
+        // The kernel looks at the first superblock only, and here it is torn.
+        return;
+    }
+    // `btrfs check` opens the first device, and takes all others for parts of the file system.
+    let memory: Vec<_> = found.iter().map(|(_, device)| Arc::new(device.snapshot())).collect();
+    let fs = open(&memory, &OpenOptions::new()).unwrap();
+    let members = fs.usage().unwrap().devices;
+    // The new device is marked before the replacement is: a kernel would refuse both, until the
+    // mark is wiped off.
+    let is_begun = fs.replace_status().unwrap().is_some_and(|last| last.is_under_way());
+    drop(fs);
+    let target = DeviceId(0);
+    found.retain(|(superblock, _)| {
+        let devid = superblock.dev_item.devid;
+        (devid == target && is_begun) || members.iter().any(|member| member.devid == devid)
+    });
+    // At the end two devices may have one number. The older one is not part of it any more.
+    found.sort_by_key(|(superblock, _)| std::cmp::Reverse(superblock.generation));
+    let mut seen = HashSet::new();
+    found.retain(|(superblock, _)| seen.insert(superblock.dev_item.devid));
+    // A device that is replaced, always number 1 here, ends without a superblock.
+    let is_replaced = found.iter().any(|(superblock, _)| superblock.dev_item.devid == target);
+    found.sort_by_key(|(superblock, _)| {
+        let devid = superblock.dev_item.devid;
+        devid == target || (is_replaced && devid == DeviceId(1))
+    });
+    if opened == 1 && found.len() > 1 {
+        // Kernels (6.18) pass over a target whose superblock says that there is one device.
+        return;
+    }
+    let scratch = Scratch::new(SIZE * found.len() as u64).unwrap();
+    let images: Vec<_> = found
+        .iter()
+        .enumerate()
+        .map(|(number, (_, device))| {
+            let path = scratch.path().join(number.to_string());
+            device.write_image(&path).unwrap();
+            path
+        })
+        .collect();
+    let images = ImageSet::open(&scratch, images);
+    let mounted = images.mount().unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    let root = mounted.path();
+    let btrfs = |arguments: &[&str]| {
+        let output = Command::new("btrfs").args(arguments).arg(root).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let start = Instant::now();
+    while !btrfs(&["balance", "status"]).starts_with("No balance found")
+        || btrfs(&["replace", "status", "-1"]).contains("% done")
+    {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}: the kernel does not end the work");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for number in 0..FILES {
+        let changed = if number % 3 == 0 { number + 1 } else { number };
+        let read = |path: String| std::fs::read(root.join(path)).unwrap();
+        assert!(read(format!("s/{number}")) == content(changed), "{what}: file {number}");
+        assert!(read(format!("snapshot/{number}")) == content(number), "{what}: {number}");
+    }
+    std::fs::write(root.join("new"), content(20)).unwrap();
+    mounted.unmount().unwrap();
+    // `btrfs check` 6.2 rebuilds sectors of rows with parity wrongly.
+    if !what.to_lowercase().contains("raid5") {
+        images.btrfs_check().unwrap_or_else(|error| panic!("{what}: {error:#}"));
     }
 }
 
