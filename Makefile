@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bench report demo clients backup campaign fuzz tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -94,6 +94,16 @@ damage: setup ## break kernel-made images at random, read, repair and clone them
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_DAMAGE=$(DAMAGE_SEEDS) PAPILIO_DAMAGE_STOCK=$(DAMAGE_STOCK) \
 		PAPILIO_DAMAGE_DIR=$(CURDIR)/target/damage \
 		$(CARGO) test --release --locked -p papilio-cli --test rescue damage -- --nocapture
+
+BAD_SECTORS ?= 10000
+bad-sectors: setup ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)
+	PAPILIO_REQUIRE_ALL=1 PAPILIO_SCRUB_PLANTS=$(BAD_SECTORS) \
+		$(CARGO) test --release --locked -p papilio --test scrub planted -- --nocapture
+
+MOVED_STATES ?= 800
+moved-states: setup ## cut the power of balances, conversions and changes of devices, and let the kernel end a sample (root; tens of minutes)
+	PAPILIO_REQUIRE_ALL=1 PAPILIO_MOVED_STATES=$(MOVED_STATES) PAPILIO_MOVED_KERNEL=50 \
+		$(CARGO) test --release --locked -p papilio --test moved_crashes -- --nocapture
 
 bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
