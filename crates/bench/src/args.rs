@@ -7,7 +7,7 @@ use crate::over::Over;
 use crate::runner::Plan;
 use crate::side::Side;
 use crate::sweep::SweepPlan;
-use crate::{image, latency, names, nocow_check, read, send};
+use crate::{devices, image, latency, names, nocow_check, read, send};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub(crate) enum Comparison {
     Names(names::Arguments),
     /// Send and receive a snapshot, and send what changed between two
     Send(send::Arguments),
+    /// Scrub and balance a file system, replace its device, and remove one of two
+    Devices(devices::Arguments),
     /// Time the checksum lookup that precedes a write in place, in both modes of nocow_check
     NocowCheck(nocow_check::Arguments),
     /// Make an image from a directory with Papilio, mkfs.btrfs, and cp -a to a kernel mount

@@ -15,6 +15,7 @@ mod args;
 pub mod backing;
 pub mod cgroup;
 mod cpu;
+mod devices;
 pub mod disk_jobs;
 pub mod environment;
 pub mod fio;
@@ -57,6 +58,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
         Some(args::Comparison::Read(arguments)) => read::run(arguments),
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
         Some(args::Comparison::Send(arguments)) => send::run(arguments),
+        Some(args::Comparison::Devices(arguments)) => devices::run(arguments),
         Some(args::Comparison::Latency(arguments)) => latency::run(arguments),
         Some(args::Comparison::NocowCheck(arguments)) => nocow_check::run(arguments),
         Some(args::Comparison::Image(arguments)) => {

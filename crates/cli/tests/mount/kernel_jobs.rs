@@ -88,7 +88,7 @@ fn a_kernel_mount_is_scrubbed() {
     let status = scrub(&world, &["status", "-R"]);
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(text.contains(&format!("data_bytes_scrubbed: {}", 20 << 20)), "{text}");
-    check_failure(&scrub(&world, &["resume"]), 1, "resuming a scrub is not supported");
+    check_failure(&scrub(&world, &["resume"]), 2, "there is no scrub to resume");
     drop(kernel);
     world.assert_clean();
 }

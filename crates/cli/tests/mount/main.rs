@@ -14,6 +14,7 @@ mod images;
 mod joined;
 mod kernel;
 mod kernel_jobs;
+mod kernel_stops;
 mod maintenance;
 mod newer;
 mod quotas;

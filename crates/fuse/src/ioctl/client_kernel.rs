@@ -7,8 +7,8 @@ use super::layout::{
     REPLACE_RESULT_SCRUB_RUNS, REPLACE_START, ReplaceStart, SCRUB_READ_ONLY, ScrubIoctl, VolArgs, put_name,
 };
 use super::number::Command;
-use papilio::format::DeviceId;
 use papilio::format::items::balance::{BalanceFlags, BalanceItem};
+use papilio::format::{DeviceId, PhysicalAddress};
 use papilio::{BalanceControl, BalanceOptions, BalanceReport, ReplaceOptions, ScrubCounts};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -59,15 +59,24 @@ impl MountedPath {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Scrubs a device. Returns its counters, those of a scrub that failed, too.
+    /// Scrubs a device from byte `from` on. Returns its counters and the byte where it stopped, those
+    /// of a scrub that failed, too.
     ///
     /// # Errors
     /// EINPROGRESS while one runs; ECANCELED if it was cancelled.
-    pub fn scrub_by_kernel(&self, devid: DeviceId, read_only: bool) -> (ScrubCounts, io::Result<()>) {
+    pub fn scrub_by_kernel(
+        &self,
+        devid: DeviceId,
+        from: PhysicalAddress,
+        read_only: bool,
+    ) -> (ScrubCounts, PhysicalAddress, io::Result<()>) {
         let flags = if read_only { SCRUB_READ_ONLY } else { 0 };
-        let mut arguments = ScrubIoctl { devid: devid.0, end: u64::MAX, flags, ..ScrubIoctl::default() };
+        let mut arguments =
+            ScrubIoctl { devid: devid.0, start: from.0, end: u64::MAX, flags, ..ScrubIoctl::default() };
         let result = self.call(Command::SCRUB, &mut arguments);
-        (counts_of(&arguments), result)
+        // A scrub that did not begin leaves the counters as they were.
+        let last = PhysicalAddress(arguments.progress[13].max(from.0));
+        (counts_of(&arguments), last, result)
     }
 
     /// Returns the counters of a device's scrub that runs.

@@ -620,9 +620,9 @@ layout! {
     pub struct ScrubIoctl = 1024 {
         /// The device.
         devid: u64,
-        /// First byte of the device; ignored.
+        /// First byte of the device; our server ignores it.
         start: u64,
-        /// Last byte of the device; ignored.
+        /// Last byte of the device; our server ignores it.
         end: u64,
         /// [`SCRUB_READ_ONLY`].
         flags: u64,

@@ -11,7 +11,7 @@
 
 use super::free_space::FreeSpace;
 use super::range_set::RangeSet;
-use super::{LogicalRange, SpaceTotals};
+use super::{LogicalRange, NewBlockGroup, SpaceTotals};
 use papilio_format::items::block_group::BlockGroupFlags;
 use std::ops::Range;
 
@@ -87,6 +87,8 @@ pub(super) struct BlockGroup {
     /// Whether its profile keeps it out of service: it is not redundant while that of another block
     /// group of its kind is, or all are converted to another.
     pub(super) lesser: bool,
+    /// Bytes of data in a row with parity; 0 without parity.
+    pub(super) row: u64,
     changes: FreeSpaceChanges,
 }
 
@@ -133,6 +135,7 @@ impl BlockGroup {
             on_seed: false,
             relocating: false,
             lesser: false,
+            row: 0,
             changes: FreeSpaceChanges::default(),
         }
     }
@@ -143,6 +146,10 @@ impl BlockGroup {
 
     pub(super) fn range(&self) -> LogicalRange {
         LogicalRange::of(self.start..self.end())
+    }
+
+    pub(super) fn describe(&self) -> NewBlockGroup {
+        NewBlockGroup { range: self.range(), flags: self.flags, used: self.used, row: self.row }
     }
 
     pub(super) fn is_redundant(&self) -> bool {

@@ -13,6 +13,9 @@ use super::range_set::RangeSet;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+/// How many ranges that are long enough a search for an aligned run examines.
+const EXAMINED: usize = 64;
+
 /// Disjoint free ranges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeSpace {
@@ -93,6 +96,23 @@ impl FreeSpace {
         })
     }
 
+    /// Returns the start of an allocation of `length` bytes at a multiple of `alignment` from
+    /// `base`, in one of the shortest ranges that have space for it.
+    pub(super) fn fit_from(&self, base: u64, length: u64, alignment: u64) -> Option<u64> {
+        let fits = |&(have, start): &(u64, u64)| {
+            let aligned = base.checked_add((start - base).checked_next_multiple_of(alignment)?)?;
+            (aligned - start <= have.checked_sub(length)?).then_some(aligned)
+        };
+        // Many ranges may be long enough, and yet hold no aligned run.
+        let shortest = self.by_length.range((length, 0)..).take(EXAMINED).find_map(fits);
+        shortest.or_else(|| fits(self.by_length.range((length.checked_add(alignment)?, 0)..).next()?))
+    }
+
+    /// Returns the longest range.
+    pub(super) fn longest_range(&self) -> Option<Range<u64>> {
+        self.by_length.last().map(|&(length, start)| start..start + length)
+    }
+
     /// Returns the longest run of whole, aligned multiples of `alignment` with at least `min`
     /// bytes. Only examines the longest range.
     pub(super) fn longest_run(&self, min: u64, alignment: u64) -> Option<Range<u64>> {
@@ -143,6 +163,19 @@ mod tests {
             prop_assert_eq!(found.is_some(), shortest.is_some());
             if let Some(start) = found {
                 prop_assert!(start.is_multiple_of(alignment));
+                let holder = free.ranges().holder(&(start..start + length)).unwrap();
+                prop_assert_eq!(Some(holder.end - holder.start), shortest);
+            }
+            // All ranges lie behind the base.
+            let base = runs.first().map_or(0, |run| run.start.saturating_sub(at % 3));
+            let fits_from = |run: &&Range<u64>| {
+                base + (run.start - base).next_multiple_of(alignment) + length <= run.end
+            };
+            let shortest = runs.iter().filter(fits_from).map(|run| run.end - run.start).min();
+            let found = free.fit_from(base, length, alignment);
+            prop_assert_eq!(found.is_some(), shortest.is_some());
+            if let Some(start) = found {
+                prop_assert!((start - base).is_multiple_of(alignment));
                 let holder = free.ranges().holder(&(start..start + length)).unwrap();
                 prop_assert_eq!(Some(holder.end - holder.start), shortest);
             }

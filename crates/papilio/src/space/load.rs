@@ -109,7 +109,7 @@ fn read_block_group(trees: SpaceTrees<'_>, chunk: &Chunk, geometry: &Geometry) -
     if item.flags.contains(mixed) && !geometry.incompat.contains(IncompatFeatures::MIXED_GROUPS) {
         return wrong(item.flags.bits(), "mixes data and metadata without the superblock's MIXED_GROUPS");
     }
-    Ok(NewBlockGroup { range, flags: item.flags, used: item.used })
+    Ok(NewBlockGroup { range, flags: item.flags, used: item.used, row: chunk.row_bytes() })
 }
 
 /// Returns a block group's free ranges according to the free-space tree.

@@ -20,6 +20,7 @@
 //! is a leaf of the lock order.
 
 mod block_group;
+mod choice;
 pub(crate) mod chunk_allocation;
 mod free_space;
 mod free_space_items;

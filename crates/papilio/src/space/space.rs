@@ -27,10 +27,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// After a run ends, the next one preferably starts in a free range of at least this many bytes, so
-/// that small extents written at the same time are adjacent.
-const CLUSTER: u64 = 1 << 20;
-
 /// Number of ranges freed under one acquisition of the lock.
 const UNPIN_BATCH: usize = 256;
 
@@ -43,6 +39,8 @@ pub(crate) struct NewBlockGroup {
     pub(crate) flags: BlockGroupFlags,
     /// Bytes with an extent item.
     pub(crate) used: u64,
+    /// Bytes of data in a row with parity; 0 without parity.
+    pub(crate) row: u64,
 }
 
 /// Ranges that must stay untouched until the superblocks of the transaction that freed them are on
@@ -86,10 +84,10 @@ pub(crate) struct Space {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    groups: BTreeMap<u64, BlockGroup>,
+pub(super) struct State {
+    pub(super) groups: BTreeMap<u64, BlockGroup>,
     /// Indexed by [`slot`].
-    infos: [SpaceInfo; 4],
+    pub(super) infos: [SpaceInfo; 4],
     /// Starts of block groups with changes that no commit has taken.
     dirty: BTreeSet<u64>,
     pinned: RangeSet,
@@ -125,6 +123,7 @@ impl Space {
     ) {
         let excluded: Vec<_> = excluded.iter().map(|range| range.start.0..range.end.0).collect();
         let mut group = BlockGroup::new(&new.range.bytes(), new.flags, new.used, free, &excluded);
+        group.row = new.row;
         let mut state = self.state.lock();
         let before = state.groups.range(..group.end()).next_back();
         let overlaps = before.is_some_and(|(_, other)| other.end() > group.start);
@@ -217,10 +216,9 @@ impl Space {
         );
         let flags = self.flags(kind);
         let mut state = self.state.lock();
-        let Some(range) = state.find(kind, flags, min, want, alignment) else {
+        let Some(range) = state.choose(kind, flags, min, want, alignment) else {
             return Err(no_space(kind));
         };
-        state.cursor(kind, flags, range.end);
         state.change(range.start, |group| group.reserve(&range));
         Ok(LogicalRange::of(range))
     }
@@ -246,10 +244,9 @@ impl Space {
         if left < least || want < min {
             return Err(no_space(SpaceKind::Data));
         }
-        let Some(range) = state.find(SpaceKind::Data, flags, min, want, sector) else {
+        let Some(range) = state.choose(SpaceKind::Data, flags, min, want, sector) else {
             return Err(no_space(SpaceKind::Data));
         };
-        state.cursor(SpaceKind::Data, flags, range.end);
         state.change(range.start, |group| group.reserve(&range));
         Ok(LogicalRange::of(range))
     }
@@ -325,10 +322,13 @@ impl Space {
         state.pinned.insert(range.bytes());
     }
 
-    /// Returns the ranges pinned since the last call. Call it after a transaction has removed its
-    /// last extent item and before the next one removes any.
+    /// Returns the ranges pinned since the last call, and lets the next transaction begin rows of
+    /// its own. Call it after a transaction has removed its last extent item and before the next one
+    /// removes any.
     pub(crate) fn take_pinned(&self) -> Pinned {
-        Pinned { ranges: std::mem::take(&mut self.state.lock().pinned) }
+        let mut state = self.state.lock();
+        state.end_rows();
+        Pinned { ranges: std::mem::take(&mut state.pinned) }
     }
 
     /// Frees the pinned ranges of a transaction whose superblocks are on disk.
@@ -462,7 +462,7 @@ impl Space {
     pub(crate) fn block_group_of(&self, address: LogicalAddress) -> Option<NewBlockGroup> {
         let state = self.state.lock();
         let group = state.group_of(&(address.0..address.0.checked_add(1)?))?;
-        Some(NewBlockGroup { range: group.range(), flags: group.flags, used: group.used })
+        Some(group.describe())
     }
 
     /// Returns whether data at an address may be overwritten: its block group is not being removed
@@ -484,21 +484,17 @@ impl Space {
         let mut found = Vec::new();
         let relocated: Vec<_> =
             state.groups.values().filter(|group| group.relocating && group.is_empty()).collect();
-        found.extend(relocated.into_iter().map(|group| NewBlockGroup {
-            range: group.range(),
-            flags: group.flags,
-            used: 0,
-        }));
+        found.extend(relocated.into_iter().map(BlockGroup::describe));
         let empty = |group: &&BlockGroup| group.is_empty() && !group.read_only;
-        let candidates: Vec<_> =
-            state.groups.values().filter(empty).map(|group| (group.range(), group.flags)).collect();
-        for (range, flags) in candidates {
+        let candidates: Vec<_> = state.groups.values().filter(empty).map(BlockGroup::describe).collect();
+        for candidate in candidates {
+            let flags = candidate.flags;
             let stays = |group: &&BlockGroup| group.flags == flags && !group.relocating;
             let left =
                 left.entry(flags.bits()).or_insert_with(|| state.groups.values().filter(stays).count());
             if *left > 1 {
                 *left -= 1;
-                found.push(NewBlockGroup { range, flags, used: 0 });
+                found.push(candidate);
             }
         }
         found
@@ -573,10 +569,7 @@ impl Space {
 
     /// Returns all block groups, ascending.
     pub(crate) fn block_groups(&self) -> Vec<NewBlockGroup> {
-        let state = self.state.lock();
-        let describe =
-            |group: &BlockGroup| NewBlockGroup { range: group.range(), flags: group.flags, used: group.used };
-        state.groups.values().map(describe).collect()
+        self.state.lock().groups.values().map(BlockGroup::describe).collect()
     }
 
     /// Returns the bytes of metadata that commits need at hand. Ordinary reservations leave them.
@@ -660,12 +653,12 @@ impl State {
     }
 
     /// Returns the sums of the kind with these flags.
-    fn info(&mut self, flags: BlockGroupFlags) -> &mut SpaceInfo {
+    pub(super) fn info(&mut self, flags: BlockGroupFlags) -> &mut SpaceInfo {
         &mut self.infos[slot(flags)]
     }
 
     /// Returns the block group that contains a whole range.
-    fn group_of(&self, range: &Range<u64>) -> Option<&BlockGroup> {
+    pub(super) fn group_of(&self, range: &Range<u64>) -> Option<&BlockGroup> {
         let (_, group) = self.groups.range(..=range.start).next_back()?;
         (range.end <= group.end() && range.start < range.end).then_some(group)
     }
@@ -679,44 +672,6 @@ impl State {
         let (after, flags) = (group.footprint(), group.flags);
         self.info(flags).change(start, &before, &after);
         result
-    }
-
-    /// Chooses the range for an allocation.
-    fn find(
-        &self,
-        kind: SpaceKind,
-        flags: BlockGroupFlags,
-        min: u64,
-        want: u64,
-        alignment: u64,
-    ) -> Option<Range<u64>> {
-        let info = &self.infos[slot(flags)];
-        let cursors = info.cursors;
-        let cursor = if kind == SpaceKind::Data { cursors.data } else { cursors.metadata };
-        if let Some(at) = cursor.filter(|at| at.is_multiple_of(alignment))
-            && let Some(group) = self.group_of(&(at..at.saturating_add(1)))
-            && group.serves()
-            && slot(group.flags) == slot(flags)
-            && let rest = group.free.rest_at(at)
-            && rest.end - rest.start >= want
-        {
-            return Some(at..at + want);
-        }
-        let free = |start: u64| &self.groups[&start].free;
-        let fit = |length: u64| {
-            info.with_space_for(length).find_map(|start| free(start).best_fit(length, alignment))
-        };
-        if let Some(start) = fit(want.max(CLUSTER)).or_else(|| fit(want)) {
-            return Some(start..start + want);
-        }
-        let runs = info.with_longest_ranges().filter_map(|start| free(start).longest_run(min, alignment));
-        runs.max_by_key(|run| run.end - run.start).map(|run| run.start..run.end.min(run.start + want))
-    }
-
-    /// Sets where the next allocation of the kind preferably starts.
-    fn cursor(&mut self, kind: SpaceKind, flags: BlockGroupFlags, at: u64) {
-        let cursors = &mut self.info(flags).cursors;
-        *(if kind == SpaceKind::Data { &mut cursors.data } else { &mut cursors.metadata }) = Some(at);
     }
 
     /// Returns whether metadata is allocated from block groups with these flags.
@@ -737,7 +692,7 @@ impl State {
 }
 
 /// Returns the index of the [`SpaceInfo`] for block groups with these flags.
-fn slot(flags: BlockGroupFlags) -> usize {
+pub(super) fn slot(flags: BlockGroupFlags) -> usize {
     let data = flags.contains(BlockGroupFlags::DATA);
     match (data, flags.contains(BlockGroupFlags::METADATA)) {
         (true, true) => 0,

@@ -36,7 +36,7 @@ fn range(start: u64, length: u64) -> LogicalRange {
 
 /// Adds an entirely free block group.
 fn add(space: &Space, start: u64, length: u64, flags: BlockGroupFlags) {
-    let new = NewBlockGroup { range: range(start, length), flags, used: 0 };
+    let new = NewBlockGroup { range: range(start, length), flags, used: 0, row: 0 };
     space.add_block_group(&new, Some(start..start + length), &[]);
 }
 

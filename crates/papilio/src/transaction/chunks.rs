@@ -243,11 +243,12 @@ impl State {
         }
         let range = LogicalRange { start, length: plan.length };
         let chunks = volume.chunk_map();
-        let excluded = superblock_exclusions(chunks.find(start).expect("the chunk was just installed"));
+        let chunk = chunks.find(start).expect("the chunk was just installed");
+        let excluded = superblock_exclusions(chunk);
         // Noted here before the block group exists: a commit that sees the group's changes sees the
         // chunk.
         self.pending.push(PendingChunk { start, plan });
-        let group = NewBlockGroup { range, flags, used: 0 };
+        let group = NewBlockGroup { range, flags, used: 0, row: chunk.row_bytes() };
         space.add_block_group(&group, std::iter::once(start.0..start.0 + range.length), &excluded);
         Ok(())
     }

@@ -96,6 +96,11 @@ impl Chunk {
         self.profile
     }
 
+    /// Returns the bytes of data in a row with parity; 0 without parity.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        if self.profile.parity() == 0 { 0 } else { self.data_columns() as u64 * STRIPE_LENGTH }
+    }
+
     /// Returns the stripes; the profile defines the meaning of their order.
     #[inline]
     pub(crate) fn stripes(&self) -> &[Stripe] {

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::Output;
 use crate::units::parse_size;
-use papilio::FoundDevice;
+use papilio::{DeviceId, FoundDevice};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,10 +27,12 @@ pub struct Cancel {
 /// Bound the bytes that a scrub reads in a second
 ///
 /// Holds for the running scrub and for later ones of this file system. Without a limit, prints the
-/// one that is set.
+/// one that is set. On a mount of the kernel's Btrfs the limit is that of each device, until the
+/// unmount.
 #[derive(Debug, clap::Args)]
 pub struct Limit {
-    /// The limit of all devices together, for example 100M; 0 for none
+    /// The limit of all devices together, for example 100M; 0 for none; on a mount of the kernel's
+    /// Btrfs that of each device
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
     /// The image or device, or a directory in a mount
@@ -78,6 +80,10 @@ impl Limit {
     /// Sets or prints the limit.
     pub fn run(self, _context: &Context) -> anyhow::Result<()> {
         let folder = match Target::parse(self.image.as_os_str())? {
+            Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
+                let limits = super::speed::limits(&mounted, self.limit)?;
+                return if self.limit.is_some() { Ok(()) } else { print_limits(&limits) };
+            }
             Target::Mounted(mounted) => super::mounted::limit(&mounted, self.limit)?,
             Target::Image(_) => folder_of(&self.image)?,
         };
@@ -91,4 +97,15 @@ impl Limit {
         }
         Ok(output.finish()?)
     }
+}
+
+fn print_limits(limits: &[(DeviceId, u64)]) -> anyhow::Result<()> {
+    let mut output = Output::new()?;
+    for (devid, limit) in limits {
+        match limit {
+            0 => output.text(format_args!("device {devid}: no limit\n"))?,
+            limit => output.text(format_args!("device {devid}: {limit} bytes in a second\n"))?,
+        }
+    }
+    Ok(output.finish()?)
 }

@@ -3,15 +3,16 @@
 //! The kernel keeps no result, so this command keeps it, in the file where that of an image is.
 
 use super::code::UNCORRECTABLE;
+use super::speed::OwnSpeed;
 use super::state::{Folder, State};
 use crate::context::Context;
 use crate::mounted::Mounted;
 use anyhow::bail;
-use papilio::format::{DeviceId, LogicalAddress, Uuid};
+use papilio::format::{DeviceId, LogicalAddress, PhysicalAddress, Uuid};
 use papilio::{ScrubCounts, ScrubDevice, ScrubReport};
 use papilio_fuse::ioctl::client::MountedPath;
 use rustix::io::Errno;
-use std::io;
+use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The last scrub of a mount, or the one that runs.
@@ -25,7 +26,7 @@ pub fn fsid_of(mounted: &Mounted, mount: &MountedPath) -> anyhow::Result<Uuid> {
     Ok(Uuid::from_bytes(mount.fs_info().map_err(|error| mounted.at(&error))?.fsid))
 }
 
-type Named = (DeviceId, Option<Vec<u8>>);
+pub type Named = (DeviceId, Option<Vec<u8>>);
 
 /// Refuses while a scrub runs.
 pub fn check_idle(mounted: &Mounted) -> anyhow::Result<()> {
@@ -54,46 +55,92 @@ pub fn last(mounted: &Mounted) -> anyhow::Result<(Uuid, Option<MountScrub>)> {
     Ok((fsid, Some(MountScrub { fsid, state, running: true })))
 }
 
-/// Scrubs a device or all, and waits for the end.
+/// Where a scrub begins.
+pub enum KernelBegin {
+    /// At the start of a device, or of all, with a limit of its own.
+    Anew { device: Option<DeviceId>, limit: Option<u64> },
+    /// Where the last one was cancelled.
+    Resumed,
+}
+
+/// Returns the last scrub, if it was cancelled.
+pub fn resumable(mounted: &Mounted) -> anyhow::Result<Option<State>> {
+    let fsid = fsid_of(mounted, &mounted.open()?)?;
+    Ok(Folder::of(fsid)?.read()?.filter(|last| !last.report.finished && !last.stopped.is_empty()))
+}
+
+/// Scrubs, and waits for the end. Returns nothing if there is no scrub to resume.
 pub fn scrub(
     context: &Context,
     mounted: &Mounted,
-    device: Option<DeviceId>,
+    begin: &KernelBegin,
     read_only: bool,
-) -> anyhow::Result<(Uuid, State)> {
+) -> anyhow::Result<Option<(Uuid, State)>> {
     check_idle(mounted)?;
     let mount = mounted.open()?;
     let fsid = fsid_of(mounted, &mount)?;
     let folder = Folder::of(fsid)?;
-    let devices = devices(mounted, &mount, device)?;
+    let (only, limit, earlier) = match begin {
+        KernelBegin::Anew { device, limit } => (*device, *limit, None),
+        KernelBegin::Resumed => match resumable(mounted)? {
+            None => return Ok(None),
+            earlier => (None, None, earlier),
+        },
+    };
+    let mut devices = devices(mounted, &mount, only)?;
+    if let Some(earlier) = &earlier {
+        devices.retain(|(devid, _)| earlier.stopped.contains_key(devid));
+    }
     if devices.is_empty() {
         bail!("{mounted}: it has no such device");
     }
-    let (begun, started) = (Instant::now(), now());
-    folder.write(&state_of(started, read_only, ScrubReport::default()))?;
-    let results: Vec<(ScrubCounts, io::Result<()>)> = std::thread::scope(|scope| {
+    let starts = |devid: &DeviceId| {
+        let stopped = earlier.as_ref().and_then(|earlier| earlier.stopped.get(devid));
+        stopped.copied().unwrap_or(PhysicalAddress(0))
+    };
+    let _limit = limit.map(|limit| OwnSpeed::set(mounted, fsid, &devices, limit)).transpose()?;
+    let (begun, now) = (Instant::now(), now());
+    let state_of = |report: ScrubReport| {
+        let started = earlier.as_ref().map_or(now, |earlier| earlier.started);
+        let mut state = state_of(started, read_only, report);
+        if let Some(earlier) = &earlier {
+            (state.resumed, state.duration) = (Some(now), earlier.duration);
+            state.add(&earlier.report);
+        }
+        state
+    };
+    // What a killed command leaves is resumed from here.
+    let mut state = state_of(report_of(
+        devices
+            .iter()
+            .map(|(devid, path)| scrub_device(*devid, path.clone(), ScrubCounts::default()))
+            .collect(),
+    ));
+    state.stopped = devices.iter().map(|(devid, _)| (*devid, starts(devid))).collect();
+    folder.write(&state)?;
+    let results: Vec<_> = std::thread::scope(|scope| {
         let run = |devid: DeviceId| {
-            let mount = &mount;
-            scope.spawn(move || mount.scrub_by_kernel(devid, read_only))
+            let (mount, from) = (&mount, starts(&devid));
+            scope.spawn(move || mount.scrub_by_kernel(devid, from, read_only))
         };
         let threads: Vec<_> = devices.iter().map(|&(devid, _)| run(devid)).collect();
         threads.into_iter().map(|thread| thread.join().expect("an ioctl does not panic")).collect()
     });
-    let mut scrubbed = Vec::new();
-    let (mut cancelled, mut failure) = (false, None);
-    for ((devid, path), (counts, result)) in devices.into_iter().zip(results) {
+    let (mut scrubbed, mut stopped) = (Vec::new(), BTreeMap::new());
+    let mut failure = None;
+    for ((devid, path), (counts, last, result)) in devices.into_iter().zip(results) {
         if let Err(error) = result {
             match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::CANCELED) => cancelled = true,
+                Some(Errno::CANCELED) => drop(stopped.insert(devid, last)),
                 _ => failure = Some(mounted.at(&error).context(format!("device {devid}"))),
             }
         }
         scrubbed.push(scrub_device(devid, path, counts));
     }
-    let mut state = state_of(started, read_only, report_of(scrubbed));
-    state.cancelled = cancelled;
-    state.report.finished = !cancelled && failure.is_none();
-    state.duration = begun.elapsed().as_secs_f64();
+    let mut state = state_of(report_of(scrubbed));
+    (state.cancelled, state.stopped) = (!stopped.is_empty(), stopped);
+    state.report.finished = !state.cancelled && failure.is_none();
+    state.duration += begun.elapsed().as_secs_f64();
     folder.write(&state)?;
     if let Some(failure) = failure {
         return Err(failure);
@@ -101,13 +148,13 @@ pub fn scrub(
     if state.is_uncorrectable() {
         let errors = state.report.total().uncorrectable_errors;
         context.fail_with(UNCORRECTABLE, format_args!("{mounted}: {errors} errors cannot be corrected"));
-    } else if cancelled {
+    } else if state.cancelled {
         context.error(format_args!("{mounted}: the scrub was cancelled"));
     }
-    Ok((fsid, state))
+    Ok(Some((fsid, state)))
 }
 
-fn devices(mounted: &Mounted, mount: &MountedPath, only: Option<DeviceId>) -> anyhow::Result<Vec<Named>> {
+pub fn devices(mounted: &Mounted, mount: &MountedPath, only: Option<DeviceId>) -> anyhow::Result<Vec<Named>> {
     let devices = mount.device_paths().map_err(|error| mounted.at(&error))?;
     // Nothing of a missing device can be verified.
     let wanted = |(devid, path): &Named| path.is_some() && only.is_none_or(|only| only == *devid);
@@ -128,7 +175,15 @@ fn report_of(devices: Vec<ScrubDevice>) -> ScrubReport {
 }
 
 fn state_of(started: i64, read_only: bool, report: ScrubReport) -> State {
-    State { report, started, resumed: None, duration: 0.0, cancelled: false, read_only }
+    State {
+        report,
+        started,
+        resumed: None,
+        duration: 0.0,
+        cancelled: false,
+        read_only,
+        stopped: BTreeMap::new(),
+    }
 }
 
 fn now() -> i64 {

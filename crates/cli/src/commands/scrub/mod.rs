@@ -8,6 +8,7 @@ mod control;
 mod image;
 mod kernel;
 mod mounted;
+mod speed;
 mod start;
 mod state;
 mod status;

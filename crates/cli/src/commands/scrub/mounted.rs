@@ -10,6 +10,7 @@ use papilio::BalanceControl;
 use papilio::format::Uuid;
 use papilio_fuse::ioctl::ScrubStart;
 use papilio_fuse::jobs::{JobKind, JobState, JobStatus};
+use std::collections::BTreeMap;
 
 fn state_of(job: JobStatus, read_only: bool) -> State {
     State {
@@ -19,6 +20,7 @@ fn state_of(job: JobStatus, read_only: bool) -> State {
         resumed: None,
         duration: job.duration.as_secs_f64(),
         read_only,
+        stopped: BTreeMap::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::bar::new_bar;
 use super::code::{NOTHING, UNCORRECTABLE};
 use super::image::image_of;
+use super::kernel::KernelBegin;
 use super::state::{Folder, State};
 use super::status::print;
 use crate::context::{Context, of_image};
@@ -13,6 +14,7 @@ use anyhow::bail;
 use papilio::{DeviceId, FileSystem, FoundDevice, ScrubOptions, ScrubReport};
 use papilio_fuse::io_priority::IoPriority;
 use papilio_fuse::ioctl::ScrubStart;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -177,13 +179,12 @@ fn run_mounted(common: &Common, begin: &Begin, context: &Context, mounted: &Moun
         Begin::Resumed => (None, true),
     };
     if !mounted.mount.is_papilio() {
-        let limited = matches!(begin, Begin::Anew { limit: Some(_), .. });
-        if resumes || limited {
-            let word = if resumes { "resuming a scrub" } else { "--limit" };
-            bail!("{mounted}: {word} is not supported on a mount of the kernel's Btrfs; use btrfs(8)");
-        }
         if !common.foreground {
             super::kernel::check_idle(mounted)?;
+            if resumes && super::kernel::resumable(mounted)?.is_none() {
+                context.fail_with(NOTHING, format_args!("{mounted}: there is no scrub to resume"));
+                return Ok(());
+            }
             let pid = spawn()?;
             let mut output = Output::new()?;
             output.text(format_args!("scrub started on {mounted} (pid={pid})\n"))?;
@@ -192,7 +193,14 @@ fn run_mounted(common: &Common, begin: &Begin, context: &Context, mounted: &Moun
         if let Some(Err(error)) = common.io_priority().map(IoPriority::apply) {
             context.warning(format_args!("the I/O priority cannot be set, and is left as it is: {error}"));
         }
-        let (fsid, state) = super::kernel::scrub(context, mounted, device, common.read_only)?;
+        let begin = match begin {
+            Begin::Anew { limit, .. } => KernelBegin::Anew { device, limit: *limit },
+            Begin::Resumed => KernelBegin::Resumed,
+        };
+        let Some((fsid, state)) = super::kernel::scrub(context, mounted, &begin, common.read_only)? else {
+            context.fail_with(NOTHING, format_args!("{mounted}: there is no scrub to resume"));
+            return Ok(());
+        };
         let mut output = Output::new()?;
         let (per_device, raw, json) = (common.per_device, common.raw_counters, common.json);
         print(&state, fsid, false, per_device, raw, common.units(), json, &mut output)?;
@@ -289,9 +297,10 @@ fn scrub(
             cancelled: false,
             read_only: common.read_only,
             report,
+            stopped: BTreeMap::new(),
         };
         if let Some(earlier) = &earlier {
-            add(&mut state.report, &earlier.report);
+            state.add(&earlier.report);
         }
         state
     };
@@ -321,16 +330,4 @@ fn scrub(
         fs.close().map_err(|error| of_image(image, error))?;
     }
     Ok(state)
-}
-
-/// Adds the counters of the part before a resumption.
-fn add(report: &mut ScrubReport, earlier: &ScrubReport) {
-    for before in &earlier.devices {
-        match report.devices.iter_mut().find(|device| device.devid == before.devid) {
-            Some(device) => device.counts.add(&before.counts),
-            None => report.devices.push(before.clone()),
-        }
-    }
-    report.skipped += earlier.skipped;
-    report.first_error = earlier.first_error.clone().or(report.first_error.take());
 }

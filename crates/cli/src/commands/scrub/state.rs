@@ -9,9 +9,10 @@
 //! held, so that one that was killed is not taken for a running one.
 
 use anyhow::{Context as _, bail};
-use papilio::format::Uuid;
+use papilio::format::{PhysicalAddress, Uuid};
 use papilio::{DeviceId, LogicalAddress, ScrubCounts, ScrubDevice, ScrubReport};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,8 @@ pub struct State {
     pub duration: f64,
     pub cancelled: bool,
     pub read_only: bool,
+    /// Where the kernel's scrub of a device stopped before its end.
+    pub stopped: BTreeMap<DeviceId, PhysicalAddress>,
 }
 
 /// The files of one file system.
@@ -74,6 +77,9 @@ impl State {
             let mut object = counts_json(&device.counts);
             object.insert("devid".into(), device.devid.0.into());
             object.insert("path".into(), device.path.clone().into());
+            if let Some(at) = self.stopped.get(&device.devid) {
+                object.insert("stopped".into(), at.0.into());
+            }
             Value::Object(object)
         };
         json!({
@@ -94,14 +100,18 @@ impl State {
 
     fn from_json(value: &Value) -> Option<Self> {
         let number = |value: &Value, name: &str| value.get(name)?.as_u64();
-        let mut devices = Vec::new();
+        let (mut devices, mut stopped) = (Vec::new(), BTreeMap::new());
         for device in value.get("devices")?.as_array()? {
             let mut counts = ScrubCounts::default();
             for (name, field) in FIELDS {
                 *field(&mut counts) = number(device, name)?;
             }
             let path = device.get("path")?.as_str().map(str::to_owned);
-            devices.push(ScrubDevice { devid: DeviceId(number(device, "devid")?), path, counts });
+            let devid = DeviceId(number(device, "devid")?);
+            if let Some(at) = number(device, "stopped") {
+                stopped.insert(devid, PhysicalAddress(at));
+            }
+            devices.push(ScrubDevice { devid, path, counts });
         }
         let report = ScrubReport {
             devices,
@@ -119,7 +129,21 @@ impl State {
             duration: value.get("duration")?.as_f64()?,
             cancelled: value.get("cancelled")?.as_bool()?,
             read_only: value.get("read_only")?.as_bool()?,
+            stopped,
         })
+    }
+
+    /// Adds the counters of the part before a resumption.
+    pub fn add(&mut self, earlier: &ScrubReport) {
+        let report = &mut self.report;
+        for before in &earlier.devices {
+            match report.devices.iter_mut().find(|device| device.devid == before.devid) {
+                Some(device) => device.counts.add(&before.counts),
+                None => report.devices.push(before.clone()),
+            }
+        }
+        report.skipped += earlier.skipped;
+        report.first_error = earlier.first_error.clone().or(report.first_error.take());
     }
 
     /// Returns whether errors are left that cannot be corrected.

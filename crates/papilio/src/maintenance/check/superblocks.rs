@@ -16,7 +16,9 @@ use papilio_format::{DeviceId, ItemType, Key, PhysicalAddress, Superblock, objec
 /// Reads and compares all copies on all present devices.
 pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
     let main = volume.superblock();
-    for slot in volume.devices().iter() {
+    let devices = volume.devices();
+    let members_are_known = devices.iter().any(|slot| slot.in_chunk_tree);
+    for slot in devices.iter() {
         let Some(device) = slot.device.as_deref() else {
             let item = &slot.item;
             findings.note(
@@ -39,6 +41,17 @@ pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
             findings.note(
                 "replace-target",
                 format!("{}: the target of a replacement: its superblock was not checked", device.name()),
+            );
+            continue;
+        }
+        if members_are_known && !slot.in_chunk_tree {
+            findings.note(
+                "removed-device",
+                format!(
+                    "{}: device {} was removed from the file system: its superblock was not checked",
+                    device.name(),
+                    slot.devid()
+                ),
             );
             continue;
         }
