@@ -8,14 +8,17 @@ use crate::errors::Raise;
 use crate::file_system::{FileSystem, SubvolumeArg};
 use crate::paths::{PathArg, decode, host_path};
 use crate::subvolumes::subvolume_id;
-use papilio::{Error, Populate, Receive, SendCommand, SendOptions, SendProtocol, StreamReader};
+use papilio::{Error, NameChange, Populate, Receive, SendOptions, SendProtocol, SnapshotChange};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::PyBytes;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 const BUFFER: usize = 1 << 20;
+
+/// A change between two snapshots: its kind, the path, the old path, whether data changed.
+type ChangeRow = (&'static str, Py<PyAny>, Option<Py<PyAny>>, bool);
 
 /// A descriptor or a file object.
 enum Stream {
@@ -153,31 +156,22 @@ impl FileSystem {
 
     /// Returns the commands of a stream without data that turns snapshot old into new. Both are
     /// read-only.
-    fn _changes<'py>(
-        &self,
-        py: Python<'py>,
-        old: SubvolumeArg,
-        new: SubvolumeArg,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let commands = self.run(py, |fs| {
-            let mut stream = Vec::new();
-            let options = SendOptions::new().parent(Some(subvolume_id(fs, &old)?)).no_data(true);
-            options.send(fs, subvolume_id(fs, &new)?, &mut stream, &mut ())?;
-            let mut input = &stream[..];
-            let mut reader = StreamReader::new(&mut input);
-            let mut commands = Vec::new();
-            while let Some(command) = reader.next_command()? {
-                commands.push(command);
-            }
-            Ok::<_, Error>(commands)
+    fn _changes(&self, py: Python<'_>, old: SubvolumeArg, new: SubvolumeArg) -> PyResult<Vec<ChangeRow>> {
+        let changes = self.run(py, |fs| {
+            let (old, new) = (subvolume_id(fs, &old)?, subvolume_id(fs, &new)?);
+            papilio::snapshot_changes(fs, old, new)
         })?;
-        let list = PyList::empty(py);
-        for command in commands.raise()? {
-            if let Some(change) = change(py, &command)? {
-                list.append((command.kind().name(), change))?;
-            }
-        }
-        Ok(list)
+        let absolute = |path: &[u8]| decode(py, &[b"/", path].concat()).map(Bound::unbind);
+        let row = |change: SnapshotChange| {
+            let (kind, old) = match &change.name {
+                NameChange::Added => ("added", None),
+                NameChange::Deleted => ("removed", None),
+                NameChange::Renamed(old) => ("renamed", Some(absolute(old)?)),
+                _ => ("modified", None),
+            };
+            Ok((kind, absolute(&change.path)?, old, change.content || kind == "added"))
+        };
+        changes.raise()?.into_iter().map(row).collect()
     }
 
     /// Copies the content of a host directory, or of a tar archive, into the directory at path.
@@ -205,51 +199,4 @@ impl FileSystem {
         })?;
         copied.raise_at(&source).map(drop)
     }
-}
-
-/// Returns the fields of a command that concerns a path.
-fn change<'py>(py: Python<'py>, command: &SendCommand) -> PyResult<Option<Bound<'py, PyDict>>> {
-    let fields = PyDict::new(py);
-    let path: &[u8] = match command {
-        SendCommand::Subvol { .. } | SendCommand::Snapshot { .. } | SendCommand::End => return Ok(None),
-        SendCommand::Rename { from, to } => {
-            fields.set_item("to", decode(py, to)?)?;
-            from
-        }
-        SendCommand::Link { path, existing } => {
-            fields.set_item("existing", decode(py, existing)?)?;
-            path
-        }
-        SendCommand::UpdateExtent { path, offset, size } => {
-            fields.set_item("offset", *offset)?;
-            fields.set_item("size", *size)?;
-            path
-        }
-        SendCommand::Truncate { path, size } => {
-            fields.set_item("size", *size)?;
-            path
-        }
-        SendCommand::SetXattr { path, name, .. } | SendCommand::RemoveXattr { path, name } => {
-            fields.set_item("name", decode(py, name)?)?;
-            path
-        }
-        SendCommand::Mkfile { path, .. }
-        | SendCommand::Mkdir { path, .. }
-        | SendCommand::Mknod { path, .. }
-        | SendCommand::Mkfifo { path, .. }
-        | SendCommand::Mksock { path, .. }
-        | SendCommand::Symlink { path, .. }
-        | SendCommand::Unlink { path }
-        | SendCommand::Rmdir { path }
-        | SendCommand::Write { path, .. }
-        | SendCommand::Clone { path, .. }
-        | SendCommand::Chmod { path, .. }
-        | SendCommand::Chown { path, .. }
-        | SendCommand::Utimes { path, .. }
-        | SendCommand::Fallocate { path, .. }
-        | SendCommand::Fileattr { path, .. } => path,
-        SendCommand::EncodedWrite(write) => &write.path,
-    };
-    fields.set_item("path", decode(py, path)?)?;
-    Ok(Some(fields))
 }

@@ -43,7 +43,7 @@ fn wrong_devices_change_nothing() {
     let add = |part: &str, new: &str| fail(1, part, ["device", "add", "--device", &b, new, &a]);
     add("contains a Btrfs file system", &other);
     add("are too few", &small);
-    add("No such file", &world.path("nowhere"));
+    add("no such file or device", &world.path("nowhere"));
     add("is a directory", world.folder.path().to_str().unwrap());
     let remove = |part: &str, name: &str| fail(1, part, ["device", "remove", "--device", &b, name, &a]);
     remove("is not part of the file system", "9");

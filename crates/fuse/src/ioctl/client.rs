@@ -3,6 +3,7 @@
 //! Owns [`MountedPath`], an open file or directory in a mount. The kernel's ioctls also work on the
 //! kernel's Btrfs; our own get ENOTTY there.
 
+use super::client_kernel::cancelled;
 use super::layout::{
     FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, MountState, Page, ReceivedSubvol,
     STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange,
@@ -76,13 +77,25 @@ impl MountedPath {
         &self.file
     }
 
-    /// Issues an ioctl with `argument`, which also receives the reply.
+    /// Issues an ioctl with `argument`, which also receives the reply. A positive result of one that
+    /// changes devices is an error, see [`refusal`].
     pub(super) fn call<T: FromBytes + IntoBytes>(
         &self,
         command: Command,
         argument: &mut T,
     ) -> io::Result<()> {
-        self.result_of(command, argument).map(drop)
+        let changes_devices = [
+            Command::ADD_DEV,
+            Command::RM_DEV,
+            Command::RM_DEV_V2,
+            Command::DEV_REPLACE,
+            Command::RESIZE,
+            Command::BALANCE_V2,
+        ];
+        match self.result_of(command, argument)? {
+            code @ 1.. if changes_devices.contains(&command) => Err(refusal(code)),
+            _ => Ok(()),
+        }
     }
 
     /// Issues an ioctl with `argument`, and returns its result, which is not negative.
@@ -233,10 +246,10 @@ impl MountedPath {
     /// Changes the size of a device in the file system, with `[DEVID:]SIZE` as in btrfs(8).
     ///
     /// # Errors
-    /// EFBIG beyond the end of the device, ENOSPC if there is data past the new end; EPERM without
-    /// permission.
+    /// EFBIG beyond the end of the device, ENOSPC if there is data past the new end; EINPROGRESS while
+    /// another operation runs; EPERM without permission.
     pub fn resize(&self, size: &str) -> io::Result<()> {
-        self.call(Command::RESIZE, &mut named(size.as_bytes())?)
+        cancelled(self.call(Command::RESIZE, &mut named(size.as_bytes())?))
     }
 
     /// Creates an empty subvolume in this directory.
@@ -453,6 +466,24 @@ fn fits(fits: bool) -> io::Result<()> {
 
 pub(super) fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the server sent a malformed reply")
+}
+
+/// Returns the error for a code with which the kernel refuses a change of devices (`enum
+/// btrfs_err_code`, `include/uapi/linux/btrfs.h`).
+fn refusal(code: i32) -> io::Error {
+    io::Error::other(match code {
+        1 => "profile RAID1 needs 2 devices",
+        2 => "profile RAID10 needs 4 devices",
+        3 => "profile RAID5 needs 2 devices",
+        4 => "profile RAID6 needs 3 devices",
+        5 => "the target of a replacement cannot be removed",
+        6 => "no device of the file system is missing",
+        7 => "it is the only device that can be written",
+        8 => return io::Error::from_raw_os_error(libc::EINPROGRESS),
+        9 => "profile RAID1C3 needs 3 devices",
+        10 => "profile RAID1C4 needs 4 devices",
+        _ => return io::Error::other(format!("the kernel answered with the code {code}")),
+    })
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ impl MountedPath {
     /// # Errors
     /// ENOTCONN if none runs.
     pub fn cancel_kernel_removal(&self) -> io::Result<()> {
-        self.call(Command::RM_DEV, &mut named(b"cancel")?)
+        cancelled(self.call(Command::RM_DEV, &mut named(b"cancel")?))
     }
 
     /// Removes the first missing device from a mount of the kernel.
@@ -163,6 +163,14 @@ impl MountedPath {
             REPLACE_RESULT_NOT_STARTED => Err(io::Error::from_raw_os_error(libc::ENOTCONN)),
             _ => Err(garbled()),
         }
+    }
+}
+
+/// The kernel answers a request to cancel with the error of the work that it cancelled.
+pub(super) fn cancelled(answer: io::Result<()>) -> io::Result<()> {
+    match answer {
+        Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Ok(()),
+        answer => answer,
     }
 }
 

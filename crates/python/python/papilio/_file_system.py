@@ -282,7 +282,7 @@ class FileSystem(_papilio.FileSystem):
         Only the parts of the trees that differ are read, so that a small difference between large
         snapshots is found quickly.
         """
-        return _changes.summarize(self._changes(old, new))
+        return _changes.merge(self._changes(old, new))
 
 
 def _raise(error: OSError) -> None:
