@@ -111,8 +111,8 @@ impl World {
             Place::Ram => Path::new("/dev/shm"),
             Place::Path(path) => path,
         };
-        // A balance needs room for a block group besides.
-        let size = bytes + bytes / 4 + (1 << 30);
+        // The kernel replaces a device only where it could make a further block group of each kind.
+        let size = bytes + bytes / 2 + (1 << 30);
         let scratch = Scratch::under(folder, 2 * size)?;
         let (used, spare) = (touched(&scratch, "one", size)?, touched(&scratch, "two", size)?);
         let direct = *place != Place::Ram;
@@ -145,7 +145,7 @@ impl World {
     fn by_kernel(&mut self, job: Job, times: &mut Times) -> anyhow::Result<()> {
         let used = LoopDevice::attach_direct(&self.used)?;
         let spare = LoopDevice::attach_direct(&self.spare)?;
-        let mounted = Mount::btrfs(&self.scratch, used.path(), "noatime", false)?;
+        let mounted = Mount::btrfs(&self.scratch, used.path(), "", false)?;
         let at = mounted.path();
         if job == Job::Remove {
             btrfs(["device", "add", "-f", "-K"], [spare.path(), at])?;

@@ -3,6 +3,7 @@
 
 pub(crate) mod check;
 pub(crate) mod dump;
+mod extent_copies;
 pub(crate) mod extent_owners;
 pub(crate) mod image;
 pub(crate) mod mkfs;
@@ -19,3 +20,4 @@ pub(crate) mod superblock_copy;
 pub(crate) mod tree_stats;
 pub(crate) mod tune;
 pub(crate) mod usage;
+pub(crate) mod workers;

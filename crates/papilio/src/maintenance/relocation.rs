@@ -13,21 +13,17 @@
 //!
 //! Kernel counterpart: `btrfs_relocate_block_group` (`fs/btrfs/relocation.c`).
 
-use crate::data::checksum::DataChecksums;
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
 use crate::space::{NewBlockGroup, SpaceKind};
 use crate::transaction::{CopiedExtent, DataExtent, ExtentRefs, Transactions};
 use papilio_format::items::block_group::BlockGroupFlags;
-use papilio_format::{LogicalAddress, objectid};
 use std::time::{Duration, Instant};
 
 /// Most extents of a batch.
 const BATCH_EXTENTS: usize = 512;
 /// Most bytes of a batch, unless one extent is larger.
 const BATCH_BYTES: u64 = 32 << 20;
-/// Bytes that are copied at once.
-const PIECE: usize = 1 << 20;
 /// How long readers of earlier states may keep a block group from being removed.
 const READERS_WAIT: Duration = Duration::from_secs(60);
 /// How often, and how long each time, a relocation waits for promises of space to be redeemed.
@@ -120,10 +116,14 @@ impl FsInfo {
         let blocks: Vec<_> =
             batch.iter().filter(|extent| !extent.is_data()).map(|extent| extent.address).collect();
         let mut copied = Vec::new();
-        let copies = batch.iter().filter(|extent| extent.is_data()).try_for_each(|extent| {
-            copied.push(self.copy_extent(transactions, extent)?);
+        let placed = batch.iter().filter(|extent| extent.is_data()).try_for_each(|extent| {
+            let length = extent.length;
+            let new = transactions.retry_after_commits(|| transactions.allocate_data(length, length))?;
+            let (from, to, checksums) = (extent.address, new.start, Vec::new());
+            copied.push(CopiedExtent { from, to, length, checksums });
             Ok(())
         });
+        let copies = placed.and_then(|()| self.copy_extents(&mut copied));
         let result = copies.and_then(|()| self.switch_extents(&blocks, &copied));
         if result.is_err() && transactions.check_running().is_ok() {
             for extent in &copied {
@@ -131,85 +131,6 @@ impl FsInfo {
             }
         }
         result
-    }
-
-    /// Copies the bytes of a data extent, as they are on the device, to new space.
-    fn copy_extent(&self, transactions: &Transactions, extent: &ExtentRefs) -> Result<CopiedExtent> {
-        let new =
-            transactions.retry_after_commits(|| transactions.allocate_data(extent.length, extent.length))?;
-        let to = DataExtent { address: new.start, length: new.length };
-        match self.copy_bytes(extent.address, to) {
-            Ok(checksums) => {
-                Ok(CopiedExtent { from: extent.address, to: to.address, length: to.length, checksums })
-            }
-            Err(error) => {
-                transactions.release_extent(to);
-                Err(error)
-            }
-        }
-    }
-
-    fn copy_bytes(&self, from: LogicalAddress, to: DataExtent) -> Result<Vec<(u64, Vec<u8>)>> {
-        let volume = self.volume();
-        let geometry = volume.geometry();
-        let sector = geometry.sector_size as usize;
-        let size = geometry.checksum_type.size();
-        let most = crate::transaction::csum_items::max_sums(&geometry).max(1);
-        let tree = self.transactions()?.live().find(objectid::CSUM_TREE)?.map(|tree| tree.tree());
-        let mut sums = tree.as_ref().map(|tree| DataChecksums::new(tree, geometry));
-        let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
-        let mut buffer = vec![0; PIECE.min(to.length as usize)];
-        let mut at = 0;
-        while at < to.length {
-            let bytes = buffer.len().min((to.length - at) as usize);
-            let piece = &mut buffer[..bytes];
-            let source = LogicalAddress(from.0 + at);
-            let mut runs: Vec<(usize, Vec<u8>)> = Vec::new();
-            if let Some(sums) = &mut sums {
-                sums.for_each_run(source, bytes / sector, |first, _, run| {
-                    runs.extend(run.map(|run| (first, run.to_vec())));
-                    true
-                })?;
-            }
-            let good = |data: &[u8]| {
-                runs.iter().all(|(first, run)| {
-                    let sectors = data[first * sector..].chunks_exact(sector);
-                    sectors
-                        .zip(run.chunks_exact(size))
-                        .all(|(data, sum)| geometry.checksum_type.compute(data).padded()[..size] == *sum)
-                })
-            };
-            self.read_good(source, piece, good)?;
-            volume.write(LogicalAddress(to.address.0 + at), piece)?;
-            for (first, run) in runs {
-                for (index, part) in run.chunks(most * size).enumerate() {
-                    let offset = at + ((first + index * most) * sector) as u64;
-                    found.push((offset, part.to_vec()));
-                }
-            }
-            at += bytes as u64;
-        }
-        Ok(found)
-    }
-
-    /// Reads a piece from the first copy that `good` accepts.
-    fn read_good(&self, from: LogicalAddress, piece: &mut [u8], good: impl Fn(&[u8]) -> bool) -> Result<()> {
-        let volume = self.volume();
-        let mut failure = None;
-        let order = volume.copies_in_order(from)?;
-        let copies = order.len();
-        for copy in order {
-            match volume.read_copy(from, piece, copy) {
-                Ok(()) if good(piece) => return Ok(()),
-                Ok(()) => {}
-                Err(error) => failure = Some(error),
-            }
-        }
-        Err(failure.unwrap_or_else(|| {
-            Error::Invalid(format!(
-                "data at {from}: none of {copies} copies matches its checksums; nothing was moved"
-            ))
-        }))
     }
 }
 

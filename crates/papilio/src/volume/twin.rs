@@ -13,7 +13,8 @@
 //! - A target without a source is never read: nothing says which of its bytes are copied.
 //!
 //! **Lock:** one for the ranges, a leaf that is not held across I/O. A range is held across I/O, by
-//! the copier only. A writer waits for it, and holds no range while it waits.
+//! the copier's threads only, and each byte by one of them. A writer waits for it, and holds no
+//! range while it waits.
 //!
 //! Kernel counterpart: `handle_ops_on_dev_replace` (`fs/btrfs/volumes.c`).
 
@@ -33,8 +34,8 @@ type Ranges = SmallVec<[Range<u64>; 4]>;
 
 #[derive(Debug, Default)]
 struct State {
-    /// The ranges that the copier holds.
-    held: Ranges,
+    /// The ranges that threads of the copier hold; disjoint.
+    held: Vec<Range<u64>>,
     /// The ranges of writes under way.
     writing: Vec<Range<u64>>,
     /// The first failure of the target.
@@ -61,7 +62,10 @@ pub(crate) struct TwinDevice {
 
 /// Ranges that nothing writes to until this is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldRanges<'a>(&'a TwinDevice);
+pub(crate) struct HeldRanges<'a> {
+    twin: &'a TwinDevice,
+    ranges: Ranges,
+}
 
 /// Writes under way.
 struct Writing<'a> {
@@ -98,16 +102,18 @@ impl TwinDevice {
         self.source.as_ref()
     }
 
-    /// Keeps writers out of `ranges`, and waits for writes under way in them. The caller holds no
-    /// other range of this device.
+    /// Keeps writers out of `ranges`, and waits for writes under way in them. The calling thread
+    /// holds no other range of this device, and no other thread holds a part of these.
     pub(crate) fn hold(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> HeldRanges<'_> {
+        let ranges: Ranges = ranges.into_iter().collect();
         let mut state = self.state.lock();
-        debug_assert!(state.held.is_empty(), "there is one copier");
-        state.held = ranges.into_iter().collect();
-        while state.writing.iter().any(|range| state.held.iter().any(|held| overlaps(range, held))) {
+        let is_ours = |range: &Range<u64>| ranges.iter().any(|own| overlaps(range, own));
+        debug_assert!(!state.held.iter().any(is_ours), "a range has one copier");
+        state.held.extend(ranges.iter().cloned());
+        while state.writing.iter().any(is_ours) {
             self.changed.wait(&mut state);
         }
-        HeldRanges(self)
+        HeldRanges { twin: self, ranges }
     }
 
     /// Fails if the target has failed, so that it is no copy of the source.
@@ -182,8 +188,13 @@ impl TwinDevice {
 
 impl Drop for HeldRanges<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().held.clear();
-        self.0.changed.notify_all();
+        let mut state = self.twin.state.lock();
+        for range in &self.ranges {
+            let at = state.held.iter().position(|other| other == range);
+            state.held.swap_remove(at.expect("a held range is listed"));
+        }
+        drop(state);
+        self.twin.changed.notify_all();
     }
 }
 

@@ -15,7 +15,9 @@
 //! - An empty chunk may go while it is copied, and another one take its place. So the ranges are
 //!   held, and the chunk looked up once more, before the target is written.
 //!
-//! **Locks**: `commit`, while the trees are taken; those of rows, or the held ranges.
+//! **Locks**: `commit`, while the trees are taken; those of rows, or the held ranges. Units are
+//! copied by several threads. Each holds the rows or ranges of its own unit only, and waits for
+//! writers alone.
 //!
 //! Kernel counterpart: `scrub_stripe` with `is_dev_replace` (`fs/btrfs/scrub.c`).
 
@@ -25,13 +27,17 @@ use super::units::Unit;
 use super::verify::{UnitScrub, wanted};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
+use crate::maintenance::workers::each_at_once;
 use crate::volume::{Chunk, HeldRanges, TwinDevice};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::{DeviceId, LogicalAddress};
+use papilio_locks::Mutex;
 use std::sync::Arc;
 
-/// The most rows that are copied at once.
+/// The most rows of a unit.
 const ROWS: u64 = 16;
+/// Units that are copied at once, where devices take their time.
+const AT_ONCE: usize = 8;
 
 /// The copy of a device.
 pub(in crate::maintenance) struct CopyOf<'a> {
@@ -42,7 +48,8 @@ pub(in crate::maintenance) struct CopyOf<'a> {
     /// The next row of the next chunk.
     row: u64,
     bytes: (u64, u64),
-    buffers: Vec<Vec<u8>>,
+    /// Buffers of units that are done.
+    buffers: Mutex<Vec<Vec<Vec<u8>>>>,
     /// Whether the device is read only where nothing else helps.
     avoided: bool,
     /// Sectors without any readable copy.
@@ -68,7 +75,8 @@ impl<'a> CopyOf<'a> {
         chunks.sort_unstable_by_key(|(first, _)| std::cmp::Reverse(*first));
         let chunks: Vec<_> = chunks.into_iter().map(|(_, chunk)| chunk).collect();
         let total = chunks.iter().map(|chunk| rows_of(chunk)).sum::<u64>() * STRIPE_LENGTH;
-        Self { info, devid, chunks, row: 0, bytes: (0, total), buffers: Vec::new(), avoided, unknown: 0 }
+        let buffers = Mutex::default();
+        Self { info, devid, chunks, row: 0, bytes: (0, total), buffers, avoided, unknown: 0 }
     }
 
     /// Returns the bytes that are done, and all bytes.
@@ -76,12 +84,24 @@ impl<'a> CopyOf<'a> {
         self.bytes
     }
 
-    /// Copies the next unit to the target of `twin`. Returns whether there was one.
+    /// Copies the next units to the target of `twin`. Returns whether there were any.
     ///
     /// # Errors
-    /// The extents or checksums of the unit cannot be read; the target fails.
+    /// The extents or checksums of a unit cannot be read; the target fails.
     pub(in crate::maintenance) fn next(&mut self, twin: &TwinDevice) -> Result<bool> {
-        let Some(chunk) = self.chunks.last() else { return Ok(false) };
+        let waits = self.info.volume().waits();
+        let count = if waits { AT_ONCE } else { 1 };
+        let units: Vec<Unit> = std::iter::from_fn(|| self.next_unit()).take(count).collect();
+        let copied = each_at_once(&units, waits, |unit| self.copy_unit(unit, twin));
+        for (unit, unknown) in units.iter().zip(copied) {
+            self.unknown += unknown?;
+            self.bytes.0 += (unit.rows.end - unit.rows.start) * STRIPE_LENGTH;
+        }
+        Ok(!units.is_empty())
+    }
+
+    fn next_unit(&mut self) -> Option<Unit> {
+        let chunk = self.chunks.last()?;
         let end = (self.row + ROWS).min(rows_of(chunk));
         let unit = Unit { chunk: Arc::clone(chunk), rows: self.row..end };
         self.row = end;
@@ -89,19 +109,24 @@ impl<'a> CopyOf<'a> {
             self.chunks.pop();
             self.row = 0;
         }
+        Some(unit)
+    }
+
+    /// Copies what the last commit has in a unit. Returns the number of sectors without a readable
+    /// copy.
+    fn copy_unit(&self, unit: &Unit, twin: &TwinDevice) -> Result<u64> {
         let mut extents = UnitExtents::read(self.info, unit.range())?;
         if let Some(error) = extents.left_out.take() {
             return Err(error);
         }
-        if !extents.extents.is_empty() || unit.chunk.profile().parity() > 0 {
-            let mut unknown = self.copy(&unit, &extents, twin, self.avoided)?;
-            if unknown > 0 && self.avoided && twin.source().is_some() {
-                unknown = self.copy(&unit, &extents, twin, false)?;
-            }
-            self.unknown += unknown;
+        if extents.extents.is_empty() && unit.chunk.profile().parity() == 0 {
+            return Ok(0);
         }
-        self.bytes.0 += (unit.rows.end - unit.rows.start) * STRIPE_LENGTH;
-        Ok(true)
+        let unknown = self.copy(unit, &extents, twin, self.avoided)?;
+        if unknown > 0 && self.avoided && twin.source().is_some() {
+            return self.copy(unit, &extents, twin, false);
+        }
+        Ok(unknown)
     }
 
     /// Keeps writers away from a unit. Returns `None` if its chunk is gone: a new one in its place
@@ -117,7 +142,7 @@ impl<'a> CopyOf<'a> {
     }
 
     /// Copies a unit. Returns the number of sectors without a readable copy.
-    fn copy(&mut self, unit: &Unit, extents: &UnitExtents, twin: &TwinDevice, avoided: bool) -> Result<u64> {
+    fn copy(&self, unit: &Unit, extents: &UnitExtents, twin: &TwinDevice, avoided: bool) -> Result<u64> {
         // A writer of a row waits for held ranges with the row locked. So these rows are locked
         // first, and their ranges held only while the target is written.
         let parity = unit.chunk.profile().parity() > 0;
@@ -132,7 +157,7 @@ impl<'a> CopyOf<'a> {
         let verified: Vec<bool> = devices.iter().map(|slot| slot.devid() == self.devid).collect();
         let mut counts = vec![ScrubCounts::default(); verified.len()];
         let without = avoided.then_some(self.devid);
-        let buffers = std::mem::take(&mut self.buffers);
+        let buffers = self.buffers.lock().pop().unwrap_or_default();
         let range = unit.range();
         let whole = parity.then_some((LogicalAddress(range.start), range.end - range.start));
         let parts = wanted(extents).filter(|_| whole.is_none()).chain(whole);
@@ -145,7 +170,7 @@ impl<'a> CopyOf<'a> {
             Some(_) => rows.copy_to(self.devid, &**twin.target()),
             None => Ok(0),
         };
-        self.buffers = rows.into_buffers();
+        self.buffers.lock().push(rows.into_buffers());
         copied
     }
 }

@@ -1,7 +1,8 @@
 //! Running a scrub: its workers, its progress and its end.
 //!
-//! Owns [`FsInfo::scrub`]. One worker for each device takes units in turn, so that all devices are
-//! read at once and memory is bounded by the workers. The calling thread reports the progress.
+//! Owns [`FsInfo::scrub`]. Workers take units in turn: several for each device that takes its time,
+//! and at least as many as processors. So all devices are read at once, and memory is bounded by
+//! the workers. The calling thread reports the progress.
 //!
 //! **Invariant**: mended sectors are durable when the scrub returns.
 //!
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// The most workers: each has a unit in memory.
 const WORKERS: usize = 8;
+/// Workers for each device that takes its time: requests of a MiB keep it busy.
+const WORKERS_PER_DEVICE: usize = 4;
 
 /// The state that the workers share.
 struct Scrub<'a> {
@@ -78,7 +81,10 @@ impl FsInfo {
         if options.start == LogicalAddress(0) {
             superblocks::verify(self, &mut counts, &verified, mend)?;
         }
-        let workers = verified.iter().filter(|verified| **verified).count().clamp(1, WORKERS);
+        let devices = verified.iter().filter(|verified| **verified).count();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let per_device = if self.volume().waits() { WORKERS_PER_DEVICE } else { 1 };
+        let workers = (devices * per_device).max(processors).min(WORKERS);
         let scrub = Scrub::new(self, chunks, verified, mend, options);
         *scrub.counts.lock() = counts;
         let outcome = scrub.run(workers, progress);
