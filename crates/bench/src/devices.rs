@@ -155,7 +155,7 @@ impl World {
                 Job::Scrub => btrfs(["scrub", "start", "-B"], [at])?,
                 Job::Balance => btrfs(["balance", "start", "--full-balance"], [at])?,
                 Job::Replace => {
-                    btrfs(["replace", "start", "-B", "-f", "-K", "1"], [spare.path(), at])?;
+                    btrfs(["replace", "start", "-B", "-f", "-K"], [used.path(), spare.path(), at])?;
                 }
                 Job::Remove => btrfs(["device", "remove"], [used.path(), at])?,
             }

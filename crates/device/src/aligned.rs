@@ -15,7 +15,15 @@ pub struct AlignedBuffer {
     length: usize,
 }
 
+/// An alignment that every common device accepts.
+const DIRECT: usize = 4096;
+
 impl AlignedBuffer {
+    /// Creates `length` zeroed bytes that devices take without copying them.
+    pub fn for_direct_io(length: usize) -> Self {
+        Self::new(length, DIRECT)
+    }
+
     /// Creates `length` zeroed bytes at a multiple of `alignment`.
     ///
     /// # Panics

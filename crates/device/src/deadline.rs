@@ -316,8 +316,12 @@ mod tests {
         assert_eq!(reads[0].result.as_ref().unwrap_err().kind(), io::ErrorKind::TimedOut);
         // Requests in flight end, too, and their memory is the driver's again.
         let mut driver: Driver<Vec<u8>, ()> = Driver::new(4).unwrap();
-        let piece =
-            Piece { device: Arc::clone(&slow) as Arc<dyn Device>, offset: PhysicalAddress(0), range: 0..512 };
+        let piece = Piece {
+            device: Arc::clone(&slow) as Arc<dyn Device>,
+            offset: PhysicalAddress(0),
+            range: 0..512,
+            busy: None,
+        };
         driver.start(crate::Direction::Read, vec![0; 512], (), [piece]);
         driver.collect(true, |completed| {
             assert_eq!(completed.failed.unwrap().1.kind(), io::ErrorKind::TimedOut);

@@ -17,6 +17,7 @@
 mod ring;
 
 use crate::device::{Device, RingTarget};
+use crate::load::Busy;
 use crate::stable::StableBuffer;
 use crate::started::{Direction, Finished, Inbox, JOB, Job, StartedOp};
 use io_uring::{opcode, types};
@@ -43,6 +44,8 @@ pub struct Piece {
     pub offset: PhysicalAddress,
     /// The range of the buffer, in bytes.
     pub range: Range<usize>,
+    /// Counts the piece as under way at its device, if anything asks.
+    pub busy: Option<Busy>,
 }
 
 /// A request that has ended.

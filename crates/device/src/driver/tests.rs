@@ -17,7 +17,7 @@ fn block(value: u64) -> AlignedBuffer {
 }
 
 fn whole(device: &Arc<dyn Device>, offset: u64) -> Piece {
-    Piece { device: Arc::clone(device), offset: PhysicalAddress(offset), range: 0..BLOCK }
+    Piece { device: Arc::clone(device), offset: PhysicalAddress(offset), range: 0..BLOCK, busy: None }
 }
 
 /// An image on a file system with direct I/O, if the temporary folder has one.
@@ -124,6 +124,7 @@ fn more_completions_than_the_ring_has_room_for() {
             device: Arc::clone(&device),
             offset: PhysicalAddress((number * 64 + piece) % 2048 * BLOCK as u64),
             range: piece as usize * BLOCK..(piece as usize + 1) * BLOCK,
+            busy: None,
         });
         driver.start(Direction::Read, AlignedBuffer::new(64 * BLOCK, BLOCK), number, pieces);
     }

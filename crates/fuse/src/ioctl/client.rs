@@ -3,7 +3,6 @@
 //! Owns [`MountedPath`], an open file or directory in a mount. The kernel's ioctls also work on the
 //! kernel's Btrfs; our own get ENOTTY there.
 
-use super::client_kernel::cancelled;
 use super::layout::{
     FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, MountState, Page, ReceivedSubvol,
     STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange,
@@ -77,8 +76,8 @@ impl MountedPath {
         &self.file
     }
 
-    /// Issues an ioctl with `argument`, which also receives the reply. A positive result of one that
-    /// changes devices is an error, see [`refusal`].
+    /// Issues an ioctl with `argument`, which also receives the reply. A positive result of one
+    /// that changes devices is an error, see [`refusal`].
     pub(super) fn call<T: FromBytes + IntoBytes>(
         &self,
         command: Command,
@@ -246,8 +245,8 @@ impl MountedPath {
     /// Changes the size of a device in the file system, with `[DEVID:]SIZE` as in btrfs(8).
     ///
     /// # Errors
-    /// EFBIG beyond the end of the device, ENOSPC if there is data past the new end; EINPROGRESS while
-    /// another operation runs; EPERM without permission.
+    /// EFBIG beyond the end of the device, ENOSPC if there is data past the new end; EINPROGRESS
+    /// while another operation runs; EPERM without permission.
     pub fn resize(&self, size: &str) -> io::Result<()> {
         cancelled(self.call(Command::RESIZE, &mut named(size.as_bytes())?))
     }
@@ -466,6 +465,14 @@ fn fits(fits: bool) -> io::Result<()> {
 
 pub(super) fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the server sent a malformed reply")
+}
+
+/// The kernel answers a request to cancel with the error of the work that it cancelled.
+pub(super) fn cancelled(answer: io::Result<()>) -> io::Result<()> {
+    match answer {
+        Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Ok(()),
+        answer => answer,
+    }
 }
 
 /// Returns the error for a code with which the kernel refuses a change of devices (`enum

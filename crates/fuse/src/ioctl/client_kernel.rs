@@ -1,7 +1,7 @@
 //! The kernel's ioctls on work that takes long. They return at its end, and another process looks
 //! at its progress, pauses or cancels it. A mount of Papilio answers them, too.
 
-use super::client::{MountedPath, garbled};
+use super::client::{MountedPath, cancelled, garbled};
 use super::layout::{
     BALANCE_CANCEL, BALANCE_PAUSE, BALANCE_RUNNING, BalanceIoctl, REPLACE_CANCEL, REPLACE_RESULT_NOT_STARTED,
     REPLACE_RESULT_SCRUB_RUNS, REPLACE_START, ReplaceStart, SCRUB_READ_ONLY, ScrubIoctl, VolArgs, put_name,
@@ -59,8 +59,8 @@ impl MountedPath {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Scrubs a device from byte `from` on. Returns its counters and the byte where it stopped, those
-    /// of a scrub that failed, too.
+    /// Scrubs a device from byte `from` on. Returns its counters and the byte where it stopped,
+    /// those of a scrub that failed, too.
     ///
     /// # Errors
     /// EINPROGRESS while one runs; ECANCELED if it was cancelled.
@@ -163,14 +163,6 @@ impl MountedPath {
             REPLACE_RESULT_NOT_STARTED => Err(io::Error::from_raw_os_error(libc::ENOTCONN)),
             _ => Err(garbled()),
         }
-    }
-}
-
-/// The kernel answers a request to cancel with the error of the work that it cancelled.
-pub(super) fn cancelled(answer: io::Result<()>) -> io::Result<()> {
-    match answer {
-        Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Ok(()),
-        answer => answer,
     }
 }
 

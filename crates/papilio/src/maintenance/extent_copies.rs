@@ -24,8 +24,6 @@ use papilio_locks::Mutex;
 
 /// Most bytes of a part.
 const PART: u64 = 1 << 20;
-/// Alignment of buffers that a device takes without copying them.
-const ALIGNMENT: usize = 4096;
 
 /// A range of bytes that is copied at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +75,7 @@ impl FsInfo {
         let buffers = Mutex::new(Vec::new());
         let copied = each_at_once(&parts_of(extents), self.volume().waits(), |part| {
             let buffer = buffers.lock().pop();
-            let mut buffer = buffer.unwrap_or_else(|| AlignedBuffer::new(PART as usize, ALIGNMENT));
+            let mut buffer = buffer.unwrap_or_else(|| AlignedBuffer::for_direct_io(PART as usize));
             let sums = self.copy_part(part, tree.as_ref(), &mut buffer[..part.length as usize]);
             buffers.lock().push(buffer);
             sums

@@ -21,7 +21,7 @@ use papilio_format::items::block_group::BlockGroupFlags;
 use std::time::{Duration, Instant};
 
 /// Most extents of a batch.
-const BATCH_EXTENTS: usize = 512;
+const BATCH_EXTENTS: usize = 1024;
 /// Most bytes of a batch, unless one extent is larger.
 const BATCH_BYTES: u64 = 32 << 20;
 /// How long readers of earlier states may keep a block group from being removed.

@@ -1,6 +1,6 @@
 //! One block group in memory: its free, reserved, used and pinned bytes.
 //!
-//! Owns [`BlockGroup`], [`FreeSpaceChanges`] and [`BlockGroupUpdate`].
+//! Owns [`BlockGroup`], [`NewBlockGroup`], [`FreeSpaceChanges`] and [`BlockGroupUpdate`].
 //!
 //! **Invariant**: `free + used + reserved + pinned + excluded == length`.
 //!
@@ -11,7 +11,7 @@
 
 use super::free_space::FreeSpace;
 use super::range_set::RangeSet;
-use super::{LogicalRange, NewBlockGroup, SpaceTotals};
+use super::{LogicalRange, SpaceTotals};
 use papilio_format::items::block_group::BlockGroupFlags;
 use std::ops::Range;
 
@@ -52,6 +52,19 @@ fn record(range: &Range<u64>, same: &mut RangeSet, opposite: &mut RangeSet) {
         at = undone.end;
     }
     same.cover(&(at..range.end));
+}
+
+/// A block group to add.
+#[derive(Clone, Debug)]
+pub(crate) struct NewBlockGroup {
+    /// Its logical range.
+    pub(crate) range: LogicalRange,
+    /// Type of contents and profile.
+    pub(crate) flags: BlockGroupFlags,
+    /// Bytes with an extent item.
+    pub(crate) used: u64,
+    /// Bytes of data in a row with parity; 0 without parity.
+    pub(crate) row: u64,
 }
 
 /// The state of a block group that a commit writes.

@@ -86,7 +86,7 @@ impl State {
         if let Some(start) = fit(want.max(CLUSTER)).or_else(|| fit(want)) {
             return Some(start..start + want);
         }
-        // What parity leaves to be chosen from is shared, so that a shorter run comes first.
+        // Any other run shares a row, so that a shorter one comes first.
         let groups = info.with_longest_ranges().map(|start| &self.groups[&start]);
         let rows = groups.filter(|group| group.row > 0);
         let runs = rows.filter_map(|group| group.longest_rows(min, alignment));
@@ -144,9 +144,9 @@ mod tests {
     const SECTOR: u64 = 4096;
 
     /// A block group of ten rows, of which these ranges, in bytes from the start, are free.
-    fn state(free: &[Range<u64>], row: u64) -> State {
-        let used = 10 * ROW - free.iter().map(|range| range.end - range.start).sum::<u64>();
-        let free = free.iter().map(|range| START + range.start..START + range.end);
+    fn state(free: &[(u64, u64)], row: u64) -> State {
+        let used = 10 * ROW - free.iter().map(|(start, end)| end - start).sum::<u64>();
+        let free = free.iter().map(|(start, end)| START + start..START + end);
         let flags = BlockGroupFlags::DATA | BlockGroupFlags::RAID5;
         let mut group = BlockGroup::new(&(START..START + 10 * ROW), flags, used, free, &[]);
         group.row = row;
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_transaction_begins_rows_of_its_own() {
         // The first row is free from its second sector on.
-        let mut state = state(&[SECTOR..10 * ROW], ROW);
+        let mut state = state(&[(SECTOR, 10 * ROW)], ROW);
         assert_eq!(allocate(&mut state, SECTOR, SECTOR), Some(ROW..ROW + SECTOR));
         assert_eq!(allocate(&mut state, SECTOR, ROW), Some(ROW + SECTOR..2 * ROW + SECTOR));
         state.end_rows();
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_run_ends_before_a_row_with_other_bytes() {
         // The last free row is half full.
-        let mut state = state(&[0..3 * ROW + ROW / 2], ROW);
+        let mut state = state(&[(0, 3 * ROW + ROW / 2)], ROW);
         assert_eq!(allocate(&mut state, SECTOR, 2 * ROW), Some(0..2 * ROW));
         // The cursor has one and a half rows before it.
         assert_eq!(allocate(&mut state, SECTOR, ROW + SECTOR), Some(2 * ROW..3 * ROW));
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn rows_are_shared_when_none_is_free() {
         let half = ROW / 2;
-        let mut state = state(&[half..ROW, 4 * ROW..4 * ROW + SECTOR], ROW);
+        let mut state = state(&[(half, ROW), (4 * ROW, 4 * ROW + SECTOR)], ROW);
         assert_eq!(allocate(&mut state, SECTOR, SECTOR), Some(4 * ROW..4 * ROW + SECTOR));
         assert_eq!(allocate(&mut state, ROW, ROW), None);
         assert_eq!(allocate(&mut state, SECTOR, ROW), Some(half..ROW));
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn without_parity_allocations_go_on_after_a_commit() {
-        let mut state = state(&[SECTOR..10 * ROW], 0);
+        let mut state = state(&[(SECTOR, 10 * ROW)], 0);
         assert_eq!(allocate(&mut state, SECTOR, SECTOR), Some(SECTOR..2 * SECTOR));
         state.end_rows();
         assert_eq!(allocate(&mut state, SECTOR, SECTOR), Some(2 * SECTOR..3 * SECTOR));

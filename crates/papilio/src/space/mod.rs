@@ -35,10 +35,10 @@ pub(crate) mod superblock_exclusions;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use block_group::BlockGroupUpdate;
+pub(crate) use block_group::{BlockGroupUpdate, NewBlockGroup};
 pub(crate) use range_set::RangeSet;
 pub(crate) use reservation::Reservation;
-pub(crate) use space::{MetadataNeed, NewBlockGroup, Pinned, Space};
+pub(crate) use space::{MetadataNeed, Pinned, Space};
 
 use papilio_format::LogicalAddress;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! All block groups of a file system, and the allocator of its logical addresses.
 //!
-//! Owns [`Space`], [`NewBlockGroup`] and [`Pinned`].
+//! Owns [`Space`] and [`Pinned`].
 //!
 //! **Invariants**
 //! - Block groups are disjoint; each of their bytes is in one state (see [`super`]).
@@ -14,7 +14,7 @@
 //! (`fs/btrfs/extent-tree.c`), `btrfs_update_block_group`, `inc_block_group_ro`
 //! (`fs/btrfs/block-group.c`).
 
-use super::block_group::{BlockGroup, BlockGroupUpdate};
+use super::block_group::{BlockGroup, BlockGroupUpdate, NewBlockGroup};
 use super::range_set::RangeSet;
 use super::space_info::SpaceInfo;
 use super::{LogicalRange, SpaceKind};
@@ -29,19 +29,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of ranges freed under one acquisition of the lock.
 const UNPIN_BATCH: usize = 256;
-
-/// A block group to add.
-#[derive(Clone, Debug)]
-pub(crate) struct NewBlockGroup {
-    /// Its logical range.
-    pub(crate) range: LogicalRange,
-    /// Type of contents and profile.
-    pub(crate) flags: BlockGroupFlags,
-    /// Bytes with an extent item.
-    pub(crate) used: u64,
-    /// Bytes of data in a row with parity; 0 without parity.
-    pub(crate) row: u64,
-}
 
 /// Ranges that must stay untouched until the superblocks of the transaction that freed them are on
 /// disk. Dropping it without [`Space::unpin`], as after a failed commit, keeps them pinned forever.
@@ -323,8 +310,8 @@ impl Space {
     }
 
     /// Returns the ranges pinned since the last call, and lets the next transaction begin rows of
-    /// its own. Call it after a transaction has removed its last extent item and before the next one
-    /// removes any.
+    /// its own. Call it after a transaction has removed its last extent item and before the next
+    /// one removes any.
     pub(crate) fn take_pinned(&self) -> Pinned {
         let mut state = self.state.lock();
         state.end_rows();

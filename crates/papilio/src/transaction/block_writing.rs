@@ -16,8 +16,6 @@ use std::sync::Arc;
 
 /// Bytes of tree blocks that are sealed and written together.
 const WRITE_BATCH: usize = 1 << 20;
-/// The alignment of the buffer in bytes, so that direct I/O writes from it without a copy.
-const ALIGNMENT: usize = 4096;
 
 impl Transactions {
     /// Checks and writes frozen blocks. `buffer` holds the sealed bytes; the caller keeps it from
@@ -37,7 +35,7 @@ impl Transactions {
         let node_size = geometry.node_size as usize;
         let batch_bytes = WRITE_BATCH.min(blocks.len() * node_size);
         if buffer.len() < batch_bytes {
-            *buffer = AlignedBuffer::new(batch_bytes, ALIGNMENT);
+            *buffer = AlignedBuffer::for_direct_io(batch_bytes);
         }
         for batch in blocks.chunks(WRITE_BATCH / node_size) {
             for (block, bytes) in batch.iter().zip(buffer.chunks_exact_mut(node_size)) {

@@ -12,7 +12,7 @@
 //! Kernel counterpart: `struct btrfs_fs_devices` and `btrfs_find_device` (`fs/btrfs/volumes.c`).
 
 use super::counters::ErrorCounters;
-use papilio_device::Device;
+use papilio_device::{Busy, Device, Load};
 use papilio_format::DeviceId;
 use papilio_format::items::chunk::Stripe;
 use papilio_format::items::device::{DeviceItem, DeviceStat};
@@ -30,6 +30,8 @@ pub(crate) struct DeviceSlot {
     pub(crate) stale: bool,
     /// Whether the chunk tree has an item for it.
     pub(crate) in_chunk_tree: bool,
+    /// The requests under way at it.
+    pub(crate) load: Load,
 }
 
 impl DeviceSlot {
@@ -116,6 +118,12 @@ impl DeviceTable {
         self.slots.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()))
     }
 
+    /// Counts a request of the device of slot `number`, which exists.
+    #[inline]
+    pub(super) fn begin(&self, number: usize) -> Busy {
+        self.slots[number].load.begin()
+    }
+
     /// Returns the error counters.
     pub(crate) fn counters(&self) -> &Arc<ErrorCounters> {
         &self.counters
@@ -159,7 +167,10 @@ impl DeviceTable {
                     slot.item = item;
                     slot.in_chunk_tree = true;
                 }
-                None => slots.push(DeviceSlot { item, device: None, stale: false, in_chunk_tree: true }),
+                None => {
+                    let (load, in_chunk_tree) = (Load::default(), true);
+                    slots.push(DeviceSlot { item, device: None, stale: false, in_chunk_tree, load });
+                }
             }
         }
         Self { counters: Arc::clone(&self.counters), ..Self::new(slots) }

@@ -24,7 +24,7 @@ use super::parity::Syndrome;
 use super::rebuild::{Row, rebuild};
 use super::volume::Volume;
 use crate::{Error, Result};
-use papilio_device::Device;
+use papilio_device::{AlignedBuffer, Device};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
 use papilio_locks::RwLockWriteGuard;
@@ -52,7 +52,7 @@ struct LoadedStripe {
     stale: bool,
     /// The place of the first row.
     start: PhysicalAddress,
-    bytes: Vec<u8>,
+    bytes: AlignedBuffer,
     flags: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ impl Volume {
         chunk: &Arc<Chunk>,
         rows: Range<u64>,
         wanted: impl Iterator<Item = (LogicalAddress, u64)>,
-        mut buffers: Vec<Vec<u8>>,
+        mut buffers: Vec<AlignedBuffer>,
         without: Option<DeviceId>,
     ) -> LoadedRows<'_> {
         let devices = self.devices();
@@ -104,8 +104,8 @@ impl Volume {
         let stripes = chunk.stripes().iter().map(|stripe| {
             let is_read = |slot: &DeviceSlot| !slot.is_missing() && without != Some(stripe.devid);
             let found = devices.find(stripe).filter(|(_, slot)| is_read(slot));
-            let mut bytes = buffers.pop().unwrap_or_default();
-            bytes.resize(length, 0);
+            let old = buffers.pop().filter(|old| old.len() == length);
+            let bytes = old.unwrap_or_else(|| AlignedBuffer::for_direct_io(length));
             LoadedStripe {
                 slot: found.map(|(number, _)| number),
                 stale: found.is_some_and(|(_, slot)| slot.stale),
@@ -127,7 +127,7 @@ impl Volume {
 
 impl LoadedRows<'_> {
     /// Returns the buffers for the next load, and unlocks the rows.
-    pub(crate) fn into_buffers(self) -> Vec<Vec<u8>> {
+    pub(crate) fn into_buffers(self) -> Vec<AlignedBuffer> {
         self.stripes.into_iter().map(|stripe| stripe.bytes).collect()
     }
 

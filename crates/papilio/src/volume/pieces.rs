@@ -39,7 +39,8 @@ impl Volume {
         self.place(logical, length, start, |chunk, element, range| {
             let Some((_, number, offset)) = preferred(&devices, chunk, element) else { return false };
             let device = devices.shared(number).expect("a preferred copy's device is present");
-            pieces.push(Piece { device: Arc::clone(device), offset, range });
+            let busy = Some(devices.begin(number));
+            pieces.push(Piece { device: Arc::clone(device), offset, range, busy });
             true
         })
     }
@@ -59,7 +60,8 @@ impl Volume {
                 && check_rows(chunk).is_ok()
                 && for_each_copy(&devices, chunk, element, |number, offset| {
                     let device = devices.shared(number).expect("only present devices are passed");
-                    pieces.push(Piece { device: Arc::clone(device), offset, range: range.clone() });
+                    let busy = Some(devices.begin(number));
+                    pieces.push(Piece { device: Arc::clone(device), offset, range: range.clone(), busy });
                 })
                 .is_ok()
         })

@@ -17,7 +17,7 @@ use super::row_locks::RowLocks;
 use super::superblocks::{read_device, read_error};
 use super::volume::Volume;
 use crate::{Error, Result};
-use papilio_device::ReadRequest;
+use papilio_device::{Busy, ReadRequest};
 use papilio_format::items::chunk::Stripe;
 use papilio_format::items::device::DeviceStat;
 use papilio_format::{LogicalAddress, PhysicalAddress};
@@ -142,6 +142,7 @@ impl Volume {
                     return read_any(sources, chunk, &element, buffer, None);
                 };
                 let device = devices.device(number).expect("a preferred copy's device is present");
+                let _busy = devices.begin(number);
                 let Err(error) = read_device(device, buffer, physical) else { return Ok(()) };
                 devices.count(number, DeviceStat::ReadErrors);
                 self.note_bad_copy(logical);
@@ -218,6 +219,8 @@ fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRe
 /// Reads pieces of one device; retries failed ones from other copies. Returns the final failures.
 fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize, Error)> {
     let device = sources.devices.device(group[0].device).expect("only pieces on present devices are direct");
+    let _busy: SmallVec<[Busy; USUAL_PIECES]> =
+        group.iter().map(|direct| sources.devices.begin(direct.device)).collect();
     let mut batch: SmallVec<[ReadRequest<'_>; USUAL_PIECES]> =
         group.iter_mut().map(|direct| ReadRequest::new(direct.physical, &mut *direct.piece.buffer)).collect();
     device.read_many(&mut batch);
@@ -242,19 +245,34 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
 /// sequence uses all mirrors, and each in long runs.
 const TURN: u64 = 256 << 10;
 
-/// Returns the copy whose turn it is: devices that wait share the reads. In memory nothing is won.
+/// How many more requests than another mirror the one has whose turn it is, before the other one is
+/// read. One or two more come and go.
+const AHEAD: usize = 2;
+
+/// Returns the copy to begin with: devices that wait share the reads. In memory nothing is won. The
+/// mirrors take turns by address, and one with much more to do passes its turn on.
 #[inline]
 fn turn(devices: &DeviceTable, chunk: &Chunk, element: &Element) -> usize {
     let copies = chunk.profile().copies();
     if copies == 1 || !devices.wait() {
         return 0;
     }
-    let devid = |copy| chunk.direct(element, copy).map(|(stripe, _)| chunk.stripes()[stripe].devid);
+    let place = |copy| chunk.direct(element, copy).map(|(stripe, at)| (&chunk.stripes()[stripe], at));
+    let devid = |copy| place(copy).map(|(stripe, _)| stripe.devid);
     // The copies of DUP are far from each other on one device.
     if devid(0) == devid(1) {
         return 0;
     }
-    chunk.direct(element, 0).map_or(0, |(_, physical)| (physical.get() / TURN % copies as u64) as usize)
+    let turn = place(0).map_or(0, |(_, physical)| (physical.get() / TURN % copies as u64) as usize);
+    let load = |copy| {
+        let slot = devices.find(place(copy)?.0)?.1;
+        (!slot.is_missing() && !slot.stale).then(|| slot.load.get())
+    };
+    let idle = (0..copies).filter_map(|copy| Some((load(copy)?, copy))).min();
+    match (load(turn), idle) {
+        (Some(own), Some((least, copy))) if least + AHEAD < own => copy,
+        _ => turn,
+    }
 }
 
 /// Returns the copy to read first: preferably one whose device is present and not stale, else one
@@ -374,5 +392,6 @@ pub(super) fn read_stripe(
     let (number, device) = devices
         .present(stripe)
         .ok_or(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })?;
+    let _busy = devices.begin(number);
     read_device(device, buffer, physical).inspect_err(|_| devices.count(number, DeviceStat::ReadErrors))
 }

@@ -18,7 +18,7 @@ use super::seeds::SeedDevice;
 use crate::options::OpenOptions;
 use crate::options::rescue::Found;
 use crate::{Error, Result};
-use papilio_device::Device;
+use papilio_device::{Device, Load};
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{
@@ -122,6 +122,7 @@ fn assemble_found(devices: Vec<Arc<dyn Device>>, options: &OpenOptions, found: &
         device: Some(device),
         stale: false,
         in_chunk_tree: false,
+        load: Load::default(),
     };
     let slots = devices.into_iter().zip(members).map(slot).collect();
     Ok(Assembled { superblock: found.superblock.clone(), devices: DeviceTable::new(slots) })
@@ -185,7 +186,8 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
         generations.push(superblock.raw.generation);
         let is_seed = !own || options.rescue.sprouting;
         let device = if is_seed { SeedDevice::protect(device) } else { device };
-        slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
+        let (load, in_chunk_tree) = (Load::default(), false);
+        slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree, load });
     }
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })
 }

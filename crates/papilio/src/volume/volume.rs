@@ -22,7 +22,7 @@ use super::twin::TwinDevice;
 use crate::options::OpenOptions;
 use crate::{Error, Result};
 use arc_swap::ArcSwap;
-use papilio_device::Device;
+use papilio_device::{Device, Load};
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
@@ -226,7 +226,8 @@ impl Volume {
     /// Adds a device of the file system.
     pub(crate) fn add_device(&self, item: DeviceItem, device: Arc<dyn Device>) {
         let _writer = self.install.lock();
-        let slot = DeviceSlot { item, device: Some(device), stale: false, in_chunk_tree: true };
+        let (load, in_chunk_tree) = (Load::default(), true);
+        let slot = DeviceSlot { item, device: Some(device), stale: false, in_chunk_tree, load };
         self.devices.store(Arc::new(self.devices.load().with_slot(slot)));
     }
 

@@ -81,7 +81,7 @@ impl Limit {
     pub fn run(self, _context: &Context) -> anyhow::Result<()> {
         let folder = match Target::parse(self.image.as_os_str())? {
             Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
-                let limits = super::speed::limits(&mounted, self.limit)?;
+                let limits = super::kernel::limits(&mounted, self.limit)?;
                 return if self.limit.is_some() { Ok(()) } else { print_limits(&limits) };
             }
             Target::Mounted(mounted) => super::mounted::limit(&mounted, self.limit)?,

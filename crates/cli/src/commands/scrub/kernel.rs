@@ -3,7 +3,7 @@
 //! The kernel keeps no result, so this command keeps it, in the file where that of an image is.
 
 use super::code::UNCORRECTABLE;
-use super::speed::OwnSpeed;
+use super::speed::{self, OwnSpeed};
 use super::state::{Folder, State};
 use crate::context::Context;
 use crate::mounted::Mounted;
@@ -26,7 +26,7 @@ pub fn fsid_of(mounted: &Mounted, mount: &MountedPath) -> anyhow::Result<Uuid> {
     Ok(Uuid::from_bytes(mount.fs_info().map_err(|error| mounted.at(&error))?.fsid))
 }
 
-pub type Named = (DeviceId, Option<Vec<u8>>);
+type Named = (DeviceId, Option<Vec<u8>>);
 
 /// Refuses while a scrub runs.
 pub fn check_idle(mounted: &Mounted) -> anyhow::Result<()> {
@@ -98,7 +98,8 @@ pub fn scrub(
         let stopped = earlier.as_ref().and_then(|earlier| earlier.stopped.get(devid));
         stopped.copied().unwrap_or(PhysicalAddress(0))
     };
-    let _limit = limit.map(|limit| OwnSpeed::set(mounted, fsid, &devices, limit)).transpose()?;
+    let numbers: Vec<_> = devices.iter().map(|(devid, _)| *devid).collect();
+    let _limit = limit.map(|limit| OwnSpeed::set(mounted, fsid, &numbers, limit)).transpose()?;
     let (begun, now) = (Instant::now(), now());
     let state_of = |report: ScrubReport| {
         let started = earlier.as_ref().map_or(now, |earlier| earlier.started);
@@ -109,7 +110,7 @@ pub fn scrub(
         }
         state
     };
-    // What a killed command leaves is resumed from here.
+    // A command that is killed is resumed from here.
     let mut state = state_of(report_of(
         devices
             .iter()
@@ -145,16 +146,29 @@ pub fn scrub(
     if let Some(failure) = failure {
         return Err(failure);
     }
+    report(context, mounted, &state);
+    Ok(Some((fsid, state)))
+}
+
+/// Tells of errors that are left, and sets the exit code.
+fn report(context: &Context, mounted: &Mounted, state: &State) {
     if state.is_uncorrectable() {
         let errors = state.report.total().uncorrectable_errors;
         context.fail_with(UNCORRECTABLE, format_args!("{mounted}: {errors} errors cannot be corrected"));
     } else if state.cancelled {
         context.error(format_args!("{mounted}: the scrub was cancelled"));
     }
-    Ok(Some((fsid, state)))
 }
 
-pub fn devices(mounted: &Mounted, mount: &MountedPath, only: Option<DeviceId>) -> anyhow::Result<Vec<Named>> {
+/// Sets the bytes that a scrub reads of each device in a second, or returns those that are set.
+pub fn limits(mounted: &Mounted, limit: Option<u64>) -> anyhow::Result<Vec<(DeviceId, u64)>> {
+    let mount = mounted.open()?;
+    let fsid = fsid_of(mounted, &mount)?;
+    let devices: Vec<_> = devices(mounted, &mount, None)?.into_iter().map(|(devid, _)| devid).collect();
+    speed::limits(fsid, &devices, limit)
+}
+
+fn devices(mounted: &Mounted, mount: &MountedPath, only: Option<DeviceId>) -> anyhow::Result<Vec<Named>> {
     let devices = mount.device_paths().map_err(|error| mounted.at(&error))?;
     // Nothing of a missing device can be verified.
     let wanted = |(devid, path): &Named| path.is_some() && only.is_none_or(|only| only == *devid);

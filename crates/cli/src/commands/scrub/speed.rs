@@ -3,7 +3,6 @@
 //! Owns [`OwnSpeed`], the limit of one scrub. The files are `devinfo/DEVID/scrub_speed_max` in
 //! `/sys/fs/btrfs/FSID` (Linux 5.14 and later); 0 stands for no limit.
 
-use super::kernel::{self, Named, fsid_of};
 use crate::mounted::Mounted;
 use anyhow::Context as _;
 use papilio::format::{DeviceId, Uuid};
@@ -25,18 +24,16 @@ fn write(fsid: Uuid, devid: DeviceId, limit: u64) -> anyhow::Result<()> {
     fs::write(&path, format!("{limit}\n")).with_context(|| path.display().to_string())
 }
 
-/// Sets the bytes that a scrub reads of each device in a second, or returns those that are set.
-pub fn limits(mounted: &Mounted, limit: Option<u64>) -> anyhow::Result<Vec<(DeviceId, u64)>> {
-    let mount = mounted.open()?;
-    let fsid = fsid_of(mounted, &mount)?;
-    let mut limits = Vec::new();
-    for (devid, _) in kernel::devices(mounted, &mount, None)? {
+/// Sets the bytes that a scrub reads of each of these devices in a second, or returns those that
+/// are set.
+pub fn limits(fsid: Uuid, devices: &[DeviceId], limit: Option<u64>) -> anyhow::Result<Vec<(DeviceId, u64)>> {
+    let each = |&devid: &DeviceId| {
         if let Some(limit) = limit {
             write(fsid, devid, limit)?;
         }
-        limits.push((devid, read(fsid, devid)?));
-    }
-    Ok(limits)
+        Ok((devid, read(fsid, devid)?))
+    };
+    devices.iter().map(each).collect()
 }
 
 /// The limit of one scrub. Dropping it restores the limits before.
@@ -47,12 +44,12 @@ pub struct OwnSpeed {
 
 impl OwnSpeed {
     /// Sets the limit of these devices.
-    pub fn set(mounted: &Mounted, fsid: Uuid, devices: &[Named], limit: u64) -> anyhow::Result<Self> {
+    pub fn set(mounted: &Mounted, fsid: Uuid, devices: &[DeviceId], limit: u64) -> anyhow::Result<Self> {
         let mut own = Self { fsid, before: Vec::new() };
-        for (devid, _) in devices {
-            let before = read(fsid, *devid).with_context(|| mounted.to_string())?;
-            write(fsid, *devid, limit)?;
-            own.before.push((*devid, before));
+        for &devid in devices {
+            let before = read(fsid, devid).with_context(|| mounted.to_string())?;
+            write(fsid, devid, limit)?;
+            own.before.push((devid, before));
         }
         Ok(own)
     }

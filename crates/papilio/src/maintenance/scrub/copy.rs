@@ -29,6 +29,7 @@ use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::maintenance::workers::each_at_once;
 use crate::volume::{Chunk, HeldRanges, TwinDevice};
+use papilio_device::AlignedBuffer;
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::{DeviceId, LogicalAddress};
 use papilio_locks::Mutex;
@@ -36,8 +37,8 @@ use std::sync::Arc;
 
 /// The most rows of a unit.
 const ROWS: u64 = 16;
-/// Units that are copied at once, where devices take their time.
-const AT_ONCE: usize = 8;
+/// Units that several threads share, where devices take their time.
+const AT_ONCE: usize = 32;
 
 /// The copy of a device.
 pub(in crate::maintenance) struct CopyOf<'a> {
@@ -49,7 +50,7 @@ pub(in crate::maintenance) struct CopyOf<'a> {
     row: u64,
     bytes: (u64, u64),
     /// Buffers of units that are done.
-    buffers: Mutex<Vec<Vec<Vec<u8>>>>,
+    buffers: Mutex<Vec<Vec<AlignedBuffer>>>,
     /// Whether the device is read only where nothing else helps.
     avoided: bool,
     /// Sectors without any readable copy.

@@ -18,6 +18,7 @@ use super::verify::{UnitScrub, wanted};
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
 use crate::volume::{Chunk, DeviceSlot};
+use papilio_device::AlignedBuffer;
 use papilio_format::LogicalAddress;
 use papilio_format::items::device::DeviceStat;
 use papilio_locks::Mutex;
@@ -31,7 +32,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// The most workers: each has a unit in memory.
 const WORKERS: usize = 8;
 /// Workers for each device that takes its time: requests of a MiB keep it busy.
-const WORKERS_PER_DEVICE: usize = 4;
+const WORKERS_PER_DEVICE: usize = 8;
 
 /// The state that the workers share.
 struct Scrub<'a> {
@@ -217,7 +218,7 @@ impl<'a> Scrub<'a> {
         }
     }
 
-    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<Vec<u8>>) {
+    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<AlignedBuffer>) {
         let volume = self.info.volume();
         // A chunk that was removed has no extents any more; another may be in its place.
         if !volume.chunk_map().find(unit.chunk.start()).is_some_and(|chunk| **chunk == *unit.chunk) {
