@@ -2,12 +2,15 @@
 
 use crate::common::binary;
 use crate::kernel::KernelMount;
-use crate::world::{World, check_failure, fail, papilio, succeed};
+use crate::world::{World, check_failure, fail, papilio, run, succeed};
+use papilio::device::{Access, Device, FileDevice};
 use papilio::{BalanceControl, BalanceFilter, BalanceOptions, FileSystem, OpenOptions};
+use papilio_fuse::ioctl::client::MountedPath;
 use papilio_oracle::Need;
 use papilio_oracle::loop_device::LoopDevice;
 use std::fs;
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 fn needs() -> Vec<Need> {
     [Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()
@@ -129,4 +132,52 @@ fn devices_of_a_kernel_mount_are_added_replaced_and_removed() {
     assert_files(&world);
     drop(kernel);
     world.assert_clean();
+}
+
+/// The usage of space that the kernel's ioctls tell is the one on its devices.
+#[test]
+fn the_usage_of_a_kernel_mount_is_that_of_its_devices() {
+    let Some(world) = World::new(&needs()) else { return };
+    let loops = [300u64, 400, 350].map(|mib| {
+        let path = world.beside(&format!("{mib}.img"));
+        fs::File::create(&path).unwrap().set_len(mib << 20).unwrap();
+        LoopDevice::attach(&path, false).unwrap()
+    });
+    let paths = loops.each_ref().map(|device| device.path().to_str().unwrap());
+    let root = world.directory();
+    let shown = root.to_str().unwrap();
+    for (data, metadata) in [("raid5", "raid1"), ("raid0", "raid1c3"), ("single", "dup")] {
+        succeed([&["mkfs", "-q", "-f", "-d", data, "-m", metadata], &paths[..]].concat());
+        let devices = format!("noatime,device={},device={}", paths[1], paths[2]);
+        run("mount", &["-t", "btrfs", "-o", &devices, paths[0], shown]);
+        for number in 0..30u8 {
+            fs::write(root.join(format!("file {number}")), vec![number; 1 << 20]).unwrap();
+        }
+        succeed(["filesystem", "sync", shown]);
+        let mount = MountedPath::open(&root).unwrap();
+        let told = mount.usage().unwrap();
+        drop(mount);
+        let device_usage = succeed(["device", "usage", shown]);
+        let usage = succeed(["filesystem", "usage", "-T", shown]);
+        assert!(succeed(["filesystem", "show", shown]).contains("Total devices 3"));
+        assert!(succeed(["device", "stats", shown]).contains(".write_io_errs"), "{device_usage}");
+        run("umount", &[shown]);
+        let images =
+            paths.map(|path| Arc::new(FileDevice::open(path, Access::ReadOnly).unwrap()) as Arc<dyn Device>);
+        let fs = FileSystem::from_devices(images.to_vec(), &OpenOptions::new()).unwrap();
+        let found = fs.usage().unwrap();
+        assert_eq!(told.devices, found.devices, "{data}");
+        for (told, found) in told.spaces.iter().zip(&found.spaces) {
+            assert_eq!((told.kind, told.profile), (found.kind, found.profile), "{data}");
+            assert_eq!((told.total, told.used), (found.total, found.used), "{data}");
+            assert_eq!(told.raw_total, found.raw_total, "{data}");
+            assert!(told.raw_used.abs_diff(found.raw_used) < 100, "{data}");
+        }
+        assert_eq!(told.spaces.len(), found.spaces.len(), "{data}");
+        for (path, device) in paths.iter().zip(&found.devices) {
+            assert!(device_usage.contains(&format!("{path}, ID: {}", device.devid)), "{device_usage}");
+            assert!(usage.contains(path), "{usage}");
+        }
+    }
+    run("btrfs", &["device", "scan", "--forget"]);
 }

@@ -400,13 +400,13 @@ impl MountedPath {
         }
     }
 
-    /// Returns the usage of space.
+    /// Returns the usage of space, of mounts of the kernel, too.
     ///
     /// # Errors
-    /// ENOTTY if the server is not Papilio.
+    /// On a mount of the kernel EPERM without `CAP_SYS_ADMIN`.
     pub fn usage(&self) -> io::Result<Usage> {
         let mut usage: Option<Usage> = None;
-        self.pages(Command::USAGE, |mut reader| {
+        let told = self.pages(Command::USAGE, |mut reader| {
             if usage.is_none() {
                 usage = Some(reader.usage().ok_or_else(garbled)?);
             }
@@ -415,8 +415,11 @@ impl MountedPath {
                 devices.push(reader.device().ok_or_else(garbled)?);
             }
             Ok(())
-        })?;
-        usage.ok_or_else(garbled)
+        });
+        match told {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.usage_by_kernel(),
+            told => told.and_then(|()| usage.ok_or_else(garbled)),
+        }
     }
 
     pub(super) fn pages(

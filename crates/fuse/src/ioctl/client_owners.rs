@@ -96,9 +96,13 @@ impl MountedPath {
     /// # Errors
     /// ENODEV for an unknown device.
     pub fn device_size(&self, devid: DeviceId) -> io::Result<u64> {
+        Ok(self.device_info(devid)?.total_bytes)
+    }
+
+    pub(super) fn device_info(&self, devid: DeviceId) -> io::Result<DevInfo> {
         let mut info = DevInfo { devid: devid.0, ..DevInfo::default() };
         self.call(Command::DEV_INFO, &mut info)?;
-        Ok(info.total_bytes)
+        Ok(info)
     }
 
     /// Returns the path of a directory from the root of its subvolume, empty or with a slash at the

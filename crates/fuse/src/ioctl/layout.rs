@@ -100,6 +100,16 @@ layout! {
         used: u64,
     }
 
+    /// `struct btrfs_ioctl_space_args` with room for all types and profiles.
+    pub struct SpaceList = 1552 {
+        /// Number of elements in the list.
+        slots: u64,
+        /// Number of spaces.
+        total: u64,
+        /// The spaces.
+        list: [SpaceInfo; 64],
+    }
+
     /// `struct btrfs_ioctl_search_key`.
     pub struct SearchKey = 104 {
         /// The tree, or 0 for the subvolume of the queried file.

@@ -14,6 +14,7 @@ mod client_kernel;
 mod client_owners;
 mod client_quotas;
 mod client_streams;
+mod client_usage;
 pub mod layout;
 pub mod number;
 mod record;

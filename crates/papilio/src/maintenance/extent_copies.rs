@@ -12,7 +12,7 @@
 //!
 //! Kernel counterpart: `relocate_file_extent_cluster` (`fs/btrfs/relocation.c`).
 
-use super::workers::each_at_once;
+use super::workers::{each_at_once, threads};
 use crate::btree::Tree;
 use crate::data::checksum::DataChecksums;
 use crate::errors::{Error, Result};
@@ -73,7 +73,7 @@ impl FsInfo {
     pub(super) fn copy_extents(&self, extents: &mut [CopiedExtent]) -> Result<()> {
         let tree = self.transactions()?.live().find(objectid::CSUM_TREE)?.map(|tree| tree.tree());
         let buffers = Mutex::new(Vec::new());
-        let copied = each_at_once(&parts_of(extents), self.volume().waits(), |part| {
+        let copied = each_at_once(&parts_of(extents), threads(self.volume().waits()), |part| {
             let buffer = buffers.lock().pop();
             let mut buffer = buffer.unwrap_or_else(|| AlignedBuffer::for_direct_io(PART as usize));
             let sums = self.copy_part(part, tree.as_ref(), &mut buffer[..part.length as usize]);

@@ -51,6 +51,7 @@ impl Source {
     pub fn failure(&self) -> anyhow::Result<Option<String>> {
         match self {
             Self::Image(_) => Ok(None),
+            Self::Mounted(mounted, _) if !mounted.mount.is_papilio() => Ok(None),
             Self::Mounted(mounted, mount) => Ok(mount.state().map_err(|error| mounted.at(&error))?.failure),
         }
     }

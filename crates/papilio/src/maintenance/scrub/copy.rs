@@ -27,7 +27,7 @@ use super::units::Unit;
 use super::verify::{UnitScrub, wanted};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
-use crate::maintenance::workers::each_at_once;
+use crate::maintenance::workers::{each_at_once, threads};
 use crate::volume::{Chunk, HeldRanges, TwinDevice};
 use papilio_device::AlignedBuffer;
 use papilio_format::items::chunk::STRIPE_LENGTH;
@@ -37,8 +37,8 @@ use std::sync::Arc;
 
 /// The most rows of a unit.
 const ROWS: u64 = 16;
-/// Units that several threads share, where devices take their time.
-const AT_ONCE: usize = 32;
+/// Units for each thread, between two reports of the progress.
+const UNITS: usize = 4;
 
 /// The copy of a device.
 pub(in crate::maintenance) struct CopyOf<'a> {
@@ -90,10 +90,10 @@ impl<'a> CopyOf<'a> {
     /// # Errors
     /// The extents or checksums of a unit cannot be read; the target fails.
     pub(in crate::maintenance) fn next(&mut self, twin: &TwinDevice) -> Result<bool> {
-        let waits = self.info.volume().waits();
-        let count = if waits { AT_ONCE } else { 1 };
+        let threads = threads(self.info.volume().waits());
+        let count = if threads > 1 { threads * UNITS } else { 1 };
         let units: Vec<Unit> = std::iter::from_fn(|| self.next_unit()).take(count).collect();
-        let copied = each_at_once(&units, waits, |unit| self.copy_unit(unit, twin));
+        let copied = each_at_once(&units, threads, |unit| self.copy_unit(unit, twin));
         for (unit, unknown) in units.iter().zip(copied) {
             self.unknown += unknown?;
             self.bytes.0 += (unit.rows.end - unit.rows.start) * STRIPE_LENGTH;
