@@ -119,6 +119,10 @@ impl Drop for World {
         if let Ok(Some(_)) = MountEntry::of_papilio_on(&self.directory()) {
             let _ = papilio([OsStr::new("umount"), OsStr::new("--lazy"), self.directory().as_os_str()]);
         }
+        if std::thread::panicking() {
+            // A mount of the kernel that a failed test left.
+            let _ = Command::new("umount").arg("--lazy").arg(self.directory()).output();
+        }
     }
 }
 
