@@ -154,8 +154,7 @@ impl FileSystem {
         received.into_iter().map(|one| Ok((decode(py, &one.name)?, one.complete))).collect()
     }
 
-    /// Returns the commands of a stream without data that turns snapshot old into new. Both are
-    /// read-only.
+    /// Returns the paths that differ between two read-only snapshots.
     fn _changes(&self, py: Python<'_>, old: SubvolumeArg, new: SubvolumeArg) -> PyResult<Vec<ChangeRow>> {
         let changes = self.run(py, |fs| {
             let (old, new) = (subvolume_id(fs, &old)?, subvolume_id(fs, &new)?);

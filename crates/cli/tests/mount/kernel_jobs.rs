@@ -12,7 +12,7 @@ use std::fs;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-fn needs() -> Vec<Need> {
+pub fn needs() -> Vec<Need> {
     [Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()
 }
 
@@ -69,7 +69,7 @@ fn a_balance_of_ours_is_shown_resumed_and_cancelled_on_a_kernel_mount() {
 }
 
 /// Runs a scrub command, whose state is kept beside the image.
-fn scrub(world: &World, arguments: &[&str]) -> Output {
+pub fn scrub(world: &World, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.env("XDG_STATE_HOME", world.beside("state")).arg("scrub").args(arguments);
     command.arg(world.directory()).output().unwrap()

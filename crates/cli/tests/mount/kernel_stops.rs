@@ -3,8 +3,8 @@
 
 use crate::common::binary;
 use crate::kernel::KernelMount;
+use crate::kernel_jobs::{needs, scrub};
 use crate::world::{World, check_failure, eventually, fail, papilio, run, succeed};
-use papilio_oracle::Need;
 use papilio_oracle::loop_device::LoopDevice;
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 const FILES: u64 = 60;
-
-fn needs() -> Vec<Need> {
-    [Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()
-}
 
 /// Content that compresses badly, so that it takes its full space.
 fn content(number: u64) -> Vec<u8> {
@@ -183,13 +179,6 @@ fn a_removal_from_a_kernel_mount_is_cancelled_while_it_runs() {
     assert_files(&directory);
     drop(kernel);
     world.assert_clean();
-}
-
-/// Runs a scrub command, whose state is kept beside the image.
-fn scrub(world: &World, arguments: &[&str]) -> Output {
-    let mut command = Command::new(binary());
-    command.env("XDG_STATE_HOME", world.beside("state")).arg("scrub").args(arguments);
-    command.arg(world.directory()).output().unwrap()
 }
 
 fn text(output: &Output) -> String {
