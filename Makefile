@@ -80,7 +80,7 @@ locks: setup ## run concurrency tests with locks that check their order of acqui
 
 longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each preset or for PAPILIO_ORACLE_PRESETS (hours)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
-		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
+		$(CARGO) test --release --locked -p papilio --test kernel -- --include-ignored --nocapture --test-threads 1
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio --test many_inodes
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio-fuse --test served
 

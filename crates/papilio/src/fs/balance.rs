@@ -179,21 +179,44 @@ impl FileSystem {
             filters[kind].as_ref().and_then(|filter| filter.limit_min).is_none_or(|min| taken[kind] >= min)
         };
         selected.retain(|(kind, _)| enough(*kind));
-        selected.reverse();
+        let selected: Vec<_> = selected.into_iter().rev().map(|(_, group)| group).collect();
         report.expected = selected.len() as u32;
-        report.expected_bytes = selected.iter().map(|(_, group)| group.used).sum();
+        report.expected_bytes = selected.iter().map(|group| group.used).sum();
         let _targets = Targets::set(self, options)?;
-        for (_, group) in selected {
-            let mut control = BalanceControl::Continue;
-            let gone = self.info.relocate_block_group(&group, &mut |bytes| {
-                report.bytes += bytes;
-                control = progress(&report);
-                control == BalanceControl::Continue
-            })?;
-            if !gone {
-                return Ok((report, control));
+        self.move_groups(selected, report, progress)
+    }
+
+    /// Moves block groups. One that finds no room waits until the others have moved.
+    fn move_groups(
+        &self,
+        mut groups: Vec<NewBlockGroup>,
+        mut report: BalanceReport,
+        progress: &mut dyn FnMut(&BalanceReport) -> BalanceControl,
+    ) -> Result<(BalanceReport, BalanceControl)> {
+        while !groups.is_empty() {
+            let completed = report.completed;
+            let (mut refusal, mut waiting) = (None, Vec::new());
+            for group in groups {
+                let mut control = BalanceControl::Continue;
+                let gone = self.info.relocate_block_group(&group, &mut |bytes| {
+                    report.bytes += bytes;
+                    control = progress(&report);
+                    control == BalanceControl::Continue
+                });
+                match gone {
+                    Ok(true) => report.completed += 1,
+                    Ok(false) => return Ok((report, control)),
+                    Err(error @ Error::NoSpace { .. }) => {
+                        refusal = Some(error);
+                        waiting.push(group);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
-            report.completed += 1;
+            if let Some(error) = refusal.filter(|_| report.completed == completed) {
+                return Err(error);
+            }
+            groups = waiting;
         }
         Ok((report, BalanceControl::Continue))
     }

@@ -45,6 +45,8 @@ const SYSTEM_CHUNK_MAX: u64 = 32 * MIB;
 const STRIPE_MAX: u64 = GIB;
 /// Stripes that a chunk's limit shortens are rounded up to a multiple of this.
 const STRIPE_ROUNDING: u64 = 16 * MIB;
+/// Stripe in bytes that [`ChunkLimits::shares`] does not shorten.
+const SHARED_STRIPE: u64 = 8 * MIB;
 
 /// The free and used space of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,12 +68,15 @@ pub(crate) struct ChunkLimits {
     pub(crate) node_size: u32,
     /// Largest logical length in bytes that the caller wants. The kernel's limits apply as well.
     pub(crate) length_max: u64,
+    /// Takes at most half of the free bytes of each device, down to [`SHARED_STRIPE`]. A conversion
+    /// asks for it: the chunks of all kinds must find room on the same devices.
+    pub(crate) shares: bool,
 }
 
 impl ChunkLimits {
     /// Returns the kernel's limits alone.
     pub(crate) fn new(node_size: u32) -> Self {
-        Self { node_size, length_max: u64::MAX }
+        Self { node_size, length_max: u64::MAX, shares: false }
     }
 }
 
@@ -163,7 +168,11 @@ pub(crate) fn plan_chunk(
 
     let stripes = usable * spread.device_stripes;
     let data_stripes = profile.data_stripes(stripes) as u64;
-    let fits = candidates[usable - 1].available / spread.device_stripes as u64;
+    let mut fits = candidates[usable - 1].available / spread.device_stripes as u64;
+    if limits.shares {
+        let free = candidates.iter().map(|candidate| candidate.total_available).min().unwrap_or(0);
+        fits = fits.min((free / 2 / spread.device_stripes as u64).max(SHARED_STRIPE));
+    }
     let stripe_bytes = stripe_bytes(fits, length_max, data_stripes);
     let stripes = candidates.iter().flat_map(|candidate| {
         (0..spread.device_stripes as u64).map(|number| Stripe {
@@ -398,6 +407,25 @@ mod tests {
         let limits = ChunkLimits { length_max: 3 * MIB, ..ChunkLimits::new(NODE) };
         let small = plan_chunk(&[device(1, GIB, &[])], BlockGroupFlags::DATA, &limits).unwrap();
         assert_eq!(small.length, 16 * MIB);
+    }
+
+    #[test]
+    fn a_chunk_that_shares_leaves_half_of_each_device() {
+        let limits = ChunkLimits { shares: true, ..ChunkLimits::new(NODE) };
+        let stripe = |free: &[u64], flags| {
+            let device = |&free| device(1, GIB, &[(MIB, GIB - MIB - free)]);
+            let devices: Vec<_> = free.iter().map(device).collect();
+            plan_chunk(&devices, BlockGroupFlags::DATA | flags, &limits).unwrap().stripe_bytes
+        };
+        let (single, dup) = (BlockGroupFlags::empty(), BlockGroupFlags::DUP);
+        // With plenty of room the kernel's limit is the smaller one.
+        assert_eq!(stripe(&[500 * MIB], single), 112 * MIB);
+        assert_eq!(stripe(&[100 * MIB], single), 50 * MIB);
+        assert_eq!(stripe(&[100 * MIB], dup), 25 * MIB);
+        assert_eq!(stripe(&[100 * MIB, 60 * MIB], BlockGroupFlags::RAID1), 30 * MIB);
+        // A small rest is taken whole, or in pieces of 8 MiB.
+        assert_eq!(stripe(&[12 * MIB], single), 8 * MIB);
+        assert_eq!(stripe(&[3 * MIB], single), 3 * MIB);
     }
 
     #[test]

@@ -168,6 +168,11 @@ impl Space {
         }
     }
 
+    /// Returns whether a kind has a target, as [`Space::set_target`] sets it.
+    pub(crate) fn converts(&self) -> bool {
+        self.state.lock().infos.iter().any(|info| info.target.is_some())
+    }
+
     /// Lets all new space of a kind have this profile, in place of the usual choice (`None`). Block
     /// groups of other profiles are out of service meanwhile.
     pub(crate) fn set_target(&self, kind: SpaceKind, target: Option<BlockGroupFlags>) {

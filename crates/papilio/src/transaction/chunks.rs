@@ -219,7 +219,7 @@ impl State {
     fn allocate(&mut self, volume: &Volume, space: &Space, kind: SpaceKind) -> Result<()> {
         let geometry = volume.geometry();
         let flags = space.chunk_flags(kind);
-        let limits = ChunkLimits::new(geometry.node_size);
+        let limits = ChunkLimits { shares: space.converts(), ..ChunkLimits::new(geometry.node_size) };
         let plan = plan_chunk(&self.devices_for(volume, flags), flags, &limits)?;
         if kind == SpaceKind::Data && !flags.contains(BlockGroupFlags::METADATA) {
             // Device space that metadata reservations count on stays for metadata.
