@@ -11,9 +11,13 @@
 
 use crate::started::{Direction, StartedOp};
 use papilio_format::PhysicalAddress;
+use papilio_locks::Class;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+/// Waiting for a device, for the checks of the order of locks.
+pub(crate) static DEVICE_IO: Class = Class::several("device-io", "a device waits for none of its callers");
 
 /// The bytes of zeros that one write carries.
 const ZEROS: u64 = 256 << 10;

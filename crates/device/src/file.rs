@@ -17,8 +17,8 @@
 use crate::aligned::AlignedBuffer;
 use crate::backing::Backing;
 use crate::device::{
-    Access, Advice, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write, fill_with_zeros,
-    past_end, read_only,
+    Access, Advice, DEVICE_IO, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write,
+    fill_with_zeros, past_end, read_only,
 };
 use crate::started::{Direction, StartedOp};
 use crate::uring;
@@ -258,6 +258,7 @@ impl Device for FileDevice {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        DEVICE_IO.might_wait(&DEVICE_IO);
         self.check(|size| check_read(size, offset, buffer.len()))?;
         let length = buffer.len();
         let result = if self.is_aligned(buffer.as_ptr(), length, offset) {
@@ -275,6 +276,7 @@ impl Device for FileDevice {
     }
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        DEVICE_IO.might_wait(&DEVICE_IO);
         let plain =
             |request: &mut ReadRequest<'_>| request.result = self.read_at(request.buffer, request.offset);
         let fewest = if self.is_direct() { MIN_DIRECT_BATCH } else { MIN_RING_BATCH };
@@ -291,6 +293,7 @@ impl Device for FileDevice {
     }
 
     fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        DEVICE_IO.might_wait(&DEVICE_IO);
         self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
         if !self.is_direct() {
             return self.file.write_all_at(buffer, offset.get());
@@ -305,6 +308,7 @@ impl Device for FileDevice {
     /// Uses io_uring for direct I/O only. A buffered write is a copy into the page cache. The ring
     /// is no faster at that, and on some file systems hands each write to a worker thread.
     fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
+        DEVICE_IO.might_wait(&DEVICE_IO);
         let size = self.known_size.load(Ordering::Relaxed);
         let eligible = |request: &WriteRequest<'_>| self.fits_ring(size, request.buffer, request.offset);
         let ring = self.ring && self.is_direct() && self.access == Access::ReadWrite;
@@ -321,6 +325,7 @@ impl Device for FileDevice {
     }
 
     fn write_fua(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        DEVICE_IO.might_wait(&DEVICE_IO);
         if self.is_aligned(buffer.as_ptr(), buffer.len(), offset) {
             self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
             let _shared = self.is_direct().then(|| self.unaligned.read());
@@ -341,6 +346,7 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
+        DEVICE_IO.might_wait(&DEVICE_IO);
         match self.access {
             Access::ReadWrite => self.file.sync_data(),
             Access::ReadOnly => Err(read_only()),

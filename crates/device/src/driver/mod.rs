@@ -16,7 +16,7 @@
 
 mod ring;
 
-use crate::device::{Device, RingTarget};
+use crate::device::{DEVICE_IO, Device, RingTarget};
 use crate::load::Busy;
 use crate::stable::StableBuffer;
 use crate::started::{Direction, Finished, Inbox, JOB, Job, StartedOp};
@@ -317,6 +317,7 @@ impl<B: StableBuffer, T> Driver<B, T> {
 
     /// Waits for a completion. May return early.
     fn wait(&mut self) {
+        DEVICE_IO.might_wait(&DEVICE_IO);
         match &mut self.ring {
             Some(ring) if ring.in_flight() > usize::from(self.polls_inbox) => {
                 if self.started > 0 && !self.polls_inbox {

@@ -2,9 +2,14 @@
 //!
 //! Owns [`HandleHeld`] and [`assert_no_handle`]. A handle keeps a commit waiting; a slow device
 //! must not. Debug builds check the rule at every read and write of file data, release builds do
-//! nothing here.
+//! nothing here. With the feature `lock-order`, data I/O also counts as a lock of the class
+//! `data-io`: `make locks` shows every lock that a thread held across it, and allows none but those
+//! of a list.
 
+use papilio_locks::Class;
 use std::cell::Cell;
+
+static DATA_IO: Class = Class::several("data-io", "no thread waits for data I/O of another one here");
 
 thread_local! {
     /// Handles that this thread holds.
@@ -38,6 +43,7 @@ pub(crate) fn assert_no_handle() {
     if cfg!(debug_assertions) {
         assert_eq!(HELD.get(), 0, "data I/O inside a transaction handle");
     }
+    DATA_IO.might_wait(&DATA_IO);
 }
 
 #[cfg(test)]
