@@ -111,6 +111,14 @@ show() {
     "$papilio" "$@"
 }
 
+# built PACKAGE FILE: builds a package, and prints where FILE of it is. PAPILIO_PROFILE is the
+# profile of cargo, release by default.
+built() {
+    local profile=${PAPILIO_PROFILE:-release}
+    cargo build --quiet --profile "$profile" --locked -p "$1"
+    printf '%s/%s/%s\n' "${CARGO_TARGET_DIR:-$PWD/target}" "${profile/#dev/debug}" "$2"
+}
+
 # start_demo: sets $papilio to $PAPILIO or a fresh build, and $work to a directory that is removed
 # on exit.
 start_demo() {
@@ -118,8 +126,7 @@ start_demo() {
         papilio=$PAPILIO
     else
         say "building papilio"
-        cargo build --quiet --release --locked -p papilio-cli
-        papilio=${CARGO_TARGET_DIR:-$PWD/target}/release/papilio
+        papilio=$(built papilio-cli papilio)
     fi
     mounted=
     work=$(mktemp -d "${TMPDIR:-/tmp}/papilio-demo.XXXXXX")

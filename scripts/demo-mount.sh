@@ -63,7 +63,7 @@ if [ -n "$missing" ] || ! command -v fio >/dev/null; then
     say "the fio job is skipped: ${missing:-no fio}"
 else
     say "one fio job on the kernel's Btrfs and on Papilio, in turn (for all jobs: make bench)"
-    cargo build -q --release --locked -p papilio-fio
+    engine=$(built papilio-fio libpapilio_fio.so)
     show bench --jobs direct-read-1m --sides kernel,papilio --rounds 1 --runtime 1 --scale 0.004 \
-        --engine target/release/libpapilio_fio.so
+        --engine "$engine"
 fi

@@ -45,6 +45,7 @@ pub struct OpenOptions {
     pub(crate) device_timeout: Option<Duration>,
     pub(crate) tree_log: bool,
     pub(crate) heal_reads: bool,
+    pub(crate) immutable_at_open: bool,
     /// Whether a replacement of a device may be under way.
     pub(crate) replacing: bool,
     pub(crate) unfinished: bool,
@@ -95,6 +96,7 @@ impl Default for OpenOptions {
             device_timeout: None,
             tree_log: true,
             heal_reads: true,
+            immutable_at_open: false,
             replacing: false,
             unfinished: false,
             rescue: Rescue::default(),
@@ -290,6 +292,15 @@ impl OpenOptions {
     /// system is open for writing. The default is true.
     pub fn heal_reads(mut self, heal: bool) -> Self {
         self.heal_reads = heal;
+        self
+    }
+
+    /// Lets files that are open be written after they became immutable. The caller refuses to open
+    /// immutable files for writing, as a kernel does (`may_open`, `fs/namei.c`). The default refuses
+    /// each write.
+    #[cfg(feature = "unstable")]
+    pub fn immutable_at_open(mut self, by_caller: bool) -> Self {
+        self.immutable_at_open = by_caller;
         self
     }
 

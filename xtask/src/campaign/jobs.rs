@@ -137,6 +137,13 @@ pub const JOBS: &[Job] = &[
         ("PAPILIO_QUOTA_CRASHES", 60),
         Some("PAPILIO_QUOTA_SEED"),
     )),
+    judged(seed_each(test(
+        "system-calls",
+        "histories of 300 system calls on the mount and on the kernel's Btrfs, in each of three modes",
+        ("papilio-fuse", "mount", "calls::random_calls"),
+        ("PAPILIO_CALLS", 40),
+        Some("PAPILIO_CALLS_SEED"),
+    ))),
     test(
         "faults",
         "failed device calls",

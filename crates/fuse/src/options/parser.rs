@@ -306,7 +306,7 @@ impl Parser {
         {
             return Err(MountOptionError::new(format!("mount option {option} requires ro")));
         }
-        let mut open = self.open.write(!self.read_only).cache_bytes(self.cache);
+        let mut open = self.open.write(!self.read_only).cache_bytes(self.cache).immutable_at_open(true);
         let mut expected_subvolume = None;
         let subvolume = match (self.subvolume_path, self.subvolume_id) {
             (None, None) => SubvolumeChoice::Default,

@@ -27,7 +27,11 @@ fn no_options_mean_defaults() {
         let options = parse(none);
         assert!(!options.read_only && options.writeback_cache && options.default_permissions);
         assert!(options.dev && options.suid && options.exec && !options.sync && !options.allow_other);
-        let expected = OpenOptions::new().write(true).cache_bytes(0).subvolume(SubvolumeChoice::Default);
+        let expected = OpenOptions::new()
+            .write(true)
+            .cache_bytes(0)
+            .immutable_at_open(true)
+            .subvolume(SubvolumeChoice::Default);
         assert_eq!(format!("{:?}", options.open), format!("{expected:?}"));
     }
 }
@@ -65,7 +69,13 @@ fn subvolumes_are_named_by_path_or_id() {
 
 #[test]
 fn data_options_follow_kernel_rules() {
-    let base = || OpenOptions::new().write(true).cache_bytes(0).subvolume(SubvolumeChoice::Default);
+    let base = || {
+        OpenOptions::new()
+            .write(true)
+            .cache_bytes(0)
+            .immutable_at_open(true)
+            .subvolume(SubvolumeChoice::Default)
+    };
     let zstd = "zstd:5".parse().unwrap();
     let expectations = [
         ("compress=zstd:5", base().compress(zstd)),
@@ -87,7 +97,13 @@ fn data_options_follow_kernel_rules() {
 
 #[test]
 fn other_btrfs_options() {
-    let base = || OpenOptions::new().write(true).cache_bytes(0).subvolume(SubvolumeChoice::Default);
+    let base = || {
+        OpenOptions::new()
+            .write(true)
+            .cache_bytes(0)
+            .immutable_at_open(true)
+            .subvolume(SubvolumeChoice::Default)
+    };
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let expectations = [
         ("degraded,device=/dev/b,device=/dev/c", base().degraded(true).device("/dev/b").device("/dev/c")),

@@ -6,6 +6,7 @@ use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{AttributeChange, Attributes, Entry, FileSystemSizes, NodeId};
+use papilio::format::items::inode::InodeFlags;
 use papilio::{Inode, Metadata, SetAttributes, SetTime};
 
 /// Length of the longest entry name in bytes.
@@ -59,6 +60,14 @@ impl Server {
         let mut set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
         if let Some(size) = size {
             let before = node.current(&self.fs)?;
+            // `truncate` needs the right to write, and an open file may be cut unless data is only
+            // appended to it (`vfs_truncate`, `do_ftruncate` in `fs/open.c`).
+            let flags = before.metadata().flags();
+            if flags.contains(InodeFlags::APPEND)
+                || flags.contains(InodeFlags::IMMUTABLE) && !change.by_handle
+            {
+                return Err(Errno(libc::EPERM));
+            }
             self.used(&node)?.file()?.set_len(size).map_err(stale)?;
             if change.kills_privileges || !privileges::may_keep_set_id(caller) {
                 self.kill_privileges(caller, &node)?;
@@ -72,7 +81,10 @@ impl Server {
                 set.ctime = set.ctime.or(Some(before.ctime()));
             }
         }
-        if set != SetAttributes::default() {
+        let nothing = SetAttributes { ctime: None, ..set } == SetAttributes::default();
+        if nothing && size.is_none() && !change.kills_privileges {
+            self.chown_to_same(caller, &node, &set)?;
+        } else if set != SetAttributes::default() {
             self.used(&node)?.inode.set_attributes(&set).map_err(stale)?;
         }
         self.changed(&node);

@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{Changed, CopyRange};
+use papilio::format::items::inode::InodeFlags;
 use papilio::{ErrorKind, File};
 
 /// Bytes copied at a time.
@@ -24,6 +25,9 @@ impl Server {
         let (from, to) = (self.used(&source)?, self.used(&target)?);
         let (from, to) = (from.file()?, to.file()?);
         self.check_change_unopened(&target, range.target_offset, None)?;
+        if target.current(&self.fs)?.metadata().flags().contains(InodeFlags::IMMUTABLE) {
+            return Err(Errno(libc::EPERM));
+        }
         let size = from.len();
         let length = range.length.min(size.saturating_sub(range.source_offset));
         if length == 0 {

@@ -200,6 +200,10 @@ impl Server {
         let used = self.used(&node)?;
         let file = used.file()?;
         self.check_change_unopened(&node, offset, None)?;
+        let flags = node.current(&self.fs)?.metadata().flags();
+        if flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && mode & !KEEP != 0 {
+            return Err(Errno(libc::EPERM));
+        }
         match mode {
             0 | KEEP => file.allocate(offset, length, mode == KEEP),
             PUNCH => file.punch_hole(offset, length),

@@ -11,6 +11,7 @@ use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::Node;
 use papilio::SetAttributes;
+use papilio::format::items::inode::FileKind;
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
@@ -37,6 +38,28 @@ impl Server {
             inode.remove_xattr(CAPABILITY)?;
         }
         Ok(kept != permissions || capable)
+    }
+
+    /// Answers a `chown` that keeps user and group: a file loses its privileges, and every inode
+    /// takes the time of a change (`chown_common`, `fs/open.c`). The kernel's FUSE sends the same
+    /// request before a write by a caller that may not keep the privileges. That caller need not be
+    /// the owner, and the write itself takes them.
+    pub(super) fn chown_to_same(
+        &self,
+        caller: Caller,
+        node: &Node,
+        set: &SetAttributes,
+    ) -> Result<(), Errno> {
+        let inode = node.current(&self.fs)?;
+        let owner = self.ownership().shown_user(inode.metadata().uid());
+        if inode.file_type() != FileKind::Directory {
+            if caller.uid != 0 && caller.uid != owner {
+                return Ok(());
+            }
+            self.kill_privileges(caller, node)?;
+        }
+        inode.set_attributes(set)?;
+        Ok(())
     }
 }
 

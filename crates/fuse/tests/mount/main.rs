@@ -5,6 +5,7 @@
 
 mod access_times;
 mod cached;
+mod calls;
 mod compared;
 mod encoded;
 mod ioctls;

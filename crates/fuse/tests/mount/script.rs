@@ -293,7 +293,7 @@ pub fn lstat(path: &Path) -> io::Result<Stat> {
     Ok(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-fn show(stat: &Stat) -> String {
+pub fn show(stat: &Stat) -> String {
     format!(
         "{:o} {} {}:{} {} dev {:x} in {}",
         stat.st_mode, stat.st_nlink, stat.st_uid, stat.st_gid, stat.st_size, stat.st_rdev, stat.st_blksize
@@ -325,7 +325,7 @@ fn shorten(text: &str) -> String {
 }
 
 /// Gives this thread, and no other one, a user's permissions.
-fn become_user(uid: u32, gid: u32, groups: &[u32]) {
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) {
     // SAFETY: system calls on this thread only; the C library's wrappers would change all threads.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);

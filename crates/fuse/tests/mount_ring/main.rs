@@ -4,6 +4,8 @@
 mod access_times;
 #[path = "../mount/cached.rs"]
 mod cached;
+#[path = "../mount/calls/mod.rs"]
+mod calls;
 #[path = "../mount/compared.rs"]
 mod compared;
 #[path = "../mount/ioctls.rs"]

@@ -25,6 +25,8 @@ pub(crate) struct WriteOptions {
     pub(crate) force_compression: bool,
     /// When checksums are computed.
     pub(crate) checksum: WriteChecksum,
+    /// Whether immutable files can be written: the caller refuses to open them.
+    pub(crate) immutable: bool,
 }
 
 impl Default for WriteOptions {
@@ -34,6 +36,7 @@ impl Default for WriteOptions {
             compression: None,
             force_compression: false,
             checksum: WriteChecksum::default(),
+            immutable: false,
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::errors::{Error, PathError, Result};
 use crate::file::cached_inode_item::{CachedInodeItem, SizeAndFlags};
 use crate::file::changed_files::{ChangedFiles, ChangedRanges};
 use crate::file::data_lock::DataLock;
+use crate::file::fs_info::FsInfo;
 use crate::file::memory_budgets::MemoryBudgets;
 use crate::items::inode;
 use crate::namespace::Place;
@@ -322,12 +323,14 @@ impl OpenInode {
     }
 }
 
-/// Refuses a file whose data must not change: an immutable one, or one with fs-verity.
+/// Refuses a file whose data must not change: one with fs-verity, or an immutable one unless the
+/// caller refuses to open it.
 ///
 /// # Errors
 /// [`PathError::NotPermitted`].
-pub(super) fn check_mutable(place: Place, item: &InodeItem) -> Result<()> {
-    if item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+pub(super) fn check_mutable(fs: &FsInfo, place: Place, item: &InodeItem) -> Result<()> {
+    let immutable = item.flags.contains(InodeFlags::IMMUTABLE) && !fs.write_options.immutable;
+    if immutable || item.flags.contains(InodeFlags::VERITY) {
         let path = format!("subvolume {}, inode {}", place.tree, place.inode);
         return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
     }

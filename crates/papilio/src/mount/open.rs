@@ -371,5 +371,6 @@ fn write_options(options: &OpenOptions) -> WriteOptions {
         compression: options.compression,
         force_compression: options.force_compression,
         checksum: options.tuning.write_checksum,
+        immutable: options.immutable_at_open,
     }
 }

@@ -111,8 +111,9 @@ pub(crate) fn set_access_time(editor: &mut TreeEditor<'_>, inode: InodeNumber, t
     })
 }
 
-/// Checks the inode's flags. An append-only inode may have its times set to the present, and
-/// nothing else. Both kinds take the time of a write, which is that of the last change, too: the
+/// Checks the inode's flags. An append-only inode may have both times set to the present, and
+/// nothing else: setting only one counts as a given time (`vfs_utimes`, `fs/utimes.c`). Append-only
+/// and immutable inodes take the time of a write, which is that of the last change, too: the
 /// kernel of a mount keeps it, and stores it after the write.
 fn check_flags(item: &InodeItem, place: &[u8], set: &SetAttributes) -> Result<()> {
     if let SetAttributes { mode: None, uid: None, gid: None, atime: None, mtime: Some(mtime), ctime } = *set
@@ -120,8 +121,9 @@ fn check_flags(item: &InodeItem, place: &[u8], set: &SetAttributes) -> Result<()
     {
         return Ok(());
     }
-    let explicit = |time| matches!(time, Some(SetTime::At(_)));
-    let touch = set.mode.or(set.uid).or(set.gid).is_none() && !explicit(set.atime) && !explicit(set.mtime);
+    let times = [set.atime, set.mtime];
+    let present = times == [Some(SetTime::Now); 2] || times == [None; 2];
+    let touch = set.mode.or(set.uid).or(set.gid).is_none() && present;
     if touch && !item.flags.contains(InodeFlags::IMMUTABLE) {
         return Ok(());
     }

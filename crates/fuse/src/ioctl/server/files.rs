@@ -30,6 +30,9 @@ const FLAGS: [(InodeFlags, u32, u32); 10] = [
 const DIRSYNC: u32 = 0x1_0000;
 
 /// Flags that only root may change.
+/// Flags that do not take the place of `NODATACOW` in one step, nor the other way round
+/// (`check_fsflags`, `fs/btrfs/ioctl.c`).
+const COMPRESSION: InodeFlags = InodeFlags::COMPRESS.union(InodeFlags::NOCOMPRESS);
 const PROTECTED: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 
 /// Converts flags to those that `lsattr` shows.
@@ -72,6 +75,11 @@ fn change_flags(call: &IoctlCall<'_>, flags: InodeFlags) -> Result<IoctlReply> {
     let before = call.inode.metadata().flags();
     if (before ^ flags).intersects(PROTECTED) && call.caller.uid != 0 {
         return Err(Errno(libc::EPERM));
+    }
+    if before.intersects(COMPRESSION) && flags.contains(InodeFlags::NODATACOW)
+        || before.contains(InodeFlags::NODATACOW) && flags.intersects(COMPRESSION)
+    {
+        return Err(Errno(libc::EINVAL));
     }
     call.inode.set_flags(flags)?;
     done(vec![Changed::Inode(call.inode.tree(), call.inode.number())])
