@@ -296,8 +296,8 @@ impl OpenOptions {
     }
 
     /// Lets files that are open be written after they became immutable. The caller refuses to open
-    /// immutable files for writing, as a kernel does (`may_open`, `fs/namei.c`). The default refuses
-    /// each write.
+    /// immutable files for writing, as a kernel does (`may_open`, `fs/namei.c`). The default
+    /// refuses each write.
     #[cfg(feature = "unstable")]
     pub fn immutable_at_open(mut self, by_caller: bool) -> Self {
         self.immutable_at_open = by_caller;

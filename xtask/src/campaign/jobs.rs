@@ -215,10 +215,16 @@ mod tests {
         if let Ok(text) = std::fs::read_to_string(&file) {
             return text;
         }
-        let folder = folder.join("tests").join(test);
-        let files =
-            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect()
+        all_below(&folder.join("tests").join(test))
+    }
+
+    fn all_below(folder: &Path) -> String {
+        let files = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let text = |path: std::path::PathBuf| match path.is_dir() {
+            true => all_below(&path),
+            false => std::fs::read_to_string(path).unwrap_or_default(),
+        };
+        files.map(|file| text(file.unwrap().path())).collect()
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl OpenFile {
             let shared = self.open.data.read();
             fs.check_changeable(self.open.place().tree)?;
             let item = self.open.item(self.live()?)?;
-            check_mutable(fs, self.open.place(), &item)?;
+            check_mutable(&fs.write_options, self.open.place(), &item)?;
             let before = mapping.dirty_bytes();
             let filled = self.write_folios(mapping, &data[(at - offset) as usize..], at);
             let reached = match &filled {

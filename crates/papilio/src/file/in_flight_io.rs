@@ -243,7 +243,7 @@ impl OpenFile {
         }
         transactions.check_running()?;
         fs.check_changeable(open.place().tree)?;
-        check_mutable(fs, open.place(), &item)?;
+        check_mutable(&fs.write_options, open.place(), &item)?;
         let to = if fs.is_ordered(&item) {
             let Some((ticket, found)) = open.ordered.try_ticket_to_write(range) else {
                 return Ok(Begin::Later);

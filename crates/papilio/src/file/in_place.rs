@@ -40,7 +40,7 @@ impl OpenInode {
             return Ok(0);
         }
         transactions.check_running()?;
-        check_mutable(fs, self.place(), &item)?;
+        check_mutable(&fs.write_options, self.place(), &item)?;
         let mut at = offset;
         while at < end {
             let mut parts = self.in_place.parts(&(at..end), epoch);

@@ -21,11 +21,11 @@ use crate::data::extent_cache::ExtentCache;
 use crate::data::file_edit::Touch;
 use crate::data::nocow::InPlace;
 use crate::data::ordered_extents::OrderedExtents;
+use crate::data::write_rules::WriteOptions;
 use crate::errors::{Error, PathError, Result};
 use crate::file::cached_inode_item::{CachedInodeItem, SizeAndFlags};
 use crate::file::changed_files::{ChangedFiles, ChangedRanges};
 use crate::file::data_lock::DataLock;
-use crate::file::fs_info::FsInfo;
 use crate::file::memory_budgets::MemoryBudgets;
 use crate::items::inode;
 use crate::namespace::Place;
@@ -328,8 +328,8 @@ impl OpenInode {
 ///
 /// # Errors
 /// [`PathError::NotPermitted`].
-pub(super) fn check_mutable(fs: &FsInfo, place: Place, item: &InodeItem) -> Result<()> {
-    let immutable = item.flags.contains(InodeFlags::IMMUTABLE) && !fs.write_options.immutable;
+pub(super) fn check_mutable(options: &WriteOptions, place: Place, item: &InodeItem) -> Result<()> {
+    let immutable = item.flags.contains(InodeFlags::IMMUTABLE) && !options.immutable;
     if immutable || item.flags.contains(InodeFlags::VERITY) {
         let path = format!("subvolume {}, inode {}", place.tree, place.inode);
         return Err(Error::path(path.as_bytes(), PathError::NotPermitted));

@@ -112,7 +112,7 @@ impl OpenFile {
         fs.check_changeable(open.place().tree)?;
         let done = if ordered {
             let item = open.item(&live)?;
-            check_mutable(fs, open.place(), &item)?;
+            check_mutable(&fs.write_options, open.place(), &item)?;
             let done = fs.is_ordered(&item) && open.write_ordered(fs, &live, &item, data, offset, *epoch)?;
             if done { data.len() } else { 0 }
         } else {
@@ -154,7 +154,7 @@ impl OpenFile {
         open.flush_locked(fs, exclusive.epoch)?;
         open.forget_extents();
         fs.check_changeable(place.tree)?;
-        check_mutable(fs, place, &open.item(self.live()?)?)?;
+        check_mutable(&fs.write_options, place, &open.item(self.live()?)?)?;
         fs.data_trees(place)
     }
 
@@ -167,7 +167,7 @@ impl OpenFile {
     ) -> Result<R> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
         fs.change_data(place, items, |context, file| {
-            check_mutable(fs, place, &file.item)?;
+            check_mutable(&fs.write_options, place, &file.item)?;
             open.note_changed(&fs.changed_files, context.space.generation(), range);
             publish(context, file)
         })

@@ -162,8 +162,8 @@ fn mode_to_allocate(random: &mut Rng) -> FallocateFlags {
     modes[random.usize(0..modes.len())]
 }
 
-/// The flags of `FS_IOC_SETFLAGS`: sync, immutable, append, nodump, noatime, compress, no compression,
-/// no copy on write, dirsync; and one that Btrfs does not have.
+/// The flags of `FS_IOC_SETFLAGS`: sync, immutable, append, nodump, noatime, compress, no
+/// compression, no copy on write, dirsync; and one that Btrfs does not have.
 fn inode_flags(random: &mut Rng) -> u32 {
     const FLAGS: [u32; 10] = [0x8, 0x10, 0x20, 0x40, 0x80, 0x4, 0x400, 0x80_0000, 0x1_0000, 0x2000_0000];
     match random.u8(0..4) {
@@ -183,12 +183,12 @@ impl Step {
         {
             *flags &= !PROTECTED;
         }
-        // With its writeback cache the kernel's FUSE keeps the times of a file to itself. It does not
-        // learn that a change of flags sets one, and sets them before the server allocates, or
+        // With its writeback cache the kernel's FUSE keeps the times of a file to itself. It does
+        // not learn that a change of flags sets one, and sets them before the server allocates, or
         // refuses to.
         let timed = random.u8(0..25) == 0 && !matches!(call, Call::SetFlags(..) | Call::Allocate(..));
-        // Before it asks the server to allocate, the kernel's FUSE takes set-user-id from a file that
-        // a user without the right to keep it changes, even if nothing will change.
+        // Before it asks the server to allocate, the kernel's FUSE takes set-user-id from a file,
+        // even if nothing will change. Root may keep it.
         let user = if matches!(call, Call::Allocate(..)) { 0 } else { user };
         Self { user, call, timed }
     }

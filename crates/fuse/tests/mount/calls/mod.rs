@@ -70,9 +70,10 @@ impl Pair<'_> {
     }
 }
 
-/// Returns whether results may differ because the kernel's FUSE does not ask the server. It does not
-/// know which inodes are protected, so it finds other reasons to refuse first, answers `access`, and
-/// copies nothing from behind the end. It lets only owners set flags, also those of a fifo.
+/// Returns whether results may differ because the kernel's FUSE does not ask the server. It does
+/// not know which inodes are protected, so it finds other reasons to refuse first, answers
+/// `access`, and copies nothing from behind the end. It lets only owners set flags, also those of a
+/// fifo.
 fn may_differ(step: &Step, protects: bool, here: &str, there: &str) -> bool {
     let fails = |answer: &str| answer.starts_with("error");
     let protected = protects && there.starts_with(&format!("error {} ", libc::EPERM));

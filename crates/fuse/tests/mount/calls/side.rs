@@ -35,15 +35,15 @@ fn inode_and_times(stat: &Stat) -> (u64, Times) {
 
 fn times(stat: &Stat) -> Times {
     [
-        (stat.st_atime, stat.st_atime_nsec as u64),
-        (stat.st_mtime, stat.st_mtime_nsec as u64),
-        (stat.st_ctime, stat.st_ctime_nsec as u64),
+        (stat.st_atime, stat.st_atime_nsec),
+        (stat.st_mtime, stat.st_mtime_nsec),
+        (stat.st_ctime, stat.st_ctime_nsec),
     ]
 }
 
 impl Side {
-    /// Makes the directory of a history. Above it are three of its own, so that no symlink leads out
-    /// of the file system.
+    /// Makes the directory of a history. Above it are three of its own, so that no symlink leads
+    /// out of the file system.
     pub fn new(mount: &Path, name: &str) -> Self {
         let root = mount.join(name).join("x/y/z");
         std::fs::create_dir_all(&root).unwrap();
