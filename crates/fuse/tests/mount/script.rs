@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Longer than a tick of the coarsest clock that a file system takes times from.
-const TICK: Duration = Duration::from_millis(12);
+pub const TICK: Duration = Duration::from_millis(12);
 
 /// Steps on one file system, with their results.
 pub struct Script {

@@ -1,15 +1,12 @@
 //! A history's state on one file system, and its calls there.
 
 use super::call::{Call, OMIT, SLOTS, Step, USERS};
-use crate::script::{become_user, show, summary};
+use crate::script::{TICK, become_user, show, summary};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Gid, IFlags, Mode, Stat, Timespec, Timestamps, Uid};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// Longer than a tick of the coarsest clock that a file system takes times from.
-const TICK: Duration = Duration::from_millis(12);
 /// The most bytes of a file that a walk reads.
 const CONTENT: usize = 2 << 20;
 
