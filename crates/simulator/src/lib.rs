@@ -10,7 +10,7 @@
 //!   them on a prepared file system.
 //! - Failures: a [`history`] of a run is shortened with [`minimise`] to what a failure needs.
 //! - Faults: [`faults`], [`crash`] and [`fsyncs`] check the state after device failures and power
-//!   losses.
+//!   losses, [`lies`] that after writes which a device reported as done and lost.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ pub mod faults;
 pub mod fsyncs;
 pub mod history;
 pub mod hostile;
+pub mod lies;
 pub mod model;
 mod moments;
 mod mutation;

@@ -152,6 +152,13 @@ pub const JOBS: &[Job] = &[
         SEED,
     ),
     test(
+        "lies",
+        "writes and flushes that a device reported as done and did not do",
+        (SIMULATOR, "lying_devices", "no_lie_of_a_device_is_believed"),
+        ("PAPILIO_LIES", 20_000),
+        SEED,
+    ),
+    test(
         "operations",
         "operations compared with the model, in each shape",
         (SIMULATOR, "random_operations", "every_shape_matches_the_model"),

@@ -171,6 +171,7 @@ pub(crate) fn plan_chunk(
     let mut fits = candidates[usable - 1].available / spread.device_stripes as u64;
     if limits.shares {
         let free = candidates.iter().map(|candidate| candidate.total_available).min().unwrap_or(0);
+        let free = free.saturating_sub(DEVICE_RANGE_RESERVED);
         fits = fits.min((free / 2 / spread.device_stripes as u64).max(SHARED_STRIPE));
     }
     let stripe_bytes = stripe_bytes(fits, length_max, data_stripes);

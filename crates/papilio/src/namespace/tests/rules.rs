@@ -282,8 +282,12 @@ fn flags_forbid_changes() {
         let mode = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
         let set = |set: &SetAttributes| world.edit(|editor, _, now| set_attributes(editor, now, number, set));
         assert_eq!(reason(set(&mode)), PathError::NotPermitted);
-        let touch = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
+        let now = Some(SetTime::Now);
+        let touch = SetAttributes { atime: now, mtime: now, ..SetAttributes::default() };
         assert_eq!(set(&touch).is_ok(), forbidding == InodeFlags::APPEND);
+        for one in [SetAttributes { atime: None, ..touch }, SetAttributes { mtime: None, ..touch }] {
+            assert_eq!(reason(set(&one)), PathError::NotPermitted);
+        }
     }
     flag(number, InodeFlags::empty());
     world.unlink(parent, b"a").unwrap();
