@@ -52,7 +52,8 @@ pub struct LyingRun {
     seed: u64,
     base: MemoryDevice,
     actions: Vec<Action>,
-    writes: usize,
+    /// Where each write went.
+    places: Vec<PhysicalAddress>,
     flushes: usize,
     /// The states that a generation may hold.
     models: BTreeMap<u64, Vec<Model>>,
@@ -98,14 +99,18 @@ impl LyingRun {
             models.insert(generation, vec![session.model().clone()]);
         }
         let actions: Vec<_> = recording.events().into_iter().map(|event| event.action).collect();
-        let writes = actions.iter().filter(|action| matches!(action, Action::Write { .. })).count();
+        let place = |action: &Action| match action {
+            Action::Write { offset, .. } => Some(*offset),
+            _ => None,
+        };
+        let places = actions.iter().filter_map(place).collect();
         let flushes = actions.iter().filter(|action| matches!(action, Action::Flush)).count();
-        Ok(Self { name: configuration.name.clone(), seed, base, actions, writes, flushes, models, last })
+        Ok(Self { name: configuration.name.clone(), seed, base, actions, places, flushes, models, last })
     }
 
     /// Returns the number of writes.
     pub fn writes(&self) -> usize {
-        self.writes
+        self.places.len()
     }
 
     /// Returns the number of flushes.
@@ -153,21 +158,13 @@ impl LyingRun {
     /// Returns the device as a lie leaves it.
     fn device(&self, lie: Lie) -> MemoryDevice {
         let device = self.base.snapshot();
-        let places: Vec<_> = self
-            .actions
-            .iter()
-            .filter_map(|action| match action {
-                Action::Write { offset, .. } => Some(*offset),
-                _ => None,
-            })
-            .collect();
         let (mut write, mut flush) = (0, 0);
         for action in &self.actions {
             match action {
                 Action::Write { offset, data, .. } => {
                     let place = match lie {
                         Lie::Lost(number) if number == write => None,
-                        Lie::Moved(number, other) if number == write => Some(places[other]),
+                        Lie::Moved(number, other) if number == write => Some(self.places[other]),
                         Lie::Strayed(number, to) if number == write => Some(PhysicalAddress(to)),
                         Lie::Flush(number) if number == flush => None,
                         _ => Some(*offset),

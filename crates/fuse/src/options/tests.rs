@@ -21,18 +21,18 @@ fn opens_are_the_servers_unless_the_option_says_otherwise() {
     assert_eq!(opens("ro,opens=kernel"), Opens::Kernel);
 }
 
+/// Returns what no options mean for opening the image.
+fn default_open() -> OpenOptions {
+    OpenOptions::new().write(true).cache_bytes(0).immutable_at_open(true).subvolume(SubvolumeChoice::Default)
+}
+
 #[test]
 fn no_options_mean_defaults() {
     for none in ["", "defaults", "rw", ",,", "rw,nofail,_netdev,x-systemd.automount,X-mount.mkdir,auto"] {
         let options = parse(none);
         assert!(!options.read_only && options.writeback_cache && options.default_permissions);
         assert!(options.dev && options.suid && options.exec && !options.sync && !options.allow_other);
-        let expected = OpenOptions::new()
-            .write(true)
-            .cache_bytes(0)
-            .immutable_at_open(true)
-            .subvolume(SubvolumeChoice::Default);
-        assert_eq!(format!("{:?}", options.open), format!("{expected:?}"));
+        assert_eq!(format!("{:?}", options.open), format!("{:?}", default_open()));
     }
 }
 
@@ -69,13 +69,7 @@ fn subvolumes_are_named_by_path_or_id() {
 
 #[test]
 fn data_options_follow_kernel_rules() {
-    let base = || {
-        OpenOptions::new()
-            .write(true)
-            .cache_bytes(0)
-            .immutable_at_open(true)
-            .subvolume(SubvolumeChoice::Default)
-    };
+    let base = default_open;
     let zstd = "zstd:5".parse().unwrap();
     let expectations = [
         ("compress=zstd:5", base().compress(zstd)),
@@ -97,13 +91,7 @@ fn data_options_follow_kernel_rules() {
 
 #[test]
 fn other_btrfs_options() {
-    let base = || {
-        OpenOptions::new()
-            .write(true)
-            .cache_bytes(0)
-            .immutable_at_open(true)
-            .subvolume(SubvolumeChoice::Default)
-    };
+    let base = default_open;
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let expectations = [
         ("degraded,device=/dev/b,device=/dev/c", base().degraded(true).device("/dev/b").device("/dev/c")),

@@ -23,13 +23,13 @@ pub struct Script {
 
 pub type Answer = io::Result<String>;
 
-fn done<T>(result: rustix::io::Result<T>) -> Answer {
+pub fn done<T>(result: rustix::io::Result<T>) -> Answer {
     result?;
     Ok("ok".to_owned())
 }
 
 /// Returns the text, or the error's description.
-fn line(answer: Answer) -> String {
+pub fn line(answer: Answer) -> String {
     match answer {
         Ok(text) => text,
         Err(error) => match error.raw_os_error() {

@@ -29,10 +29,10 @@ const FLAGS: [(InodeFlags, u32, u32); 10] = [
 /// `FS_DIRSYNC_FL`, which regular files do not have.
 const DIRSYNC: u32 = 0x1_0000;
 
-/// Flags that only root may change.
 /// Flags that do not take the place of `NODATACOW` in one step, nor the other way round
 /// (`check_fsflags`, `fs/btrfs/ioctl.c`).
 const COMPRESSION: InodeFlags = InodeFlags::COMPRESS.union(InodeFlags::NOCOMPRESS);
+/// Flags that only root may change.
 const PROTECTED: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 
 /// Converts flags to those that `lsattr` shows.

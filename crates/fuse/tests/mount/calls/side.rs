@@ -1,7 +1,7 @@
 //! A history's state on one file system, and its calls there.
 
 use super::call::{Call, OMIT, SLOTS, Step, USERS};
-use crate::script::{TICK, become_user, show, summary};
+use crate::script::{Answer, TICK, become_user, done, line, lstat, show, summary};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Gid, IFlags, Mode, Stat, Timespec, Timestamps, Uid};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,13 +13,6 @@ const CONTENT: usize = 2 << 20;
 pub struct Side {
     root: PathBuf,
     slots: [Option<OwnedFd>; SLOTS],
-}
-
-type Answer = io::Result<String>;
-
-fn done<T>(result: rustix::io::Result<T>) -> Answer {
-    result?;
-    Ok("ok".to_owned())
 }
 
 /// Times of access, modification and change.
@@ -79,8 +72,7 @@ impl Side {
         for path in step.call.paths() {
             let path = self.root.join(path);
             for path in [path.parent().unwrap_or(&path), &path] {
-                let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
-                watched.push(stat.ok().as_ref().map(inode_and_times));
+                watched.push(lstat(path).ok().as_ref().map(inode_and_times));
             }
         }
         for slot in step.call.slots() {
@@ -92,7 +84,7 @@ impl Side {
 
     fn run_as(&mut self, step: &Step) -> String {
         let (uid, gid, groups) = USERS[step.user];
-        let answer = if uid == 0 {
+        line(if uid == 0 {
             self.call(&step.call)
         } else {
             std::thread::scope(|scope| {
@@ -102,14 +94,7 @@ impl Side {
                 });
                 user.join().expect("a call does not panic")
             })
-        };
-        match answer {
-            Ok(text) => text,
-            Err(error) => match error.raw_os_error() {
-                Some(number) => format!("error {number} ({error})"),
-                None => format!("error {error}"),
-            },
-        }
+        })
     }
 
     fn slot(&self, slot: usize) -> io::Result<BorrowedFd<'_>> {
@@ -229,7 +214,7 @@ impl Side {
         };
         let set = Timestamps { last_access: time(access), last_modification: time(change) };
         rustix::fs::utimensat(CWD, self.root.join(path), &set, AtFlags::SYMLINK_NOFOLLOW)?;
-        let stat = rustix::fs::statat(CWD, self.root.join(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        let stat = lstat(&self.root.join(path))?;
         let given = |time: Option<(i64, u32)>| time.is_some_and(|(_, part)| part != OMIT);
         let [access_now, change_now, _] = times(&stat);
         Ok(format!("{:?}", (given(access).then_some(access_now), given(change).then_some(change_now))))
@@ -266,7 +251,7 @@ pub fn walk(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let mut left = vec![root.to_path_buf()];
     while let Some(path) = left.pop() {
-        let stat = rustix::fs::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        let stat = lstat(&path).unwrap();
         let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
         let content = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
