@@ -77,12 +77,14 @@ fn converted_in_turn(order: &[RaidProfile]) {
     judge(&images, ENTRIES, has_parity(order), "written by the kernel");
     let what = format!("{} to {first} by the kernel", order[order.len() - 1]);
     // The kernel's chunks, of a tenth each, find too little room on devices of this size.
-    for (path, devid) in paths.iter().zip(1..) {
+    for path in &paths {
         fs::OpenOptions::new().write(true).open(path).unwrap().set_len(2 << 30).unwrap();
-        let fs = open(&paths, &writable()).unwrap();
-        fs.resize(DeviceId(devid), 2 << 30).unwrap();
-        fs.close().unwrap();
     }
+    let fs = open(&paths, &writable()).unwrap();
+    for devid in 1..=paths.len() as u64 {
+        fs.resize(DeviceId(devid), 2 << 30).unwrap();
+    }
+    fs.close().unwrap();
     let target = first.name().to_lowercase();
     let (data, metadata) = (format!("-dconvert={target}"), format!("-mconvert={target}"));
     let mounted = images.mount().unwrap();
