@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 edges=$(mktemp)
 trap 'rm -f "$edges"' EXIT
-tests=(open_files overwrites fsync fsync_names subvolumes writing io_queue requests_in_flight)
+tests=(open_files overwrites write_back fsync fsync_names subvolumes writing io_queue requests_in_flight)
 cargo test --locked -p papilio-locks --features lock-order
 PAPILIO_LOCK_ORDER=$edges cargo test --locked -p papilio --features lock-order "${tests[@]/#/--test=}"
 printf '\nLocks in the order of acquisition that the tests showed:\n'

@@ -105,8 +105,9 @@ impl MappingInner {
         run
     }
 
-    /// Sets dirty bits and updates flag, mark and counters. The tree is locked.
-    fn set_blocks(&self, tree: &mut XArray, folio: &Folio, blocks: Range<u32>) {
+    /// Sets dirty bits and updates flag, mark and counters. Returns the bytes that were clean.
+    /// The tree is locked.
+    fn set_blocks(&self, tree: &mut XArray, folio: &Folio, blocks: Range<u32>) -> u64 {
         let record = folio.record();
         let mut new = 0;
         for (word, mask, _) in self.words(record, blocks) {
@@ -120,6 +121,7 @@ impl MappingInner {
         let bytes = u64::from(new) << PAGE_SHIFT;
         self.dirty.fetch_add(bytes, Relaxed);
         self.shared.dirty.fetch_add(bytes, Relaxed);
+        bytes
     }
 
     /// Clears dirty bits and updates the flag and the counters; the caller updates the marks. The
@@ -203,7 +205,8 @@ impl Piece {
 }
 
 impl Mapping {
-    /// Marks a range of bytes within a folio dirty, rounded out to 4 KiB blocks.
+    /// Marks a range of bytes within a folio dirty, rounded out to 4 KiB blocks. Returns how many
+    /// bytes of these were clean.
     ///
     /// # Errors
     /// Fails if the folio belongs to another mapping, or was new and its fill has failed: the
@@ -211,7 +214,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If the range extends beyond the folio.
-    pub fn mark_dirty(&self, guard: &FolioWrite, bytes: Range<usize>) -> Result<(), Detached> {
+    pub fn mark_dirty(&self, guard: &FolioWrite, bytes: Range<usize>) -> Result<u64, Detached> {
         assert!(bytes.start <= bytes.end && bytes.end <= guard.len(), "{bytes:?} extends beyond the folio");
         let inner = &self.inner;
         let (folio, record) = (guard.folio(), guard.folio().record());
@@ -220,19 +223,18 @@ impl Mapping {
         }
         let blocks = (bytes.start / PAGE_SIZE) as u32..bytes.end.div_ceil(PAGE_SIZE) as u32;
         if blocks.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         // Dirty bits are cleared only under the content lock, which the guard holds: if all are
         // set, they stay set.
         if inner.words(record, blocks.clone()).all(|(word, mask, _)| word.load(Relaxed) & mask == mask) {
-            return Ok(());
+            return Ok(0);
         }
         let mut tree = sync::lock(&inner.tree);
         if record.mapping.load(Acquire) != inner.id {
             return Err(Detached);
         }
-        inner.set_blocks(&mut tree, folio, blocks);
-        Ok(())
+        Ok(inner.set_blocks(&mut tree, folio, blocks))
     }
 
     /// Returns the number of dirty bytes in this file.
@@ -244,20 +246,26 @@ impl Mapping {
     pub fn has_dirty(&self, bytes: Range<u64>) -> bool {
         let Some((first, last)) = pages_of(&bytes) else { return false };
         let tree = sync::lock(&self.inner.tree);
-        tree.iter_marked(first..=last, Mark::Dirty).any(|found| {
-            let record = self.inner.shared.arena.record(found.entry.payload() as u32);
-            let from = first.saturating_sub(found.index) as u32;
-            let to = (last - found.index).min(record.pages() - 1) as u32 + 1;
-            self.inner.any_dirty(record, from..to)
-        })
+        self.inner.has_dirty_in(&tree, first, last)
     }
 
-    /// Returns the first run of adjacent dirty blocks that overlap the range, in bytes.
-    pub fn next_dirty(&self, bytes: Range<u64>) -> Option<Range<u64>> {
+    /// Returns whether any block that overlaps the range is dirty or in a folio that is being
+    /// written back. The data below the cache is older there.
+    pub fn has_unwritten(&self, bytes: Range<u64>) -> bool {
+        let Some((first, last)) = pages_of(&bytes) else { return false };
+        let tree = sync::lock(&self.inner.tree);
+        tree.next_marked(first..=last, Mark::Writeback).is_some()
+            || self.inner.has_dirty_in(&tree, first, last)
+    }
+
+    /// Returns the first run of adjacent dirty blocks that overlap the range, in bytes: at most
+    /// `max_bytes`, but at least one block.
+    pub fn next_dirty(&self, bytes: Range<u64>, max_bytes: u64) -> Option<Range<u64>> {
         let (first, last) = pages_of(&bytes)?;
+        let max = (max_bytes >> PAGE_SHIFT).max(1);
         let mut pieces = Vec::new();
         let tree = sync::lock(&self.inner.tree);
-        self.inner.gather(&tree, first, last.min(LAST_INDEX), u64::MAX, Mark::Dirty, &mut pieces);
+        self.inner.gather(&tree, first, last.min(LAST_INDEX), max, Mark::Dirty, &mut pieces);
         drop(tree);
         run_of(&pieces)
     }
@@ -308,7 +316,7 @@ impl Mapping {
             // Waiting for a lock while holding others could deadlock with a writer that does the
             // same in reverse.
             for (number, (piece, folio)) in pieces.iter_mut().zip(folios).enumerate() {
-                piece.folio = if number == 0 { folio.into_read() } else { folio.try_read() };
+                piece.folio = if number == 0 { folio.into_read_dirty() } else { folio.try_read() };
                 if piece.folio.is_none() {
                     break;
                 }
@@ -361,6 +369,16 @@ impl Mapping {
 }
 
 impl MappingInner {
+    /// Returns whether any block of the pages from `first` to `last` is dirty.
+    fn has_dirty_in(&self, tree: &XArray, first: u64, last: u64) -> bool {
+        tree.iter_marked(first..=last, Mark::Dirty).any(|found| {
+            let record = self.shared.arena.record(found.entry.payload() as u32);
+            let from = first.saturating_sub(found.index) as u32;
+            let to = (last - found.index).min(record.pages() - 1) as u32 + 1;
+            self.any_dirty(record, from..to)
+        })
+    }
+
     /// Moves a piece's blocks from dirty to writeback. The tree is locked, and the folio shared.
     fn begin(&self, tree: &mut XArray, piece: &Piece) {
         let folio = piece.guard().folio();

@@ -112,7 +112,7 @@ fn adjacent_dirty_blocks_form_one_run() {
     assert_eq!(mapping.dirty_bytes(), 7 * PAGE);
     assert_eq!(cache.dirty_bytes(), 7 * PAGE);
     assert!(mapping.has_dirty(10 * PAGE..11 * PAGE) && !mapping.has_dirty(11 * PAGE..14 * PAGE));
-    assert_eq!(mapping.next_dirty(11 * PAGE..u64::MAX), Some(14 * PAGE..17 * PAGE));
+    assert_eq!(mapping.next_dirty(11 * PAGE..u64::MAX, u64::MAX), Some(14 * PAGE..17 * PAGE));
     let mut runs = Vec::new();
     let mut written = Vec::new();
     while let Some(run) = mapping.start_writeback(0..u64::MAX, u64::MAX, Dirty::Any) {

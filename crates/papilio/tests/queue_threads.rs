@@ -1,82 +1,15 @@
 //! Requests that have to wait hold up no other request of their queue.
 
+#[path = "support/held_device.rs"]
+mod held_device;
+
+use held_device::{HeldDevice, Hold, Release};
 use papilio::{File, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions};
-use papilio_device::{Access, Device, MemoryDevice, PhysicalAddress, StartedOp};
-use std::io;
-use std::sync::{Arc, Condvar, Mutex};
+use papilio_device::{Device, MemoryDevice};
+use std::sync::Arc;
 
 const SECTOR: u64 = 4096;
 const SECTORS: u64 = 3000;
-
-/// A device on which calls that wait, such as those for tree blocks and flushes, can be held.
-/// Requests in flight pass.
-#[derive(Debug)]
-struct HeldDevice {
-    inner: Arc<MemoryDevice>,
-    held: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl HeldDevice {
-    fn set(&self, held: bool) {
-        *self.held.lock().unwrap() = held;
-        self.changed.notify_all();
-    }
-
-    fn pass(&self) {
-        drop(self.changed.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
-    }
-}
-
-/// Releases the device at the end of a test, also of one that failed.
-struct Release<'d>(&'d HeldDevice);
-
-impl Drop for Release<'_> {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
-
-impl Device for HeldDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn access(&self) -> Access {
-        self.inner.access()
-    }
-
-    fn waits(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
-        self.pass();
-        self.inner.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
-        self.pass();
-        self.inner.write_at(buffer, offset)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.pass();
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn start(self: Arc<Self>, op: StartedOp) {
-        op.run(&*self.inner);
-    }
-}
 
 /// Returns a file system with `/near` of 16 sectors and `/far`, whose last extents are in a tree
 /// block that nothing has read yet.
@@ -94,7 +27,7 @@ fn new_file_system() -> (Arc<HeldDevice>, FileSystem) {
     }
     drop(far);
     fs.close().unwrap();
-    let held = Arc::new(HeldDevice { inner: memory, held: Mutex::new(false), changed: Condvar::new() });
+    let held = HeldDevice::new(memory);
     let fs = FileSystem::from_devices(vec![held.clone() as Arc<dyn Device>], &options).unwrap();
     (held, fs)
 }
@@ -125,7 +58,7 @@ fn a_miss_and_a_sync_hold_up_no_read() {
     done.clear();
 
     let _release = Release(&device);
-    device.set(true);
+    device.set(Hold::Everything);
     queue.submit(read(&far, SECTORS * 2 - 2, 100)).unwrap();
     let operation = IoOperation::Fsync;
     queue.submit(IoRequest { file: Arc::clone(&near), operation, token: 101 }).unwrap();
@@ -136,7 +69,7 @@ fn a_miss_and_a_sync_hold_up_no_read() {
     assert_eq!(tokens(&done), (1..16).collect::<Vec<_>>());
     assert!(done.iter().all(|read| read.buffer.as_deref() == Some(&[1; SECTOR as usize][..])));
     assert_eq!(queue.in_flight(), 2, "the device does not let them through");
-    device.set(false);
+    device.set(Hold::Nothing);
     done.clear();
     queue.wait(2, &mut done);
     assert_eq!(tokens(&done), [100, 101]);

@@ -32,6 +32,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Class of content locks in the lock order.
 pub(crate) static CONTENTS: Class = Class::new("folio");
+/// The content locks of folios that writers change. Unlike a thread that fills a folio, a writer
+/// waits for nothing while it holds one.
+static CHANGED: Class = Class::new("changed-folio");
 /// Class of folios under writeback in the lock order.
 pub(crate) static WRITEBACK: Class =
     Class::several("writeback", "a thread that writes back does not wait for other writeback");
@@ -137,6 +140,14 @@ impl Folio {
     /// [`Folio::read`] that moves its own reference into the guard.
     pub fn into_read(self) -> Option<FolioRead> {
         CONTENTS.might_wait(self.record());
+        self.record().lock_shared(&self.shared().waits);
+        self.locked_shared()
+    }
+
+    /// [`Folio::into_read`] of a folio that was dirty. It waits for a writer at most: a folio that
+    /// is being filled is not dirty.
+    pub(crate) fn into_read_dirty(self) -> Option<FolioRead> {
+        CHANGED.might_wait(self.record());
         self.record().lock_shared(&self.shared().waits);
         self.locked_shared()
     }
@@ -276,6 +287,7 @@ impl Drop for FolioRead {
 pub struct FolioWrite {
     folio: Folio,
     held: Held,
+    changed: Held,
 }
 
 impl FolioWrite {
@@ -286,8 +298,8 @@ impl FolioWrite {
 
     /// Wraps a lock that is already held.
     pub(crate) fn from_locked(folio: Folio) -> Self {
-        let held = CONTENTS.tried(folio.record());
-        Self { folio, held }
+        let (held, changed) = (CONTENTS.tried(folio.record()), CHANGED.tried(folio.record()));
+        Self { folio, held, changed }
     }
 
     /// Gives up the reference, which the caller has frozen, without releasing the lock; the caller
@@ -295,6 +307,7 @@ impl FolioWrite {
     pub(crate) fn forget<'a>(self) -> &'a Record {
         let record = self.folio.record;
         self.held.release();
+        self.changed.release();
         std::mem::forget(self);
         // SAFETY: records live as long as the cache, which the caller keeps alive.
         unsafe { record.as_ref() }

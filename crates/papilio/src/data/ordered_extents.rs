@@ -13,9 +13,9 @@
 //! - A writer changes ordered extents under the file's data lock (shared) and a lock on its range.
 //! - A flush removes them under the data lock held exclusively, or in steps, under the data lock
 //!   (shared) and a lock on the step's range.
-//! - Ordered extents are *announced* before the first flush step: from then on, every holder of the
-//!   data lock knows that there are some, and locks the range it reads. A reader that found none
-//!   before may still be reading without a range lock.
+//! - Ordered extents are *announced* before the first flush step, and before pages are written back
+//!   beside readers: from then on, every holder of the data lock locks the range it reads. A reader
+//!   that found none before may still be reading without a range lock.
 //!
 //! Locks: one mutex, held for a few operations on maps. A thread that waits for a range holds the
 //! file's data lock (shared) and the locks before it, no others. Kernel counterpart: `struct
@@ -60,7 +60,7 @@ pub(crate) enum OrderedAt {
 pub(crate) struct OrderedExtents {
     checksum_type: ChecksumType,
     budget: Arc<OrderedBudget>,
-    /// Whether there are any. Set before the range of the first one is unlocked.
+    /// Whether there may be any. Set before the range of the first one is unlocked.
     any: AtomicBool,
     /// Whether every holder of the data lock knows that there are some.
     announced: AtomicBool,
@@ -144,10 +144,11 @@ impl OrderedExtents {
         self.announced.load(Ordering::Acquire)
     }
 
-    /// Announces that there are some, if there are. The caller holds the data lock exclusively, so
-    /// that each later holder checks.
+    /// Announces that there are some, or may be soon. The caller holds the data lock exclusively,
+    /// so that each later holder checks.
     pub(crate) fn announce(&self) {
-        self.announced.store(!self.is_empty(), Ordering::Release);
+        self.any.store(true, Ordering::Release);
+        self.announced.store(true, Ordering::Release);
     }
 
     /// Returns whether the file exceeds its limits, so that some extents should be published.
@@ -436,6 +437,21 @@ impl RangeLock<'_> {
         }
         self.of.account(&state);
         self.of.any.store(true, Ordering::Release);
+        freed
+    }
+
+    /// Removes the ordered extents of `range`, a part of the locked range, for which the trees have
+    /// newer data. Returns the space of the new ones. Nothing refers to it; the caller releases it
+    /// before it unlocks the range.
+    pub(crate) fn record_replaced(&self, range: &Range<u64>) -> Vec<LogicalRange> {
+        let mut freed = Vec::new();
+        let mut state = self.of.state.lock();
+        let parts: Vec<_> = state.map.parts(range).collect();
+        if !parts.is_empty() {
+            state.map.cut_out(range, &mut freed);
+            state.map.forget_checksums(&parts);
+            self.of.account(&state);
+        }
         freed
     }
 

@@ -141,6 +141,12 @@ impl OrderedMap {
             self.cut_out(&part.range, &mut freed);
             freed.clear();
         }
+        self.forget_checksums(parts);
+    }
+
+    /// Frees the memory for checksums of `parts`, ascending, which were removed, unless other
+    /// extents need it.
+    pub(super) fn forget_checksums(&mut self, parts: &[OrderedPart]) {
         let mut looked_at = None;
         for part in parts {
             for chunk in self.checksums.chunks_of(&part.range) {

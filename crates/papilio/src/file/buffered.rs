@@ -175,15 +175,15 @@ impl OpenFile {
             fs.check_changeable(self.open.place().tree)?;
             let item = self.open.item(self.live()?)?;
             check_mutable(&fs.write_options, self.open.place(), &item)?;
-            let before = mapping.dirty_bytes();
-            let filled = self.write_folios(mapping, &data[(at - offset) as usize..], at);
+            let mut dirtied = 0;
+            let filled = self.write_folios(mapping, &data[(at - offset) as usize..], at, &mut dirtied);
             let reached = match &filled {
                 Ok(Filled::To(reached, _)) => *reached,
                 Ok(Filled::All) => end,
                 Err(_) => at,
             };
             // Only blocks that were clean before need space.
-            let unused = bytes.saturating_sub(mapping.dirty_bytes().saturating_sub(before));
+            let unused = bytes.saturating_sub(dirtied);
             drop(space.split(unused));
             drop(metadata.split(unused / DATA_PER_METADATA));
             self.open.add_reservation(space, metadata);
@@ -201,8 +201,9 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Writes data to folios until the cache is full.
-    fn write_folios(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<Filled> {
+    /// Writes data to folios until the cache is full. Adds the bytes of the blocks that were clean
+    /// before to `dirtied`.
+    fn write_folios(&self, mapping: &Mapping, data: &[u8], offset: u64, dirtied: &mut u64) -> Result<Filled> {
         let end = offset + data.len() as u64;
         let mut at = offset;
         while at < end {
@@ -217,7 +218,8 @@ impl OpenFile {
             let start = folio.folio().offset();
             let (from, to) = ((at - start) as usize, (end.min(start + folio.len() as u64) - start) as usize);
             folio[from..to].copy_from_slice(&data[(at - offset) as usize..][..to - from]);
-            if mapping.mark_dirty(&folio, from..to).is_ok() {
+            if let Ok(bytes) = mapping.mark_dirty(&folio, from..to) {
+                *dirtied += bytes;
                 at = start + to as u64;
             }
         }

@@ -1,11 +1,13 @@
 //! Flushing: publishing the changes of open files that only memory and device have.
 //!
 //! Owns the flush of one file, of a subvolume's files, and of all files in
-//! [`DirtyInodes`](super::dirty_inodes).
+//! [`DirtyInodes`](super::dirty_inodes). A flush does most of its work beside readers and writers:
+//! it publishes ordered extents ([`super::ordered_flush`]) and writes pages back
+//! ([`super::write_back`]). Then it locks the file's data exclusively for the rest.
 //!
 //! Invariants:
 //! - A thread that changes a file's extents, size or times in the tree flushes the file first, in
-//!   the same exclusive hold of its data lock. [`super::ordered_flush`] is the exception.
+//!   the same exclusive hold of its data lock. The two modules above are the exceptions.
 //! - A commit of the transaction by itself flushes nothing. A caller that promises durable data
 //!   (`sync`, `fsync`, a snapshot of the subvolume, closing) flushes before it commits.
 //!
@@ -15,20 +17,32 @@
 
 use crate::data::convert::{STEP_RANGES, convert_step};
 use crate::data::progress::Progress;
-use crate::data::write::PreparedWrite;
 use crate::errors::{ErrorKind, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
+use crate::file::write_back::PagesLeft;
 use crate::namespace::Place;
-use crate::transaction::ReservedData;
+use papilio_format::items::inode::InodeItem;
 use papilio_format::{Generation, TreeId};
-use papilio_pagecache::Dirty;
-use std::ops::Range;
 use std::sync::Arc;
 
-/// The most bytes that are written back and published at once.
-const WRITE_STEP: u64 = 8 << 20;
+/// The changes that a flush has to publish with the data lock held exclusively.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    /// Whether the ordered extents that the caller has to flush were published.
+    published: bool,
+    pages: PagesLeft,
+}
+
+/// The inode items that [`OpenInode::write_back_items`] writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// With the size in memory.
+    OfMemory,
+    /// With the size that the tree has: pages that have the rest are not written back yet.
+    OfTree,
+}
 
 impl OpenInode {
     /// Publishes all changes of the file that only memory and device have.
@@ -36,21 +50,37 @@ impl OpenInode {
         if !self.is_dirty() {
             return Ok(());
         }
-        let published = self.publish_ordered(fs)?;
+        let rest = self.flush_beside(fs)?;
         let epoch = fs.sharing.read();
         let _exclusive = self.data.write();
-        self.flush_rest(fs, *epoch, published)
+        self.flush_rest(fs, *epoch, rest)
     }
 
-    /// As [`OpenInode::flush_locked`]. If the ordered extents that the caller has to flush were
-    /// `published` and no page is dirty, later ordered extents are left where there are many.
-    fn flush_rest(&self, fs: &FsInfo, epoch: u64, published: bool) -> Result<()> {
-        // Dirty pages are newer than ordered extents, which must be published before them.
-        let has_pages = self.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(0..u64::MAX));
-        if !published || !self.ordered.is_many() || has_pages {
+    /// Does as much of a flush as is possible beside readers and writers. The caller holds none of
+    /// the file's locks.
+    fn flush_beside(&self, fs: &FsInfo) -> Result<Rest> {
+        Ok(Rest { published: self.publish_ordered(fs)?, pages: self.write_back_shared(fs)? })
+    }
+
+    /// Flushes what [`OpenInode::flush_beside`] has left. Changes that were made since stay where
+    /// flushing them, too, would take long. The caller holds the locks that
+    /// [`OpenInode::flush_locked`] needs.
+    fn flush_rest(&self, fs: &FsInfo, epoch: u64, rest: Rest) -> Result<()> {
+        let is_dirty = || self.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(0..u64::MAX));
+        let pages = rest.pages.range(self).filter(|_| rest.published);
+        let Some(pages) = pages.filter(|_| is_dirty() || self.ordered.is_many()) else {
             return self.flush_locked(fs, epoch);
-        }
-        match self.write_back_items(fs) {
+        };
+        let flushed = match self.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(pages.clone())) {
+            // Dirty pages are newer than ordered extents, which must be published before them.
+            true => {
+                let published = self.publish_ordered_exclusively(fs);
+                published.and_then(|()| self.write_back_pages(fs, pages, epoch))
+            }
+            false => Ok(()),
+        };
+        let size = if is_dirty() { Size::OfTree } else { Size::OfMemory };
+        match flushed.and_then(|()| self.write_back_items(fs, size)) {
             // The file was deleted with its subvolume.
             Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => Ok(()),
             result => result,
@@ -65,8 +95,8 @@ impl OpenInode {
         }
         // In this order: dirty pages are newer than ordered extents.
         let written = self.publish_ordered_exclusively(fs);
-        let written = written.and_then(|()| self.write_back_pages(fs, epoch));
-        let written = written.and_then(|()| self.write_back_items(fs));
+        let written = written.and_then(|()| self.write_back_pages(fs, 0..u64::MAX, epoch));
+        let written = written.and_then(|()| self.write_back_items(fs, Size::OfMemory));
         match written {
             // The file was deleted with its subvolume.
             Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {}
@@ -77,77 +107,31 @@ impl OpenInode {
         Ok(())
     }
 
-    /// Writes dirty pages back, neighbours together.
-    fn write_back_pages(&self, fs: &FsInfo, epoch: u64) -> Result<()> {
-        let Some(mapping) = &self.mapping else { return Ok(()) };
-        while let Some(run) = mapping.start_writeback(0..u64::MAX, WRITE_STEP, Dirty::Any) {
-            let pages: Vec<&[u8]> = run.slices().collect();
-            match self.write_back_run(fs, run.range(), &pages, epoch) {
-                Ok(()) => {
-                    drop(pages);
-                    run.finish();
-                }
-                Err(error) => {
-                    drop(pages);
-                    run.fail();
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn write_back_run(&self, fs: &FsInfo, range: Range<u64>, pages: &[&[u8]], epoch: u64) -> Result<()> {
-        let place = self.place();
-        let mut at = range.start;
-        let mut left = pages;
-        // In place, from the front, as far as possible.
-        while let Some((page, rest)) = left.split_first() {
-            if self.overwrite_pages(fs, page, at, epoch)? < page.len() {
-                break;
-            }
-            at += page.len() as u64;
-            left = rest;
-        }
-        if left.is_empty() {
-            return Ok(());
-        }
-        let touched = self.touched();
-        let bytes = range.end - at;
-        let reservation = self.take_reservation(bytes);
-        let reserved = ReservedData::new(fs.transactions()?, reservation.data);
-        let trees = fs.data_trees(place)?;
-        let context = trees.context(&reserved);
-        let mut write = trees.prepare(|file| {
-            let size = file.item.size.max(touched.map_or(0, |touched| touched.size));
-            PreparedWrite::of_pages(&context, file, at, left, size)
-        })?;
-        let changed = self.changed_range(fs, at, bytes)?;
-        // The transaction handle reserves metadata itself.
-        drop(reservation.metadata);
-        fs.change_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
-            self.note_changed(&fs.changed_files, context.space.generation(), &changed);
-            file.touched = touched.map(|touched| touched.touch);
-            write.publish(context, file)
-        })
-    }
-
     /// Returns whether the tree has the inode item with all changes; after writing data back it
     /// mostly has.
-    fn has_all(&self, fs: &FsInfo) -> bool {
+    fn has_all(&self, fs: &FsInfo, size: Size) -> bool {
         let item = fs.transactions().and_then(|transactions| {
             let live = transactions.live().get(self.place().tree)?;
             self.item(&live)
         });
         // An error of reading it shows again when it is written.
-        item.is_ok_and(|item| self.as_seen(item) == item)
+        item.is_ok_and(|item| self.as_flushed(item, size) == item)
+    }
+
+    /// Returns `item` with the changes that a flush writes.
+    fn as_flushed(&self, item: InodeItem, size: Size) -> InodeItem {
+        let seen = self.as_seen(item);
+        match size {
+            Size::OfMemory => seen,
+            Size::OfTree => InodeItem { size: item.size, ..seen },
+        }
     }
 
     /// Publishes written preallocated ranges, the size and the times.
-    fn write_back_items(&self, fs: &FsInfo) -> Result<()> {
+    fn write_back_items(&self, fs: &FsInfo, size: Size) -> Result<()> {
         let place = self.place();
         let written = self.in_place.written().read().clone();
-        if written.is_empty() && self.has_all(fs) {
+        if written.is_empty() && self.has_all(fs, size) {
             return Ok(());
         }
         let touched = self.touched();
@@ -156,7 +140,7 @@ impl OpenInode {
             let items = EXTENT_ITEMS + written.len().min(STEP_RANGES) as u64;
             let (progress, next) = fs.change_handle(place.tree, items, |handle, _| {
                 fs.edit_data(handle, place, |context, file| {
-                    let item = self.as_seen(context.stamped(file));
+                    let item = self.as_flushed(context.stamped(file), size);
                     if written.is_empty() && touched.is_none() {
                         return Ok((Progress::Done, 0));
                     }
@@ -174,13 +158,18 @@ impl OpenInode {
     }
 }
 
+impl Rest {
+    /// Everything is left.
+    const ALL: Self = Self { published: false, pages: PagesLeft::Unknown };
+}
+
 impl FsInfo {
     /// Flushes all files.
     pub(crate) fn flush_all(&self) -> Result<()> {
         for open in self.dirty_inodes.of_tree(None) {
-            let published = !open.is_unlinked() && open.publish_ordered(self)?;
+            let rest = if open.is_unlinked() { Rest::ALL } else { open.flush_beside(self)? };
             let epoch = self.sharing.read();
-            self.flush_or_forget(&open, *epoch, published)?;
+            self.flush_or_forget(&open, *epoch, rest)?;
         }
         Ok(())
     }
@@ -234,30 +223,31 @@ impl FsInfo {
     /// overwritten in place meanwhile.
     pub(crate) fn flush_tree(&self, tree: TreeId, epoch: u64) -> Result<()> {
         for open in self.dirty_inodes.of_tree(Some(tree)) {
-            self.flush_or_forget(&open, epoch, false)?;
+            self.flush_or_forget(&open, epoch, Rest::ALL)?;
         }
         Ok(())
     }
 
-    /// Publishes the ordered extents of those files of a subvolume that have many, while other
-    /// threads write. A later flush that blocks writers then has less to do.
-    pub(crate) fn publish_ordered_of_tree(&self, tree: TreeId) -> Result<()> {
+    /// Publishes the ordered extents of those files of a subvolume that have many, and writes dirty
+    /// pages back, while other threads write. A later flush that blocks writers then has less to
+    /// do.
+    pub(crate) fn flush_tree_beside(&self, tree: TreeId) -> Result<()> {
         for open in self.dirty_inodes.of_tree(Some(tree)) {
             if !open.is_unlinked() {
-                open.publish_ordered_if_many(self)?;
+                open.prepare_exclusive(self)?;
             }
         }
         Ok(())
     }
 
-    fn flush_or_forget(&self, open: &Arc<OpenInode>, epoch: u64, published: bool) -> Result<()> {
+    fn flush_or_forget(&self, open: &Arc<OpenInode>, epoch: u64, rest: Rest) -> Result<()> {
         let _exclusive = open.data.write();
         // Only the table and the caller have a reference: no handle can read the file again.
         if open.is_unlinked() && Arc::strong_count(open) == 2 {
             self.dirty_inodes.remove(open.place());
             return Ok(());
         }
-        open.flush_rest(self, epoch, published)
+        open.flush_rest(self, epoch, rest)
     }
 
     /// Flushes the file at `place`, if it has changes in memory.

@@ -46,20 +46,23 @@ impl OpenFile {
     pub(crate) fn sync_data(&self) -> Result<()> {
         let (open, fs) = (&self.open, &*self.fs);
         let transactions = fs.transactions()?;
-        let (generation, place) = (transactions.generation(), open.place());
-        let state = {
-            // A thread that publishes the file holds this lock exclusively.
+        let place = open.place();
+        let (generation, state) = {
+            // A thread that publishes the file holds the first lock, or the second one exclusively.
+            let _one = open.fsync.lock();
             let _shared = open.data.read();
+            let generation = transactions.generation();
             let item = open.item(&*transactions.live().get(place.tree)?)?;
             let in_memory = open.has_data_in_memory(&item);
-            match open.changed.data_state(generation) {
+            let state = match open.changed.data_state(generation) {
                 DataState::Unchanged if item.generation >= generation => DataState::Changed,
                 DataState::Logged(_) if !transactions.is_logged(place.tree, place.inode) => {
                     DataState::Changed
                 }
                 state if !in_memory => state,
                 _ => DataState::Changed,
-            }
+            };
+            (generation, state)
         };
         match state {
             DataState::Changed => return self.sync(),

@@ -115,7 +115,7 @@ impl OpenFile {
     ) -> Begin<ReadInFlight> {
         let open = &self.open;
         let Some(end) = offset.checked_add(length as u64) else { return Begin::Wait };
-        if length > MAX_REQUEST || self.cached().is_some() || self.has_dirty(offset..end) {
+        if length > MAX_REQUEST || self.cached().is_some() || self.has_unwritten(offset..end) {
             return Begin::Wait;
         }
         let Some(shared) = open.data.try_read() else { return Begin::Wait };
@@ -189,7 +189,7 @@ impl OpenFile {
         if data.is_empty()
             || data.len() > MAX_REQUEST
             || self.cached().is_some()
-            || self.has_dirty(range.clone())
+            || self.has_unwritten(range.clone())
         {
             return Begin::Wait;
         }
@@ -407,7 +407,7 @@ impl OpenFile {
         }
     }
 
-    fn has_dirty(&self, range: Range<u64>) -> bool {
-        self.open.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(range))
+    fn has_unwritten(&self, range: Range<u64>) -> bool {
+        self.open.mapping.as_ref().is_some_and(|mapping| mapping.has_unwritten(range))
     }
 }

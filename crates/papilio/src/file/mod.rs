@@ -51,3 +51,4 @@ pub(crate) mod read_ahead;
 mod reflink;
 pub(crate) mod sharing;
 mod write;
+mod write_back;

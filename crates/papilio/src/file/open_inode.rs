@@ -8,7 +8,7 @@
 //!
 //! Locks:
 //! - `data`: shared by readers and by writers that change only memory and device; exclusive for a
-//!   change of extents. [`super::ordered_flush`] names the exception.
+//!   change of extents. [`super::ordered_flush`] and [`super::write_back`] name the exceptions.
 //! - `linkable`: taken, like `data`, before the transaction is joined.
 //! - Dropping the last handle may lock the tables of open and of dirty inodes, and may join a
 //!   transaction.
@@ -81,6 +81,8 @@ pub(crate) struct OpenInode {
     pub(super) writer: Mutex<()>,
     /// Space reserved for dirty pages.
     reserved: Mutex<DirtyReservation>,
+    /// How often pages could not be written back, and are dirty again.
+    pub(super) failed_writebacks: AtomicU64,
 }
 
 /// Space that is reserved for dirty pages.
@@ -128,6 +130,7 @@ impl OpenInode {
             mapping,
             writer: Mutex::new(()),
             reserved: Mutex::default(),
+            failed_writebacks: AtomicU64::new(0),
         }
     }
 
@@ -232,12 +235,13 @@ impl OpenInode {
         add(&mut reserved.metadata, metadata);
     }
 
-    /// Takes the reservation of `bytes` bytes of dirty pages, with all of its metadata.
-    pub(super) fn take_reservation(&self, bytes: u64) -> DirtyReservation {
+    /// Takes the reservation of `bytes` bytes of dirty pages, with at most `metadata` bytes of
+    /// metadata.
+    pub(super) fn take_reservation(&self, bytes: u64, metadata: u64) -> DirtyReservation {
         let mut reserved = self.reserved.lock();
         DirtyReservation {
             data: reserved.data.as_mut().map(|data| data.split(bytes)),
-            metadata: reserved.metadata.take(),
+            metadata: reserved.metadata.as_mut().map(|reserved| reserved.split(metadata)),
         }
     }
 
@@ -261,7 +265,7 @@ impl OpenInode {
     pub(super) fn has_data_in_memory(&self, item: &InodeItem) -> bool {
         !self.ordered.is_empty()
             || self.is_dirty()
-                && (self.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(0..u64::MAX))
+                && (self.mapping.as_ref().is_some_and(|mapping| mapping.has_unwritten(0..u64::MAX))
                     || !self.in_place.written().read().is_empty()
                     || self.touched().is_some_and(|touched| touched.size > item.size))
     }

@@ -25,6 +25,7 @@ use crate::data::rewrite::SectorRewrite;
 use crate::data::written_extents::WrittenExtent;
 use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
+use crate::file::data_lock::SharedData;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::file::ordered_write::{BLOCKS, DATA_PER_METADATA};
@@ -79,13 +80,14 @@ impl OpenInode {
         Ok(true)
     }
 
-    /// As [`OpenInode::publish_ordered`], but only for a file with many: a later exclusive flush
-    /// then blocks other threads for less time.
-    pub(super) fn publish_ordered_if_many(&self, fs: &FsInfo) -> Result<()> {
+    /// Publishes ordered extents of a file with many, and writes its dirty pages back: an exclusive
+    /// flush afterwards blocks other threads for less time. The caller holds none of the file's
+    /// locks.
+    pub(super) fn prepare_exclusive(&self, fs: &FsInfo) -> Result<()> {
         if self.ordered.is_many() {
             self.publish_ordered(fs)?;
         }
-        Ok(())
+        self.write_back_shared(fs).map(drop)
     }
 
     /// Publishes all ordered extents of a file.
@@ -102,23 +104,29 @@ impl OpenInode {
     fn publish_step_shared(&self, fs: &FsInfo, from: u64) -> Result<Option<u64>> {
         // Here, because no thread waits for the step's range yet.
         fs.transactions()?.commit_if_full()?;
-        let _shared = loop {
-            let shared = self.data.read();
-            if self.ordered.is_empty() {
-                return Ok(None);
-            }
-            if self.ordered.is_announced() {
-                break shared;
-            }
-            drop(shared);
-            let _exclusive = self.data.write();
-            self.ordered.announce();
-        };
+        if self.ordered.is_empty() {
+            return Ok(None);
+        }
+        let _shared = self.lock_announced();
         let most = self.ordered.step_size();
         let Some(step) = self.ordered.lock_step(from, most, STEP_BYTES) else { return Ok(None) };
         self.publish_step(fs, &step)?;
         self.ordered.trim_reservation(BLOCKS * fs.transactions()?.node_size(), DATA_PER_METADATA);
         Ok(Some(step.next))
+    }
+
+    /// Locks the file's data shared, once every holder of that lock locks the range that it reads.
+    /// The caller has locked `sharing` (shared), and the file's fsync lock.
+    pub(super) fn lock_announced(&self) -> SharedData<'_> {
+        loop {
+            let shared = self.data.read();
+            if self.ordered.is_announced() {
+                return shared;
+            }
+            drop(shared);
+            let _exclusive = self.data.write();
+            self.ordered.announce();
+        }
     }
 
     /// Publishes all ordered extents. The caller holds the file's data lock exclusively.
@@ -189,6 +197,6 @@ impl OpenInode {
 
 /// Returns whether an exclusive flush of all ordered extents may succeed where a step failed: it
 /// has the whole reservation.
-fn needs_all(error: &Error) -> bool {
+pub(super) fn needs_all(error: &Error) -> bool {
     matches!(error, Error::NoSpace { .. }) || error.kind() == ErrorKind::Path(PathError::NoSubvolume)
 }

@@ -29,7 +29,7 @@ impl OpenFile {
             }
             let range = offset..offset.saturating_add(buffer.len() as u64);
             // The hole before dirty pages that extend the file belongs to the file, too.
-            if mapping.has_dirty(range.clone()) || self.is_longer_in_memory(range.end)? {
+            if mapping.has_unwritten(range.clone()) || self.is_longer_in_memory(range.end)? {
                 self.flush()?;
             }
         }

@@ -117,8 +117,8 @@ impl OpenFile {
         if !Arc::ptr_eq(&self.fs, &source.fs) {
             return Err(Error::path(b"clone", PathError::CrossDevice));
         }
-        self.open.publish_ordered_if_many(&self.fs)?;
-        source.open.publish_ordered_if_many(&self.fs)?;
+        self.open.prepare_exclusive(&self.fs)?;
+        source.open.prepare_exclusive(&self.fs)?;
         let mut sharing = self.fs.sharing.write();
         *sharing += 1;
         let (own, other) = (&self.open, &source.open);

@@ -103,7 +103,7 @@ impl OpenFile {
         }
         let epoch = fs.sharing.read();
         if let Some(mapping) = &open.mapping
-            && mapping.has_dirty(range.clone())
+            && mapping.has_unwritten(range.clone())
         {
             let _exclusive = open.data.write();
             open.flush_locked(fs, *epoch)?;
@@ -141,7 +141,7 @@ impl OpenFile {
 
     /// Acquires the right to change the file's extents.
     pub(super) fn exclusive(&self) -> Result<Exclusive<'_>> {
-        self.open.publish_ordered_if_many(&self.fs)?;
+        self.open.prepare_exclusive(&self.fs)?;
         let sharing = self.fs.sharing.read();
         let epoch = *sharing;
         Ok(Exclusive { epoch, _data: Some(self.open.data.write()), _sharing: Some(sharing) })

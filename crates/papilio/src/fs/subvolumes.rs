@@ -92,7 +92,7 @@ impl Inode {
         fs.info.trees.subvolume(source)?;
         fs.info.charge(self.tree(), 0, NAME_ITEMS)?;
         let ids = fs.subvolume_ids();
-        fs.info.publish_ordered_of_tree(source)?;
+        fs.info.flush_tree_beside(source)?;
         // Stops in-place writes until the snapshot shares the extents, and flushes earlier writes
         // into it.
         let mut sharing = fs.info.sharing.write();
