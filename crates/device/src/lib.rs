@@ -88,6 +88,7 @@ mod remote;
 mod shuffle;
 mod stable;
 mod started;
+mod store;
 mod undo;
 mod uring;
 mod url;
@@ -116,6 +117,11 @@ pub use remote::{RemoteDevice, RemoteStatistics};
 pub use shuffle::ShuffleDevice;
 pub use stable::StableBuffer;
 pub use started::{Direction, Job, StartedOp};
+#[cfg(feature = "store")]
+pub use store::{
+    StoreCheckpoint, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
+    list_checkpoints,
+};
 pub use undo::{UndoDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
 pub use uring::io_uring_available;
-pub use url::{URL_SCHEMES, is_url, url_prefix};
+pub use url::{URL_SCHEMES, is_store_url, is_url, url_prefix};

@@ -189,7 +189,12 @@ pub mod device {
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, MemoryDevice, OpenError,
         OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
         PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, StartedOp, TableKind, UndoFile,
-        WriteRequest, is_url, split_partition, url_prefix,
+        WriteRequest, is_store_url, is_url, split_partition, url_prefix,
+    };
+    #[cfg(feature = "store")]
+    pub use papilio_device::{
+        StoreCheckpoint, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
+        list_checkpoints,
     };
 }
 

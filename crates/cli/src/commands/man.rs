@@ -47,7 +47,7 @@ impl Args {
 type Entry = (&'static str, u8, &'static [&'static str]);
 
 /// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: [Entry; 44] = [
+const ENTRIES: &[Entry] = &[
     ("ls", 1, &["ls(1)"]),
     ("cat", 1, &["cat(1)"]),
     ("stat", 1, &["stat(1)"]),
@@ -80,6 +80,8 @@ const ENTRIES: [Entry; 44] = [
     ("receive", 8, &["papilio-send(8)", "papilio-subvolume(8)", "btrfs-receive(8)"]),
     ("mount", 8, &["papilio-umount(8)", "mount(8)", "btrfs(5)", "fuse(4)"]),
     ("umount", 8, &["papilio-mount(8)", "umount(8)"]),
+    #[cfg(feature = "store")]
+    ("store", 8, &["papilio-mkfs(8)", "papilio-mount(8)"]),
     ("serve", 8, &["papilio-mount(8)", "nbd-client(8)", "nbdinfo(1)", "qemu-nbd(8)"]),
     ("mkfs", 8, &["papilio-check(8)", "mkfs.btrfs(8)"]),
     ("quota", 8, &["papilio-qgroup(8)", "btrfs-quota(8)"]),

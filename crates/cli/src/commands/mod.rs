@@ -48,6 +48,8 @@ mod serve;
 mod setfattr;
 pub mod shell;
 mod stat;
+#[cfg(feature = "store")]
+mod store;
 mod subvolume;
 mod touch;
 mod truncate;
@@ -94,6 +96,8 @@ pub enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     Serve(serve::Args),
+    #[cfg(feature = "store")]
+    Store(store::Args),
     Mkfs(Box<mkfs::Args>),
     Filesystem(filesystem::Args),
     Check(check::Args),
@@ -160,6 +164,8 @@ impl Command {
             Self::Mount(command) => command.run(context),
             Self::Umount(command) => command.run(context),
             Self::Serve(command) => command.run(context),
+            #[cfg(feature = "store")]
+            Self::Store(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),

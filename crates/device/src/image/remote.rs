@@ -10,6 +10,7 @@ use crate::device::{Access, Device};
 use crate::error::OpenErrorKind;
 use crate::open::OpenOptions;
 use crate::remote::RemoteDevice;
+use crate::url::is_store_url;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,10 +21,26 @@ fn url_of(path: &Path) -> Result<&str, OpenErrorKind> {
 
 impl OpenOptions {
     fn object(&self, path: &Path, options: &ImageOptions) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        if is_store_url(path) {
+            return self.in_store(path, options);
+        }
         if self.access == Access::ReadWrite {
             return Err(OpenErrorKind::RemoteReadOnly);
         }
         Ok(Arc::new(RemoteDevice::open(url_of(path)?, &options.remote)?))
+    }
+
+    #[cfg(feature = "store")]
+    fn in_store(&self, path: &Path, options: &ImageOptions) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        use crate::store::{StoreDevice, StoreUrl};
+        let url = StoreUrl::parse(url_of(path)?, &options.remote)?;
+        Ok(Arc::new(StoreDevice::open(&url, self.access, &options.remote)?))
+    }
+
+    #[cfg(not(feature = "store"))]
+    fn in_store(&self, _: &Path, _: &ImageOptions) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        const WITHOUT: &str = "this program was built without the feature \"store\"";
+        Err(OpenErrorKind::Remote(WITHOUT.to_owned()))
     }
 
     /// Opens the file system in the image at a URL.

@@ -37,7 +37,7 @@ pub(super) struct DiskCache {
 }
 
 /// Returns the directory of the user's cache.
-pub(super) fn users_directory() -> Option<PathBuf> {
+pub(crate) fn users_directory() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
     Some(base.join("papilio/remote"))

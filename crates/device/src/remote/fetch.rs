@@ -36,7 +36,7 @@ const MAX_GAP: u64 = 1;
 ///
 /// # Errors
 /// Its threads cannot be started.
-pub(super) fn runtime() -> io::Result<&'static Runtime> {
+pub(crate) fn runtime() -> io::Result<&'static Runtime> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     if let Some(runtime) = RUNTIME.get() {
         return Ok(runtime);

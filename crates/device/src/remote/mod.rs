@@ -23,12 +23,14 @@ mod disk_cache;
 #[cfg(feature = "remote")]
 mod fetch;
 #[cfg(feature = "remote")]
-mod object;
+pub(crate) mod object;
 #[cfg(feature = "remote")]
 mod readahead;
 
 #[cfg(feature = "remote")]
 pub use device::{RemoteDevice, RemoteStatistics};
+#[cfg(feature = "store")]
+pub(crate) use {disk_cache::users_directory, fetch::runtime};
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -42,16 +42,16 @@ pub(super) struct Object {
 }
 
 /// The parts of a URL.
-struct Location<'a> {
-    scheme: String,
+pub(crate) struct Location<'a> {
+    pub(crate) scheme: String,
     /// The host with its port, or the bucket or container.
-    authority: &'a str,
-    path: &'a str,
+    pub(crate) authority: &'a str,
+    pub(crate) path: &'a str,
     query: Option<&'a str>,
 }
 
 impl<'a> Location<'a> {
-    fn parse(url: &'a str) -> Result<Self, String> {
+    pub(crate) fn parse(url: &'a str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("it is no URL")?;
         if rest.contains('#') {
             return Err("a URL of an image has no fragment; write %23 for a number sign".to_owned());
@@ -125,6 +125,19 @@ fn store(
             (Arc::new(builder.build()?), String::new())
         }
     })
+}
+
+/// Makes the client of the store that a URL names.
+#[cfg(feature = "store")]
+pub(crate) fn object_store(
+    location: &Location<'_>,
+    options: &RemoteOptions,
+) -> Result<Arc<dyn ObjectStore>, OpenErrorKind> {
+    let made = store(location, options).map_err(|error| {
+        let (kind, reason) = describe(&error, &location.scheme);
+        OpenErrorKind::Io(io::Error::new(kind, reason))
+    });
+    made.map(|(store, _)| store)
 }
 
 impl Object {
@@ -253,7 +266,7 @@ fn hint(scheme: &str) -> &'static str {
 
 /// Returns the messages of an error and of its causes, each once, in one line. Query strings are
 /// left out, since a signature may be in them.
-fn innermost(error: &dyn Error) -> String {
+pub(crate) fn innermost(error: &dyn Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {

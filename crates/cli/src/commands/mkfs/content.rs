@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::filling::Report;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow};
+use papilio::device::is_url;
 use papilio::format::DeviceId;
 use papilio::{
     CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions,
@@ -144,6 +145,11 @@ impl ContentArgs {
             self.check_reflink(&source, images)?;
             populate = populate.reflink(true);
         }
+        if !sized && let Some(url) = images.iter().find(|image| is_url(image)) {
+            return Err(
+                UsageError::new(format_args!("{}: a device there needs --size", url.display())).into()
+            );
+        }
         let missing: Vec<_> = images.iter().filter(|image| !image.exists()).collect();
         let new = missing.len() == images.len();
         if new && !sized && images.len() > 1 && matches!(source, Source::Stream(_)) {
@@ -214,9 +220,9 @@ impl Build<'_> {
         // Under a temporary magic, so that an interruption leaves nothing that looks complete.
         let mut made = papilio::mkfs_many(self.images, &options.clone().unfinished(true))?;
         let host = || image.display().to_string();
-        let metadata = image.metadata().with_context(host)?;
+        let is_file = image.metadata().is_ok_and(|metadata| metadata.is_file());
         let mut populate = self.populate.clone();
-        for image in self.images {
+        for image in self.images.iter().filter(|image| !is_url(image)) {
             let metadata = image.metadata().with_context(|| image.display().to_string())?;
             populate = populate.exclude(metadata.dev(), metadata.ino());
         }
@@ -247,7 +253,7 @@ impl Build<'_> {
         }
         fs.finish_making()?;
         fs.close()?;
-        if shrink && metadata.is_file() {
+        if shrink && is_file {
             let file = File::options().write(true).open(image).with_context(host)?;
             file.set_len(made.total_bytes).with_context(host)?;
         }

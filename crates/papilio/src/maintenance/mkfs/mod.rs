@@ -125,15 +125,17 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
 
 /// Makes a file system on several images or block devices. The first has devid 1.
 ///
-/// [`MkfsOptions::size`] is the size on each of them, and has the effects of [`mkfs`]. Nothing is
-/// written unless all devices can be used.
+/// [`MkfsOptions::size`] is the size on each of them, and has the effects of [`mkfs`]. It makes a
+/// device at a `slatedb+` URL, which needs the feature `store`. Nothing is written unless all
+/// devices can be used.
 ///
 /// # Errors
 /// - As [`mkfs`]; an image at a URL.
 /// - A device twice, or too few devices for a profile.
 pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Made> {
     let choice = options.resolve(paths.len())?;
-    if let Some(path) = paths.iter().map(AsRef::as_ref).find(|path| papilio_device::is_url(path)) {
+    let is_image = |path: &&Path| papilio_device::is_url(path) && !papilio_device::is_store_url(path);
+    if let Some(path) = paths.iter().map(AsRef::as_ref).find(is_image) {
         return Err(OpenError { path: path.to_owned(), kind: OpenErrorKind::RemoteReadOnly }.into());
     }
     let mut undos = Vec::new();
@@ -142,29 +144,41 @@ pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Ma
         let name = path.display().to_string();
         if let Some(size) = size {
             check_size(&name, size, &choice)?;
+        }
+        if papilio_device::is_store_url(path) {
+            continue;
+        }
+        if let Some(size) = size {
             undos.extend(make_file(path, size)?);
         } else if !path.exists() {
             return Err(Error::Invalid(format!("{name}: no such file; give a size to create it")));
         }
     }
     refuse_twice(paths)?;
-    let mut devices = Vec::new();
-    for path in paths {
-        let device = FileDevice::open(path.as_ref(), Access::ReadWrite)?;
-        refuse_occupied(&device, options)?;
+    let mut files = Vec::new();
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    for path in paths.iter().map(AsRef::as_ref) {
+        let device = if papilio_device::is_store_url(path) {
+            open_store(path, size)?
+        } else {
+            let file = Arc::new(FileDevice::open(path, Access::ReadWrite)?);
+            files.push((path, Arc::clone(&file)));
+            file
+        };
+        refuse_occupied(&*device, options)?;
         devices.push(device);
     }
-    for (path, device) in paths.iter().zip(&devices) {
+    for (path, file) in files {
         if let Some(size) = size
-            && size > device.size()
-            && !device.is_block_device()
+            && size > file.size()
+            && !file.is_block_device()
         {
-            let path = path.as_ref().to_owned();
-            undos.push(Undo { path: path.clone(), length: Some(device.size()) });
-            device.resize(size).map_err(|source| Error::Host { path, source })?;
+            let path = path.to_owned();
+            undos.push(Undo { path: path.clone(), length: Some(file.size()) });
+            file.resize(size).map_err(|source| Error::Host { path, source })?;
         }
     }
-    let devices: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
+    let devices: Vec<_> = devices.iter().map(|device| &**device).collect();
     let made = make(&devices, options, &choice)?;
     undos.into_iter().for_each(Undo::disarm);
     Ok(made)
@@ -215,9 +229,34 @@ fn make(devices: &[&dyn Device], options: &MkfsOptions, choice: &Choice) -> Resu
 }
 
 /// Refuses paths of the same file or block device.
+/// Opens the device at a URL of an object store for writing. Makes it if `size` is given, or gives
+/// it that size.
+#[cfg(feature = "store")]
+fn open_store(path: &Path, size: Option<u64>) -> Result<Arc<dyn Device>> {
+    use papilio_device::{RemoteOptions, StoreDevice, StoreUrl};
+    let options = RemoteOptions::default();
+    let open = || {
+        let url =
+            path.to_str().ok_or_else(|| OpenErrorKind::Remote("the URL is not valid UTF-8".to_owned()))?;
+        let url = StoreUrl::parse(url, &options)?;
+        match size {
+            Some(size) => StoreDevice::create(&url, size, &options),
+            None => StoreDevice::open(&url, Access::ReadWrite, &options),
+        }
+    };
+    let device = open().map_err(|kind| OpenError { path: path.to_owned(), kind })?;
+    Ok(Arc::new(device))
+}
+
+#[cfg(not(feature = "store"))]
+fn open_store(path: &Path, _: Option<u64>) -> Result<Arc<dyn Device>> {
+    let reason = "this program was built without the feature \"store\"".to_owned();
+    Err(OpenError { path: path.to_owned(), kind: OpenErrorKind::Remote(reason) }.into())
+}
+
 fn refuse_twice(paths: &[impl AsRef<Path>]) -> Result<()> {
     let mut seen = Vec::new();
-    for path in paths.iter().map(AsRef::as_ref) {
+    for path in paths.iter().map(AsRef::as_ref).filter(|path| !papilio_device::is_store_url(path)) {
         let host = |source| Error::Host { path: path.to_owned(), source };
         let metadata = std::fs::metadata(path).map_err(host)?;
         let identity = match metadata.file_type().is_block_device() {

@@ -1,0 +1,139 @@
+//! `papilio store`: checkpoints and clones of devices in object stores.
+
+use crate::context::Context;
+use crate::time;
+use anyhow::Context as _;
+use papilio::Timespec;
+use papilio::device::{
+    OpenError, OpenErrorKind, StoreCheckpoint, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
+    list_checkpoints,
+};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// Make, list and delete checkpoints of a device in an object store, and clone it
+///
+/// Such a device has a URL like slatedb+s3://bucket/prefix; papilio mkfs makes one. A checkpoint is
+/// a state that stays readable, as URL?checkpoint=NAME, while the device changes. A clone is a new
+/// device that begins with such a state. It copies no data, and both can be written.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    /// Make a checkpoint, and print its UUID
+    ///
+    /// The device may be in use. A checkpoint then has the state of its last flush, or that of up
+    /// to 30 s before.
+    Checkpoint {
+        /// The URL of the device
+        #[arg(value_name = "URL")]
+        url: String,
+        /// A name for the checkpoint
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        /// Let the checkpoint expire
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
+        expires: Option<u64>,
+    },
+    /// List checkpoints: UUID, time, time of expiry, and name
+    ///
+    /// A program that reads the device without a checkpoint makes one without a name, and deletes
+    /// it at the end.
+    List {
+        /// The URL of the device
+        #[arg(value_name = "URL")]
+        url: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a checkpoint
+    Delete {
+        /// The URL of the device
+        #[arg(value_name = "URL")]
+        url: String,
+        /// The name or UUID of the checkpoint
+        #[arg(value_name = "CHECKPOINT")]
+        checkpoint: String,
+    },
+    /// Make a device that begins with the state of another one, or of its checkpoint
+    Clone {
+        /// The URL of the device, with ?checkpoint=NAME for that state
+        #[arg(value_name = "URL")]
+        url: String,
+        /// The URL of the new device, in the same bucket
+        #[arg(value_name = "NEW-URL")]
+        to: String,
+    },
+}
+
+impl Args {
+    /// Runs the subcommand.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self.command {
+            Subcommand::Checkpoint { url, name, expires } => {
+                let lifetime = expires.map(|days| Duration::from_secs(days * 24 * 3600));
+                let parsed = parse(context, &url)?;
+                let made = create_checkpoint(&parsed, name.as_deref(), lifetime).map_err(at(&url))?;
+                writeln!(std::io::stdout(), "{}", made.id).context("standard output")
+            }
+            Subcommand::List { url, json } => {
+                let found = list_checkpoints(&parse(context, &url)?).map_err(at(&url))?;
+                list(&found, json).context("standard output")
+            }
+            Subcommand::Delete { url, checkpoint } => {
+                Ok(delete_checkpoint(&parse(context, &url)?, &checkpoint).map_err(at(&url))?)
+            }
+            Subcommand::Clone { url, to } => {
+                Ok(clone_store(&parse(context, &url)?, &parse(context, &to)?).map_err(at(&url))?)
+            }
+        }
+    }
+}
+
+fn parse(context: &Context, url: &str) -> Result<StoreUrl, OpenError> {
+    StoreUrl::parse(url, &context.arguments().remote_options()).map_err(at(url))
+}
+
+fn at(url: &str) -> impl Fn(OpenErrorKind) -> OpenError {
+    let path = PathBuf::from(url);
+    move |kind| OpenError { path: path.clone(), kind }
+}
+
+fn list(checkpoints: &[StoreCheckpoint], json: bool) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
+    let text = |at: SystemTime| {
+        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let nanoseconds = since.subsec_nanos();
+        Timespec { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds }
+    };
+    if json {
+        let all: Vec<_> = (checkpoints.iter())
+            .map(|checkpoint| {
+                serde_json::json!({
+                    "id": checkpoint.id,
+                    "name": checkpoint.name,
+                    "created": time::with_zone(text(checkpoint.created)),
+                    "expires": checkpoint.expires.map(|at| time::with_zone(text(at))),
+                })
+            })
+            .collect();
+        return writeln!(output, "{}", serde_json::Value::from(all));
+    }
+    for checkpoint in checkpoints {
+        let expires = checkpoint.expires.map_or_else(|| "-".to_owned(), |at| time::to_second(text(at)));
+        let name = checkpoint.name.as_deref().unwrap_or("-");
+        writeln!(
+            output,
+            "{}  {}  {expires:<19}  {name}",
+            checkpoint.id,
+            time::to_second(text(checkpoint.created))
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Checkpoints and clones of devices in object stores.
+//!
+//! Owns [`StoreCheckpoint`] and the functions that make, list and delete checkpoints, and
+//! [`clone_store`]. A checkpoint is a state of the device that stays readable. A clone is a new
+//! device that begins with such a state; it copies no data, and each of the two can be written.
+
+use super::device::{opening, write_checkpoint};
+use super::url::StoreUrl;
+use crate::error::OpenErrorKind;
+use crate::remote::runtime;
+use slatedb::CloneSourceSpec;
+use slatedb::admin::{Admin, AdminBuilder};
+use slatedb::config::CheckpointOptions;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A checkpoint of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreCheckpoint {
+    /// The UUID.
+    pub id: String,
+    /// The name, if it has one.
+    pub name: Option<String>,
+    /// When it was made.
+    pub created: SystemTime,
+    /// When it expires, if it does.
+    pub expires: Option<SystemTime>,
+}
+
+fn admin(url: &StoreUrl) -> Admin {
+    AdminBuilder::new(url.path.clone(), Arc::clone(&url.store)).build()
+}
+
+/// Returns whether there is a database at a URL.
+pub(super) async fn exists(url: &StoreUrl) -> Result<bool, OpenErrorKind> {
+    Ok(admin(url).read_manifest(None).await.map_err(opening)?.is_some())
+}
+
+/// Returns the checkpoint of this name or UUID. Of several with one name, the latest.
+pub(super) async fn find_checkpoint(
+    url: &StoreUrl,
+    wanted: &str,
+) -> Result<slatedb::Checkpoint, OpenErrorKind> {
+    let found = admin(url).list_checkpoints(None).await.map_err(opening)?;
+    let matches = |checkpoint: &slatedb::Checkpoint| {
+        checkpoint.name.as_deref() == Some(wanted) || checkpoint.id.to_string().eq_ignore_ascii_case(wanted)
+    };
+    let found = found.into_iter().filter(matches).max_by_key(|checkpoint| checkpoint.create_time);
+    found.ok_or_else(|| OpenErrorKind::Remote(format!("it has no checkpoint {wanted}")))
+}
+
+async fn must_exist(url: &StoreUrl) -> Result<(), OpenErrorKind> {
+    if exists(url).await? { Ok(()) } else { Err(OpenErrorKind::NotFound) }
+}
+
+fn run<R>(work: impl Future<Output = Result<R, OpenErrorKind>>) -> Result<R, OpenErrorKind> {
+    runtime().map_err(OpenErrorKind::Io)?.block_on(work)
+}
+
+/// Makes a checkpoint of a device, which another program may have open. It has all that was durable
+/// when that program last brought the manifest up to date, at most 30 s and a flush ago.
+///
+/// # Errors
+/// No such device; a name in use; a store that does not answer.
+pub fn create_checkpoint(
+    url: &StoreUrl,
+    name: Option<&str>,
+    lifetime: Option<Duration>,
+) -> Result<StoreCheckpoint, OpenErrorKind> {
+    run(async {
+        must_exist(url).await?;
+        if let Some(name) = name
+            && find_checkpoint(url, name).await.is_ok()
+        {
+            return Err(OpenErrorKind::Remote(format!("it has a checkpoint {name} already")));
+        }
+        let options = CheckpointOptions { lifetime, name: name.map(str::to_owned), source: None };
+        let made = write_checkpoint(url, &options).await.map_err(opening)?;
+        Ok(found(find_checkpoint(url, &made.id.to_string()).await?))
+    })
+}
+
+/// Returns the checkpoints of a device, the oldest first. Those of programs that have it open for
+/// reading are among them, without a name.
+///
+/// # Errors
+/// No such device; a store that does not answer.
+pub fn list_checkpoints(url: &StoreUrl) -> Result<Vec<StoreCheckpoint>, OpenErrorKind> {
+    run(async {
+        must_exist(url).await?;
+        let mut all = admin(url).list_checkpoints(None).await.map_err(opening)?;
+        all.sort_by_key(|checkpoint| checkpoint.create_time);
+        Ok(all.into_iter().map(found).collect())
+    })
+}
+
+/// Deletes a checkpoint, by its name or UUID. A program that reads it may fail afterwards.
+///
+/// # Errors
+/// No such device or checkpoint; a store that does not answer.
+pub fn delete_checkpoint(url: &StoreUrl, checkpoint: &str) -> Result<(), OpenErrorKind> {
+    run(async {
+        must_exist(url).await?;
+        let id = find_checkpoint(url, checkpoint).await?.id;
+        admin(url).delete_checkpoint(id).await.map_err(opening)
+    })
+}
+
+/// Makes a device that begins with the state of `source`: of its checkpoint, if the URL names one,
+/// or else the latest. Both must be in the same bucket.
+///
+/// # Errors
+/// No such device or checkpoint; a device at `to`; URLs in different buckets; a store that does not
+/// answer.
+pub fn clone_store(source: &StoreUrl, to: &StoreUrl) -> Result<(), OpenErrorKind> {
+    if source.store_name != to.store_name {
+        return Err(OpenErrorKind::Remote(format!("{} is in another bucket", to.name)));
+    }
+    if to.checkpoint.is_some() {
+        return Err(OpenErrorKind::ReadOnlyMedium);
+    }
+    run(async {
+        must_exist(source).await?;
+        if exists(to).await? {
+            return Err(OpenErrorKind::Remote(format!("there is a database at {} already", to.name)));
+        }
+        let from = match &source.checkpoint {
+            None => CloneSourceSpec::new(source.path.clone()),
+            Some(checkpoint) => {
+                let id = find_checkpoint(source, checkpoint).await?.id;
+                CloneSourceSpec::with_checkpoint(source.path.clone(), id)
+            }
+        };
+        admin(to).create_clone_builder_from_source(from).build().await.map_err(opening)
+    })
+}
+
+fn found(checkpoint: slatedb::Checkpoint) -> StoreCheckpoint {
+    StoreCheckpoint {
+        id: checkpoint.id.to_string(),
+        name: checkpoint.name,
+        created: checkpoint.create_time.into(),
+        expires: checkpoint.expire_time.map(SystemTime::from),
+    }
+}

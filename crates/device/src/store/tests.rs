@@ -1,0 +1,195 @@
+//! Devices in a store of local files.
+
+use super::*;
+use crate::device::{Access, Device, ReadRequest};
+use crate::error::OpenErrorKind;
+use crate::remote::{RemoteCache, RemoteOptions};
+use papilio_format::PhysicalAddress;
+use std::io;
+
+const SIZE: u64 = 16 << 20;
+
+fn options() -> RemoteOptions {
+    RemoteOptions { cache: RemoteCache::Memory, ..RemoteOptions::default() }
+}
+
+/// A directory for stores, which is deleted at the end.
+struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn url(&self, name: &str) -> StoreUrl {
+        let url = format!("slatedb+file://{}/{name}", self.0.path().display());
+        StoreUrl::parse(&url, &options()).unwrap()
+    }
+}
+
+fn create(url: &StoreUrl) -> StoreDevice {
+    StoreDevice::create(url, SIZE, &options()).unwrap()
+}
+
+fn open(url: &StoreUrl, access: Access) -> Result<StoreDevice, OpenErrorKind> {
+    StoreDevice::open(url, access, &options())
+}
+
+fn read(device: &dyn Device, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; length];
+    device.read_at(&mut bytes, PhysicalAddress(offset)).unwrap();
+    bytes
+}
+
+#[test]
+fn random_operations_agree_with_a_model() {
+    let scratch = Scratch::new();
+    let url = scratch.url("a/device");
+    let mut device = create(&url);
+    let mut model = vec![0_u8; SIZE as usize];
+    let mut random = fastrand::Rng::with_seed(7);
+    for step in 0..400 {
+        let aligned = random.bool();
+        let unit = if aligned { 4096 } else { 1 };
+        let offset = random.u64(0..SIZE / unit) * unit;
+        let length =
+            (random.u64(1..=if step % 20 == 0 { 300 } else { 12 }) * unit).min(SIZE - offset) as usize;
+        let range = offset as usize..offset as usize + length;
+        match random.u8(0..10) {
+            0..5 => {
+                let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(length).collect();
+                device.write_at(&bytes, PhysicalAddress(offset)).unwrap();
+                model[range].copy_from_slice(&bytes);
+            }
+            5..7 => assert!(read(&device, offset, length) == model[range], "step {step}"),
+            7 => {
+                device.write_zeroes(PhysicalAddress(offset), length as u64, false).unwrap();
+                model[range].fill(0);
+            }
+            8 => device.flush().unwrap(),
+            _ if step % 5 == 0 => {
+                device.flush().unwrap();
+                drop(device);
+                device = open(&url, Access::ReadWrite).unwrap();
+            }
+            _ => {
+                let mut buffers: Vec<_> = (0..20).map(|_| vec![0; 5000]).collect();
+                let places: Vec<_> = (0..20).map(|_| random.u64(0..SIZE - 5000)).collect();
+                let mut requests: Vec<_> = (buffers.iter_mut().zip(&places))
+                    .map(|(buffer, at)| ReadRequest::new(PhysicalAddress(*at), buffer))
+                    .collect();
+                device.read_many(&mut requests);
+                assert!(requests.iter().all(|request| request.result.is_ok()));
+                for (buffer, at) in buffers.iter().zip(places) {
+                    assert!(buffer[..] == model[at as usize..][..5000], "step {step}");
+                }
+            }
+        }
+    }
+    drop(device);
+    let reader = open(&url, Access::ReadOnly).unwrap();
+    assert!(read(&reader, 0, SIZE as usize) == model);
+    assert_eq!(
+        reader.write_at(&[1], PhysicalAddress(0)).unwrap_err().kind(),
+        io::ErrorKind::ReadOnlyFilesystem
+    );
+}
+
+#[test]
+fn reader_keeps_the_state_that_it_opened() {
+    let scratch = Scratch::new();
+    let url = scratch.url("device");
+    let writer = create(&url);
+    let put = |byte: u8| {
+        writer.write_at(&[byte; 8192], PhysicalAddress(4096)).unwrap();
+        writer.flush().unwrap();
+    };
+    put(1);
+    let reader = open(&url, Access::ReadOnly).unwrap();
+    put(2);
+    let later = open(&url, Access::ReadOnly).unwrap();
+    assert_eq!(
+        (read(&reader, 4096, 1), read(&later, 4096, 1), read(&writer, 4096, 1)),
+        (vec![1], vec![2], vec![2])
+    );
+    assert_eq!(list_checkpoints(&url).unwrap().len(), 2);
+    drop((reader, later));
+    assert_eq!(list_checkpoints(&url).unwrap(), [], "readers leave no checkpoint behind");
+}
+
+#[test]
+fn second_writer_fences_the_first() {
+    let scratch = Scratch::new();
+    let url = scratch.url("device");
+    let first = create(&url);
+    first.write_at(&[1; 4096], PhysicalAddress(0)).unwrap();
+    first.flush().unwrap();
+    let second = open(&url, Access::ReadWrite).unwrap();
+    assert_eq!(read(&second, 0, 1), [1], "an acknowledged write stays");
+    let fenced = first.write_at(&[2; 4096], PhysicalAddress(0)).and_then(|()| first.flush()).unwrap_err();
+    assert_eq!(fenced.kind(), io::ErrorKind::StaleNetworkFileHandle, "{fenced}");
+    assert!(fenced.to_string().contains("another program has opened it for writing"), "{fenced}");
+    second.write_at(&[3; 4096], PhysicalAddress(4096)).unwrap();
+    second.flush().unwrap();
+    drop((first, second));
+    let after = open(&url, Access::ReadOnly).unwrap();
+    assert_eq!((read(&after, 0, 1), read(&after, 4096, 1)), (vec![1], vec![3]));
+}
+
+#[test]
+fn checkpoints_and_clones_have_their_states() {
+    let scratch = Scratch::new();
+    let url = scratch.url("device");
+    let device = create(&url);
+    device.write_at(&[1; 4096], PhysicalAddress(0)).unwrap();
+    drop(device);
+    let made = create_checkpoint(&url, Some("before"), None).unwrap();
+    assert_eq!(made.name.as_deref(), Some("before"));
+    let again = create_checkpoint(&url, Some("before"), None).unwrap_err().to_string();
+    assert_eq!(again, "it has a checkpoint before already");
+    let device = open(&url, Access::ReadWrite).unwrap();
+    device.write_at(&[2; 4096], PhysicalAddress(0)).unwrap();
+    drop(device);
+
+    let before = url.clone().at_checkpoint("before");
+    for checkpoint in [before.clone(), url.clone().at_checkpoint(&made.id)] {
+        assert_eq!(read(&open(&checkpoint, Access::ReadOnly).unwrap(), 0, 1), [1]);
+    }
+    assert!(matches!(open(&before, Access::ReadWrite), Err(OpenErrorKind::ReadOnlyMedium)));
+    let (old, new) = (scratch.url("old"), scratch.url("new"));
+    clone_store(&before, &old).unwrap();
+    clone_store(&url, &new).unwrap();
+    assert!(clone_store(&url, &new).unwrap_err().to_string().contains("already"));
+    for (clone, byte) in [(&old, 1), (&new, 2)] {
+        let clone = open(clone, Access::ReadWrite).unwrap();
+        assert_eq!(read(&clone, 0, 1), [byte]);
+        clone.write_at(&[9; 4096], PhysicalAddress(0)).unwrap();
+    }
+    assert_eq!(read(&open(&url, Access::ReadOnly).unwrap(), 0, 1), [2]);
+    assert_eq!(read(&open(&old, Access::ReadOnly).unwrap(), 0, 1), [9]);
+    delete_checkpoint(&url, "before").unwrap();
+    let gone = open(&before, Access::ReadOnly).unwrap_err().to_string();
+    assert_eq!(gone, "it has no checkpoint before");
+}
+
+#[test]
+fn places_without_a_device_are_errors() {
+    let scratch = Scratch::new();
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        assert!(matches!(open(&scratch.url("none"), access), Err(OpenErrorKind::NotFound)));
+    }
+    for size in [0, 1000] {
+        assert!(StoreDevice::create(&scratch.url("odd"), size, &options()).is_err());
+    }
+    for (url, reason) in [
+        ("slatedb+file://relative", "an absolute path"),
+        ("slatedb+file:///", "an absolute path"),
+        ("slatedb+http://host/a", "s3, gs, az or file"),
+        ("slatedb+s3://bucket", "names no object"),
+        ("slatedb+s3://bucket/a?version=1", "checkpoint=NAME"),
+        ("s3://bucket/a", "no slatedb+ URL"),
+    ] {
+        let error = StoreUrl::parse(url, &options()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{url}: {error}");
+    }
+}
