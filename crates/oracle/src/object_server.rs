@@ -176,8 +176,13 @@ impl State {
         let mut lines = head.trim_end().split("\r\n");
         let mut forwarded = format!("{}\r\n", lines.next().unwrap_or_default());
         let mut signed = false;
+        let mut body = Vec::new();
         for line in lines {
-            let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+            let (name, value) = line.split_once(':').unwrap_or((line, ""));
+            let name = name.to_ascii_lowercase();
+            if name == "content-length" {
+                body.resize(value.trim().parse().map_err(io::Error::other)?, 0);
+            }
             signed |= name == "authorization";
             let dropped = name == "connection" || name == "range" && self.whole.load(Ordering::Relaxed);
             if !dropped {
@@ -189,8 +194,10 @@ impl State {
             forwarded.push_str(SIGNATURE);
         }
         forwarded.push_str("Connection: close\r\n\r\n");
+        client.read_exact(&mut body)?;
         let mut server = TcpStream::connect(self.upstream)?;
         server.write_all(forwarded.as_bytes())?;
+        server.write_all(&body)?;
         let mut answer = Vec::new();
         server.read_to_end(&mut answer)?;
         self.bytes.fetch_add(answer.len() as u64, Ordering::Relaxed);

@@ -31,6 +31,8 @@ mod send_flags;
 mod serve;
 mod shell;
 mod show;
+mod store;
+mod store_crashes;
 mod structures;
 mod tune;
 mod usage;
