@@ -293,6 +293,26 @@ impl Mapping {
     ///
     /// Waits for writers of the first folio only: the run ends before any other locked folio.
     pub fn start_writeback(&self, bytes: Range<u64>, max_bytes: u64, which: Dirty) -> Option<WritebackRun> {
+        self.take_for_writeback(bytes, max_bytes, which, true)
+    }
+
+    /// As [`Mapping::start_writeback`], but returns `None` instead of waiting for a writer.
+    pub fn try_start_writeback(
+        &self,
+        bytes: Range<u64>,
+        max_bytes: u64,
+        which: Dirty,
+    ) -> Option<WritebackRun> {
+        self.take_for_writeback(bytes, max_bytes, which, false)
+    }
+
+    fn take_for_writeback(
+        &self,
+        bytes: Range<u64>,
+        max_bytes: u64,
+        which: Dirty,
+        waits: bool,
+    ) -> Option<WritebackRun> {
         let inner = &self.inner;
         let (first, last) = pages_of(&bytes)?;
         let last = last.min(LAST_INDEX);
@@ -316,7 +336,7 @@ impl Mapping {
             // Waiting for a lock while holding others could deadlock with a writer that does the
             // same in reverse.
             for (number, (piece, folio)) in pieces.iter_mut().zip(folios).enumerate() {
-                piece.folio = if number == 0 { folio.into_read_dirty() } else { folio.try_read() };
+                piece.folio = if number == 0 && waits { folio.into_read_dirty() } else { folio.try_read() };
                 if piece.folio.is_none() {
                     break;
                 }
@@ -325,6 +345,9 @@ impl Mapping {
             let still = pieces.iter().take_while(|piece| self.still_dirty(piece)).count();
             if still == 0 {
                 drop(tree);
+                if !waits {
+                    return None;
+                }
                 continue;
             }
             // Content locks are released after the tree's.

@@ -111,6 +111,7 @@ mod subvolume;
 mod transaction;
 mod tuning;
 mod volume;
+mod workers;
 
 pub use data::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};
 pub use data::{FiemapExtent, FileExtent, FileExtentKind};

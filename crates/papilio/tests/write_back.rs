@@ -12,7 +12,11 @@ use held_device::{HeldDevice, Hold, Release};
 use in_memory::{assert_clean, formatted, open, open_with, writable};
 use papilio::format::items::inode::InodeFlags;
 use papilio::{File, OpenOptions};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use papilio_device::{Access, Device, MemoryDevice, PhysicalAddress, WriteRequest};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use support::{SECTOR, stamp, stamped};
 
 /// Sectors of the files.
@@ -92,7 +96,7 @@ fn direct_readers_of_pages_under_writeback_get_the_new_bytes() {
             let file = direct(file);
             // It waits for the writeback, and must not return the old bytes.
             *direct_read.lock().unwrap() = Some(std::thread::spawn(move || read(&file, 1)));
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         });
         let reader = direct_read.lock().unwrap().take().unwrap();
         assert!(reader.join().unwrap() == [2; SECTOR as usize], "{flags:?}");
@@ -137,7 +141,7 @@ const PART: u64 = 512;
 
 fn writer(shared: &Shared, part: u64, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let file = if part % 2 == 0 { shared.file.clone() } else { direct(&shared.file) };
+    let file = if part.is_multiple_of(2) { shared.file.clone() } else { direct(&shared.file) };
     for sequence in 1.. {
         if shared.stop.load(Ordering::Relaxed) {
             break;
@@ -151,7 +155,7 @@ fn writer(shared: &Shared, part: u64, seed: u64) {
 }
 
 /// Runs writers, readers and threads that flush for a while, on one file.
-fn race(options: &OpenOptions, flags: InodeFlags, seed: u64, time: std::time::Duration) {
+fn race(options: &OpenOptions, flags: InodeFlags, seed: u64, time: Duration) {
     let device = formatted(512 << 20);
     let fs = open_with(&device, options);
     let file = fs.create_file("/file").unwrap();
@@ -227,9 +231,99 @@ fn race(options: &OpenOptions, flags: InodeFlags, seed: u64, time: std::time::Du
 #[test]
 fn threads_agree_on_a_file_that_is_written_back() {
     let options = || writable().cache_bytes(6 << 20);
-    let time = std::time::Duration::from_secs(2);
+    let time = Duration::from_secs(2);
     for (seed, flags) in [(1, InodeFlags::empty()), (2, InodeFlags::NODATACOW), (3, InodeFlags::COMPRESS)] {
         race(&options(), flags, seed, time);
     }
     race(&options().compress("zstd".parse().unwrap()), InodeFlags::empty(), 4, time);
+}
+
+/// A memory device that counts the writes that are on it at once.
+#[derive(Debug)]
+struct Depth {
+    inner: Arc<MemoryDevice>,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Depth {
+    fn during(&self, writes: usize, work: impl FnOnce()) {
+        let now = self.now.fetch_add(writes, Ordering::SeqCst) + writes;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(2));
+        work();
+        self.now.fetch_sub(writes, Ordering::SeqCst);
+    }
+}
+
+impl Device for Depth {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn access(&self) -> Access {
+        self.inner.access()
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        let mut result = Ok(());
+        self.during(1, || result = self.inner.write_at(buffer, offset));
+        result
+    }
+
+    fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
+        self.during(requests.len(), || self.inner.write_many(requests));
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+#[test]
+fn writeback_keeps_a_device_busy() {
+    let memory = formatted(256 << 20);
+    let device =
+        Arc::new(Depth { inner: memory.clone(), now: AtomicUsize::new(0), most: AtomicUsize::new(0) });
+    let fs = open_with(&device, &writable().cache_bytes(8 << 20));
+    let file = fs.create_file("/scattered").unwrap();
+    file.write_all_at(&vec![1; (SECTORS * SECTOR) as usize], 0).unwrap();
+    fs.sync().unwrap();
+    for sector in (0..SECTORS).step_by(4) {
+        file.write_all_at(&[2; SECTOR as usize], sector * SECTOR).unwrap();
+    }
+    device.most.store(0, Ordering::SeqCst);
+    file.sync_all().unwrap();
+    let most = device.most.load(Ordering::SeqCst);
+    assert!(most >= 32, "{most} of {} scattered pages were written at once", SECTORS / 4);
+    assert!(
+        (0..SECTORS).all(|sector| read(&file, sector) == [1 + u8::from(sector % 4 == 0); SECTOR as usize])
+    );
+
+    for number in 0..64 {
+        fs.create_file(format!("/{number}")).unwrap().write_all_at(&[3; SECTOR as usize], 0).unwrap();
+    }
+    device.most.store(0, Ordering::SeqCst);
+    fs.sync().unwrap();
+    let most = device.most.load(Ordering::SeqCst);
+    assert!(most >= 8, "{most} of 64 new files were written at once");
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&memory);
 }

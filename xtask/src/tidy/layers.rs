@@ -35,7 +35,7 @@ const LAYERS: [&str; 16] = [
     "volume",
 ];
 /// The modules of the lowest layer, which every module may import.
-const COMMON: [&str; 5] = ["options", "tuning", "errors", "errno", "device"];
+const COMMON: [&str; 6] = ["options", "tuning", "errors", "errno", "device", "workers"];
 
 /// Checks the layered crate, if there is one.
 pub fn check(sources: &Sources) -> Vec<Finding> {

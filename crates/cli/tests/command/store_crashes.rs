@@ -95,12 +95,12 @@ fn kill_a_writer(url: &str, first: u64, after: Duration, durable: &mut BTreeMap<
             *durable = durable.split_off(&(number.parse::<u64>().unwrap() + 1));
         }
     }
-    // A file that was not acknowledged, and the removals after it, may be there or not.
-    let begun = next;
-    if begun % 10 == 9 && begun >= KEPT {
-        *durable = durable.split_off(&(begun - KEPT + 1));
+    // Files that it was about to remove may be there or not.
+    if next % 10 == 0 && next > KEPT {
+        *durable = durable.split_off(&(next - KEPT));
     }
-    begun + 1
+    // The file after the last one may be there, too.
+    next + 1
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::blocks::BLOCK;
 use super::disk_cache::{self, DiskCache};
-use super::fetch::{self, Fetcher};
+use super::fetch::Fetcher;
 use super::object::Object;
 use super::readahead::Streams;
 use super::{RemoteCache, RemoteOptions};
@@ -49,7 +49,7 @@ impl RemoteDevice {
     /// A URL that names no object; no such object; no access to it; a server that does not answer,
     /// or does not send ranges.
     pub fn open(url: &str, options: &RemoteOptions) -> Result<Self, OpenErrorKind> {
-        let runtime = fetch::runtime().map_err(OpenErrorKind::Io)?;
+        let runtime = super::runtime::runtime().map_err(OpenErrorKind::Io)?;
         let (object, start) = runtime.block_on(Object::open(url, options, FIRST))?;
         if object.size == 0 {
             return Err(OpenErrorKind::Empty);

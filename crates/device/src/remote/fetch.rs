@@ -19,8 +19,8 @@ use papilio_locks::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -31,26 +31,6 @@ const IN_FLIGHT: usize = 32;
 const MAX_RUN: u64 = 16;
 /// Blocks that are fetched unasked to make one request of two.
 const MAX_GAP: u64 = 1;
-
-/// Returns the runtime of all requests of this process.
-///
-/// # Errors
-/// Its threads cannot be started.
-pub(crate) fn runtime() -> io::Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime);
-    }
-    // Fails if the program has chosen another provider already, which serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let made = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .max_blocking_threads(64)
-        .thread_name("papilio-remote")
-        .enable_all()
-        .build()?;
-    Ok(RUNTIME.get_or_init(|| made))
-}
 
 /// Counts of one device since it was opened.
 #[derive(Debug, Default)]

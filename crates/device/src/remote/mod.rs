@@ -6,6 +6,7 @@
 //! - `blocks`: which blocks of the object are in memory, on their way, or failed.
 //! - `fetch`: brings absent blocks, many at a time.
 //! - `readahead`: sequential streams of reads.
+//! - `runtime`: the threads of all requests.
 //! - `device`: [`RemoteDevice`], the [`Device`](crate::Device) of all these.
 //!
 //! **Invariants**
@@ -26,11 +27,13 @@ mod fetch;
 pub(crate) mod object;
 #[cfg(feature = "remote")]
 mod readahead;
+#[cfg(feature = "remote")]
+mod runtime;
 
 #[cfg(feature = "remote")]
 pub use device::{RemoteDevice, RemoteStatistics};
 #[cfg(feature = "store")]
-pub(crate) use {disk_cache::users_directory, fetch::runtime};
+pub(crate) use {disk_cache::users_directory, runtime::runtime};
 
 use std::path::PathBuf;
 use std::time::Duration;

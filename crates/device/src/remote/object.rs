@@ -134,7 +134,7 @@ pub(crate) fn object_store(
     options: &RemoteOptions,
 ) -> Result<Arc<dyn ObjectStore>, OpenErrorKind> {
     // The runtime's start chooses the provider of TLS, which a client needs.
-    super::fetch::runtime().map_err(OpenErrorKind::Io)?;
+    super::runtime::runtime().map_err(OpenErrorKind::Io)?;
     let made = store(location, options).map_err(|error| {
         let (kind, reason) = describe(&error, &location.scheme);
         OpenErrorKind::Io(io::Error::new(kind, reason))

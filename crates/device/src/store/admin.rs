@@ -4,7 +4,7 @@
 //! [`clone_store`]. A checkpoint is a state of the device that stays readable. A clone is a new
 //! device that begins with such a state; it copies no data, and each of the two can be written.
 
-use super::device::{opening, write_checkpoint};
+use super::errors::opening;
 use super::url::StoreUrl;
 use crate::error::OpenErrorKind;
 use crate::remote::runtime;
@@ -75,7 +75,7 @@ pub fn create_checkpoint(
             return Err(OpenErrorKind::Remote(format!("it has a checkpoint {name} already")));
         }
         let options = CheckpointOptions { lifetime, name: name.map(str::to_owned), source: None };
-        let made = write_checkpoint(url, &options).await.map_err(opening)?;
+        let made = admin(url).create_detached_checkpoint(&options).await.map_err(opening)?;
         Ok(found(find_checkpoint(url, &made.id.to_string()).await?))
     })
 }

@@ -12,6 +12,7 @@
 //! **Locks**: `parts`, shared by writes of whole blocks, exclusive for a part of one. It belongs to
 //! the async runtime and is held across requests.
 
+use super::errors::{error_of, opening};
 use super::still::StillClock;
 use super::url::StoreUrl;
 use crate::device::{Access, Device, ReadRequest, check_read, check_write, read_only};
@@ -20,16 +21,12 @@ use crate::remote::{RemoteCache, RemoteOptions, runtime, users_directory};
 use crate::started::{Direction, StartedOp};
 use futures_util::StreamExt;
 use papilio_format::PhysicalAddress;
-use slatedb::admin::AdminBuilder;
 use slatedb::bytes::Bytes;
 use slatedb::config::{
-    CheckpointOptions, DbReaderOptions, FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions,
-    WriteOptions,
+    DbReaderOptions, FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions, WriteOptions,
 };
 use slatedb::db_cache::moka::{MokaCache, MokaCacheOptions};
-use slatedb::{
-    CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, Settings, SstBlockSize, WriteBatch,
-};
+use slatedb::{Db, DbIterator, DbReader, DbReaderMode, Settings, SstBlockSize, WriteBatch};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -62,7 +59,7 @@ const READER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 enum Source {
     Writer(Db),
-    Reader(DbReader),
+    Reader(Box<DbReader>),
 }
 
 /// A device in an object store.
@@ -111,28 +108,6 @@ fn key(block: u64) -> [u8; 9] {
 
 fn block_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.strip_prefix(b"b")?.try_into().ok()?))
-}
-
-/// Turns an error of the database into one of the device.
-fn error_of(name: &str, error: &slatedb::Error) -> io::Error {
-    let (kind, reason) = match error.kind() {
-        ErrorKind::Closed(CloseReason::Fenced) => (
-            io::ErrorKind::StaleNetworkFileHandle,
-            "another program has opened it for writing since, and this one can write no more".to_owned(),
-        ),
-        ErrorKind::Data => (io::ErrorKind::InvalidData, describe(error)),
-        _ => (io::ErrorKind::Other, describe(error)),
-    };
-    io::Error::new(kind, format!("{name}: {reason}"))
-}
-
-/// Returns the messages of an error and of its causes, in one line.
-fn describe(error: &slatedb::Error) -> String {
-    crate::remote::object::innermost(error)
-}
-
-pub(super) fn opening(error: slatedb::Error) -> OpenErrorKind {
-    OpenErrorKind::Io(io::Error::other(describe(&error)))
 }
 
 fn cache_options(options: &RemoteOptions, url: &StoreUrl) -> ObjectStoreCacheOptions {
@@ -219,18 +194,18 @@ impl StoreDevice {
                 (Access::ReadOnly, Some(checkpoint)) => {
                     let id = super::admin::find_checkpoint(url, checkpoint).await?.id;
                     let mode = DbReaderMode::Checkpoint(id);
-                    Source::Reader(open_reader(url, options, mode).await.map_err(opening)?)
+                    Source::Reader(Box::new(open_reader(url, options, mode).await.map_err(opening)?))
                 }
                 (Access::ReadOnly, None) => {
                     // A checkpoint keeps the objects of this state. Without the right to write one,
                     // a read fails once a writer has deleted an object.
                     let managed = open_reader(url, options, DbReaderMode::ManagedCheckpoint).await;
-                    Source::Reader(match managed {
+                    Source::Reader(Box::new(match managed {
                         Ok(reader) => reader,
                         Err(_) => {
                             open_reader(url, options, DbReaderMode::FollowLatest).await.map_err(opening)?
                         }
-                    })
+                    }))
                 }
             };
             let meta = match &source {
@@ -514,7 +489,7 @@ impl Device for StoreDevice {
                 Direction::Read => self.read(op.bytes_mut(), offset).await,
                 Direction::Write => self.write(op.bytes(), offset).await,
             };
-            // What follows a completion may wait.
+            // The code behind a completion may wait.
             runtime.spawn_blocking(move || {
                 drop(self);
                 op.complete(result);
@@ -535,15 +510,4 @@ impl Drop for StoreDevice {
         // Writes that were flushed are durable. A writer that was fenced cannot close in order.
         drop(closed);
     }
-}
-
-/// Makes a checkpoint of the state in the database's manifest.
-pub(super) async fn write_checkpoint(
-    url: &StoreUrl,
-    options: &CheckpointOptions,
-) -> Result<slatedb::CheckpointCreateResult, slatedb::Error> {
-    AdminBuilder::new(url.path.clone(), Arc::clone(&url.store))
-        .build()
-        .create_detached_checkpoint(options)
-        .await
 }

@@ -20,6 +20,8 @@ mod admin;
 #[cfg(feature = "store")]
 mod device;
 #[cfg(feature = "store")]
+mod errors;
+#[cfg(feature = "store")]
 mod still;
 #[cfg(all(test, feature = "store"))]
 mod tests;

@@ -1,7 +1,7 @@
 //! `StillClock`: a clock whose tickers never tick.
 //!
-//! A SlateDB reader that names no checkpoint follows the writer at the ticks of its clock, the first
-//! of which comes at once. A file system in use must not change below its reader.
+//! A SlateDB reader that names no checkpoint follows the writer at the ticks of its clock. The
+//! first tick comes at once. A file system in use must not change below its reader.
 
 use chrono::{DateTime, Utc};
 use slatedb_common::clock::{SystemClock, SystemClockTicker};

@@ -205,6 +205,12 @@ impl OrderedExtents {
         (lock, parts)
     }
 
+    /// Returns the ordered extents in a range that the caller has locked, at most as many as
+    /// [`OrderedParts`] holds.
+    pub(crate) fn parts(&self, range: &Range<u64>) -> OrderedParts {
+        self.state.lock().map.parts(range).take(MAX_PARTS).collect()
+    }
+
     /// As [`OrderedExtents::lock_to_read`], for a request that holds the range without a thread.
     /// `None` instead of waiting.
     pub(crate) fn try_ticket_to_read(&self, range: &Range<u64>) -> Option<RangeTicket> {
@@ -423,14 +429,16 @@ impl RangeLock<'_> {
         self.of.any.store(true, Ordering::Release);
     }
 
-    /// Records that the locked range was written to the new space in `parts`. Returns the space of
-    /// the new extents that these replace. Nothing refers to it; the caller releases it before it
-    /// unlocks the range.
+    /// Records that a part of the locked range was written to the new space in `parts`, which
+    /// follow each other. Returns the space of the new extents that these replace. Nothing refers
+    /// to it; the caller releases it before it unlocks the range.
     pub(crate) fn record_new(&self, parts: &[OrderedPart], checksums: &[u8]) -> Vec<LogicalRange> {
         let mut freed = Vec::new();
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return freed };
+        let range = first.range.start..last.range.end;
         let mut state = self.of.state.lock();
-        state.map.cut_out(&self.range, &mut freed);
-        state.map.checksums.put(&self.range, checksums);
+        state.map.cut_out(&range, &mut freed);
+        state.map.checksums.put(&range, checksums);
         for part in parts {
             let extent = Ordered { end: part.range.end, disk: part.disk, new: true };
             state.map.insert(part.range.start, extent);

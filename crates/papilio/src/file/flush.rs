@@ -23,9 +23,13 @@ use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::file::write_back::PagesLeft;
 use crate::namespace::Place;
+use crate::workers::each_at_once;
 use papilio_format::items::inode::InodeItem;
 use papilio_format::{Generation, TreeId};
 use std::sync::Arc;
+
+/// Files that a flush of all writes back at once.
+const FLUSHERS: usize = 16;
 
 /// The changes that a flush has to publish with the data lock held exclusively.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +63,9 @@ impl OpenInode {
     /// Does as much of a flush as is possible beside readers and writers. The caller holds none of
     /// the file's locks.
     fn flush_beside(&self, fs: &FsInfo) -> Result<Rest> {
-        Ok(Rest { published: self.publish_ordered(fs)?, pages: self.write_back_shared(fs)? })
+        // In this order: pages become ordered extents.
+        let pages = self.write_back_shared(fs)?;
+        Ok(Rest { published: self.publish_ordered(fs)?, pages })
     }
 
     /// Flushes what [`OpenInode::flush_beside`] has left. Changes that were made since stay where
@@ -164,14 +170,17 @@ impl Rest {
 }
 
 impl FsInfo {
-    /// Flushes all files.
+    /// Flushes all files, several at once where devices take their time. After an error in one file
+    /// the others are flushed nevertheless.
     pub(crate) fn flush_all(&self) -> Result<()> {
-        for open in self.dirty_inodes.of_tree(None) {
+        let files = self.dirty_inodes.of_tree(None);
+        let threads = if self.volume().waits() { FLUSHERS } else { 1 };
+        let flush = |open: &Arc<OpenInode>| {
             let rest = if open.is_unlinked() { Rest::ALL } else { open.flush_beside(self)? };
             let epoch = self.sharing.read();
-            self.flush_or_forget(&open, *epoch, rest)?;
-        }
-        Ok(())
+            self.flush_or_forget(open, *epoch, rest)
+        };
+        each_at_once(&files, threads, flush).into_iter().collect()
     }
 
     /// Makes everything that changed before the call durable: flushes all files and commits.

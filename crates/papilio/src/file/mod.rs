@@ -52,3 +52,4 @@ mod reflink;
 pub(crate) mod sharing;
 mod write;
 mod write_back;
+mod write_back_ordered;

@@ -84,10 +84,11 @@ impl OpenInode {
     /// flush afterwards blocks other threads for less time. The caller holds none of the file's
     /// locks.
     pub(super) fn prepare_exclusive(&self, fs: &FsInfo) -> Result<()> {
+        self.write_back_shared(fs)?;
         if self.ordered.is_many() {
             self.publish_ordered(fs)?;
         }
-        self.write_back_shared(fs).map(drop)
+        Ok(())
     }
 
     /// Publishes all ordered extents of a file.

@@ -2,7 +2,8 @@
 //!
 //! Owns the two ways in which a file's pages reach the device and the trees:
 //! - *Shared*: run by run, beside readers and writers of the file. Only a thread that needs the
-//!   sectors of the run waits.
+//!   sectors of the run waits. [`super::write_back_ordered`] has the way for pages that become
+//!   ordered extents, many runs at a time.
 //! - *Exclusively*: by a caller that holds the data lock so, for the pages that the first way has
 //!   left.
 //!
@@ -28,13 +29,12 @@ use crate::file::in_place::IN_PLACE;
 use crate::file::open_inode::{OpenInode, Touched};
 use crate::file::ordered_flush::needs_all;
 use crate::file::ordered_write::DATA_PER_METADATA;
+use crate::file::write_back_ordered::{Target, WRITE_STEP};
 use crate::transaction::ReservedData;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// The most bytes that are written back and published at once.
-const WRITE_STEP: u64 = 8 << 20;
 /// Bytes of a page.
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -99,6 +99,9 @@ impl OpenInode {
             if from >= until {
                 break;
             }
+            if self.ordered.is_full() {
+                self.publish_some_ordered(fs)?;
+            }
         }
         Ok(PagesLeft::Between { from, until, failures })
     }
@@ -126,6 +129,12 @@ impl OpenInode {
         let item = self.item(&live)?;
         if in_place != item.flags.contains(IN_PLACE) {
             return Ok(Step::Exclusive);
+        }
+        if fs.is_ordered(&item) {
+            let target = Target { fs, mapping, live: &live, item: &item, epoch: *epoch };
+            if let Some(next) = self.write_back_ordered(&target, &found, *until)? {
+                return Ok(Step::Next(next));
+            }
         }
         let changed = self.changed_range(fs, found.start, found.end - found.start)?;
         let (lock, _) = self.ordered.lock_to_write(changed);
@@ -162,13 +171,11 @@ impl OpenInode {
                 Ok(Step::Next(range.end))
             }
             Ok(false) => {
-                run.fail();
-                self.failed_writebacks.fetch_add(1, Ordering::AcqRel);
+                self.dirty_again(run);
                 Ok(Step::Exclusive)
             }
             Err(error) => {
-                run.fail();
-                self.failed_writebacks.fetch_add(1, Ordering::AcqRel);
+                self.dirty_again(run);
                 Err(error)
             }
         }

@@ -12,12 +12,12 @@
 //!
 //! Kernel counterpart: `relocate_file_extent_cluster` (`fs/btrfs/relocation.c`).
 
-use super::workers::{each_at_once, threads};
 use crate::btree::Tree;
 use crate::data::checksum::DataChecksums;
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
 use crate::transaction::CopiedExtent;
+use crate::workers::{each_at_once, threads};
 use papilio_device::AlignedBuffer;
 use papilio_format::{LogicalAddress, objectid};
 use papilio_locks::Mutex;

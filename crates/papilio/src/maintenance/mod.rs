@@ -20,4 +20,3 @@ pub(crate) mod superblock_copy;
 pub(crate) mod tree_stats;
 pub(crate) mod tune;
 pub(crate) mod usage;
-pub(crate) mod workers;
