@@ -21,6 +21,7 @@ losetup mount tests
 sfdisk fdisk tests
 qemu-img qemu-utils tests
 nbdinfo libnbd-bin tests
+nfs-cp libnfs-utils tests
 xz xz-utils tests
 mount mount tests
 getfattr attr tests

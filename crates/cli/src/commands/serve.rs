@@ -1,4 +1,4 @@
-//! `papilio serve`: shows a disk image to clients of a network protocol.
+//! `papilio serve`: shows a disk image, or the file system in it, to clients of a network protocol.
 //!
 //! The steps, in this order:
 //! 1. Block signals, before the first thread starts.
@@ -10,41 +10,55 @@
 use crate::UsageError;
 use crate::context::Context;
 use crate::holder;
+use crate::path::ImagePath;
 use anyhow::Context as _;
+use papilio::FileSystem;
 use papilio::device::{Access, Device, DeviceOptions, split_partition};
 use papilio_fuse::signals::Signals;
 use papilio_nbd::{Address, Export, Server};
+use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The port that IANA assigned to NBD, for clients of this machine.
-const DEFAULT_ADDRESS: &str = "127.0.0.1:10809";
+const NBD_ADDRESS: &str = "127.0.0.1:10809";
+/// The port of NFS, likewise.
+const NFS_ADDRESS: &str = "127.0.0.1:2049";
+/// Bytes of data that the page cache of an NFS export may hold.
+const NFS_CACHE: u64 = 256 << 20;
 
-/// Serve the bytes of a disk image or a partition to NBD clients
+/// Serve a disk image to NBD clients, or the file system in it to NFS clients
 ///
-/// Clients see the disk in the image, whatever its format: raw, qcow2, and for reading VMDK, xz and
-/// zstd. IMAGE@N or --partition serves one partition; --partition none serves the file as it is.
+/// With --nbd, clients see the disk in the image, whatever its format: raw, qcow2, and for reading
+/// VMDK, xz and zstd. IMAGE@N or --partition serves one partition; --partition none serves the file
+/// as it is. With --nfs, clients mount the directory IMAGE:/path with NFS version 3: for machines
+/// without FUSE.
 /// The command prints the URI of the export on standard output, and serves until SIGINT or SIGTERM
 /// arrives. Then it ends the requests in flight, flushes the image and unlocks it.
-/// NBD has no passwords: every client that can connect can read, and write unless --read-only.
+/// Neither protocol has passwords: every client that can connect can read, and write unless
+/// --read-only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
-    image: PathBuf,
-    /// Serve the NBD protocol; there is no other yet
-    #[arg(long)]
+    /// The image or device; with --nfs, also a directory in it
+    #[arg(value_name = "IMAGE[:/path]", value_hint = clap::ValueHint::FilePath)]
+    image: OsString,
+    /// Serve the bytes of the disk with the NBD protocol
+    #[arg(long, conflicts_with = "nfs")]
     nbd: bool,
+    /// Serve the file system with NFS version 3, and the mount protocol on the same port
+    #[arg(long, conflicts_with_all = ["socket", "export", "connections"])]
+    nfs: bool,
     /// Open the image for reading, and refuse writes
     #[arg(short = 'r', long)]
     read_only: bool,
     /// Listen on a Unix socket, which is created, and removed at the end
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, conflicts_with = "listen")]
     socket: Option<PathBuf>,
-    /// Listen on a TCP port; port 0 chooses a free one
-    #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADDRESS)]
-    listen: String,
+    /// Listen on a TCP port; port 0 chooses a free one [default: 127.0.0.1:10809, for NFS
+    /// 127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
     /// The name of the export; clients that name none get it, too
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     export: String,
@@ -56,27 +70,43 @@ pub struct Args {
 impl Args {
     /// Serves until a signal arrives.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        if !self.nbd {
-            return Err(UsageError::new("serve: no protocol was chosen: give --nbd").into());
+        if !self.nbd && !self.nfs {
+            return Err(UsageError::new("serve: no protocol was chosen: give --nbd or --nfs").into());
         }
         let signals = Signals::block().context("cannot block signals")?;
+        if self.nfs { self.serve_files(context, signals) } else { self.serve_disk(context, signals) }
+    }
+
+    fn serve_disk(&self, context: &Context, signals: Signals) -> anyhow::Result<()> {
+        let image = Path::new(&self.image);
         let device = self.open(context)?;
         let export = Export::new(self.export.clone(), device).map_err(UsageError::new)?;
         let address = match &self.socket {
             Some(path) => Address::Unix(path.clone()),
-            None => Address::Tcp(self.listen.clone()),
+            None => Address::Tcp(self.listen.clone().unwrap_or_else(|| NBD_ADDRESS.to_owned())),
         };
         let server = Server::start(&address, export, self.connections.into())?;
         if server.is_public() {
             context.warning("NBD has no passwords: other machines can reach this address");
         }
-        let mut output = std::io::stdout().lock();
-        // A reader that has gone away does not need the server to end.
-        let _ = writeln!(output, "{}", server.uri()).and_then(|()| output.flush());
-        drop(output);
-        signals.wait().context("cannot wait for signals")?;
-        end_on_second_signal(signals);
-        server.stop().with_context(|| format!("{}: cannot flush", self.image.display()))
+        wait_for_signal(&server.uri(), signals)?;
+        server.stop().with_context(|| format!("{}: cannot flush", image.display()))
+    }
+
+    fn serve_files(&self, context: &Context, signals: Signals) -> anyhow::Result<()> {
+        let ImagePath { image, path } = ImagePath::parse(&self.image)?;
+        let options = context.options_for(&image).write(!self.read_only).cache_bytes(NFS_CACHE);
+        let fs = FileSystem::open_with(&image, &options).map_err(holder::explain)?;
+        let export = papilio_nfs::Export::new(fs.clone(), &path, self.read_only)?;
+        let address = self.listen.as_deref().unwrap_or(NFS_ADDRESS);
+        let server = papilio_nfs::Server::start(address, export)?;
+        if server.is_public() {
+            context.warning("NFS version 3 has no passwords: other machines can reach this address");
+        }
+        wait_for_signal(&server.uri(), signals)?;
+        let failed = || format!("{}: cannot write everything", image.display());
+        server.stop().with_context(failed)?;
+        fs.close().with_context(failed)
     }
 
     /// Opens the whole disk in the image, or the partition that was named.
@@ -84,14 +114,25 @@ impl Args {
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let options = DeviceOptions::new(access);
         let global = context.arguments();
-        let image = global.image_options();
-        let chosen = global.partition.is_some() || split_partition(&self.image).1.is_some();
+        let (path, image) = (Path::new(&self.image), global.image_options());
+        let chosen = global.partition.is_some() || split_partition(path).1.is_some();
         let opened = match chosen {
-            true => options.open_image(&self.image, &image),
-            false => options.open_disk(&self.image, &image).map(|disk| disk.disk),
+            true => options.open_image(path, &image),
+            false => options.open_disk(path, &image).map(|disk| disk.disk),
         };
         opened.map_err(|error| holder::explain(papilio::Error::from(error)))
     }
+}
+
+/// Prints the URI of the server, and waits for a signal. A second one ends the process.
+fn wait_for_signal(uri: &str, signals: Signals) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    // A reader that has gone away does not need the server to end.
+    let _ = writeln!(output, "{uri}").and_then(|()| output.flush());
+    drop(output);
+    signals.wait().context("cannot wait for signals")?;
+    end_on_second_signal(signals);
+    Ok(())
 }
 
 /// Ends the process at a second signal, for the user who does not want to wait for clients.

@@ -1,4 +1,5 @@
-//! `papilio serve --nbd`: QEMU reads and writes the disk in an image, and a signal ends the server.
+//! `papilio serve`: QEMU reads and writes the disk in an image, libnfs the files in it, and a
+//! signal ends the server.
 
 use crate::common::{binary, fail, papilio, succeed, succeed_text, text};
 use papilio_oracle::{Need, Scratch, require};
@@ -13,12 +14,16 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
+        Self::of("nbd", arguments)
+    }
+
+    fn of(protocol: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(binary());
-        command.args(["serve", "--nbd", "--listen", "127.0.0.1:0"]).args(arguments);
+        command.args(["serve", &format!("--{protocol}"), "--listen", "127.0.0.1:0"]).args(arguments);
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut uri = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut uri).unwrap();
-        assert!(uri.starts_with("nbd://127.0.0.1:"), "{uri:?}");
+        assert!(uri.starts_with(&format!("{protocol}://127.0.0.1")), "{uri:?}");
         Self { process, uri: uri.trim_end().to_owned() }
     }
 
@@ -90,6 +95,37 @@ fn partition_and_qcow2_are_served_and_closed_by_a_signal() {
     expected[16 << 20..17 << 20].fill(0);
     std::fs::write(&disk, expected).unwrap();
     run(&["compare", "-q", "-f", "qcow2", "-F", "raw", &qcow2, &disk]);
+}
+
+#[test]
+fn a_directory_is_served_to_nfs_clients() {
+    if require(&[Need::Command("nfs-cp")]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let image = scratch.path().join("image").to_str().unwrap().to_owned();
+    succeed(["mkfs", "-q", "--size", "256M", &image]);
+    succeed(["mkdir", &format!("{image}:/served")]);
+    let local = scratch.path().join("local");
+    std::fs::write(&local, "over the network\n").unwrap();
+    let copy = |server: &Server, name: &str| {
+        let to = server.uri.replace("papilio?", &format!("papilio/{name}?"));
+        Command::new("nfs-cp").arg(&local).arg(to).output().unwrap().status.success()
+    };
+    let server = Server::of("nfs", &[&format!("{image}:/served")]);
+    fail(1, "another process is using it", ["serve", "--nfs", "--listen", "127.0.0.1:0", &image]);
+    assert!(copy(&server, "copied"));
+    server.end("-TERM");
+    assert_eq!(succeed_text(["cat", &format!("{image}:/served/copied")]), "over the network\n");
+    succeed(["check", "--check-data-csum", &image]);
+    let server = Server::of("nfs", &["--read-only", &format!("{image}:/served")]);
+    assert!(!copy(&server, "refused"));
+    server.end("-INT");
+    assert_eq!(succeed_text(["ls", &format!("{image}:/served")]), "copied\n");
+    fail(1, "no such file or directory", ["serve", "--nfs", &format!("{image}:/none")]);
+    fail(1, "cannot listen on", ["serve", "--nfs", "--listen", "nowhere", &image]);
+    let output = papilio(["serve", "--nfs", "--nbd", &image]);
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
