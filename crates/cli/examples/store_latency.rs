@@ -34,7 +34,7 @@ fn measure(open: &Open<'_>) -> Result<[f64; 6], AnyError> {
     papilio::mkfs_device(&open()?, &MkfsOptions::new())?;
     let options = || OpenOptions::new().write(true).cache_bytes(128 << 20);
     let fs = FileSystem::from_devices(vec![open()?], &options())?;
-    let bytes: Vec<u8> = (0..LARGE as u64).map(|at| (at * at >> 9) as u8).collect();
+    let bytes: Vec<u8> = (0..LARGE as u64).map(|at| ((at * at) >> 9) as u8).collect();
     let write = timed(|| {
         fs.create_file("/large")?.write_all_at(&bytes, 0)?;
         Ok(fs.sync()?)

@@ -89,7 +89,7 @@ impl Args {
         if server.is_public() {
             context.warning("NBD has no passwords: other machines can reach this address");
         }
-        wait_for_signal(&server.uri(), signals)?;
+        wait_for_signal(server.uri(), signals)?;
         server.stop().with_context(|| format!("{}: cannot flush", image.display()))
     }
 

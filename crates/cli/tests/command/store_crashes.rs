@@ -96,7 +96,7 @@ fn kill_a_writer(url: &str, first: u64, after: Duration, durable: &mut BTreeMap<
         }
     }
     // Files that it was about to remove may be there or not.
-    if next % 10 == 0 && next > KEPT {
+    if next.is_multiple_of(10) && next > KEPT {
         *durable = durable.split_off(&(next - KEPT));
     }
     // The file after the last one may be there, too.
