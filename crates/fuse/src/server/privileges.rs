@@ -30,20 +30,17 @@ impl Server {
         {
             kept &= !SET_GROUP_ID;
         }
-        if kept != permissions {
-            inode.set_attributes(&SetAttributes { mode: Some(kept), ..SetAttributes::default() })?;
+        let has_some = kept != permissions || inode.xattr(CAPABILITY)?.is_some();
+        if has_some {
+            inode.kill_privileges(kept)?;
         }
-        let capable = inode.xattr(CAPABILITY)?.is_some();
-        if capable {
-            inode.remove_xattr(CAPABILITY)?;
-        }
-        Ok(kept != permissions || capable)
+        Ok(has_some)
     }
 
     /// Answers a `chown` that keeps user and group: a file loses its privileges, and every inode
     /// takes the time of a change (`chown_common`, `fs/open.c`). The kernel's FUSE sends the same
     /// request before a write by a caller that may not keep the privileges. That caller need not be
-    /// the owner, and the write itself takes them.
+    /// the owner, and the write itself takes them. Only regular files are written so.
     pub(super) fn chown_to_same(
         &self,
         caller: Caller,
@@ -53,7 +50,7 @@ impl Server {
         let inode = node.current(&self.fs)?;
         let owner = self.ownership().shown_user(inode.metadata().uid());
         if inode.file_type() != FileKind::Directory {
-            if caller.uid != 0 && caller.uid != owner {
+            if inode.file_type() == FileKind::Regular && caller.uid != 0 && caller.uid != owner {
                 return Ok(());
             }
             self.kill_privileges(caller, node)?;

@@ -70,17 +70,31 @@ impl FsInfo {
 
     /// Changes mode, owner and times of an inode.
     pub(crate) fn set_attributes(&self, place: Place, set: &SetAttributes) -> Result<()> {
-        let change = || {
-            self.change_tree(place.tree, NAME_ITEMS, |editor, _, now| {
-                setattr::set_attributes(editor, now, place.inode, set)
-            })
-        };
+        self.change_attributes(place, set.mtime.is_some(), |editor, now| {
+            setattr::set_attributes(editor, now, place.inode, set).map(drop)
+        })
+    }
+
+    /// Clears privileges of a file, as [`setattr::kill_privileges`].
+    pub(crate) fn kill_privileges(&self, place: Place, kept: u32) -> Result<()> {
+        self.change_attributes(place, false, |editor, now| {
+            setattr::kill_privileges(editor, now, place.inode, kept)
+        })
+    }
+
+    fn change_attributes(
+        &self,
+        place: Place,
+        sets_mtime: bool,
+        mut set: impl FnMut(&mut TreeEditor<'_>, Timespec) -> Result<()>,
+    ) -> Result<()> {
+        let mut change = || self.change_tree(place.tree, NAME_ITEMS, |editor, _, now| set(editor, now));
         // A flush publishes the times of the writes that it publishes. None may run meanwhile, nor
         // publish older times afterwards.
-        let Some(open) = self.dirty_inodes.get(place) else { return change().map(drop) };
+        let Some(open) = self.dirty_inodes.get(place) else { return change() };
         let _exclusive = open.data.write();
         change()?;
-        open.times_were_set(set.mtime.is_some());
+        open.times_were_set(sets_mtime);
         Ok(())
     }
 

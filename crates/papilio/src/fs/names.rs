@@ -332,6 +332,16 @@ impl Inode {
         self.file_system().info.set_attributes(self.place(), set)
     }
 
+    /// Clears the privileges of a file whose data a caller has changed, as the kernel does on its
+    /// own: gives it the permission bits `kept`, and removes its capabilities. Works also if the
+    /// inode has become immutable since it was opened.
+    ///
+    /// # Errors
+    /// As [`Inode::create`].
+    pub fn kill_privileges(&self, kept: u32) -> Result<()> {
+        self.file_system().info.kill_privileges(self.place(), kept)
+    }
+
     /// Sets the access time, and nothing else. The caller decides whether to update it (`noatime`,
     /// `relatime`).
     ///

@@ -97,6 +97,28 @@ pub(crate) fn set_attributes(
     })
 }
 
+/// Clears privileges of a file whose data has changed: gives it the mode `kept`, twelve bits, and
+/// removes its capabilities. Unlike [`set_attributes`], also if the inode is immutable: it was open
+/// before. Kernel counterpart: `file_remove_privs` (`fs/inode.c`).
+///
+/// # Errors
+/// [`PathError::NotFound`]; errors of reading and changing the tree.
+pub(crate) fn kill_privileges(
+    editor: &mut TreeEditor<'_>,
+    now: Timespec,
+    inode: InodeNumber,
+    kept: u32,
+) -> Result<()> {
+    edit(editor, |draft| {
+        let mut item = inode_edit::load(draft, inode)?;
+        item.mode = (item.mode & !MODE_PERMISSION_MASK) | (kept & MODE_PERMISSION_MASK);
+        xattr_edit::remove(draft, inode, CAPABILITY)?;
+        item.ctime = now;
+        inode_edit::store(draft, inode, &item);
+        Ok(())
+    })
+}
+
 /// Sets an inode's access time, and no other time.
 ///
 /// # Errors

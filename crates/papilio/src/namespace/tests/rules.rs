@@ -8,7 +8,7 @@ use crate::namespace::create::{NewInode, NewKind, create_unnamed};
 use crate::namespace::evict::{OrphanState, evict, forget_orphan, next_orphan};
 use crate::namespace::link::link;
 use crate::namespace::rename::{MovedSubvolume, RenameMode};
-use crate::namespace::setattr::{SetAttributes, SetTime, set_attributes, set_flags};
+use crate::namespace::setattr::{SetAttributes, SetTime, kill_privileges, set_attributes, set_flags};
 use crate::namespace::subvolume_entry::{insert_subvolume_entry, remove_subvolume_entry};
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem, file_extent_key};
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem};
@@ -289,7 +289,15 @@ fn flags_forbid_changes() {
             assert_eq!(reason(set(&one)), PathError::NotPermitted);
         }
     }
+    // The privileges of an open file go nevertheless.
     flag(number, InodeFlags::empty());
+    let special = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
+    world.edit(|editor, _, now| set_attributes(editor, now, number, &special)).unwrap();
+    flag(number, InodeFlags::IMMUTABLE);
+    world.edit(|editor, _, now| kill_privileges(editor, now, number, 0o755)).unwrap();
+    let item =
+        world.edit(|editor, _, now| set_flags(editor, now, number, InodeFlags::empty(), Compression::Zstd));
+    assert_eq!(item.unwrap().mode & 0o7777, 0o755);
     world.unlink(parent, b"a").unwrap();
     world.check();
 }
