@@ -102,7 +102,9 @@ pub use driver::{Completed, Driver, Piece};
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;
-pub use image::{ImageFormat, ImageOptions, OpenedImage, PartitionChoice, split_partition};
+pub use image::{
+    ImageFormat, ImageOptions, ImageTarget, OpenedImage, PartitionChoice, is_inside_image, split_partition,
+};
 pub use load::{Busy, Load};
 pub use memory::MemoryDevice;
 pub use open::OpenOptions;

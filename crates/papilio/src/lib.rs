@@ -187,8 +187,8 @@ pub use papilio_format::send_stream::{
 pub mod device {
     pub use papilio_device::OpenOptions as DeviceOptions;
     pub use papilio_device::{
-        Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, MemoryDevice, OpenError,
-        OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
+        Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, ImageTarget, MemoryDevice,
+        OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
         PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, StartedOp, TableKind, UndoFile,
         WriteRequest, is_store_url, is_url, split_partition, url_prefix,
     };

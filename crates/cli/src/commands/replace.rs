@@ -11,7 +11,7 @@ use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::device::{Access, Device, FileDevice};
+use papilio::device::{Access, Device, DeviceOptions, FileDevice, ImageOptions};
 use papilio::{
     BalanceControl, DevReplaceState, DeviceId, DeviceUsage, FoundDevice, OpenOptions, ReplaceOptions,
     ReplaceReport,
@@ -129,7 +129,8 @@ fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Resul
 }
 
 fn open_one(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
-    Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
+    let options = DeviceOptions::new(Access::ReadWrite);
+    Ok(options.open_target(path, &ImageOptions::default())?.into_device())
 }
 
 fn options(context: &Context) -> OpenOptions {

@@ -152,6 +152,60 @@ fn qcow2_is_read_and_written() {
 }
 
 #[test]
+fn file_systems_are_made_and_mended_inside_images() {
+    if require(&["sfdisk", "qemu-img"].map(Need::Command)).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let disk = scratch.image("disk", 640 * MIB).unwrap().to_str().unwrap().to_owned();
+    sfdisk(&disk, "label: gpt\nstart=16MiB, size=256MiB\nstart=300MiB, size=256MiB\n");
+    let outside = |disk: &str| {
+        let bytes = std::fs::read(disk).unwrap();
+        [&bytes[..16 * MIB as usize], &bytes[272 * MIB as usize..]].concat()
+    };
+    let before = outside(&disk);
+    let part = format!("{disk}@1");
+    succeed(["mkfs", "-q", "-L", "inside", &part]);
+    let file = at("file");
+    std::fs::write(&file, "content").unwrap();
+    succeed(["cp", &file, &format!("{part}:/file")]);
+    fail(1, "contains a Btrfs file system", ["mkfs", "-q", &part]);
+    fail(2, "does not fit", ["mkfs", "-q", "-f", "--size", "300M", &part]);
+    fail(1, "no partition 7", ["mkfs", "-q", &format!("{disk}@7")]);
+    assert!(outside(&disk) == before, "a partition of 16 to 272 MiB was made");
+    assert_kernel_reads(&scratch, &disk, 16 * MIB, &[("file", "content")]);
+    // Its first superblock is lost, and comes back from the second one.
+    let zeros = at("zeros");
+    std::fs::write(&zeros, [0; 4096]).unwrap();
+    let place = format!("seek={}", (16 * MIB + 65536) / 4096);
+    run(
+        "dd",
+        &[&format!("if={zeros}"), &format!("of={disk}"), "bs=4k", &place, "conv=notrunc", "status=none"],
+    );
+    fail(1, "no Btrfs magic", ["ls", &part]);
+    succeed(["rescue", "super-recover", "-y", &part]);
+    assert_eq!(succeed_text(["cat", &format!("{part}:/file")]), "content");
+    assert!(outside(&disk) == before);
+
+    let qcow2 = at("disk.qcow2");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", &qcow2, "256M"]);
+    succeed(["mkfs", "-q", &qcow2]);
+    succeed(["cp", &file, &format!("{qcow2}:/file")]);
+    run("qemu-img", &["check", "-q", &qcow2]);
+    assert_eq!(succeed_text(["cat", &format!("{qcow2}:/file")]), "content");
+    // A device inside an image is added, and replaced by one in another image.
+    let (other, third) = (at("other.qcow2"), at("third.img"));
+    run("qemu-img", &["create", "-q", "-f", "qcow2", &other, "256M"]);
+    succeed(["device", "add", &other, &qcow2]);
+    std::fs::File::create(&third).unwrap().set_len(SIZE).unwrap();
+    succeed(["replace", "start", "--device", &other, "2", &third, &qcow2]);
+    assert_eq!(succeed_text(["cat", "--device", &third, &format!("{qcow2}:/file")]), "content");
+    run("qemu-img", &["check", "-q", &other]);
+    succeed(["check", "--device", &third, &qcow2]);
+}
+
+#[test]
 fn compressed_raw_images_are_read() {
     if require(&[Need::Command("xz"), Need::Command("zstd")]).is_none() {
         return;

@@ -45,7 +45,7 @@ use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::open::OpenOptions;
 use crate::remote::RemoteOptions;
-use crate::url::is_url;
+use crate::url::{is_store_url, is_url};
 use disk::is_btrfs;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
@@ -61,6 +61,54 @@ pub struct ImageOptions {
     pub allow_backing: bool,
     /// How an image at a URL is read.
     pub remote: RemoteOptions,
+}
+
+/// A device whose content is to be replaced.
+#[derive(Debug)]
+pub enum ImageTarget {
+    /// A file, which may be extended, or a block device.
+    File(Box<FileDevice>),
+    /// A part of an image, a disk in one, or a device in an object store. Its size is fixed.
+    Inside(Arc<dyn Device>),
+}
+
+impl ImageTarget {
+    /// Returns the device.
+    pub fn into_device(self) -> Arc<dyn Device> {
+        match self {
+            Self::File(file) => Arc::from(file as Box<dyn Device>),
+            Self::Inside(device) => device,
+        }
+    }
+}
+
+enum TargetKind {
+    File,
+    Disk,
+    Partition,
+}
+
+fn target_kind(path: &Path) -> TargetKind {
+    if split_partition(path).1.is_some() {
+        return TargetKind::Partition;
+    }
+    if is_store_url(path) {
+        return TargetKind::Disk;
+    }
+    let is_qcow2 = || {
+        let file = OpenOptions::new(Access::ReadOnly).lock(false).open(path).ok()?;
+        let mut start = [0; 4];
+        file.read_at(&mut start, PhysicalAddress(0)).ok()?;
+        // A raw image of a file system may begin with any bytes.
+        let is_raw = file.is_block_device() || is_btrfs(&file, PhysicalAddress(0));
+        Some(start == *b"QFI\xfb" && !is_raw)
+    };
+    if is_qcow2() == Some(true) { TargetKind::Disk } else { TargetKind::File }
+}
+
+/// Returns whether [`OpenOptions::open_target`] opens something inside `path`, whose size is fixed.
+pub fn is_inside_image(path: &Path) -> bool {
+    !matches!(target_kind(path), TargetKind::File)
 }
 
 impl OpenOptions {
@@ -106,6 +154,24 @@ impl OpenOptions {
             return self.open_url_disk(path, options).map_err(|kind| OpenError::new(path, kind));
         }
         self.opened(path, self.open(path)?, options).map_err(|kind| OpenError::new(path, kind))
+    }
+
+    /// Opens a device whose content is to be replaced: the partition of `IMAGE@N`, the disk in a
+    /// qcow2 image, a device in an object store, or else the file or block device itself.
+    ///
+    /// # Errors
+    /// As [`Self::open_image`].
+    pub fn open_target(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ImageOptions,
+    ) -> Result<ImageTarget, OpenError> {
+        let path = path.as_ref();
+        match target_kind(path) {
+            TargetKind::File => Ok(ImageTarget::File(Box::new(self.open(path)?))),
+            TargetKind::Disk => self.open_disk(path, options).map(|disk| ImageTarget::Inside(disk.disk)),
+            TargetKind::Partition => self.open_image(path, options).map(ImageTarget::Inside),
+        }
     }
 
     fn opened(

@@ -10,6 +10,7 @@
 //! Kernel counterpart: `btrfs_scan_one_device` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
+use papilio_device::{Access, Device, ImageOptions, OpenOptions, is_inside_image, is_url};
 use papilio_format::features::SuperblockFlags;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, Generation, Superblock, Uuid};
@@ -50,14 +51,17 @@ pub struct FoundDevice {
 }
 
 impl FoundDevice {
-    /// Reads the superblock of the device or image at `path`; returns `None` for one without a
-    /// valid superblock.
+    /// Reads the superblock of the device or image at `path`, of a partition (`IMAGE@N`) or of the
+    /// disk in a qcow2 image. Returns `None` for one without a valid superblock.
     ///
     /// # Errors
     /// A file that does not exist, is neither a regular file nor a block device, or cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Option<Self>> {
         let path = path.as_ref();
         let host = |source| Error::Host { path: path.to_path_buf(), source };
+        if !is_url(path) && is_inside_image(path) {
+            return Self::read_inside(path);
+        }
         let kind = std::fs::metadata(path).map_err(host)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let message = "neither a regular file nor a block device";
@@ -71,6 +75,20 @@ impl FoundDevice {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(host(error)),
         }
+        Ok(Superblock::parse(&bytes, place).ok().map(|superblock| Self::new(path, &superblock)))
+    }
+
+    fn read_inside(path: &Path) -> Result<Option<Self>> {
+        // As of a file: another program may be writing it.
+        let options = OpenOptions::new(Access::ReadOnly).lock(false);
+        let device = options.open_target(path, &ImageOptions::default())?.into_device();
+        let place = superblock_offset(0);
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        if device.size() < place.0 + bytes.len() as u64 {
+            return Ok(None);
+        }
+        let host = |source| Error::Host { path: path.to_path_buf(), source };
+        device.read_at(&mut bytes, place).map_err(host)?;
         Ok(Superblock::parse(&bytes, place).ok().map(|superblock| Self::new(path, &superblock)))
     }
 

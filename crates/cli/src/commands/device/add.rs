@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::scanning;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
-use papilio::device::{Access, Device, FileDevice};
+use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
 use papilio::format::DeviceId;
 use papilio::{FileSystem, FoundDevice, OpenOptions};
 use rustix::io::Errno;
@@ -50,7 +50,8 @@ fn was_added(context: &Context, path: &Path) -> anyhow::Result<()> {
 }
 
 fn writable(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
-    Ok(Arc::new(FileDevice::open(path, Access::ReadWrite)?))
+    let options = DeviceOptions::new(Access::ReadWrite);
+    Ok(options.open_target(path, &ImageOptions::default())?.into_device())
 }
 
 fn report(context: &Context, path: &Path, devid: DeviceId) -> anyhow::Result<()> {

@@ -26,7 +26,9 @@ pub use options::MkfsOptions;
 use crate::errors::{Error, Result};
 use layout::Layout;
 use options::Choice;
-use papilio_device::{Access, Device, FileDevice, OpenError, OpenErrorKind};
+use papilio_device::{
+    Access, Device, FileDevice, ImageOptions, ImageTarget, OpenError, OpenErrorKind, is_inside_image,
+};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
 use papilio_format::superblock::Superblock;
@@ -126,8 +128,8 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
 /// Makes a file system on several images or block devices. The first has devid 1.
 ///
 /// [`MkfsOptions::size`] is the size on each of them, and has the effects of [`mkfs`]. It makes a
-/// device at a `slatedb+` URL, which needs the feature `store`. Nothing is written unless all
-/// devices can be used.
+/// device at a `slatedb+` URL, which needs the feature `store`. `IMAGE@N` is a partition, and a
+/// qcow2 image the disk in it. Nothing is written unless all devices can be used.
 ///
 /// # Errors
 /// - As [`mkfs`]; an image at a URL.
@@ -145,7 +147,7 @@ pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Ma
         if let Some(size) = size {
             check_size(&name, size, &choice)?;
         }
-        if papilio_device::is_store_url(path) {
+        if is_inside_image(path) {
             continue;
         }
         if let Some(size) = size {
@@ -158,12 +160,18 @@ pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Ma
     let mut files = Vec::new();
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in paths.iter().map(AsRef::as_ref) {
-        let device = if papilio_device::is_store_url(path) {
+        let device: Arc<dyn Device> = if papilio_device::is_store_url(path) {
             open_store(path, size)?
         } else {
-            let file = Arc::new(FileDevice::open(path, Access::ReadWrite)?);
-            files.push((path, Arc::clone(&file)));
-            file
+            let options = papilio_device::OpenOptions::new(Access::ReadWrite);
+            match options.open_target(path, &ImageOptions::default())? {
+                ImageTarget::Inside(device) => device,
+                ImageTarget::File(file) => {
+                    let file: Arc<FileDevice> = file.into();
+                    files.push((path, Arc::clone(&file)));
+                    file
+                }
+            }
         };
         refuse_occupied(&*device, options)?;
         devices.push(device);
@@ -256,7 +264,7 @@ fn open_store(path: &Path, _: Option<u64>) -> Result<Arc<dyn Device>> {
 
 fn refuse_twice(paths: &[impl AsRef<Path>]) -> Result<()> {
     let mut seen = Vec::new();
-    for path in paths.iter().map(AsRef::as_ref).filter(|path| !papilio_device::is_store_url(path)) {
+    for path in paths.iter().map(AsRef::as_ref).filter(|path| !is_inside_image(path)) {
         let host = |source| Error::Host { path: path.to_owned(), source };
         let metadata = std::fs::metadata(path).map_err(host)?;
         let identity = match metadata.file_type().is_block_device() {
