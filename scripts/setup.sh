@@ -23,6 +23,8 @@ qemu-img qemu-utils tests
 nbdinfo libnbd-bin tests
 nfs-cp libnfs-utils tests
 xz xz-utils tests
+curl curl tests
+openssl openssl tests
 mount mount tests
 getfattr attr tests
 getfacl acl tests

@@ -4,8 +4,10 @@
 //! the proxy. The proxy signs requests that are not signed, so that the server is a web server with
 //! ranges for them.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -30,11 +32,31 @@ impl ObjectServer {
     /// # Errors
     /// It cannot be started, or does not answer for 30 s.
     pub fn start() -> io::Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// As [`ObjectServer::start`], with TLS: the files of a certificate and its key, in PEM. Of
+    /// this type's methods, only [`ObjectServer::address`] then works.
+    ///
+    /// # Errors
+    /// As [`ObjectServer::start`].
+    pub fn start_tls(certificate: &Path, key: &Path) -> io::Result<Self> {
+        let (certificate, key) = (certificate.as_os_str(), key.as_os_str());
+        Self::start_with(&[OsStr::new("-s"), OsStr::new("-c"), certificate, OsStr::new("-k"), key])
+    }
+
+    /// Returns the server's own address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn start_with(arguments: &[&OsStr]) -> io::Result<Self> {
         // Free now; moto has no way to choose and report one.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let port = address.port().to_string();
         let child = Command::new(PROGRAM)
             .args(["-H", "127.0.0.1", "-p", &port])
+            .args(arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;

@@ -164,3 +164,57 @@ fn a_file_system_on_s3_is_mounted_and_written() {
     written.unwrap();
     assert_eq!(run(&["cat", &format!("{store}:/written")]), "through the mount\n");
 }
+
+/// Runs a program, which must succeed.
+fn run_tool(program: &str, arguments: &[&str]) {
+    let output = std::process::Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program}: {}", text(&output.stderr));
+}
+
+#[test]
+fn servers_with_tls_need_a_certificate_that_the_host_trusts() {
+    if require(&[PROGRAM, "curl", "openssl"].map(Need::Command)).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let at = |name: &str| scratch.path().join(name);
+    let (key, certificate) = (at("key.pem"), at("certificate.pem"));
+    let (key_name, certificate_name) = (key.to_str().unwrap(), certificate.to_str().unwrap());
+    let extensions = at("extensions.cnf");
+    std::fs::write(
+        &extensions,
+        "[req]\nprompt=no\ndistinguished_name=name\nx509_extensions=server\n[name]\nCN=test\n\
+         [server]\nsubjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
+    )
+    .unwrap();
+    let request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
+    let config = extensions.to_str().unwrap();
+    let files = ["-config", config, "-keyout", key_name, "-out", certificate_name];
+    run_tool("openssl", &[&request.split_whitespace().collect::<Vec<_>>()[..], &files].concat());
+    let server = ObjectServer::start_tls(&certificate, &key).unwrap();
+    let endpoint = format!("https://{}", server.address());
+    let bucket = format!("{endpoint}/bucket");
+    let signature = "Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, \
+                     SignedHeaders=host, Signature=x";
+    run_tool("curl", &["-sf", "--cacert", certificate_name, "-X", "PUT", "-H", signature, &bucket]);
+    let papilio = |trusted: Option<&Path>, arguments: &[&str]| {
+        let mut command = command();
+        command.env("AWS_ENDPOINT", &endpoint).env("AWS_ACCESS_KEY_ID", "test");
+        command.env("AWS_SECRET_ACCESS_KEY", "test").env("AWS_REGION", "us-east-1");
+        command.env_remove("SSL_CERT_DIR").env_remove("SSL_CERT_FILE");
+        if let Some(trusted) = trusted {
+            command.env("SSL_CERT_FILE", trusted);
+        }
+        command.args(["--remote-cache", "none"]).args(arguments).output().unwrap()
+    };
+    let (store, size) = ("slatedb+s3://bucket/tls", SIZE.to_string());
+    for arguments in
+        [&["mkfs", "-q", "--size", &size, store][..], &["mkdir", "slatedb+s3://bucket/tls:/made"]]
+    {
+        let output = papilio(Some(&certificate), arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(text(&papilio(Some(&certificate), &["ls", store]).stdout), "made\n");
+    let refused = check_failure(&papilio(None, &["ls", store]), 1, store);
+    assert!(refused.to_lowercase().contains("certificate"), "{refused}");
+}

@@ -224,7 +224,7 @@ fn short(found: usize, wanted: u64) -> String {
 }
 
 /// Returns the kind of a client's error and its reason, without the object's name.
-fn describe(error: &object_store::Error, scheme: &str) -> (io::ErrorKind, String) {
+pub(crate) fn describe(error: &object_store::Error, scheme: &str) -> (io::ErrorKind, String) {
     use object_store::Error as E;
     match error {
         E::NotFound { .. } => (io::ErrorKind::NotFound, "the object is gone".to_owned()),

@@ -7,10 +7,13 @@
 use super::errors::opening;
 use super::url::StoreUrl;
 use crate::error::OpenErrorKind;
+use crate::remote::object::describe;
 use crate::remote::runtime;
+use futures_util::StreamExt;
 use slatedb::CloneSourceSpec;
 use slatedb::admin::{Admin, AdminBuilder};
 use slatedb::config::CheckpointOptions;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -31,9 +34,19 @@ fn admin(url: &StoreUrl) -> Admin {
     AdminBuilder::new(url.path.clone(), Arc::clone(&url.store)).build()
 }
 
-/// Returns whether there is a database at a URL.
+/// Returns whether there is a database at a URL. Asks the store itself: SlateDB's own requests are
+/// repeated without end where the store does not answer, or refuses.
 pub(super) async fn exists(url: &StoreUrl) -> Result<bool, OpenErrorKind> {
-    Ok(admin(url).read_manifest(None).await.map_err(opening)?.is_some())
+    let manifests = url.path.clone().join("manifest");
+    match url.store.list(Some(&manifests)).next().await {
+        None | Some(Err(object_store::Error::NotFound { .. })) => Ok(false),
+        Some(Ok(_)) => Ok(true),
+        Some(Err(error)) => {
+            let scheme = url.store_name.split("://").next().unwrap_or_default();
+            let (kind, reason) = describe(&error, scheme);
+            Err(OpenErrorKind::Io(io::Error::new(kind, reason)))
+        }
+    }
 }
 
 /// Returns the checkpoint of this name or UUID. Of several with one name, the latest.

@@ -133,6 +133,11 @@ fn cache_options(options: &RemoteOptions, url: &StoreUrl) -> ObjectStoreCacheOpt
     }
 }
 
+/// Returns how often SlateDB repeats a request that the client has given up.
+fn retries(options: &RemoteOptions) -> u32 {
+    u32::try_from(options.retries).unwrap_or(u32::MAX)
+}
+
 fn memory_cache(options: &RemoteOptions) -> Arc<MokaCache> {
     Arc::new(MokaCache::new_with_opts(MokaCacheOptions {
         max_capacity: options.memory_bytes,
@@ -144,6 +149,7 @@ async fn open_writer(url: &StoreUrl, options: &RemoteOptions) -> Result<Db, slat
     let settings = Settings {
         flush_interval: Some(Duration::from_secs(1)),
         max_unflushed_bytes: MOST_UNFLUSHED,
+        object_store_max_retries: Some(retries(options)),
         object_store_cache_options: cache_options(options, url),
         ..Settings::default()
     };
@@ -162,6 +168,7 @@ async fn open_reader(
 ) -> Result<DbReader, slatedb::Error> {
     let reader = DbReaderOptions {
         checkpoint_lifetime: READER_LIFETIME,
+        object_store_max_retries: Some(retries(options)),
         object_store_cache_options: cache_options(options, url),
         ..DbReaderOptions::default()
     };

@@ -10,7 +10,7 @@
 //! Kernel counterpart: `btrfs_scan_one_device` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
-use papilio_device::{Access, Device, ImageOptions, OpenOptions, is_inside_image, is_url};
+use papilio_device::{Access, ImageOptions, OpenOptions, is_inside_image, is_url};
 use papilio_format::features::SuperblockFlags;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, Generation, Superblock, Uuid};
