@@ -3,8 +3,16 @@
 //! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
 //! only if they are named: a copy of an image beside it must never be opened in its place.
 
+use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
 use papilio::{FoundDevice, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Opens a device for writing: a file, a block device, a partition or the disk in a qcow2 image.
+pub fn open_for_writing(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
+    let options = DeviceOptions::new(Access::ReadWrite);
+    Ok(options.open_target(path, &ImageOptions::default())?.into_device())
+}
 
 /// Adds to the options the block devices that belong to the file system on `image` and are not
 /// among those `given`.

@@ -11,7 +11,7 @@ use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::device::{Access, Device, DeviceOptions, FileDevice, ImageOptions};
+use papilio::device::{Access, Device, FileDevice};
 use papilio::{
     BalanceControl, DevReplaceState, DeviceId, DeviceUsage, FoundDevice, OpenOptions, ReplaceOptions,
     ReplaceReport,
@@ -125,12 +125,7 @@ fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Resul
             paths.push(path);
         }
     }
-    paths.iter().map(|path| open_one(path)).collect()
-}
-
-fn open_one(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
-    let options = DeviceOptions::new(Access::ReadWrite);
-    Ok(options.open_target(path, &ImageOptions::default())?.into_device())
+    paths.iter().map(|path| devices::open_for_writing(path)).collect()
 }
 
 fn options(context: &Context) -> OpenOptions {
@@ -151,7 +146,7 @@ impl Start {
             }
         };
         let devices = open(context, &image, Some(&self.target))?;
-        let target = open_one(&self.target)?;
+        let target = devices::open_for_writing(&self.target)?;
         let bar = (std::io::stderr().is_terminal() && context.verbosity >= 0).then(new_bar);
         context.set_progress(bar.clone());
         let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
@@ -265,7 +260,7 @@ impl Cancel {
             }
         };
         let devices = open(context, &image, self.target.as_deref())?;
-        let target = self.target.as_deref().map(open_one).transpose()?;
+        let target = self.target.as_deref().map(devices::open_for_writing).transpose()?;
         let cancelled = papilio::cancel_replace(devices, target.as_deref(), &options(context));
         print(&cancelled.map_err(|error| of_image(&image, error))?)
     }

@@ -6,7 +6,7 @@
 
 use crate::context::Context;
 use crate::output::Output;
-use papilio::device::{Access, Device, DeviceOptions, ImageOptions, UndoFile};
+use papilio::device::{Device, UndoFile};
 use papilio::{OpenOptions, RepairOptions, RescueChange};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -233,8 +233,7 @@ pub fn open(images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
         if let Some(mount) = crate::holder::kernel_mount_of(path) {
             anyhow::bail!("{}: the kernel has mounted it on {}", path.display(), mount.point.display());
         }
-        let options = DeviceOptions::new(Access::ReadWrite);
-        Ok(options.open_target(path, &ImageOptions::default())?.into_device())
+        crate::devices::open_for_writing(path)
     };
     images.iter().map(open).collect()
 }

@@ -157,7 +157,7 @@ fn snapshots_share_tree_blocks_in_the_clone() {
         let bytes = [&left, &right]
             .map(|fs| fs.check(&CheckOptions::new().data_csum(true)).unwrap().statistics.metadata_bytes);
         println!("{name}: {bytes:?} bytes of metadata");
-        // Without sharing each of the 14 subvolumes would have some 2 MB.
+        // Without sharing each of the 13 subvolumes would have some 2 MB.
         assert!(bytes[1] < bytes[0] + bytes[0] / 2, "{name}: {bytes:?} bytes of metadata");
         drop((left, right));
         let top = ["subvolid=5".to_owned()];

@@ -4,12 +4,12 @@
 //!
 //! **Locks**: `streams`, held for one lookup.
 
+use super::RemoteOptions;
 use super::blocks::BLOCK;
 use super::disk_cache::{self, DiskCache};
 use super::fetch::Fetcher;
 use super::object::Object;
 use super::readahead::Streams;
-use super::{RemoteCache, RemoteOptions};
 use crate::device::{Access, Advice, Device, ReadRequest, check_read, read_only};
 use crate::error::OpenErrorKind;
 use crate::started::StartedOp;
@@ -54,12 +54,7 @@ impl RemoteDevice {
         if object.size == 0 {
             return Err(OpenErrorKind::Empty);
         }
-        let root = match &options.cache {
-            RemoteCache::User => disk_cache::users_directory(),
-            RemoteCache::Directory(path) => Some(path.clone()),
-            RemoteCache::Memory => None,
-        };
-        let disk = root.filter(|_| options.cache_bytes > 0).zip(object.cache_key());
+        let disk = disk_cache::root_of(options).zip(object.cache_key());
         let disk = disk.and_then(|(root, key)| DiskCache::open(&root, &key, options.cache_bytes));
         if let Some(disk) = &disk {
             // Files of earlier runs may exceed a limit that is lower now.

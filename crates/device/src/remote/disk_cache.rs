@@ -13,6 +13,7 @@
 //!
 //! **Locks**: none; `written` is atomic.
 
+use super::{RemoteCache, RemoteOptions};
 use crc_fast::CrcAlgorithm;
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -36,8 +37,23 @@ pub(super) struct DiskCache {
     written: AtomicU64,
 }
 
+/// Returns the directory of the cache that options choose; `None` for a cache in memory only.
+pub(crate) fn root_of(options: &RemoteOptions) -> Option<PathBuf> {
+    let root = match &options.cache {
+        RemoteCache::User => users_directory(),
+        RemoteCache::Directory(path) => Some(path.clone()),
+        RemoteCache::Memory => None,
+    };
+    root.filter(|_| options.cache_bytes > 0)
+}
+
+/// Returns the name of the directory for `key`.
+pub(crate) fn directory_name(key: &str) -> String {
+    Sha256::digest(key.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Returns the directory of the user's cache.
-pub(crate) fn users_directory() -> Option<PathBuf> {
+fn users_directory() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
     Some(base.join("papilio/remote"))
@@ -54,9 +70,7 @@ impl DiskCache {
     /// Opens the cache of the object's state that `key` names, below `root`. `None` if the
     /// directory cannot be made.
     pub(super) fn open(root: &Path, key: &str, limit: u64) -> Option<Self> {
-        let name: String =
-            Sha256::digest(key.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let directory = root.join(name);
+        let directory = root.join(directory_name(key));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
         let cache = Self { root: root.to_owned(), directory, limit, written: AtomicU64::new(0) };
         Some(cache)

@@ -33,7 +33,7 @@ mod runtime;
 #[cfg(feature = "remote")]
 pub use device::{RemoteDevice, RemoteStatistics};
 #[cfg(feature = "store")]
-pub(crate) use {disk_cache::users_directory, runtime::runtime};
+pub(crate) use {disk_cache::directory_name, disk_cache::root_of, runtime::runtime};
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -17,7 +17,7 @@ use super::still::StillClock;
 use super::url::StoreUrl;
 use crate::device::{Access, Device, ReadRequest, check_read, check_write, read_only};
 use crate::error::OpenErrorKind;
-use crate::remote::{RemoteCache, RemoteOptions, runtime, users_directory};
+use crate::remote::{RemoteOptions, directory_name, root_of, runtime};
 use crate::started::{Direction, StartedOp};
 use futures_util::StreamExt;
 use papilio_format::PhysicalAddress;
@@ -111,21 +111,11 @@ fn block_of(key: &[u8]) -> Option<u64> {
 }
 
 fn cache_options(options: &RemoteOptions, url: &StoreUrl) -> ObjectStoreCacheOptions {
-    let root = match &options.cache {
-        RemoteCache::User => users_directory(),
-        RemoteCache::Directory(path) => Some(path.clone()),
-        RemoteCache::Memory => None,
-    };
     // The files of a local store are as near as those of a cache.
-    let useful = options.cache_bytes > 0 && url.store_name != "file";
-    let folder = |root: std::path::PathBuf| {
-        use sha2::{Digest, Sha256};
-        let digest = Sha256::digest(format!("{} {}", url.store_name, url.path).as_bytes());
-        let name: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        root.join("slatedb").join(name)
-    };
+    let root = root_of(options).filter(|_| url.store_name != "file");
+    let name = directory_name(&format!("{} {}", url.store_name, url.path));
     ObjectStoreCacheOptions {
-        root_folder: root.filter(|_| useful).map(folder),
+        root_folder: root.map(|root| root.join("slatedb").join(name)),
         max_cache_size_bytes: usize::try_from(options.cache_bytes).ok(),
         part_size_bytes: CACHE_PART,
         cache_on_flush: true,

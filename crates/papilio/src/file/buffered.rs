@@ -28,7 +28,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Tree blocks reserved with the first dirty block of a file.
 const BLOCKS: u64 = 24;
 /// Bytes of data for each reserved byte of metadata.
-const DATA_PER_METADATA: u64 = 16;
+pub(super) const DATA_PER_METADATA: u64 = 16;
 
 /// How far a write came before the cache was full.
 enum Filled {

@@ -23,12 +23,12 @@
 
 use crate::data::write::PreparedWrite;
 use crate::errors::Result;
+use crate::file::buffered::DATA_PER_METADATA;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::in_place::IN_PLACE;
 use crate::file::open_inode::{OpenInode, Touched};
 use crate::file::ordered_flush::needs_all;
-use crate::file::ordered_write::DATA_PER_METADATA;
 use crate::file::write_back_ordered::{Target, WRITE_STEP};
 use crate::transaction::ReservedData;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};

@@ -10,7 +10,7 @@
 //! Kernel counterpart: `btrfs_scan_one_device` (`fs/btrfs/volumes.c`).
 
 use crate::errors::{Error, Result};
-use papilio_device::{Access, ImageOptions, OpenOptions, is_inside_image, is_url};
+use papilio_device::{Access, ImageOptions, OpenOptions, is_inside_image, is_url, split_partition};
 use papilio_format::features::SuperblockFlags;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, Generation, Superblock, Uuid};
@@ -59,7 +59,7 @@ impl FoundDevice {
     pub fn read(path: impl AsRef<Path>) -> Result<Option<Self>> {
         let path = path.as_ref();
         let host = |source| Error::Host { path: path.to_path_buf(), source };
-        if !is_url(path) && is_inside_image(path) {
+        if !is_url(path) && split_partition(path).1.is_some() {
             return Self::read_inside(path);
         }
         let kind = std::fs::metadata(path).map_err(host)?.file_type();
@@ -70,12 +70,16 @@ impl FoundDevice {
         let file = File::open(path).map_err(host)?;
         let place = superblock_offset(0);
         let mut bytes = [0; SUPERBLOCK_SIZE];
-        match file.read_exact_at(&mut bytes, place.0) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        let found = match file.read_exact_at(&mut bytes, place.0) {
+            Ok(()) => Superblock::parse(&bytes, place).ok(),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
             Err(error) => return Err(host(error)),
+        };
+        match found {
+            Some(superblock) => Ok(Some(Self::new(path, &superblock))),
+            None if is_inside_image(path) => Self::read_inside(path),
+            None => Ok(None),
         }
-        Ok(Superblock::parse(&bytes, place).ok().map(|superblock| Self::new(path, &superblock)))
     }
 
     fn read_inside(path: &Path) -> Result<Option<Self>> {

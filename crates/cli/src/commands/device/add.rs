@@ -1,6 +1,7 @@
 //! `papilio device add`.
 
 use crate::context::{Context, of_image};
+use crate::devices::open_for_writing;
 use crate::devices::siblings;
 use crate::jobs;
 use crate::kernel_jobs;
@@ -9,12 +10,10 @@ use crate::output::Output;
 use crate::scanning;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
-use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
 use papilio::format::DeviceId;
 use papilio::{FileSystem, FoundDevice, OpenOptions};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Add devices to a file system
@@ -47,11 +46,6 @@ fn was_added(context: &Context, path: &Path) -> anyhow::Result<()> {
         output.finish()?;
     }
     Ok(())
-}
-
-fn writable(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
-    let options = DeviceOptions::new(Access::ReadWrite);
-    Ok(options.open_target(path, &ImageOptions::default())?.into_device())
 }
 
 fn report(context: &Context, path: &Path, devid: DeviceId) -> anyhow::Result<()> {
@@ -95,7 +89,8 @@ impl Args {
         added: &[PathBuf],
     ) -> anyhow::Result<()> {
         for path in added {
-            let devid = fs.add_device(writable(path)?, self.force).map_err(|error| of_image(image, error));
+            let devid =
+                fs.add_device(open_for_writing(path)?, self.force).map_err(|error| of_image(image, error));
             report(context, path, devid.with_context(|| path.display().to_string())?)?;
         }
         Ok(())
@@ -120,7 +115,7 @@ impl Args {
         }
         let seeds = scanning::open_devices(image, &context.arguments().image_options(), &others)?;
         let options = OpenOptions::new().commit_interval(None);
-        let fs = FileSystem::sprout(&seeds, &writable(first)?, self.force, &options);
+        let fs = FileSystem::sprout(&seeds, &open_for_writing(first)?, self.force, &options);
         let fs = fs.map_err(|error| of_image(image, error)).with_context(|| first.display().to_string())?;
         let devid = fs.usage()?.devices.iter().map(|device| device.devid).max();
         report(context, first, devid.expect("there is a device"))?;

@@ -40,7 +40,7 @@ use papilio_format::items::root_ref::RootRef;
 use papilio_format::objectid;
 use report::Listener;
 use roots::Roots;
-use shared::{Leaves, Plan, by_family};
+use shared::{Bases, Leaves, Plan, by_family};
 use tree::TreeCopy;
 
 /// Features of a file system that the clone must have as soon as its items are there.
@@ -94,13 +94,13 @@ pub(crate) fn clone_into(
         listener.lose(CloneLoss::of("", "the checksum tree cannot be read: no data is verified"));
     }
     for family in by_family(&roots.subvolumes) {
-        let mut before: Option<Leaves> = None;
+        let mut bases = Bases::default();
         for (at, id) in family.iter().enumerate() {
             let root = &roots.subvolumes[id];
-            let plan = match &before {
-                // Two trees may have different blocks in place of one that cannot be read.
-                Some(before) if !root.tree.forest().has_stand_ins() => Plan::after(&root.tree, before),
-                _ => Plan::whole(),
+            // Two trees may have different blocks in place of one that cannot be read.
+            let plan = match root.tree.forest().has_stand_ins() {
+                true => Plan::whole(),
+                false => Plan::after(&root.tree, &bases),
             };
             if plan.base.is_some() {
                 transactions.commit()?;
@@ -110,7 +110,9 @@ pub(crate) fn clone_into(
                 transactions.change(8, |handle| subvolume::adopt(handle, *id, offset, item, plan.base))?;
             let copy = TreeCopy::new(&root.tree, &live, transactions, &mut extents, &mut listener, geometry);
             let lost = copy.run(&plan.ranges, plan.base.is_some())?;
-            before = (at + 1 < family.len()).then(|| Leaves::of(&root.tree, &lost));
+            if at + 1 < family.len() {
+                bases.add(Leaves::of(&root.tree, &lost));
+            }
         }
     }
     for (child, parent, reference) in roots.references() {

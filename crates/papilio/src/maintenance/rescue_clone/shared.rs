@@ -1,9 +1,9 @@
 //! The tree blocks that subvolumes share, so that the clone's subvolumes share theirs.
 //!
-//! Owns [`Leaves`], the leaves of a subvolume that was copied whole, [`Plan`], the part of the next
-//! one that still has to be copied, and [`by_family`], the order of copying. The next subvolume
-//! begins as a snapshot of the clone of the one before. Only the keys of leaves that the two do not
-//! share are copied.
+//! Owns [`Leaves`], the leaves of a subvolume that was copied, [`Bases`], those of the last few,
+//! [`Plan`], the part of the next one that still has to be copied, and [`by_family`], the order of
+//! copying. The next subvolume begins as a snapshot of the clone of the one among the bases that it
+//! shares most with. Only the keys of leaves that the two do not share are copied.
 //!
 //! **Invariant**: a leaf counts as shared only if nothing of its inodes was lost. So each loss is
 //! told for every subvolume that it concerns.
@@ -12,8 +12,11 @@ use super::roots::{KeyRange, Root};
 use crate::btree::{Tree, TreeBlock};
 use papilio_format::{Key, LogicalAddress, TreeId, Uuid, objectid};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+
+/// A leaf's address, `None` for a part that cannot be read, and the keys that it may have.
+type Leaf = (Option<LogicalAddress>, KeyRange);
 
 /// The numbers of inodes that lost something.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +72,35 @@ impl Leaves {
     }
 }
 
+/// The subvolumes of a family that were copied last, of which the next one may become a snapshot.
+#[derive(Default)]
+pub(super) struct Bases {
+    recent: VecDeque<Leaves>,
+}
+
+impl Bases {
+    /// The number of subvolumes kept. A family with a few branches finds a near relative among
+    /// them, whichever branch was copied last.
+    const KEPT: usize = 4;
+
+    /// Adds the leaves of a subvolume that was copied.
+    pub(super) fn add(&mut self, leaves: Leaves) {
+        self.recent.push_front(leaves);
+        self.recent.truncate(Self::KEPT);
+    }
+
+    /// Returns the base that shares most leaves with a tree, the last one copied if several do.
+    fn nearest(&self, leaves: &[Leaf]) -> Option<&Leaves> {
+        let shared = |base: &Leaves| {
+            leaves
+                .iter()
+                .filter(|(address, _)| address.is_some_and(|at| base.places.contains_key(&at)))
+                .count()
+        };
+        self.recent.iter().rev().max_by_key(|base| shared(base))
+    }
+}
+
 /// The part of a subvolume that has to be copied.
 pub(super) struct Plan {
     /// The keys to copy, in their order.
@@ -83,14 +115,18 @@ impl Plan {
         Self { ranges: vec![(Key::MIN, None)], base: None }
     }
 
-    /// Copies the items of `tree` that the subvolume with the leaves `base` does not share.
-    /// Returns [`Plan::whole`] unless half of the leaves of `tree`, and a quarter of the others,
-    /// are shared.
-    pub(super) fn after(tree: &Tree, base: &Leaves) -> Self {
+    /// Copies the items of `tree` that the nearest of `bases` does not share. Returns
+    /// [`Plan::whole`] unless half of the leaves of `tree`, and a quarter of the base's, are
+    /// shared.
+    pub(super) fn after(tree: &Tree, bases: &Bases) -> Self {
+        if bases.recent.is_empty() {
+            return Self::whole();
+        }
+        let leaves = leaves(tree);
+        let base = bases.nearest(&leaves).expect("there is a base");
         let (mut ranges, mut at) = (Vec::new(), Some(Key::MIN));
-        let (mut shared, mut all) = (0, 0);
-        for (address, (from, to)) in leaves(tree) {
-            all += 1;
+        let (mut shared, all) = (0, leaves.len());
+        for (address, (from, to)) in leaves {
             let Some(place) = address.and_then(|address| base.places.get(&address)) else { continue };
             shared += 1;
             let from = from.max(place.0);
@@ -112,7 +148,7 @@ impl Plan {
 
 /// Returns the leaves of a tree with the keys that each may have. A part whose inner node cannot be
 /// read counts as a leaf without an address.
-fn leaves(tree: &Tree) -> Vec<(Option<LogicalAddress>, KeyRange)> {
+fn leaves(tree: &Tree) -> Vec<Leaf> {
     let mut found = Vec::new();
     match tree.root_block() {
         Ok(root) => below(tree, &root, None, &mut found),
@@ -125,12 +161,7 @@ fn leaves(tree: &Tree) -> Vec<(Option<LogicalAddress>, KeyRange)> {
     found
 }
 
-fn below(
-    tree: &Tree,
-    block: &Arc<TreeBlock>,
-    bound: Option<Key>,
-    found: &mut Vec<(Option<LogicalAddress>, KeyRange)>,
-) {
+fn below(tree: &Tree, block: &Arc<TreeBlock>, bound: Option<Key>, found: &mut Vec<Leaf>) {
     let view = block.view();
     if block.level() == 0 {
         found.push((Some(block.address()), (Key::MIN, bound)));
