@@ -25,7 +25,8 @@ fn good() -> &'static [u8] {
     DUMP.get_or_init(|| {
         let device = || -> Arc<dyn Device> { Arc::new(MemoryDevice::new(256 << 20)) };
         let devices = vec![device(), device()];
-        let options = MkfsOptions::new().data_profile(RaidProfile::Raid0).metadata_profile(RaidProfile::Raid1);
+        let options =
+            MkfsOptions::new().data_profile(RaidProfile::Raid0).metadata_profile(RaidProfile::Raid1);
         papilio::mkfs_devices(&devices, &options).expect("empty devices");
         let fs = FileSystem::from_devices(devices, &OpenOptions::new()).expect("a new file system");
         let mut dump = Vec::new();

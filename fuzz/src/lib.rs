@@ -163,6 +163,17 @@ pub fn internal(geometry: &Geometry, owner: TreeId, level: u8, children: &[KeyPo
     bytes
 }
 
+/// Formats a value for inspection without keeping the text.
+pub fn format_nowhere(value: &impl std::fmt::Debug) {
+    struct Nowhere;
+    impl std::fmt::Write for Nowhere {
+        fn write_str(&mut self, _text: &str) -> std::fmt::Result {
+            Ok(())
+        }
+    }
+    let _ = std::fmt::write(&mut Nowhere, format_args!("{value:?}"));
+}
+
 /// Stores the checksum of the rest of `bytes` at their start.
 pub fn repair(checksum_type: ChecksumType, bytes: &mut [u8]) {
     let checksum = checksum_type.compute(&bytes[CHECKSUM_SIZE..]);

@@ -200,7 +200,8 @@ mod tests {
     #[test]
     fn both_crc32c_methods_agree() {
         let bytes: Vec<u8> = (0..20_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        for length in (0..600).chain([1023, 4095, 4096, 4097, 16_384, 19_990]) {
+        let all = (0..600).chain([1023, 4095, 4096, 4097, 16_384, 19_990]);
+        for length in all.filter(|length| !cfg!(miri) || length % 128 < 2 && *length < 1000) {
             let part = &bytes[length % 7..][..length];
             assert_eq!(crc32c(part), crc32c::crc32c(part), "{length} bytes");
             assert_eq!(crc_fast::crc32_iscsi(part), crc32c::crc32c(part), "{length} bytes");

@@ -97,10 +97,16 @@ pub(crate) trait RoundTrip {
 }
 
 /// Asserts, on random bytes, that serialising inverts parsing.
+/// Returns the configuration of a property test with so many cases, or a few of them under Miri.
+#[cfg(test)]
+pub(crate) fn cases(cases: u32) -> proptest::test_runner::Config {
+    proptest::test_runner::Config::with_cases(if cfg!(miri) { 4 } else { cases })
+}
+
 #[cfg(test)]
 pub(crate) fn assert_round_trip<T: RoundTrip>() {
     use proptest::prelude::*;
-    proptest!(ProptestConfig::with_cases(64), |(bytes in prop::collection::vec(any::<u8>(), T::BYTES))| {
+    proptest!(cases(64), |(bytes in prop::collection::vec(any::<u8>(), T::BYTES))| {
         prop_assert_eq!(T::round_trip(&bytes), bytes);
     });
 }

@@ -307,7 +307,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #![proptest_config(crate::parse::cases(4096))]
         #[test]
         fn arbitrary_bytes_never_panic(
             key in any_key(),

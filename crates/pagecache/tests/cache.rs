@@ -253,6 +253,7 @@ fn invalidation_keeps_folios_dirty_outside_the_range() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many steps, and no unsafe code that other tests miss")]
 fn limit_holds_by_evicting_clean_folios() {
     for order in [0, 3, 9] {
         let limit = 8 << 20;
@@ -305,6 +306,7 @@ fn insertion_into_an_all_dirty_cache_fails() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many steps, and no unsafe code that other tests miss")]
 fn small_insertions_split_large_shadows() {
     let mut options = CacheOptions::new(16 << 20);
     let mut results = Vec::new();
@@ -374,6 +376,7 @@ fn oldest_folios_are_evicted_first_across_shards() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many steps, and no unsafe code that other tests miss")]
 fn a_scan_does_not_evict_the_working_set() {
     let (with, without) = (hit_rate_during_scan(true), hit_rate_during_scan(false));
     println!("hit rate of the working set: {with:.3} with shadows, {without:.3} without");
@@ -382,6 +385,7 @@ fn a_scan_does_not_evict_the_working_set() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many steps, and no unsafe code that other tests miss")]
 fn shadows_are_bounded() {
     let limit = 4 << 20;
     let cache = PageCache::new(limit);

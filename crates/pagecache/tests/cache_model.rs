@@ -258,7 +258,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 24 }, ..ProptestConfig::default() })]
 
     #[test]
     fn the_file_reads_as_the_model(

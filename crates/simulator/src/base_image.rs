@@ -8,7 +8,7 @@
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::node::NodeHeader;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{ChecksumType, PhysicalAddress, Superblock};
+use papilio_format::{ChecksumType, PhysicalAddress, Superblock, TreeId, objectid};
 use std::io::Read;
 
 /// Bytes in front of the part that a block's checksum covers.
@@ -21,6 +21,8 @@ const STEP: usize = 64 << 10;
 pub(crate) struct Block {
     pub(crate) offset: PhysicalAddress,
     pub(crate) size: usize,
+    /// The tree that a tree block belongs to; `None` for a superblock.
+    pub(crate) owner: Option<TreeId>,
 }
 
 /// A file system to mutate.
@@ -56,9 +58,40 @@ impl BaseImage {
         for (offset, piece) in pieces.iter() {
             device.write_at(piece, PhysicalAddress(*offset)).expect("the piece lies within the device");
         }
+        Self::with_blocks(device, &pieces)
+    }
+
+    /// Takes the content of a device.
+    ///
+    /// # Panics
+    /// If it does not hold a Btrfs with a valid first superblock.
+    pub fn of(device: &MemoryDevice) -> Self {
+        let (device, size) = (device.snapshot(), device.size());
+        let mut pieces = Vec::new();
+        for start in (0..size).step_by(STEP) {
+            let mut piece = vec![0; STEP.min((size - start) as usize)];
+            device.read_at(&mut piece, PhysicalAddress(start)).expect("the piece lies within the device");
+            if piece.iter().any(|&byte| byte != 0) {
+                pieces.push((start, piece));
+            }
+        }
+        Self::with_blocks(device, &pieces)
+    }
+
+    fn with_blocks(device: MemoryDevice, pieces: &[(u64, Vec<u8>)]) -> Self {
         let superblock = first_superblock(&device);
-        let blocks = find_blocks(&superblock, size, &pieces);
+        let blocks = find_blocks(&superblock, device.size(), pieces);
         Self { device, blocks, checksum: superblock.checksum_type() }
+    }
+
+    /// Returns the image with the blocks of log trees only, so that every change hits a log.
+    ///
+    /// # Panics
+    /// If the image has no log.
+    pub fn only_logs(mut self) -> Self {
+        self.blocks.retain(|block| block.owner == Some(objectid::TREE_LOG));
+        assert!(!self.blocks.is_empty(), "the image has a log");
+        self
     }
 
     /// Returns a copy to mutate, which shares unchanged parts.
@@ -89,7 +122,7 @@ fn find_blocks(superblock: &Superblock, size: u64, pieces: &[(u64, Vec<u8>)]) ->
     let mut blocks: Vec<_> = (0..SUPERBLOCK_MIRRORS)
         .map(superblock_offset)
         .filter(|offset| offset.0 + SUPERBLOCK_SIZE as u64 <= size)
-        .map(|offset| Block { offset, size: SUPERBLOCK_SIZE })
+        .map(|offset| Block { offset, size: SUPERBLOCK_SIZE, owner: None })
         .collect();
     let geometry = superblock.geometry();
     let (node_size, sector_size) = (geometry.node_size as usize, geometry.sector_size as usize);
@@ -101,7 +134,7 @@ fn find_blocks(superblock: &Superblock, size: u64, pieces: &[(u64, Vec<u8>)]) ->
             let sum = geometry.checksum_type;
             if header.fsid == geometry.metadata_uuid && sum.verify(&block[CHECKSUM_FIELD..], block) {
                 let offset = PhysicalAddress(start + offset as u64);
-                blocks.push(Block { offset, size: node_size });
+                blocks.push(Block { offset, size: node_size, owner: Some(header.owner) });
             }
         }
     }

@@ -132,6 +132,12 @@ impl Recorded {
         &self.points[last..=last + more]
     }
 
+    /// Whether a write of a superblock is in flight at this moment. If it is torn, the file system
+    /// opens by another copy only.
+    pub fn writes_superblock(&self) -> bool {
+        self.moments.writes_superblock()
+    }
+
     /// Returns the model of the commit found on a device of this moment.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! - Hostile images: real file systems with changed bytes and recomputed checksums, so that the
 //!   change passes the first check. Fuzz targets feed [`mutate`] with a fuzzer's bytes; tests feed
-//!   it with seeded ones. [`exercise`] then reads everything.
+//!   it with seeded ones. [`exercise`] then reads everything, or [`exercise_changes`] writes.
 //! - Random operations beside a model: a [`Session`] runs each [`Operation`] drawn by a
 //!   [`Generator`] on a file system and on a [`Model`], and compares the answers. [`verify`]
 //!   compares the whole content.
@@ -18,6 +18,7 @@ mod base_image;
 mod configuration;
 pub mod crash;
 mod exercise;
+mod exercise_change;
 pub mod faults;
 pub mod fsyncs;
 pub mod history;
@@ -31,14 +32,17 @@ mod promise;
 mod random;
 mod session;
 mod shrink;
+mod small_image;
 pub mod verify;
 
 pub use base_image::BaseImage;
 pub use configuration::Configuration;
 pub use exercise::{Summary, exercise};
+pub use exercise_change::{ChangeSummary, exercise_changes};
 pub use model::Model;
 pub use mutation::mutate;
 pub use operation::{FileAt, Fill, NewFile, Operation, Reply, Text};
 pub use random::{Generator, Scope};
 pub use session::{Counts, Outcome, Session};
 pub use shrink::minimise;
+pub use small_image::small_images;

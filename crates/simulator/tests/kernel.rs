@@ -2,7 +2,8 @@
 //! kernel's view must match the model. Then the kernel runs random operations against the same
 //! model, and Papilio continues on the result. The kernel also mounts states after a power loss.
 //!
-//! `PAPILIO_ROUNDS` sets the number of turns, `PAPILIO_SEED` the first seed.
+//! `PAPILIO_ROUNDS` sets the number of turns, `PAPILIO_KERNEL_STATES` that of states after a power
+//! loss, `PAPILIO_SEED` the first seed.
 
 use papilio::{CompressionChoice, FileKind, MkfsFeature, RenameMode, XattrSet};
 use papilio_device::{Device, MemoryDevice};
@@ -339,25 +340,57 @@ fn kernel_mounts_state_after_power_loss() {
         inodes: 40,
         file_bytes: 150_000,
         sync_every: 9,
+        balance_every: 40,
+        remount_every: 60,
         ..Scope::default()
     };
-    let seed = setting("PAPILIO_SEED", 1);
-    let configuration = Configuration::new("default");
-    let mut recorded =
-        Recorded::new(&configuration, scope, seed, 100).expect("a run without crashes succeeds");
-    let scratch = Scratch::new(configuration.size).expect("create a scratch folder for an image");
-    let stride = (recorded.len() as u64 / setting("PAPILIO_KERNEL_STATES", 6)).max(1) as usize;
-    let mut states = 0;
-    for position in (stride / 2..=recorded.len()).step_by(stride) {
-        recorded.advance(position);
-        let device = recorded.device(Survival::Some(position as u64), InFlight::Nothing);
-        let label = format!("seed {seed}, event {position}");
-        let model = recorded.found(&device).unwrap_or_else(|failure| panic!("{label}: {failure}"));
-        let image = scratch.unique("image");
-        device.write_image(&image).expect("write the image");
-        check_image(&label, &ImageSet::open(&scratch, vec![image.clone()]), model);
-        std::fs::remove_file(&image).expect("remove the image");
-        states += 1;
+    let (wanted, first) = (setting("PAPILIO_KERNEL_STATES", 12), setting("PAPILIO_SEED", 1));
+    let shapes = [
+        Configuration::new("default"),
+        Configuration::new("node 4096, xxhash, explicit holes").mkfs(|mkfs| {
+            mkfs.node_size(4096).checksum(ChecksumType::XxHash64).feature(MkfsFeature::NoHoles, false)
+        }),
+        Configuration::new("mixed, zstd")
+            .mkfs(|mkfs| mkfs.feature(MkfsFeature::MixedGroups, true))
+            .open(|open| open.compress(CompressionChoice::new(Compression::Zstd))),
+        Configuration::new("no free space tree").mkfs(|mkfs| mkfs.feature(MkfsFeature::FreeSpaceTree, false)),
+    ];
+    // In a short run, each shape gets its share.
+    let share = wanted.div_ceil(shapes.len() as u64).min(40);
+    let (mut states, mut torn, mut round) = (0, 0, 0);
+    while states < wanted {
+        let configuration = &shapes[round as usize % shapes.len()];
+        let seed = first + round;
+        // See `Scope::allocate_past_end` for the kernel's behaviour without NO_HOLES.
+        let scope = Scope { allocate_past_end: !configuration.name.contains("explicit holes"), ..scope };
+        let mut recorded =
+            Recorded::new(configuration, scope, seed, 150).expect("a run without crashes succeeds");
+        let scratch = Scratch::new(configuration.size).expect("create a scratch folder for an image");
+        let stride = (recorded.len() as u64 / share).max(1) as usize;
+        for position in (round as usize % stride..=recorded.len()).step_by(stride) {
+            recorded.advance(position);
+            let mix = seed.wrapping_mul(0x9e37_79b9).wrapping_add(position as u64);
+            let (survival, mut in_flight) = match states % 4 {
+                0 => (Survival::Everything, InFlight::Torn),
+                1 => (Survival::Durable, InFlight::Nothing),
+                2 => (Survival::Some(mix), InFlight::Torn),
+                _ => (Survival::Some(mix), InFlight::Nothing),
+            };
+            if recorded.writes_superblock() {
+                // The kernel mounts no file system whose first superblock is torn.
+                in_flight = InFlight::Nothing;
+            }
+            let device = recorded.device(survival, in_flight);
+            let label = format!("{}, seed {seed}, event {position}, {survival:?}", configuration.name);
+            let model = recorded.found(&device).unwrap_or_else(|failure| panic!("{label}: {failure}"));
+            let image = scratch.unique("image");
+            device.write_image(&image).expect("write the image");
+            check_image(&label, &ImageSet::open(&scratch, vec![image.clone()]), model);
+            std::fs::remove_file(&image).expect("remove the image");
+            states += 1;
+            torn += u64::from(in_flight == InFlight::Torn);
+        }
+        round += 1;
     }
-    println!("{states} states");
+    println!("{states} states of {round} runs, {torn} with a torn write");
 }

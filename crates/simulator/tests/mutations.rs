@@ -1,12 +1,15 @@
 //! Seeded mutations of real file systems: whatever the bytes, the result is an answer or an error.
 
-use papilio_simulator::{BaseImage, exercise, mutate};
+use papilio_simulator::{BaseImage, exercise, exercise_changes, mutate, small_images};
 use std::panic::AssertUnwindSafe;
 
 const IMAGES: [&[u8]; 2] = [
     include_bytes!("../../../tests/fixtures/fuzz-default.img.zst"),
     include_bytes!("../../../tests/fixtures/fuzz-mixed.img.zst"),
 ];
+
+/// A file system with a log that a mount replays.
+const LOG: &[u8] = include_bytes!("../../../tests/fixtures/fsync-log.img.zst");
 
 /// Maximum processor seconds per run: two orders of magnitude above what any run needs.
 const CPU_LIMIT: f64 = 20.0;
@@ -45,14 +48,69 @@ fn unchanged_images_are_clean() {
     }
 }
 
-#[test]
-fn mutated_bytes_give_errors_not_panics() {
-    let number = |name, default| match std::env::var(name) {
+/// Returns the number that an environment variable holds.
+fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => default,
-    };
-    let first: u64 = number("PAPILIO_MUTATIONS_FROM", 0);
-    let runs: u64 = number("PAPILIO_MUTATIONS", 150);
+    }
+}
+
+/// Returns the images of the kernel's, and the small ones.
+fn all_images() -> Vec<BaseImage> {
+    let mut bases: Vec<_> = [IMAGES[0], IMAGES[1], LOG].map(BaseImage::load).into();
+    bases.extend(small_images().expect("a device in memory"));
+    bases
+}
+
+#[test]
+fn unchanged_small_images_are_clean() {
+    for (number, base) in small_images().expect("a device in memory").iter().enumerate() {
+        let summary = exercise(base.copy());
+        assert!(summary.mounted && summary.entries > 12 && summary.bytes > 50_000, "{number}: {summary:?}");
+        assert_eq!((summary.errors, summary.findings), (0, 0), "{number}: {summary:?}");
+    }
+}
+
+#[test]
+fn unchanged_images_take_every_change() {
+    for base in all_images() {
+        for seed in 0..20 {
+            let plan = Random(seed).bytes(24);
+            let device = mutate(&base, &[]);
+            let summary = exercise_changes(device.snapshot(), &plan);
+            assert!(summary.mounted && summary.mounts_again && summary.done > 8, "{seed}: {summary:?}");
+        }
+    }
+}
+
+#[test]
+fn changes_of_mutated_images_give_errors_not_panics() {
+    let (first, runs) = (setting("PAPILIO_MUTATIONS_FROM", 0), setting("PAPILIO_CHANGED_MUTATIONS", 150));
+    let bases = all_images();
+    let (mut mounted, mut errors, mut again) = (0, 0, 0);
+    for seed in first..first + runs {
+        let mut random = Random(seed);
+        let changes = 1 + (random.next() % 4) as usize;
+        let (plan, steps) = (random.bytes(changes * 16), random.bytes(24));
+        let base = &bases[seed as usize % bases.len()];
+        let start = cpu_time();
+        let run = || exercise_changes(mutate(base, &plan), &steps);
+        let caught = std::panic::catch_unwind(AssertUnwindSafe(run));
+        let summary = caught.unwrap_or_else(|_| panic!("seed {seed} panicked"));
+        let took = cpu_time() - start;
+        assert!(took < CPU_LIMIT, "seed {seed} took {took} s of processor time");
+        mounted += u64::from(summary.mounted);
+        errors += summary.errors;
+        again += u64::from(summary.mounts_again);
+    }
+    println!("{runs} images: {mounted} mounted, {errors} steps failed, {again} results mount");
+    assert!(errors > 0 || runs < 100, "no mutation was detected");
+}
+
+#[test]
+fn mutated_bytes_give_errors_not_panics() {
+    let (first, runs) = (setting("PAPILIO_MUTATIONS_FROM", 0), setting("PAPILIO_MUTATIONS", 150));
     let bases = IMAGES.map(BaseImage::load);
     let mut seen_errors = 0;
     for seed in first..first + runs {

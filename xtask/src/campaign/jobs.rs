@@ -99,14 +99,14 @@ pub const JOBS: &[Job] = &[
         "kernel-crash-states",
         "states after a power loss that the kernel judged",
         (SIMULATOR, "kernel", "kernel_mounts_state_after_power_loss"),
-        ("PAPILIO_KERNEL_STATES", 100),
+        ("PAPILIO_KERNEL_STATES", 2000),
         SEED,
     )),
     judged(test(
         "kernel-fsync-states",
         "states with fsyncs whose log the kernel replayed",
         (SIMULATOR, "fsync_kernel", "kernel_replays_acknowledged_fsyncs"),
-        ("PAPILIO_KERNEL_STATES", 100),
+        ("PAPILIO_KERNEL_STATES", 2000),
         SEED,
     )),
     judged(test(
@@ -180,6 +180,13 @@ pub const JOBS: &[Job] = &[
         Some("PAPILIO_MUTATIONS_FROM"),
     )),
     seed_each(test(
+        "changed-mutations",
+        "mutated images mounted, changed, committed and mounted again",
+        (SIMULATOR, "mutations", "changes_of_mutated_images_give_errors_not_panics"),
+        ("PAPILIO_CHANGED_MUTATIONS", 20_000),
+        Some("PAPILIO_MUTATIONS_FROM"),
+    )),
+    seed_each(test(
         "hostile-streams",
         "mutated send streams received",
         (SIMULATOR, "hostile_streams", "hostile_streams_leave_nothing_that_looks_whole"),
@@ -201,6 +208,8 @@ pub const JOBS: &[Job] = &[
     fuzz("fuse_message"),
     fuzz("fuse_serve"),
     fuzz("mount_walk"),
+    fuzz("mount_change"),
+    fuzz("log_replay"),
     fuzz("xarray"),
     fuzz("image_dump"),
 ];

@@ -243,7 +243,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #![proptest_config(crate::parse::cases(4096))]
         #[test]
         fn random_items_are_decoded_or_refused(
             objectid in any::<u64>(), item_type in any::<u8>(), offset in any::<u64>(),

@@ -352,7 +352,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { max_global_rejects: 1 << 20, ..ProptestConfig::with_cases(2048) })]
+        #![proptest_config(ProptestConfig { max_global_rejects: 1 << 20, ..crate::parse::cases(2048) })]
         #[test]
         fn fast_path_accepts_only_valid_extents(
             fields in prop::collection::vec(any_field(), 10),

@@ -376,7 +376,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(crate::parse::cases(64))]
         #[test]
         fn files_round_trip(kinds in prop::collection::vec(prop::bool::weighted(0.01), 0..700), fill in any::<u8>()) {
             let bits = vec![fill; PAGE];

@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #![proptest_config(crate::parse::cases(4096))]
         #[test]
         fn random_items_under_any_key_never_panic(
             (objectid, item_type, offset) in any_key_parts(), before in any_key_parts(),

@@ -19,6 +19,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod lock;
+mod mapped;
 pub(crate) mod record;
 
 use crate::processor::copy_past_caches;

@@ -29,7 +29,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 192 }, ..ProptestConfig::default() })]
 
     #[test]
     fn arrays_match_the_map(
