@@ -1,5 +1,5 @@
-//! Fuzzes the replay of logs: changes bytes of log trees only, repairs the checksums, and mounts the
-//! image for writing, which replays the log. The result must mount, or the mount be refused.
+//! Fuzzes the replay of logs: changes bytes of log trees only, repairs the checksums, and mounts
+//! the image for writing, which replays the log. The result must mount, or the mount be refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

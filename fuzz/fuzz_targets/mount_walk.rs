@@ -1,5 +1,6 @@
 //! Fuzzes whole file systems: changes bytes of an image, repairs the checksums, then mounts, walks,
-//! reads and checks it. One input in eight starts from an image of the kernel's, which takes longer.
+//! reads and checks it. One input in eight starts from an image of the kernel's, which takes
+//! longer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

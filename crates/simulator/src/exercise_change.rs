@@ -88,7 +88,7 @@ fn take_step(fs: &FileSystem, found: &[(Vec<u8>, Inode)], step: u8, number: usiz
         0 => write(&regular()?.1.open()?, step, number),
         1 => regular()?.1.open()?.set_len(OFFSETS[number % 4] / 2),
         2 => regular()?.1.open()?.punch_hole(OFFSETS[number % 4], 8192),
-        3 => regular()?.1.open()?.allocate(OFFSETS[number % 4], 20_000, number % 2 == 0),
+        3 => regular()?.1.open()?.allocate(OFFSETS[number % 4], 20_000, number.is_multiple_of(2)),
         4 => {
             let file = regular()?.1.open()?;
             write(&file, step, number)?;
