@@ -101,7 +101,7 @@ impl Shared {
     }
 
     /// Frees a folio from `allocate` that did not make it into a tree.
-    pub fn release_new(&self, record: &Record) {
+    pub fn release_new(self: &Arc<Self>, record: &Record) {
         record.unlock_exclusive(&self.waits);
         for _ in 0..2 {
             // SAFETY: these are the two references that `allocate` gave.

@@ -190,6 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "many steps, and no unsafe code that other tests miss")]
     fn stretches_alternate_between_shards() {
         let pages = 16 * STRETCH;
         let arena = Arena::new(pages, false);

@@ -126,7 +126,7 @@ fn pass(shared: &Arc<Shared>, shard: u32, want: u64, press: bool) -> (bool, u64)
     if !evicted.is_empty() {
         shared.counters.here().evictions.fetch_add(evicted.len() as u64, Relaxed);
         // SAFETY: freezing took their counts to 0, and `shared` is kept alive by the caller.
-        unsafe { Shared::free_all(NonNull::from(&**shared), &evicted) };
+        unsafe { Shared::free_all(shared.pointer(), &evicted) };
     }
     shared.isolated.fetch_sub(isolated, Release);
     (!evicted.is_empty(), scanned)
@@ -134,7 +134,7 @@ fn pass(shared: &Arc<Shared>, shard: u32, want: u64, press: bool) -> (bool, u64)
 
 /// Examines the tail of the inactive list: moves the folio to the head of a list, or takes it off
 /// the lists to be evicted.
-fn examine(shared: &Shared, lru: &mut Lru, record: &Record) -> Option<Folio> {
+fn examine(shared: &Arc<Shared>, lru: &mut Lru, record: &Record) -> Option<Folio> {
     let flags = record.flags.load(Acquire);
     if shared.options.working_set && flags & flag::HOT != 0 {
         record.clear(flag::HOT | flag::REFERENCED);

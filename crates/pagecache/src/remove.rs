@@ -145,7 +145,7 @@ impl Mapping {
                         drop(tree);
                         // SAFETY: freezing took the count to 0, and the mapping keeps `shared`
                         // alive.
-                        unsafe { Shared::free(NonNull::from(&*self.inner.shared), record) };
+                        unsafe { Shared::free(self.inner.shared.pointer(), record) };
                     }
                     free
                 }

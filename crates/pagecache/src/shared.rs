@@ -112,6 +112,13 @@ impl Shared {
         }
     }
 
+    /// Returns the pointer that [`Shared::free`] needs: one of the `Arc`, which may free its
+    /// memory. A pointer made of a reference may not.
+    #[inline]
+    pub fn pointer(self: &Arc<Self>) -> NonNull<Self> {
+        NonNull::new(Arc::as_ptr(self).cast_mut()).expect("an Arc's pointer is not null")
+    }
+
     fn held(&self, record: &Record) -> &AtomicU64 {
         &self.held[(record.id / STRETCH) as usize % HELD]
     }
@@ -124,8 +131,9 @@ impl Shared {
     /// Frees a folio whose reference count has dropped to 0.
     ///
     /// # Safety
-    /// The caller took the count to 0. `this` is the `Shared` that allocated the record, and the
-    /// caller does not use it afterwards unless something else keeps it alive.
+    /// The caller took the count to 0. `this` is the `Shared` that allocated the record, by
+    /// [`Shared::pointer`]. The caller does not use it afterwards unless something else keeps it
+    /// alive.
     pub unsafe fn free(this: NonNull<Self>, record: NonNull<Record>) {
         // SAFETY: the folio, until it is freed at the end, keeps `Shared` alive.
         let shared = unsafe { this.as_ref() };

@@ -36,6 +36,11 @@ fn everything_works_under_address_sanitizer() {
 }
 
 #[test]
+fn file_systems_in_stores_are_written_and_read() {
+    run("store", Link::Shared);
+}
+
+#[test]
 fn threads_share_handles() {
     run("threads", Link::Shared);
 }

@@ -28,8 +28,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Pages in a region: 32 MiB.
-const REGION_PAGES: u32 = 8192;
+/// Pages in a region: 32 MiB. Miri takes seconds to map as much.
+const REGION_PAGES: u32 = if cfg!(miri) { 1024 } else { 8192 };
 const ORDERS: usize = MAX_ORDER as usize + 1;
 /// Number of magazines in a cache.
 const MAGAZINES: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };

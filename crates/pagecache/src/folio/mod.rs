@@ -29,6 +29,7 @@ use papilio_locks::{Class, Held};
 use record::{Record, flag};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Class of content locks in the lock order.
@@ -59,8 +60,8 @@ impl Folio {
     /// # Safety
     /// `record` belongs to `shared`'s arena and the caller owns one of its references.
     #[inline]
-    pub(crate) unsafe fn from_counted(record: &Record, shared: &Shared) -> Self {
-        Self { record: NonNull::from(record), shared: NonNull::from(shared) }
+    pub(crate) unsafe fn from_counted(record: &Record, shared: &Arc<Shared>) -> Self {
+        Self { record: NonNull::from(record), shared: shared.pointer() }
     }
 
     #[inline]
