@@ -271,6 +271,7 @@ fn limit_holds_by_evicting_clean_folios() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many steps, and no unsafe code that other tests miss")]
 fn insertion_into_an_all_dirty_cache_fails() {
     let cache = PageCache::new(1 << 20);
     let mapping = cache.mapping(0);
