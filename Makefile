@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz miri tsan tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz miri tsan azure tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -140,6 +140,9 @@ soak: build ## work on a mount with 64 processes, kill the server ten times, che
 
 campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), and continue the ledger docs/campaign.tsv (root)
 	$(CARGO) xtask campaign --minutes $(or $(CAMPAIGN_MINUTES),60)
+
+azure: build ## try az:// and slatedb+az:// with Azurite (from npm)
+	@bash scripts/azure.sh
 
 miri: ## run the tests of the format, the page cache and the locks under Miri; needs nightly Rust with miri
 	@bash scripts/miri.sh
