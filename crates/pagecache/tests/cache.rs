@@ -357,6 +357,7 @@ fn hit_rate_during_scan(working_set: bool) -> f64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many steps, and no unsafe code that other tests miss")]
 fn oldest_folios_are_evicted_first_across_shards() {
     let pages = 16_384;
     let cache = PageCache::new(pages * (PAGE_SIZE as u64 + 64) + (2 << 20));

@@ -36,6 +36,9 @@ pub struct Scope {
     /// Whether files get space allocated past their end. Without NO_HOLES, kernels (6.18) lose the
     /// size of a file that is written over such space after a mount.
     pub allocate_past_end: bool,
+    /// Whether files may be overwritten in place (NODATACOW). Bytes written to one between two
+    /// commits may be there after a power loss.
+    pub in_place: bool,
     /// Whether symbolic links may lead out of the base directory.
     pub wide_links: bool,
 }
@@ -55,6 +58,7 @@ impl Default for Scope {
             subvolumes: false,
             capabilities: true,
             allocate_past_end: true,
+            in_place: true,
             wide_links: true,
         }
     }
@@ -410,7 +414,8 @@ impl Generator {
             9..11 => Operation::RemoveXattr { path, name: self.xattr_name() },
             _ => {
                 let compress = self.random.bool();
-                Operation::SetFlags { path, nodatacow: !compress && self.one_in(2), compress }
+                let nodatacow = !compress && self.one_in(2) && self.scope.in_place;
+                Operation::SetFlags { path, nodatacow, compress }
             }
         }
     }

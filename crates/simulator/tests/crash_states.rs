@@ -39,6 +39,7 @@ fn power_loss_keeps_synced_state() {
         sync_every: 9,
         balance_every: 40,
         remount_every: 60,
+        in_place: false,
         ..Scope::default()
     };
     let configurations = configurations();

@@ -342,6 +342,7 @@ fn kernel_mounts_state_after_power_loss() {
         sync_every: 9,
         balance_every: 40,
         remount_every: 60,
+        in_place: false,
         ..Scope::default()
     };
     let (wanted, first) = (setting("PAPILIO_KERNEL_STATES", 12), setting("PAPILIO_SEED", 1));
