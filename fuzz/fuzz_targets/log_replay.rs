@@ -3,14 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use papilio_fuzz::images::kernels_log;
 use papilio_simulator::{BaseImage, exercise_changes, mutate, small_images};
 use std::sync::LazyLock;
 
 /// An image with a log, and one that holds more kinds of changes.
 static IMAGES: LazyLock<[BaseImage; 2]> = LazyLock::new(|| {
     let [.., small] = small_images().expect("a device in memory");
-    let large = BaseImage::load(include_bytes!("../../tests/fixtures/fsync-log.img.zst"));
-    [small.only_logs(), large.only_logs()]
+    [small.only_logs(), kernels_log().only_logs()]
 });
 
 fuzz_target!(init: { LazyLock::force(&IMAGES); }, |data: &[u8]| {

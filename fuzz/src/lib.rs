@@ -5,6 +5,7 @@
 //! the target repairs the checksum. [`fuse`] makes messages of the FUSE protocol.
 
 pub mod fuse;
+pub mod images;
 
 use arbitrary::{Arbitrary, Unstructured};
 use papilio_format::checksum::CHECKSUM_SIZE;

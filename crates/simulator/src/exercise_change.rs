@@ -71,9 +71,8 @@ fn find(
     from: usize,
     wanted: impl Fn(FileKind) -> bool,
 ) -> Result<&(Vec<u8>, Inode)> {
-    let turn = found.iter().cycle().skip(from).take(found.len());
-    turn.into_iter()
-        .find(|(_, inode)| wanted(inode.file_type()))
+    let mut turn = found.iter().cycle().skip(from).take(found.len());
+    turn.find(|(_, inode)| wanted(inode.file_type()))
         .ok_or_else(|| Error::Invalid("the walk found no such entry".to_owned()))
 }
 
@@ -103,7 +102,7 @@ fn take_step(fs: &FileSystem, found: &[(Vec<u8>, Inode)], step: u8, number: usiz
         11 => any()?.1.set_xattr(b"user.fuzz", &vec![step; SIZES[number % 2]], XattrSet::Any),
         12 => any()?.1.remove_xattr(b"user.colour"),
         13 => fs.set_permissions(&regular()?.0[..], 0o600 + u32::from(step % 8)),
-        14 => clone_tail(&regular()?.1.open()?, &fs.create_file(new.as_bytes())?),
+        14 => clone_whole(&regular()?.1.open()?, &fs.create_file(new.as_bytes())?),
         15 => fs.snapshot("/", new.as_bytes(), step >= 128).map(drop),
         16 => match fs.subvolumes()?.last() {
             Some(last) => fs.delete_subvolume_by_id(last.id),
@@ -124,7 +123,7 @@ fn write(file: &File, step: u8, number: usize) -> Result<()> {
     file.write_all_at(&bytes, OFFSETS[number % 4])
 }
 
-fn clone_tail(source: &File, target: &File) -> Result<()> {
+fn clone_whole(source: &File, target: &File) -> Result<()> {
     target.clone_range(source, 0, source.size()?, 0)
 }
 

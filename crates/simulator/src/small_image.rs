@@ -43,14 +43,13 @@ fn make(mkfs: &MkfsOptions, log: bool) -> Result<BaseImage> {
     let options = OpenOptions::new().write(true).commit_interval(None).compress(compress);
     let fs = FileSystem::from_devices(vec![shared], &options)?;
     fill(&fs)?;
-    if !log {
-        fs.close()?;
+    if log {
+        write_log(&fs)?;
+        // The file system is still open: this is the state after a power loss.
         return Ok(BaseImage::of(&device));
     }
-    fs.sync()?;
-    write_log(&fs)?;
-    // The file system still is in memory: this is the state after a power loss.
-    Ok(BaseImage::of(&device.snapshot()))
+    fs.close()?;
+    Ok(BaseImage::of(&device))
 }
 
 /// Makes inodes of each kind, with all kinds of extents, names and references.
@@ -94,12 +93,7 @@ fn write_log(fs: &FileSystem) -> Result<()> {
 
 /// Returns bytes that do not compress.
 fn noise(length: usize) -> Vec<u8> {
-    let mut state = length as u32 | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        state as u8
-    };
-    (0..length).map(|_| next()).collect()
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(length as u64).fill(&mut bytes);
+    bytes
 }

@@ -1,8 +1,7 @@
 //! `papilio device add`.
 
 use crate::context::{Context, of_image};
-use crate::devices::open_for_writing;
-use crate::devices::siblings;
+use crate::devices::{open_for_writing, siblings};
 use crate::jobs;
 use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
