@@ -19,6 +19,8 @@ pub enum ImageFormat {
     VmdkSparse,
     /// VMware's format, a text that names the files with the data.
     VmdkDescriptor,
+    /// Hyper-V's format.
+    Vhdx,
     /// A raw image compressed with xz.
     Xz,
     /// A raw image compressed with zstd.
@@ -32,6 +34,7 @@ impl ImageFormat {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
             Self::VmdkSparse | Self::VmdkDescriptor => "vmdk",
+            Self::Vhdx => "vhdx",
             Self::Xz => "xz",
             Self::Zstd => "zstd",
         }
@@ -67,9 +70,7 @@ pub(super) fn recognise(file: &dyn Device, is_block_device: bool) -> Result<Imag
         // A skippable frame, as pzstd and some seekable files begin with.
         [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => ImageFormat::Zstd,
         _ if start.starts_with(b"# Disk DescriptorFile") => ImageFormat::VmdkDescriptor,
-        _ if start.starts_with(b"vhdxfile") => {
-            return Err(OpenErrorKind::UnsupportedFormat("VHDX", NOT_SUPPORTED));
-        }
+        _ if start.starts_with(b"vhdxfile") => ImageFormat::Vhdx,
         _ if start.starts_with(b"conectix") => {
             return Err(OpenErrorKind::UnsupportedFormat("VHD", NOT_SUPPORTED));
         }

@@ -28,6 +28,8 @@ mod remote;
 #[cfg(all(feature = "images", feature = "remote"))]
 mod remote_qcow2;
 #[cfg(feature = "images")]
+mod vhdx;
+#[cfg(feature = "images")]
 mod vmdk;
 #[cfg(feature = "images")]
 mod xz;
@@ -237,6 +239,7 @@ fn open_format(
         ImageFormat::VmdkDescriptor => {
             Ok(Arc::new(qcow2::open_vmdk_descriptor(path, file, options.allow_backing)?))
         }
+        ImageFormat::Vhdx => Ok(Arc::new(vhdx::open(Arc::new(file))?)),
         ImageFormat::Xz => Ok(Arc::new(xz::open(Arc::new(file))?)),
         ImageFormat::Zstd => Ok(Arc::new(zstd_frames::open(Arc::new(file))?)),
         ImageFormat::Raw => Ok(Arc::new(file)),

@@ -100,6 +100,7 @@ fn open_format(
                 "one of several files cannot be read from a URL",
             ));
         }
+        ImageFormat::Vhdx => Arc::new(super::vhdx::open(object)?),
         ImageFormat::Xz => Arc::new(super::xz::open(object)?),
         ImageFormat::Zstd => Arc::new(super::zstd_frames::open(object)?),
     })

@@ -354,26 +354,67 @@ fn vmdk_of_qemu_is_read() {
         run("qemu-img", &["convert", "-f", "raw", "-O", "vmdk", "-o", &option, &at("raw"), &path]);
         assert_reads(&*open(Path::new(&path), Access::ReadOnly).unwrap(), &bytes);
         assert!(open(Path::new(&path), Access::ReadWrite).is_err());
-        let good = std::fs::read(&path).unwrap();
-        let mut seed = 31;
-        for _ in 0..200 {
-            let mut bytes = good.clone();
-            for _ in 0..=random(&mut seed, 3) {
-                let area = [80, 70_000][random(&mut seed, 2) as usize];
-                let at = random(&mut seed, (bytes.len() as u64).min(area)) as usize;
-                bytes[at] = random(&mut seed, 256) as u8;
-            }
-            std::fs::write(&path, &bytes).unwrap();
-            if let Ok(device) = open(Path::new(&path), Access::ReadOnly) {
-                let _ = device.read_at(&mut vec![0; 1 << 16], PhysicalAddress(0));
+        assert_damage_is_no_panic(Path::new(&path), &[0..80, 0..70_000]);
+    }
+    for (format, name) in [("vdi", "VDI"), ("vpc", "VHD")] {
+        run("qemu-img", &["convert", "-O", format, &at("raw"), &at("other")]);
+        let text = refused(&PathBuf::from(at("other")));
+        assert!(text.contains(name) && text.contains("qemu-img convert"), "{text}");
+    }
+}
+
+/// Opens and reads an image with a few wrong bytes in one of `areas`, many times.
+fn assert_damage_is_no_panic(path: &Path, areas: &[std::ops::Range<u64>]) {
+    use std::os::unix::fs::FileExt as _;
+    let size = std::fs::metadata(path).unwrap().len();
+    let mut seed = 31;
+    for _ in 0..200 {
+        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let mut kept = Vec::new();
+        for _ in 0..=random(&mut seed, 3) {
+            let area = &areas[random(&mut seed, areas.len() as u64) as usize];
+            let at = area.start + random(&mut seed, area.end.min(size) - area.start);
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            kept.push((at, byte));
+            file.write_all_at(&[random(&mut seed, 256) as u8], at).unwrap();
+        }
+        if let Ok(device) = open(path, Access::ReadOnly) {
+            for at in [0, device.size().saturating_sub(1 << 16)] {
+                let _ = device.read_at(&mut vec![0; 1 << 16], PhysicalAddress(at));
             }
         }
+        for (at, byte) in kept.iter().rev() {
+            file.write_all_at(byte, *at).unwrap();
+        }
     }
-    run("qemu-img", &["convert", "-O", "vhdx", &at("raw"), &at("a.vhdx")]);
-    let text = refused(&PathBuf::from(at("a.vhdx")));
-    assert!(text.contains("VHDX") && text.contains("qemu-img convert"), "{text}");
-    run("qemu-img", &["convert", "-O", "vdi", &at("raw"), &at("a.vdi")]);
-    assert!(refused(&PathBuf::from(at("a.vdi"))).contains("VDI"));
+}
+
+#[test]
+fn vhdx_of_qemu_is_read() {
+    if !has("qemu-img") {
+        return;
+    }
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let bytes = content();
+    std::fs::write(at("raw"), &bytes).unwrap();
+    for kind in ["dynamic", "fixed"] {
+        let (path, option) = (at(&format!("{kind}.vhdx")), format!("subformat={kind}"));
+        run("qemu-img", &["convert", "-f", "raw", "-O", "vhdx", "-o", &option, &at("raw"), &path]);
+        let path = Path::new(&path);
+        assert_reads(&*open(path, Access::ReadOnly).unwrap(), &bytes);
+        assert!(open(path, Access::ReadWrite).is_err());
+        // The identifier and headers, the tables of regions, then the log, the metadata and the
+        // table of blocks.
+        let table = |at: u64| at..at + 512;
+        let areas = [table(0), table(64 << 10), table(128 << 10), table(192 << 10), table(256 << 10)];
+        let places = [1 << 20, 2 << 20, (2 << 20) + (64 << 10), 3 << 20].map(table);
+        assert_damage_is_no_panic(path, &[&areas[..], &places].concat());
+        assert_reads(&*open(path, Access::ReadOnly).unwrap(), &bytes);
+    }
+    std::fs::write(at("short"), &std::fs::read(at("fixed.vhdx")).unwrap()[..70_000]).unwrap();
+    assert!(refused(&PathBuf::from(at("short"))).contains("vhdx"));
 }
 
 #[test]
