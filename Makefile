@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz miri tsan azure gcs tidy ci
+.PHONY: bench-python help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -71,6 +71,9 @@ wheel: setup ## build the Python wheel: target/wheels/papilio-*.whl (needs Pytho
 packages: build capi wheel ## build Debian packages and a tarball in target/packages, install and try them (root)
 	$(CARGO) build --release --locked -p papilio-fio
 	@bash scripts/packages.sh
+
+bench-python: setup ## compare reads and stats of the Python wheel with the same in Rust (needs Python 3.9 and PyPI)
+	@bash scripts/bench-python.sh
 
 dataframes: setup ## run pandas, pyarrow, DuckDB and Dask on files in an image (from PyPI)
 	PAPILIO_DATAFRAMES=1 PAPILIO_REQUIRE_ALL=1 bash scripts/test-python.sh -k "pandas or pyarrow or duckdb or dask"

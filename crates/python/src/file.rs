@@ -100,6 +100,11 @@ impl File {
         Self { handle, slot, path, read, write, append }
     }
 
+    /// Returns the library's file, and the path that it was opened by.
+    pub fn opened(&self) -> PyResult<(Arc<papilio::File>, PathArg)> {
+        Ok((self.slot.get()?, self.path.clone()))
+    }
+
     /// Runs `job` on the library's file, without the GIL.
     fn run<R: Send>(
         &self,

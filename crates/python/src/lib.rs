@@ -5,7 +5,7 @@
 //!
 //! - `handle`, `slot`: the objects of an open file system, closing, and the refusal after a fork
 //! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`: the class `FileSystem`
-//! - `file`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
+//! - `file`, `queue`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
 //! - `paths`, `buffer`, `times`, `errors`: conversions
 //! - `device`: devices that read by a Python callback
 //!
@@ -27,6 +27,7 @@ mod handle;
 mod mkfs;
 mod names;
 mod paths;
+mod queue;
 mod scan;
 mod slot;
 mod stat;
@@ -48,6 +49,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DEFAULT_SUBVOLUME", file_system::DEFAULT_SUBVOLUME)?;
     module.add_class::<file_system::FileSystem>()?;
     module.add_class::<file::File>()?;
+    module.add_class::<queue::Queue>()?;
+    module.add_class::<queue::Completion>()?;
     module.add_class::<scan::ScanDir>()?;
     module.add_class::<scan::DirEntry>()?;
     module.add_class::<stat::StatResult>()?;

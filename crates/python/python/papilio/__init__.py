@@ -24,6 +24,7 @@ from ._io import RawFile
 from ._papilio import (
     DEFAULT_SUBVOLUME,
     CheckReport,
+    Completion,
     CorruptError,
     Device,
     DeviceUsage,
@@ -42,11 +43,13 @@ from ._papilio import (
     mkfs,
 )
 from ._path import Path
+from ._queue import Queue
 
 __all__ = [
     "DEFAULT_SUBVOLUME",
     "Change",
     "CheckReport",
+    "Completion",
     "CorruptError",
     "Device",
     "DeviceUsage",
@@ -56,6 +59,7 @@ __all__ = [
     "ForkError",
     "Made",
     "Path",
+    "Queue",
     "RawFile",
     "ScanDir",
     "SpaceUsage",

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from typing import IO, Any, Callable, Iterator, Union
 
-from . import _changes, _io, _papilio, _path
+from . import _changes, _io, _papilio, _path, _queue
 
 PathArgument = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
@@ -121,6 +121,10 @@ class FileSystem(_papilio.FileSystem):
         return _io.open_file(
             self, path, mode, buffering, encoding, errors, newline, permissions=permissions, direct=direct
         )
+
+    def queue(self, depth: int = 32, threads: int = 0) -> _queue.Queue:
+        """Return a queue of requests on files of this file system."""
+        return _queue.Queue(self, depth, threads)
 
     def path(self, *segments: str | os.PathLike[str]) -> _path.Path:
         """Return a ``pathlib``-like path in this file system; ``/`` without arguments."""
