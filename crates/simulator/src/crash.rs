@@ -13,14 +13,31 @@ pub use crate::moments::{InFlight, Survival};
 use crate::operation::Operation;
 use crate::random::{Generator, Scope};
 use crate::session::{Outcome, Session};
+use crate::shrink::{Failure, report};
+use crate::source::Source;
 use crate::verify;
 use papilio::{FileSystem, OpenOptions};
 use papilio_device::{Device, MemoryDevice, Recording};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Number of operations run after a crash, to check that the file system still works.
 const AFTERWARDS: u64 = 25;
+
+/// The kind of a failure of the operations after a crash.
+const AFTER: &str = "operations afterwards";
+
+/// Returns the kinds of power loss to try at a moment.
+pub fn states_at(seed: u64, position: usize) -> [(Survival, InFlight); 3] {
+    let mix = seed.wrapping_mul(0x9e37_79b9).wrapping_add(position as u64);
+    let even = position.is_multiple_of(2);
+    [
+        (Survival::Everything, if even { InFlight::Torn } else { InFlight::Nothing }),
+        (Survival::Some(mix), InFlight::Torn),
+        (if even { Survival::Durable } else { Survival::Some(mix ^ 0xabcd) }, InFlight::Nothing),
+    ]
+}
 
 /// A sync and the state it made durable.
 #[derive(Clone, Debug)]
@@ -40,6 +57,7 @@ pub struct Recorded {
     configuration: Configuration,
     scope: Scope,
     seed: u64,
+    operations: Vec<Operation>,
     moments: Moments,
     points: Vec<Point>,
 }
@@ -59,6 +77,28 @@ impl Recorded {
         seed: u64,
         operations: u64,
     ) -> Result<Self, String> {
+        Self::record(configuration, scope, seed, Source::drawn(Generator::new(seed, scope), operations))
+    }
+
+    /// Runs and records these operations, and a sync, on a new file system.
+    ///
+    /// # Errors
+    /// A failure that occurs even without a crash.
+    pub fn of(
+        configuration: &Configuration,
+        scope: Scope,
+        seed: u64,
+        operations: &[Operation],
+    ) -> Result<Self, String> {
+        Self::record(configuration, scope, seed, Source::given(operations))
+    }
+
+    fn record(
+        configuration: &Configuration,
+        scope: Scope,
+        seed: u64,
+        mut source: Source<'_>,
+    ) -> Result<Self, String> {
         let device = configuration.make().map_err(|error| error.to_string())?;
         let recording = Recording::new();
         let recorder: Arc<dyn Device> = Arc::new(recording.attach(device));
@@ -71,12 +111,9 @@ impl Recorded {
             generations: only(generation(&session)),
             model: Model::new(),
         }];
-        let mut generator = Generator::new(seed, scope);
-        for number in 0..operations {
-            let mut operation = generator.next(session.model());
-            if number + 1 == operations {
-                operation = Operation::Sync;
-            }
+        let mut operations = Vec::new();
+        while let Some(operation) = source.next(session.model()) {
+            operations.push(operation.clone());
             let (started, before) = (recording.len(), generation(&session));
             if let Outcome::Failed(error) = session.step(&operation)? {
                 return Err(format!("{operation:?}: {error}"));
@@ -92,7 +129,8 @@ impl Recorded {
         // Taken before the file system is closed, which writes more.
         let moments = Moments::new(&recording, seed);
         session.abandon();
-        Ok(Self { configuration: configuration.clone(), scope, seed, moments, points })
+        let configuration = configuration.clone();
+        Ok(Self { configuration, scope, seed, operations, moments, points })
     }
 
     /// Returns the number of events; a crash can come before each and after the last.
@@ -103,6 +141,11 @@ impl Recorded {
     /// Returns whether nothing happened.
     pub fn is_empty(&self) -> bool {
         self.moments.is_empty()
+    }
+
+    /// Returns the operations, the last of which is a sync.
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
     }
 
     /// Returns the number of syncs, including the creation of the file system.
@@ -158,19 +201,45 @@ impl Recorded {
     ///
     /// # Errors
     /// The violated guarantee, with the position to reproduce it.
-    pub fn verify(&self, device: MemoryDevice, in_flight: InFlight, writing: bool) -> Result<(), String> {
+    pub fn verify(&self, device: MemoryDevice, in_flight: InFlight, writing: bool) -> Result<(), Failure> {
         let position = self.moments.position();
-        self.state(device, in_flight, writing).map_err(|reason| {
+        self.state(device, in_flight, writing).map_err(|(kind, reason)| {
             let Configuration { name, .. } = &self.configuration;
-            format!(
-                "{name}, seed {}, {in_flight:?} at event {position} of {}: {reason}",
-                self.seed,
-                self.len()
-            )
+            let (seed, events) = (self.seed, self.len());
+            let place = format!("{name}, seed {seed}, {in_flight:?} at event {position} of {events}");
+            Failure::new(kind, format!("{place}: {reason}"))
         })
     }
 
-    fn state(&self, device: MemoryDevice, in_flight: InFlight, writing: bool) -> Result<(), String> {
+    /// Describes a failure with the fewest operations found that lead to such a failure, at any
+    /// moment of theirs.
+    pub fn report(&self, failure: &Failure, time: Duration) -> String {
+        report(failure, &self.operations, time, |operations| self.again(operations, failure))
+    }
+
+    /// Repeats operations and returns a failure like `failure`, if a moment has one.
+    fn again(&self, operations: &[Operation], failure: &Failure) -> Option<Failure> {
+        let mut run = Self::of(&self.configuration, self.scope, self.seed, operations).ok()?;
+        for position in 0..=run.len() {
+            run.advance(position);
+            for (survival, in_flight) in states_at(run.seed, position) {
+                let device = run.device(survival, in_flight);
+                match run.verify(device, in_flight, failure.kind == AFTER) {
+                    Err(found) if found.kind == failure.kind => return Some(found),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    fn state(
+        &self,
+        device: MemoryDevice,
+        in_flight: InFlight,
+        writing: bool,
+    ) -> Result<(), (&'static str, String)> {
+        let unopened = |error: papilio::Error| ("opening", error.to_string());
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
         let mut options = OpenOptions::new();
         let (mut promised, mut open) = (self.promised(), self.configuration.open.clone());
@@ -184,23 +253,24 @@ impl Recorded {
                     promised = &promised[..1];
                 }
                 (options, open) = (options.superblock_mirror(1), open.superblock_mirror(1));
-                FileSystem::from_devices(devices.clone(), &options).map_err(|error| error.to_string())?
+                FileSystem::from_devices(devices.clone(), &options).map_err(unopened)?
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(unopened(error)),
         };
         let generation = fs.superblock().raw.generation.0;
         let Some(point) = promised.iter().rev().find(|point| point.generations.contains(&generation)) else {
             let promised: Vec<_> = promised.iter().map(|point| &point.generations).collect();
-            return Err(format!("found generation {generation}, expected one of {promised:?}"));
+            return Err(("generation", format!("found {generation}, expected one of {promised:?}")));
         };
-        verify::compare(&fs, b"", &point.model)?;
+        verify::compare(&fs, b"", &point.model).map_err(|reason| ("content", reason))?;
         drop(fs);
-        verify::check_interrupted(&devices, &options)?;
+        verify::check_interrupted(&devices, &options).map_err(|reason| ("check", reason))?;
         if writing {
-            let mut session =
-                Session::resume(devices, open, point.model.clone()).map_err(|error| error.to_string())?;
-            session.run(&mut Generator::new(self.seed ^ generation, self.scope), AFTERWARDS)?;
-            session.close().map_err(|reason| format!("afterwards: {reason}"))?;
+            let mut session = Session::resume(devices, open, point.model.clone()).map_err(unopened)?;
+            session
+                .run(&mut Generator::new(self.seed ^ generation, self.scope), AFTERWARDS)
+                .and_then(|()| session.close())
+                .map_err(|reason| (AFTER, reason))?;
         }
         Ok(())
     }

@@ -11,11 +11,17 @@ use crate::model::Model;
 use crate::operation::Operation;
 use crate::random::{Generator, Scope};
 use crate::session::{Outcome, Session};
+use crate::shrink::{Failure, report};
+use crate::source::Source;
 use crate::verify;
 use papilio::{ErrorKind, FileSystem, OpenOptions};
 use papilio_device::{Device, FaultDevice, MemoryDevice};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time to shorten the history of a failure.
+const SHRINK: Duration = Duration::from_secs(300);
 
 /// A run that is repeated, each time with another fault.
 #[derive(Debug)]
@@ -67,8 +73,46 @@ impl FaultRun {
     /// Runs with a fault.
     ///
     /// # Errors
-    /// The first violation.
+    /// The first violation, with the operations that it needs.
     pub fn run(&self, fault: Fault) -> Result<FaultOutcome, String> {
+        let mut ran = Vec::new();
+        let source = Source::drawn(Generator::new(self.seed, self.scope), self.operations);
+        self.run_source(source, fault, &mut ran)
+            .map_err(|failure| report(&failure, &ran, SHRINK, |part| self.again(part, fault, &failure)))
+    }
+
+    /// Runs these operations, and a sync, with a fault.
+    ///
+    /// # Errors
+    /// As [`FaultRun::run`].
+    pub fn run_operations(&self, operations: &[Operation], fault: Fault) -> Result<FaultOutcome, String> {
+        let mut ran = Vec::new();
+        self.run_source(Source::given(operations), fault, &mut ran)
+            .map_err(|failure| report(&failure, &ran, SHRINK, |part| self.again(part, fault, &failure)))
+    }
+
+    /// Repeats operations with such a fault at each of their device calls. Returns a failure like
+    /// `failure`.
+    fn again(&self, operations: &[Operation], fault: Fault, failure: &Failure) -> Option<Failure> {
+        let run = |fault| self.run_source(Source::given(operations), fault, &mut Vec::new());
+        let calls = match run(Fault::Never) {
+            Ok(outcome) => outcome.calls,
+            Err(found) => return Some(found),
+        };
+        let alike = |number| match fault {
+            Fault::From(_) => Fault::From(number),
+            _ => Fault::Once(number),
+        };
+        let failures = (0..calls).filter_map(|number| run(alike(number)).err());
+        failures.into_iter().find(|found| found.kind == failure.kind)
+    }
+
+    fn run_source(
+        &self,
+        source: Source<'_>,
+        fault: Fault,
+        ran: &mut Vec<Operation>,
+    ) -> Result<FaultOutcome, Failure> {
         let inner: Arc<dyn Device> = Arc::new(self.device.snapshot());
         let faulty = Arc::new(FaultDevice::new(Arc::clone(&inner)));
         match fault {
@@ -79,71 +123,70 @@ impl FaultRun {
         let mut result = FaultOutcome::default();
         // The model that each generation may hold.
         let mut models = BTreeMap::new();
-        let describe =
-            |what: String| format!("{}, seed {}, {fault:?}: {what}", self.configuration.name, self.seed);
+        let describe = |kind: &str, reason: String| {
+            let Configuration { name, .. } = &self.configuration;
+            Failure::new(kind, format!("{name}, seed {}, {fault:?}: {reason}", self.seed))
+        };
         match Session::open(vec![faulty.clone()], self.configuration.open.clone()) {
-            Ok(session) => self.run_session(session, &mut models, &mut result).map_err(describe)?,
+            Ok(session) => run_session(session, source, ran, &mut models, &mut result)
+                .map_err(|reason| describe("an operation", reason))?,
             Err(_) if faulty.counts().failed > 0 => {}
-            Err(error) => return Err(describe(error.to_string())),
+            Err(error) => return Err(describe("opening", error.to_string())),
         }
         result.calls = faulty.counts().total();
-        afterwards(&[inner], &models).map_err(|reason| describe(format!("afterwards: {reason}")))?;
+        afterwards(&[inner], &models).map_err(|reason| describe("afterwards", reason))?;
         Ok(result)
     }
+}
 
-    fn run_session(
-        &self,
-        mut session: Session,
-        models: &mut BTreeMap<u64, Model>,
-        result: &mut FaultOutcome,
-    ) -> Result<(), String> {
-        let generation = |session: &Session| session.fs().superblock().raw.generation.0;
-        let mut last = generation(&session);
-        models.insert(last, Model::new());
-        let mut generator = Generator::new(self.seed, self.scope);
-        for number in 0..self.operations {
-            let mut operation = generator.next(session.model());
-            if number + 1 == self.operations {
-                operation = Operation::Sync;
-            }
-            if operation == Operation::Sync {
-                models.insert(last + 1, session.model().clone());
-            }
-            match session.step(&operation)? {
-                Outcome::Failed(error) => {
-                    result.failed += 1;
-                    if matches!(error.kind(), ErrorKind::Path(_) | ErrorKind::Invalid | ErrorKind::NoSpace) {
-                        return Err(format!("{operation:?}: a device failure returned {error}"));
-                    }
-                    let latched = session.fs().failure();
-                    if operation == Operation::Sync && latched.is_none() {
-                        return Err(format!(
-                            "the sync failed ({error}), but the file system stayed writable"
-                        ));
-                    }
-                    if let Some(cause) = latched {
-                        result.latched = true;
-                        read_only(&session, &cause)?;
-                        break;
-                    }
-                }
-                _ if operation == Operation::Sync => {
-                    let now = generation(&session);
-                    models.retain(|generation, _| *generation == now);
-                    models.insert(now, session.model().clone());
-                    last = now;
-                }
-                _ => {}
-            }
-        }
-        // Unless it became read-only, dropping the file system commits once more.
-        if !result.latched {
+/// Runs operations until they end or the file system becomes read-only.
+fn run_session(
+    mut session: Session,
+    mut source: Source<'_>,
+    ran: &mut Vec<Operation>,
+    models: &mut BTreeMap<u64, Model>,
+    result: &mut FaultOutcome,
+) -> Result<(), String> {
+    let generation = |session: &Session| session.fs().superblock().raw.generation.0;
+    let mut last = generation(&session);
+    models.insert(last, Model::new());
+    while let Some(operation) = source.next(session.model()) {
+        ran.push(operation.clone());
+        if operation == Operation::Sync {
             models.insert(last + 1, session.model().clone());
-            models.insert(last + 2, session.model().clone());
         }
-        session.abandon();
-        Ok(())
+        match session.step(&operation)? {
+            Outcome::Failed(error) => {
+                result.failed += 1;
+                if matches!(error.kind(), ErrorKind::Path(_) | ErrorKind::Invalid | ErrorKind::NoSpace) {
+                    return Err(format!("{operation:?}: a device failure returned {error}"));
+                }
+                let latched = session.fs().failure();
+                if operation == Operation::Sync && latched.is_none() {
+                    return Err(format!("the sync failed ({error}), but the file system stayed writable"));
+                }
+                if let Some(cause) = latched {
+                    result.latched = true;
+                    read_only(&session, &cause)?;
+                    break;
+                }
+            }
+            _ if operation == Operation::Sync => {
+                let now = generation(&session);
+                models.retain(|generation, _| *generation == now);
+                models.insert(now, session.model().clone());
+                last = now;
+            }
+            _ => {}
+        }
     }
+    // Unless it became read-only, dropping the file system commits once more.
+    if !result.latched {
+        models.insert(last + 1, session.model().clone());
+        models.insert(last + 2, session.model().clone());
+    }
+    session.abandon();
+    Ok(())
 }
 
 /// Checks that after a failure every change is refused with the first cause.

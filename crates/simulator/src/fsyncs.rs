@@ -15,6 +15,8 @@ use crate::operation::{NewFile, Operation};
 use crate::promise::{Durable, History, Step, judge};
 use crate::random::{Generator, Scope};
 use crate::session::{Outcome, Session};
+use crate::shrink::{Failure, report};
+use crate::source::Source;
 use crate::verify;
 use fastrand::Rng;
 use papilio::{FileSystem, OpenOptions};
@@ -22,17 +24,37 @@ use papilio_device::{Device, MemoryDevice, Recording};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A run with fsyncs and everything that reached its device.
 #[derive(Debug)]
 pub struct FsyncRun {
     label: String,
-    open: OpenOptions,
+    shape: Shape,
+    seed: u64,
+    /// The operations of a run of one thread.
+    operations: Vec<Operation>,
     moments: Moments,
     /// Whether the last device returned may hold a part of the next write.
     torn: bool,
     histories: Vec<History>,
 }
+
+/// How a run works.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// The file system.
+    pub configuration: Configuration,
+    /// The operations to draw.
+    pub scope: Scope,
+    /// The number of threads, each of which has a directory of its own if there are several.
+    pub threads: u8,
+    /// Whether the configuration has a page cache.
+    pub cached: bool,
+}
+
+/// The kind of a failure of a replay that lost power itself.
+const IN_REPLAY: &str = "a power loss in the replay";
 
 /// Counts of the states that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,21 +95,18 @@ pub fn scope() -> Scope {
 struct Worker<'a> {
     recording: &'a Recording,
     clock: &'a AtomicU64,
-    generator: Generator,
+    source: Source<'a>,
     /// Operations to run before drawing new ones.
     next: VecDeque<Operation>,
     random: Rng,
+    ran: Vec<Operation>,
 }
 
 impl Worker<'_> {
-    /// Runs `operations` operations and a sync, and records the state after each.
-    fn run(&mut self, session: &mut Session, history: &mut History, operations: u64) -> Result<(), String> {
-        for number in 0..=operations {
-            let operation = match self.next.pop_front() {
-                _ if number == operations => Operation::Sync,
-                Some(next) => next,
-                None => self.generator.next(session.model()),
-            };
+    /// Runs the operations of the source, and records the state after each.
+    fn run(&mut self, session: &mut Session, history: &mut History) -> Result<(), String> {
+        while let Some(operation) = self.source.next_after(&mut self.next, session.model()) {
+            self.ran.push(operation.clone());
             // A file without a name will not exist afterwards.
             let named = |place: &Place| session.model().node(*place).nlink > 0;
             let fsynced = match &operation {
@@ -156,18 +175,28 @@ impl Worker<'_> {
 }
 
 impl FsyncRun {
-    /// Runs and records `operations` operations on each of `threads` threads, on a new file system.
+    /// Runs and records `operations` operations on each thread, on a new file system.
     ///
     /// # Errors
     /// A failure that occurs even without a crash.
-    pub fn new(
-        configuration: &Configuration,
-        scope: Scope,
-        seed: u64,
-        operations: u64,
-        threads: u8,
-        cached: bool,
-    ) -> Result<Self, String> {
+    pub fn new(shape: Shape, seed: u64, operations: u64) -> Result<Self, String> {
+        Self::record(shape, seed, &|thread, scope| {
+            let generator = Generator::new(seed.wrapping_mul(31) + u64::from(thread), scope);
+            Source::drawn(generator, operations + 1)
+        })
+    }
+
+    /// Runs and records these operations on one thread, and a sync.
+    ///
+    /// # Errors
+    /// A failure that occurs even without a crash.
+    pub fn of(shape: Shape, seed: u64, operations: &[Operation]) -> Result<Self, String> {
+        assert_eq!(shape.threads, 1, "a run of several threads cannot be repeated");
+        Self::record(shape, seed, &|_, _| Source::given(operations))
+    }
+
+    fn record<'a>(shape: Shape, seed: u64, source: &dyn Fn(u8, Scope) -> Source<'a>) -> Result<Self, String> {
+        let Shape { configuration, scope, threads, cached } = shape.clone();
         let label = format!("{}, seed {seed}, {threads} threads", configuration.name);
         let say = |error: papilio::Error| error.to_string();
         let device = configuration.make().map_err(say)?;
@@ -194,19 +223,20 @@ impl FsyncRun {
         let worker = |thread: u8| Worker {
             recording: &recording,
             clock: &clock,
-            generator: Generator::new(seed.wrapping_mul(31) + u64::from(thread), scope),
+            source: source(thread, scope),
             next: VecDeque::new(),
             random: Rng::with_seed(seed ^ u64::from(thread) << 32),
+            ran: Vec::new(),
         };
-        let mut histories = Vec::new();
+        let (mut histories, mut ran) = (Vec::new(), Vec::new());
         let moments;
         if threads == 1 {
             let mut session = Session::open(vec![recorder], open.clone()).map_err(say)?;
             let mut history = History::begin(b"", true, cached, session.model());
-            worker(0)
-                .run(&mut session, &mut history, operations)
-                .map_err(|what| format!("{label}: {what}"))?;
+            let mut worker = worker(0);
+            worker.run(&mut session, &mut history).map_err(|what| format!("{label}: {what}"))?;
             histories.push(history);
+            ran = worker.ran;
             // Taken before the file system is closed, which writes more.
             moments = Moments::new(&recording, seed);
             session.abandon();
@@ -219,7 +249,7 @@ impl FsyncRun {
                         let base = format!("/t{thread}").into_bytes();
                         let mut session = Session::shared(fs, &base);
                         let mut history = History::begin(&base, false, cached, session.model());
-                        worker.run(&mut session, &mut history, operations)?;
+                        worker.run(&mut session, &mut history)?;
                         Ok(history)
                     })
                 };
@@ -231,7 +261,7 @@ impl FsyncRun {
             }
             moments = Moments::new(&recording, seed);
         }
-        Ok(Self { label, open: configuration.open.clone(), moments, torn: false, histories })
+        Ok(Self { label, shape, seed, operations: ran, moments, torn: false, histories })
     }
 
     /// Returns the number of events; a crash can come before each and after the last.
@@ -292,7 +322,7 @@ impl FsyncRun {
     ///
     /// # Errors
     /// As [`FsyncRun::judge`], or the findings of the check.
-    pub fn verify(&self, device: &MemoryDevice, cuts: usize, random: &mut Rng) -> Result<Seen, String> {
+    pub fn verify(&self, device: &MemoryDevice, cuts: usize, random: &mut Rng) -> Result<Seen, Failure> {
         let recording = Recording::new();
         let copy = Arc::new(device.snapshot());
         let logs = u64::from(self.replayed(Arc::new(recording.attach(copy)))?);
@@ -306,8 +336,9 @@ impl FsyncRun {
                 let torn = !replay.writes_superblock() && random.bool();
                 let in_flight = if torn { InFlight::Torn } else { InFlight::Nothing };
                 let cut = replay.device(Survival::Some(random.u64(..)), in_flight);
-                self.replayed(Arc::new(cut))
-                    .map_err(|what| format!("event {position} of the replay: {what}"))?;
+                self.replayed(Arc::new(cut)).map_err(|failure| {
+                    Failure::new(IN_REPLAY, format!("event {position} of the replay: {failure}"))
+                })?;
                 seen.in_replay += 1;
             }
         }
@@ -315,18 +346,48 @@ impl FsyncRun {
     }
 
     /// Replays and checks a device; returns whether it had a log.
-    fn replayed(&self, device: Arc<dyn Device>) -> Result<bool, String> {
+    fn replayed(&self, device: Arc<dyn Device>) -> Result<bool, Failure> {
         let position = self.moments.position();
-        let say = |what: String| format!("{}, before event {position} of {}: {what}", self.label, self.len());
+        let failed = |kind: &str, what: String| {
+            Failure::new(kind, format!("{}, before event {position} of {}: {what}", self.label, self.len()))
+        };
         let devices = vec![device];
         let before = FileSystem::from_devices(devices.clone(), &OpenOptions::new().replay_log(false));
-        let logged = before.map_err(|error| say(error.to_string()))?.has_log();
-        let fs = FileSystem::from_devices(devices.clone(), &self.open)
-            .map_err(|error| say(format!("opening for writing: {error}")))?;
-        self.judge(&fs)?;
-        fs.close().map_err(|error| say(error.to_string()))?;
-        verify::check_interrupted(&devices, &OpenOptions::new()).map_err(say)?;
+        let logged = before.map_err(|error| failed("opening", error.to_string()))?.has_log();
+        let fs = FileSystem::from_devices(devices.clone(), &self.shape.configuration.open)
+            .map_err(|error| failed("opening for writing", error.to_string()))?;
+        self.judge(&fs).map_err(|what| Failure::new("state", what))?;
+        fs.close().map_err(|error| failed("closing", error.to_string()))?;
+        verify::check_interrupted(&devices, &OpenOptions::new()).map_err(|what| failed("check", what))?;
         Ok(logged)
+    }
+
+    /// Describes a failure with the fewest operations found that lead to such a failure, at any
+    /// moment of theirs. A run of several threads is not shortened, because it does not repeat.
+    pub fn report(&self, failure: &Failure, time: Duration) -> String {
+        if self.shape.threads > 1 {
+            return failure.to_string();
+        }
+        report(failure, &self.operations, time, |operations| self.again(operations, failure))
+    }
+
+    /// Repeats operations and returns a failure like `failure`, if a moment has one.
+    fn again(&self, operations: &[Operation], failure: &Failure) -> Option<Failure> {
+        let mut run = Self::of(self.shape.clone(), self.seed, operations).ok()?;
+        let mut random = Rng::with_seed(self.seed);
+        let cuts = if failure.kind == IN_REPLAY { 4 } else { 0 };
+        for position in 0..=run.len() {
+            run.advance(position);
+            for survival in [Survival::Everything, Survival::Durable, Survival::Some(random.u64(..))] {
+                let in_flight = if random.bool() { InFlight::Torn } else { InFlight::Nothing };
+                let device = run.device(survival, in_flight);
+                match run.verify(&device, cuts, &mut random) {
+                    Err(found) if found.kind == failure.kind => return Some(found),
+                    _ => {}
+                }
+            }
+        }
+        None
     }
 
     /// Returns the number of files that are overwritten in place at the end of the run.

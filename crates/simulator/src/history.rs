@@ -7,13 +7,14 @@
 //! file is left out where a shorter history did not open it.
 
 use crate::configuration::Configuration;
-use crate::model::{Model, ROOT};
-use crate::operation::{FileAt, Operation};
+use crate::model::Model;
+use crate::operation::Operation;
 use crate::random::Generator;
 use crate::session::{Counts, Outcome, Session};
-use crate::shrink::minimise;
+pub use crate::shrink::Failure;
+use crate::shrink::{minimise, report};
+use crate::source::makes_sense;
 use papilio_device::Device;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,21 +28,6 @@ pub enum Step {
     Verify,
     /// The file system is closed, checked, compared and opened again.
     Reopen,
-}
-
-/// A failure of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The step that failed, by its kind. A shorter history must fail in the same way.
-    pub kind: String,
-    /// The error, for a reader.
-    pub text: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind, self.text)
-    }
 }
 
 /// A run that notes its steps.
@@ -101,7 +87,7 @@ impl History {
             // Nothing is known about the state of a library that panicked.
             Err(format!("panicked: {}", message(&*panic)))
         });
-        result.map_err(|text| Failure { kind: kind(&step), text })
+        result.map_err(|text| Failure::new(kind(&step), text))
     }
 
     /// Repeats steps on a new file system.
@@ -110,10 +96,13 @@ impl History {
     /// The first failure.
     pub fn replay(configuration: &Configuration, steps: &[Step]) -> Result<Self, Failure> {
         let begun = Self::begin(configuration);
-        let mut history =
-            begun.map_err(|error| Failure { kind: "begin".to_owned(), text: error.to_string() })?;
+        let mut history = begun.map_err(|error| Failure::new("begin", error.to_string()))?;
         for step in steps {
-            if makes_sense(step, history.model()) {
+            let possible = match step {
+                Step::Run(operation) => makes_sense(operation, history.model()),
+                Step::Verify | Step::Reopen => true,
+            };
+            if possible {
                 history.take(step.clone())?;
             }
         }
@@ -131,18 +120,7 @@ impl History {
 
     /// Describes a failure with a minimised history.
     pub fn report(&self, failure: &Failure, time: Duration) -> String {
-        let Some(steps) = self.minimised(failure, time) else {
-            return format!("{failure}\nit does not repeat: the history is not minimised");
-        };
-        let again = Self::replay(&self.configuration, &steps).err();
-        let again = again.map_or_else(String::new, |again| format!(", which fail with: {again}"));
-        let lines: Vec<String> = steps.iter().map(|step| format!("    {step:?}")).collect();
-        format!(
-            "{failure}\n{} of {} steps are needed{again}\n{}",
-            steps.len(),
-            self.steps.len(),
-            lines.join("\n")
-        )
+        report(failure, &self.steps, time, |steps| Self::replay(&self.configuration, steps).err())
     }
 }
 
@@ -175,33 +153,11 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// Whether a step can run in a state that a shorter history led to.
-fn makes_sense(step: &Step, model: &Model) -> bool {
-    let Step::Run(operation) = step else { return true };
-    let is_open = |slot: u8| model.slots().any(|(open, _)| open == slot);
-    let file = |file: &FileAt| match file {
-        FileAt::Open(slot) => is_open(*slot),
-        FileAt::Path(_) => true,
-    };
-    match operation {
-        Operation::CreateUnnamed { slot, .. } | Operation::Open { slot, .. } => !is_open(*slot),
-        Operation::Close { slot } | Operation::LinkOpen { slot, .. } => is_open(*slot),
-        Operation::CloneRange { source, target, .. } => file(source) && file(target),
-        Operation::Read { file: read, .. } | Operation::Fsync { file: read } => file(read),
-        // The generator deletes no subvolume in which a file is open.
-        Operation::DeleteSubvolume { path } | Operation::RemoveDirectory { path } => {
-            let place = model.resolve(path, false).ok().filter(|place| place.node == ROOT);
-            place.is_none_or(|place| model.slots().all(|(_, open)| open.subvolume != place.subvolume))
-        }
-        other => other.data_target().is_none_or(file),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::NodeKind;
-    use crate::operation::{NewFile, Text};
+    use crate::operation::{FileAt, NewFile, Text};
     use crate::random::Scope;
 
     fn has_a_moved_link(steps: &[Step]) -> bool {

@@ -8,7 +8,8 @@
 //!   compares the whole content.
 //! - Hostile streams: [`hostile`] changes real send streams, repairs their checksums, and receives
 //!   them on a prepared file system.
-//! - Failures: a [`history`] of a run is shortened with [`minimise`] to what a failure needs.
+//! - Failures: the operations of a run are shortened with [`minimise`] to those that a failure
+//!   needs. [`report`] prints them.
 //! - Faults: [`faults`], [`crash`] and [`fsyncs`] check the state after device failures and power
 //!   losses, [`lies`] that after writes which a device reported as done and lost.
 
@@ -33,6 +34,7 @@ mod random;
 mod session;
 mod shrink;
 mod small_image;
+mod source;
 pub mod verify;
 
 pub use base_image::BaseImage;
@@ -44,5 +46,5 @@ pub use mutation::mutate;
 pub use operation::{FileAt, Fill, NewFile, Operation, Reply, Text};
 pub use random::{Generator, Scope};
 pub use session::{Counts, Outcome, Session};
-pub use shrink::minimise;
+pub use shrink::{Failure, minimise, report};
 pub use small_image::small_images;

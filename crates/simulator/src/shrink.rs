@@ -1,9 +1,56 @@
-//! Shrinking a list that makes a test fail: [`minimise`].
+//! Shrinking a list that makes a test fail: [`minimise`], and [`report`], which says what is left.
 //!
 //! Owns the search only: the caller decides whether a shorter list still fails. A history, a stream
 //! of commands and a plan of mutations are such lists.
 
+use std::fmt::{self, Debug};
 use std::time::{Duration, Instant};
+
+/// A failure of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The step or the check that failed. A shorter list must fail in the same way.
+    pub kind: String,
+    /// The error, for a reader.
+    pub text: String,
+}
+
+impl Failure {
+    /// Creates a failure.
+    pub fn new(kind: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { kind: kind.into(), text: text.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.text)
+    }
+}
+
+/// Describes a failure with the elements of `list` that it needs. `repeat` runs a shorter list, and
+/// returns its failure.
+pub fn report<T: Clone + Debug>(
+    failure: &Failure,
+    list: &[T],
+    time: Duration,
+    mut repeat: impl FnMut(&[T]) -> Option<Failure>,
+) -> String {
+    let mut last = None;
+    let mut fails = |part: &[T]| {
+        let found = repeat(part).filter(|found| found.kind == failure.kind);
+        let fails = found.is_some();
+        last = found.or(last.take());
+        fails
+    };
+    if !fails(list) {
+        return format!("{failure}\nit does not repeat: nothing is left out");
+    }
+    let needed = minimise(list, time, fails);
+    let again = last.map_or_else(String::new, |again| format!(", which fail with: {again}"));
+    let lines: Vec<String> = needed.iter().map(|element| format!("    {element:?}")).collect();
+    format!("{failure}\n{} of {} steps are needed{again}\n{}", needed.len(), list.len(), lines.join("\n"))
+}
 
 /// Returns a part of `list` that still fails, in the same order. Unless the time ends first, each
 /// single element of the result is needed.

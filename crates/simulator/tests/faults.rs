@@ -10,7 +10,9 @@
 use papilio::MkfsFeature;
 use papilio_device::Device;
 use papilio_simulator::faults::{Fault, FaultRun};
-use papilio_simulator::{Configuration, Counts, Generator, Scope, Session};
+use papilio_simulator::{
+    Configuration, Counts, FileAt, Fill, Generator, NewFile, Operation, Scope, Session, Text,
+};
 use std::sync::Arc;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -83,4 +85,40 @@ fn no_space_is_reported_at_every_size() {
     }
     println!("{total:?}");
     assert!(total.no_space > 0, "{total:?}");
+}
+
+/// A file that is overwritten in place has newer bytes than the last commit: a failure by this
+/// model, which promises the bytes of the commit.
+#[test]
+fn a_failure_is_reported_with_the_operations_that_it_needs() {
+    let path = Text(b"/overwritten in place".to_vec());
+    let write = |seed| Operation::Write {
+        file: FileAt::Path(path.to_vec()),
+        offset: 0,
+        fill: Fill { length: 20_480, seed },
+    };
+    let directory = |number: u32| Operation::Create {
+        path: Text(format!("/directory {number}").into_bytes()),
+        mode: 0o755,
+        owner: (0, 0),
+        new: NewFile::Directory,
+    };
+    let needed = [
+        Operation::Create { path: path.clone(), mode: 0o644, owner: (0, 0), new: NewFile::Regular },
+        Operation::SetFlags { path: path.clone(), nodatacow: true, compress: false },
+        write(3),
+        Operation::Sync,
+        write(5),
+    ];
+    let pair = |(number, operation): (u32, &Operation)| [directory(number), operation.clone()];
+    let operations: Vec<Operation> = (0..).zip(&needed).flat_map(pair).collect();
+    let run = FaultRun::new(&Configuration::new("default"), Scope::default(), 1, 0).expect("mkfs");
+    let calls = run.run_operations(&operations, Fault::Never).expect("it succeeds without faults").calls;
+    // From some call of the last commit on.
+    let failed = |number| run.run_operations(&operations, Fault::From(number)).err();
+    let report = (0..calls).rev().find_map(failed).expect("the overwritten bytes were not seen");
+    assert!(report.contains("5 of 11 steps are needed"), "{report}");
+    for operation in &needed {
+        assert!(report.contains(&format!("    {operation:?}")), "{report}");
+    }
 }

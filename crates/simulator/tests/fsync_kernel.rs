@@ -10,7 +10,7 @@ use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Manifest, Need, Scratch, require};
 use papilio_simulator::Configuration;
 use papilio_simulator::crash::{InFlight, Survival};
-use papilio_simulator::fsyncs::{FsyncRun, scope};
+use papilio_simulator::fsyncs::{FsyncRun, Shape, scope};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -101,8 +101,8 @@ fn kernel_replays_acknowledged_fsyncs() {
             let mut scope = scope();
             scope.moves = (round + round / shapes.len() as u64).is_multiple_of(2);
             scope.allocate_past_end = !configuration.name.contains("explicit holes");
-            let mut run = FsyncRun::new(configuration, scope, seed, 120, *threads, cached)
-                .expect("a run without crashes succeeds");
+            let shape = Shape { configuration: configuration.clone(), scope, threads: *threads, cached };
+            let mut run = FsyncRun::new(shape, seed, 120).expect("a run without crashes succeeds");
             let scratch = Scratch::new(4 * configuration.size).expect("create a scratch folder for images");
             let stride = (run.len() as u64 / share).max(1) as usize;
             let (mut looked, mut position) = (0, stride / 2);

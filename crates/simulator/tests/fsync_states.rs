@@ -7,15 +7,17 @@
 use fastrand::Rng;
 use papilio::{CompressionChoice, MkfsFeature};
 use papilio_format::items::file_extent::Compression;
-use papilio_simulator::Configuration;
-use papilio_simulator::Scope;
 use papilio_simulator::crash::{InFlight, Survival};
-use papilio_simulator::fsyncs::{FsyncRun, Seen, scope};
+use papilio_simulator::fsyncs::{FsyncRun, Seen, Shape, scope};
+use papilio_simulator::{Configuration, Failure, Scope};
+use std::time::Duration;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
+/// Time to shorten the history of a failure.
+const SHRINK: Duration = Duration::from_secs(300);
 /// Operations per thread.
 const OPERATIONS: u64 = 160;
 /// Page cache size in bytes.
@@ -60,8 +62,9 @@ fn power_loss_keeps_acknowledged_fsyncs() {
             round += 1;
             let moves = (round + round / shapes.len() as u64).is_multiple_of(2);
             let scope = Scope { moves, ..scope() };
-            let mut run = FsyncRun::new(configuration, scope, seed, OPERATIONS, *threads, *cached)
-                .expect("a run without crashes succeeds");
+            let (configuration, threads, cached) = (configuration.clone(), *threads, *cached);
+            let shape = Shape { configuration, scope, threads, cached };
+            let mut run = FsyncRun::new(shape, seed, OPERATIONS).expect("a run without crashes succeeds");
             fsyncs += run.fsyncs();
             let (more_logs, more_commits) = run.logs_and_commits();
             (logs, commits) = (logs + more_logs, commits + more_commits);
@@ -80,7 +83,8 @@ fn power_loss_keeps_acknowledged_fsyncs() {
                     match run.verify(&device, cuts, &mut random) {
                         Ok(more) => seen += more,
                         Err(failure) => {
-                            failures.push(format!("{survival:?}, {in_flight:?}: {failure}"));
+                            let report = run.report(&failure, SHRINK);
+                            failures.push(format!("{survival:?}, {in_flight:?}: {report}"));
                             // One failure per run is enough.
                             break 'run;
                         }
@@ -94,4 +98,36 @@ fn power_loss_keeps_acknowledged_fsyncs() {
     println!("{round} runs with {fsyncs} fsyncs, {in_place} files in place: {seen:?}");
     println!("fsyncs of one thread: {logs} wrote a log, {commits} were commits");
     assert!(seen.logs > seen.states / 20, "too few states had a log to replay: {seen:?}");
+}
+
+/// Returns the first failure of a run.
+fn first_failure(run: &mut FsyncRun) -> Option<Failure> {
+    let mut random = Rng::with_seed(1);
+    (0..=run.len()).find_map(|position| {
+        run.advance(position);
+        let device = run.device(Survival::Everything, InFlight::Nothing);
+        run.verify(&device, 0, &mut random).err()
+    })
+}
+
+/// Runs with a page cache that are judged as if they had none: pages are written back at any time,
+/// which that promise does not allow.
+#[test]
+fn a_failure_is_reported_with_the_operations_that_it_needs() {
+    let report = (1..40).find_map(|seed| {
+        let shape = Shape {
+            configuration: Configuration::new("cached").open(|open| open.cache_bytes(CACHE)),
+            scope: scope(),
+            threads: 1,
+            cached: false,
+        };
+        let mut run = FsyncRun::new(shape, seed, OPERATIONS).unwrap();
+        let failure = first_failure(&mut run)?;
+        assert_eq!(failure.kind, "state");
+        Some(run.report(&failure, SHRINK))
+    });
+    let report = report.expect("the wrong promise was kept");
+    println!("{report}");
+    let steps = report.lines().filter(|line| line.starts_with("    ")).count();
+    assert!((3..20).contains(&steps), "{report}");
 }

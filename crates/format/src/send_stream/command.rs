@@ -186,10 +186,18 @@ impl Command {
             let fault = SendStreamFault::Checksum { command: header.kind, found: header.crc, expected };
             return Err(fault.at(offset));
         }
-        Self::from_attributes(header.kind, &Attributes::parse(header.kind, protocol, offset, bytes)?)
+        Self::from_attributes(
+            protocol,
+            header.kind,
+            &Attributes::parse(header.kind, protocol, offset, bytes)?,
+        )
     }
 
-    fn from_attributes(kind: CommandKind, a: &Attributes<'_>) -> Result<Self, SendStreamError> {
+    fn from_attributes(
+        protocol: Protocol,
+        kind: CommandKind,
+        a: &Attributes<'_>,
+    ) -> Result<Self, SendStreamError> {
         let path = || a.text(A::Path);
         let inode = || a.number(A::Ino);
         let offset = || a.number(A::FileOffset);
@@ -238,7 +246,8 @@ impl Command {
                 atime: a.time(A::Atime)?,
                 mtime: a.time(A::Mtime)?,
                 ctime: a.time(A::Ctime)?,
-                otime: a.has(A::Otime).then(|| a.time(A::Otime)).transpose()?,
+                // A receiver of protocol 1 does not know it.
+                otime: (protocol >= Protocol::V2 && a.has(A::Otime)).then(|| a.time(A::Otime)).transpose()?,
             },
             CommandKind::End => Self::End,
             CommandKind::UpdateExtent => {

@@ -114,6 +114,19 @@ fn too_long_a_command_leaves_the_buffer() {
     }
 }
 
+/// Found by fuzzing: the creation time was parsed in protocol 1, which has none, and not written.
+#[test]
+fn protocol_1_has_no_creation_time() {
+    let time = |seconds| Timespec { seconds, nanoseconds: 5 };
+    let (atime, mtime, ctime, otime) = (time(1), time(2), time(3), Some(time(4)));
+    let command = Command::Utimes { path: b"file".to_vec(), atime, mtime, ctime, otime };
+    let mut bytes = Vec::new();
+    command.append_to(Protocol::V2, &mut bytes).unwrap();
+    assert_eq!(parse_all(Protocol::V2, &bytes).unwrap(), [command]);
+    let without = Command::Utimes { path: b"file".to_vec(), atime, mtime, ctime, otime: None };
+    assert_eq!(parse_all(Protocol::V1, &bytes).unwrap(), [without]);
+}
+
 fn text() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(1..=255u8, 0..40)
 }
