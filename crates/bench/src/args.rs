@@ -7,7 +7,7 @@ use crate::over::Over;
 use crate::runner::Plan;
 use crate::side::Side;
 use crate::sweep::SweepPlan;
-use crate::{devices, image, latency, names, nocow_check, read, send};
+use crate::{age, devices, image, latency, names, nocow_check, read, send};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub(crate) enum Comparison {
     NocowCheck(nocow_check::Arguments),
     /// Make an image from a directory with Papilio, mkfs.btrfs, and cp -a to a kernel mount
     Image(image::Arguments),
+    /// Work on one file system for a long time, and show how it ages
+    Age(age::Arguments),
     /// Measure how much of a slow device's parallelism Papilio uses
     Latency(latency::Arguments),
     /// Run the jobs with increasing numbers of threads, extents or snapshots

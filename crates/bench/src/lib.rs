@@ -11,6 +11,7 @@
 //!   when dropped, also after a failure or Ctrl-C.
 
 pub mod against;
+mod age;
 mod args;
 pub mod backing;
 pub mod cgroup;
@@ -59,6 +60,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
         Some(args::Comparison::Send(arguments)) => send::run(arguments),
         Some(args::Comparison::Devices(arguments)) => devices::run(arguments),
+        Some(args::Comparison::Age(arguments)) => age::run(arguments),
         Some(args::Comparison::Latency(arguments)) => latency::run(arguments),
         Some(args::Comparison::NocowCheck(arguments)) => nocow_check::run(arguments),
         Some(args::Comparison::Image(arguments)) => {

@@ -39,7 +39,7 @@ pub struct Plot {
 
 impl Plot {
     /// Makes a plot of an SVG document, with its title as the accessible label.
-    pub(super) fn new(name: String, title: String, svg: &str) -> Self {
+    pub(crate) fn new(name: String, title: String, svg: &str) -> Self {
         let label = escape::html(&title);
         let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1);
         Self { name, title, svg }
@@ -61,12 +61,12 @@ pub fn colour(side: Side) -> RGBColor {
 }
 
 /// Returns the plots' font in a size.
-pub(super) fn font(size: u32) -> TextStyle<'static> {
+pub(crate) fn font(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
 /// Formats a number on an axis with no more digits than necessary.
-pub(super) fn axis_number(value: f64) -> String {
+pub(crate) fn axis_number(value: f64) -> String {
     if value >= 1.0 && (value - value.round()).abs() < 1e-9 {
         return number(value.round()).trim_end_matches(".00").trim_end_matches(".0").to_owned();
     }
@@ -74,7 +74,7 @@ pub(super) fn axis_number(value: f64) -> String {
 }
 
 /// Formats a count with a suffix: `16`, `10k`, `1M`. Neighbouring labels of an axis stay apart.
-pub(super) fn short_count(value: u64) -> String {
+pub(crate) fn short_count(value: u64) -> String {
     match value {
         0 => "0".to_owned(),
         value if value.is_multiple_of(1_000_000) => format!("{}M", value / 1_000_000),
@@ -84,7 +84,7 @@ pub(super) fn short_count(value: u64) -> String {
 }
 
 /// Formats a time in nanoseconds on an axis.
-pub(super) fn axis_time(value: f64) -> String {
+pub(crate) fn axis_time(value: f64) -> String {
     nanoseconds(value).replace(".00 ", " ").replace(".0 ", " ")
 }
 
