@@ -32,6 +32,7 @@ pub mod memory;
 pub mod model;
 mod names;
 mod nocow_check;
+mod output;
 pub mod over;
 pub mod profile;
 mod progress;
@@ -45,6 +46,7 @@ pub mod sweep;
 
 pub use args::{BenchArgs, UsageError};
 
+use crate::output::{prepare_folder, write};
 use crate::report::{Report, html, markdown, table};
 use anyhow::{Context, bail};
 use std::io::Write;
@@ -128,15 +130,4 @@ fn in_folder(
             run(folder.path())
         }
     }
-}
-
-/// Creates a directory and checks that it is writable, before a run that may take an hour.
-fn prepare_folder(folder: &Path) -> anyhow::Result<()> {
-    let named = || folder.display().to_string();
-    std::fs::create_dir_all(folder).with_context(named)?;
-    tempfile::tempfile_in(folder).map(drop).with_context(named)
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| path.display().to_string())
 }

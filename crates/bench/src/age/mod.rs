@@ -3,12 +3,14 @@
 //! Owns the arguments, and [`run`], which runs a [`workload`], prints a row for each
 //! [point](Point), writes plots, and checks the file system at the end.
 
+mod kind;
 mod plot;
 mod point;
 mod workload;
 
 use crate::measure::print_line;
 use anyhow::{Context, bail};
+pub use kind::Workload;
 use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions, RaidProfile};
 use papilio_oracle::Scratch;
 use point::{Ager, Point};
@@ -47,65 +49,6 @@ pub struct Arguments {
     keep: Option<PathBuf>,
 }
 
-/// The work that ages a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Workload {
-    /// Random operations on files and names, with syncs and snapshots, at a constant fill
-    Churn,
-    /// Fill the device until no space is left, and delete almost everything
-    Fill,
-    /// Make snapshots of files that change, then delete them all
-    Snapshots,
-    /// Make extents in one file
-    Extents,
-    /// Make names in one directory, look them up and remove them
-    Names,
-    /// Write one file from start to end again and again
-    Stream,
-}
-
-impl Workload {
-    /// Returns the unit of its amount.
-    fn unit(self) -> &'static str {
-        match self {
-            Self::Churn => "operations",
-            Self::Fill => "times full",
-            Self::Snapshots => "snapshots",
-            Self::Extents => "extents",
-            Self::Names => "names",
-            Self::Stream => "seconds",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Churn => "churn",
-            Self::Fill => "fill",
-            Self::Snapshots => "snapshots",
-            Self::Extents => "extents",
-            Self::Names => "names",
-            Self::Stream => "stream",
-        }
-    }
-
-    fn default_amount(self) -> u64 {
-        match self {
-            Self::Churn | Self::Extents | Self::Names => 1_000_000,
-            Self::Fill => 100,
-            Self::Snapshots => 1000,
-            Self::Stream => 60,
-        }
-    }
-
-    fn default_size(self) -> u64 {
-        match self {
-            Self::Fill => 512 << 20,
-            Self::Names => 8 << 30,
-            _ => 2 << 30,
-        }
-    }
-}
-
 /// Runs a workload and shows its points.
 ///
 /// # Errors
@@ -115,7 +58,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let amount = arguments.amount.unwrap_or(workload.default_amount()).max(1);
     let size = arguments.size.unwrap_or(workload.default_size());
     if let Some(folder) = &arguments.output {
-        crate::prepare_folder(folder)?;
+        crate::output::prepare_folder(folder)?;
     }
     let scratch = Scratch::under(&arguments.backing, size)?;
     let image = arguments.keep.clone().unwrap_or_else(|| scratch.unique("aged"));
@@ -140,9 +83,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(folder) = &arguments.output {
         let table = points.iter().map(Point::line).collect::<Vec<_>>().join("\n");
         let text = format!("{}\n{table}\n", Point::columns(workload.unit()));
-        crate::write(&folder.join(format!("age-{}.tsv", workload.name())), &text)?;
+        crate::output::write(&folder.join(format!("age-{}.tsv", workload.name())), &text)?;
         for plot in plot::all(workload, &points)? {
-            crate::write(&folder.join(format!("{}.svg", plot.name)), &plot.svg)?;
+            crate::output::write(&folder.join(format!("{}.svg", plot.name)), &plot.svg)?;
         }
     }
     if arguments.keep.is_none() {
@@ -181,7 +124,7 @@ mod tests {
             let svg = std::fs::read_to_string(output.join(format!("age-{name}-{quantity}.svg"))).unwrap();
             assert!(svg.contains("<polyline"), "{name}, {quantity}");
         }
-        if require(&Need::KERNEL_MOUNT).is_some() {
+        if require(Need::KERNEL_MOUNT).is_some() {
             let images = ImageSet::open(&scratch, vec![image]);
             images.btrfs_check().unwrap();
             drop(images.mount_read_only().unwrap());

@@ -1,6 +1,6 @@
 //! Plots of a file system's age.
 
-use super::Workload;
+use super::kind::Workload;
 use super::point::Point;
 use crate::report::plot::{COLOURS, GRID, Plot, axis_number, font, short_count};
 use anyhow::anyhow;

@@ -3,7 +3,7 @@
 //! Each function works in units of its workload and notes them with [`Ager::worked`]. An operation
 //! that fails ends the run, unless it may: a device that is full is the aim of [`fill`].
 
-use super::Workload;
+use super::kind::Workload;
 use super::point::Ager;
 use papilio::{ErrorKind, FileSystem, NewInode, NewKind};
 use std::time::{Duration, Instant};

@@ -78,8 +78,16 @@ fn writer_process() {
     }
 }
 
+/// When a writer is killed.
+enum Kill {
+    /// So long after its start. It may be opening the device.
+    AfterStart(Duration),
+    /// So long after its first durable file.
+    AfterFile(Duration),
+}
+
 /// Runs a writer for a while and kills it. Adds the files that it called durable to `durable`.
-fn kill_a_writer(url: &str, first: u64, after: Duration, durable: &mut BTreeMap<u64, ()>) -> u64 {
+fn kill_a_writer(url: &str, first: u64, kill: &Kill, durable: &mut BTreeMap<u64, ()>) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "store_crashes::writer_process", "--ignored", "--nocapture"])
         .env(URL, url)
@@ -89,12 +97,26 @@ fn kill_a_writer(url: &str, first: u64, after: Duration, durable: &mut BTreeMap<
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
-    std::thread::sleep(after);
+    let (sender, lines_of_writer) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        lines.map_while(Result::ok).for_each(|line| sender.send(line).expect("the test waits"));
+    });
+    let mut found = Vec::new();
+    match kill {
+        Kill::AfterStart(time) => std::thread::sleep(*time),
+        Kill::AfterFile(time) => {
+            while !found.last().is_some_and(|line: &String| line.starts_with("durable")) {
+                found.push(lines_of_writer.recv_timeout(Duration::from_secs(120)).expect("no file in 120 s"));
+            }
+            std::thread::sleep(*time);
+        }
+    }
     child.kill().unwrap();
     child.wait().unwrap();
+    found.extend(lines_of_writer.iter());
+    reader.join().unwrap();
     let mut next = first;
-    for line in reader.join().unwrap() {
+    for line in found {
         if let Some(number) = line.strip_prefix("durable ") {
             let number = number.parse().unwrap();
             durable.insert(number, ());
@@ -121,8 +143,9 @@ fn killed_writers_lose_nothing_that_was_durable() {
     let (mut next, mut total, mut durable) = (0, 0, BTreeMap::new());
     for kill in 0..kills {
         let before = next;
-        let after = Duration::from_millis(random.u64(10..600));
-        next = kill_a_writer(&url, next, after, &mut durable);
+        let time = Duration::from_millis(random.u64(10..600));
+        let when = if random.u8(..3) == 0 { Kill::AfterStart(time) } else { Kill::AfterFile(time) };
+        next = kill_a_writer(&url, next, &when, &mut durable);
         total += next - before - 1;
         let fs = open(&url);
         for &number in durable.keys() {
