@@ -1,7 +1,7 @@
 //! A system call as a value, so that it can be chosen at random, printed, and left out.
 
 use fastrand::Rng;
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, RenameFlags, XattrFlags};
 
 /// Open files of a history.
 pub const SLOTS: usize = 6;
@@ -16,6 +16,10 @@ pub const OMIT: u32 = 0x3fff_fffe;
 /// A call with the user who makes it.
 #[derive(Clone, Debug)]
 pub struct Step {
+    /// Its place in the history that was drawn.
+    pub number: usize,
+    /// The process that makes it.
+    pub process: usize,
     /// Index in [`USERS`].
     pub user: usize,
     pub call: Call,
@@ -60,6 +64,16 @@ pub enum Call {
     GetFlags(usize),
     SetFlags(usize, u32),
     StatFs(String),
+    /// A lock of an open file: `flock` with one of its operations.
+    Flock(usize, FlockOperation),
+    /// A lock of a process on a range: its type, start and length. 0 is all to the end.
+    Lock(usize, i16, i64, i64),
+    /// The lock that would be in the way of one.
+    GetLock(usize, i16, i64, i64),
+    /// Reads through a shared mapping, within the file.
+    ReadMapped(usize, u64, usize),
+    /// Writes through a shared mapping, within the file.
+    WriteMapped(usize, u64, usize, u8),
 }
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -175,9 +189,16 @@ fn inode_flags(random: &mut Rng) -> u32 {
 
 impl Step {
     /// Returns a random step. Inodes become append-only or immutable only if `protects` is set.
-    pub fn random(random: &mut Rng, protects: bool) -> Self {
+    pub fn random(random: &mut Rng, protects: bool, number: usize, processes: usize) -> Self {
         let user = [0, 0, 0, 1, 1, 2][random.usize(0..6)];
         let mut call = Call::random(random);
+        let mut process = 0;
+        if processes > 1 {
+            process = random.usize(0..processes);
+            if random.u8(0..8) == 0 {
+                call = Call::shared(random);
+            }
+        }
         if let Call::SetFlags(_, flags) = &mut call
             && !protects
         {
@@ -186,11 +207,12 @@ impl Step {
         // With its writeback cache the kernel's FUSE keeps the times of a file to itself. It does
         // not learn that a change of flags sets one, and sets them before the server allocates, or
         // refuses to.
-        let timed = random.u8(0..25) == 0 && !matches!(call, Call::SetFlags(..) | Call::Allocate(..));
+        let timed = random.u8(0..25) == 0
+            && !matches!(call, Call::SetFlags(..) | Call::Allocate(..) | Call::WriteMapped(..));
         // Before it asks the server to allocate, the kernel's FUSE takes set-user-id from a file,
         // even if nothing will change. Root may keep it.
         let user = if matches!(call, Call::Allocate(..)) { 0 } else { user };
-        Self { user, call, timed }
+        Self { number, process, user, call, timed }
     }
 }
 
@@ -260,6 +282,24 @@ impl Call {
         }
     }
 
+    /// Returns a random call by which processes notice one another.
+    fn shared(r: &mut Rng) -> Self {
+        let slot = r.usize(0..SLOTS);
+        let kind = [libc::F_RDLCK, libc::F_WRLCK, libc::F_UNLCK][r.usize(0..3)] as i16;
+        let (start, length) = (r.i64(0..20) * 1000, [0, 1, 1000, 5000][r.usize(0..4)]);
+        match r.u8(0..8) {
+            0..=1 => {
+                use FlockOperation as F;
+                let operations = [F::NonBlockingLockShared, F::NonBlockingLockExclusive, F::Unlock];
+                Self::Flock(slot, operations[r.usize(0..3)])
+            }
+            2..=3 => Self::Lock(slot, kind, start, length),
+            4 => Self::GetLock(slot, kind, start, length),
+            5 => Self::ReadMapped(slot, r.u64(0..200_000), r.usize(1..40_000)),
+            _ => Self::WriteMapped(slot, r.u64(0..200_000), r.usize(1..40_000), r.u8(..)),
+        }
+    }
+
     /// Returns the paths that the call names.
     pub fn paths(&self) -> Vec<&str> {
         match self {
@@ -300,6 +340,11 @@ impl Call {
             | Self::StatOpen(slot)
             | Self::Sync(slot)
             | Self::GetFlags(slot)
+            | Self::Flock(slot, _)
+            | Self::Lock(slot, ..)
+            | Self::GetLock(slot, ..)
+            | Self::ReadMapped(slot, ..)
+            | Self::WriteMapped(slot, ..)
             | Self::SetFlags(slot, _) => vec![slot],
             Self::CopyRange(from, _, to, ..) => vec![from, to],
             _ => Vec::new(),

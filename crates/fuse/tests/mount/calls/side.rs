@@ -203,6 +203,23 @@ impl Side {
                 let to = self.root.join(path);
                 done(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW))
             }
+            Call::Flock(slot, operation) => done(rustix::fs::flock(self.slot(*slot)?, *operation)),
+            Call::Lock(slot, kind, start, length) => {
+                lock(self.slot(*slot)?, libc::F_SETLK, *kind, *start, *length).map(|_| "ok".to_owned())
+            }
+            Call::GetLock(slot, kind, start, length) => {
+                let found = lock(self.slot(*slot)?, libc::F_GETLK, *kind, *start, *length)?;
+                Ok(format!("{} {} {}", found.l_type, found.l_start, found.l_len))
+            }
+            Call::ReadMapped(slot, offset, length) => {
+                mapped(self.slot(*slot)?, *offset, *length, false, |bytes| summary(bytes))
+            }
+            Call::WriteMapped(slot, offset, length, byte) => {
+                mapped(self.slot(*slot)?, *offset, *length, true, |bytes| {
+                    bytes.copy_from_slice(&pattern(bytes.len(), *byte));
+                    "ok".to_owned()
+                })
+            }
             other => unreachable!("{other:?} is not on an open file"),
         }
     }
@@ -218,6 +235,50 @@ impl Side {
         let given = |time: Option<(i64, u32)>| time.is_some_and(|(_, part)| part != OMIT);
         let [access_now, change_now, _] = times(&stat);
         Ok(format!("{:?}", (given(access).then_some(access_now), given(change).then_some(change_now))))
+    }
+}
+
+/// Asks for a lock of this process on a range, without waiting.
+fn lock(file: BorrowedFd<'_>, command: i32, kind: i16, start: i64, length: i64) -> io::Result<libc::flock> {
+    // SAFETY: plain numbers, for which zeros are valid.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    (range.l_type, range.l_whence) = (kind, libc::SEEK_SET as i16);
+    (range.l_start, range.l_len) = (start, length);
+    // SAFETY: the range lives through the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(range),
+    }
+}
+
+/// Maps a range of a file, as much of it as is inside, and uses the bytes.
+fn mapped(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    length: usize,
+    write: bool,
+    then: impl FnOnce(&mut [u8]) -> String,
+) -> Answer {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    let stat = rustix::fs::fstat(file)?;
+    let end = (offset + length as u64).min(stat.st_size as u64);
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || end <= offset {
+        return Ok("nothing to map".to_owned());
+    }
+    let (page, size) = (offset / 4096 * 4096, (end - offset / 4096 * 4096) as usize);
+    let access = if write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    // SAFETY: a new mapping, which nothing else uses. The file keeps its size meanwhile: the
+    // processes take turns.
+    unsafe {
+        let start = mmap(std::ptr::null_mut(), size, access, MapFlags::SHARED, file, page)?;
+        let skip = (offset - page) as usize;
+        let bytes = std::slice::from_raw_parts_mut(start.cast::<u8>().add(skip), size - skip);
+        let answer = then(bytes);
+        if write {
+            msync(start, size, MsyncFlags::SYNC)?;
+        }
+        munmap(start, size)?;
+        Ok(answer)
     }
 }
 
