@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: bench-python help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign fuzz miri tsan azure gcs tidy ci
+.PHONY: bench-python help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -143,6 +143,9 @@ soak: build ## work on a mount with 64 processes, kill the server ten times, che
 
 campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), and continue the ledger docs/campaign.tsv (root)
 	$(CARGO) xtask campaign --minutes $(or $(CAMPAIGN_MINUTES),60)
+
+mutants: setup ## test mutants of the write path for MUTANT_MINUTES (60), and continue the ledger docs/mutants.tsv; needs cargo-mutants
+	@$(CARGO) xtask mutants --minutes $(or $(MUTANT_MINUTES),60)
 
 azure: build ## try az:// and slatedb+az:// with Azurite (from npm)
 	@bash scripts/azure.sh

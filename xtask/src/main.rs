@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask tidy`, `ci`, `man3` and `campaign`.
+//! Development tasks: `cargo xtask tidy`, `ci`, `man3`, `campaign` and `mutants`.
 //!
 //! Users of Papilio do not need this crate. `tidy` enforces project rules that neither the compiler
 //! nor Clippy checks (see [`tidy`]). `ci` runs the checks that every change must pass.
@@ -6,6 +6,7 @@
 mod campaign;
 mod ci;
 mod man3;
+mod mutants;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -30,13 +31,14 @@ fn main() -> ExitCode {
         ["tidy", "--cycles"] => tidy::print_cycles(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),
         ["campaign", arguments @ ..] => campaign::run(&workspace_root(), arguments),
+        ["mutants", arguments @ ..] => mutants::run(&workspace_root(), arguments),
         ["man3", folder] => man3::run(&workspace_root(), Path::new(folder)).map(|()| true),
         ["help" | "--help" | "-h"] => {
-            println!("{USAGE}\n{}", campaign::USAGE);
+            println!("{USAGE}\n{}\n{}", campaign::USAGE, mutants::USAGE);
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("{USAGE}\n{}", campaign::USAGE);
+            eprintln!("{USAGE}\n{}\n{}", campaign::USAGE, mutants::USAGE);
             return ExitCode::from(2);
         }
     };
