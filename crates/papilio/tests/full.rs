@@ -172,3 +172,30 @@ fn write_waits_for_the_space_of_a_removed_file() {
         close_clean(fs, &device);
     }
 }
+
+/// Each file with dirty pages has metadata reserved for it, far more than it takes in the end. That
+/// must not look like a full device: writing pages back returns it.
+#[test]
+fn many_dirty_files_do_not_fill_the_device() {
+    let (device, fs) = new(1 << 30, false, 64 << 20);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let fs = &fs;
+            scope.spawn(move || {
+                fs.create_dir(format!("/{thread}")).unwrap();
+                for number in 0..6000 {
+                    let path = format!("/{thread}/{number}");
+                    let file = fs.create_file(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+                    file.write_all_at(&[thread as u8; 6000], 0)
+                        .unwrap_or_else(|error| panic!("{path}: {error}"));
+                    if number % 500 == 0 {
+                        fs.sync().unwrap_or_else(|error| panic!("{path}: sync: {error}"));
+                    }
+                }
+            });
+        }
+    });
+    fs.sync().unwrap();
+    assert_eq!(fs.open_file("/3/5999").unwrap().read_all().unwrap(), [3; 6000]);
+    close_clean(fs, &device);
+}

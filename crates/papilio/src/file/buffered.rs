@@ -17,6 +17,7 @@
 
 use crate::data::write_rules::MAX_FILE_SIZE;
 use crate::errors::{Error, Result};
+use crate::file::change::FLUSHES;
 use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
 use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Mapping, PAGE_SIZE};
@@ -162,7 +163,7 @@ impl OpenFile {
             let base = if self.open.is_dirty() { 0 } else { BLOCKS * transactions.node_size() };
             let wanted = base + bytes / DATA_PER_METADATA;
             let (mut space, mut metadata) = match transactions.reserve(bytes, wanted) {
-                Err(Error::NoSpace { what }) if attempts == 0 => {
+                Err(Error::NoSpace { what }) if attempts < FLUSHES => {
                     // Dirty data may need less space than was reserved for it.
                     attempts += 1;
                     fs.flush_all()?;

@@ -27,6 +27,9 @@ use std::sync::Arc;
 pub(crate) const NAME_ITEMS: u64 = 8;
 /// Items that a change of a file's extents touches.
 pub(crate) const EXTENT_ITEMS: u64 = 6;
+/// Flushes of other files for one change that finds no space, at most: other writers may take what
+/// a flush frees.
+pub(super) const FLUSHES: u32 = 3;
 
 impl FsInfo {
     /// Returns the counters of a subvolume that is about to change.
@@ -98,8 +101,8 @@ impl FsInfo {
         Ok(())
     }
 
-    /// Runs `change` in a transaction. Retries once after a failure for space, if publishing
-    /// ordered extents may have freed some.
+    /// Runs `change` in a transaction. Retries after a failure for space, if flushing other files
+    /// may have freed some.
     pub(crate) fn change_handle<R>(
         &self,
         tree: TreeId,
@@ -109,9 +112,30 @@ impl FsInfo {
         let transactions = self.transactions()?;
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
-        match transactions.change(items, |handle| change(handle, &numbers)) {
-            Err(Error::NoSpace { .. }) if self.free_by_publishing() => {
-                transactions.change(items, |handle| change(handle, &numbers))
+        let mut flushes = 0;
+        loop {
+            match transactions.change(items, |handle| change(handle, &numbers)) {
+                Err(Error::NoSpace { .. }) if flushes < FLUSHES && self.free_by_flushing() => flushes += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`FsInfo::change_handle`], for a change that a flush makes. It takes the place of a
+    /// reservation that the caller has just released, so it may use the global reserve: otherwise
+    /// writers could reserve what was released, and the flush would fail.
+    pub(super) fn flush_handle<R>(
+        &self,
+        tree: TreeId,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        self.check_changeable(tree)?;
+        let numbers = self.numbers(tree)?;
+        let transactions = self.transactions()?;
+        match transactions.change_to_free(items, |handle| change(handle, &numbers)) {
+            Err(Error::NoSpace { .. }) if self.free_by_flushing() => {
+                transactions.change_to_free(items, |handle| change(handle, &numbers))
             }
             result => result,
         }
@@ -200,6 +224,18 @@ impl FsInfo {
         })
     }
 
+    /// As [`FsInfo::change_data`], for a flush: see [`FsInfo::flush_handle`].
+    pub(super) fn flush_data<R>(
+        &self,
+        place: Place,
+        items: u64,
+        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.flush_handle(place.tree, items, |handle, _| {
+            self.edit_data(handle, place, |context, file| change(context, file))
+        })
+    }
+
     /// Runs `change` on a file's data, in the transaction of `handle`. The caller has the file
     /// open.
     ///
@@ -245,12 +281,12 @@ impl FsInfo {
         Ok(FileEdit { tree: live, inode, item, property, touched: None })
     }
 
-    /// Runs `attempt`, and again where it found no space: after a commit, and after the ordered
-    /// extents of other files were published.
+    /// Runs `attempt`, and again where it found no space: after a commit, and after other files were
+    /// flushed.
     pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let transactions = self.transactions()?;
         match transactions.retry_after_commits(&mut attempt) {
-            Err(Error::NoSpace { .. }) if self.free_by_publishing() => {
+            Err(Error::NoSpace { .. }) if self.free_by_flushing() => {
                 transactions.retry_after_commits(attempt)
             }
             result => result,

@@ -26,6 +26,7 @@ use crate::namespace::Place;
 use crate::workers::each_at_once;
 use papilio_format::items::inode::InodeItem;
 use papilio_format::{Generation, TreeId};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Files that a flush of all writes back at once.
@@ -144,7 +145,7 @@ impl OpenInode {
         let mut from = 0;
         loop {
             let items = EXTENT_ITEMS + written.len().min(STEP_RANGES) as u64;
-            let (progress, next) = fs.change_handle(place.tree, items, |handle, _| {
+            let (progress, next) = fs.flush_handle(place.tree, items, |handle, _| {
                 fs.edit_data(handle, place, |context, file| {
                     let item = self.as_flushed(context.stamped(file), size);
                     if written.is_empty() && touched.is_none() {
@@ -162,6 +163,11 @@ impl OpenInode {
             from = next;
         }
     }
+}
+
+thread_local! {
+    /// Whether this thread flushes files to free space.
+    static FREEING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Rest {
@@ -210,21 +216,35 @@ impl FsInfo {
         Ok(())
     }
 
-    /// Frees space for a change that found none: publishes the ordered extents of files that no
-    /// thread has locked, so that a commit frees the extents they replace. Returns whether there
-    /// were any. The caller may hold data locks.
-    pub(super) fn free_by_publishing(&self) -> bool {
-        let Some(_one) = self.dirty_inodes.freeing.try_lock() else { return false };
+    /// Frees space for a change that found none: flushes files that no thread has locked. This
+    /// returns the metadata that is reserved for their changes, far more than these take, and a
+    /// commit then frees the extents that were replaced. Returns whether there were any. The caller
+    /// may hold data locks.
+    ///
+    /// One thread at a time does this. The others wait for it: it waits for no lock of a file.
+    pub(super) fn free_by_flushing(&self) -> bool {
+        if FREEING.get() {
+            return false;
+        }
+        let Some(_one) = self.dirty_inodes.freeing.try_lock() else {
+            drop(self.dirty_inodes.freeing.lock());
+            return true;
+        };
+        FREEING.set(true);
         let mut any = false;
+        // While a snapshot is made, pages stay where they are.
+        let epoch = self.sharing.try_read();
         for open in self.dirty_inodes.of_tree(None) {
             if open.is_unlinked() {
                 self.dirty_inodes.forget_unlinked(&open);
-            } else if !open.ordered.is_empty()
-                && let Some(_exclusive) = open.data.try_write()
-            {
-                any |= open.publish_ordered_exclusively(self).is_ok();
+            } else if let Some(_exclusive) = open.data.try_write() {
+                any |= match &epoch {
+                    Some(epoch) => open.flush_locked(self, **epoch).is_ok(),
+                    None => !open.ordered.is_empty() && open.publish_ordered_exclusively(self).is_ok(),
+                };
             }
         }
+        FREEING.set(false);
         any
     }
 

@@ -177,7 +177,7 @@ impl OpenInode {
         let trees = fs.data_trees(place)?;
         let context = trees.context(&**fs.transactions()?);
         let mut rewrite = trees.prepare(|file| SectorRewrite::prepare(&context, file, None, None))?;
-        fs.change_data(place, items, |context, file| {
+        fs.flush_data(place, items, |context, file| {
             for part in parts {
                 self.note_changed(&fs.changed_files, context.space.generation(), &part.range);
             }

@@ -121,7 +121,8 @@ impl OpenInode {
         while !self.ordered.take_credit(bytes) {
             let transactions = fs.transactions()?;
             let base = if self.ordered.is_empty() { BLOCKS * transactions.node_size() } else { 0 };
-            let (_, metadata) = transactions.reserve(0, base + CREDIT / DATA_PER_METADATA)?;
+            // Without commits: where there is too little, the write takes another path.
+            let metadata = transactions.reserve_metadata(base + CREDIT / DATA_PER_METADATA)?;
             self.ordered.add_reservation(CREDIT, metadata);
         }
         Ok(())

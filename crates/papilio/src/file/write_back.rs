@@ -280,7 +280,7 @@ impl OpenInode {
         let changed = self.changed_range(fs, at, bytes)?;
         // The transaction handle reserves metadata itself.
         drop(reservation.metadata);
-        fs.change_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
+        fs.flush_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
             self.note_changed(&fs.changed_files, context.space.generation(), &changed);
             file.touched = touched.map(|touched| touched.touch);
             write.publish(context, file)

@@ -415,17 +415,23 @@ impl Transactions {
         self.retry_after_commits(|| {
             loop {
                 self.check_running()?;
-                let promised = self.space.reserve_data(data).and_then(|data| {
-                    let metadata = self.space.reserve_metadata(metadata, false)?;
-                    Ok((data, metadata))
-                });
-                match promised {
+                match self.space.reserve_data(data) {
+                    Ok(data) => return Ok((data, self.space.reserve_metadata(metadata, false)?)),
                     Err(Error::NoSpace { .. })
                         if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_ok() => {}
-                    result => return result,
+                    Err(error) => return Err(error),
                 }
             }
         })
+    }
+
+    /// Reserves metadata, without commits.
+    ///
+    /// # Errors
+    /// As [`Transactions::reserve`].
+    pub(crate) fn reserve_metadata(&self, bytes: u64) -> Result<Reservation> {
+        self.check_running()?;
+        self.space.reserve_metadata(bytes, false)
     }
 
     /// Counts a block that a tree got. The caller holds the gate.
