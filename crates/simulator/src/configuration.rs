@@ -15,8 +15,10 @@ pub struct Configuration {
     pub mkfs: MkfsOptions,
     /// Options for opening it.
     pub open: OpenOptions,
-    /// Size of its device in bytes.
+    /// Size of each device in bytes.
     pub size: u64,
+    /// Number of devices.
+    pub devices: usize,
 }
 
 impl Configuration {
@@ -28,6 +30,7 @@ impl Configuration {
             mkfs: MkfsOptions::new(),
             open: OpenOptions::new().write(true).commit_interval(None),
             size: 256 << 20,
+            devices: 1,
         }
     }
 
@@ -49,14 +52,34 @@ impl Configuration {
         self
     }
 
+    /// Returns the shape with another number of devices.
+    pub fn devices(mut self, devices: usize) -> Self {
+        self.devices = devices;
+        self
+    }
+
     /// Makes the file system in memory.
     ///
     /// # Errors
     /// The error of `mkfs`.
+    ///
+    /// # Panics
+    /// If the shape has several devices.
     pub fn make(&self) -> papilio::Result<Arc<MemoryDevice>> {
-        let device = Arc::new(MemoryDevice::new(self.size));
-        papilio::mkfs_device(&(Arc::clone(&device) as Arc<dyn Device>), &self.mkfs)?;
+        let [device] = <[_; 1]>::try_from(self.make_devices()?).expect("the shape has one device");
         Ok(device)
+    }
+
+    /// Makes the file system in memory, on all of its devices.
+    ///
+    /// # Errors
+    /// The error of `mkfs`.
+    pub fn make_devices(&self) -> papilio::Result<Vec<Arc<MemoryDevice>>> {
+        let devices: Vec<_> = (0..self.devices).map(|_| Arc::new(MemoryDevice::new(self.size))).collect();
+        let shared: Vec<Arc<dyn Device>> =
+            devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+        papilio::mkfs_devices(&shared, &self.mkfs)?;
+        Ok(devices)
     }
 
     /// Returns shapes that cover each value of each choice at least once: node sizes, checksums,

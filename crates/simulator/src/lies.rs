@@ -1,11 +1,14 @@
 //! Devices that lie: they report a write as done, and lose it or put it elsewhere.
 //!
-//! Owns [`LyingRun`], a run on a device that told the truth, and [`Lie`], which changes one of its
+//! Owns [`LyingRun`], a run on devices that told the truth, and [`Lie`], which changes one of their
 //! writes afterwards. No lie may be believed:
 //! - Each answer is that of the last commit on the device: each name, attribute and byte. Data
 //!   without checksums is left out.
 //! - All else is an error. Checksums, addresses and generations in tree blocks tell.
 //! - A writer changes nothing of what could be read before.
+//!
+//! One device lies. Where another has a second copy of everything, there is no error either, except
+//! for a damaged first superblock.
 
 use crate::configuration::Configuration;
 use crate::model::{Model, Node, NodeKind};
@@ -13,7 +16,7 @@ use crate::random::{Generator, Scope};
 use crate::session::Session;
 use crate::verify;
 use papilio::{FileSystem, Inode, OpenOptions};
-use papilio_device::{Action, Device, MemoryDevice, PhysicalAddress, Recording};
+use papilio_device::{Action, Device, Event, MemoryDevice, PhysicalAddress, Recording};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -21,7 +24,7 @@ use std::sync::Arc;
 const NEW: &[u8] = b"made after the lie";
 const PIECE: usize = 1 << 20;
 
-/// How a device treated its writes. Numbers count writes from 0.
+/// How a device treated its writes. Numbers count the writes of all devices from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// A write is lost.
@@ -41,7 +44,9 @@ pub enum Seen {
     Nothing,
     /// An older commit, and no error.
     Older,
-    /// At least one error.
+    /// A damaged first superblock: opening is refused, unless another copy is chosen.
+    Superblock,
+    /// At least one other error.
     Errors,
 }
 
@@ -50,8 +55,8 @@ pub enum Seen {
 pub struct LyingRun {
     name: String,
     seed: u64,
-    base: MemoryDevice,
-    actions: Vec<Action>,
+    bases: Vec<MemoryDevice>,
+    events: Vec<Event>,
     /// Where each write went.
     places: Vec<PhysicalAddress>,
     flushes: usize,
@@ -72,12 +77,12 @@ impl LyingRun {
         operations: u64,
     ) -> Result<Self, String> {
         let text = |error: papilio::Error| error.to_string();
-        let device = configuration.make().map_err(text)?;
-        let base = device.snapshot();
+        let devices = configuration.make_devices().map_err(text)?;
+        let bases: Vec<_> = devices.iter().map(|device| device.snapshot()).collect();
         let recording = Recording::new();
-        let recorded: Arc<dyn Device> = Arc::new(recording.attach(device));
-        let mut session =
-            Session::open(vec![Arc::clone(&recorded)], configuration.open.clone()).map_err(text)?;
+        let attach = |device| Arc::new(recording.attach(device)) as Arc<dyn Device>;
+        let recorded: Vec<Arc<dyn Device>> = devices.into_iter().map(attach).collect();
+        let mut session = Session::open(recorded.clone(), configuration.open.clone()).map_err(text)?;
         let generation = |session: &Session| session.fs().superblock().raw.generation.0;
         let mut models = BTreeMap::from([(generation(&session), vec![Model::new()])]);
         let mut newest = generation(&session);
@@ -92,20 +97,20 @@ impl LyingRun {
             }
         }
         session.close()?;
-        let last = FileSystem::from_devices(vec![recorded], &OpenOptions::new()).map_err(text)?;
+        let last = FileSystem::from_devices(recorded, &OpenOptions::new()).map_err(text)?;
         let last = last.superblock().raw.generation.0;
         // Closing may take more than one commit.
         for generation in newest + 1..=last {
             models.insert(generation, vec![session.model().clone()]);
         }
-        let actions: Vec<_> = recording.events().into_iter().map(|event| event.action).collect();
-        let place = |action: &Action| match action {
-            Action::Write { offset, .. } => Some(*offset),
+        let events = recording.events();
+        let place = |event: &Event| match event.action {
+            Action::Write { offset, .. } => Some(offset),
             _ => None,
         };
-        let places = actions.iter().filter_map(place).collect();
-        let flushes = actions.iter().filter(|action| matches!(action, Action::Flush)).count();
-        Ok(Self { name: configuration.name.clone(), seed, base, actions, places, flushes, models, last })
+        let places = events.iter().filter_map(place).collect();
+        let flushes = events.iter().filter(|event| matches!(event.action, Action::Flush)).count();
+        Ok(Self { name: configuration.name.clone(), seed, bases, events, places, flushes, models, last })
     }
 
     /// Returns the number of writes.
@@ -118,9 +123,9 @@ impl LyingRun {
         self.flushes
     }
 
-    /// Returns the size of the device in bytes.
+    /// Returns the size of each device in bytes.
     pub fn size(&self) -> u64 {
-        self.base.size()
+        self.bases[0].size()
     }
 
     /// Tells a lie, reads everything, writes a file, and reads everything again.
@@ -129,9 +134,11 @@ impl LyingRun {
     /// A wrong answer that was believed.
     pub fn tell(&self, lie: Lie) -> Result<Seen, String> {
         let wrong = |reason: String| format!("{}, seed {}, {lie:?}: {reason}", self.name, self.seed);
-        let device: Arc<dyn Device> = Arc::new(self.device(lie));
-        let Ok(fs) = FileSystem::from_devices(vec![Arc::clone(&device)], &OpenOptions::new()) else {
-            return Ok(Seen::Errors);
+        let devices = self.devices(lie);
+        let fs = match FileSystem::from_devices(devices.clone(), &OpenOptions::new()) {
+            Ok(fs) => fs,
+            Err(papilio::Error::Superblock { .. }) => return Ok(Seen::Superblock),
+            Err(_) => return Ok(Seen::Errors),
         };
         let generation = fs.superblock().raw.generation.0;
         let Some(models) = self.models.get(&generation) else {
@@ -144,29 +151,30 @@ impl LyingRun {
         };
         drop(fs);
         // An error of any of these is an answer, too.
-        if let Ok(fs) = FileSystem::from_devices(vec![Arc::clone(&device)], &OpenOptions::new().write(true)) {
+        if let Ok(fs) = FileSystem::from_devices(devices.clone(), &OpenOptions::new().write(true)) {
             let path = [b"/", NEW].concat();
             let _ = fs.write(&path[..], vec![0x5a; 1 << 20]).and_then(|()| fs.sync());
             drop(fs);
         }
-        if let Ok(fs) = FileSystem::from_devices(vec![device], &OpenOptions::new()) {
+        if let Ok(fs) = FileSystem::from_devices(devices, &OpenOptions::new()) {
             read_any(&fs, models, true).map_err(|reason| wrong(format!("after a write: {reason}")))?;
         }
         Ok(seen)
     }
 
-    /// Returns the device as a lie leaves it.
-    fn device(&self, lie: Lie) -> MemoryDevice {
-        let device = self.base.snapshot();
+    /// Returns the devices as a lie leaves them.
+    fn devices(&self, lie: Lie) -> Vec<Arc<dyn Device>> {
+        let devices: Vec<_> = self.bases.iter().map(MemoryDevice::snapshot).collect();
         let (mut write, mut flush) = (0, 0);
-        for action in &self.actions {
-            match action {
+        for event in &self.events {
+            let device = &devices[event.device];
+            match &event.action {
                 Action::Write { offset, data, .. } => {
                     let place = match lie {
                         Lie::Lost(number) if number == write => None,
                         Lie::Moved(number, other) if number == write => Some(self.places[other]),
                         Lie::Strayed(number, to) if number == write => Some(PhysicalAddress(to)),
-                        Lie::Flush(number) if number == flush => None,
+                        Lie::Flush(number) if self.is_lost(number, flush, event.device) => None,
                         _ => Some(*offset),
                     };
                     let room = |place: PhysicalAddress| self.size().saturating_sub(place.get()) as usize;
@@ -182,7 +190,18 @@ impl LyingRun {
                 Action::Flush => flush += 1,
             }
         }
-        device
+        devices.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect()
+    }
+
+    /// Returns whether a write that is followed by the flush `next`, of any device, is one of those
+    /// that the flush `number` of its own device should have made durable.
+    fn is_lost(&self, number: usize, next: usize, device: usize) -> bool {
+        let mut flushes = self.events.iter().filter(|event| matches!(event.action, Action::Flush));
+        let of_device = |event: Option<&Event>| event.is_some_and(|event| event.device == device);
+        // The flushes between are of other devices.
+        next <= number
+            && of_device(flushes.clone().nth(number))
+            && !flushes.by_ref().skip(next).take(number - next).any(|event| event.device == device)
     }
 }
 

@@ -281,7 +281,7 @@ impl FsInfo {
         Ok(FileEdit { tree: live, inode, item, property, touched: None })
     }
 
-    /// Runs `attempt`, and again where it found no space: after a commit, and after other files were
+    /// Runs `attempt`, and again where it found no space: after a commit, and after other files
     /// flushed.
     pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let transactions = self.transactions()?;
