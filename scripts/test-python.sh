@@ -45,6 +45,10 @@ rm -rf "$wheels"
     --interpreter "$environment/bin/python" --manifest-path crates/python/Cargo.toml --out "$wheels"
 "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
     "$wheels"/papilio-*.whl
+# The C library, for histories that both interfaces run.
+cargo build --quiet --locked -p papilio-capi
+sh crates/capi/link.sh target/debug/libpapilio_capi.a target/python-capi
+export PAPILIO_LIBRARY=$PWD/target/python-capi/libpapilio.so
 # Outside of the sources, so that the installed package is tested.
 cd target
 "$environment/bin/python" -m pytest -q -p no:cacheprovider --rootdir ../crates/python ../crates/python/tests "$@"

@@ -111,13 +111,15 @@ fn open(user: &User, path: &[u8], flags: u32, mode: u32) -> Result<File> {
         fs.inode(path)?.create_unnamed(&new)?
     } else if has(PAPILIO_CREATE) && has(PAPILIO_EXCLUSIVE) {
         fs.create(path, &new)?.open()?
+    } else if !has(PAPILIO_NOFOLLOW) {
+        if has(PAPILIO_CREATE) { fs.open_or_create(path, &new) } else { fs.open_file(path) }?
     } else {
-        let find = || if has(PAPILIO_NOFOLLOW) { fs.inode_nofollow(path) } else { fs.inode(path) };
         let not = |error: &papilio::Error, reason| error.kind() == ErrorKind::Path(reason);
+        let find = || fs.inode_nofollow(path);
         let found: papilio::Result<Inode> = match find() {
             Err(error) if has(PAPILIO_CREATE) && not(&error, PathError::NotFound) => {
                 match fs.create(path, &new) {
-                    // Another thread was first, or a symbolic link leads nowhere.
+                    // Another thread was first.
                     Err(error) if not(&error, PathError::Exists) => find(),
                     created => created,
                 }

@@ -387,3 +387,21 @@ fn mount_options_give_new_files_their_flags() {
     let report = papilio::check(&image, &OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true));
     assert!(report.unwrap().is_clean());
 }
+
+#[test]
+fn opening_creates_where_a_symbolic_link_leads() {
+    let (device, fs) = new_file_system(256 << 20);
+    let new = NewInode::new(NewKind::Regular, 0o640);
+    fs.create_dir("/d").unwrap();
+    fs.symlink("target", "/d/link").unwrap();
+    fs.symlink("d/link", "/outer").unwrap();
+    fs.symlink("round", "/round").unwrap();
+    fs.open_or_create("/outer", &new).unwrap().write_all_at(b"made", 0).unwrap();
+    assert_eq!(fs.read("/d/target").unwrap(), b"made");
+    assert_eq!(fs.open_or_create("/d/target", &new).unwrap().size().unwrap(), 4);
+    let error = |path| fs.open_or_create(path, &new).unwrap_err().kind();
+    assert_eq!(error("/round"), ErrorKind::Path(PathError::SymlinkLoop));
+    assert_eq!(error("/none/file"), ErrorKind::Path(PathError::NotFound));
+    assert_eq!(error("/d"), ErrorKind::Path(PathError::IsADirectory));
+    close_clean(fs, &device);
+}

@@ -8,13 +8,10 @@ use crate::handle::Handle;
 use crate::paths::PathArg;
 use crate::slot::Slot;
 use crate::stat::StatResult;
-use papilio::{Error, FileKind, NewInode, PathError};
+use papilio::NewInode;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
-
-/// Most symbolic links in a path, as in the kernel.
-const LINK_LIMIT: usize = 40;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug)]
@@ -40,41 +37,14 @@ pub fn open_file(
     if how.exclusive {
         return fs.create(path, new)?.open();
     }
-    let mut at = path.to_vec();
-    for _ in 0..LINK_LIMIT {
-        match fs.open_file(&at) {
-            Ok(file) => {
-                if how.write {
-                    file.inode().check_changeable()?;
-                }
-                if how.truncate {
-                    file.set_len(0)?;
-                }
-                return Ok(file);
-            }
-            Err(Error::Path { kind: PathError::NotFound, .. }) if how.create => {}
-            Err(error) => return Err(error),
-        }
-        match fs.inode_nofollow(&at) {
-            Ok(link) if link.file_type() == FileKind::Symlink => at = beside(&at, &link.read_link()?),
-            Ok(_) | Err(Error::Path { kind: PathError::NotFound, .. }) => match fs.create(&at, new) {
-                // Another thread created it meanwhile.
-                Err(Error::Path { kind: PathError::Exists, .. }) => {}
-                created => return created?.open(),
-            },
-            Err(error) => return Err(error),
-        }
+    let file = if how.create { fs.open_or_create(path, new) } else { fs.open_file(path) }?;
+    if how.write {
+        file.inode().check_changeable()?;
     }
-    Err(Error::Path { path: path.to_vec(), kind: PathError::SymlinkLoop })
-}
-
-/// Returns the path of a link's target, relative to the link's directory.
-fn beside(link: &[u8], target: &[u8]) -> Vec<u8> {
-    if target.starts_with(b"/") {
-        return target.to_vec();
+    if how.truncate {
+        file.set_len(0)?;
     }
-    let end = link.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-    [&link[..end], target].concat()
+    Ok(file)
 }
 
 /// An open regular file. Every method takes the offset, and any thread may call it.

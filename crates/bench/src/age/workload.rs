@@ -46,6 +46,8 @@ impl Churn {
     const DIRECTORIES: u64 = 64;
     /// Snapshots that exist at a time. Each keeps old extents.
     const SNAPSHOTS: u64 = 4;
+    /// Files below which snapshots are deleted before files.
+    const FILES: usize = 20_000;
 
     fn new(ager: &mut Ager) -> anyhow::Result<Self> {
         ager.fs.create_subvolume("/live")?;
@@ -61,6 +63,9 @@ impl Churn {
         for number in 1..=amount {
             if number % 1000 == 0 {
                 self.full = ager.fs.usage()?.used() > self.limit;
+                if self.full && ager.files.len() < Self::FILES {
+                    self.delete_snapshot(ager)?;
+                }
             }
             if number % 10_000 == 0 {
                 ager.fs.sync()?;
@@ -69,8 +74,7 @@ impl Churn {
                 ager.fs.snapshot("/live", format!("/snapshot {}", self.snapshots.1), true)?;
                 self.snapshots.1 += 1;
                 if self.snapshots.1 - self.snapshots.0 > Self::SNAPSHOTS {
-                    ager.fs.delete_subvolume(format!("/snapshot {}", self.snapshots.0))?;
-                    self.snapshots.0 += 1;
+                    self.delete_snapshot(ager)?;
                 }
             }
             match self.step(ager) {
@@ -82,6 +86,15 @@ impl Churn {
                 result => result?,
             }
             ager.worked(1)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the oldest snapshot, if there is one.
+    fn delete_snapshot(&mut self, ager: &mut Ager) -> anyhow::Result<()> {
+        if self.snapshots.0 < self.snapshots.1 {
+            ager.fs.delete_subvolume(format!("/snapshot {}", self.snapshots.0))?;
+            self.snapshots.0 += 1;
         }
         Ok(())
     }
@@ -102,9 +115,10 @@ impl Churn {
         }
         let index = ager.random.usize(..ager.files.len());
         match choice {
-            _ if self.full && choice < 40 => self.remove(ager, index),
-            0..35 => self.remove(ager, index),
-            35..45 => {
+            // Of files that are written again and again, some are removed at any time.
+            0..18 => self.remove(ager, index),
+            18..30 if self.full => self.remove(ager, index),
+            18..45 => {
                 let to = self.new_path(ager);
                 ager.fs.rename(&ager.files[index], &to)?;
                 ager.files[index] = to;

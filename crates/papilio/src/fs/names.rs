@@ -78,8 +78,15 @@ impl Inode {
     /// [`Inode::create`].
     pub fn hard_link(&self, target: &Inode, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        if target.tree() != self.tree() {
-            return Err(Error::path(name, PathError::CrossDevice));
+        let fault = match target.file_type() {
+            _ if target.tree() != self.tree() => Some(PathError::CrossDevice),
+            FileKind::Directory => Some(PathError::NotPermitted),
+            _ => None,
+        };
+        if let Some(fault) = fault {
+            // As in the kernel, a name that exists comes before faults of the target.
+            let exists = self.lookup(name)?.is_some();
+            return Err(Error::path(name, if exists { PathError::Exists } else { fault }));
         }
         self.file_system().info.charge(self.tree(), 0, NAME_ITEMS)?;
         // Keeps the inode open: if it has no name, its last handle deletes it.

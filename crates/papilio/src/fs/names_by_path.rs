@@ -15,6 +15,18 @@ use crate::namespace::rename::RenameMode;
 use crate::namespace::setattr::{SetAttributes, SetTime};
 use papilio_format::items::inode::FileKind;
 
+/// Most symbolic links that [`FileSystem::open_or_create`] follows, as in the kernel.
+const SYMLINK_LIMIT: usize = 40;
+
+/// Returns the path of a link's target, relative to the link's directory.
+fn beside(link: &[u8], target: &[u8]) -> Vec<u8> {
+    if target.starts_with(b"/") {
+        return target.to_vec();
+    }
+    let end = link.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    [&link[..end], target].concat()
+}
+
 impl FileSystem {
     /// Splits `path` into the directory and the name that its last component has there.
     ///
@@ -103,6 +115,32 @@ impl FileSystem {
         let path = path.as_path_bytes();
         let (parent, name) = self.parent(path)?;
         parent.hard_link(&target, name).map_err(|error| name_path(error, path))
+    }
+
+    /// Opens the regular file at `path`, and creates it if it is missing, as `open` with `O_CREAT`:
+    /// also where a symbolic link leads to.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_file`] and [`FileSystem::create`]; [`PathError::SymlinkLoop`].
+    pub fn open_or_create(&self, path: impl AsPath, new: &NewInode<'_>) -> Result<File> {
+        let path = path.as_path_bytes();
+        let mut at = path.to_vec();
+        for _ in 0..SYMLINK_LIMIT {
+            match self.open_file(&at) {
+                Err(Error::Path { kind: PathError::NotFound, .. }) => {}
+                result => return result,
+            }
+            match self.inode_nofollow(&at) {
+                Ok(link) if link.file_type() == FileKind::Symlink => at = beside(&at, &link.read_link()?),
+                Ok(_) | Err(Error::Path { kind: PathError::NotFound, .. }) => match self.create(&at, new) {
+                    // Another thread created it meanwhile.
+                    Err(Error::Path { kind: PathError::Exists, .. }) => {}
+                    created => return created?.open(),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Path { path: path.to_vec(), kind: PathError::SymlinkLoop })
     }
 
     /// Removes the name `path`; refuses directories.

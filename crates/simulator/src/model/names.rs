@@ -90,18 +90,21 @@ impl Model {
 
     fn link_place(&mut self, target: Place, path: &[u8]) -> Verdict {
         let (parent, name) = self.parent(path)?;
+        let exists = self.node(parent).entries().is_some_and(|entries| entries.contains_key(name));
+        let unless_it_exists = |fault| if exists { PathError::Exists } else { fault };
         if parent.subvolume != target.subvolume {
-            return Err(PathError::CrossDevice.into());
+            return Err(unless_it_exists(PathError::CrossDevice).into());
+        }
+        if self.node(target).entries().is_some() {
+            check_name(name)?;
+            return Err(unless_it_exists(PathError::NotPermitted).into());
         }
         self.check_changeable(parent)?;
         check_name(name)?;
-        if self.node(target).entries().is_some() {
-            return Err(PathError::NotPermitted.into());
-        }
         if self.node(target).nlink == 0 && !self.node(target).linkable {
             return Err(PathError::NotFound.into());
         }
-        if self.node(parent).entries().is_some_and(|entries| entries.contains_key(name)) {
+        if exists {
             return Err(PathError::Exists.into());
         }
         let node = self.node_mut(target);
