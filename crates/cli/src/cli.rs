@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Read and change Btrfs file systems in images and on devices, without a kernel driver
 ///
 /// IMAGE:/PATH names a file inside a file system, where IMAGE is a regular file or a block device.
-/// IMAGE@N:/PATH names one in partition N of a disk image, which may be raw, qcow2 or VMDK.
+/// IMAGE@N:/PATH names one in partition N of a disk image, which may be raw, qcow2, VMDK or VHDX.
 /// Commands that only read never write to IMAGE. A file system on several devices needs one
 /// --device for each further device.
 #[derive(Debug, Parser)]
