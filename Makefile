@@ -63,7 +63,7 @@ test: setup ## run all tests; those without root, loop devices or the kernel's B
 	$(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
 	bash scripts/lock-order.sh
-	bash scripts/test-python.sh
+	PAPILIO_AFTER_TESTS=1 bash scripts/test-python.sh
 
 wheel: setup ## build the Python wheel: target/wheels/papilio-*.whl (needs Python 3.9 and PyPI)
 	@bash scripts/wheel.sh
