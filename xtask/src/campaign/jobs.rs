@@ -144,6 +144,13 @@ pub const JOBS: &[Job] = &[
         ("PAPILIO_CALLS", 40),
         Some("PAPILIO_CALLS_SEED"),
     ))),
+    judged(seed_each(test(
+        "process-calls",
+        "histories of 300 system calls of two to eight processes on the mount and on the kernel's Btrfs",
+        ("papilio-fuse", "mount", "calls::random_calls_of_processes"),
+        ("PAPILIO_CALLS", 40),
+        Some("PAPILIO_CALLS_SEED"),
+    ))),
     test(
         "faults",
         "failed device calls",
@@ -156,6 +163,13 @@ pub const JOBS: &[Job] = &[
         "writes and flushes that a device reported as done and did not do",
         (SIMULATOR, "lying_devices", "no_lie_of_a_device_is_believed"),
         ("PAPILIO_LIES", 20_000),
+        SEED,
+    ),
+    test(
+        "set-lies",
+        "lies of one device in a set, half of them to mirrors",
+        (SIMULATOR, "lying_devices", "no_lie_of_one_device_in_a_set_is_believed"),
+        ("PAPILIO_LIES", 6000),
         SEED,
     ),
     test(
