@@ -23,6 +23,7 @@ use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem, TreeBlockInfo};
 use papilio_format::node::{ItemHeader, NodeHeader};
 use papilio_format::{Corrupt, Generation, Geometry, ItemType, Key, LogicalAddress, TreeId};
+use std::collections::BTreeMap;
 
 /// An extent's item in the extent tree.
 #[derive(Clone, Debug)]
@@ -122,6 +123,21 @@ pub(crate) struct ExtentItems<'a> {
     inline_limit: usize,
 }
 
+/// Changes of the own items of one extent's references.
+#[derive(Default)]
+struct Planned {
+    changes: Vec<Change>,
+    /// Whether the last change of a key removes its item. An extent may have a million references.
+    removed: BTreeMap<Key, bool>,
+}
+
+impl Planned {
+    fn push(&mut self, change: Change) {
+        self.removed.insert(change.key(), matches!(change, Change::Remove { .. }));
+        self.changes.push(change);
+    }
+}
+
 impl<'a> ExtentItems<'a> {
     /// Reads from `tree`, the extent tree as it is now.
     pub(crate) fn new(tree: &'a Tree, geometry: &Geometry) -> Self {
@@ -193,6 +209,7 @@ impl<'a> ExtentItems<'a> {
         });
         let generation = info.header.generation;
         let mut applied = Applied { changes: Vec::new(), removed: false, generation, owner };
+        let mut planned = Planned::default();
         let wrong = |field, value, why| {
             let reason = Corrupt::field("extent item", field, value, why);
             Error::Item { tree: self.tree.id(), key: info.key, reason }
@@ -205,8 +222,9 @@ impl<'a> ExtentItems<'a> {
         // Removals come first: they free inline space.
         let (more, fewer): (Vec<_>, Vec<_>) = head.changes.iter().partition(|(_, change)| **change > 0);
         for (reference, change) in fewer.into_iter().chain(more) {
-            self.change_reference(&mut info, reference, *change, &mut applied.changes)?;
+            self.change_reference(&mut info, reference, *change, &mut planned)?;
         }
+        applied.changes = planned.changes;
         if refs == 0 {
             let left = info.inline.iter().any(|reference| reference.count() > 0);
             if left {
@@ -233,7 +251,7 @@ impl<'a> ExtentItems<'a> {
         info: &mut ExtentInfo,
         reference: &Reference,
         change: i64,
-        changes: &mut Vec<Change>,
+        planned: &mut Planned,
     ) -> Result<()> {
         let count_of = |old: u32, key: Key| {
             i64::from(old).checked_add(change).and_then(|sum| u32::try_from(sum).ok()).ok_or_else(|| {
@@ -258,16 +276,16 @@ impl<'a> ExtentItems<'a> {
             return Ok(());
         }
         let address = LogicalAddress(info.key.objectid);
-        let (key, old) = self.keyed(address, reference, changes)?;
+        let (key, old) = self.keyed(address, reference, planned)?;
         match old {
             Some(old) => {
                 let count = count_of(old, key)?;
                 if count == 0 {
-                    changes.push(Change::Remove { key });
+                    planned.push(Change::Remove { key });
                 } else {
                     self.check_single(reference, count, key)?;
                     let (_, data) = reference.counted(count).encode_keyed(address);
-                    changes.push(Change::Put { key, data });
+                    planned.push(Change::Put { key, data });
                 }
             }
             None => {
@@ -280,7 +298,7 @@ impl<'a> ExtentItems<'a> {
                     info.inline.push(new);
                 } else {
                     let (_, data) = new.encode_keyed(address);
-                    changes.push(Change::Put { key, data });
+                    planned.push(Change::Put { key, data });
                 }
             }
         }
@@ -307,19 +325,19 @@ impl<'a> ExtentItems<'a> {
         &self,
         address: LogicalAddress,
         reference: &Reference,
-        changes: &[Change],
+        planned: &Planned,
     ) -> Result<(Key, Option<u32>)> {
         let (mut key, _) = reference.counted(1).encode_keyed(address);
         loop {
-            let planned = changes.iter().find(|change| change.key() == key);
-            if matches!(planned, Some(Change::Remove { .. })) {
+            let removed = planned.removed.get(&key).copied();
+            if removed == Some(true) {
                 return Ok((key, None));
             }
             let item = self.tree.get(&key)?;
-            if planned.is_none() && item.is_none() {
+            if removed.is_none() && item.is_none() {
                 return Ok((key, None));
             }
-            if let (None, Some(item)) = (planned, &item) {
+            if let (None, Some(item)) = (removed, &item) {
                 let fault = |reason| Error::Item { tree: self.tree.id(), key, reason };
                 for found in KeyedRefs::parse(&key, item.data()).map_err(fault)? {
                     if Reference::of(&found).as_ref() == Some(reference) {
