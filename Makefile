@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: bench-python help setup build capi lib install uninstall everyday soak test wheel packages dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local

@@ -15,7 +15,6 @@ use crate::file::File;
 use crate::file_system::FileSystem;
 use crate::paths::PathArg;
 use crate::slot::Slot;
-
 use papilio::{IoCompletion, IoOperation, IoQueue, IoRequest, StableBuffer};
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyBlockingIOError, PyValueError};
