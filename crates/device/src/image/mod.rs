@@ -40,9 +40,7 @@ pub use choice::{PartitionChoice, split_partition};
 pub use disk::OpenedImage;
 pub use format::ImageFormat;
 
-#[cfg(feature = "images")]
-use crate::device::Access;
-use crate::device::Device;
+use crate::device::{Access, Device};
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::open::OpenOptions;
