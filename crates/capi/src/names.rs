@@ -9,6 +9,7 @@ use crate::failure::{Failure, Result, guard, guard_unit};
 use crate::file_system::{Creator, fs_of, papilio_fs};
 use libc::{c_char, c_int, c_void, size_t};
 use papilio::{NewInode, NewKind, RenameMode};
+use rustix::fs::{FileType, RawMode};
 
 /// Flag of papilio_rename(): fails if the new name exists.
 pub const PAPILIO_RENAME_NOREPLACE: u32 = 0x1;
@@ -55,13 +56,13 @@ pub unsafe extern "C" fn papilio_mknod(
     minor: u32,
 ) -> c_int {
     guard_unit(|| {
-        let kind = match mode & libc::S_IFMT {
-            libc::S_IFREG => NewKind::Regular,
-            libc::S_IFDIR => NewKind::Directory,
-            libc::S_IFIFO => NewKind::Fifo,
-            libc::S_IFSOCK => NewKind::Socket,
-            libc::S_IFCHR => NewKind::CharacterDevice { major, minor },
-            libc::S_IFBLK => NewKind::BlockDevice { major, minor },
+        let kind = match FileType::from_raw_mode(mode as RawMode) {
+            FileType::RegularFile => NewKind::Regular,
+            FileType::Directory => NewKind::Directory,
+            FileType::Fifo => NewKind::Fifo,
+            FileType::Socket => NewKind::Socket,
+            FileType::CharacterDevice => NewKind::CharacterDevice { major, minor },
+            FileType::BlockDevice => NewKind::BlockDevice { major, minor },
             _ => return Err(Failure::invalid(format!("mode {mode:#o} has no type that mknod can make"))),
         };
         // SAFETY: the caller promises a NUL-terminated text.

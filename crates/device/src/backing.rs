@@ -3,7 +3,7 @@
 //! Kernel counterpart: `S_IFMT` (include/uapi/linux/stat.h).
 
 use crate::error::OpenErrorKind;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, RawMode};
 use std::fs::File;
 
 /// Whether a device is a regular file or a block device.
@@ -21,7 +21,7 @@ impl Backing {
     }
 
     /// Returns the backing of a file with this mode; refuses every other type of file.
-    pub(crate) fn of_mode(mode: u32) -> Result<Self, OpenErrorKind> {
+    pub(crate) fn of_mode(mode: RawMode) -> Result<Self, OpenErrorKind> {
         match FileType::from_raw_mode(mode) {
             FileType::RegularFile => Ok(Self::RegularFile),
             FileType::BlockDevice => Ok(Self::BlockDevice),

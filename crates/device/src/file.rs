@@ -20,18 +20,18 @@ use crate::device::{
     Access, Advice, DEVICE_IO, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write,
     fill_with_zeros, past_end, read_only,
 };
+use crate::host::calls;
 use crate::started::{Direction, StartedOp};
 use crate::uring;
 use crate::workers;
 use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
-use rustix::fs::FallocateFlags;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,23 +221,6 @@ impl FileDevice {
             && end.is_some_and(|end| end.get() <= size)
             && self.is_aligned(buffer.as_ptr(), buffer.len(), offset)
     }
-
-    /// Writes durably with `RWF_DSYNC`; returns `Ok(false)` if the host does not support it.
-    fn write_dsync(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<bool> {
-        let mut done = 0;
-        while done < buffer.len() {
-            let rest = [IoSlice::new(&buffer[done..])];
-            let at = offset.get() + done as u64;
-            match rustix::io::pwritev2(&self.file, &rest, at, ReadWriteFlags::DSYNC) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => done += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(true)
-    }
 }
 
 impl Device for FileDevice {
@@ -329,14 +312,14 @@ impl Device for FileDevice {
         if self.is_aligned(buffer.as_ptr(), buffer.len(), offset) {
             self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
             let _shared = self.is_direct().then(|| self.unaligned.read());
-            if self.write_dsync(buffer, offset)? {
+            if calls::write_dsync(&self.file, buffer, offset.get())? {
                 return Ok(());
             }
         } else if self.is_whole_blocks(buffer.len(), offset) {
             self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
             let mut durable = true;
             self.write_copied(buffer, offset, |blocks, at| {
-                durable = durable && self.write_dsync(blocks, PhysicalAddress(at))?;
+                durable = durable && calls::write_dsync(&self.file, blocks, at)?;
                 if durable { Ok(()) } else { self.file.write_all_at(blocks, at) }
             })?;
             return if durable { Ok(()) } else { self.flush() };
@@ -364,22 +347,12 @@ impl Device for FileDevice {
         if length == 0 {
             return Ok(());
         }
+        let (start, file) = (offset.get(), &self.file);
         match self.backing {
-            Backing::RegularFile => {
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&self.file, flags, offset.get(), length).map_err(unsupported)
-            }
-            Backing::BlockDevice => {
-                let sector = u64::from(rustix::fs::ioctl_blksszget(&self.file)?.max(512));
-                let start = offset.get().next_multiple_of(sector);
-                let end = offset.get() + length;
-                let end = end - end % sector;
-                if start >= end {
-                    return Ok(());
-                }
-                block_discard(&self.file, start, end - start).map_err(unsupported)
-            }
+            Backing::RegularFile => calls::zero_range(file, start, length, false),
+            Backing::BlockDevice => calls::discard_sectors(file, start, length),
         }
+        .map_err(unsupported)
     }
 
     fn clone_from_file(
@@ -395,7 +368,7 @@ impl Device for FileDevice {
             _ if length == 0 => Ok(()),
             Backing::RegularFile => {
                 let _shared = self.is_direct().then(|| self.unaligned.read());
-                Ok(clone_range(&self.file, source, from, length, offset.get())?)
+                Ok(calls::clone_range(&self.file, source, from, length, offset.get())?)
             }
             Backing::BlockDevice => Err(io::Error::from(io::ErrorKind::Unsupported)),
         }
@@ -408,14 +381,9 @@ impl Device for FileDevice {
         if length == 0 {
             return Ok(());
         }
-        let how = match keep_space {
-            true => FallocateFlags::ZERO_RANGE,
-            false => FallocateFlags::PUNCH_HOLE,
-        };
-        let flags = how | FallocateFlags::KEEP_SIZE;
         // An unaligned write of a neighbour would put old bytes back.
         let shared = self.is_direct().then(|| self.unaligned.read());
-        match rustix::fs::fallocate(&self.file, flags, offset.get(), length) {
+        match calls::zero_range(&self.file, offset.get(), length, keep_space) {
             Ok(()) => return Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
@@ -455,60 +423,10 @@ impl Device for FileDevice {
     }
 
     fn advise(&self, offset: PhysicalAddress, length: u64, advice: Advice) {
-        let advice = match advice {
-            Advice::Sequential => rustix::fs::Advice::Sequential,
-            Advice::Random => rustix::fs::Advice::Random,
-            Advice::WillNeed => rustix::fs::Advice::WillNeed,
-            Advice::DontNeed => rustix::fs::Advice::DontNeed,
-        };
         // The host takes a length of 0 as "to the end".
         if let Some(length) = NonZeroU64::new(length) {
-            // A failed hint changes nothing.
-            let _ = rustix::fs::fadvise(&self.file, offset.get(), Some(length), advice);
+            calls::advise(&self.file, offset.get(), length, advice);
         }
-    }
-}
-
-/// `struct file_clone_range` (include/uapi/linux/fs.h).
-#[repr(C)]
-struct CloneRange {
-    source: i64,
-    source_offset: u64,
-    source_length: u64,
-    target_offset: u64,
-}
-
-/// Issues ioctl FICLONERANGE (include/uapi/linux/fs.h).
-fn clone_range(
-    file: &File,
-    source: BorrowedFd<'_>,
-    from: u64,
-    length: u64,
-    to: u64,
-) -> rustix::io::Result<()> {
-    const FICLONERANGE: rustix::ioctl::Opcode = rustix::ioctl::opcode::write::<CloneRange>(0x94, 13);
-    let range = CloneRange {
-        source: i64::from(source.as_raw_fd()),
-        source_offset: from,
-        source_length: length,
-        target_offset: to,
-    };
-    // SAFETY: FICLONERANGE reads one `struct file_clone_range` through its argument, and the setter
-    // passes exactly that. It writes nothing to our memory. Both files are open.
-    unsafe {
-        let request = rustix::ioctl::Setter::<FICLONERANGE, CloneRange>::new(range);
-        rustix::ioctl::ioctl(file, request)
-    }
-}
-
-/// Issues ioctl BLKDISCARD (include/uapi/linux/fs.h) on whole sectors.
-fn block_discard(file: &File, start: u64, length: u64) -> rustix::io::Result<()> {
-    const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
-    // SAFETY: BLKDISCARD reads two u64 (start and length) through its argument, and the setter
-    // passes exactly that. It writes nothing to our memory. `file` is an open block device.
-    unsafe {
-        let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]);
-        rustix::ioctl::ioctl(file, request)
     }
 }
 

@@ -74,6 +74,7 @@ mod driver;
 mod error;
 mod fault;
 mod file;
+mod host;
 mod image;
 mod load;
 mod lock;
@@ -90,6 +91,10 @@ mod stable;
 mod started;
 mod store;
 mod undo;
+#[cfg(target_os = "linux")]
+mod uring;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_uring.rs"]
 mod uring;
 mod url;
 mod workers;
@@ -102,6 +107,7 @@ pub use driver::{Completed, Driver, Piece};
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;
+pub use host::WakeFd;
 pub use image::{
     ImageFormat, ImageOptions, ImageTarget, OpenedImage, PartitionChoice, is_inside_image, split_partition,
 };

@@ -12,16 +12,14 @@ use crate::backing::Backing;
 use crate::device::Access;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
+use crate::host::calls;
 use crate::lock;
 use crate::loop_use;
 use crate::url::is_url;
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
-
-/// The alignment for direct I/O if the host reports none: it suits a page and a 4Kn sector.
-const FALLBACK_ALIGNMENT: usize = 4096;
 
 /// Options for opening a file or block device.
 #[derive(Clone, Debug)]
@@ -93,7 +91,7 @@ impl OpenOptions {
         if self.fallback {
             let strict = Self { fallback: false, ..self.clone() };
             let buffered = Self { direct: false, ..strict.clone() };
-            if is_in_memory(path) {
+            if calls::is_in_memory(path) {
                 return buffered.open_inner(path);
             }
             return match strict.open_inner(path) {
@@ -101,7 +99,11 @@ impl OpenOptions {
                 opened => opened,
             };
         }
-        let flags = self.flags();
+        let direct = match self.direct {
+            true => calls::DIRECT.ok_or(OpenErrorKind::DirectUnsupported)?,
+            false => OFlags::empty(),
+        };
+        let flags = self.flags() | direct;
         let file = match rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty()) {
             Ok(fd) => File::from(fd),
             Err(errno) => return Err(self.classify(path, errno)),
@@ -109,10 +111,8 @@ impl OpenOptions {
         let backing = Backing::of(&file)?;
         // Only the open itself must not block; with O_NONBLOCK set, io_uring returns EAGAIN instead
         // of waiting.
-        rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(OpenErrorKind::io)?;
-        // Reading an image should not update the image file's access time. Only the file's owner
-        // may set O_NOATIME, and it only saves work, so a failure is ignored.
-        let _ = rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT | OFlags::NOATIME);
+        rustix::fs::fcntl_setfl(&file, direct).map_err(OpenErrorKind::io)?;
+        calls::leave_access_time(&file, direct);
         if self.lock {
             lock::acquire(&file, self.access)?;
             if self.access == Access::ReadWrite
@@ -122,7 +122,7 @@ impl OpenOptions {
                 return Err(OpenErrorKind::InUseByLoop(device.display().to_string()));
             }
         }
-        let alignment = if self.direct { direct_alignment(&file, backing) } else { 1 };
+        let alignment = if self.direct { calls::direct_alignment(&file, backing) } else { 1 };
         let name = path.display().to_string();
         let device = FileDevice::from_parts(file, name, self.access, backing, alignment, self.ring);
         match device.measure() {
@@ -140,9 +140,6 @@ impl OpenOptions {
             Access::ReadOnly => OFlags::RDONLY,
             Access::ReadWrite => OFlags::RDWR | OFlags::EXCL,
         };
-        if self.direct {
-            flags |= OFlags::DIRECT;
-        }
         flags
     }
 
@@ -176,34 +173,6 @@ impl FileDevice {
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, OpenError> {
         OpenOptions::new(access).open(path)
     }
-}
-
-/// Returns whether the file at `path` is on tmpfs or ramfs. The node of a block device is often on
-/// tmpfs, too, but not its bytes.
-fn is_in_memory(path: &Path) -> bool {
-    const TMPFS_MAGIC: u64 = 0x0102_1994;
-    const RAMFS_MAGIC: u64 = 0x8584_58f6;
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
-        && rustix::fs::statfs(path)
-            .is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(stat.f_type as u64 & 0xffff_ffff)))
-}
-
-/// Returns one alignment that satisfies direct I/O on `file` for offsets, lengths and memory.
-fn direct_alignment(file: &File, backing: Backing) -> usize {
-    // STATX_DIOALIGN reports both since Linux 6.1, but not on every file system.
-    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
-        .ok()
-        .filter(|stat| stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
-        .map(|stat| stat.stx_dio_offset_align.max(stat.stx_dio_mem_align));
-    let sector = || match backing {
-        Backing::BlockDevice => rustix::fs::ioctl_blksszget(file).ok(),
-        Backing::RegularFile => None,
-    };
-    told.filter(|alignment| *alignment > 0)
-        .or_else(sector)
-        .map(|alignment| alignment as usize)
-        .filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20)
-        .map_or(FALLBACK_ALIGNMENT, |alignment| alignment.max(512))
 }
 
 #[cfg(test)]

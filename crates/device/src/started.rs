@@ -10,11 +10,12 @@
 //!
 //! **Locks**: `finished`, held for one push or one swap.
 
+use crate::host::WakeFd;
 use papilio_format::PhysicalAddress;
 use papilio_locks::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{PollFd, PollFlags};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::OnceLock;
 
@@ -55,23 +56,14 @@ pub(crate) struct Finished {
 pub(crate) struct Inbox {
     finished: Mutex<Vec<Finished>>,
     /// Readable while outcomes may wait; wakes the driver.
-    wake: OwnedFd,
+    wake: WakeFd,
     /// Readable when completions may be collected; for the driver's user.
-    signal: OnceLock<OwnedFd>,
-}
-
-fn new_eventfd() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-}
-
-fn add_one(fd: BorrowedFd<'_>) {
-    // EAGAIN: the counter is at its maximum, so it is readable anyway.
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+    signal: OnceLock<WakeFd>,
 }
 
 impl Inbox {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { finished: Mutex::default(), wake: new_eventfd()?, signal: OnceLock::new() })
+        Ok(Self { finished: Mutex::default(), wake: WakeFd::new()?, signal: OnceLock::new() })
     }
 
     fn post(&self, finished: Finished) {
@@ -80,10 +72,10 @@ impl Inbox {
         let first = list.len() == 1;
         drop(list);
         if first {
-            add_one(self.wake.as_fd());
+            self.wake.set();
         }
         if let Some(signal) = self.signal.get() {
-            add_one(signal.as_fd());
+            signal.set();
         }
     }
 
@@ -94,7 +86,7 @@ impl Inbox {
         if !list.is_empty() {
             std::mem::swap(&mut *list, into);
             // Under the lock, so that no later wake-up is lost.
-            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            self.wake.clear();
         }
     }
 
@@ -114,7 +106,7 @@ impl Inbox {
         if let Some(signal) = self.signal.get() {
             return Ok(signal.as_fd());
         }
-        let made = new_eventfd()?;
+        let made = WakeFd::new()?;
         Ok(self.signal.get_or_init(|| made).as_fd())
     }
 }

@@ -10,10 +10,10 @@
 use crate::address::{Address, BindError, Listener};
 use crate::connection::Connection;
 use crate::export::Export;
+use papilio_device::WakeFd;
 use papilio_locks::{Condvar, Mutex};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub enum StartError {
     /// It cannot listen.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The system refuses a thread or an eventfd.
+    /// The system refuses a thread or a descriptor.
     #[error("cannot start the server: {0}")]
     System(io::Error),
 }
@@ -47,7 +47,7 @@ struct Shared {
     export: Export,
     most_clients: usize,
     /// Readable once the server ends.
-    wake: OwnedFd,
+    wake: WakeFd,
     clients: Mutex<Vec<Arc<Connection>>>,
     /// Notified when a client has ended.
     ended: Condvar,
@@ -63,7 +63,7 @@ impl Server {
         let listener = address.listen()?;
         let uri = listener.uri(export.name());
         let is_public = listener.is_public();
-        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| StartError::System(errno.into()))?;
+        let wake = WakeFd::new().map_err(StartError::System)?;
         let (clients, ended) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { export, most_clients, wake, clients, ended });
         let accepting = Arc::clone(&shared);
@@ -96,8 +96,7 @@ impl Server {
 
     fn end(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
-        // Only a full counter could fail, and it is readable, too.
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        self.shared.wake.set();
         // The acceptor catches no panic of its own, and has none to tell.
         let _ = acceptor.join();
         self.shared.end_clients();

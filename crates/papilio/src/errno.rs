@@ -4,7 +4,7 @@
 //! equal failures give equal numbers everywhere.
 //!
 //! **Invariants**
-//! - Every value is a Linux errno, above 0.
+//! - Every value is an errno of the host, above 0.
 //! - Nothing in this crate decides by an errno.
 //!
 //! Kernel counterpart: the return values of `fs/btrfs`.
@@ -14,9 +14,15 @@ use papilio_device::OpenErrorKind;
 use rustix::io::Errno;
 use std::io;
 
+/// `ENODATA`; FreeBSD has `ENOATTR` instead (sys/errno.h).
+#[cfg(not(target_os = "freebsd"))]
+const NO_ATTRIBUTE: Errno = Errno::NODATA;
+#[cfg(target_os = "freebsd")]
+const NO_ATTRIBUTE: Errno = Errno::from_raw_os_error(87);
+
 impl Error {
     /// The errno that the kernel's Btrfs returns in such a case, or the nearest one. It is above 0,
-    /// as in Linux's `<errno.h>`.
+    /// as in the host's `<errno.h>`.
     ///
     /// If a host file or a device could not be opened, it is the host's errno. If a device failed
     /// below the file system, it is always `EIO`.
@@ -109,7 +115,7 @@ fn path_errno(reason: PathError) -> Errno {
         }
         PathError::SymlinkLoop => Errno::LOOP,
         PathError::NameTooLong => Errno::NAMETOOLONG,
-        PathError::NoAttribute => Errno::NODATA,
+        PathError::NoAttribute => NO_ATTRIBUTE,
         PathError::Exists => Errno::EXIST,
         PathError::NotEmpty => Errno::NOTEMPTY,
         PathError::TooManyLinks => Errno::MLINK,

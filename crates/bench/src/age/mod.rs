@@ -15,6 +15,7 @@ use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions, RaidProfile};
 use papilio_oracle::Scratch;
 use point::{Ager, Point};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Arguments of `age`.
 #[derive(Debug, clap::Args)]
@@ -26,6 +27,9 @@ pub struct Arguments {
     /// 1000000 extents, 1000000 names, 60 seconds]
     #[arg(long)]
     amount: Option<u64>,
+    /// Minutes after which the work ends, done or not
+    #[arg(long)]
+    minutes: Option<u64>,
     /// Size of the device in bytes [default: 2 GiB; 512 MiB for fill, 8 GiB for names]
     #[arg(long)]
     size: Option<u64>,
@@ -70,7 +74,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     papilio::mkfs(&image, &made)?;
     let open = OpenOptions::new().write(true).cache_bytes(arguments.cache);
     let fs = FileSystem::open_with(&image, &open)?;
-    let mut ager = Ager::new(fs.clone(), amount.div_ceil(arguments.points), arguments.seed);
+    let step = amount.div_ceil(arguments.points);
+    let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
+    let mut ager = Ager::new(fs.clone(), step, arguments.seed, limit);
     print_line(format_args!("{}", Point::heading(workload.unit())))?;
     workload::run(&mut ager, workload, amount)
         .with_context(|| format!("after {} {}", ager.age(), workload.unit()))?;
@@ -108,6 +114,7 @@ mod tests {
         let arguments = Arguments {
             workload,
             amount: Some(amount),
+            minutes: None,
             size: Some(300 << 20),
             points: 4,
             seed: 3,

@@ -3,7 +3,7 @@
 use crate::measure::print_line;
 use fastrand::Rng;
 use papilio::FileSystem;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Files whose extents are counted at each point.
 const SAMPLE: usize = 64;
@@ -74,13 +74,22 @@ pub(super) struct Ager {
     age: u64,
     since: (u64, Instant),
     points: Vec<Point>,
+    /// When the run ends, though its work is not done.
+    end: Option<Instant>,
 }
 
 impl Ager {
     /// Starts; a point is taken after each `step` units of work.
-    pub(super) fn new(fs: FileSystem, step: u64, seed: u64) -> Self {
-        let (random, since) = (Rng::with_seed(seed), (0, Instant::now()));
-        Self { fs, random, files: Vec::new(), step: step.max(1), age: 0, since, points: Vec::new() }
+    pub(super) fn new(fs: FileSystem, step: u64, seed: u64, limit: Option<Duration>) -> Self {
+        let (random, now) = (Rng::with_seed(seed), Instant::now());
+        let (since, end) = ((0, now), limit.map(|limit| now + limit));
+        let (files, points) = (Vec::new(), Vec::new());
+        Self { fs, random, files, step: step.max(1), age: 0, since, points, end }
+    }
+
+    /// Returns true if the time of the run is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
     }
 
     /// Returns the work done so far.

@@ -62,6 +62,9 @@ impl Churn {
     fn run(mut self, ager: &mut Ager, amount: u64) -> anyhow::Result<()> {
         for number in 1..=amount {
             if number % 1000 == 0 {
+                if ager.is_over() {
+                    break;
+                }
                 self.full = ager.fs.usage()?.used() > self.limit;
                 if self.full && ager.files.len() < Self::FILES {
                     self.delete_snapshot(ager)?;
@@ -154,6 +157,9 @@ fn fill(ager: &mut Ager, rounds: u64) -> anyhow::Result<()> {
     let data = noise(ager, 4 * PIECE);
     let mut next = 0_u64;
     for round in 0..rounds {
+        if ager.is_over() {
+            break;
+        }
         let mut refused = 0;
         // At last, only small files fit.
         while refused < 20 {
@@ -207,6 +213,7 @@ fn snapshots(ager: &mut Ager, count: u64) -> anyhow::Result<()> {
         ager.fs.create_file(&path)?.write_all_at(&data[..number * 16], 0)?;
         ager.files.push(path);
     }
+    let mut made = 0;
     for number in 0..count {
         for _ in 0..3 {
             let path = &ager.files[ager.random.usize(..ager.files.len())];
@@ -215,9 +222,13 @@ fn snapshots(ager: &mut Ager, count: u64) -> anyhow::Result<()> {
         }
         ager.fs.snapshot("/live", format!("/all/{number}"), true)?;
         ager.worked(1)?;
+        made += 1;
+        if ager.is_over() {
+            break;
+        }
     }
     ager.fs.sync()?;
-    for number in 0..count {
+    for number in 0..made {
         ager.fs.delete_subvolume(format!("/all/{number}"))?;
         ager.worked(1)?;
     }
@@ -233,16 +244,19 @@ fn extents(ager: &mut Ager, count: u64) -> anyhow::Result<()> {
     source.write_all_at(&data, 0)?;
     source.sync_all()?;
     let file = ager.fs.create_file("/many extents")?;
-    for number in 0..count {
+    let mut made = 0;
+    while made < count && !(made % 1000 == 999 && ager.is_over()) {
+        let number = made;
         // Not the sector that follows the last one, so that the extents stay apart.
         let from = number * 7 % SOURCES * SECTOR;
         file.clone_range(&source, from, SECTOR, number * SECTOR)?;
+        made += 1;
         ager.worked(1)?;
     }
     file.sync_all()?;
     let mut found = vec![0; SECTOR as usize];
     for _ in 0..10_000 {
-        let number = ager.random.u64(..count);
+        let number = ager.random.u64(..made);
         file.read_exact_at(&mut found, number * SECTOR)?;
         let from = (number * 7 % SOURCES * SECTOR) as usize;
         anyhow::ensure!(found == data[from..][..SECTOR as usize], "extent {number} has other bytes");
@@ -254,22 +268,24 @@ fn extents(ager: &mut Ager, count: u64) -> anyhow::Result<()> {
 fn names(ager: &mut Ager, count: u64) -> anyhow::Result<()> {
     let directory = ager.fs.create_dir("/d")?;
     let new = NewInode::new(NewKind::Regular, 0o644);
-    for number in 0..count {
-        directory.create(format!("file {number}").as_bytes(), &new)?;
+    let mut made = 0;
+    while made < count && !(made % 1000 == 999 && ager.is_over()) {
+        directory.create(format!("file {made}").as_bytes(), &new)?;
+        made += 1;
         ager.worked(1)?;
     }
     ager.fs.sync()?;
     let began = Instant::now();
     for _ in 0..100_000 {
-        let name = format!("file {}", ager.random.u64(..count));
+        let name = format!("file {}", ager.random.u64(..made));
         anyhow::ensure!(directory.lookup(name.as_bytes())?.is_some(), "{name} is missing");
     }
     let each = began.elapsed() / 100_000;
     let began = Instant::now();
     let listed = ager.fs.read_dir("/d")?.count() as u64;
-    anyhow::ensure!(listed == count, "{listed} of {count} names are listed");
+    anyhow::ensure!(listed == made, "{listed} of {made} names are listed");
     crate::measure::print_line(format_args!("lookup {each:?}, list {:?}", began.elapsed()))?;
-    for number in (0..count).step_by(2) {
+    for number in (0..made).step_by(2) {
         directory.remove_file(format!("file {number}").as_bytes())?;
         ager.worked(1)?;
     }
@@ -284,7 +300,7 @@ fn stream(ager: &mut Ager, seconds: u64) -> anyhow::Result<()> {
     ager.files.push("/stream".to_owned());
     let began = Instant::now();
     let (mut written, mut offset, mut told) = (0_u64, 0, 0);
-    while told < seconds {
+    while told < seconds && !ager.is_over() {
         file.write_all_at(&data, offset)?;
         written += data.len() as u64;
         offset = if offset + 2 * data.len() as u64 > size { 0 } else { offset + data.len() as u64 };

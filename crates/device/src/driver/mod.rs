@@ -14,20 +14,23 @@
 //!
 //! Kernel counterparts: io_uring/rw.c, block/bio.c.
 
+#[cfg(target_os = "linux")]
+mod ring;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_ring.rs"]
 mod ring;
 
 use crate::device::{DEVICE_IO, Device, RingTarget};
 use crate::load::Busy;
 use crate::stable::StableBuffer;
 use crate::started::{Direction, Finished, Inbox, JOB, Job, StartedOp};
-use io_uring::{opcode, types};
 use papilio_format::PhysicalAddress;
 use ring::{INBOX, Ring};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Pieces of a request that take no allocation.
@@ -230,17 +233,10 @@ impl<B: StableBuffer, T> Driver<B, T> {
         if let (Some(ring), Some((file, offset))) = (&mut self.ring, target)
             && bytes.1 <= MAX_TRANSFER
         {
-            let (fd, length) = (types::Fd(file.as_raw_fd()), bytes.1 as u32);
-            let entry = match slot.direction {
-                Direction::Read => opcode::Read::new(fd, bytes.0, length).offset(offset.get()).build(),
-                Direction::Write => {
-                    opcode::Write::new(fd, bytes.0.cast_const(), length).offset(offset.get()).build()
-                }
-            };
-            let entry = entry.user_data(u64::from(number) << 32 | u64::from(index));
+            let data = u64::from(number) << 32 | u64::from(index);
             // SAFETY: the slot owns the buffer, whose bytes stay in place, and the device, which
             // keeps its file open, until the piece has completed. The driver is not dropped before.
-            if unsafe { ring.push(&entry) } {
+            if unsafe { ring.push_transfer(slot.direction, file, bytes, offset.get(), data) } {
                 return;
             }
         }

@@ -7,6 +7,7 @@
 //!
 //! **Locks**: none; a ring belongs to its driver.
 
+use crate::started::Direction;
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -58,12 +59,34 @@ impl Ring {
         self.in_kernel + self.unsubmitted.len()
     }
 
+    /// Adds a read or write of `memory`, at most 4 GiB, and returns whether there was room.
+    ///
+    /// # Safety
+    /// The memory and the descriptor stay valid until the completion is reaped, or until
+    /// [`Ring::take_unsubmitted`] returns `data`.
+    pub(super) unsafe fn push_transfer(
+        &mut self,
+        direction: Direction,
+        file: BorrowedFd<'_>,
+        (bytes, length): (*mut u8, usize),
+        offset: u64,
+        data: u64,
+    ) -> bool {
+        let (fd, length) = (types::Fd(file.as_raw_fd()), length as u32);
+        let entry = match direction {
+            Direction::Read => opcode::Read::new(fd, bytes, length).offset(offset).build(),
+            Direction::Write => opcode::Write::new(fd, bytes.cast_const(), length).offset(offset).build(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.push(&entry.user_data(data)) }
+    }
+
     /// Adds an entry, and returns whether there was room.
     ///
     /// # Safety
     /// The memory and the descriptor of `entry` stay valid until its completion is reaped, or until
     /// [`Ring::take_unsubmitted`] returns it.
-    pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
         if self.broken {
             return false;
         }

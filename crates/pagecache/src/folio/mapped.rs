@@ -61,19 +61,23 @@ impl Drop for Mapped {
 #[cfg(not(miri))]
 mod system {
     use super::HUGE_PAGE;
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    #[cfg(target_os = "linux")]
+    use rustix::mm::{Advice, madvise};
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     use std::ptr::NonNull;
+
+    /// Memory of this process, which takes no swap space before it is used. Where the flag is
+    /// missing, that is so anyway.
+    #[cfg(not(target_os = "freebsd"))]
+    const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+    #[cfg(target_os = "freebsd")]
+    const PRIVATE: MapFlags = MapFlags::PRIVATE;
 
     pub fn map(bytes: usize, huge_pages: bool) -> rustix::io::Result<NonNull<u8>> {
         let slack = if bytes >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         // SAFETY: a new mapping at an address chosen by the kernel overlaps no existing one.
         let start = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                bytes + slack,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
+            mmap_anonymous(std::ptr::null_mut(), bytes + slack, ProtFlags::READ | ProtFlags::WRITE, PRIVATE)
         }?
         .cast::<u8>();
         let skip = if slack == 0 { 0 } else { start.align_offset(HUGE_PAGE) };
@@ -89,10 +93,19 @@ mod system {
         }
         // SAFETY: `skip` is at most the slack, so this address lies in the mapping.
         let base = unsafe { start.add(skip) };
-        let advice = if huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: advice on huge pages changes no contents. A failure is harmless.
-        let _ = unsafe { madvise(base.cast(), bytes, advice) };
+        advise_on_huge_pages(base, bytes, huge_pages);
         Ok(NonNull::new(base).expect("the kernel maps nothing at 0"))
+    }
+
+    /// Asks for huge pages, or against them. Only Linux takes the advice.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+    fn advise_on_huge_pages(base: *mut u8, bytes: usize, wanted: bool) {
+        #[cfg(target_os = "linux")]
+        {
+            let advice = if wanted { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+            // SAFETY: advice on huge pages changes no contents. A failure is harmless.
+            let _ = unsafe { madvise(base.cast(), bytes, advice) };
+        }
     }
 
     /// # Safety

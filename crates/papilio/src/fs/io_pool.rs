@@ -11,9 +11,8 @@ use crate::errors::Result;
 use crate::file::in_flight_io::Chore;
 use crate::fs::file::File;
 use crate::fs::io_request::{IoCompletion, IoRequest};
-use papilio_device::{Job, StableBuffer};
+use papilio_device::{Job, StableBuffer, WakeFd};
 use papilio_locks::{Class, Condvar, Mutex};
-use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +23,7 @@ static RUNNING: Class = Class::new("io-queue:running");
 
 /// An eventfd for an event loop, made when one asks for it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Signal(Arc<OnceLock<OwnedFd>>);
+pub(super) struct Signal(Arc<OnceLock<WakeFd>>);
 
 impl Signal {
     /// Returns the eventfd, which is readable at first: there may be completions already.
@@ -34,7 +33,9 @@ impl Signal {
     pub(super) fn event_fd(&self) -> std::io::Result<OwnedFd> {
         if self.0.get().is_none() {
             // Of two threads that are first, one keeps its eventfd.
-            let _ = self.0.set(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            let made = WakeFd::new()?;
+            made.set();
+            let _ = self.0.set(made);
         }
         self.0.get().expect("it was set above").try_clone()
     }
@@ -42,8 +43,7 @@ impl Signal {
     /// Makes the eventfd readable, if there is one.
     pub(super) fn notify(&self) {
         if let Some(fd) = self.0.get() {
-            // Only a full counter is refused, and that is readable.
-            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+            fd.set();
         }
     }
 }

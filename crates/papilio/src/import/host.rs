@@ -9,10 +9,10 @@
 //! - Access times of the host do not change, if the host permits it (`O_NOATIME`).
 
 use super::event::{Attributes, Batch, Event, LinkId, Node};
+use super::host_calls::{NO_XATTR, NOATIME, Stat, stat_at, xattr_list, xattr_value};
 use crate::errors::{Error, Result};
 use crate::items::xattr::Xattr;
-use papilio_format::items::inode::Timespec;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags, makedev};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr};
@@ -31,7 +31,6 @@ const CLONED: u64 = 32 << 20;
 /// Limit in bytes of a list of attribute names and of an attribute value (`XATTR_LIST_MAX`,
 /// `XATTR_SIZE_MAX`).
 const XATTR_MAX: usize = 64 << 10;
-const WANTED: StatxFlags = StatxFlags::BASIC_STATS;
 
 /// Options of reading the host.
 #[derive(Clone, Copy)]
@@ -113,11 +112,11 @@ impl Reader<'_> {
         let Ok(place) = CString::new(from.as_os_str().as_bytes()) else {
             return self.problem(from, Errno::INVAL);
         };
-        let stat = match rustix::fs::statx(CWD, &place, follow, WANTED) {
+        let stat = match stat_at(CWD, &place, follow) {
             Ok(stat) => stat,
             Err(error) => return self.problem(from, error),
         };
-        if name.is_none() && kind_of(&stat) != FileType::Directory {
+        if name.is_none() && stat.kind != FileType::Directory {
             return self.problem(from, Errno::NOTDIR);
         }
         let place = Place { directory: CWD, name: &place, path: from, follow: follow.is_empty() };
@@ -130,7 +129,7 @@ impl Reader<'_> {
                 continue;
             };
             let path = frame.path.join(OsStr::from_bytes(name.to_bytes()));
-            let below = match rustix::fs::statx(&frame.directory, &name, AtFlags::SYMLINK_NOFOLLOW, WANTED) {
+            let below = match stat_at(&frame.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => {
                     let directory = frame.directory.as_fd();
                     let place = Place { directory, name: &name, path: &path, follow: false };
@@ -147,17 +146,16 @@ impl Reader<'_> {
     }
 
     /// Sends an entry, and returns the open directory if it is one.
-    fn entry(&mut self, place: &Place<'_>, name: &[u8], stat: &Statx) -> Result<Option<Frame>, HungUp> {
-        let id = id_of(stat);
+    fn entry(&mut self, place: &Place<'_>, name: &[u8], stat: &Stat) -> Result<Option<Frame>, HungUp> {
+        let (id, kind) = (stat.id, stat.kind);
         if self.options.excluded.contains(&id) {
             return Ok(None);
         }
-        let kind = kind_of(stat);
         if kind == FileType::Directory {
             return self.directory(place, name, stat);
         }
         let mut link = None;
-        if stat.stx_nlink > 1 {
+        if stat.links > 1 {
             if !self.sent.insert(id) {
                 self.send(Event::Link { name: name.to_vec(), link: id })?;
                 return Ok(None);
@@ -172,7 +170,7 @@ impl Reader<'_> {
             Ok(attributes) => attributes,
             Err(error) => return self.problem(place.path, error).map(|()| None),
         };
-        let (major, minor) = (stat.stx_rdev_major, stat.stx_rdev_minor);
+        let (major, minor) = stat.device;
         let node = match kind {
             FileType::Symlink => match rustix::fs::readlinkat(place.directory, place.name, Vec::new()) {
                 Ok(target) => Node::Symlink(target.into_bytes()),
@@ -188,7 +186,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    fn directory(&mut self, place: &Place<'_>, name: &[u8], stat: &Statx) -> Result<Option<Frame>, HungUp> {
+    fn directory(&mut self, place: &Place<'_>, name: &[u8], stat: &Stat) -> Result<Option<Frame>, HungUp> {
         if !self.options.recursive {
             return self.problem(place.path, Errno::ISDIR).map(|()| None);
         }
@@ -210,7 +208,7 @@ impl Reader<'_> {
         &mut self,
         place: &Place<'_>,
         name: &[u8],
-        stat: &Statx,
+        stat: &Stat,
         link: Option<LinkId>,
     ) -> Result<(), HungUp> {
         let opened = place.open(OFlags::NONBLOCK).and_then(|file| {
@@ -221,8 +219,8 @@ impl Reader<'_> {
             Ok(opened) => opened,
             Err(error) => return self.problem(place.path, error),
         };
-        let (name, size) = (name.to_vec(), stat.stx_size);
-        let sparse = stat.stx_blocks.saturating_mul(512) < size;
+        let (name, size) = (name.to_vec(), stat.size);
+        let sparse = stat.is_sparse();
         // A file without a whole sector may become inline.
         let reflink = self.options.reflink.filter(|sector| size >= *sector);
         if reflink.is_none() && !sparse && size <= PIECE as u64 {
@@ -317,16 +315,13 @@ impl Reader<'_> {
         Ok(Ok(()))
     }
 
-    fn attributes(&mut self, stat: &Statx, place: &Opened<'_>) -> Result<Attributes, Errno> {
-        let time = |time: rustix::fs::StatxTimestamp| {
-            Some(Timespec { seconds: time.tv_sec, nanoseconds: time.tv_nsec })
-        };
+    fn attributes(&mut self, stat: &Stat, place: &Opened<'_>) -> Result<Attributes, Errno> {
         Ok(Attributes {
-            mode: u32::from(stat.stx_mode) & 0o7777,
-            uid: stat.stx_uid,
-            gid: stat.stx_gid,
-            atime: time(stat.stx_atime),
-            mtime: time(stat.stx_mtime),
+            mode: stat.permissions,
+            uid: stat.uid,
+            gid: stat.gid,
+            atime: Some(stat.atime),
+            mtime: Some(stat.mtime),
             xattrs: if self.options.xattrs { self.xattrs(place)? } else { Vec::new() },
         })
     }
@@ -338,27 +333,23 @@ impl Reader<'_> {
             Opened::Yes(_) => Vec::new(),
             Opened::Not(place) => place.path_for_names(),
         };
-        let length = match place {
-            Opened::Yes(file) => rustix::fs::flistxattr(file, &mut self.list[..]),
-            Opened::Not(_) => rustix::fs::llistxattr(&path[..], &mut self.list[..]),
+        let file = match place {
+            Opened::Yes(file) => Some(*file),
+            Opened::Not(_) => None,
         };
-        let length = match length {
+        let length = match xattr_list(file, &path, &mut self.list) {
             Ok(length) => length,
             Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
         let mut xattrs = Vec::new();
         for name in self.list[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
-            let length = match place {
-                Opened::Yes(file) => rustix::fs::fgetxattr(file, name, &mut self.value[..]),
-                Opened::Not(_) => rustix::fs::lgetxattr(&path[..], name, &mut self.value[..]),
-            };
-            match length {
+            match xattr_value(file, &path, name, &mut self.value) {
                 Ok(length) => {
                     xattrs.push(Xattr { name: name.to_vec(), value: self.value[..length].to_vec() });
                 }
                 // Removed since the list was read.
-                Err(Errno::NODATA) => {}
+                Err(NO_XATTR) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -387,7 +378,7 @@ impl Place<'_> {
         let mut flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, !self.follow);
         let open = |flags| rustix::fs::openat(self.directory, self.name, flags, Mode::empty());
-        match open(flags | OFlags::NOATIME) {
+        match open(flags | NOATIME) {
             // Only the owner of a file may use `O_NOATIME`.
             Err(Errno::PERM) => open(flags),
             result => result,
@@ -423,22 +414,19 @@ pub(super) fn walk(from: &Path, excluded: &[(u64, u64)], visit: &mut dyn FnMut(W
             let name = entry.file_name();
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             let path = path.join(&name);
-            let Ok(stat) = rustix::fs::statx(CWD, &path, flags, WANTED) else { continue };
-            let id = id_of(&stat);
-            if excluded.contains(&id) {
+            let Ok(stat) = stat_at(CWD, &path, flags) else { continue };
+            if excluded.contains(&stat.id) {
                 continue;
             }
-            let kind = kind_of(&stat);
             let mut content = None;
-            match kind {
+            match stat.kind {
                 FileType::Directory => pending.push(path),
-                FileType::RegularFile if stat.stx_nlink == 1 || links.insert(id) => {
+                FileType::RegularFile if stat.links == 1 || links.insert(stat.id) => {
                     // A compressed file also has fewer blocks than bytes, so its data is counted.
-                    let sparse =
-                        stat.stx_size > (1 << 20) && stat.stx_blocks.saturating_mul(512) < stat.stx_size;
-                    content = Some(if sparse { data_bytes(&path, stat.stx_size) } else { stat.stx_size });
+                    let sparse = stat.size > (1 << 20) && stat.is_sparse();
+                    content = Some(if sparse { data_bytes(&path, stat.size) } else { stat.size });
                 }
-                FileType::Symlink => content = Some(stat.stx_size.min(4096)),
+                FileType::Symlink => content = Some(stat.size.min(4096)),
                 _ => {}
             }
             visit(Walked { name_length: name.len(), content });
@@ -470,10 +458,8 @@ fn data_bytes(path: &Path, size: u64) -> u64 {
 /// # Errors
 /// Another failure of the host.
 pub(super) fn identity(path: &Path) -> Result<Option<LinkId>> {
-    match rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WANTED) {
-        Ok(stat) if matches!(kind_of(&stat), FileType::RegularFile | FileType::Directory) => {
-            Ok(Some(id_of(&stat)))
-        }
+    match stat_at(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if matches!(stat.kind, FileType::RegularFile | FileType::Directory) => Ok(Some(stat.id)),
         Ok(_) => Ok(None),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(error) => Err(host_error(path, error)),
@@ -525,14 +511,6 @@ fn names_of(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
     }
     names.sort_unstable_by(|a, b| b.cmp(a));
     Ok(names)
-}
-
-fn kind_of(stat: &Statx) -> FileType {
-    FileType::from_raw_mode(stat.stx_mode.into())
-}
-
-fn id_of(stat: &Statx) -> LinkId {
-    (makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino)
 }
 
 fn changed() -> std::io::Error {

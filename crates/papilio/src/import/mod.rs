@@ -16,6 +16,7 @@ mod acl_text;
 mod estimate;
 mod event;
 mod host;
+mod host_calls;
 mod manifest;
 mod options;
 mod tar;

@@ -1,0 +1,143 @@
+//! Calls of Linux.
+//!
+//! Kernel counterparts: block/fops.c, mm/filemap.c, fs/open.c, fs/remap_range.c.
+
+use crate::backing::Backing;
+use crate::device::Advice;
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+
+/// The alignment for direct I/O if the host reports none: it suits a page and a 4Kn sector.
+const FALLBACK_ALIGNMENT: usize = 4096;
+
+/// The flag that opens a file for direct I/O, where the host has one.
+pub(crate) const DIRECT: Option<OFlags> = Some(OFlags::DIRECT);
+
+/// Keeps reads of an open file from changing its access time. Only the file's owner may ask for it,
+/// and it only saves work, so a failure is ignored. `flags` are those that the file keeps.
+pub(crate) fn leave_access_time(file: &File, flags: OFlags) {
+    let _ = rustix::fs::fcntl_setfl(file, flags | OFlags::NOATIME);
+}
+
+/// Returns whether the file at `path` is on tmpfs or ramfs. The node of a block device is often on
+/// tmpfs, too, but not its bytes.
+pub(crate) fn is_in_memory(path: &Path) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && rustix::fs::statfs(path)
+            .is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(stat.f_type as u64 & 0xffff_ffff)))
+}
+
+/// Returns one alignment that satisfies direct I/O on `file` for offsets, lengths and memory.
+pub(crate) fn direct_alignment(file: &File, backing: Backing) -> usize {
+    // STATX_DIOALIGN reports both since Linux 6.1, but not on every file system.
+    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .filter(|stat| stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
+        .map(|stat| stat.stx_dio_offset_align.max(stat.stx_dio_mem_align));
+    let sector = || match backing {
+        Backing::BlockDevice => rustix::fs::ioctl_blksszget(file).ok(),
+        Backing::RegularFile => None,
+    };
+    told.filter(|alignment| *alignment > 0)
+        .or_else(sector)
+        .map(|alignment| alignment as usize)
+        .filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20)
+        .map_or(FALLBACK_ALIGNMENT, |alignment| alignment.max(512))
+}
+
+/// Writes durably with `RWF_DSYNC`; returns `Ok(false)` if the host does not support it.
+pub(crate) fn write_dsync(file: &File, buffer: &[u8], offset: u64) -> io::Result<bool> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let rest = [IoSlice::new(&buffer[done..])];
+        match rustix::io::pwritev2(file, &rest, offset + done as u64, ReadWriteFlags::DSYNC) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(true)
+}
+
+/// Makes a range of a file read as zeros, and gives its space back or keeps it allocated.
+///
+/// # Errors
+/// `OPNOTSUPP` where the file's file system has no holes.
+pub(crate) fn zero_range(file: &File, offset: u64, length: u64, keep_space: bool) -> rustix::io::Result<()> {
+    let how = match keep_space {
+        true => FallocateFlags::ZERO_RANGE,
+        false => FallocateFlags::PUNCH_HOLE,
+    };
+    rustix::fs::fallocate(file, how | FallocateFlags::KEEP_SIZE, offset, length)
+}
+
+/// Discards the whole sectors of a block device within a range of bytes.
+pub(crate) fn discard_sectors(file: &File, offset: u64, length: u64) -> rustix::io::Result<()> {
+    let sector = u64::from(rustix::fs::ioctl_blksszget(file)?.max(512));
+    let (start, end) = (offset.next_multiple_of(sector), offset + length);
+    let end = end - end % sector;
+    if start < end { block_discard(file, start, end - start) } else { Ok(()) }
+}
+
+/// Issues ioctl BLKDISCARD (include/uapi/linux/fs.h) on whole sectors.
+fn block_discard(file: &File, start: u64, length: u64) -> rustix::io::Result<()> {
+    const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
+    // SAFETY: BLKDISCARD reads two u64 (start and length) through its argument, and the setter
+    // passes exactly that. It writes nothing to our memory. `file` is an open block device.
+    unsafe {
+        let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]);
+        rustix::ioctl::ioctl(file, request)
+    }
+}
+
+/// `struct file_clone_range` (include/uapi/linux/fs.h).
+#[repr(C)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    source_length: u64,
+    target_offset: u64,
+}
+
+/// Issues ioctl FICLONERANGE (include/uapi/linux/fs.h).
+pub(crate) fn clone_range(
+    file: &File,
+    source: BorrowedFd<'_>,
+    from: u64,
+    length: u64,
+    to: u64,
+) -> rustix::io::Result<()> {
+    const FICLONERANGE: rustix::ioctl::Opcode = rustix::ioctl::opcode::write::<CloneRange>(0x94, 13);
+    let range = CloneRange {
+        source: i64::from(source.as_raw_fd()),
+        source_offset: from,
+        source_length: length,
+        target_offset: to,
+    };
+    // SAFETY: FICLONERANGE reads one `struct file_clone_range` through its argument, and the setter
+    // passes exactly that. It writes nothing to our memory. Both files are open.
+    unsafe {
+        let request = rustix::ioctl::Setter::<FICLONERANGE, CloneRange>::new(range);
+        rustix::ioctl::ioctl(file, request)
+    }
+}
+
+/// Tells the host how a range will be used. A failed hint changes nothing.
+pub(crate) fn advise(file: &File, offset: u64, length: NonZeroU64, advice: Advice) {
+    let advice = match advice {
+        Advice::Sequential => rustix::fs::Advice::Sequential,
+        Advice::Random => rustix::fs::Advice::Random,
+        Advice::WillNeed => rustix::fs::Advice::WillNeed,
+        Advice::DontNeed => rustix::fs::Advice::DontNeed,
+    };
+    let _ = rustix::fs::fadvise(file, offset, Some(length), advice);
+}
