@@ -1,30 +1,84 @@
 //! Advisory locks that keep two processes from writing one image.
 //!
-//! - The lock belongs to the open file description and ends with it, even if the process is killed.
+//! - The locks belong to the open file description and end with it, even if the process is killed.
 //! - A writer excludes everyone; a reader excludes writers.
-//! - The locks are `flock` locks (kernel fs/locks.c). They conflict between two opens in one
-//!   process too, and udev and others honour them on block devices.
+//! - One is a `flock` lock (kernel fs/locks.c). It conflicts between two opens in one process too,
+//!   and udev and others honour it on block devices.
+//! - The others are those of QEMU, so that no virtual machine uses the image at the same time: see
+//!   [`Permissions`]. Other hosts than Linux do without them.
 //! - A conflicting lock is an error after a short wait.
 
 use crate::device::Access;
 use crate::error::OpenErrorKind;
+use crate::host::calls;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How long `acquire` retries: longer than a fork takes, too short for a user to notice.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Acquires the lock that `access` needs on an open file.
+/// What QEMU calls the permissions of a user of an image file, one bit for each. They are held as
+/// shared locks of single bytes: those that a user has from byte 100 on, and those that it denies
+/// to others from byte 200 on (QEMU's block/file-posix.c, `RAW_LOCK_PERM_BASE`).
+#[derive(Clone, Copy, Debug)]
+struct Permissions {
+    held: u8,
+    denied: u8,
+}
+
+impl Permissions {
+    const CONSISTENT_READ: u8 = 1 << 0;
+    const WRITE: u8 = 1 << 1;
+    const WRITE_UNCHANGED: u8 = 1 << 2;
+    const RESIZE: u8 = 1 << 3;
+    const HELD: u64 = 100;
+    const DENIED: u64 = 200;
+
+    fn of(access: Access) -> Self {
+        match access {
+            Access::ReadOnly => Self { held: Self::CONSISTENT_READ, denied: Self::WRITE | Self::RESIZE },
+            Access::ReadWrite => Self {
+                held: Self::CONSISTENT_READ | Self::WRITE | Self::RESIZE,
+                denied: Self::CONSISTENT_READ | Self::WRITE | Self::WRITE_UNCHANGED | Self::RESIZE,
+            },
+        }
+    }
+
+    /// Acquires the locks of the permissions. Returns `WOULDBLOCK` if they conflict with those of
+    /// another open file description; the locks stay until the file is closed.
+    fn acquire(self, file: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        let bytes =
+            |bits: u8, first: u64| (0..8).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| first + bit);
+        for byte in bytes(self.held, Self::HELD).chain(bytes(self.denied, Self::DENIED)) {
+            calls::share_byte(file, byte)?;
+        }
+        // Of two users that come at once, each sees the locks of the other.
+        for byte in bytes(self.held, Self::DENIED).chain(bytes(self.denied, Self::HELD)) {
+            if calls::is_byte_locked(file, byte)? {
+                return Err(Errno::WOULDBLOCK);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Acquires the locks that `access` needs on an open file.
 pub(crate) fn acquire(file: impl AsFd, access: Access) -> Result<(), OpenErrorKind> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
+    patiently(|| rustix::fs::flock(file.as_fd(), operation))?;
+    patiently(|| Permissions::of(access).acquire(file.as_fd()))
+}
+
+/// Repeats an attempt for a short time while it conflicts with others.
+fn patiently(mut attempt: impl FnMut() -> rustix::io::Result<()>) -> Result<(), OpenErrorKind> {
     let begun = Instant::now();
     loop {
-        return match rustix::fs::flock(file.as_fd(), operation) {
+        return match attempt() {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
             Err(Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => {
@@ -32,7 +86,7 @@ pub(crate) fn acquire(file: impl AsFd, access: Access) -> Result<(), OpenErrorKi
                 continue;
             }
             Err(Errno::WOULDBLOCK) => Err(OpenErrorKind::InUseByProcess),
-            // Some network file systems lack flock. Nobody can hold a lock there, so there is no
+            // Some network file systems lack locks. Nobody can hold a lock there, so there is no
             // conflict.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
             // Over NFS an exclusive flock becomes a POSIX lock, which needs write access. The file
@@ -89,5 +143,72 @@ mod tests {
         assert_eq!(line, "locked\n");
         assert!(in_use(while_locked));
         acquire(image.reopen().unwrap(), Access::ReadWrite).unwrap();
+    }
+
+    /// Runs qemu-io with `arguments` on the image until its input ends, and waits until it has
+    /// opened the image or failed. Returns whether it has it open.
+    fn qemu(image: &std::path::Path, arguments: &[&str]) -> Option<(std::process::Child, bool)> {
+        let spawned = Command::new("qemu-io")
+            .args(["-f", "raw"])
+            .args(arguments)
+            .arg(image)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) => {
+                let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+                assert!(!required, "PAPILIO_REQUIRE_ALL=1, but qemu-io (qemu-utils) is missing: {error}");
+                eprintln!("SKIPPED QEMU's locks: {error}");
+                return None;
+            }
+        };
+        // It fails to write if qemu-io has ended already.
+        let _ = child.stdin.as_mut().unwrap().write_all(b"read 0 512\n");
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines().map_while(Result::ok);
+        let is_open = lines.any(|line| line.contains("read 512/512"));
+        Some((child, is_open))
+    }
+
+    fn end(mut child: std::process::Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn qemu_and_papilio_exclude_each_other_as_writers() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let open = |access| {
+            let file = File::options().read(true).write(access == Access::ReadWrite).open(image.path());
+            let file = file.unwrap();
+            acquire(&file, access).map(|()| file)
+        };
+        let in_use = |result: Result<File, OpenErrorKind>| in_use(result.map(drop));
+
+        let Some((writer, true)) = qemu(image.path(), &[]) else { return };
+        assert!(in_use(open(Access::ReadOnly)));
+        assert!(in_use(open(Access::ReadWrite)));
+        end(writer);
+        let (reader, is_open) = qemu(image.path(), &["-r"]).unwrap();
+        assert!(is_open);
+        open(Access::ReadOnly).unwrap();
+        assert!(in_use(open(Access::ReadWrite)));
+        end(reader);
+
+        for (access, arguments, may) in [
+            (Access::ReadOnly, &["-r"][..], true),
+            (Access::ReadOnly, &[], false),
+            (Access::ReadWrite, &["-r"], false),
+            (Access::ReadWrite, &[], false),
+        ] {
+            let ours = open(access).unwrap();
+            let (child, is_open) = qemu(image.path(), arguments).unwrap();
+            assert_eq!(is_open, may, "{access:?} {arguments:?}");
+            end(child);
+            drop(ours);
+        }
     }
 }

@@ -68,3 +68,19 @@ pub(crate) fn clone_range(
 
 /// Gives no hint.
 pub(crate) fn advise(_file: &File, _offset: u64, _length: NonZeroU64, _advice: Advice) {}
+
+/// Acquires no lock.
+///
+/// # Errors
+/// `OPNOTSUPP`.
+pub(crate) fn share_byte(_file: BorrowedFd<'_>, _byte: u64) -> rustix::io::Result<()> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Looks for no lock.
+///
+/// # Errors
+/// `OPNOTSUPP`.
+pub(crate) fn is_byte_locked(_file: BorrowedFd<'_>, _byte: u64) -> rustix::io::Result<bool> {
+    Err(Errno::OPNOTSUPP)
+}

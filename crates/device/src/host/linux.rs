@@ -1,6 +1,6 @@
 //! Calls of Linux.
 //!
-//! Kernel counterparts: block/fops.c, mm/filemap.c, fs/open.c, fs/remap_range.c.
+//! Kernel counterparts: block/fops.c, mm/filemap.c, fs/open.c, fs/remap_range.c, fs/locks.c.
 
 use crate::backing::Backing;
 use crate::device::Advice;
@@ -129,6 +129,46 @@ pub(crate) fn clone_range(
         let request = rustix::ioctl::Setter::<FICLONERANGE, CloneRange>::new(range);
         rustix::ioctl::ioctl(file, request)
     }
+}
+
+/// A request about a lock of one byte, for `fcntl`.
+fn byte_lock(kind: libc::c_int, byte: u64) -> libc::flock {
+    // SAFETY: `struct flock` holds integers only, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    // The type and the origin are small numbers.
+    (lock.l_type, lock.l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    (lock.l_start, lock.l_len) = (byte as libc::off_t, 1);
+    lock
+}
+
+/// Acquires a shared lock of one byte for the open file description, which needs read access.
+///
+/// # Errors
+/// `WOULDBLOCK` if another one has it exclusively; the host's error where it has no such locks.
+pub(crate) fn share_byte(file: BorrowedFd<'_>, byte: u64) -> rustix::io::Result<()> {
+    let lock = byte_lock(libc::F_RDLCK, byte);
+    // SAFETY: F_OFD_SETLK reads one `struct flock` (fcntl(2)), and `lock` is one.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Returns whether another open file description has a lock of the byte.
+///
+/// # Errors
+/// The host's error where it has no such locks.
+pub(crate) fn is_byte_locked(file: BorrowedFd<'_>, byte: u64) -> rustix::io::Result<bool> {
+    let mut lock = byte_lock(libc::F_WRLCK, byte);
+    // SAFETY: F_OFD_GETLK reads and writes one `struct flock` (fcntl(2)), and `lock` is one.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
+        0 => Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK),
+        _ => Err(last_errno()),
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// Tells the host how a range will be used. A failed hint changes nothing.
