@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -71,6 +71,12 @@ wheel: setup ## build the Python wheel: target/wheels/papilio-*.whl (needs Pytho
 packages: build capi wheel ## build Debian packages and a tarball in target/packages, install and try them (root)
 	$(CARGO) build --release --locked -p papilio-fio
 	@bash scripts/packages.sh
+
+portable: setup ## build for musl and aarch64 and try both, check macOS and FreeBSD (needs rustup; tens of minutes)
+	@bash scripts/portable.sh
+
+publishable: setup ## package all crates, build the library from its packages, compare its API with the last release
+	@bash scripts/publishable.sh
 
 bench-python: setup ## compare reads and stats of the Python wheel with the same in Rust (needs Python 3.9 and PyPI)
 	@bash scripts/bench-python.sh

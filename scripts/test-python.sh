@@ -45,17 +45,18 @@ rm -rf "$wheels"
     --interpreter "$environment/bin/python" --manifest-path crates/python/Cargo.toml --out "$wheels"
 "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
     "$wheels"/papilio-*.whl
-# The C library, for histories that both interfaces run. `make test` has built it: its archive is
-# beside the tests.
+# The C library and the command, for histories that all interfaces run. `make test` has built them:
+# the archive is beside the tests.
 archive=target/debug/libpapilio_capi.a
 if [ -n "${PAPILIO_AFTER_TESTS:-}" ]; then
     archive=$(find target/debug/deps -name 'libpapilio_capi-*.a' -printf '%T@ %p\n' | sort -n | tail -n 1)
     archive=${archive#* }
 else
-    cargo build --quiet --locked -p papilio-capi
+    cargo build --quiet --locked -p papilio-capi -p papilio-cli
 fi
 sh crates/capi/link.sh "$archive" target/python-capi
 export PAPILIO_LIBRARY=$PWD/target/python-capi/libpapilio.so
+export PAPILIO_COMMAND=$PWD/target/debug/papilio
 # Outside of the sources, so that the installed package is tested.
 cd target
 "$environment/bin/python" -m pytest -q -p no:cacheprovider --rootdir ../crates/python ../crates/python/tests "$@"

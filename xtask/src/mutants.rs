@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: mutation testing of the write path, which can be stopped and continued.
 //!
 //! cargo-mutants lists the changes of one expression or function. This file tests them: it changes
-//! a copy of the sources, builds the tests of [`TESTS`], and runs them until one fails. Each mutant
+//! a copy of the sources, builds and runs the tests of [`STAGES`] until one fails. Each mutant
 //! that was tested is a line of `docs/mutants.tsv`. cargo-mutants itself builds every test and
 //! example for each mutant, which takes minutes.
 //!
@@ -26,22 +26,26 @@ pub const USAGE: &str = "  mutants [--minutes N]
 
 const LEDGER: &str = "docs/mutants.tsv";
 const MODULES: [&str; 4] = ["transaction", "fsync_log", "space", "volume"];
-/// Packages with their tests, the fastest first. Without a name it is the library's own tests.
-const TESTS: [(&str, &str); 14] = [
-    ("papilio", ""),
-    ("papilio", "log_items"),
-    ("papilio", "fsync"),
-    ("papilio-simulator", "crash_states"),
-    ("papilio-simulator", "faults"),
-    ("papilio-simulator", "fsync_states"),
-    ("papilio-simulator", "random_operations"),
-    ("papilio", "write_hole"),
-    ("papilio", "memory_mixed"),
-    ("papilio", "mirrors"),
-    ("papilio", "full"),
-    ("papilio", "moving_fails"),
-    ("papilio", "balance"),
-    ("papilio", "moved_crashes"),
+/// Packages with their tests, in stages. A stage is built when those before it have passed, so that
+/// most mutants cost one build of the library and a few programs. Without a name it is the library's
+/// own tests.
+const STAGES: [(&str, &[&str]); 3] = [
+    ("papilio-simulator", &["random_operations", "crash_states", "faults", "fsync_states"]),
+    ("papilio", &[""]),
+    (
+        "papilio",
+        &[
+            "log_items",
+            "fsync",
+            "write_hole",
+            "memory_mixed",
+            "mirrors",
+            "full",
+            "moving_fails",
+            "balance",
+            "moved_crashes",
+        ],
+    ),
 ];
 /// A test that takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -198,67 +202,72 @@ impl Tree {
         Ok(Self { sources, target, commit })
     }
 
-    /// Builds the tests and runs them until one fails.
+    /// Builds and runs tests until one fails.
     fn test(&self) -> anyhow::Result<Outcome> {
-        let Some(programs) = self.build()? else { return Ok(Outcome::Unviable) };
-        for ((package, test), program) in TESTS.iter().zip(programs) {
-            let folder = package.strip_prefix("papilio-").unwrap_or(package);
-            let mut child = Command::new("prlimit")
-                .arg(format!("--as={MEMORY}"))
-                .arg(program)
-                .current_dir(self.sources.join("crates").join(folder))
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .context("cannot run prlimit (Debian: util-linux)")?;
-            let began = Instant::now();
-            let passed = loop {
-                if let Some(status) = child.try_wait().context("cannot wait for a test")? {
-                    break status.success();
+        for (package, tests) in STAGES {
+            let Some(programs) = self.build(package, tests)? else { return Ok(Outcome::Unviable) };
+            for (test, program) in tests.iter().zip(programs) {
+                if !self.passes(package, &program)? {
+                    let name = if test.is_empty() { "unit tests" } else { test };
+                    return Ok(Outcome::Caught(name.to_owned()));
                 }
-                if began.elapsed() > LIMIT {
-                    child.kill().context("cannot end a test that hangs")?;
-                    child.wait().context("cannot wait for a test")?;
-                    break false;
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            };
-            if !passed {
-                return Ok(Outcome::Caught(if test.is_empty() { "unit tests" } else { test }.to_owned()));
             }
         }
         Ok(Outcome::Missed)
     }
 
-    /// Builds the tests and returns their programs in the order of [`TESTS`].
-    fn build(&self) -> anyhow::Result<Option<Vec<PathBuf>>> {
-        let mut found = vec![None; TESTS.len()];
-        for package in ["papilio", "papilio-simulator"] {
-            let mut command = Command::new("cargo");
-            command.args(["test", "--locked", "--no-run", "--quiet", "--message-format=json"]);
-            command.args(["--profile", "mutants", "--package", package]);
-            for (_, test) in TESTS.iter().filter(|(of, _)| *of == package) {
-                match *test {
-                    "" => command.arg("--lib"),
-                    test => command.args(["--test", test]),
-                };
+    /// Runs the program of a test. Returns whether it passed in time.
+    fn passes(&self, package: &str, program: &Path) -> anyhow::Result<bool> {
+        let folder = package.strip_prefix("papilio-").unwrap_or(package);
+        let mut child = Command::new("prlimit")
+            .arg(format!("--as={MEMORY}"))
+            .arg(program)
+            .current_dir(self.sources.join("crates").join(folder))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot run prlimit (Debian: util-linux)")?;
+        let began = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().context("cannot wait for a test")? {
+                return Ok(status.success());
             }
-            command.current_dir(&self.sources).env("CARGO_TARGET_DIR", &self.target);
-            let output = command.stderr(Stdio::null()).output().context("cannot run cargo")?;
-            if !output.status.success() {
-                return Ok(None);
+            if began.elapsed() > LIMIT {
+                child.kill().context("cannot end a test that hangs")?;
+                child.wait().context("cannot wait for a test")?;
+                return Ok(false);
             }
-            for line in String::from_utf8_lossy(&output.stdout).lines() {
-                let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
-                let Some(program) = message["executable"].as_str() else { continue };
-                let kind = message["target"]["kind"][0].as_str();
-                let name = message["target"]["name"].as_str().unwrap_or_default();
-                let name = if kind == Some("lib") { "" } else { name };
-                let place = TESTS.iter().position(|(of, test)| *of == package && *test == name);
-                if let Some(place) = place {
-                    found[place] = Some(PathBuf::from(program));
-                }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Builds tests of a package, and returns their programs in the order of `tests`; `None` if the
+    /// mutant does not build.
+    fn build(&self, package: &str, tests: &[&str]) -> anyhow::Result<Option<Vec<PathBuf>>> {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--locked", "--no-run", "--quiet", "--message-format=json"]);
+        command.args(["--profile", "mutants", "--package", package]);
+        for test in tests {
+            match *test {
+                "" => command.arg("--lib"),
+                test => command.args(["--test", test]),
+            };
+        }
+        command.current_dir(&self.sources).env("CARGO_TARGET_DIR", &self.target);
+        let output = command.stderr(Stdio::null()).output().context("cannot run cargo")?;
+        if !output.status.success() {
+            return Ok(None);
+        }
+        let mut found = vec![None; tests.len()];
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+            let Some(program) = message["executable"].as_str() else { continue };
+            let kind = message["target"]["kind"][0].as_str();
+            let name = message["target"]["name"].as_str().unwrap_or_default();
+            let name = if kind == Some("lib") { "" } else { name };
+            if let Some(place) = tests.iter().position(|test| *test == name) {
+                found[place] = Some(PathBuf::from(program));
             }
         }
         let all: Option<Vec<PathBuf>> = found.into_iter().collect();
@@ -342,7 +351,9 @@ mod tests {
 
     #[test]
     fn each_test_exists() {
-        for (package, test) in TESTS {
+        for (package, test) in
+            STAGES.iter().flat_map(|(package, tests)| tests.iter().map(move |test| (package, test)))
+        {
             let folder = package.strip_prefix("papilio-").unwrap_or(package);
             let path = crate::workspace_root().join("crates").join(folder).join("tests");
             assert!(test.is_empty() || path.join(format!("{test}.rs")).is_file(), "{test}");

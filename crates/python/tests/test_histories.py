@@ -1,10 +1,13 @@
-"""The same random histories on the kernel's Btrfs, through this package and through the C library.
+"""The same random histories on the kernel's Btrfs and through Papilio's interfaces.
 
-Each result is compared, an error by its errno, then the trees; also as the kernel shows the images
-of the other two. PAPILIO_HISTORIES is the number of histories, PAPILIO_HISTORIES_SEED the first
-seed. The C library is the one that PAPILIO_LIBRARY names.
+The interfaces are this package, its queue without the host's page cache, the C library and, in every
+other history, a mount. Each result is compared, an error by its errno, then the trees; also as the
+kernel shows the images of the others. PAPILIO_HISTORIES is the number of histories,
+PAPILIO_HISTORIES_SEED the first seed. PAPILIO_LIBRARY names the C library, PAPILIO_COMMAND the command
+that mounts.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -13,6 +16,7 @@ import os
 import random
 import stat
 import struct
+import subprocess
 
 import papilio
 import pytest
@@ -141,6 +145,57 @@ class Package:
         return getattr(self.fs, name)
 
 
+class Queued(Package):
+    """Reads and writes as requests in flight, which the engine for fio uses, too.
+
+    Those of whole sectors bypass the page cache.
+    """
+
+    PIECE = 8192
+
+    def __init__(self, image):
+        self.fs = papilio.open(image, "rw", direct_io=True)
+        self.queue = self.fs.queue(32)
+
+    def close(self):
+        self.queue.close()
+        super().close()
+
+    def _open(self, path, create, direct, use):
+        file = self.fs._open(
+            path, read=True, write=True, create=create, exclusive=False, truncate=False, append=False,
+            mode=0o644, direct=direct,
+        )  # fmt: skip
+        try:
+            return use(file)
+        finally:
+            file.close()
+
+    def _collect(self):
+        done = sorted(self.queue.wait(self.queue.depth), key=lambda completion: completion.token)
+        for completion in done:
+            if completion.error is not None:
+                raise completion.error
+        return [completion.count for completion in done]
+
+    def write(self, path, offset, data):
+        def write(file):
+            for start in range(0, len(data), self.PIECE):
+                self.queue._queue.write(file, data[start : start + self.PIECE], offset + start, start)
+            return sum(self._collect())
+
+        return self._open(path, True, (offset | len(data)) % 4096 == 0, write)
+
+    def read(self, path, offset, size):
+        def read(file):
+            pieces = [bytearray(min(self.PIECE, size - start)) for start in range(0, size, self.PIECE)]
+            for number, piece in enumerate(pieces):
+                self.queue._queue.read(file, piece, offset + number * self.PIECE, number)
+            return b"".join(bytes(piece[:count]) for piece, count in zip(pieces, self._collect()))
+
+        return self._open(path, False, (offset | size) % 4096 == 0, read)
+
+
 class Stat(ctypes.Structure):
     """The first fields of struct papilio_stat; the library fills as many as there are."""
 
@@ -261,6 +316,19 @@ class Library:
         self.ok(self.c.papilio_removexattr(self.fs, os.fsencode(path), os.fsencode(name), 0))
 
 
+class Mounted(Kernel):
+    """System calls below a mount of Papilio. FUSE passes no clones."""
+
+    def __init__(self, command, image, root):
+        super().__init__(root)
+        self.command = command
+        os.mkdir(root)
+        subprocess.run([command, "mount", image, root], check=True)
+
+    def close(self):
+        subprocess.run([self.command, "umount", self.root], check=True)
+
+
 def some_path(rng):
     return "".join("/" + rng.choice(NAMES) for _ in range(rng.choice([1, 1, 1, 2, 2, 3])))
 
@@ -269,7 +337,7 @@ def some_offset(rng):
     return rng.choice([0, rng.randrange(40) * 4096, rng.randrange(200_000)])
 
 
-def some_operation(rng):
+def some_operation(rng, clones):
     """Return a call's name and arguments."""
     path, sector = some_path(rng), 4096
     data = bytes([rng.randrange(256)]) * rng.choice([0, rng.randrange(3000), rng.randrange(60_000), 8192])
@@ -280,7 +348,7 @@ def some_operation(rng):
         (20, "write", (path, some_offset(rng), data)),
         (8, "read", (path, some_offset(rng), rng.randrange(1, 50_000))),
         (5, "truncate", (path, some_offset(rng))),
-        (6, "clone", (path, rng.randrange(8) * sector, rng.randrange(1, 8) * sector, some_path(rng),
+        (6 * clones, "clone", (path, rng.randrange(8) * sector, rng.randrange(1, 8) * sector, some_path(rng),
                       rng.randrange(20) * sector)),
         (8, "rename", (path, some_path(rng))),
         (6, "link", (path, some_path(rng))),
@@ -323,28 +391,46 @@ def tree(kernel):
     return found
 
 
-def test_histories_agree(tmp_path, kernel_mount):
-    library = os.environ.get("PAPILIO_LIBRARY")
-    if not library:
-        reason = "PAPILIO_LIBRARY does not name the C library"
+def needed(variable, reason):
+    """Return the path in a variable of the environment; skip the test, or fail, if there is none."""
+    found = os.environ.get(variable)
+    if not found:
         pytest.fail(reason) if os.environ.get("PAPILIO_REQUIRE_ALL") == "1" else pytest.skip(reason)
+    return found
+
+
+def test_histories_agree(tmp_path, kernel_mount):
+    library = needed("PAPILIO_LIBRARY", "PAPILIO_LIBRARY does not name the C library")
+    command = needed("PAPILIO_COMMAND", "PAPILIO_COMMAND does not name the command")
     first = int(os.environ.get("PAPILIO_HISTORIES_SEED", "1"))
     count, paths = int(os.environ.get("PAPILIO_HISTORIES", "4")), 0
     for seed in range(first, first + count):
-        images = [str(tmp_path / f"{seed}-{side}") for side in ("kernel", "python", "c")]
+        images = [str(tmp_path / f"{seed}-{side}") for side in ("kernel", "python", "queue", "c", "mount")]
+        clones = seed % 2
+        if clones:
+            images.pop()
         for image in images:
             papilio.mkfs(image, size=256 << 20)
         rng = random.Random(seed)
-        with kernel_mount(images[0]) as root:
-            sides = [Kernel(root), Package(images[1]), Library(library, images[2])]
+        with kernel_mount(images[0]) as root, contextlib.ExitStack() as opened:
+            sides = [Kernel(root)]
+
+            def add(side):
+                # Also when a result differs, so that no mount stays.
+                opened.callback(side.close)
+                sides.append(side)
+
+            add(Package(images[1]))
+            add(Queued(images[2]))
+            add(Library(library, images[3]))
+            if not clones:
+                add(Mounted(command, images[4], str(tmp_path / f"{seed}-point")))
             for number in range(OPERATIONS):
-                name, arguments = some_operation(rng)
+                name, arguments = some_operation(rng, clones)
                 expected, *others = [result(side, name, arguments) for side in sides]
                 for side, found in zip(sides[1:], others):
                     assert found == expected, (seed, number, name, arguments, type(side).__name__)
             expected = tree(sides[0])
-            sides[1].close()
-            sides[2].close()
         paths += len(expected)
         for image in images[1:]:
             assert papilio.check(image, data_csum=True).is_clean
