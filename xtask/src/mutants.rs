@@ -26,9 +26,9 @@ pub const USAGE: &str = "  mutants [--minutes N]
 
 const LEDGER: &str = "docs/mutants.tsv";
 const MODULES: [&str; 4] = ["transaction", "fsync_log", "space", "volume"];
-/// Packages with their tests, in stages. A stage is built when those before it have passed, so that
-/// most mutants cost one build of the library and a few programs. Without a name it is the library's
-/// own tests.
+/// Packages with their tests, in stages. A stage is built when those before it have passed, so
+/// that most mutants cost one build of the library and a few programs. Without a name it is the
+/// library's own tests.
 const STAGES: [(&str, &[&str]); 3] = [
     ("papilio-simulator", &["random_operations", "crash_states", "faults", "fsync_states"]),
     ("papilio", &[""]),

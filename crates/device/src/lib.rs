@@ -80,6 +80,8 @@ mod load;
 mod lock;
 mod loop_use;
 mod memory;
+#[cfg(not(target_os = "linux"))]
+mod no_uring;
 mod open;
 mod overlay;
 mod partition;
@@ -93,11 +95,11 @@ mod store;
 mod undo;
 #[cfg(target_os = "linux")]
 mod uring;
-#[cfg(not(target_os = "linux"))]
-#[path = "no_uring.rs"]
-mod uring;
 mod url;
 mod workers;
+
+#[cfg(not(target_os = "linux"))]
+use no_uring as uring;
 
 pub use aligned::AlignedBuffer;
 pub use deadline::DeadlineDevice;

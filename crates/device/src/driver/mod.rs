@@ -14,16 +14,17 @@
 //!
 //! Kernel counterparts: io_uring/rw.c, block/bio.c.
 
-#[cfg(target_os = "linux")]
-mod ring;
 #[cfg(not(target_os = "linux"))]
-#[path = "no_ring.rs"]
+mod no_ring;
+#[cfg(target_os = "linux")]
 mod ring;
 
 use crate::device::{DEVICE_IO, Device, RingTarget};
 use crate::load::Busy;
 use crate::stable::StableBuffer;
 use crate::started::{Direction, Finished, Inbox, JOB, Job, StartedOp};
+#[cfg(not(target_os = "linux"))]
+use no_ring as ring;
 use papilio_format::PhysicalAddress;
 use ring::{INBOX, Ring};
 use rustix::io::Errno;
