@@ -6,9 +6,9 @@
 //! **Locks**: none.
 
 #[cfg(not(target_os = "linux"))]
-mod elsewhere;
+pub(crate) mod elsewhere;
 #[cfg(target_os = "linux")]
-mod linux;
+pub(crate) mod linux;
 mod wake;
 
 #[cfg(not(target_os = "linux"))]
