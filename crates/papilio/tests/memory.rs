@@ -7,8 +7,11 @@
 //! buffers. The kernel's page cache of the image does not count.
 
 use papilio::{File, FileSystem, MkfsOptions, OpenOptions};
+use std::sync::Mutex;
 
 const MIB: u64 = 1 << 20;
+/// Held by the test that measures the memory of the process.
+static ALONE: Mutex<()> = Mutex::new(());
 const NODES: u64 = 8 * MIB;
 /// Bytes of one file's cached extents (at most 65,536 of about 100 bytes), and 2 MiB for each of
 /// two threads.
@@ -82,6 +85,7 @@ fn measure(cache: u64, file_bytes: u64, operations: usize) {
 
 #[test]
 fn caches_stay_within_their_limits() {
+    let _alone = ALONE.lock().unwrap();
     measure(64 * MIB, 256 * MIB, 200_000);
 }
 
@@ -90,4 +94,34 @@ fn caches_stay_within_their_limits() {
 #[ignore = "takes a gigabyte of disk and a while"]
 fn large_caches_stay_within_their_limits() {
     measure(256 * MIB, 1024 * MIB, 800_000);
+}
+
+/// A subvolume that nobody changes takes a few hundred bytes, not a tree block.
+#[test]
+fn snapshots_stay_out_of_memory() {
+    const SNAPSHOTS: u64 = 3000;
+    let _alone = ALONE.lock().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("snapshots.img");
+    papilio::mkfs(&image, &MkfsOptions::new().size(1 << 30)).unwrap();
+    let options = OpenOptions::new().write(true).commit_interval(None).node_cache_bytes(NODES as usize);
+    let fs = FileSystem::open_with(&image, &options).unwrap();
+    fs.create_subvolume("/live").unwrap();
+    fs.create_dir("/all").unwrap();
+    let snapshots = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            fs.create_file(format!("/live/{number}")).unwrap();
+            fs.snapshot("/live", format!("/all/{number}"), true).unwrap();
+            if number % 50 == 49 {
+                fs.sync().unwrap();
+            }
+        }
+    };
+    // The caches are full afterwards.
+    snapshots(0..1000);
+    let before = own_memory();
+    snapshots(1000..1000 + SNAPSHOTS);
+    let each = own_memory().saturating_sub(before) / SNAPSHOTS;
+    println!("{each} bytes for each snapshot");
+    assert!(each < 4096, "{each} bytes for each of {SNAPSHOTS} snapshots");
 }

@@ -20,7 +20,7 @@ use imago::format::gate::ImplicitOpenGate;
 use imago::qcow2::Qcow2;
 use imago::raw::Raw;
 use imago::vmdk::Vmdk;
-use imago::{DenyImplicitOpenGate, FormatAccess, StorageOpenOptions};
+use imago::{DenyImplicitOpenGate, FormatAccess, Mapping, StorageOpenOptions};
 use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
 use std::io;
@@ -202,6 +202,20 @@ impl Device for ImageDevice {
     fn write_zeroes(&self, offset: PhysicalAddress, length: u64, _keep_space: bool) -> io::Result<()> {
         check_write(self.access, self.size, offset, length)?;
         self.disk.read().write_zeroes(offset.get(), length)
+    }
+
+    /// Looks the clusters up in the tables of the image and of those below it.
+    fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {
+        let disk = self.disk.read();
+        let mut at = offset.get();
+        while at < self.size {
+            match disk.get_mapping(at, self.size - at) {
+                Ok((Mapping::Zero { .. }, length)) if length > 0 => at += length,
+                // A table that cannot be read is an error of the read that follows.
+                _ => return Some(PhysicalAddress(at)),
+            }
+        }
+        None
     }
 
     /// Frees the clusters that lie within the range.

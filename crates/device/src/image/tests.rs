@@ -488,3 +488,29 @@ fn partitions_are_chosen_by_number_and_content() {
     std::fs::write(numbered(1), &content()[..5000]).unwrap();
     assert_eq!(open(&numbered(1), Access::ReadOnly).unwrap().size(), 5000);
 }
+
+#[test]
+fn holes_of_qcow2_are_those_of_all_its_files() {
+    let folder = folder();
+    let (base, path) = (folder.path().join("base.qcow2"), folder.path().join("top.qcow2"));
+    let write = |path: &Path, at: u64| {
+        let device = open(path, Access::ReadWrite).unwrap();
+        device.write_at(&[7; 4096], PhysicalAddress(at)).unwrap();
+        device.flush().unwrap();
+    };
+    new_qcow2(&base, None);
+    assert_eq!(open(&base, Access::ReadOnly).unwrap().next_data(PhysicalAddress(5)), None);
+    write(&base, 1 << 20);
+    new_qcow2(&path, Some(("base.qcow2", "qcow2")));
+    write(&path, 4 << 20);
+    let device = open(&path, Access::ReadWrite).unwrap();
+    let next = |at: u64| device.next_data(PhysicalAddress(at)).map(PhysicalAddress::get);
+    assert_eq!(next(0), Some(1 << 20));
+    assert_eq!(next((1 << 20) + 9), Some((1 << 20) + 9));
+    // A cluster has 64 KiB.
+    assert_eq!(next((1 << 20) + (64 << 10)), Some(4 << 20));
+    assert_eq!(next((4 << 20) + (64 << 10)), None);
+    // Zeros above data are a hole.
+    device.write_zeroes(PhysicalAddress(0), 2 << 20, false).unwrap();
+    assert_eq!(next(0), Some(4 << 20));
+}

@@ -46,7 +46,7 @@ pub enum HandshakeError {
 /// The device of FUSE.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 /// `_IOR(229, 0, uint32_t)` (include/uapi/linux/fuse.h).
-const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 /// Messages that are kept for later requests.
 const SPARE: usize = 128;
 

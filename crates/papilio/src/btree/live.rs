@@ -183,10 +183,17 @@ impl LiveTree {
 
     /// Drops blocks with stamps up to `stamp` from memory. All of them are on disk and can be read
     /// again.
+    ///
+    /// A subvolume that was not changed since is left with a pointer to its root: there may be
+    /// thousands. The other trees keep their root blocks, which are read all the time.
     pub(crate) fn settle(&self, stamp: u64) {
         let _writer = self.writer.lock();
         let mut root = self.root.write();
         let Some(mut block) = root.take_live() else { return };
+        if block.stamp() <= stamp && objectid::is_subvolume(self.id) {
+            *root = self.forest.tree(self.id, root.root());
+            return;
+        }
         settle_block(&mut block, stamp);
         *root = Tree::with_root(Arc::clone(&self.forest), self.id, block);
     }
