@@ -44,18 +44,21 @@ has_command() {
 image() {
     local file=${*: -1} run=("${@:1:$#-1}")
     SOURCE_DATE_EPOCH=1700000000 "${run[@]}" mkfs --quiet --size 256M --compress zstd \
-        --uuid 11111111-2222-3333-4444-555555555555 --rootdir crates "$file"
+        --uuid 11111111-2222-3333-4444-555555555555 --rootdir "$work/source" "$file"
     "${run[@]}" check --check-data-csum "$file" > /dev/null
     cp --sparse=always "$file" "$file.new"
     # Times are those of the change, so its bytes are not compared.
     "${run[@]}" subvolume snapshot "$file:/" "$file:/snapshot" > /dev/null
-    "${run[@]}" rm -r "$file:/cli"
-    "${run[@]}" cp -r scripts "$file:/snapshot" > /dev/null
+    "${run[@]}" rm -r "$file:/crates/cli"
+    "${run[@]}" cp -r "$work/source/scripts" "$file:/snapshot/copied" > /dev/null
     "${run[@]}" check --check-data-csum "$file" > /dev/null
-    "${run[@]}" cat "$file:/snapshot/scripts/portable.sh" | cmp - scripts/portable.sh
+    "${run[@]}" cat "$file:/snapshot/copied/portable.sh" | cmp - "$work/source/scripts/portable.sh"
     if command -v btrfs > /dev/null; then btrfs check "$file" > "$work/btrfs" 2>&1 || { cat "$work/btrfs"; return 1; }; fi
 }
 
+# The sources may change meanwhile.
+mkdir "$work/source"
+cp -a crates scripts README.md "$work/source"
 printf '== building the command for this host\n'
 cargo build --locked -q -p papilio-cli
 image "$target/debug/papilio" "$work/host"
