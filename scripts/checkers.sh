@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The short parts of `make miri` and `make tsan`, for each change: undefined behaviour in the locks
+# and the page cache, and data races in the page cache.
+#
+# Needs a nightly toolchain with miri and rust-src, and installs it where rustup can. Elsewhere it
+# says that it was skipped, also if PAPILIO_REQUIRE_ALL=1: the other tests need stable Rust only.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+has_nightly() {
+    cargo +nightly miri --version > /dev/null 2>&1 &&
+        [ -d "$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library" ]
+}
+if ! has_nightly; then
+    timeout 300 rustup toolchain install nightly --profile minimal --component miri,rust-src \
+        > /dev/null 2>&1 || true
+fi
+if ! has_nightly; then
+    echo "SKIPPED Miri and ThreadSanitizer: no nightly Rust with miri and rust-src" >&2
+    exit 0
+fi
+MIRI_SHORT=1 bash scripts/miri.sh
+TSAN_SHORT=1 bash scripts/tsan.sh
