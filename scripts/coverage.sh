@@ -17,7 +17,7 @@ out=$PWD/target/coverage
 mkdir -p "$out"
 measured=(-p papilio-format -p papilio-locks -p papilio-pagecache -p papilio-device -p papilio)
 # A test that fails is told by the other runs; here its coverage counts.
-cargo llvm-cov --no-report --locked --no-fail-fast --ignore-run-fail "${measured[@]}" \
+cargo llvm-cov --no-report --locked --ignore-run-fail "${measured[@]}" \
     -p papilio-simulator --tests
 cargo llvm-cov report --json --output-path "$out/coverage.json" "${measured[@]}"
 python3 scripts/coverage.py "$out/coverage.json" "$PWD" > "$out/coverage.md"

@@ -111,7 +111,8 @@ pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;
 pub use host::WakeFd;
 pub use image::{
-    ImageFormat, ImageOptions, ImageTarget, OpenedImage, PartitionChoice, is_inside_image, split_partition,
+    ImageFormat, ImageOptions, ImageTarget, OpenedImage, PartitionChoice, is_inside_image, is_raw_file,
+    split_partition,
 };
 pub use load::{Busy, Load};
 pub use memory::MemoryDevice;

@@ -190,7 +190,7 @@ pub mod device {
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, ImageTarget, MemoryDevice,
         OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
         PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, StartedOp, TableKind, UndoFile,
-        WriteRequest, is_store_url, is_url, split_partition, url_prefix,
+        WriteRequest, is_inside_image, is_raw_file, is_store_url, is_url, split_partition, url_prefix,
     };
     #[cfg(feature = "store")]
     pub use papilio_device::{

@@ -1,18 +1,19 @@
-//! `papilio store`: checkpoints and clones of devices in object stores.
+//! `papilio store`: checkpoints, clones and growth of devices in object stores.
 
 use crate::context::Context;
 use crate::time;
+use crate::units::parse_size;
 use anyhow::Context as _;
 use papilio::Timespec;
 use papilio::device::{
-    OpenError, OpenErrorKind, StoreCheckpoint, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
-    list_checkpoints,
+    OpenError, OpenErrorKind, StoreCheckpoint, StoreDevice, StoreUrl, clone_store, create_checkpoint,
+    delete_checkpoint, list_checkpoints,
 };
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// Make, list and delete checkpoints of a device in an object store, and clone it
+/// Make, list and delete checkpoints of a device in an object store, clone it, and make it larger
 ///
 /// Such a device has a URL like slatedb+s3://bucket/prefix; papilio mkfs makes one. A checkpoint is
 /// a state that stays readable, as URL?checkpoint=NAME, while the device changes. A clone is a new
@@ -70,6 +71,18 @@ enum Subcommand {
         #[arg(value_name = "NEW-URL")]
         to: String,
     },
+    /// Make a device larger
+    ///
+    /// The file system on it grows afterwards, by papilio filesystem resize max URL. Nothing may
+    /// use the device meanwhile: a program that writes it is fenced, and fails.
+    Grow {
+        /// The URL of the device
+        #[arg(value_name = "URL")]
+        url: String,
+        /// The new size in bytes, or with a suffix K, M, G, T, P or E
+        #[arg(value_name = "SIZE", value_parser = parse_size)]
+        size: u64,
+    },
 }
 
 impl Args {
@@ -91,6 +104,11 @@ impl Args {
             }
             Subcommand::Clone { url, to } => {
                 Ok(clone_store(&parse(context, &url)?, &parse(context, &to)?).map_err(at(&url))?)
+            }
+            Subcommand::Grow { url, size } => {
+                let options = context.arguments().remote_options();
+                StoreDevice::grow(&parse(context, &url)?, size, &options).map_err(at(&url))?;
+                Ok(())
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::common::{fail, papilio, succeed, succeed_json, succeed_text, text};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -113,6 +114,54 @@ fn partitions_of_gpt_and_mbr_are_read_and_written() {
         std::fs::copy(&one, &right).unwrap();
         assert_eq!(succeed_text(["ls", &format!("{right}:/")]), "one\n");
     }
+}
+
+/// A file that holds more than the file system keeps its length.
+#[test]
+fn resizing_leaves_the_rest_of_a_disk_alone() {
+    if require(&["sfdisk", "qemu-img"].map(Need::Command)).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let one = file_system(&scratch, "one");
+    let disk = scratch.image("disk", 640 * MIB).unwrap().to_str().unwrap().to_owned();
+    sfdisk(&disk, "label: gpt\nstart=16MiB, size=256MiB\nstart=300MiB, size=64MiB\n");
+    put(&one, &disk, 16 * MIB);
+    let file = std::fs::File::options().read(true).write(true).open(&disk).unwrap();
+    file.write_all_at(&[7; 4096], 300 * MIB).unwrap();
+    let end = |image: &str| std::fs::metadata(image).unwrap().len();
+    for image in [disk.clone(), format!("{disk}@1")] {
+        for size in ["-64M", "max"] {
+            succeed(["filesystem", "resize", size, &image]);
+            assert_eq!(end(&disk), 640 * MIB);
+            succeed(["check", "--check-data-csum", &image]);
+        }
+    }
+    let mut other = [0; 4096];
+    file.read_exact_at(&mut other, 300 * MIB).unwrap();
+    assert_eq!(other, [7; 4096]);
+    fail(1, "disk", ["filesystem", "resize", "+64M", &disk]);
+    assert_eq!(end(&disk), 640 * MIB);
+
+    let qcow2 = scratch.path().join("one.qcow2").to_str().unwrap().to_owned();
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &one, &qcow2]);
+    let before = end(&qcow2);
+    succeed(["filesystem", "resize", "-64M", &qcow2]);
+    assert!(end(&qcow2) >= before);
+    succeed(["check", "--check-data-csum", &qcow2]);
+    assert_eq!(succeed_text(["cat", &format!("{qcow2}:/one")]), "one");
+    run("qemu-img", &["check", "-q", &qcow2]);
+    // A raw image follows its file system.
+    succeed(["filesystem", "resize", "-64M", &one]);
+    assert_eq!(end(&one), SIZE - 64 * MIB);
+
+    let tree = scratch.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("small"), "text").unwrap();
+    let left = format!("{disk}@1");
+    succeed(["mkfs", "-q", "-f", "--rootdir", tree.to_str().unwrap(), &left]);
+    assert_eq!(succeed_text(["cat", &format!("{left}:/small")]), "text");
+    assert_eq!(end(&disk), 640 * MIB);
 }
 
 #[test]

@@ -62,6 +62,11 @@ fn the_kernel_mounts_what_was_written_to_a_store() {
     succeed(["cp", "-r", tree.join("directory").to_str().unwrap(), &format!("{store}:/copy")]);
     succeed(["subvolume", "snapshot", &inside, &format!("{store}:/snapshot")]);
     succeed(["rm", &format!("{store}:/small")]);
+    fail(1, "does not shrink", ["store", "grow", &store, "1M"]);
+    succeed(["store", "grow", &store, "512M"]);
+    succeed(["filesystem", "resize", "max", &store]);
+    let usage = succeed_text(["filesystem", "usage", "-b", &inside]);
+    assert!(usage.contains(&(2 * SIZE).to_string()), "{usage}");
     succeed(["check", "--check-data-csum", &store]);
     assert_eq!(succeed_text(["ls", &inside]), "copy\ndirectory\nsnapshot\n");
     assert_eq!(succeed_text(["cat", &format!("{store}:/snapshot/small")]), "a line\n");

@@ -111,6 +111,17 @@ pub fn is_inside_image(path: &Path) -> bool {
     !matches!(target_kind(path), TargetKind::File)
 }
 
+/// Returns whether `path` is a regular file in which Btrfs begins at the first byte, so that the
+/// file's length may follow the size of the file system. The other bytes of a disk with partitions
+/// or of a qcow2 image belong to others.
+pub fn is_raw_file(path: &Path) -> bool {
+    !is_inside_image(path)
+        && OpenOptions::new(Access::ReadOnly)
+            .lock(false)
+            .open(path)
+            .is_ok_and(|file| !file.is_block_device() && is_btrfs(&file, PhysicalAddress(0)))
+}
+
 impl OpenOptions {
     /// Opens a disk image of any format that is known, or a block device, and the partition in it
     /// that has the file system. A raw image of a file system is opened as by [`Self::open`].

@@ -248,6 +248,28 @@ impl StoreDevice {
         })
     }
 
+    /// Makes the device that a URL names larger; the new part reads as zeros. Fences another
+    /// writer. Returns the size in bytes before.
+    ///
+    /// # Errors
+    /// A size below that of the device, or no multiple of 4096; as [`StoreDevice::open`].
+    pub fn grow(url: &StoreUrl, size: u64, options: &RemoteOptions) -> Result<u64, OpenErrorKind> {
+        if !size.is_multiple_of(BLOCK) {
+            return Err(OpenErrorKind::Remote(format!("its size must be a multiple of {BLOCK} bytes")));
+        }
+        let device = Self::open(url, Access::ReadWrite, options)?;
+        if size < device.size {
+            let reason = format!("it has {} bytes, and a device in a store does not shrink", device.size);
+            return Err(OpenErrorKind::Remote(reason));
+        }
+        let db = device.writer().map_err(OpenErrorKind::Io)?;
+        device.runtime.block_on(async {
+            db.put(META, Meta { size }.to_bytes()).await.map_err(opening)?;
+            db.flush().await.map(drop).map_err(opening)
+        })?;
+        Ok(device.size)
+    }
+
     fn new(url: &StoreUrl, source: Source, size: u64, runtime: &'static Runtime) -> Self {
         let manifest_at = papilio_locks::Mutex::new(Instant::now());
         Self { name: url.name.clone(), size, source, runtime, parts: RwLock::new(()), manifest_at }

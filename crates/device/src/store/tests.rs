@@ -193,3 +193,27 @@ fn places_without_a_device_are_errors() {
         assert!(error.contains(reason), "{url}: {error}");
     }
 }
+
+#[test]
+fn a_device_grows_and_does_not_shrink() {
+    let folder = Scratch::new();
+    let url = folder.url("grows");
+    let device = create(&url);
+    let size = device.size();
+    device.write_at(&[7; 4096], PhysicalAddress(size - 4096)).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    for (wrong, reason) in [(size - 4096, "does not shrink"), (size + 1, "multiple of 4096")] {
+        let error = StoreDevice::grow(&url, wrong, &options()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    assert_eq!(StoreDevice::grow(&url, 2 * size, &options()).unwrap(), size);
+    let device = open(&url, Access::ReadWrite).unwrap();
+    assert_eq!(device.size(), 2 * size);
+    let mut expected = vec![7; 4096];
+    expected.resize(8192, 0);
+    assert!(read(&device, size - 4096, 8192) == expected);
+    device.write_at(&[8; 10], PhysicalAddress(2 * size - 10)).unwrap();
+    drop(device);
+    assert!(StoreDevice::grow(&folder.url("nowhere"), size, &options()).is_err());
+}

@@ -1,7 +1,7 @@
 //! `papilio filesystem resize`.
 //!
 //! An image file grows before its file system and shrinks after it, so that the file system is
-//! never larger than the file.
+//! never larger than the file. A file that holds more than the file system keeps its length.
 
 use crate::context::Context;
 use crate::jobs;
@@ -10,6 +10,7 @@ use crate::moving::MovingBar;
 use crate::output::Output;
 use crate::units::{Units, parse_size};
 use anyhow::{Context as _, bail};
+use papilio::device::is_raw_file;
 use papilio::format::DeviceId;
 use papilio::{BalanceControl, FileSystem};
 use papilio_fuse::ioctl::client::MountedPath;
@@ -103,7 +104,7 @@ impl Args {
         let path = device.path.map_or_else(|| self.image.clone(), PathBuf::from);
         let shown = || path.display().to_string();
         let (before, held) = (device.total, device.size.unwrap_or(device.total));
-        let is_file = path.metadata().with_context(shown)?.is_file();
+        let is_file = is_raw_file(&path);
         let wanted = match self.size.size {
             Size::To(size) => size,
             Size::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
@@ -185,7 +186,7 @@ impl Args {
             // The server knows it, and never grows the device.
             Size::Min => before,
         };
-        let path = device.path.map(PathBuf::from).filter(|path| path.is_file());
+        let path = device.path.map(PathBuf::from).filter(|path| is_raw_file(path));
         let grown = path.as_deref().filter(|_| wanted > held);
         if let Some(path) = grown {
             set_length(path, wanted)?;

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::filling::Report;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow};
-use papilio::device::is_url;
+use papilio::device::{is_inside_image, is_url, split_partition};
 use papilio::format::DeviceId;
 use papilio::{
     CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions,
@@ -220,10 +220,11 @@ impl Build<'_> {
         // Under a temporary magic, so that an interruption leaves nothing that looks complete.
         let mut made = papilio::mkfs_many(self.images, &options.clone().unfinished(true))?;
         let host = || image.display().to_string();
-        let is_file = image.metadata().is_ok_and(|metadata| metadata.is_file());
+        let is_file = image.metadata().is_ok_and(|metadata| metadata.is_file()) && !is_inside_image(image);
         let mut populate = self.populate.clone();
         for image in self.images.iter().filter(|image| !is_url(image)) {
-            let metadata = image.metadata().with_context(|| image.display().to_string())?;
+            let (file, _) = split_partition(image);
+            let metadata = file.metadata().with_context(|| image.display().to_string())?;
             populate = populate.exclude(metadata.dev(), metadata.ino());
         }
         let mut open_options = OpenOptions::new()
