@@ -109,10 +109,10 @@ class Package:
     def close(self):
         self.fs.close()
 
-    def _file(self, path, create, use):
+    def _file(self, path, create, use, direct=False):
         file = self.fs._open(
             path, read=True, write=True, create=create, exclusive=False, truncate=False, append=False,
-            mode=0o644, direct=False,
+            mode=0o644, direct=direct,
         )  # fmt: skip
         try:
             return use(file)
@@ -161,16 +161,6 @@ class Queued(Package):
         self.queue.close()
         super().close()
 
-    def _open(self, path, create, direct, use):
-        file = self.fs._open(
-            path, read=True, write=True, create=create, exclusive=False, truncate=False, append=False,
-            mode=0o644, direct=direct,
-        )  # fmt: skip
-        try:
-            return use(file)
-        finally:
-            file.close()
-
     def _collect(self):
         done = sorted(self.queue.wait(self.queue.depth), key=lambda completion: completion.token)
         for completion in done:
@@ -184,7 +174,7 @@ class Queued(Package):
                 self.queue._queue.write(file, data[start : start + self.PIECE], offset + start, start)
             return sum(self._collect())
 
-        return self._open(path, True, (offset | len(data)) % 4096 == 0, write)
+        return self._file(path, True, write, direct=(offset | len(data)) % 4096 == 0)
 
     def read(self, path, offset, size):
         def read(file):
@@ -193,7 +183,7 @@ class Queued(Package):
                 self.queue._queue.read(file, piece, offset + number * self.PIECE, number)
             return b"".join(bytes(piece[:count]) for piece, count in zip(pieces, self._collect()))
 
-        return self._open(path, False, (offset | size) % 4096 == 0, read)
+        return self._file(path, False, read, direct=(offset | size) % 4096 == 0)
 
 
 class Stat(ctypes.Structure):
