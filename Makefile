@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -152,6 +152,9 @@ campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), 
 
 mutants: setup ## test mutants of the write path for MUTANT_MINUTES (60), and continue the ledger docs/mutants.tsv; needs cargo-mutants
 	@$(CARGO) xtask mutants --minutes $(or $(MUTANT_MINUTES),60)
+
+coverage: setup ## measure which lines of the library its tests reach: target/coverage (root; half an hour; needs cargo-llvm-cov)
+	@bash scripts/coverage.sh
 
 azure: build ## try az:// and slatedb+az:// with Azurite (from npm)
 	@bash scripts/azure.sh
