@@ -70,13 +70,15 @@ fn qemu_reads_writes_and_maps() {
         io(&["read -P 0 6M 1M", "read -P 2 1000000 3000000", "read -P 1 9M 7M"]);
         io(&["aio_write -P 4 10M 1M", "aio_write -P 5 11M 1M", "aio_read 0 1M", "aio_flush"]);
         io(&["read -P 4 10M 1M", "read -P 5 11M 1M"]);
-        // With -U, QEMU reads the image although the server has it locked.
-        run("qemu-img", &["compare", "-U", "-f", "raw", "-F", "raw", uri, image.to_str().unwrap()]);
+        // The server has the image locked, and QEMU heeds its locks.
+        let copy = folder.path().join("copy");
+        std::fs::copy(&image, &copy).unwrap();
+        run("qemu-img", &["compare", "-f", "raw", "-F", "raw", uri, copy.to_str().unwrap()]);
         let map = run("qemu-img", &["map", "--output=json", "-f", "raw", uri]);
-        let here = run("qemu-img", &["map", "-U", "--output=json", "-f", "raw", image.to_str().unwrap()]);
+        server.stop().unwrap();
+        let here = run("qemu-img", &["map", "--output=json", "-f", "raw", image.to_str().unwrap()]);
         let zeros = |map: &str| map.matches("\"zero\": true").count();
         assert_eq!(zeros(&map), zeros(&here), "{map} {here}");
-        server.stop().unwrap();
         // The image is unlocked, and has what was written.
         let bytes = std::fs::read(&image).unwrap();
         assert_eq!(bytes.len() as u64, SIZE);
