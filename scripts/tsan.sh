@@ -2,7 +2,6 @@
 # Runs the simulator's threads, requests in flight and the page cache under ThreadSanitizer, which
 # finds data races. The standard library is built with it too, so that its locks are understood.
 # TSAN_OPERATIONS=N (default 2000) sets the operations of threads in each shape.
-# TSAN_SHORT=1 runs the page cache only.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,10 +16,6 @@ export PAPILIO_THREAD_OPERATIONS=${TSAN_OPERATIONS:-2000} PAPILIO_SHUFFLED_RUNS=
 export PAPILIO_PAGECACHE_STEPS=2000
 run() { cargo +nightly test --locked -Zbuild-std --target "$target" "$@"; }
 run -p papilio-pagecache --lib --test cache --test cache_model
-if [ "${TSAN_SHORT:-}" = 1 ]; then
-    echo "tsan: no data race in the page cache"
-    exit 0
-fi
 run -p papilio --test requests_in_flight --test queue_threads
 run -p papilio-simulator --test random_operations threads_match_their_models
 echo "tsan: no data race"
