@@ -26,7 +26,7 @@ use crate::started::{Direction, Finished, Inbox, JOB, Job, StartedOp};
 #[cfg(not(target_os = "linux"))]
 use no_ring as ring;
 use papilio_format::PhysicalAddress;
-use ring::{INBOX, Ring};
+use ring::Ring;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::io;
@@ -34,6 +34,8 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+/// The user data of the ring entry that waits for the inbox.
+const INBOX: u64 = u64::MAX;
 /// Pieces of a request that take no allocation.
 const USUAL_PIECES: usize = 2;
 /// The most bytes of a ring entry. The kernel's limit is MAX_RW_COUNT, just under 2 GiB.
@@ -318,7 +320,7 @@ impl<B: StableBuffer, T> Driver<B, T> {
         match &mut self.ring {
             Some(ring) if ring.in_flight() > usize::from(self.polls_inbox) => {
                 if self.started > 0 && !self.polls_inbox {
-                    self.polls_inbox = ring.push_poll(self.inbox.wake_fd());
+                    self.polls_inbox = ring.push_poll(self.inbox.wake_fd(), INBOX);
                 }
                 ring.submit(1);
             }

@@ -4,9 +4,6 @@ use crate::started::Direction;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// The user data of the entry that waits for the inbox.
-pub(super) const INBOX: u64 = u64::MAX;
-
 /// No ring.
 #[derive(Debug)]
 pub(super) enum Ring {}
@@ -37,7 +34,7 @@ impl Ring {
         match *self {}
     }
 
-    pub(super) fn push_poll(&mut self, _fd: BorrowedFd<'_>) -> bool {
+    pub(super) fn push_poll(&mut self, _fd: BorrowedFd<'_>, _data: u64) -> bool {
         match *self {}
     }
 

@@ -16,8 +16,6 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// The user data of the entry that waits for the inbox.
-pub(super) const INBOX: u64 = u64::MAX;
 /// The fewest and the most entries of a ring. A request may have many pieces.
 const ENTRIES: (usize, usize) = (128, 4096);
 /// Completions for each entry that find room in the ring. The kernel keeps the others until it is
@@ -102,9 +100,9 @@ impl Ring {
         true
     }
 
-    /// Adds the entry that completes when `fd` is readable.
-    pub(super) fn push_poll(&mut self, fd: BorrowedFd<'_>) -> bool {
-        let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), 1).build().user_data(INBOX);
+    /// Adds the entry that completes when `fd` is readable, with `data` as its user data.
+    pub(super) fn push_poll(&mut self, fd: BorrowedFd<'_>, data: u64) -> bool {
+        let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), 1).build().user_data(data);
         // SAFETY: the entry has no memory. The driver keeps its inbox as long as its ring.
         unsafe { self.push(&entry) }
     }

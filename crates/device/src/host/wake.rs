@@ -31,7 +31,8 @@ impl WakeFd {
 
     /// Makes the descriptor unreadable.
     pub fn clear(&self) {
-        let mut taken = [0; 4096];
+        // Small, because a driver clears its descriptor again and again.
+        let mut taken = [0; 64];
         // One read takes the counter of an eventfd. A pipe may hold more.
         while rustix::io::read(&self.reader, &mut taken).is_ok_and(|count| count == taken.len()) {}
     }
