@@ -2,7 +2,8 @@
 //!
 //! A test that cannot run says so on the real standard error, because the test harness captures
 //! `eprintln!` of passing tests. With `PAPILIO_REQUIRE_ALL=1` it fails instead, so a full run
-//! cannot silently become an empty one.
+//! cannot silently become an empty one. With `PAPILIO_WITHOUT_KERNEL=1` tests act as if the kernel
+//! had no Btrfs.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -85,6 +86,9 @@ pub fn find_command(name: &str) -> Option<PathBuf> {
 }
 
 fn kernel_has_btrfs() -> bool {
+    if std::env::var_os("PAPILIO_WITHOUT_KERNEL").as_deref() == Some(OsStr::new("1")) {
+        return false;
+    }
     let listed = || {
         std::fs::read_to_string("/proc/filesystems")
             .is_ok_and(|list| list.lines().any(|line| line.split_whitespace().last() == Some("btrfs")))

@@ -1,0 +1,181 @@
+//! `cargo xtask mutants`: mutation testing of the write path, which can be stopped and continued.
+//!
+//! cargo-mutants lists the changes of one expression or function ([`listed`]), but builds each
+//! alone, which takes minutes. This command builds once: a copy of the sources holds all mutants,
+//! each behind a switch ([`embed`], [`tree`]). It measures each test without a mutant, and notes
+//! the mutants that the test reaches ([`tests`]). Then it runs those tests for each mutant, the
+//! fastest first, until one fails.
+//!
+//! Each mutant that was tested is a line of `docs/mutants.tsv`. The order of the mutants is that of
+//! a hash of their names, so that the first thousand are a fair sample of all. The tests are those
+//! that need no kernel: a mutant that only the kernel would notice counts as missed.
+
+mod embed;
+mod listed;
+mod tests;
+mod tree;
+
+use anyhow::{Context, bail};
+use listed::MODULES;
+use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tests::Test;
+use tree::Tree;
+
+/// Usage of this command, a part of xtask's.
+pub const USAGE: &str = "  mutants [--minutes N]
+                  test mutants of the write path for N minutes (60), and note each in
+                  docs/mutants.tsv. Continues where the last run stopped. Needs cargo-mutants
+  mutants --summary
+                  print the ledger's totals as a table, and the mutants that were missed";
+
+const LEDGER: &str = "docs/mutants.tsv";
+/// Tests of one mutant stop after this many seconds.
+const BUDGET: f64 = 120.0;
+
+/// FNV-1a, which stays the same in each build.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Tests mutants, or prints the ledger's totals. Returns whether that was possible.
+///
+/// # Errors
+/// Wrong options; no cargo-mutants; sources that do not build or fail without a change.
+pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
+    let minutes = match arguments {
+        [] => 60,
+        ["--minutes", minutes] => minutes.parse().with_context(|| format!("{minutes}: not a number"))?,
+        ["--summary"] => {
+            print!("{}", summary(&ledger(root)?));
+            return Ok(true);
+        }
+        _ => bail!("usage:\n{USAGE}"),
+    };
+    let end = Instant::now() + Duration::from_secs(minutes * 60);
+    let folder = root.join("target/mutation");
+    let tree = Tree::new(root, &folder)?;
+    let programs = tree.build()?;
+    let tests = tests::measured(&programs, &folder, &tree.commit)?;
+    let known: HashSet<String> = ledger(root)?.into_iter().map(|line| line.name).collect();
+    println!(
+        "mutants: {}, of which {} do not build and {} cannot be switched; {} tests; {} tested before",
+        tree.mutants.len(),
+        tree.unviable.len(),
+        tree.left_out.len(),
+        tests.len(),
+        known.len(),
+    );
+    let mut numbers: Vec<u32> = (1..).take(tree.mutants.len()).collect();
+    let name = |number: u32| &tree.mutants[number as usize - 1].name;
+    numbers.retain(|number| !known.contains(name(*number)) && !tree.left_out.contains(number));
+    numbers.sort_by_key(|number| hash(name(*number)));
+    let ledger = Mutex::new(());
+    tests::each(&numbers, |number| {
+        if Instant::now() > end {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let outcome = match tree.unviable.contains(number) {
+            true => "unviable".to_owned(),
+            false => outcome(*number, &tests)?,
+        };
+        let line = format!("{outcome}\t{}\t{}\t{}", began.elapsed().as_secs(), tree.commit, name(*number));
+        let _one_at_a_time = ledger.lock().expect("no worker panics");
+        println!("mutants: {line}");
+        let mut file =
+            OpenOptions::new().append(true).create(true).open(root.join(LEDGER)).context(LEDGER)?;
+        writeln!(file, "{line}").context(LEDGER)
+    })?;
+    Ok(true)
+}
+
+/// Runs the tests that reach a mutant until one fails. Returns the ledger's words for the end.
+fn outcome(mutant: u32, tests: &[Test]) -> anyhow::Result<String> {
+    let reaching: Vec<_> = tests.iter().filter(|test| test.reached.contains(&mutant)).collect();
+    if reaching.is_empty() {
+        return Ok("missed: no test reaches it".to_owned());
+    }
+    let mut seconds = 0.0;
+    for (done, test) in reaching.iter().enumerate() {
+        seconds += test.seconds;
+        if seconds > BUDGET {
+            return Ok(format!("missed by {done} of {} tests", reaching.len()));
+        }
+        if !test.passes(mutant)? {
+            return Ok(format!("caught by {}", test.name));
+        }
+    }
+    Ok(format!("missed by {} tests", reaching.len()))
+}
+
+/// A line of the ledger.
+struct Line {
+    outcome: String,
+    name: String,
+}
+
+fn ledger(root: &Path) -> anyhow::Result<Vec<Line>> {
+    let text = match std::fs::read_to_string(root.join(LEDGER)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        text => text.context(LEDGER)?,
+    };
+    let line = |line: &str| {
+        let mut fields = line.splitn(4, '\t');
+        let (outcome, name) = (fields.next()?.to_owned(), fields.nth(2)?.to_owned());
+        Some(Line { outcome, name })
+    };
+    text.lines().map(|text| line(text).with_context(|| format!("{LEDGER}: {text:?}"))).collect()
+}
+
+/// Returns a table of modules, and the mutants that were missed.
+fn summary(lines: &[Line]) -> String {
+    let mut text = "| module | caught | missed | unviable | score |\n|---|---|---|---|---|\n".to_owned();
+    let row = |name: &str, of: &dyn Fn(&Line) -> bool| {
+        let count =
+            |outcome: &str| lines.iter().filter(|line| of(line) && line.outcome.starts_with(outcome)).count();
+        let (caught, missed) = (count("caught"), count("missed"));
+        let score = 100 * caught / (caught + missed).max(1);
+        format!("| {name} | {caught} | {missed} | {} | {score} % |\n", count("unviable"))
+    };
+    for module in MODULES {
+        text += &row(module, &|line| line.name.contains(&format!("/src/{module}/")));
+    }
+    text += &row("all", &|_| true);
+    text.push('\n');
+    for line in lines.iter().filter(|line| line.outcome.starts_with("missed")) {
+        text += &format!("{}: {}\n", line.outcome, line.name);
+    }
+    text
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_counts_by_module() {
+        let line = |outcome: &str, module: &str| Line {
+            outcome: outcome.to_owned(),
+            name: format!("crates/papilio/src/{module}/a.rs:1:2: replace a"),
+        };
+        let lines = [
+            line("caught by fsync", "space"),
+            line("caught by papilio space::tests::a", "space"),
+            line("missed by 3 tests", "space"),
+            line("unviable", "volume"),
+        ];
+        let text = summary(&lines);
+        assert!(text.contains("| space | 2 | 1 | 0 | 66 % |\n"), "{text}");
+        assert!(text.contains("| volume | 0 | 0 | 1 | 0 % |\n"), "{text}");
+        assert!(
+            text.ends_with("missed by 3 tests: crates/papilio/src/space/a.rs:1:2: replace a\n"),
+            "{text}"
+        );
+    }
+}
