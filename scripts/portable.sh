@@ -3,9 +3,9 @@
 #
 # - Linux on x86-64 with musl, static: built and run.
 # - Linux on aarch64 with glibc: built, and run by QEMU. With PORTABLE_ALL=1 with musl, too, static.
-# - macOS on aarch64, FreeBSD on x86-64: the library, the C library (macOS) and the servers of NFS
-#   (macOS) and NBD are checked by the compiler, without a C compiler of theirs and without linking.
-#   The command needs Linux. On FreeBSD imago does not build, so images are raw there.
+# - macOS on aarch64, FreeBSD on x86-64: the library, the command and the C library are checked by the
+#   compiler, without a C compiler of theirs and without linking. On FreeBSD imago does not build, so
+#   images are raw there.
 #
 # A trial makes an image of this project's sources, changes and checks it, and compares its bytes
 # with the image that the command of this host makes.
@@ -121,12 +121,12 @@ check() {
         skip "$triple: no standard library"
         return
     fi
-    printf '== checking the libraries for %s\n' "$name"
+    printf '== checking library, command and C library for %s\n' "$name"
     env "CC_${triple//-/_}=$work/cc" "AR_${triple//-/_}=true" \
         cargo check --locked -q --target "$triple" "$@"
 }
-check "macOS, aarch64" aarch64-apple-darwin -p papilio -p papilio-capi -p papilio-nfs -p papilio-nbd
-check "FreeBSD, x86-64" x86_64-unknown-freebsd -p papilio -p papilio-nbd --no-default-features \
-    --features papilio/store
+check "macOS, aarch64" aarch64-apple-darwin -p papilio -p papilio-cli -p papilio-capi
+check "FreeBSD, x86-64" x86_64-unknown-freebsd -p papilio -p papilio-cli -p papilio-capi \
+    --no-default-features --features papilio/store
 
 [ "$skipped" = 0 ] || [ "${PAPILIO_REQUIRE_ALL:-}" != 1 ] || exit 1

@@ -10,6 +10,12 @@ use crate::stat::{PAPILIO_NOFOLLOW, inode};
 use libc::{c_char, c_int, c_void, size_t};
 use papilio::XattrSet;
 
+/// ENODATA; FreeBSD has ENOATTR instead.
+#[cfg(not(target_os = "freebsd"))]
+const NO_ATTRIBUTE: i32 = libc::ENODATA;
+#[cfg(target_os = "freebsd")]
+const NO_ATTRIBUTE: i32 = libc::ENOATTR;
+
 /// Flag of papilio_setxattr(): fails if the attribute exists.
 pub const PAPILIO_XATTR_CREATE: u32 = 0x10;
 /// Flag of papilio_setxattr(): fails if the attribute does not exist.
@@ -35,7 +41,7 @@ pub unsafe extern "C" fn papilio_getxattr(
         let (inode, name) = unsafe { (inode(&*fs_of(fs)?, path, flags)?, text(name, "name")?) };
         let Some(found) = inode.xattr(name)? else {
             let message = format!("no attribute {}", String::from_utf8_lossy(name));
-            return Err(Failure::new(libc::ENODATA, message));
+            return Err(Failure::new(NO_ATTRIBUTE, message));
         };
         // SAFETY: the caller promises `size` bytes.
         unsafe { copy_out(&found, value, size) }

@@ -115,6 +115,7 @@ impl GlobalArgs {
 
     /// Returns whether something is read that the last commit does not lead to, or faults are
     /// ignored.
+    #[cfg(target_os = "linux")]
     pub fn chooses_roots(&self) -> bool {
         self.tree_root.is_some()
             || self.chunk_root.is_some()

@@ -16,7 +16,7 @@ use papilio_fuse::ioctl::client::MountedPath;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// An extent of a file, and whether it is shared.
 pub type UsedExtent = (FileExtent, bool);
@@ -269,7 +269,10 @@ impl Entries {
             Self::Host(mounted, entries) => loop {
                 let entry = entries.next()?;
                 let child = Mounted { path: entry.path(), mount: mounted.mount.clone() };
-                match entry.metadata().and_then(|found| Ok((is_in_mount(&child.path, home)?, found))) {
+                match entry
+                    .metadata()
+                    .and_then(|found| Ok((crate::host_calls::is_in_mount(&child.path, home)?, found)))
+                {
                     Ok((true, found)) => return Some(Place::Host(child, found)),
                     Ok((false, _)) => {}
                     Err(error) => context.failure(&child.at(&error)),
@@ -277,11 +280,4 @@ impl Entries {
             },
         }
     }
-}
-
-/// Returns whether a path belongs to a mount, and not to another one on top of it.
-fn is_in_mount(path: &Path, mount: u64) -> std::io::Result<bool> {
-    use rustix::fs::{AtFlags, CWD, StatxFlags};
-    let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
-    Ok(found.stx_mnt_id == mount)
 }

@@ -21,6 +21,8 @@ pub struct Caller {
 
 impl Caller {
     /// Returns the ids and the umask of this process.
+    // The umask has another type on other hosts.
+    #[allow(clippy::useless_conversion)]
     pub fn new() -> Self {
         // The umask can only be read by setting it. No other thread creates files now.
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
@@ -28,7 +30,7 @@ impl Caller {
         Self {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            umask: umask.bits(),
+            umask: umask.bits().into(),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! `/proc/locks` names the process and the table of mounts the mount point.
 
+use crate::host_calls::device_numbers;
 use papilio::device::split_partition;
 use papilio::{Corrupt, Error, SuperblockError};
 use papilio_fuse::mount_table::MountEntry;
@@ -56,7 +57,7 @@ pub fn kernel_mount_of(image: &Path) -> Option<MountEntry> {
     MountEntry::all().ok()?.into_iter().rev().filter(|mount| mount.fstype == "btrfs").find(|mount| {
         let Ok(source) = fs::metadata(&mount.source) else { return false };
         let device = source.rdev();
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let (major, minor) = device_numbers(device);
         let backing = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file"));
         device != 0 && device == wanted.rdev()
             || backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == whole)
@@ -67,7 +68,8 @@ pub fn kernel_mount_of(image: &Path) -> Option<MountEntry> {
 fn locker(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
-    let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+    let (major, minor) = device_numbers(device);
+    let place = format!("{major:02x}:{minor:02x}:{inode}");
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let pid = locks.lines().find_map(|line| {
         // `1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF`; a waiter has `->` after its number.

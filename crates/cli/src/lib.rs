@@ -20,6 +20,7 @@ mod file_walk;
 mod filling;
 mod helper;
 mod holder;
+mod host_calls;
 mod jobs;
 mod kernel_jobs;
 mod log;

@@ -36,6 +36,7 @@ impl Log {
     }
 
     /// Adds the time to lines from now on, since nobody waits for them any more.
+    #[cfg(target_os = "linux")]
     pub fn serving() {
         SERVING.store(true, Ordering::Relaxed);
     }

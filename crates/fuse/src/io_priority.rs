@@ -10,6 +10,7 @@ use std::io;
 /// Where the class begins (`IOPRIO_CLASS_SHIFT`).
 const CLASS_SHIFT: u32 = 13;
 /// `IOPRIO_WHO_PROCESS`, which means one thread.
+#[cfg(target_os = "linux")]
 const WHO_THREAD: libc::c_int = 1;
 /// The largest level in a class.
 const MAX_LEVEL: u8 = 7;
@@ -51,6 +52,7 @@ impl IoPriority {
     ///
     /// # Errors
     /// EPERM for the realtime class without `CAP_SYS_ADMIN` or `CAP_SYS_NICE`.
+    #[cfg(target_os = "linux")]
     pub fn apply(self) -> io::Result<()> {
         let bits = self.bits() as libc::c_int;
         // SAFETY: `ioprio_set` takes three numbers and touches no memory of ours. 0 is this thread.
@@ -62,6 +64,7 @@ impl IoPriority {
     ///
     /// # Errors
     /// The kernel has no priorities.
+    #[cfg(target_os = "linux")]
     pub fn current() -> io::Result<Option<Self>> {
         // SAFETY: `ioprio_get` takes two numbers and touches no memory of ours. 0 is this thread.
         let result = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_THREAD, 0) };
@@ -69,6 +72,24 @@ impl IoPriority {
             Ok(bits) => Ok(Self::from_bits(bits)),
             Err(_) => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Hosts other than Linux have no such priorities.
+    ///
+    /// # Errors
+    /// ENOSYS, always.
+    #[cfg(not(target_os = "linux"))]
+    pub fn apply(self) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::ENOSYS))
+    }
+
+    /// Hosts other than Linux have no such priorities.
+    ///
+    /// # Errors
+    /// ENOSYS, always.
+    #[cfg(not(target_os = "linux"))]
+    pub fn current() -> io::Result<Option<Self>> {
+        Err(io::Error::from_raw_os_error(libc::ENOSYS))
     }
 }
 

@@ -7,12 +7,23 @@
 //! FUSE has one device number for all subvolumes, so inode numbers tell subvolumes apart. They are
 //! the same at each mount; `numbers.rs` describes the scheme. FUSE cannot provide `FICLONE`,
 //! `FIDEDUPERANGE`, `FIEMAP`, or a `sync` that commits; docs/mount.md lists the alternatives.
+//!
+//! Only Linux can mount. Elsewhere the clients of ioctls remain, and find no file on a Btrfs, so
+//! that programs have one source.
 
+#![cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "the server uses it"))]
+
+#[cfg(target_os = "linux")]
 mod assistant;
+#[cfg(target_os = "linux")]
 mod cached_pages;
+#[cfg(target_os = "linux")]
 mod data_queue;
+#[cfg(target_os = "linux")]
 mod device_number;
+#[cfg(target_os = "linux")]
 mod device_transport;
+#[cfg(target_os = "linux")]
 mod dispatch;
 pub mod errno;
 #[cfg(feature = "fuzzing")]
@@ -20,28 +31,45 @@ pub mod fuzzing;
 pub mod io_priority;
 pub mod ioctl;
 pub mod jobs;
+#[cfg(target_os = "linux")]
 mod mount_point;
 pub mod mount_table;
+#[cfg(target_os = "linux")]
 mod nodes;
+#[cfg(target_os = "linux")]
 mod numbers;
 pub mod options;
 pub mod ownership;
+#[cfg(target_os = "linux")]
 mod protocol;
+#[cfg(target_os = "linux")]
 mod request_counts;
+#[cfg(target_os = "linux")]
 mod ring_transport;
+#[cfg(target_os = "linux")]
 mod server;
+#[cfg(target_os = "linux")]
 mod session;
 pub mod signals;
 pub mod streams;
+#[cfg(target_os = "linux")]
 pub mod transport;
+#[cfg(target_os = "linux")]
 mod unmount;
+#[cfg(target_os = "linux")]
 mod wakefulness;
+#[cfg(target_os = "linux")]
 pub mod whole_mount;
 
+#[cfg(target_os = "linux")]
 pub use device_transport::HandshakeError;
 pub use errno::Errno;
+#[cfg(target_os = "linux")]
 pub use mount_point::MountError;
 pub use options::{Atime, MountOptionError, MountOptions, Transport};
+#[cfg(target_os = "linux")]
 pub use ring_transport::RingError;
+#[cfg(target_os = "linux")]
 pub use session::Session;
+#[cfg(target_os = "linux")]
 pub use unmount::Unmounter;

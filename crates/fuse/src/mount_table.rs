@@ -34,12 +34,12 @@ pub struct MountEntry {
 
 impl MountEntry {
     /// Returns the mounts that this process sees, oldest first. A mount that covers another one
-    /// follows it.
+    /// follows it. Hosts other than Linux have no mounts of Papilio, and no table to read here.
     ///
     /// # Errors
     /// /proc cannot be read.
     pub fn all() -> io::Result<Vec<Self>> {
-        Ok(parse(&fs::read("/proc/self/mountinfo")?))
+        if cfg!(target_os = "linux") { Ok(parse(&fs::read("/proc/self/mountinfo")?)) } else { Ok(Vec::new()) }
     }
 
     /// Returns the mount that contains `path`, which must exist.
@@ -47,9 +47,7 @@ impl MountEntry {
     /// # Errors
     /// `path` cannot be looked up, or /proc cannot be read.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
-        use rustix::fs::{AtFlags, CWD, StatxFlags};
-        let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
-        let id = found.stx_mnt_id;
+        let id = mount_id(path)?;
         Ok(Self::all()?.into_iter().find(|mount| mount.id == id))
     }
 
@@ -66,6 +64,17 @@ impl MountEntry {
     pub fn is_papilio(&self) -> bool {
         self.fstype == FSTYPE
     }
+}
+
+/// Returns the id of the mount that contains `path`. On hosts other than Linux it means nothing.
+fn mount_id(path: &Path) -> io::Result<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxFlags};
+        Ok(rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?.stx_mnt_id)
+    }
+    #[cfg(not(target_os = "linux"))]
+    fs::metadata(path).map(|_| 0)
 }
 
 /// Parses a whole mountinfo; skips malformed lines.

@@ -3,7 +3,7 @@
 //! cargo-mutants lists the changes of one expression or function ([`listed`]), but builds each
 //! alone, which takes minutes. This command builds once: a copy of the sources holds all mutants,
 //! each behind a switch ([`embed`], [`tree`]). It measures each test without a mutant, and notes
-//! the mutants that the test reaches ([`tests`]). Then it runs those tests for each mutant, the
+//! the mutants that the test reaches ([`suite`]). Then it runs those tests for each mutant, the
 //! fastest first, until one fails.
 //!
 //! Each mutant that was tested is a line of `docs/mutants.tsv`. The order of the mutants is that of
@@ -12,7 +12,7 @@
 
 mod embed;
 mod listed;
-mod tests;
+mod suite;
 mod tree;
 
 use anyhow::{Context, bail};
@@ -23,7 +23,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use tests::Test;
+use suite::Test;
 use tree::Tree;
 
 /// Usage of this command, a part of xtask's.
@@ -61,7 +61,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let folder = root.join("target/mutation");
     let tree = Tree::new(root, &folder)?;
     let programs = tree.build()?;
-    let tests = tests::measured(&programs, &folder, &tree.commit)?;
+    let tests = suite::measured(&programs, &folder, &tree.commit)?;
     let known: HashSet<String> = ledger(root)?.into_iter().map(|line| line.name).collect();
     println!(
         "mutants: {}, of which {} do not build and {} cannot be switched; {} tests; {} tested before",
@@ -76,7 +76,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     numbers.retain(|number| !known.contains(name(*number)) && !tree.left_out.contains(number));
     numbers.sort_by_key(|number| hash(name(*number)));
     let ledger = Mutex::new(());
-    tests::each(&numbers, |number| {
+    suite::each(&numbers, |number| {
         if Instant::now() > end {
             return Ok(());
         }
@@ -155,7 +155,7 @@ fn summary(lines: &[Line]) -> String {
 }
 
 #[cfg(test)]
-mod unit_tests {
+mod tests {
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! A copy of the sources that holds all mutants, and its build.
 
 use super::embed::embed;
-use super::listed::{self, Mutant};
+use super::listed::{self, Genre, Mutant};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,6 +14,9 @@ pub const PACKAGES: [&str; 2] = ["papilio", "papilio-simulator"];
 /// The library's sources, to which the switch is added.
 const LIBRARY: &str = "crates/papilio/src/lib.rs";
 const SWITCH_FILE: &str = "crates/papilio/src/mutant_switch.rs";
+
+/// The bytes of each changed file that belong to one mutant.
+type Pieces = BTreeMap<String, Vec<(u32, Range<usize>)>>;
 
 /// A copy of the sources with all mutants.
 pub struct Tree {
@@ -83,6 +86,8 @@ impl Tree {
 
     /// Puts in the mutants, and removes those that do not build.
     fn change(&mut self) -> anyhow::Result<()> {
+        let arms = (1..).zip(&self.mutants).filter(|(_, mutant)| mutant.genre == Genre::Arm);
+        let arms: BTreeSet<u32> = arms.map(|(number, _)| number).collect();
         loop {
             let pieces = self.write()?;
             let errors = self.check()?;
@@ -91,7 +96,7 @@ impl Tree {
             }
             let mut culprits = BTreeSet::new();
             for error in &errors {
-                culprits.extend(error.culprits(&pieces));
+                culprits.extend(error.culprits(&pieces, &arms));
             }
             if culprits.is_empty() {
                 bail!("the sources do not build without mutants: {}", errors[0].message);
@@ -107,7 +112,7 @@ impl Tree {
     }
 
     /// Writes the changed files. Returns the bytes of each that belong to one mutant.
-    fn write(&mut self) -> anyhow::Result<BTreeMap<String, Vec<(u32, Range<usize>)>>> {
+    fn write(&mut self) -> anyhow::Result<Pieces> {
         let mut files: BTreeMap<&str, Vec<(u32, &Mutant)>> = BTreeMap::new();
         for (number, mutant) in (1..).zip(&self.mutants) {
             let of_file = files.entry(&mutant.file).or_default();
@@ -130,7 +135,10 @@ impl Tree {
         let switch = include_str!("switch.rs.txt").replace("COUNT", &self.mutants.len().to_string());
         write_if_changed(&self.sources.join(SWITCH_FILE), &switch)?;
         let library = git(&["show", &format!("HEAD:{LIBRARY}")], &self.sources)?;
-        write_if_changed(&self.sources.join(LIBRARY), &format!("{library}\n\nmod mutant_switch;\n"))?;
+        // Mutants overflow and are unreachable, which is what they are for.
+        let allowed = "#![allow(warnings, arithmetic_overflow, unconditional_panic)]";
+        let library = format!("{allowed}\n{library}\n\nmod mutant_switch;\n");
+        write_if_changed(&self.sources.join(LIBRARY), &library)?;
         Ok(pieces)
     }
 
@@ -199,9 +207,13 @@ fn write_if_changed(path: &Path, text: &str) -> anyhow::Result<()> {
 /// An error of the compiler in a file.
 struct BuildError {
     message: String,
-    /// File, bytes, and whether this is the place of the error itself.
-    spans: Vec<(String, Range<usize>, bool)>,
+    spans: Vec<Place>,
+    /// The places that its notes name: for a match that lacks an arm, the end of its last one.
+    hints: Vec<Place>,
 }
+
+/// File, bytes, and whether this is the place of the error itself.
+type Place = (String, Range<usize>, bool);
 
 impl BuildError {
     fn parse(message: &serde_json::Value) -> Option<Self> {
@@ -213,25 +225,40 @@ impl BuildError {
             let bytes = span["byte_start"].as_u64()? as usize..span["byte_end"].as_u64()? as usize;
             Some((span["file_name"].as_str()?.to_owned(), bytes, span["is_primary"].as_bool()?))
         };
-        let spans: Vec<_> = error["spans"].as_array()?.iter().filter_map(span).collect();
+        let spans_of =
+            |error: &serde_json::Value| Some(error["spans"].as_array()?.iter().filter_map(span).collect());
+        let spans: Vec<_> = spans_of(error)?;
+        let children =
+            error["children"].as_array()?.iter().filter_map(spans_of).flat_map(|spans: Vec<_>| spans);
         let message = error["rendered"].as_str().unwrap_or_default().to_owned();
         // The count of errors at the end has no place.
-        (!spans.is_empty()).then_some(Self { message, spans })
+        (!spans.is_empty()).then(|| Self { message, hints: children.collect(), spans })
     }
 
-    /// Returns the mutants to blame: those in whose text the error is, else those that it names.
-    fn culprits(&self, pieces: &BTreeMap<String, Vec<(u32, Range<usize>)>>) -> BTreeSet<u32> {
-        let touching = |only_primary: bool| -> BTreeSet<u32> {
-            let spans = self.spans.iter().filter(|(.., is_primary)| *is_primary || !only_primary);
-            let of_span = |(file, bytes, _): &(String, Range<usize>, bool)| -> Vec<u32> {
-                let all = pieces.get(file).map_or(&[][..], Vec::as_slice);
-                let touches = |range: &Range<usize>| range.start < bytes.end && bytes.start < range.end;
-                all.iter().filter(|(_, range)| touches(range)).map(|(number, _)| *number).collect()
-            };
-            spans.flat_map(of_span).collect()
+    /// The places from an error to the end of the match where its notes add an arm.
+    fn matches(&self) -> impl Iterator<Item = Place> {
+        let of_hint = |(file, bytes, _): &Place| {
+            let (_, start, _) = self.spans.iter().find(|(of, ..)| of == file)?;
+            (start.start < bytes.end).then(|| (file.clone(), start.start..bytes.end, true))
         };
-        let primary = touching(true);
-        if primary.is_empty() { touching(false) } else { primary }
+        self.hints.iter().filter_map(of_hint)
+    }
+
+    /// Returns the mutants to blame: those in whose text the error is, else those
+    /// that it names, else the `arms` of a match that lacks one.
+    fn culprits(&self, pieces: &Pieces, arms: &BTreeSet<u32>) -> BTreeSet<u32> {
+        let of_place = |(file, bytes, _): &Place| -> Vec<u32> {
+            let all = pieces.get(file).map_or(&[][..], Vec::as_slice);
+            let touches = |range: &Range<usize>| range.start < bytes.end && bytes.start < range.end;
+            all.iter().filter(|(_, range)| touches(range)).map(|(number, _)| *number).collect()
+        };
+        let primary = self.spans.iter().filter(|(.., is_primary)| *is_primary).flat_map(of_place);
+        let any = self.spans.iter().flat_map(of_place);
+        let hinted = self.matches().flat_map(|place| of_place(&place)).filter(|number| arms.contains(number));
+        [primary.collect(), any.collect(), hinted.collect()]
+            .into_iter()
+            .find(|found: &BTreeSet<u32>| !found.is_empty())
+            .unwrap_or_default()
     }
 }
 
@@ -249,12 +276,20 @@ mod tests {
                     { "file_name": "a.rs", "byte_start": 12, "byte_end": 14, "is_primary": true },
                     { "file_name": "a.rs", "byte_start": 25, "byte_end": 26, "is_primary": false },
                 ],
+                "children": [
+                    { "spans": [
+                        { "file_name": "a.rs", "byte_start": 50, "byte_end": 50, "is_primary": true },
+                    ] },
+                ],
             },
         });
         let error = BuildError::parse(&message).unwrap();
         let pieces = |start| BTreeMap::from([("a.rs".to_owned(), vec![(1, start..20), (2, 20..30)])]);
-        assert_eq!(error.culprits(&pieces(10)), BTreeSet::from([1]));
-        assert_eq!(error.culprits(&pieces(14)), BTreeSet::from([2]));
+        let none = BTreeSet::new();
+        assert_eq!(error.culprits(&pieces(10), &none), BTreeSet::from([1]));
+        assert_eq!(error.culprits(&pieces(14), &none), BTreeSet::from([2]));
+        let arms = BTreeMap::from([("a.rs".to_owned(), vec![(3, 30..40), (4, 40..45), (5, 60..70)])]);
+        assert_eq!(error.culprits(&arms, &BTreeSet::from([3, 5])), BTreeSet::from([3]));
         assert!(BuildError::parse(&serde_json::json!({ "reason": "build-finished" })).is_none());
     }
 }

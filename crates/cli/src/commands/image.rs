@@ -314,12 +314,7 @@ fn target(path: &Path, size: u64, force: bool, made: &mut Made) -> anyhow::Resul
 
 /// Copies standard input to a file without a name, as a dump is not read in order.
 fn spooled() -> anyhow::Result<File> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR)
-        .or_else(|_| rustix::fs::memfd_create("dump", rustix::fs::MemfdFlags::CLOEXEC))
-        .context("cannot keep standard input")?;
-    let mut file = File::from(file);
+    let mut file = crate::host_calls::nameless_file().context("cannot keep standard input")?;
     io::copy(&mut io::stdin().lock(), &mut file).context("standard input")?;
     Ok(file)
 }

@@ -4,6 +4,7 @@
 //! [`Command::run`] and an entry in [`man`].
 
 mod balance;
+#[cfg(target_os = "linux")]
 mod bench;
 mod cat;
 mod check;
@@ -30,7 +31,10 @@ mod ls;
 mod man;
 mod mkdir;
 mod mkfs;
+#[cfg(target_os = "linux")]
 mod mount;
+#[cfg(not(target_os = "linux"))]
+mod mount_elsewhere;
 mod mv;
 mod property;
 mod qgroup;
@@ -54,10 +58,13 @@ mod subvolume;
 mod touch;
 mod truncate;
 mod tune;
+#[cfg(target_os = "linux")]
 mod umount;
 
 use crate::context::Context;
 use clap::Subcommand;
+#[cfg(not(target_os = "linux"))]
+use mount_elsewhere as mount;
 
 /// A command; its help is on the type of its arguments.
 #[derive(Debug, Subcommand)]
@@ -94,6 +101,7 @@ pub enum Command {
     Send(send::Args),
     Receive(receive::Args),
     Mount(mount::Args),
+    #[cfg(target_os = "linux")]
     Umount(umount::Args),
     Serve(serve::Args),
     #[cfg(feature = "store")]
@@ -108,6 +116,7 @@ pub enum Command {
     Shell(shell::Args),
     #[command(visible_alias = "inspect-internal")]
     Inspect(inspect::Args),
+    #[cfg(target_os = "linux")]
     Bench(Box<bench::Args>),
     #[command(hide = true)]
     FsckAtBoot(fsck_at_boot::Args),
@@ -162,6 +171,7 @@ impl Command {
             Self::Send(command) => command.run(context),
             Self::Receive(command) => command.run(context),
             Self::Mount(command) => command.run(context),
+            #[cfg(target_os = "linux")]
             Self::Umount(command) => command.run(context),
             Self::Serve(command) => command.run(context),
             #[cfg(feature = "store")]
@@ -175,6 +185,7 @@ impl Command {
             Self::Image(command) => command.run(context),
             Self::Shell(command) => command.run(context, definition, interpret),
             Self::Inspect(command) => command.run(context),
+            #[cfg(target_os = "linux")]
             Self::Bench(command) => command.run(context),
             Self::FsckAtBoot(command) => command.run(context),
             Self::BtrfsImage(command) => command.run(context),

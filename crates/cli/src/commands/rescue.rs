@@ -294,9 +294,9 @@ impl Undo {
 
 /// Creates the device file of the kernel's control device (`BTRFS_MINOR` of miscdevice.h).
 fn create_control_device() -> anyhow::Result<()> {
-    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+    use rustix::fs::{CWD, FileType, Mode};
     const PATH: &str = "/dev/btrfs-control";
     let mode = Mode::RUSR | Mode::WUSR;
-    mknodat(CWD, PATH, FileType::CharacterDevice, mode, makedev(10, 234))
+    crate::host_calls::make_node(CWD, PATH.as_bytes(), FileType::CharacterDevice, mode, (10, 234))
         .with_context(|| format!("{PATH}: cannot create"))
 }

@@ -18,6 +18,7 @@ use super::host_attributes::{Keeper, Node};
 use super::sink::{Sink, Stop};
 use crate::context::Context;
 use crate::errno_text::system_text;
+use crate::host_calls;
 use crate::path::ImagePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -263,7 +264,7 @@ impl<'a> HostSink<'a> {
         }
         let mode = match self.options.archive {
             true => Mode::RWXU,
-            false => Mode::from_raw_mode(attributes.permissions & 0o777) | Mode::RWXU,
+            false => host_calls::mode(attributes.permissions & 0o777) | Mode::RWXU,
         };
         let created = match rustix::fs::mkdirat(&parent, &name[..], mode) {
             Ok(()) => true,
@@ -315,12 +316,11 @@ impl<'a> HostSink<'a> {
             let kept = self.keeper.keep(directory.as_fd(), &attributes, &path);
             return kept.or_else(|errno| self.fail(&path, errno));
         }
-        let missing = Mode::RWXU.difference(Mode::from_raw_mode(attributes.permissions));
+        let missing = Mode::RWXU.difference(host_calls::mode(attributes.permissions));
         if frame.created && !missing.is_empty() {
             // mkdir added these bits to the source's mode, so that the directory could be filled.
-            let restored = rustix::fs::fstat(&directory).and_then(|stat| {
-                rustix::fs::fchmod(&directory, Mode::from_raw_mode(stat.st_mode & 0o7777) - missing)
-            });
+            let restored = rustix::fs::fstat(&directory)
+                .and_then(|stat| rustix::fs::fchmod(&directory, Mode::from_raw_mode(stat.st_mode) - missing));
             return restored.or_else(|errno| self.fail(&path, errno));
         }
         Ok(())
@@ -368,7 +368,7 @@ impl<'a> HostSink<'a> {
         }
         let mode = match self.options.archive {
             true => Mode::RUSR | Mode::WUSR,
-            false => Mode::from_raw_mode(attributes.permissions & 0o777),
+            false => host_calls::mode(attributes.permissions & 0o777),
         };
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let file = self.make(name, |at| rustix::fs::openat(at, name, flags, mode))?;
@@ -470,10 +470,8 @@ impl<'a> HostSink<'a> {
         let made = self.make(&name, |at| make(at, &name)).and_then(|made| {
             let directory = self.directory()?;
             if made.is_some() && self.options.archive {
-                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let node = rustix::fs::openat(&directory, &name[..], flags, Mode::empty())?;
                 let path = self.path(&name);
-                self.keeper.keep_of_node(node.as_fd(), attributes, kind, &path)?;
+                self.keeper.keep_of_node((directory.as_fd(), &name), attributes, kind, &path)?;
             }
             Ok(made)
         });
@@ -558,12 +556,12 @@ impl Sink for HostSink<'_> {
             Event::Special { name, attributes, special, id } => {
                 let mode = match self.options.archive {
                     true => Mode::RUSR | Mode::WUSR,
-                    false => Mode::from_raw_mode(attributes.permissions & 0o777),
+                    false => host_calls::mode(attributes.permissions & 0o777),
                 };
                 let (kind, device) = node_kind(special);
                 let inherits_acl = self.stack.last().is_some_and(|frame| frame.has_default_acl);
                 self.node(name, &attributes, id, Node::Special { inherits_acl }, |at, name| {
-                    rustix::fs::mknodat(at, name, kind, mode, device)
+                    host_calls::make_node(at, name, kind, mode, device)
                 })
             }
             _ => Ok(()),
@@ -583,17 +581,19 @@ impl From<Errno> for Failure {
     }
 }
 
-fn node_kind(special: Special) -> (FileType, rustix::fs::Dev) {
+fn node_kind(special: Special) -> (FileType, (u32, u32)) {
     match special {
-        Special::Fifo => (FileType::Fifo, 0),
-        Special::Socket => (FileType::Socket, 0),
-        Special::Block { major, minor } => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
-        Special::Character { major, minor } => (FileType::CharacterDevice, rustix::fs::makedev(major, minor)),
+        Special::Fifo => (FileType::Fifo, (0, 0)),
+        Special::Socket => (FileType::Socket, (0, 0)),
+        Special::Block { major, minor } => (FileType::BlockDevice, (major, minor)),
+        Special::Character { major, minor } => (FileType::CharacterDevice, (major, minor)),
     }
 }
 
+// The numbers have other types on other hosts.
+#[allow(clippy::unnecessary_cast)]
 fn identity(directory: impl AsFd) -> Result<(u64, u64), Errno> {
-    rustix::fs::fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
+    rustix::fs::fstat(directory).map(|stat| (stat.st_dev as u64, stat.st_ino as u64))
 }
 
 fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {

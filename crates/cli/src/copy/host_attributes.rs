@@ -9,11 +9,12 @@
 use super::event::Attributes;
 use crate::context::Context;
 use crate::errno_text::system_text;
+use crate::host_calls;
 use crate::output::escaped;
 use papilio::{Timespec, Xattr};
-use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Gid, Mode, Timestamps, Uid};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -61,24 +62,28 @@ impl<'a> Keeper<'a> {
     /// Sets the attributes of an open regular file or directory.
     pub fn keep(&mut self, file: BorrowedFd<'_>, attributes: &Attributes, path: &str) -> Result<(), Errno> {
         let owned = self.own(attributes, |uid, gid| rustix::fs::fchown(file, uid, gid))?;
-        let set =
-            |xattr: &Xattr| rustix::fs::fsetxattr(file, &xattr.name[..], &xattr.value, XattrFlags::empty());
+        let set = |xattr: &Xattr| host_calls::set_xattr(file, &xattr.name, &xattr.value);
         self.set_xattrs(attributes, false, path, set);
         rustix::fs::fchmod(file, mode(attributes, owned))?;
         self.set_xattrs(attributes, true, path, set);
         rustix::fs::futimens(file, &times(attributes))
     }
 
-    /// Sets the attributes of a symbolic link or a special file, which is open with `O_PATH`.
+    /// Sets the attributes of a symbolic link or a special file, an entry of a directory.
+    #[cfg(target_os = "linux")]
     pub fn keep_of_node(
         &mut self,
-        node: BorrowedFd<'_>,
+        (directory, name): (BorrowedFd<'_>, &[u8]),
         attributes: &Attributes,
         kind: Node,
         path: &str,
     ) -> Result<(), Errno> {
+        use rustix::fs::{AtFlags, OFlags, XattrFlags};
+        use std::os::fd::AsRawFd;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let node = rustix::fs::openat(directory, name, flags, Mode::empty())?;
         let owned =
-            self.own(attributes, |uid, gid| rustix::fs::chownat(node, "", uid, gid, AtFlags::EMPTY_PATH))?;
+            self.own(attributes, |uid, gid| rustix::fs::chownat(&node, "", uid, gid, AtFlags::EMPTY_PATH))?;
         // The only path to such an inode that no one can redirect.
         let place = format!("/proc/self/fd/{}", node.as_raw_fd());
         let set =
@@ -92,7 +97,30 @@ impl<'a> Keeper<'a> {
             rustix::fs::chmod(&place, mode(attributes, owned))?;
             self.set_xattrs(attributes, true, path, set);
         }
-        rustix::fs::utimensat(node, "", &times(attributes), AtFlags::EMPTY_PATH)
+        rustix::fs::utimensat(&node, "", &times(attributes), AtFlags::EMPTY_PATH)
+    }
+
+    /// Sets the attributes of a symbolic link or a special file, an entry of a directory. Without
+    /// `O_PATH` nothing but the name leads to it, so its extended attributes are not kept.
+    #[cfg(not(target_os = "linux"))]
+    pub fn keep_of_node(
+        &mut self,
+        (directory, name): (BorrowedFd<'_>, &[u8]),
+        attributes: &Attributes,
+        kind: Node,
+        path: &str,
+    ) -> Result<(), Errno> {
+        use rustix::fs::AtFlags;
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        let owned =
+            self.own(attributes, |uid, gid| rustix::fs::chownat(directory, name, uid, gid, nofollow))?;
+        for acls in [false, true] {
+            self.set_xattrs(attributes, acls, path, |_| Err(Errno::OPNOTSUPP));
+        }
+        if kind != Node::Symlink {
+            rustix::fs::chmodat(directory, name, mode(attributes, owned), nofollow)?;
+        }
+        rustix::fs::utimensat(directory, name, &times(attributes), nofollow)
     }
 
     /// Sets the owner, and returns whether it is right now. Without privilege, a wrong owner is no
@@ -142,7 +170,7 @@ impl<'a> Keeper<'a> {
     pub fn has_default_acl(&self, directory: BorrowedFd<'_>) -> bool {
         // Only its existence matters. An ACL does not fit into one byte, hence ERANGE.
         let mut byte = [0_u8; 1];
-        let found = rustix::fs::fgetxattr(directory, DEFAULT_ACL, &mut byte[..]);
+        let found = host_calls::xattr(directory, DEFAULT_ACL, &mut byte);
         matches!(found, Ok(_) | Err(Errno::RANGE))
     }
 
@@ -150,7 +178,7 @@ impl<'a> Keeper<'a> {
     pub fn remove_acls(&self, file: BorrowedFd<'_>) {
         for name in [ACCESS_ACL, DEFAULT_ACL] {
             // There may be none to remove. Other failures show up when the mode is set.
-            let _ = rustix::fs::fremovexattr(file, name);
+            let _ = host_calls::remove_xattr(file, name);
         }
     }
 }
@@ -162,7 +190,7 @@ pub fn is_acl(name: &[u8]) -> bool {
 
 fn mode(attributes: &Attributes, owned: bool) -> Mode {
     let lost = if owned { 0 } else { SET_ID };
-    Mode::from_raw_mode(attributes.permissions & !lost)
+    host_calls::mode(attributes.permissions & !lost)
 }
 
 fn times(attributes: &Attributes) -> Timestamps {

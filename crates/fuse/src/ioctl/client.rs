@@ -3,6 +3,7 @@
 //! Owns [`MountedPath`], an open file or directory in a mount. The kernel's ioctls also work on the
 //! kernel's Btrfs; our own get ENOTTY there.
 
+use super::host;
 use super::layout::{
     FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, MountState, Page, ReceivedSubvol,
     STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange,
@@ -10,14 +11,15 @@ use super::layout::{
 };
 use super::number::Command;
 use super::record::Reader;
-use super::server::pid_namespace;
 use papilio::format::{TreeId, objectid};
 use papilio::{Subvolume, Usage};
 use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -108,10 +110,7 @@ impl MountedPath {
         // which the assertion above covers. Any bytes are a valid `FromBytes` type, and an
         // `IntoBytes` type has no uninitialized bytes. No command passes a pointer, except in
         // fields that are zero, or that point to bytes which outlive the call and are only read.
-        let result = unsafe {
-            libc::ioctl(self.file.as_raw_fd(), command.0 as libc::Ioctl, std::ptr::from_mut(argument))
-        };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+        unsafe { host::ioctl(self.file.as_fd(), command, argument) }
     }
 
     /// Returns whether this is the root directory of a subvolume.
@@ -147,7 +146,7 @@ impl MountedPath {
         self.call(Command::SERVER_INFO, &mut info)?;
         let length = usize::try_from(info.source_length).unwrap_or(0).min(info.source.len());
         let source = OsString::from_vec(info.source[..length].to_vec()).into();
-        let known = info.pid_namespace != 0 && info.pid_namespace == pid_namespace();
+        let known = info.pid_namespace != 0 && info.pid_namespace == host::pid_namespace();
         let pid = i32::try_from(info.pid).ok().filter(|_| known).and_then(rustix::process::Pid::from_raw);
         Ok(Server { source, pid })
     }
@@ -186,6 +185,7 @@ impl MountedPath {
     ///
     /// # Errors
     /// As for [`MountedPath::server`].
+    #[cfg(target_os = "linux")]
     pub fn server_process(&self) -> io::Result<Option<OwnedFd>> {
         let Some(pid) = self.server()?.pid else { return Ok(None) };
         let opened = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
@@ -208,7 +208,7 @@ impl MountedPath {
     /// # Errors
     /// The writeback or the commit fails.
     pub fn sync(&self) -> io::Result<()> {
-        rustix::fs::syncfs(&self.file)?;
+        host::write_back(self.file.as_fd())?;
         self.call(Command::SYNC, &mut 0u64)
     }
 

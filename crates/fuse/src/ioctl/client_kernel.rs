@@ -2,6 +2,7 @@
 //! at its progress, pauses or cancels it. A mount of Papilio answers them, too.
 
 use super::client::{MountedPath, cancelled, garbled};
+use super::host;
 use super::layout::{
     BALANCE_CANCEL, BALANCE_PAUSE, BALANCE_RUNNING, BalanceIoctl, REPLACE_CANCEL, REPLACE_RESULT_NOT_STARTED,
     REPLACE_RESULT_SCRUB_RUNS, REPLACE_START, ReplaceStart, SCRUB_READ_ONLY, ScrubIoctl, VolArgs, put_name,
@@ -11,7 +12,7 @@ use papilio::format::items::balance::{BalanceFlags, BalanceItem};
 use papilio::format::{DeviceId, PhysicalAddress};
 use papilio::{BalanceControl, BalanceOptions, BalanceReport, ReplaceOptions, ScrubCounts};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -48,15 +49,9 @@ impl MountedPath {
     /// ENOTCONN if there is none.
     pub fn stop_kernel_balance(&self, control: BalanceControl) -> io::Result<()> {
         let wanted = if control == BalanceControl::Pause { BALANCE_PAUSE } else { BALANCE_CANCEL };
+        let argument = std::ptr::without_provenance_mut::<u8>(wanted as usize);
         // SAFETY: the kernel takes the argument as a number, although the command's says a pointer.
-        let result = unsafe {
-            libc::ioctl(
-                self.file().as_raw_fd(),
-                Command::BALANCE_CTL.0 as libc::Ioctl,
-                libc::c_ulong::from(wanted),
-            )
-        };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        unsafe { host::ioctl(self.file().as_fd(), Command::BALANCE_CTL, argument) }.map(|_| ())
     }
 
     /// Scrubs a device from byte `from` on. Returns its counters and the byte where it stopped,

@@ -5,6 +5,7 @@
 //! a mount of Papilio answers with an ioctl of its own.
 
 use super::client::{MountedPath, garbled};
+use super::host;
 use super::layout::{DedupeRange, DevInfo, InoLookup, LogicalIno, until_nul};
 use super::number::Command;
 use papilio::ExtentOwner;
@@ -50,16 +51,7 @@ impl MountedPath {
         let command = if second { Command::LOGICAL_INO_V2 } else { Command::LOGICAL_INO };
         // SAFETY: the command has a `LogicalIno` as its argument, which names a buffer of `size`
         // bytes. Both outlive the call, nothing else refers to them, and any bytes are valid.
-        let result = unsafe {
-            libc::ioctl(
-                self.as_fd().as_raw_fd(),
-                command.0 as libc::Ioctl,
-                std::ptr::from_mut(&mut arguments),
-            )
-        };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { host::ioctl(self.as_fd(), command, &raw mut arguments)? };
         let [count, missed] = [container[1] as u32, (container[1] >> 32) as u32];
         let [count, missed] = if cfg!(target_endian = "little") { [count, missed] } else { [missed, count] };
         let values = container[COUNTERS..].get(..count as usize).ok_or_else(garbled)?;

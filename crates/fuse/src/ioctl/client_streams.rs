@@ -4,6 +4,7 @@
 //! issued here and not by [`MountedPath::call`].
 
 use super::client::{MountedPath, garbled};
+use super::host;
 use super::layout::{
     EncodedIo, FileCloneRange, InoLookup, IoctlTimespec, ReceivedSubvol, SendArgs, until_nul,
 };
@@ -14,7 +15,7 @@ use papilio::format::{ItemType, Key, TreeId, objectid};
 use papilio::{Received, Uuid};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// `BTRFS_SEND_FLAG_VERSION`.
 const VERSION: u64 = 1 << 3;
@@ -86,10 +87,7 @@ impl MountedPath {
         };
         // SAFETY: the callee reads `arguments`, and as many ids at `sources` as `source_count`
         // says. Both live until the call returns. Nothing is written.
-        let result = unsafe {
-            libc::ioctl(self.as_raw(), Command::SEND.0 as libc::Ioctl, std::ptr::from_mut(&mut arguments))
-        };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        unsafe { host::ioctl(self.file().as_fd(), Command::SEND, &raw mut arguments) }.map(|_| ())
     }
 
     /// Marks the subvolume with this root as received.
@@ -179,14 +177,7 @@ impl MountedPath {
         };
         // SAFETY: the kernel reads `arguments`, the one `buffer`, and the bytes that it names. All
         // live until the call returns. It writes to the file only.
-        let result = unsafe {
-            libc::ioctl(
-                self.as_raw(),
-                Command::ENCODED_WRITE.0 as libc::Ioctl,
-                std::ptr::from_mut(&mut arguments),
-            )
-        };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        unsafe { host::ioctl(self.file().as_fd(), Command::ENCODED_WRITE, &raw mut arguments) }.map(|_| ())
     }
 
     /// Reads from byte `offset` of this file as the data lies, into `buffer`. Returns the number of
@@ -205,14 +196,8 @@ impl MountedPath {
         };
         // SAFETY: the kernel reads `arguments` and the one item of `buffers`. It writes `arguments`
         // and at most the bytes of `buffer`, which is borrowed mutably until the call returns.
-        let result = unsafe {
-            libc::ioctl(
-                self.as_raw(),
-                Command::ENCODED_READ.0 as libc::Ioctl,
-                std::ptr::from_mut(&mut arguments),
-            )
-        };
-        let read = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
+        let read =
+            unsafe { host::ioctl(self.file().as_fd(), Command::ENCODED_READ, &raw mut arguments)? } as usize;
         let part = EncodedPart {
             data: &[],
             offset,
@@ -222,9 +207,5 @@ impl MountedPath {
             compression: arguments.compression,
         };
         Ok((read, part))
-    }
-
-    fn as_raw(&self) -> i32 {
-        self.file().as_raw_fd()
     }
 }

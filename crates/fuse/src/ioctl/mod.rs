@@ -15,12 +15,15 @@ mod client_owners;
 mod client_quotas;
 mod client_streams;
 mod client_usage;
+mod host;
 pub mod layout;
 pub mod number;
 mod record;
 mod record_jobs;
+#[cfg(target_os = "linux")]
 pub mod server;
 
 pub use client_jobs::ScrubStart;
 pub use client_streams::{EncodedPart, SendRequest};
+#[cfg(target_os = "linux")]
 pub use server::{Caller, Changed, IoctlCall, IoctlReply, MountInfo, handle};

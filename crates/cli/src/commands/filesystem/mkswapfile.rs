@@ -7,7 +7,6 @@ use crate::output::Output;
 use crate::units::{Units, parse_size};
 use anyhow::Context as _;
 use papilio::{InodeFlags, NewKind, Uuid};
-use rustix::fs::{FallocateFlags, IFlags};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -112,8 +111,7 @@ fn make_mounted(mounted: &Mounted, size: u64, header: &[u8]) -> anyhow::Result<(
     let file: File = create_host_file(&mounted.path)?;
     let fill = || -> std::io::Result<()> {
         file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-        rustix::fs::ioctl_setflags(&file, IFlags::NOCOW)?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size)?;
+        crate::host_calls::reserve_in_place(&file, size)?;
         file.write_all_at(header, 0)?;
         file.sync_all()
     };

@@ -2,13 +2,14 @@
 
 use crate::commands::filesystem::Source;
 use crate::context::Context;
+use crate::host_calls;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use crate::usage_error::UsageError;
 use papilio::{Generation, PathError, Received, Timespec, Uuid, XattrSet};
-use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 const COMPRESSION: &str = "btrfs.compression";
@@ -221,13 +222,13 @@ impl Get {
         }
         let mut value = [0; 64];
         if self.name != Some(Name::Ro) {
-            match rustix::fs::fgetxattr(&mount, COMPRESSION, &mut value) {
+            match host_calls::xattr(mount.as_fd(), COMPRESSION.as_bytes(), &mut value) {
                 Ok(length) => {
                     output.bytes(b"compression=")?;
                     output.name(&value[..length])?;
                     output.bytes(b"\n")?;
                 }
-                Err(Errno::NODATA) => {}
+                Err(host_calls::NO_XATTR) => {}
                 Err(error) => return Err(with_path(error.into())),
             }
         }
@@ -275,8 +276,7 @@ impl Set {
             }
             Name::Label => mount.set_label(self.value.as_bytes()).map_err(|error| mounted.at(&error)),
             Name::Compression => {
-                let set =
-                    rustix::fs::fsetxattr(&mount, COMPRESSION, self.value.as_bytes(), XattrFlags::empty());
+                let set = host_calls::set_xattr(mount.as_fd(), COMPRESSION.as_bytes(), self.value.as_bytes());
                 set.map_err(|error| mounted.at(&error.into()))
             }
         }

@@ -1,16 +1,22 @@
 //! `papilio receive`.
 
 mod dump;
+#[cfg(target_os = "linux")]
 mod host;
+#[cfg(target_os = "linux")]
 mod host_copy;
+#[cfg(target_os = "linux")]
 mod host_tree;
+#[cfg(target_os = "linux")]
 mod mounts;
 
 use crate::context::Context;
 use crate::output::{Output, escaped};
 use crate::path::{ImagePath, Operand};
 use anyhow::Context as _;
+#[cfg(target_os = "linux")]
 use host::HostTarget;
+#[cfg(target_os = "linux")]
 use host_tree::shown;
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{Error, Receive, ReceiveObserver, ReceivedSubvolume};
@@ -18,6 +24,7 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
+#[cfg(target_os = "linux")]
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -91,13 +98,19 @@ impl Args {
         if let Operand::Host(path) = Operand::parse(argument)
             && path.is_dir()
         {
-            let target = HostTarget::open(&path, self.root_mount.as_deref(), self.chroot);
-            let mut target = target.with_context(|| format!("{}: cannot receive", path.display()))?;
-            let result = receive.receive_into(&mut target, &mut input, &mut received, &mut progress);
-            progress.finish();
-            let place = |name: &[u8]| shown(&path, name).as_os_str().as_bytes().to_vec();
-            report(context, &path.display(), &place, result, &received);
-            return Ok(());
+            #[cfg(target_os = "linux")]
+            {
+                let target = HostTarget::open(&path, self.root_mount.as_deref(), self.chroot);
+                let mut target = target.with_context(|| format!("{}: cannot receive", path.display()))?;
+                let result = receive.receive_into(&mut target, &mut input, &mut received, &mut progress);
+                progress.finish();
+                let place = |name: &[u8]| shown(&path, name).as_os_str().as_bytes().to_vec();
+                report(context, &path.display(), &place, result, &received);
+                return Ok(());
+            }
+            // Only Linux confines a path of the stream to a directory (openat2).
+            #[cfg(not(target_os = "linux"))]
+            anyhow::bail!("{}: can receive into an image here, but not into a directory", path.display());
         }
         let path = ImagePath::parse(argument)?;
         let fs = context.change(&path.image)?;

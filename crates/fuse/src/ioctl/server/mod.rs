@@ -33,7 +33,6 @@ use super::number::Command;
 use crate::errno::Errno;
 use call::Result;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 
 /// Answers an ioctl.
 ///
@@ -136,15 +135,10 @@ fn handle_quotas(command: Command, call: &IoctlCall<'_>) -> Result<IoctlReply> {
 fn server_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut info =
         ServerInfo { version: SERVER_INFO_VERSION, pid: std::process::id(), ..ServerInfo::default() };
-    info.pid_namespace = pid_namespace();
+    info.pid_namespace = super::host::pid_namespace();
     let source = call.mount.source.as_os_str().as_bytes();
     let length = source.len().min(info.source.len());
     info.source[..length].copy_from_slice(&source[..length]);
     info.source_length = length as u64;
     call.reply(&info)
-}
-
-/// Returns the inode number of this process's PID namespace, or 0 if it is unknown.
-pub(super) fn pid_namespace() -> u64 {
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }

@@ -48,7 +48,7 @@ impl Test {
             .args(["--exact", &self.function])
             .current_dir(&self.folder)
             .env(variable, value)
-            // What only the kernel notices takes too long, and a kernel may not survive it.
+            // Mounts take too long, and the kernel may not survive what a mutant writes.
             .env("PAPILIO_WITHOUT_KERNEL", "1")
             .env_remove("PAPILIO_REQUIRE_ALL")
             .stdin(Stdio::null())

@@ -1,0 +1,153 @@
+//! Calls of the host that differ between hosts: modes, device numbers, special files, mounts.
+
+use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+/// Returns a mode with these permission bits. Other bits are dropped.
+pub fn mode(bits: u32) -> Mode {
+    // Hosts have modes of 16 and of 32 bits.
+    Mode::from_raw_mode((bits & 0o7777) as rustix::fs::RawMode)
+}
+
+/// Returns the major and the minor number of a device, in the form of the standard library.
+// Device numbers have other types on other hosts.
+#[allow(clippy::unnecessary_cast)]
+pub fn device_numbers(device: u64) -> (u32, u32) {
+    let device = device as rustix::fs::Dev;
+    (rustix::fs::major(device) as u32, rustix::fs::minor(device) as u32)
+}
+
+/// Creates a special file.
+///
+/// # Errors
+/// The host's; OPNOTSUPP on macOS, which creates none beneath an open directory.
+pub fn make_node(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    kind: FileType,
+    mode: Mode,
+    (major, minor): (u32, u32),
+) -> Result<(), Errno> {
+    #[cfg(not(target_vendor = "apple"))]
+    return rustix::fs::mknodat(directory, name, kind, mode, rustix::fs::makedev(major, minor));
+    #[cfg(target_vendor = "apple")]
+    {
+        let _ = (directory, name, kind, mode, major, minor);
+        Err(Errno::OPNOTSUPP)
+    }
+}
+
+/// The error for an extended attribute that does not exist.
+#[cfg(target_os = "linux")]
+pub const NO_XATTR: Errno = Errno::NODATA;
+#[cfg(not(target_os = "linux"))]
+pub const NO_XATTR: Errno = Errno::NOENT;
+
+/// Reads an extended attribute into `value`, and returns its length.
+///
+/// # Errors
+/// The host's; OPNOTSUPP on hosts whose attributes have another form.
+pub fn xattr(file: BorrowedFd<'_>, name: &[u8], value: &mut [u8]) -> Result<usize, Errno> {
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    return rustix::fs::fgetxattr(file, name, value);
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    {
+        let _ = (file, name, value);
+        Err(Errno::OPNOTSUPP)
+    }
+}
+
+/// Sets an extended attribute.
+///
+/// # Errors
+/// As [`xattr`].
+pub fn set_xattr(file: BorrowedFd<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    return rustix::fs::fsetxattr(file, name, value, rustix::fs::XattrFlags::empty());
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    {
+        let _ = (file, name, value);
+        Err(Errno::OPNOTSUPP)
+    }
+}
+
+/// Removes an extended attribute.
+///
+/// # Errors
+/// As [`xattr`].
+pub fn remove_xattr(file: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    return rustix::fs::fremovexattr(file, name);
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    {
+        let _ = (file, name);
+        Err(Errno::OPNOTSUPP)
+    }
+}
+
+/// Returns whether a path belongs to a mount, and not to another one on top of it.
+///
+/// # Errors
+/// The host's.
+#[cfg(target_os = "linux")]
+pub fn is_in_mount(path: &Path, mount: u64) -> std::io::Result<bool> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags};
+    let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
+    Ok(found.stx_mnt_id == mount)
+}
+
+/// As on Linux. Other hosts have no mounts of Papilio.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn is_in_mount(_: &Path, _: u64) -> std::io::Result<bool> {
+    Ok(false)
+}
+
+/// Creates a file without a name, to read and write, in the folder of temporary files or in memory.
+///
+/// # Errors
+/// The host's.
+#[cfg(target_os = "linux")]
+pub fn nameless_file() -> std::io::Result<File> {
+    use rustix::fs::{MemfdFlags, OFlags};
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR)
+        .or_else(|_| rustix::fs::memfd_create("papilio", MemfdFlags::CLOEXEC))?;
+    Ok(File::from(file))
+}
+
+/// As on Linux, with a name for a moment.
+///
+/// # Errors
+/// The host's.
+#[cfg(not(target_os = "linux"))]
+pub fn nameless_file() -> std::io::Result<File> {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let number = time.map_or(0, |time| time.as_nanos());
+    let path = std::env::temp_dir().join(format!("papilio-{}-{number}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Makes an empty file one that is written in place, and reserves its space.
+///
+/// # Errors
+/// The host's; [`std::io::ErrorKind::Unsupported`] on hosts other than Linux, which have no Btrfs.
+pub fn reserve_in_place(file: &File, size: u64) -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        rustix::fs::ioctl_setflags(file, rustix::fs::IFlags::NOCOW)?;
+        Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, size)?)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (file, size);
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
