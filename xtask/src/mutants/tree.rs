@@ -23,6 +23,8 @@ pub struct Tree {
     pub sources: PathBuf,
     target: PathBuf,
     pub commit: String,
+    /// The version of the crates' sources, whatever else a commit changes.
+    pub version: String,
     /// Mutant `n` is `mutants[n - 1]`.
     pub mutants: Vec<Mutant>,
     /// Mutants that do not build.
@@ -56,13 +58,15 @@ impl Tree {
             git(&["clone", "--quiet", &root.display().to_string(), "sources"], folder)?;
         }
         git(&["fetch", "--quiet", "origin"], &sources)?;
-        if git(&["rev-parse", "--short", "HEAD"], &sources)? != commit {
+        let version = git(&["rev-parse", "--short", "HEAD:crates"], root)?;
+        if git(&["rev-parse", "--short", "HEAD:crates"], &sources)? != version {
             git(&["checkout", "--quiet", "--force", "--detach", &commit], &sources)?;
         }
         let mut tree = Self {
             sources,
             target: folder.join("target"),
             commit,
+            version,
             mutants: Vec::new(),
             unviable: BTreeSet::new(),
             left_out: BTreeSet::new(),
@@ -75,10 +79,10 @@ impl Tree {
     }
 
     fn unviable_file(&self) -> PathBuf {
-        self.target.with_file_name(format!("unviable-{}", self.commit))
+        self.target.with_file_name(format!("unviable-{}", self.version))
     }
 
-    /// The mutants of this commit that an earlier run found not to build.
+    /// The mutants of this version that an earlier run found not to build.
     fn known_unviable(&self) -> BTreeSet<u32> {
         let text = std::fs::read_to_string(self.unviable_file()).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()

@@ -1,8 +1,8 @@
-//! The kernel's opinion about quotas.
+//! Opinions about quotas: the library's count and, where there is one, the kernel's.
 
 use crate::images::btrfs;
-use papilio::{FileSystem, OpenOptions};
-use papilio_oracle::{ImageSet, Need, Scratch};
+use papilio::{CheckOptions, FileSystem, OpenOptions};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -58,9 +58,19 @@ pub fn rescanned(scratch: &Scratch, image: &Path) -> Numbers {
     after
 }
 
-/// Asserts that the image's numbers are those of the kernel's rescan and of `btrfs check -Q`.
+/// Asserts that the image's numbers are those of the library's count, and, where the kernel has
+/// Btrfs, those of its rescan and of `btrfs check -Q`.
 pub fn assert_exact(scratch: &Scratch, image: &Path, when: &str) {
-    let (ours, kernel) = (ours(image), rescanned(scratch, image));
+    let ours = ours(image);
+    let counted = FileSystem::open(image).unwrap().count_qgroups().unwrap();
+    let counted: Numbers = counted.into_iter().map(|(id, r, e)| (id.to_string(), (r, e))).collect();
+    assert_eq!(ours, counted, "{when}");
+    let report = papilio::check(image, &OpenOptions::new(), &CheckOptions::new()).unwrap();
+    assert!(report.findings.is_empty(), "{when}: {:#?}", report.findings);
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let kernel = rescanned(scratch, image);
     let wrong: Vec<String> = ours
         .keys()
         .chain(kernel.keys())

@@ -1,9 +1,9 @@
 //! Limits: writers are refused before a change begins, and the kernel agrees with the numbers.
 
 use crate::images::writable;
-use crate::judge::{NEEDS, assert_exact, numbers_of};
+use crate::judge::{assert_exact, numbers_of};
 use papilio::{ErrorKind, FileSystem, MkfsOptions, QgroupId, QuotaError, XattrSet};
-use papilio_oracle::{Scratch, require};
+use papilio_oracle::Scratch;
 
 /// Whether an error is that of an exceeded limit.
 fn exceeded(error: &papilio::Error) -> bool {
@@ -14,9 +14,6 @@ fn exceeded(error: &papilio::Error) -> bool {
 
 #[test]
 fn limits_are_kept_to_the_byte() {
-    if require(NEEDS).is_none() {
-        return;
-    }
     const LIMIT: u64 = 8 << 20;
     let scratch = Scratch::new(2 << 30).unwrap();
     for cached in [0, 16 << 20] {
@@ -74,9 +71,6 @@ fn limits_are_kept_to_the_byte() {
 
 #[test]
 fn group_limits_all_its_members() {
-    if require(NEEDS).is_none() {
-        return;
-    }
     let scratch = Scratch::new(1 << 30).unwrap();
     let image = scratch.image("group", 512 << 20).unwrap();
     papilio::mkfs(&image, &MkfsOptions::new().force(true)).unwrap();

@@ -1,5 +1,5 @@
-//! Quotas through the public API, with the kernel as the judge: the numbers of qgroups equal those
-//! of the kernel's rescan, and of `btrfs check -Q`, after random operations.
+//! Quotas through the public API, judged by the library's own count and, where the kernel has
+//! Btrfs, by its rescan and by `btrfs check -Q`.
 
 mod cost;
 mod crashes;

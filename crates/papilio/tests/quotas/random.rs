@@ -18,9 +18,6 @@ fn first_seed() -> u64 {
 
 #[test]
 fn numbers_equal_the_kernels_rescan_after_random_operations() {
-    if require(NEEDS).is_none() {
-        return;
-    }
     let scratch = Scratch::new(4 << 30).unwrap();
     crate::warnings::print();
     let (operations, first) = (operations(), first_seed());
