@@ -360,6 +360,9 @@ mod tests {
         assert_eq!(find_hole(&space, 2 * GIB), (PhysicalAddress(161 * MIB), GIB - 161 * MIB));
         assert_eq!(find_hole(&space, 100 * MIB), (PhysicalAddress(32 * MIB), 128 * MIB));
         assert_eq!(find_hole(&space, 8 * MIB), (PhysicalAddress(8 * MIB), 8 * MIB));
+        // The first of two holes of the same size.
+        let pair = device(1, 64 * MIB, &[(9 * MIB, 7 * MIB), (24 * MIB, 40 * MIB)]);
+        assert_eq!(find_hole(&pair, GIB), (PhysicalAddress(MIB), 8 * MIB));
         // An extent in the reserved part, as on very old file systems, and an unaligned one.
         let odd = device(1, 32 * MIB, &[(0, 4 * MIB + 4096)]);
         assert_eq!(find_hole(&odd, GIB).0, PhysicalAddress(4 * MIB + STRIPE_LENGTH));

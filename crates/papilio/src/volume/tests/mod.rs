@@ -1,9 +1,10 @@
 //! Tests of whole volumes: [`reading`] and [`writing`] with all devices, with missing and with
-//! failing ones; [`opening`] good and bad ones; [`kernel`] on volumes written by mkfs and the
+//! failing ones; [`opening`] good and bad ones; [`pieces`] of requests; [`kernel`] on volumes written by mkfs and the
 //! kernel.
 
 mod kernel;
 mod log_superblocks;
 mod opening;
+mod pieces;
 mod reading;
 mod writing;
