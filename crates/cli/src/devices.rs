@@ -3,7 +3,7 @@
 //! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
 //! only if they are named: a copy of an image beside it must never be opened in its place.
 
-use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
+use papilio::device::{Access, Device, DeviceOptions, ImageOptions, split_partition};
 use papilio::{FoundDevice, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,16 @@ use std::sync::Arc;
 pub fn open_for_writing(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
     let options = DeviceOptions::new(Access::ReadWrite);
     Ok(options.open_target(path, &ImageOptions::default())?.into_device())
+}
+
+/// Returns the absolute path of a device, without symbolic links, for the server of a mount.
+pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    let (file, partition) = split_partition(path);
+    let mut whole = file.canonicalize()?.into_os_string();
+    if let Some(number) = partition {
+        whole.push(format!("@{number}"));
+    }
+    Ok(whole.into())
 }
 
 /// Adds to the options the block devices that belong to the file system on `image` and are not

@@ -110,11 +110,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
 fn outcome(mutant: u32, tests: &[Test]) -> anyhow::Result<String> {
     let reaching: Vec<_> = tests.iter().filter(|test| test.reached.contains(&mutant)).collect();
     if reaching.is_empty() {
-        return Ok("missed: no test reaches it".to_owned());
-    }
-    let reaching: Vec<_> = reaching.into_iter().filter(|test| !test.needs_kernel).collect();
-    if reaching.is_empty() {
-        return Ok("missed: only tests that need the kernel reach it".to_owned());
+        return Ok("missed: no test without the kernel reaches it".to_owned());
     }
     let mut seconds = 0.0;
     for (done, test) in reaching.iter().enumerate() {

@@ -26,9 +26,6 @@ pub struct Test {
     function: String,
     pub seconds: f64,
     pub reached: BTreeSet<u32>,
-    /// Whether it mounts file systems by the kernel. Such tests are measured, but not run with a
-    /// mutant: they take long, and the kernel may not survive what a mutant writes.
-    pub needs_kernel: bool,
 }
 
 impl Test {
@@ -39,16 +36,11 @@ impl Test {
     pub fn passes(&self, mutant: u32) -> anyhow::Result<bool> {
         let limit = self.seconds.mul_add(PATIENCE.0, PATIENCE.1);
         let number = mutant.to_string();
-        Ok(self.run(limit, false, ("PAPILIO_MUTANT", Path::new(&number)))?.success())
+        Ok(self.run(limit, ("PAPILIO_MUTANT", Path::new(&number)))?.success())
     }
 
     /// Runs it for at most `limit` seconds.
-    fn run(
-        &self,
-        limit: f64,
-        by_kernel: bool,
-        (variable, value): (&str, &Path),
-    ) -> anyhow::Result<ExitStatus> {
+    fn run(&self, limit: f64, (variable, value): (&str, &Path)) -> anyhow::Result<ExitStatus> {
         // A test that hangs is killed with the programs that it started.
         Command::new("timeout")
             .args(["-s", "KILL", &limit.to_string(), "prlimit", &format!("--as={MEMORY}")])
@@ -56,7 +48,8 @@ impl Test {
             .args(["--exact", &self.function])
             .current_dir(&self.folder)
             .env(variable, value)
-            .env("PAPILIO_WITHOUT_KERNEL", if by_kernel { "0" } else { "1" })
+            // Mounts take too long, and the kernel may not survive what a mutant writes.
+            .env("PAPILIO_WITHOUT_KERNEL", "1")
             .env_remove("PAPILIO_REQUIRE_ALL")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -106,9 +99,8 @@ pub fn measured(programs: &[Program], folder: &Path, version: &str) -> anyhow::R
             Ok(())
         })?;
         for (number, found) in measured.into_inner().expect("no worker panics") {
-            if let Some((seconds, reached, needs_kernel)) = found {
-                let test = &mut tests[number];
-                (test.seconds, test.reached, test.needs_kernel) = (seconds, reached, needs_kernel);
+            if let Some((seconds, reached)) = found {
+                (tests[number].seconds, tests[number].reached) = (seconds, reached);
             }
         }
         std::fs::write(&known, remembered(&tests)).context("target/mutation")?;
@@ -139,28 +131,16 @@ fn all(programs: &[Program]) -> anyhow::Result<Vec<Test>> {
                 function: function.to_owned(),
                 seconds: 0.0,
                 reached: BTreeSet::new(),
-                needs_kernel: false,
             });
         }
     }
     Ok(tests)
 }
 
-/// Returns the seconds that a test takes, the mutants that it reaches, and whether it needs the
-/// kernel; `None` if it fails.
-fn measure(test: &Test, reach: &Path) -> anyhow::Result<Option<(f64, BTreeSet<u32>, bool)>> {
-    for by_kernel in [false, true] {
-        match measure_once(test, by_kernel, reach)? {
-            Some((_, reached)) if reached.is_empty() => {}
-            found => return Ok(found.map(|(seconds, reached)| (seconds, reached, by_kernel))),
-        }
-    }
-    Ok(None)
-}
-
-fn measure_once(test: &Test, by_kernel: bool, reach: &Path) -> anyhow::Result<Option<(f64, BTreeSet<u32>)>> {
+/// Returns the seconds that a test takes and the mutants that it reaches; `None` if it fails.
+fn measure(test: &Test, reach: &Path) -> anyhow::Result<Option<(f64, BTreeSet<u32>)>> {
     let began = Instant::now();
-    let status = test.run(LONGEST.as_secs_f64(), by_kernel, ("PAPILIO_MUTANT_REACH", reach))?;
+    let status = test.run(LONGEST.as_secs_f64(), ("PAPILIO_MUTANT_REACH", reach))?;
     let seconds = began.elapsed().as_secs_f64();
     let text = std::fs::read_to_string(reach).unwrap_or_default();
     let _ = std::fs::remove_file(reach);
@@ -171,11 +151,11 @@ fn measure_once(test: &Test, by_kernel: bool, reach: &Path) -> anyhow::Result<Op
     Ok(Some((seconds, text.lines().filter_map(|line| line.parse().ok()).collect())))
 }
 
-/// The result of measuring: name, seconds, whether it needs the kernel, mutants.
+/// The result of measuring: name, seconds, mutants.
 fn remembered(tests: &[Test]) -> String {
     let line = |test: &Test| {
         let reached: Vec<_> = test.reached.iter().map(u32::to_string).collect();
-        format!("{}\t{:.3}\t{}\t{}\n", test.name, test.seconds, test.needs_kernel, reached.join(" "))
+        format!("{}\t{:.3}\t{}\n", test.name, test.seconds, reached.join(" "))
     };
     tests.iter().map(line).collect()
 }
@@ -184,10 +164,9 @@ fn recall(tests: &mut [Test], text: &str) {
     for line in text.lines() {
         let mut fields = line.split('\t');
         let mut next = || fields.next().unwrap_or_default();
-        let (name, seconds, needs_kernel, reached) = (next(), next(), next(), next());
+        let (name, seconds, reached) = (next(), next(), next());
         if let Some(test) = tests.iter_mut().find(|test| test.name == name) {
             test.seconds = seconds.parse().unwrap_or_default();
-            test.needs_kernel = needs_kernel == "true";
             test.reached = reached.split(' ').filter_map(|number| number.parse().ok()).collect();
         }
     }
@@ -205,19 +184,18 @@ mod tests {
             function: String::new(),
             seconds: 0.0,
             reached: BTreeSet::new(),
-            needs_kernel: false,
         }
     }
 
     #[test]
     fn measured_tests_are_remembered() {
         let mut first = test("a b");
-        (first.seconds, first.reached, first.needs_kernel) = (1.5, BTreeSet::from([3, 7]), true);
+        (first.seconds, first.reached) = (1.5, BTreeSet::from([3, 7]));
         let text = remembered(&[first, test("c d")]);
         let mut again = [test("a b"), test("e f")];
         recall(&mut again, &text);
         assert!((again[0].seconds - 1.5).abs() < 1e-9);
-        assert_eq!((&again[0].reached, again[0].needs_kernel), (&BTreeSet::from([3, 7]), true));
+        assert_eq!(again[0].reached, BTreeSet::from([3, 7]));
         assert!(again[1].reached.is_empty());
     }
 
@@ -225,11 +203,11 @@ mod tests {
     fn a_test_that_hangs_is_killed() {
         let mut hangs = test("hangs");
         (hangs.program, hangs.function) = ("/bin/sh".into(), "exit 0".to_owned());
-        assert!(!hangs.run(5.0, true, ("A", Path::new("b"))).unwrap().success(), "sh knows no --exact");
+        assert!(!hangs.run(5.0, ("A", Path::new("b"))).unwrap().success(), "sh knows no --exact");
         assert!(test("passes").passes(1).unwrap());
         hangs.program = "/usr/bin/yes".into();
         let began = Instant::now();
-        assert!(!hangs.run(0.1, true, ("A", Path::new("b"))).unwrap().success());
+        assert!(!hangs.run(0.1, ("A", Path::new("b"))).unwrap().success());
         assert!(began.elapsed() < Duration::from_secs(5));
     }
 

@@ -4,14 +4,14 @@
 //! it, and those that `--device` names; the target of a replacement is not among them.
 
 use crate::context::{Context, of_image};
-use crate::devices;
+use crate::devices::{self, absolute, open_for_writing};
 use crate::jobs;
 use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::device::{Access, Device, FileDevice};
+use papilio::device::Device;
 use papilio::{
     BalanceControl, DevReplaceState, DeviceId, DeviceUsage, FoundDevice, OpenOptions, ReplaceOptions,
     ReplaceReport,
@@ -189,14 +189,14 @@ impl Start {
         let Some(device) = devices.iter().find(is_named) else {
             bail!("{}: is not a device of the file system", self.source);
         };
-        let target = self.target.canonicalize().with_context(|| self.target.display().to_string())?;
+        let target = absolute(&self.target).with_context(|| self.target.display().to_string())?;
         if devices
             .iter()
             .any(|own| own.path.as_deref().is_some_and(|own| is_same_file(Path::new(own), &target)))
         {
             bail!("{}: is in use by the file system", target.display());
         }
-        let new = FileDevice::open(&target, Access::ReadWrite).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let new = open_for_writing(&target)?;
         let (have, need) = (new.size(), device.total);
         if have < need {
             bail!("{}: has {have} bytes, the file system needs {need}", target.display());

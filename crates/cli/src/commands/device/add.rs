@@ -1,7 +1,7 @@
 //! `papilio device add`.
 
 use crate::context::{Context, of_image};
-use crate::devices::{open_for_writing, siblings};
+use crate::devices::{absolute, open_for_writing, siblings};
 use crate::jobs;
 use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
@@ -139,7 +139,7 @@ impl Args {
         let mount = jobs::open(mounted)?;
         for path in added {
             let shown = path.display();
-            let whole = path.canonicalize().with_context(|| shown.to_string())?;
+            let whole = absolute(path).with_context(|| shown.to_string())?;
             let mut added = mount.add_device(&whole, self.force);
             let busy = Some(Errno::INPROGRESS.raw_os_error());
             while self.enqueue && added.as_ref().is_err_and(|error| error.raw_os_error() == busy) {

@@ -17,7 +17,7 @@ use crate::ioctl::layout::{
 };
 use crate::ioctl::record::Writer;
 use crate::jobs::{JobKind, JobState, JobStatus};
-use papilio::device::{Access, FileDevice};
+use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
 use papilio::format::items::balance::{BalanceFlags, BalanceItem};
 use papilio::format::{DeviceId, LogicalAddress};
 use papilio::{BalanceControl, BalanceOptions, FileSystem, ScrubOptions};
@@ -251,6 +251,14 @@ pub(super) fn scrub_cancel(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     stop(call, JobKind::Scrub, BALANCE_CANCEL)
 }
 
+/// Opens what becomes a device of the file system: a block device, a raw image, the disk in a qcow2
+/// image, or the partition of `IMAGE@N`.
+pub(super) fn open_new(path: &Path) -> Result<Arc<dyn Device>> {
+    let options = DeviceOptions::new(Access::ReadWrite);
+    let target = options.open_target(path, &ImageOptions::default()).map_err(papilio::Error::from)?;
+    Ok(target.into_device())
+}
+
 /// `BTRFS_IOC_ADD_DEV`, and our own. The path is one of the server's namespace. With `force`, as in
 /// the kernel, nothing is asked about the content of the device.
 pub(super) fn add_device(call: &IoctlCall<'_>, force: bool) -> Result<IoctlReply> {
@@ -261,8 +269,7 @@ pub(super) fn add_device(call: &IoctlCall<'_>, force: bool) -> Result<IoctlReply
     if !path.is_absolute() {
         return Err(Errno(libc::EINVAL));
     }
-    let device = FileDevice::open(path, Access::ReadWrite).map_err(papilio::Error::from)?;
-    call.fs.add_device(Arc::new(device), force || arguments.fd == 1)?;
+    call.fs.add_device(open_new(path)?, force || arguments.fd == 1)?;
     done(Vec::new())
 }
 

@@ -7,7 +7,7 @@
 //! `btrfs_dev_replace_by_ioctl`, `btrfs_dev_replace_status` (`fs/btrfs/dev-replace.c`).
 
 use super::call::{IoctlCall, IoctlReply, Result, done};
-use super::jobs::{start, stop, wait};
+use super::jobs::{open_new, start, stop, wait};
 use crate::errno::Errno;
 use crate::ioctl::layout::{
     BALANCE_CANCEL, REPLACE_CANCEL, REPLACE_RESULT_ALREADY_STARTED, REPLACE_RESULT_NOT_STARTED,
@@ -15,13 +15,11 @@ use crate::ioctl::layout::{
 };
 use crate::ioctl::number::Command;
 use crate::jobs::JobKind;
-use papilio::device::{Access, Device, FileDevice};
 use papilio::format::DeviceId;
 use papilio::{DevReplaceState, ReplaceOptions};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Starts a replacement, and returns its number. Without `force`, the new device must be empty. The
 /// kernel's ioctl leaves that to its caller.
@@ -39,8 +37,7 @@ fn start_replace(call: &IoctlCall<'_>, wanted: &ReplaceStart, force: bool) -> Re
     if devices.iter().any(|device| device.path.as_deref().is_some_and(|own| Path::new(own) == path)) {
         return Err(Errno(libc::EEXIST));
     }
-    let target: Arc<dyn Device> =
-        Arc::new(FileDevice::open(path, Access::ReadWrite).map_err(papilio::Error::from)?);
+    let target = open_new(path)?;
     if target.size() < device.total {
         return Err(Errno(libc::EINVAL));
     }

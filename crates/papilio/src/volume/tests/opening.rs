@@ -123,6 +123,27 @@ fn newest_superblock_wins_and_stale_device_is_read_last() {
 }
 
 #[test]
+fn of_two_devices_with_one_devid_the_newer_counts() {
+    let test = TestVolume::new(RaidProfile::Single, 1);
+    // The source of a replacement, from before the power cut, and without what was written since.
+    let mut old = test.superblocks[0];
+    old.generation = Generation(7);
+    let source = test.devices[0].snapshot();
+    write_superblock(&source, &old);
+    source.write_at(&[0xee; 4096], PhysicalAddress(1 << 20)).unwrap();
+    let (source, target): (Arc<dyn Device>, Arc<dyn Device>) = (Arc::new(source), test.devices[0].clone());
+    for devices in [[&source, &target], [&target, &source]] {
+        let volume = test.open_on(devices.into_iter().cloned(), 0, false).unwrap();
+        let slots: Vec<_> = volume.devices().iter().map(|slot| (slot.devid(), slot.stale)).collect();
+        assert_eq!(slots, [(DeviceId(1), false)]);
+        assert_eq!(volume.superblock().raw.generation, Generation(9));
+        let mut buffer = [0; 4096];
+        volume.read(CHUNK_START, &mut buffer).unwrap();
+        assert_eq!(buffer[..], content(CHUNK_START, 4096));
+    }
+}
+
+#[test]
 fn seed_with_a_device_added_to_it() {
     let mut test = TestVolume::new(RaidProfile::Raid1, 2);
     let seed_fsid = Uuid::from_u128(0x5eed);
