@@ -99,3 +99,34 @@ impl BadCopies {
         std::mem::take(&mut *self.addresses.lock())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_saved_once_for_each_change() {
+        let (counters, devid) = (ErrorCounters::default(), DeviceId(3));
+        counters.load(devid, [1, 2].into_iter());
+        assert!(counters.take_changed().is_empty(), "those on disk need no saving");
+        counters.add(devid, DeviceStat::ALL[1], 0);
+        assert!(!counters.are_changed());
+        counters.add(devid, DeviceStat::ALL[1], 5);
+        let mut expected = DeviceCounts::default();
+        expected[..2].copy_from_slice(&[1, 7]);
+        assert_eq!(counters.take_changed(), [(devid, expected)]);
+        assert!(counters.take_changed().is_empty());
+        assert_eq!(counters.reset(devid), expected);
+        assert_eq!(counters.take_changed(), [(devid, DeviceCounts::default())]);
+    }
+
+    #[test]
+    fn a_limited_number_of_bad_copies_waits() {
+        let bad = BadCopies::default();
+        for address in 0..MOST as u64 + 5 {
+            bad.note(LogicalAddress(address));
+        }
+        assert_eq!(bad.take().len(), MOST);
+        assert!(bad.take().is_empty());
+    }
+}

@@ -127,7 +127,7 @@ fn of_two_devices_with_one_devid_the_newer_counts() {
     let test = TestVolume::new(RaidProfile::Single, 1);
     // The source of a replacement, from before the power cut, and without what was written since.
     let mut old = test.superblocks[0];
-    old.generation = Generation(7);
+    (old.generation, old.chunk_root_generation) = (Generation(7), Generation(7));
     let source = test.devices[0].snapshot();
     write_superblock(&source, &old);
     source.write_at(&[0xee; 4096], PhysicalAddress(1 << 20)).unwrap();
@@ -156,6 +156,7 @@ fn seed_with_a_device_added_to_it() {
     let volume = test.open(0, false).unwrap();
     assert_eq!(volume.superblock().raw.fsid, test.superblocks[1].fsid);
     assert_eq!(volume.superblock().raw.generation, Generation(9));
+    assert!(volume.is_seed(DeviceId(1)) && !volume.is_seed(DeviceId(2)));
     let mut buffer = [0; 4096];
     for copy in 0..2 {
         volume.read_copy(CHUNK_START, &mut buffer, copy).unwrap();

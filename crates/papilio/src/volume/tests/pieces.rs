@@ -5,8 +5,8 @@ use super::super::pieces::Pieces;
 use super::super::testing::{TestVolume, content};
 use super::reading::LAYOUTS;
 use papilio_device::Device;
+use papilio_format::LogicalAddress;
 use papilio_format::items::chunk::STRIPE_LENGTH;
-use papilio_format::{DeviceId, LogicalAddress};
 
 /// Bytes of the buffer before the part that a request fills.
 const BEFORE: usize = 5000;
@@ -100,11 +100,10 @@ fn discards_zero_the_range_except_in_chunks_with_parity() {
 }
 
 #[test]
-fn bad_copies_and_counters_are_taken_once() {
+fn bad_copies_are_taken_once() {
     let (profile, stripes) = LAYOUTS[5];
     let volume = TestVolume::blank(profile, stripes).open(0, false).unwrap();
     volume.note_bad_copy(LogicalAddress(77));
     assert_eq!(volume.take_bad_copies().into_iter().collect::<Vec<_>>(), [LogicalAddress(77)]);
     assert!(volume.take_bad_copies().is_empty());
-    assert!(!volume.is_seed(DeviceId(1)));
 }
