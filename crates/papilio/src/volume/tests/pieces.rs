@@ -4,7 +4,6 @@
 use super::super::pieces::Pieces;
 use super::super::testing::{TestVolume, content};
 use super::reading::LAYOUTS;
-use papilio_device::Device;
 use papilio_format::LogicalAddress;
 use papilio_format::items::chunk::STRIPE_LENGTH;
 
