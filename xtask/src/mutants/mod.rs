@@ -27,15 +27,17 @@ use suite::Test;
 use tree::Tree;
 
 /// Usage of this command, a part of xtask's.
-pub const USAGE: &str = "  mutants [--minutes N] [--missed]
-                  test mutants of the write path for N minutes (60), and note each in
-                  docs/mutants.tsv. Continues where the last run stopped; --missed first tests
-                  those again that were missed. Needs cargo-mutants
+pub const USAGE: &str = "  mutants [--minutes N] [--seconds N] [--missed]
+                  test mutants of the write path for N minutes (60), each by tests that take at
+                  most N seconds (60), and note each in docs/mutants.tsv. Continues where the last
+                  run stopped; --missed first tests those again that were missed. Needs
+                  cargo-mutants
   mutants --summary
                   print the ledger's totals as a table, and the mutants that were missed";
 
 const LEDGER: &str = "docs/mutants.tsv";
-/// No further test of a mutant is begun that would take its tests past this many seconds.
+/// No further test of a mutant is begun that would take its tests past this many seconds, unless
+/// an option says otherwise.
 const BUDGET: f64 = 60.0;
 
 /// FNV-1a, which stays the same in each build.
@@ -49,7 +51,7 @@ fn hash(text: &str) -> u64 {
 /// # Errors
 /// Wrong options; no cargo-mutants; sources that do not build or fail without a change.
 pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
-    let (mut minutes, mut missed_again) = (60, false);
+    let (mut minutes, mut budget, mut missed_again) = (60, BUDGET, false);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match *argument {
@@ -58,14 +60,18 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
                 return Ok(true);
             }
             "--missed" => missed_again = true,
-            "--minutes" => {
-                let value = arguments.next().context("--minutes needs a number")?;
-                minutes = value.parse().with_context(|| format!("{value}: not a number"))?;
+            "--minutes" | "--seconds" => {
+                let value = arguments.next().with_context(|| format!("{argument} needs a number"))?;
+                let number: u32 = value.parse().with_context(|| format!("{value}: not a number"))?;
+                match *argument {
+                    "--minutes" => minutes = number,
+                    _ => budget = number.into(),
+                }
             }
             _ => bail!("usage:\n{USAGE}"),
         }
     }
-    let end = Instant::now() + Duration::from_secs(minutes * 60);
+    let end = Instant::now() + Duration::from_secs(60 * u64::from(minutes));
     let folder = root.join("target/mutation");
     let tree = Tree::new(root, &folder)?;
     let programs = tree.build()?;
@@ -94,7 +100,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
         let began = Instant::now();
         let outcome = match tree.unviable.contains(number) {
             true => "unviable".to_owned(),
-            false => outcome(*number, &tests)?,
+            false => outcome(*number, &tests, budget)?,
         };
         let line = format!("{outcome}\t{}\t{}\t{}", began.elapsed().as_secs(), tree.commit, name(*number));
         let _one_at_a_time = ledger.lock().expect("no worker panics");
@@ -106,8 +112,9 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Runs the tests that reach a mutant until one fails. Returns the ledger's words for the end.
-fn outcome(mutant: u32, tests: &[Test]) -> anyhow::Result<String> {
+/// Runs the tests that reach a mutant until one fails or `budget` seconds are used. Returns the
+/// ledger's words for the end.
+fn outcome(mutant: u32, tests: &[Test], budget: f64) -> anyhow::Result<String> {
     let reaching: Vec<_> = tests.iter().filter(|test| test.reached.contains(&mutant)).collect();
     if reaching.is_empty() {
         return Ok("missed: no test without the kernel reaches it".to_owned());
@@ -115,7 +122,7 @@ fn outcome(mutant: u32, tests: &[Test]) -> anyhow::Result<String> {
     let mut seconds = 0.0;
     for (done, test) in reaching.iter().enumerate() {
         seconds += test.seconds;
-        if seconds > BUDGET && done > 0 {
+        if seconds > budget && done > 0 {
             return Ok(format!("missed by {done} of {} tests", reaching.len()));
         }
         if !test.passes(mutant)? {
