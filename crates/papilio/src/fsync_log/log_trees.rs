@@ -59,7 +59,7 @@ impl LogTrees {
         level: u8,
         committed: Generation,
     ) -> Result<Self> {
-        let generation = Some(Generation(committed.0 + 1));
+        let generation = Some(Generation(committed.0.saturating_add(1)));
         let root = forest.tree(objectid::TREE_LOG, RootPointer { address, level, generation });
         let mut logs = Vec::new();
         for item in root.range(log_root_key(TreeId(0))..=log_root_key(TreeId(u64::MAX))) {

@@ -13,6 +13,9 @@ use papilio_format::features::{CompatRoFeatures, SuperblockFlags};
 use papilio_format::items::dev_replace::DevReplaceItem;
 use papilio_format::{DeviceId, ItemType, Key, objectid};
 
+/// The greatest generation of a file system that can be written. No file system reaches it.
+const MOST_COMMITS: u64 = u64::MAX / 2;
+
 /// Refuses a file system that this code could not keep consistent while writing. A replacement of
 /// a device may be under way with `replacing`, or if the new device is there.
 ///
@@ -83,6 +86,12 @@ fn check_superblock(volume: &Volume) -> Result<()> {
             "its superblock has unsupported flags ({flags:#x}): it is being converted, or is a metadata dump"
         ));
     }
+    if raw.generation.0 > MOST_COMMITS {
+        return refuse(&format!(
+            "its generation {} is damaged: it leaves no numbers for commits",
+            raw.generation.0
+        ));
+    }
     let compat_ro = raw.compat_ro_flags;
     if compat_ro.unsupported() != 0 {
         return refuse(&format!(
@@ -101,4 +110,26 @@ fn check_superblock(volume: &Volume) -> Result<()> {
 /// Returns the error for a file system that is not to be written.
 pub(super) fn refuse(cause: &str) -> Result<()> {
     Err(Error::ReadOnlyFileSystem { cause: cause.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::testing::{TestVolume, write_superblock};
+    use papilio_format::Generation;
+    use papilio_format::items::chunk::RaidProfile;
+
+    #[test]
+    fn commits_need_numbers() {
+        let mut test = TestVolume::new(RaidProfile::Single, 1);
+        for (generation, fits) in [(MOST_COMMITS, true), (MOST_COMMITS + 1, false), (u64::MAX, false)] {
+            test.superblocks[0].generation = Generation(generation);
+            write_superblock(&*test.devices[0], &test.superblocks[0]);
+            let checked = check_superblock(&test.open(0, false).unwrap());
+            assert_eq!(checked.is_ok(), fits, "{generation}");
+            if let Err(error) = checked {
+                assert!(error.to_string().contains(&generation.to_string()), "{error}");
+            }
+        }
+    }
 }

@@ -173,7 +173,8 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
         // One generation less is a power cut between the superblocks of a commit: its blocks are on
         // all devices. A device that missed writes differs by more ([`super::lost_devices`]).
         // The target of a replacement, with devid 0, keeps its first superblock.
-        let stale = own && item.devid.0 != 0 && superblock.raw.generation.0 + 1 < newest.raw.generation.0;
+        let next = superblock.raw.generation.0.saturating_add(1);
+        let stale = own && item.devid.0 != 0 && next < newest.raw.generation.0;
         if stale {
             tracing::warn!(
                 device = device.name(),

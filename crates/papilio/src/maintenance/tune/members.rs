@@ -64,7 +64,7 @@ impl Members {
         let Some(newest) = newest.cloned() else { return };
         for Member { superblock, .. } in &mut self.0 {
             let (fsid, generation) = (superblock.raw.fsid, superblock.raw.generation.0);
-            if fsid == newest.raw.fsid && generation + 1 == newest.raw.generation.0 {
+            if fsid == newest.raw.fsid && generation.checked_add(1) == Some(newest.raw.generation.0) {
                 let dev_item = superblock.raw.dev_item;
                 *superblock = newest.clone();
                 superblock.raw.dev_item = dev_item;

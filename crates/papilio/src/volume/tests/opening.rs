@@ -122,6 +122,21 @@ fn newest_superblock_wins_and_stale_device_is_read_last() {
     assert!(test.open(0b10, true).is_ok());
 }
 
+/// A fuzz target found that the next generation overflowed.
+#[test]
+fn the_greatest_generation_is_read() {
+    let mut test = TestVolume::new(RaidProfile::Raid1, 2);
+    for (behind, stale) in [(0, false), (1, false), (2, true)] {
+        for (number, behind) in [(0, 0), (1, behind)] {
+            test.superblocks[number].generation = Generation(u64::MAX - behind);
+            write_superblock(&*test.devices[number], &test.superblocks[number]);
+        }
+        let volume = test.open(0, false).unwrap();
+        let found: Vec<_> = volume.devices().iter().map(|slot| slot.stale).collect();
+        assert_eq!(found, [false, stale]);
+    }
+}
+
 #[test]
 fn of_two_devices_with_one_devid_the_newer_counts() {
     let test = TestVolume::new(RaidProfile::Single, 1);

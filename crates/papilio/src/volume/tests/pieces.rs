@@ -4,6 +4,7 @@
 use super::super::pieces::Pieces;
 use super::super::testing::{TestVolume, content};
 use super::reading::LAYOUTS;
+use crate::Error;
 use papilio_format::LogicalAddress;
 use papilio_format::items::chunk::STRIPE_LENGTH;
 
@@ -96,6 +97,17 @@ fn discards_zero_the_range_except_in_chunks_with_parity() {
             assert!(read == expected, "{profile} on {stripes}, copy {copy}");
         }
     }
+}
+
+#[test]
+fn a_failing_discard_is_an_error() {
+    let (profile, stripes) = LAYOUTS[0];
+    let test = TestVolume::new(profile, stripes);
+    let volume = test.open(0, false).unwrap();
+    // The stripes lie behind its end now.
+    test.devices[0].resize(128 << 10);
+    let error = volume.discard(test.range().0, STRIPE_LENGTH).unwrap_err();
+    assert!(matches!(error, Error::Device { operation: "discard", .. }), "{error}");
 }
 
 #[test]
