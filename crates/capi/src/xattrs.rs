@@ -8,13 +8,7 @@ use crate::failure::{Failure, guard, guard_unit};
 use crate::file_system::{fs_of, papilio_fs};
 use crate::stat::{PAPILIO_NOFOLLOW, inode};
 use libc::{c_char, c_int, c_void, size_t};
-use papilio::XattrSet;
-
-/// ENODATA; FreeBSD has ENOATTR instead.
-#[cfg(not(target_os = "freebsd"))]
-const NO_ATTRIBUTE: i32 = libc::ENODATA;
-#[cfg(target_os = "freebsd")]
-const NO_ATTRIBUTE: i32 = libc::ENOATTR;
+use papilio::{Error, PathError, XattrSet};
 
 /// Flag of papilio_setxattr(): fails if the attribute exists.
 pub const PAPILIO_XATTR_CREATE: u32 = 0x10;
@@ -41,7 +35,8 @@ pub unsafe extern "C" fn papilio_getxattr(
         let (inode, name) = unsafe { (inode(&*fs_of(fs)?, path, flags)?, text(name, "name")?) };
         let Some(found) = inode.xattr(name)? else {
             let message = format!("no attribute {}", String::from_utf8_lossy(name));
-            return Err(Failure::new(NO_ATTRIBUTE, message));
+            let missing = Error::Path { path: name.to_vec(), kind: PathError::NoAttribute };
+            return Err(Failure::new(missing.errno(), message));
         };
         // SAFETY: the caller promises `size` bytes.
         unsafe { copy_out(&found, value, size) }

@@ -16,8 +16,17 @@ pub fn open_for_writing(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
 
 /// Returns the absolute path of a device, without symbolic links, for the server of a mount.
 pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    resolved(path, |file| file.canonicalize())
+}
+
+/// Replaces the path of the file by what `resolve` makes of it, and keeps the number of the
+/// partition in `IMAGE@N`.
+pub fn resolved(
+    path: &Path,
+    resolve: impl FnOnce(&Path) -> std::io::Result<PathBuf>,
+) -> std::io::Result<PathBuf> {
     let (file, partition) = split_partition(path);
-    let mut whole = file.canonicalize()?.into_os_string();
+    let mut whole = resolve(file)?.into_os_string();
     if let Some(number) = partition {
         whole.push(format!("@{number}"));
     }

@@ -8,6 +8,7 @@
 //! - A file or directory that cannot be read is reported, and the walk goes on.
 
 use crate::context::{Context, describe};
+use crate::host_calls::is_in_mount;
 use crate::mounted::{Mounted, Target};
 use crate::path::ImagePath;
 use papilio::format::Uuid;
@@ -269,10 +270,7 @@ impl Entries {
             Self::Host(mounted, entries) => loop {
                 let entry = entries.next()?;
                 let child = Mounted { path: entry.path(), mount: mounted.mount.clone() };
-                match entry
-                    .metadata()
-                    .and_then(|found| Ok((crate::host_calls::is_in_mount(&child.path, home)?, found)))
-                {
+                match entry.metadata().and_then(|found| Ok((is_in_mount(&child.path, home)?, found))) {
                     Ok((true, found)) => return Some(Place::Host(child, found)),
                     Ok((false, _)) => {}
                     Err(error) => context.failure(&child.at(&error)),

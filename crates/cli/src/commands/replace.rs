@@ -106,7 +106,7 @@ impl Args {
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
-    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+    absolute(one).is_ok_and(|one| absolute(other).is_ok_and(|other| one == other))
 }
 
 /// Opens all devices of the file system on `image` for writing, without the target.

@@ -1,6 +1,7 @@
 //! `papilio device remove`.
 
 use crate::context::{Context, of_image};
+use crate::devices::absolute;
 use crate::jobs;
 use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
@@ -98,7 +99,7 @@ fn run_mounted(
     let mount = jobs::open(mounted)?;
     for name in removed {
         let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
-        let whole = name.canonicalize().unwrap_or_else(|_| name.clone());
+        let whole = absolute(name).unwrap_or_else(|_| name.clone());
         let is_named = |device: &&papilio::DeviceUsage| {
             if name.as_os_str() == MISSING {
                 return device.is_missing();

@@ -11,10 +11,11 @@
 //! A failure before step 4 is printed on the terminal, a later one in the log.
 
 use crate::context::Context;
+use crate::devices::resolved;
 use crate::{devices, holder, log};
 use anyhow::{Context as _, bail};
 use papilio::FileSystem;
-use papilio::device::{is_url, split_partition};
+use papilio::device::is_url;
 use papilio_fuse::signals::Signals;
 use papilio_fuse::streams::{Stream, replace};
 use papilio_fuse::{MountOptions, Session, Unmounter};
@@ -76,17 +77,8 @@ fn absolute(image: &Path) -> PathBuf {
         return image.to_path_buf();
     }
     let kept = image.starts_with("/dev/mapper");
-    let (file, partition) = split_partition(image);
-    let resolved = if kept { std::path::absolute(file) } else { file.canonicalize() };
-    let resolved = resolved.unwrap_or_else(|_| file.to_path_buf());
-    match partition {
-        None => resolved,
-        Some(number) => {
-            let mut name = resolved.into_os_string();
-            name.push(format!("@{number}"));
-            name.into()
-        }
-    }
+    let resolve = |file: &Path| if kept { std::path::absolute(file) } else { file.canonicalize() };
+    resolved(image, resolve).unwrap_or_else(|_| image.to_path_buf())
 }
 
 /// Checks that a path and an id, if both were given, name the same subvolume.

@@ -3,21 +3,13 @@
 mod dump;
 #[cfg(target_os = "linux")]
 mod host;
-#[cfg(target_os = "linux")]
-mod host_copy;
-#[cfg(target_os = "linux")]
-mod host_tree;
-#[cfg(target_os = "linux")]
-mod mounts;
 
 use crate::context::Context;
 use crate::output::{Output, escaped};
 use crate::path::{ImagePath, Operand};
 use anyhow::Context as _;
 #[cfg(target_os = "linux")]
-use host::HostTarget;
-#[cfg(target_os = "linux")]
-use host_tree::shown;
+use host::{HostTarget, shown};
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{Error, Receive, ReceiveObserver, ReceivedSubvolume};
 use std::ffi::OsString;

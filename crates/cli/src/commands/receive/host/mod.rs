@@ -5,9 +5,14 @@
 //! and which only an extended attribute marks as received. A snapshot of one is a copy, which
 //! shares data where the file system can.
 
-use super::host_copy::copy_tree;
-use super::host_tree::{Descriptors, HostTree, open_beneath, shown};
-use super::mounts::Mounts;
+mod copy;
+mod mounts;
+mod tree;
+
+pub use tree::shown;
+
+use copy::copy_tree;
+use mounts::Mounts;
 use papilio::{
     CloneRange, EncodedWrite, Error, ExistingSubvolume, NewKind, PathError, ReceiveTarget, Received, Result,
     SentSubvolume, Timespec, Uuid,
@@ -19,6 +24,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use tree::{Descriptors, HostTree, open_beneath};
 
 /// The attribute of an incomplete subvolume's root that holds its note.
 const NOTE: &str = "user.papilio.receive";

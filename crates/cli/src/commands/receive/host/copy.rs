@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** no symbolic link is followed. The two trees are walked by open directories.
 
-use super::host_tree::{Descriptors, HostTree, copy_range, open_beneath};
+use super::tree::{Descriptors, HostTree, copy_range, open_beneath};
 use papilio::{NewKind, Timespec};
 use papilio_fuse::ioctl::client::MountedPath;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Stat};

@@ -3,7 +3,7 @@
 //! Owns [`Mounts`]: the mounts of one file system, through which its subvolumes are opened. They
 //! are opened before the process is confined to a directory.
 
-use super::host_tree::open_beneath;
+use super::tree::open_beneath;
 use papilio::format::TreeId;
 use papilio::{Error, SentSubvolume, Uuid};
 use papilio_fuse::ioctl::client::MountedPath;
