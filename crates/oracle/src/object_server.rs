@@ -5,13 +5,13 @@
 //! ranges for them.
 
 use std::ffi::OsStr;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// The program that a test needs for an [`ObjectServer`].
 pub const PROGRAM: &str = "moto_server";
@@ -27,10 +27,10 @@ pub struct ObjectServer {
 }
 
 impl ObjectServer {
-    /// Starts a server, and waits until it answers.
+    /// Starts a server, and waits until it listens.
     ///
     /// # Errors
-    /// It cannot be started, or does not answer for 30 s.
+    /// It cannot be started, or does not listen within 30 s.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
@@ -51,23 +51,31 @@ impl ObjectServer {
     }
 
     fn start_with(arguments: &[&OsStr]) -> io::Result<Self> {
-        // Free now; moto has no way to choose and report one.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let port = address.port().to_string();
-        let child = Command::new(PROGRAM)
-            .args(["-H", "127.0.0.1", "-p", &port])
+        // The server takes a free port and names it in its log. A port that this process chose could
+        // be taken by another process before the server listens on it.
+        let mut child = Command::new(PROGRAM)
+            .args(["-H", "127.0.0.1", "-p", "0"])
             .args(arguments)
+            .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()?;
-        let server = Self { child, address };
-        let began = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            if began.elapsed() > Duration::from_secs(30) {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "moto_server does not answer"));
+        let log = child.stderr.take().expect("stderr is piped");
+        let (sender, addresses) = mpsc::channel();
+        // The thread reads the log to its end, so that the server never waits for a full pipe.
+        std::thread::spawn(move || {
+            for line in BufReader::new(log).lines().map_while(Result::ok) {
+                if let Some(address) = address_in(&line) {
+                    // The receiver may have given up.
+                    let _ = sender.send(address);
+                }
             }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        });
+        // Ends the server if it names no address. It listens before it names one.
+        let mut server = Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        server.address = addresses.recv_timeout(Duration::from_secs(30)).map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("{PROGRAM} ended, or named no address in 30 s"))
+        })?;
         Ok(server)
     }
 
@@ -134,6 +142,12 @@ impl ObjectServer {
         });
         Ok(Proxy { address, state })
     }
+}
+
+/// Returns the address in a line of the server's log: ` * Running on http://127.0.0.1:5000`.
+fn address_in(line: &str) -> Option<SocketAddr> {
+    let (_, url) = line.split_once(" * Running on ")?;
+    url.trim_end().rsplit('/').next()?.parse().ok()
 }
 
 impl Drop for ObjectServer {
