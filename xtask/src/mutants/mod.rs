@@ -3,8 +3,8 @@
 //! cargo-mutants lists the changes of one expression or function ([`listed`]), but builds each
 //! alone, which takes minutes. This command builds once: a copy of the sources holds all mutants,
 //! each behind a switch ([`embed`], [`tree`]). It measures each test without a mutant, and notes
-//! the mutants that the test reaches ([`suite`]). Then it runs those tests for each mutant, the
-//! fastest first, until one fails.
+//! the mutants that the test reaches ([`suite`]). Then it runs those tests for each mutant until one
+//! fails: first those that caught many mutants in little time.
 //!
 //! Each mutant that was tested is a line of `docs/mutants.tsv`. The order of the mutants is that of
 //! a hash of their names, so that the first thousand are a fair sample of all. The tests are those
@@ -17,7 +17,7 @@ mod tree;
 
 use anyhow::{Context, bail};
 use listed::MODULES;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -75,7 +75,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let folder = root.join("target/mutation");
     let tree = Tree::new(root, &folder)?;
     let programs = tree.build()?;
-    let tests = suite::measured(&programs, &folder, &tree.version)?;
+    let tests = suite::measured(&programs, &folder, &tree.version, &kills(&ledger(root)?))?;
     if missed_again {
         forget_missed(root)?;
     }
@@ -151,6 +151,15 @@ fn ledger(root: &Path) -> anyhow::Result<Vec<Line>> {
     text.lines().map(|text| line(text).with_context(|| format!("{LEDGER}: {text:?}"))).collect()
 }
 
+/// Returns how many mutants each test caught.
+fn kills(lines: &[Line]) -> HashMap<String, usize> {
+    let mut kills = HashMap::new();
+    for test in lines.iter().filter_map(|line| line.outcome.strip_prefix("caught by ")) {
+        *kills.entry(test.to_owned()).or_default() += 1;
+    }
+    kills
+}
+
 /// Removes the mutants that were missed from the ledger, so that they are tested again.
 fn forget_missed(root: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(root.join(LEDGER)).context(LEDGER)?;
@@ -182,6 +191,13 @@ fn summary(lines: &[Line]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kills_are_counted_by_test() {
+        let line = |outcome: &str| Line { outcome: outcome.to_owned(), name: String::new() };
+        let lines = ["caught by papilio a", "caught by papilio a", "missed by 2 tests", "unviable"].map(line);
+        assert_eq!(kills(&lines), HashMap::from([("papilio a".to_owned(), 2)]));
+    }
 
     #[test]
     fn the_summary_counts_by_module() {

@@ -3,7 +3,7 @@
 
 use super::tree::Program;
 use anyhow::{Context, bail};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Tests that take longer are not run.
 const LONGEST: Duration = Duration::from_secs(120);
-/// A test with a mutant may take this much longer than without: a factor, and seconds.
-const PATIENCE: (f64, f64) = (5.0, 5.0);
+/// A test with a mutant may use this many processor seconds, by the seconds without: a factor, and
+/// seconds.
+const PATIENCE: (f64, f64) = (10.0, 10.0);
+/// A test may take this many times as long as it may use a processor: other programs may have them.
+const WALL: f64 = 3.0;
 /// The most memory of a test, in bytes: a mutant may allocate for ever.
 const MEMORY: u64 = 8 << 30;
 
@@ -34,16 +37,25 @@ impl Test {
     /// # Errors
     /// The test cannot be started.
     pub fn passes(&self, mutant: u32) -> anyhow::Result<bool> {
-        let limit = self.seconds.mul_add(PATIENCE.0, PATIENCE.1);
+        let limit = self.seconds.mul_add(PATIENCE.0, PATIENCE.1).ceil();
         let number = mutant.to_string();
         Ok(self.run(limit, ("PAPILIO_MUTANT", Path::new(&number)))?.success())
     }
 
-    /// Runs it for at most `limit` seconds.
+    /// Returns whether it fails with few mutants for the time it takes: the greater, the later it
+    /// is run. `kills` of the ledger's mutants were caught by it.
+    fn order(&self, kills: usize) -> f64 {
+        // A test that reaches many mutants had more of them to catch.
+        let opportunities = self.reached.len() as f64 + 100.0;
+        self.seconds.max(0.02) * opportunities / (kills as f64 + 1.0)
+    }
+
+    /// Runs it for at most `limit` seconds of a processor.
     fn run(&self, limit: f64, (variable, value): (&str, &Path)) -> anyhow::Result<ExitStatus> {
         // A test that hangs is killed with the programs that it started.
         Command::new("timeout")
-            .args(["-s", "KILL", &limit.to_string(), "prlimit", &format!("--as={MEMORY}")])
+            .args(["-s", "KILL", &(limit * WALL).to_string()])
+            .args(["prlimit", &format!("--as={MEMORY}"), &format!("--cpu={}", limit.ceil())])
             .arg(&self.program)
             .args(["--exact", &self.function])
             .current_dir(&self.folder)
@@ -79,12 +91,18 @@ pub fn each<T: Sync>(items: &[T], work: impl Fn(&T) -> anyhow::Result<()> + Sync
     failure.into_inner().expect("no worker panics").map_or(Ok(()), Err)
 }
 
-/// Runs all tests of the programs without a mutant. Returns those that pass and reach mutants, the
-/// fastest first. `folder` holds temporary files, and the result for the next run.
+/// Runs all tests of the programs without a mutant. Returns those that pass and reach mutants, in
+/// the order in which to try them. `folder` holds temporary files, and the result for the next run.
+/// `kills` counts the mutants that each test caught before.
 ///
 /// # Errors
 /// A program cannot be run; no test is left.
-pub fn measured(programs: &[Program], folder: &Path, version: &str) -> anyhow::Result<Vec<Test>> {
+pub fn measured(
+    programs: &[Program],
+    folder: &Path,
+    version: &str,
+    kills: &HashMap<String, usize>,
+) -> anyhow::Result<Vec<Test>> {
     let known = folder.join(format!("tests-{version}"));
     let mut tests = all(programs)?;
     if known.is_file() {
@@ -106,7 +124,8 @@ pub fn measured(programs: &[Program], folder: &Path, version: &str) -> anyhow::R
         std::fs::write(&known, remembered(&tests)).context("target/mutation")?;
     }
     tests.retain(|test| !test.reached.is_empty());
-    tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let order = |test: &Test| test.order(kills.get(&test.name).copied().unwrap_or_default());
+    tests.sort_by(|a, b| order(a).total_cmp(&order(b)));
     if tests.is_empty() {
         bail!("no test reaches a mutant");
     }
@@ -209,6 +228,18 @@ mod tests {
         let began = Instant::now();
         assert!(!hangs.run(0.1, ("A", Path::new("b"))).unwrap().success());
         assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn tests_that_caught_mutants_come_early() {
+        let mut test = test("a");
+        test.seconds = 2.0;
+        assert!(test.order(9) < test.order(0));
+        let few = test.order(1);
+        test.reached = (0..1_000).collect();
+        assert!(few < test.order(1), "one that reaches more should have caught more");
+        test.seconds = 0.1;
+        assert!(test.order(1) < few);
     }
 
     #[test]
