@@ -51,8 +51,8 @@ impl ObjectServer {
     }
 
     fn start_with(arguments: &[&OsStr]) -> io::Result<Self> {
-        // The server takes a free port and names it in its log. A port that this process chose could
-        // be taken by another process before the server listens on it.
+        // The server takes a free port and names it in its log. If this process chose the port,
+        // another one could take it before the server listens.
         let mut child = Command::new(PROGRAM)
             .args(["-H", "127.0.0.1", "-p", "0"])
             .args(arguments)

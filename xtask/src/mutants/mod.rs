@@ -3,8 +3,8 @@
 //! cargo-mutants lists the changes of one expression or function ([`listed`]), but builds each
 //! alone, which takes minutes. This command builds once: a copy of the sources holds all mutants,
 //! each behind a switch ([`embed`], [`tree`]). It measures each test without a mutant, and notes
-//! the mutants that the test reaches ([`suite`]). Then it runs those tests for each mutant until one
-//! fails: first those that caught many mutants in little time.
+//! the mutants that the test reaches ([`suite`]). Then it runs those tests for each mutant until
+//! one fails: first those that caught many mutants in little time.
 //!
 //! Each mutant that was tested is a line of `docs/mutants.tsv`. The order of the mutants is that of
 //! a hash of their names, so that the first thousand are a fair sample of all. The tests are those

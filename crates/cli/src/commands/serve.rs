@@ -30,10 +30,10 @@ const NFS_CACHE: u64 = 256 << 20;
 
 /// Serve a disk image to NBD clients, or the file system in it to NFS clients
 ///
-/// With --nbd, clients see the disk in the image, whatever its format: raw, qcow2, and for reading
-/// VMDK, xz and zstd. IMAGE@N or --partition serves one partition; --partition none serves the file
-/// as it is. With --nfs, clients mount the directory IMAGE:/path with NFS version 3: for machines
-/// without FUSE.
+/// With --nbd, clients see the disk in the image, whatever its format: raw, qcow2, VMDK,
+/// VHDX, and for reading xz and zstd. IMAGE@N or --partition serves one partition; --partition none
+/// serves the file as it is. With --nfs, clients mount the directory IMAGE:/path with NFS version
+/// 3: for machines without FUSE.
 /// The command prints the URI of the export on standard output, and serves until SIGINT or SIGTERM
 /// arrives. Then it ends the requests in flight, flushes the image and unlocks it.
 /// Neither protocol has passwords: every client that can connect can read, and write unless

@@ -254,6 +254,56 @@ fn file_systems_are_made_and_mended_inside_images() {
     succeed(["check", "--device", &third, &qcow2]);
 }
 
+/// A file system inside of a VMDK or VHDX is made, filled, and read by the kernel.
+#[test]
+fn vmdk_and_vhdx_are_read_and_written() {
+    if require(&[Need::Command("qemu-img")]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let large: Vec<u8> = (0..8_000_000u32).flat_map(|word| (word * 7).to_le_bytes()).collect();
+    std::fs::write(at("large"), &large).unwrap();
+    let flat = ["monolithicFlat", "twoGbMaxExtentFlat"];
+    for (format, kind) in [
+        ("vmdk", "monolithicSparse"),
+        ("vmdk", flat[0]),
+        ("vmdk", "twoGbMaxExtentSparse"),
+        ("vmdk", flat[1]),
+        ("vhdx", "dynamic"),
+        ("vhdx", "fixed"),
+    ] {
+        let (disk, back) = (at(&format!("{kind}.disk")), at("back.raw"));
+        let option = format!("subformat={kind}");
+        run("qemu-img", &["create", "-q", "-f", format, "-o", &option, &disk, "256M"]);
+        succeed(["mkfs", "-q", "-L", kind, &disk]);
+        fail(1, "contains a Btrfs file system", ["mkfs", "-q", &disk]);
+        succeed(["cp", &at("large"), &format!("{disk}:/large")]);
+        succeed(["mkdir", &format!("{disk}:/directory")]);
+        succeed(["check", "--check-data-csum", &disk]);
+        if !flat.contains(&kind) {
+            run("qemu-img", &["check", "-q", "-f", format, &disk]);
+        }
+        run("qemu-img", &["convert", "-f", format, "-O", "raw", &disk, &back]);
+        assert!(succeed(["cat", &format!("{back}:/large")]) == large, "{kind}");
+        if require(Need::KERNEL_MOUNT).is_some() {
+            let images = ImageSet::open(&scratch, vec![back.into()]);
+            images.btrfs_check().unwrap();
+            let mounted = images.mount_read_only().unwrap();
+            assert!(std::fs::read(mounted.path().join("large")).unwrap() == large, "{kind}");
+            assert!(mounted.path().join("directory").is_dir());
+            mounted.unmount().unwrap();
+        }
+    }
+    let (source, packed) = (at("fixed.disk"), at("stream.vmdk"));
+    let option = "subformat=streamOptimized";
+    run("qemu-img", &["convert", "-f", "vhdx", "-O", "vmdk", "-o", option, &source, &packed]);
+    assert!(succeed(["cat", &format!("{packed}:/large")]) == large);
+    fail(1, "only be opened for reading", ["mkdir", &format!("{packed}:/d")]);
+    fail(1, "only be opened for reading", ["mkfs", "-q", "-f", &packed]);
+    assert!(succeed(["cat", &format!("{packed}:/large")]) == large);
+}
+
 #[test]
 fn compressed_raw_images_are_read() {
     if require(&[Need::Command("xz"), Need::Command("zstd")]).is_none() {

@@ -25,7 +25,7 @@ pub(super) struct Companions {
     allow_all: bool,
     /// Device and inode of each file.
     seen: Vec<(u64, u64)>,
-    /// Never read again: they hold the locks.
+    /// Files that a driver has open, too. Never read again: they hold the locks.
     files: Vec<FileDevice>,
 }
 
@@ -34,14 +34,14 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 }
 
 impl Companions {
-    /// Begins with the image itself.
+    /// Begins with the image itself, which the caller keeps open.
     pub(super) fn new(
         format: &'static str,
-        image: FileDevice,
+        image: &FileDevice,
         allow_all: bool,
     ) -> Result<Self, OpenErrorKind> {
         let seen = vec![identity(&image.host_file().metadata().map_err(OpenErrorKind::Io)?)];
-        Ok(Self { format, allow_all, seen, files: vec![image] })
+        Ok(Self { format, allow_all, seen, files: Vec::new() })
     }
 
     /// Returns an error of the image.
@@ -49,15 +49,30 @@ impl Companions {
         OpenErrorKind::Image { format: self.format, reason: reason.into() }
     }
 
-    /// Opens the file that the image at `image` names, and returns its path and the open file.
+    /// Opens the file that the image at `image` names, keeps it open for its lock, and returns its
+    /// path and another descriptor of it.
     pub(super) fn open(
         &mut self,
         image: &Path,
         name: &str,
         access: Access,
     ) -> Result<(PathBuf, std::fs::File), OpenErrorKind> {
+        let (path, file) = self.open_device(image, name, access)?;
+        let host = file.host_file().try_clone().map_err(OpenErrorKind::Io)?;
+        self.files.push(file);
+        Ok((path, host))
+    }
+
+    /// Opens the file that the image at `image` names, with the host's page cache, and returns its
+    /// path and the device.
+    pub(super) fn open_device(
+        &mut self,
+        image: &Path,
+        name: &str,
+        access: Access,
+    ) -> Result<(PathBuf, FileDevice), OpenErrorKind> {
         let path = self.resolve(image, name)?;
-        let file = OpenOptions::new(access).open(&path);
+        let file = OpenOptions::new(access).direct(false).open(&path);
         let file =
             file.map_err(|error| self.fault(format!("it needs {}: {}", path.display(), error.kind)))?;
         if file.is_block_device() && !self.allow_all {
@@ -73,10 +88,8 @@ impl Companions {
         if self.seen.len() >= MAX_FILES {
             return Err(self.fault(format!("it consists of more than {MAX_FILES} files")));
         }
-        let host = host.try_clone().map_err(OpenErrorKind::Io)?;
         self.seen.push(found);
-        self.files.push(file);
-        Ok((path, host))
+        Ok((path, file))
     }
 
     fn resolve(&self, image: &Path, name: &str) -> Result<PathBuf, OpenErrorKind> {

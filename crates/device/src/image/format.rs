@@ -39,6 +39,15 @@ impl ImageFormat {
             Self::Zstd => "zstd",
         }
     }
+
+    /// Returns whether the file has a disk that can be written, with tables of its own. Writing
+    /// over the file itself would destroy them.
+    pub(super) fn holds_a_disk(self) -> bool {
+        match self {
+            Self::Qcow2 | Self::VmdkSparse | Self::VmdkDescriptor | Self::Vhdx => true,
+            Self::Raw | Self::Xz | Self::Zstd => false,
+        }
+    }
 }
 
 /// Bytes from the start of a file that decide.
@@ -46,6 +55,24 @@ const START: usize = 8192;
 
 const NOT_SUPPORTED: &str =
     "this format is not supported; convert it with: qemu-img convert -O qcow2 FROM TO";
+
+/// Bytes of the longest magic number.
+pub(super) const LONGEST_MAGIC: usize = 21;
+
+/// Recognises the format of a file that starts with these bytes, if it is not raw.
+pub(super) fn by_magic(start: &[u8]) -> Option<ImageFormat> {
+    match start {
+        [b'Q', b'F', b'I', 0xfb, ..] => Some(ImageFormat::Qcow2),
+        [b'K', b'D', b'M', b'V', ..] => Some(ImageFormat::VmdkSparse),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(ImageFormat::Xz),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(ImageFormat::Zstd),
+        // A skippable frame, as pzstd and some seekable files begin with.
+        [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(ImageFormat::Zstd),
+        _ if start.starts_with(b"# Disk DescriptorFile") => Some(ImageFormat::VmdkDescriptor),
+        _ if start.starts_with(b"vhdxfile") => Some(ImageFormat::Vhdx),
+        _ => None,
+    }
+}
 
 /// Recognises the format of a file without a Btrfs superblock.
 ///
@@ -62,15 +89,8 @@ pub(super) fn recognise(file: &dyn Device, is_block_device: bool) -> Result<Imag
         return if is_luks(start) { Err(OpenErrorKind::Encrypted) } else { Ok(ImageFormat::Raw) };
     }
     let is_disk = partition_table::gpt_signature(start) || partition_table::is_mbr(start);
-    let format = match start {
-        [b'Q', b'F', b'I', 0xfb, ..] => ImageFormat::Qcow2,
-        [b'K', b'D', b'M', b'V', ..] => ImageFormat::VmdkSparse,
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => ImageFormat::Xz,
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => ImageFormat::Zstd,
-        // A skippable frame, as pzstd and some seekable files begin with.
-        [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => ImageFormat::Zstd,
-        _ if start.starts_with(b"# Disk DescriptorFile") => ImageFormat::VmdkDescriptor,
-        _ if start.starts_with(b"vhdxfile") => ImageFormat::Vhdx,
+    let format = match by_magic(start) {
+        Some(format) => format,
         _ if start.starts_with(b"conectix") => {
             return Err(OpenErrorKind::UnsupportedFormat("VHD", NOT_SUPPORTED));
         }

@@ -28,6 +28,8 @@ mod remote;
 #[cfg(all(feature = "images", feature = "remote"))]
 mod remote_qcow2;
 #[cfg(feature = "images")]
+mod sparse;
+#[cfg(feature = "images")]
 mod vhdx;
 #[cfg(feature = "images")]
 mod vmdk;
@@ -95,15 +97,17 @@ fn target_kind(path: &Path) -> TargetKind {
     if is_store_url(path) {
         return TargetKind::Disk;
     }
-    let is_qcow2 = || {
+    let is_container = || {
         let file = OpenOptions::new(Access::ReadOnly).lock(false).open(path).ok()?;
-        let mut start = [0; 4];
-        file.read_at(&mut start, PhysicalAddress(0)).ok()?;
+        let mut start = [0; format::LONGEST_MAGIC];
+        let length = file.size().min(start.len() as u64) as usize;
+        file.read_at(&mut start[..length], PhysicalAddress(0)).ok()?;
         // A raw image of a file system may begin with any bytes.
         let is_raw = file.is_block_device() || is_btrfs(&file, PhysicalAddress(0));
-        Some(start == *b"QFI\xfb" && !is_raw)
+        let format = format::by_magic(&start)?;
+        Some(format.holds_a_disk() && !is_raw)
     };
-    if is_qcow2() == Some(true) { TargetKind::Disk } else { TargetKind::File }
+    if is_container() == Some(true) { TargetKind::Disk } else { TargetKind::File }
 }
 
 /// Returns whether [`OpenOptions::open_target`] opens something inside `path`, whose size is fixed.
@@ -168,7 +172,8 @@ impl OpenOptions {
     }
 
     /// Opens a device whose content is to be replaced: the partition of `IMAGE@N`, the disk in a
-    /// qcow2 image, a device in an object store, or else the file or block device itself.
+    /// qcow2, VMDK or VHDX image, a device in an object store, or else the file or block device
+    /// itself.
     ///
     /// # Errors
     /// As [`Self::open_image`].
@@ -241,13 +246,19 @@ fn open_format(
     let access = file.access();
     match format {
         ImageFormat::Qcow2 => Ok(Arc::new(qcow2::open(path, file, options.allow_backing)?)),
+        ImageFormat::VmdkDescriptor => {
+            Ok(Arc::new(vmdk::open_descriptor(path, file, options.allow_backing)?))
+        }
+        ImageFormat::VmdkSparse if access == Access::ReadWrite => {
+            Ok(Arc::new(vmdk::open_writable(Arc::new(file))?))
+        }
+        ImageFormat::Vhdx if access == Access::ReadWrite => {
+            Ok(Arc::new(vhdx::open_writable(Arc::new(file))?))
+        }
         _ if access == Access::ReadWrite => {
             Err(OpenErrorKind::UnsupportedFormat(format.name(), "it can only be opened for reading"))
         }
-        ImageFormat::VmdkSparse => Ok(Arc::new(vmdk::open(Arc::new(file))?)),
-        ImageFormat::VmdkDescriptor => {
-            Ok(Arc::new(qcow2::open_vmdk_descriptor(path, file, options.allow_backing)?))
-        }
+        ImageFormat::VmdkSparse => vmdk::open(Arc::new(file)),
         ImageFormat::Vhdx => Ok(Arc::new(vhdx::open(Arc::new(file))?)),
         ImageFormat::Xz => Ok(Arc::new(xz::open(Arc::new(file))?)),
         ImageFormat::Zstd => Ok(Arc::new(zstd_frames::open(Arc::new(file))?)),

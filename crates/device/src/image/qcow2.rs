@@ -1,4 +1,4 @@
-//! `ImageDevice`: the disk in a qcow2 image or in the extents of a VMDK, by the crate imago.
+//! `ImageDevice`: the disk in a qcow2 image, by the crate imago.
 //!
 //! It owns the driver of the format, and the locked files of the image.
 //!
@@ -15,11 +15,8 @@ use crate::device::{Access, Device, check_read, check_write, read_only};
 use crate::error::OpenErrorKind;
 use crate::file::FileDevice;
 use imago::file::File;
-use imago::format::builder::FormatDriverBuilder;
-use imago::format::gate::ImplicitOpenGate;
 use imago::qcow2::Qcow2;
 use imago::raw::Raw;
-use imago::vmdk::Vmdk;
 use imago::{DenyImplicitOpenGate, FormatAccess, Mapping, StorageOpenOptions};
 use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
@@ -37,16 +34,18 @@ pub(super) struct ImageDevice {
     access: Access,
     size: u64,
     disk: RwLock<FormatAccess<File>>,
-    _files: Companions,
+    /// They hold the locks.
+    _files: (FileDevice, Companions),
 }
 
 /// Opens a qcow2 image.
 pub(super) fn open(path: &Path, file: FileDevice, allow_all: bool) -> Result<ImageDevice, OpenErrorKind> {
     let (name, access) = (file.name().to_owned(), file.access());
     let host = file.host_file().try_clone().map_err(OpenErrorKind::Io)?;
-    let mut files = Companions::new("qcow2", file, allow_all)?;
-    let disk = driver(path, host, access, &mut files)?;
-    Ok(ImageDevice::new(name, access, FormatAccess::new(disk), files))
+    let mut files = Companions::new("qcow2", &file, allow_all)?;
+    let disk = FormatAccess::new(driver(path, host, access, &mut files)?);
+    let size = disk.size();
+    Ok(ImageDevice { name, access, size, disk: RwLock::new(disk), _files: (file, files) })
 }
 
 fn storage(path: &Path, host: std::fs::File, access: Access) -> io::Result<File> {
@@ -107,62 +106,6 @@ fn driver(
     let gate = DenyImplicitOpenGate::default();
     image.open_implicit_dependencies_gated(gate).map_err(|error| fault(files, error))?;
     Ok(image)
-}
-
-/// Opens a VMDK whose descriptor names flat extents.
-pub(super) fn open_vmdk_descriptor(
-    path: &Path,
-    file: FileDevice,
-    allow_all: bool,
-) -> Result<ImageDevice, OpenErrorKind> {
-    let name = file.name().to_owned();
-    let host = file.host_file().try_clone().map_err(OpenErrorKind::Io)?;
-    let mut files = Companions::new("vmdk", file, allow_all)?;
-    let image = storage(path, host, Access::ReadOnly).map_err(OpenErrorKind::Io)?;
-    let mut vmdk = Vmdk::<File>::open_image(image, false)
-        .map_err(|error| OpenErrorKind::Image { format: "vmdk", reason: error.to_string() })?;
-    let mut gate = ExtentGate { image: path, files: &mut files, refused: None };
-    let opened = vmdk.open_implicit_dependencies_gated(&mut gate);
-    if let Some(refused) = gate.refused.take() {
-        return Err(refused);
-    }
-    opened.map_err(|error| files.fault(error.to_string()))?;
-    Ok(ImageDevice::new(name, Access::ReadOnly, FormatAccess::new(vmdk), files))
-}
-
-/// Opens the extents of a VMDK by [`Companions`].
-struct ExtentGate<'a> {
-    image: &'a Path,
-    files: &'a mut Companions,
-    /// The reason in full, which the driver would put into an error of its own.
-    refused: Option<OpenErrorKind>,
-}
-
-impl ImplicitOpenGate<File> for &mut ExtentGate<'_> {
-    fn open_format<F: FormatDriverBuilder<File>>(&mut self, _: F) -> io::Result<FormatAccess<File>> {
-        Err(io::Error::from(io::ErrorKind::Unsupported))
-    }
-
-    fn open_storage(&mut self, options: StorageOpenOptions) -> io::Result<File> {
-        let named = options.get_filename().unwrap_or(Path::new(""));
-        // The driver has put the directory of the descriptor before a relative name.
-        let parent = self.image.parent().unwrap_or(Path::new(""));
-        let name = named.strip_prefix(parent).unwrap_or(named).to_string_lossy().into_owned();
-        match self.files.open(self.image, &name, Access::ReadOnly) {
-            Ok((path, host)) => storage(&path, host, Access::ReadOnly),
-            Err(kind) => {
-                let error = io::Error::other(kind.to_string());
-                self.refused = Some(kind);
-                Err(error)
-            }
-        }
-    }
-}
-
-impl ImageDevice {
-    fn new(name: String, access: Access, disk: FormatAccess<File>, files: Companions) -> Self {
-        Self { name, access, size: disk.size(), disk: RwLock::new(disk), _files: files }
-    }
 }
 
 impl Device for ImageDevice {

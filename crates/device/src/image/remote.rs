@@ -93,7 +93,7 @@ fn open_format(
             };
             Arc::new(super::remote_qcow2::open(object, &sibling)?)
         }
-        ImageFormat::VmdkSparse => Arc::new(super::vmdk::open(object)?),
+        ImageFormat::VmdkSparse => super::vmdk::open(object)?,
         ImageFormat::VmdkDescriptor => {
             return Err(OpenErrorKind::UnsupportedFormat(
                 format.name(),

@@ -62,8 +62,8 @@ impl FileSystem {
 
     /// Opens the file system whose first device is `path`. The options name the other devices.
     ///
-    /// The path may be a disk image: qcow2, VMDK, or a raw image, also compressed with xz or zstd.
-    /// The file system is the whole disk or its only partition with Btrfs. `IMAGE@N` names
+    /// The path may be a disk image: qcow2, VMDK, VHDX, or a raw image, also compressed with xz or
+    /// zstd. The file system is the whole disk or its only partition with Btrfs. `IMAGE@N` names
     /// partition N if no file has that name, as [`OpenOptions::partition`] does.
     ///
     /// # Errors

@@ -1,5 +1,8 @@
 //! Tests of disk images made by imago, qemu-img and compressors.
 
+mod sparse;
+mod vhdx_log;
+
 use super::*;
 use crate::device::Access;
 use crate::memory::MemoryDevice;
@@ -353,7 +356,10 @@ fn vmdk_of_qemu_is_read() {
         let (path, option) = (at(&format!("{kind}.vmdk")), format!("subformat={kind}"));
         run("qemu-img", &["convert", "-f", "raw", "-O", "vmdk", "-o", &option, &at("raw"), &path]);
         assert_reads(&*open(Path::new(&path), Access::ReadOnly).unwrap(), &bytes);
-        assert!(open(Path::new(&path), Access::ReadWrite).is_err());
+        if kind == "streamOptimized" {
+            let text = open(Path::new(&path), Access::ReadWrite).unwrap_err().to_string();
+            assert!(text.contains("compressed") && text.contains("only be opened for reading"), "{text}");
+        }
         assert_damage_is_no_panic(Path::new(&path), &[0..80, 0..70_000]);
     }
     for (format, name) in [("vdi", "VDI"), ("vpc", "VHD")] {
@@ -404,7 +410,6 @@ fn vhdx_of_qemu_is_read() {
         run("qemu-img", &["convert", "-f", "raw", "-O", "vhdx", "-o", &option, &at("raw"), &path]);
         let path = Path::new(&path);
         assert_reads(&*open(path, Access::ReadOnly).unwrap(), &bytes);
-        assert!(open(path, Access::ReadWrite).is_err());
         // The identifier and headers, the tables of regions, then the log, the metadata and the
         // table of blocks.
         let table = |at: u64| at..at + 512;
