@@ -384,6 +384,48 @@ fn read_only_groups_are_not_used_and_can_be_removed() {
     assert_eq!(space.block_group_of(second).unwrap().range, range(1 << 20, 1 << 20));
 }
 
+/// The ranges that a trim would discard.
+#[test]
+fn free_ranges_are_passed_one_by_one() {
+    let space = space(false);
+    add(&space, 1 << 20, 1 << 20, BlockGroupFlags::DATA);
+    add(&space, 4 << 20, 1 << 20, BlockGroupFlags::DATA);
+    // Free: four sectors, one sector, the rest of the first group, and all of the second.
+    let used = space.allocate(SpaceKind::Data, 16 * SECTOR, 16 * SECTOR).unwrap();
+    space.release(range(used.start.0, 4 * SECTOR));
+    space.release(range(used.start.0 + 8 * SECTOR, SECTOR));
+    let passed = |within: std::ops::Range<u64>, min: u64, max: u64| {
+        let (mut found, mut at) = (Vec::new(), within.start);
+        while let Some(next) = space
+            .with_free(at..within.end, min, max, |free| {
+                found.push((free.start.0, free.length));
+                Ok::<_, ()>(())
+            })
+            .unwrap()
+        {
+            assert!(next > at);
+            at = next;
+        }
+        found
+    };
+    let start = used.start.0;
+    let end = start + (1 << 20);
+    let (small, one, rest) =
+        ((start, 4 * SECTOR), (start + 8 * SECTOR, SECTOR), (start + 16 * SECTOR, end - start - 16 * SECTOR));
+    let other = (4 << 20, 1 << 20);
+    assert_eq!(passed(0..u64::MAX, 1, u64::MAX), [small, one, rest, other]);
+    assert_eq!(passed(0..u64::MAX, 4 * SECTOR, u64::MAX), [small, rest, other]);
+    assert_eq!(passed(0..u64::MAX, 4 * SECTOR + 1, u64::MAX), [rest, other]);
+    assert_eq!(passed(0..u64::MAX, 1 << 20, u64::MAX), [other]);
+    // Within a range, and at most so many bytes at once.
+    assert_eq!(passed(start + SECTOR..start + 9 * SECTOR, 1, u64::MAX), [(start + SECTOR, 3 * SECTOR), one]);
+    let halves = [other.0, other.0 + (1 << 19)].map(|at| (at, 1 << 19));
+    assert_eq!(passed(4 << 20..5 << 20, 1, 1 << 19), halves);
+    assert!(passed(2 << 20..4 << 20, 1, u64::MAX).is_empty());
+    let error = space.with_free(0..u64::MAX, 1, 1, |_| Err("busy"));
+    assert_eq!(error, Err("busy"));
+}
+
 #[test]
 fn lesser_profiles_serve_only_without_a_redundant_one() {
     let space = space(false);

@@ -156,4 +156,22 @@ mod tests {
         assert_eq!(blocks.end().len(), 3);
         assert!(blocks.end().is_empty());
     }
+
+    #[test]
+    fn a_log_takes_a_part_of_what_is_free_up_to_a_round() {
+        let blocks = LogBlocks::default();
+        assert!(blocks.wants_more(1 << 20));
+        assert!(!blocks.wants_more(0));
+        for number in 1..=64u64 {
+            blocks.take(LogicalRange { start: LogicalAddress(number << 14), length: 1 << 14 });
+        }
+        // One MiB is taken.
+        assert!(!blocks.wants_more(PART << 20));
+        assert!(blocks.wants_more((PART + 1) << 20));
+        for number in 65..=ROUND >> 14 {
+            assert!(blocks.wants_more(1 << 40));
+            blocks.take(LogicalRange { start: LogicalAddress(number << 14), length: 1 << 14 });
+        }
+        assert!(!blocks.wants_more(1 << 40));
+    }
 }
