@@ -27,7 +27,7 @@ const SIZE: u64 = 320 << 20;
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
 fn states() -> u64 {
-    std::env::var("PAPILIO_MOVED_STATES").map_or(40, |number| number.parse().expect("a number"))
+    std::env::var("PAPILIO_MOVED_STATES").map_or(20, |number| number.parse().expect("a number"))
 }
 
 fn sample() -> u64 {

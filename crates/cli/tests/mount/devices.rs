@@ -1,6 +1,6 @@
 //! The devices of a file system are found by its UUID among block devices.
 
-use crate::world::{MOUNT, World, fail, papilio, run, succeed};
+use crate::world::{MOUNT, World, fail, papilio, run, succeed, unmount};
 use papilio_oracle::Need;
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn other_devices_are_found() {
     fs::create_dir(&again).unwrap();
     succeed(["mount", "-r", &loops[1].0, again.to_str().unwrap()]);
     assert_eq!(fs::read(again.join("f")).unwrap(), vec![5; 5 << 20]);
-    succeed(["umount", again.to_str().unwrap()]);
+    unmount(&again);
     world.unmount();
     run("btrfs", &["check", "--check-data-csum", &loops[0].0]);
     succeed(["check", "--check-data-csum", &loops[1].0]);
@@ -113,7 +113,7 @@ fn devices_are_found_by_uuid_and_label() {
         let again = world.beside("again");
         fs::create_dir_all(&again).unwrap();
         succeed(["mount", &source, again.to_str().unwrap()]);
-        succeed(["umount", again.to_str().unwrap()]);
+        unmount(&again);
         world.unmount();
     }
     // The label is that of two file systems now; the UUIDs differ.

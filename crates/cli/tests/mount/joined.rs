@@ -1,6 +1,6 @@
 //! One file system mounted several times, and mounts that become read-only or writable.
 
-use crate::world::{MOUNT, World, eventually, fail, papilio, run, succeed};
+use crate::world::{MOUNT, World, eventually, fail, papilio, run, succeed, unmount};
 use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::mount_table::MountEntry;
 use papilio_oracle::Need;
@@ -28,7 +28,7 @@ impl Second {
     }
 
     pub fn unmount(&self) {
-        succeed([Path::new("umount"), &self.0]);
+        unmount(&self.0);
     }
 
     pub fn at(&self, path: &str) -> PathBuf {

@@ -2,13 +2,12 @@
 //! mounts of the kernel where it has the ioctls, and its file systems on several devices can be
 //! mounted.
 
-use crate::world::{World, fail, papilio, run, succeed};
+use crate::world::{World, fail, papilio, run, succeed, unmount_kernel};
 use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::ioctl::layout::{GetSubvolInfo, IoctlTimespec};
 use papilio_oracle::Need;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A mount of the image by the kernel, through a loop device that the unmount frees.
 pub struct KernelMount {
@@ -29,8 +28,7 @@ impl KernelMount {
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        let ended = Command::new("umount").arg(&self.directory).status();
-        assert!(ended.is_ok_and(|status| status.success()) || std::thread::panicking());
+        assert!(unmount_kernel(&self.directory) || std::thread::panicking());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::common::binary;
 use crate::kernel::KernelMount;
-use crate::world::{World, check_failure, fail, papilio, run, succeed};
+use crate::world::{World, check_failure, fail, papilio, run, succeed, unmount_kernel};
 use papilio::device::{Access, Device, FileDevice};
 use papilio::{BalanceControl, BalanceFilter, BalanceOptions, FileSystem, OpenOptions};
 use papilio_fuse::ioctl::client::MountedPath;
@@ -161,7 +161,7 @@ fn the_usage_of_a_kernel_mount_is_that_of_its_devices() {
         let usage = succeed(["filesystem", "usage", "-T", shown]);
         assert!(succeed(["filesystem", "show", shown]).contains("Total devices 3"));
         assert!(succeed(["device", "stats", shown]).contains(".write_io_errs"), "{device_usage}");
-        run("umount", &[shown]);
+        assert!(unmount_kernel(&root));
         let images =
             paths.map(|path| Arc::new(FileDevice::open(path, Access::ReadOnly).unwrap()) as Arc<dyn Device>);
         let fs = FileSystem::from_devices(images.to_vec(), &OpenOptions::new()).unwrap();

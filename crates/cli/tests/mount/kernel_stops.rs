@@ -4,7 +4,7 @@
 use crate::common::binary;
 use crate::kernel::KernelMount;
 use crate::kernel_jobs::{needs, scrub};
-use crate::world::{World, check_failure, eventually, fail, papilio, run, succeed};
+use crate::world::{World, check_failure, eventually, fail, papilio, run, succeed, unmount_kernel};
 use papilio_oracle::loop_device::LoopDevice;
 use std::fs;
 use std::path::Path;
@@ -243,7 +243,7 @@ fn a_kernel_mount_without_a_device_is_scrubbed_and_repaired() {
     let devices = format!("noatime,device={},device={},device={}", paths[0], paths[1], paths[2]);
     run("mount", &["-t", "btrfs", "-o", &devices, &paths[0], root]);
     fill(&directory);
-    run("umount", &[root]);
+    assert!(unmount_kernel(&directory));
     // The second device is gone.
     run("wipefs", &["-q", "-a", &paths[1]]);
     drop(second);
@@ -256,7 +256,7 @@ fn a_kernel_mount_without_a_device_is_scrubbed_and_repaired() {
     assert!(text(&scrub(&world, &["start", "-B"])).contains("finished"));
     assert_eq!(counter(&world, "uncorrectable_errors"), 0);
     assert_files(&directory);
-    run("umount", &[root]);
+    assert!(unmount_kernel(&directory));
 
     // Now the third one, which is removed and not replaced.
     run("wipefs", &["-q", "-a", &paths[2]]);
@@ -267,7 +267,7 @@ fn a_kernel_mount_without_a_device_is_scrubbed_and_repaired() {
     assert_eq!(succeed(["device", "remove", "missing", root]), "the missing device was removed\n");
     fail(1, "profile RAID1 needs 2 devices", ["device", "remove", &paths[3], root]);
     assert_files(&directory);
-    run("umount", &[root]);
+    assert!(unmount_kernel(&directory));
     run("btrfs", &["check", "--check-data-csum", &paths[0]]);
     run("btrfs", &["device", "scan", "--forget"]);
 }

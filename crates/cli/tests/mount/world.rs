@@ -6,7 +6,7 @@ use papilio_fuse::mount_table::MountEntry;
 use papilio_oracle::{Need, require};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// The needs of nearly all tests.
@@ -66,20 +66,9 @@ impl World {
         succeed(arguments);
     }
 
-    /// Unmounts, and waits for the server. A command that another test starts holds copies of
-    /// this process's open files between its fork and its exec, so a busy mount is tried again.
+    /// Unmounts, and waits for the server.
     pub fn unmount(&self) {
-        let start = Instant::now();
-        loop {
-            let output = papilio([OsStr::new("umount"), self.directory().as_os_str()]);
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            if stderr.contains("in use") && start.elapsed() < Duration::from_secs(10) {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
-            }
-            assert!(output.status.success() && stderr.is_empty(), "{}: {stderr}", output.status);
-            break;
-        }
+        unmount(&self.directory());
         assert!(self.entry().is_none());
     }
 
@@ -133,6 +122,33 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program:?} {arguments:?}: {} {stderr}", output.status);
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Unmounts Papilio's mount on a directory.
+pub fn unmount(directory: &Path) {
+    let output = unmount_by(|| papilio([OsStr::new("umount"), directory.as_os_str()]));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{}: {stderr}", output.status);
+}
+
+/// Unmounts a mount of the kernel. Returns whether that was possible.
+pub fn unmount_kernel(directory: &Path) -> bool {
+    unmount_by(|| Command::new("umount").arg(directory).output().unwrap()).status.success()
+}
+
+/// Runs a command that unmounts, again while the mount is busy. A command that another test starts
+/// holds copies of this process's open files between its fork and its exec.
+fn unmount_by(command: impl Fn() -> Output) -> Output {
+    let start = Instant::now();
+    loop {
+        let output = command();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let is_busy = stderr.contains("in use") || stderr.contains("busy");
+        if !is_busy || start.elapsed() > Duration::from_secs(10) {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Waits until `condition` is true.
