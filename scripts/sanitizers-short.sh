@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The short parts of `make miri` and `make tsan`, for each change: undefined behaviour in the locks
-# and the page cache, data races of the page cache and of the simulator's threads.
+# and the page cache, and data races of the page cache.
 #
 # Needs a nightly toolchain with miri and rust-src, and installs it where rustup can. Elsewhere it
 # says that it was skipped, also if PAPILIO_REQUIRE_ALL=1: the other tests need stable Rust only.
