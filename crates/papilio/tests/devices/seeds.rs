@@ -4,8 +4,8 @@
 use crate::images::{assert_clean_for_both, btrfs, open, writable};
 use crate::world::{MIB, NEEDS, assert_same, bytes, files_of_kernel, files_of_papilio, made, write_files};
 use papilio::device::{Access, Device, FileDevice, MemoryDevice};
-use papilio::format::DeviceId;
-use papilio::{FileSystem, ScrubOptions};
+use papilio::format::{DeviceId, PhysicalAddress};
+use papilio::{FileSystem, MkfsOptions, OpenOptions, RaidProfile, ScrubOptions, Tune};
 use papilio_oracle::loop_device::LoopDevice;
 use papilio_oracle::{ImageSet, Scratch, require, sys};
 use std::fs;
@@ -210,4 +210,47 @@ fn only_a_seed_is_sprouted_from_and_never_onto_itself() {
     assert!(error.contains("are too few"), "{error}");
     drop(first);
     assert!(before == contents(&[plain]), "the seed was written");
+}
+
+/// A block of a seed becomes one of the sprouted file system in memory. A damaged one must not: its
+/// new checksum would hide the damage.
+#[test]
+fn damaged_blocks_of_a_seed_are_errors() {
+    let devices = [400, 300].map(|mib| Arc::new(MemoryDevice::new(mib * MIB)));
+    let [seed, added] = devices.each_ref().map(|device| Arc::clone(device) as Arc<dyn Device>);
+    let single = MkfsOptions::new().metadata_profile(RaidProfile::Single);
+    papilio::mkfs_devices(std::slice::from_ref(&seed), &single).unwrap();
+    let fs = FileSystem::from_devices(vec![Arc::clone(&seed)], &writable()).unwrap();
+    for number in 0..300 {
+        fs.write(format!("/{number}"), bytes(number, 3_000)).unwrap();
+    }
+    fs.close().unwrap();
+    papilio::tune(std::slice::from_ref(&seed), Tune::Seed(true), &mut |_, _| {}).unwrap();
+    FileSystem::sprout(std::slice::from_ref(&seed), &added, true, &writable()).unwrap().close().unwrap();
+
+    let read_all = || -> papilio::Result<()> {
+        let options = OpenOptions::new();
+        let fs = FileSystem::from_devices(vec![Arc::clone(&added), Arc::clone(&seed)], &options)?;
+        for number in 0..300 {
+            assert!(fs.read(format!("/{number}"))? == bytes(number, 3_000));
+        }
+        Ok(())
+    };
+    read_all().unwrap();
+    // The leaves of the top-level subvolume: level 0 at byte 100, and its number at byte 88.
+    let mut superblock = [0; 64];
+    seed.read_at(&mut superblock, PhysicalAddress(64 << 10)).unwrap();
+    let mut damaged = 0;
+    for place in (MIB..400 * MIB - 16_384).step_by(4096).map(PhysicalAddress) {
+        let mut block = vec![0; 16_384];
+        seed.read_at(&mut block, place).unwrap();
+        if block[32..48] == superblock[32..48] && block[88..96] == 5u64.to_le_bytes() && block[100] == 0 {
+            block[16_000] ^= 4;
+            devices[0].write_at(&block, place).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 3, "{damaged} leaves");
+    let error = read_all().unwrap_err().to_string();
+    assert!(error.contains("checksum"), "{error}");
 }
