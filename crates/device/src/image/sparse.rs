@@ -83,6 +83,24 @@ impl Units {
     }
 }
 
+/// Calls `part(unit, skip, done, length)` for the part of the range in each unit of `size` bytes.
+pub(super) fn parts(
+    size: u64,
+    offset: PhysicalAddress,
+    length: u64,
+    mut part: impl FnMut(u64, u64, u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < length {
+        let at = offset.get() + done;
+        let skip = at % size;
+        let count = (size - skip).min(length - done);
+        part(at / size, skip, done, count)?;
+        done += count;
+    }
+    Ok(())
+}
+
 /// Units that are not in the tables of the file yet.
 #[derive(Debug)]
 struct Fresh {
@@ -143,24 +161,6 @@ impl SparseDevice {
     fn place(&self, unit: u64) -> Option<u64> {
         let place = self.places.read()[unit as usize];
         (place != 0).then(|| u64::from(place) * self.granule)
-    }
-
-    /// Calls `part(unit, skip, done, length)` for the part of the range in each unit.
-    fn parts(
-        &self,
-        offset: PhysicalAddress,
-        length: u64,
-        mut part: impl FnMut(u64, u64, u64, u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut done = 0;
-        while done < length {
-            let at = offset.get() + done;
-            let skip = at % self.unit;
-            let count = (self.unit - skip).min(length - done);
-            part(at / self.unit, skip, done, count)?;
-            done += count;
-        }
-        Ok(())
     }
 
     fn changeable(&self) -> io::Result<&Writer> {
@@ -239,7 +239,7 @@ impl Device for SparseDevice {
 
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         check_read(self.size, offset, buffer.len())?;
-        self.parts(offset, buffer.len() as u64, |unit, skip, done, length| {
+        parts(self.unit, offset, buffer.len() as u64, |unit, skip, done, length| {
             let part = &mut buffer[done as usize..][..length as usize];
             match self.place(unit) {
                 Some(place) => self.file.read_at(part, PhysicalAddress(place + skip)),
@@ -254,7 +254,7 @@ impl Device for SparseDevice {
     fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
         check_write(self.access(), self.size, offset, buffer.len() as u64)?;
         let writer = self.changeable()?;
-        self.parts(offset, buffer.len() as u64, |unit, skip, done, length| {
+        parts(self.unit, offset, buffer.len() as u64, |unit, skip, done, length| {
             let part = &buffer[done as usize..][..length as usize];
             match self.place(unit) {
                 Some(place) => self.file.write_at(part, PhysicalAddress(place + skip)),
@@ -272,7 +272,7 @@ impl Device for SparseDevice {
     fn write_zeroes(&self, offset: PhysicalAddress, length: u64, keep_space: bool) -> io::Result<()> {
         check_write(self.access(), self.size, offset, length)?;
         self.changeable()?;
-        self.parts(offset, length, |unit, skip, _, length| match self.place(unit) {
+        parts(self.unit, offset, length, |unit, skip, _, length| match self.place(unit) {
             Some(place) => self.file.write_zeroes(PhysicalAddress(place + skip), length, keep_space),
             None => Ok(()),
         })
@@ -282,7 +282,7 @@ impl Device for SparseDevice {
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
         check_write(self.access(), self.size, offset, length)?;
         self.changeable()?;
-        self.parts(offset, length, |unit, skip, _, length| match self.place(unit) {
+        parts(self.unit, offset, length, |unit, skip, _, length| match self.place(unit) {
             Some(place) => self.file.discard(PhysicalAddress(place + skip), length),
             None => Ok(()),
         })

@@ -6,6 +6,7 @@
 //! so two threads may decompress one grain.
 
 use super::super::blocks::read_range;
+use super::super::sparse::parts;
 use super::header::{SECTOR, SparseHeader, ZERO_GRAIN};
 use crate::device::{Access, Device, check_read, read_only};
 use papilio_format::PhysicalAddress;
@@ -86,15 +87,9 @@ impl Device for StreamDevice {
 
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         check_read(self.size, offset, buffer.len())?;
-        let mut done = 0;
-        while done < buffer.len() {
-            let at = offset.get() + done as u64;
-            let skip = at % self.grain;
-            let length = ((self.grain - skip) as usize).min(buffer.len() - done);
-            self.read_grain(at / self.grain, skip, &mut buffer[done..done + length])?;
-            done += length;
-        }
-        Ok(())
+        parts(self.grain, offset, buffer.len() as u64, |grain, skip, done, length| {
+            self.read_grain(grain, skip, &mut buffer[done as usize..][..length as usize])
+        })
     }
 
     fn write_at(&self, _: &[u8], _: PhysicalAddress) -> io::Result<()> {
