@@ -4,7 +4,7 @@
 //! alone, which takes minutes. This command builds once: a copy of the sources holds all mutants,
 //! each behind a switch ([`embed`], [`tree`]). It measures each test without a mutant, and notes
 //! the mutants that the test reaches ([`suite`]). Then it runs those tests for each mutant until
-//! one fails: first those that caught many mutants in little time.
+//! one fails: first those that caught many mutants of the file in little time ([`record`]).
 //!
 //! Each mutant that was tested is a line of `docs/mutants.tsv`. The order of the mutants is that of
 //! a hash of their names, so that the first thousand are a fair sample of all. The tests are those
@@ -12,12 +12,14 @@
 
 mod embed;
 mod listed;
+mod record;
 mod suite;
 mod tree;
 
 use anyhow::{Context, bail};
 use listed::MODULES;
-use std::collections::{HashMap, HashSet};
+use record::Record;
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -75,10 +77,11 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let folder = root.join("target/mutation");
     let tree = Tree::new(root, &folder)?;
     let programs = tree.build()?;
-    let tests = suite::measured(&programs, &folder, &tree.version, &kills(&ledger(root)?))?;
+    let tests = suite::measured(&programs, &folder, &tree.version)?;
     if missed_again {
         forget_missed(root)?;
     }
+    let record = Mutex::new(recorded(&ledger(root)?));
     let known: HashSet<String> = ledger(root)?.into_iter().map(|line| line.name).collect();
     println!(
         "mutants: {}, of which {} do not build and {} cannot be switched; {} tests; {} tested before",
@@ -100,7 +103,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
         let began = Instant::now();
         let outcome = match tree.unviable.contains(number) {
             true => "unviable".to_owned(),
-            false => outcome(*number, &tests, budget)?,
+            false => outcome(*number, &tree, &tests, &record, budget)?,
         };
         let line = format!("{outcome}\t{}\t{}\t{}", began.elapsed().as_secs(), tree.commit, name(*number));
         let _one_at_a_time = ledger.lock().expect("no worker panics");
@@ -114,18 +117,32 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
 
 /// Runs the tests that reach a mutant until one fails or `budget` seconds are used. Returns the
 /// ledger's words for the end.
-fn outcome(mutant: u32, tests: &[Test], budget: f64) -> anyhow::Result<String> {
-    let reaching: Vec<_> = tests.iter().filter(|test| test.reached.contains(&mutant)).collect();
+fn outcome(
+    mutant: u32,
+    tree: &Tree,
+    tests: &[Test],
+    record: &Mutex<Record>,
+    budget: f64,
+) -> anyhow::Result<String> {
+    let file = &tree.mutants[mutant as usize - 1].file;
+    let mut reaching: Vec<_> = {
+        let record = record.lock().expect("no worker panics");
+        let reaching = tests.iter().filter(|test| test.reached.contains(&mutant));
+        reaching.map(|test| (record.cost(&test.name, file, test.seconds), test)).collect()
+    };
+    reaching.sort_by(|a, b| a.0.total_cmp(&b.0));
     if reaching.is_empty() {
         return Ok("missed: no test without the kernel reaches it".to_owned());
     }
     let mut seconds = 0.0;
-    for (done, test) in reaching.iter().enumerate() {
+    for (done, (_, test)) in reaching.iter().enumerate() {
         seconds += test.seconds;
         if seconds > budget && done > 0 {
             return Ok(format!("missed by {done} of {} tests", reaching.len()));
         }
-        if !test.passes(mutant)? {
+        let passes = test.passes(mutant)?;
+        record.lock().expect("no worker panics").note(&test.name, file, !passes);
+        if !passes {
             return Ok(format!("caught by {}", test.name));
         }
     }
@@ -151,13 +168,16 @@ fn ledger(root: &Path) -> anyhow::Result<Vec<Line>> {
     text.lines().map(|text| line(text).with_context(|| format!("{LEDGER}: {text:?}"))).collect()
 }
 
-/// Returns how many mutants each test caught.
-fn kills(lines: &[Line]) -> HashMap<String, usize> {
-    let mut kills = HashMap::new();
-    for test in lines.iter().filter_map(|line| line.outcome.strip_prefix("caught by ")) {
-        *kills.entry(test.to_owned()).or_default() += 1;
+/// Returns which tests caught mutants of which file, by the ledger.
+fn recorded(lines: &[Line]) -> Record {
+    let mut record = Record::default();
+    for line in lines {
+        if let Some(test) = line.outcome.strip_prefix("caught by ") {
+            let file = line.name.split(':').next().unwrap_or_default();
+            record.note(test, file, true);
+        }
     }
-    kills
+    record
 }
 
 /// Removes the mutants that were missed from the ledger, so that they are tested again.
@@ -193,10 +213,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kills_are_counted_by_test() {
-        let line = |outcome: &str| Line { outcome: outcome.to_owned(), name: String::new() };
-        let lines = ["caught by papilio a", "caught by papilio a", "missed by 2 tests", "unviable"].map(line);
-        assert_eq!(kills(&lines), HashMap::from([("papilio a".to_owned(), 2)]));
+    fn the_ledger_says_which_tests_come_early() {
+        let line = Line { outcome: "caught by papilio a".to_owned(), name: "b.rs:1:2: replace c".to_owned() };
+        let record = recorded(&[line]);
+        assert!(record.cost("papilio a", "b.rs", 1.0) < record.cost("papilio a", "d.rs", 1.0));
+        assert!(record.cost("papilio a", "d.rs", 1.0) < record.cost("papilio e", "d.rs", 1.0));
     }
 
     #[test]

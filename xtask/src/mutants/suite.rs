@@ -3,7 +3,7 @@
 
 use super::tree::Program;
 use anyhow::{Context, bail};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -40,14 +40,6 @@ impl Test {
         let limit = self.seconds.mul_add(PATIENCE.0, PATIENCE.1).ceil();
         let number = mutant.to_string();
         Ok(self.run(limit, ("PAPILIO_MUTANT", Path::new(&number)))?.success())
-    }
-
-    /// Returns whether it fails with few mutants for the time it takes: the greater, the later it
-    /// is run. `kills` of the ledger's mutants were caught by it.
-    fn order(&self, kills: usize) -> f64 {
-        // A test that reaches many mutants had more of them to catch.
-        let opportunities = self.reached.len() as f64 + 100.0;
-        self.seconds.max(0.02) * opportunities / (kills as f64 + 1.0)
     }
 
     /// Runs it for at most `limit` seconds of a processor.
@@ -91,18 +83,12 @@ pub fn each<T: Sync>(items: &[T], work: impl Fn(&T) -> anyhow::Result<()> + Sync
     failure.into_inner().expect("no worker panics").map_or(Ok(()), Err)
 }
 
-/// Runs all tests of the programs without a mutant. Returns those that pass and reach mutants, in
-/// the order in which to try them. `folder` holds temporary files, and the result for the next run.
-/// `kills` counts the mutants that each test caught before.
+/// Runs all tests of the programs without a mutant. Returns those that pass and reach mutants.
+/// `folder` holds temporary files, and the result for the next run.
 ///
 /// # Errors
 /// A program cannot be run; no test is left.
-pub fn measured(
-    programs: &[Program],
-    folder: &Path,
-    version: &str,
-    kills: &HashMap<String, usize>,
-) -> anyhow::Result<Vec<Test>> {
+pub fn measured(programs: &[Program], folder: &Path, version: &str) -> anyhow::Result<Vec<Test>> {
     let known = folder.join(format!("tests-{version}"));
     let mut tests = all(programs)?;
     if known.is_file() {
@@ -124,8 +110,6 @@ pub fn measured(
         std::fs::write(&known, remembered(&tests)).context("target/mutation")?;
     }
     tests.retain(|test| !test.reached.is_empty());
-    let order = |test: &Test| test.order(kills.get(&test.name).copied().unwrap_or_default());
-    tests.sort_by(|a, b| order(a).total_cmp(&order(b)));
     if tests.is_empty() {
         bail!("no test reaches a mutant");
     }
@@ -228,18 +212,6 @@ mod tests {
         let began = Instant::now();
         assert!(!hangs.run(0.1, ("A", Path::new("b"))).unwrap().success());
         assert!(began.elapsed() < Duration::from_secs(5));
-    }
-
-    #[test]
-    fn tests_that_caught_mutants_come_early() {
-        let mut test = test("a");
-        test.seconds = 2.0;
-        assert!(test.order(9) < test.order(0));
-        let few = test.order(1);
-        test.reached = (0..1_000).collect();
-        assert!(few < test.order(1), "one that reaches more should have caught more");
-        test.seconds = 0.1;
-        assert!(test.order(1) < few);
     }
 
     #[test]
