@@ -20,6 +20,9 @@ use std::io;
 /// The largest log that is read. Hyper-V and QEMU make logs of 1 MiB.
 const MAX_LOG: u64 = 64 << 20;
 const PAGE: usize = 4096;
+/// The most bytes of entries that are verified, in sizes of the log. The entries of a log that a
+/// program wrote overlap only where newer ones replace older ones.
+const MAX_VERIFIED: usize = 16;
 /// Bytes of an entry's header, and of a descriptor.
 const ENTRY_HEADER: usize = 64;
 const DESCRIPTOR: usize = 32;
@@ -46,49 +49,105 @@ pub(super) struct Log {
     size: u64,
 }
 
-/// An entry of the log.
+/// A valid entry of the log: its checksum is right, and so are its descriptors and pages.
+#[derive(Clone, Copy)]
 struct Entry {
-    bytes: Vec<u8>,
+    /// Bytes.
+    length: usize,
+    /// The place of the oldest entry that this one needs.
+    tail: usize,
+    sequence: u64,
+}
+
+/// The ring, and the entries that begin at its pages.
+struct Ring<'r> {
+    bytes: &'r [u8],
+    entries: Vec<Option<Entry>>,
+}
+
+impl<'r> Ring<'r> {
+    /// Finds the entries. Each is verified once.
+    fn read(bytes: &'r [u8], header: &Header) -> Result<Self, OpenErrorKind> {
+        let mut ring = Self { bytes, entries: Vec::new() };
+        let mut verified = 0;
+        for at in (0..bytes.len()).step_by(PAGE) {
+            let mut found = None;
+            if let Some(entry) = ring.plausible(at, header) {
+                verified += entry.length;
+                if verified > MAX_VERIFIED * bytes.len() {
+                    return Err(fault("too many entries of its log overlap"));
+                }
+                let whole = ring.range(at, entry.length);
+                found = (is_valid(&whole, b"loge") && entry.changes(&whole).is_some()).then_some(entry);
+            }
+            ring.entries.push(found);
+        }
+        Ok(ring)
+    }
+
+    /// Returns bytes of the ring, which goes on at its start.
+    fn range(&self, at: usize, length: usize) -> Vec<u8> {
+        let first = &self.bytes[at..self.bytes.len().min(at + length)];
+        [first, &self.bytes[..length - first.len()]].concat()
+    }
+
+    /// Returns the entry that begins at an offset by its header, whose checksum is not verified.
+    fn plausible(&self, at: usize, header: &Header) -> Option<Entry> {
+        let start = &self.bytes[at..at + ENTRY_HEADER];
+        let (length, tail) = (u32_at(start, 8) as usize, u32_at(start, 12) as usize);
+        let sequence = u64_at(start, 16);
+        let plausible = start.starts_with(b"loge")
+            && length.is_multiple_of(PAGE)
+            && (PAGE..=self.bytes.len()).contains(&length)
+            && sequence > 0
+            && guid_at(start, 32) == header.log_id
+            && tail.is_multiple_of(PAGE)
+            && tail < self.bytes.len();
+        plausible.then_some(Entry { length, tail, sequence })
+    }
+
+    /// Returns the valid entry at an offset.
+    fn entry(&self, at: usize) -> Option<Entry> {
+        self.entries[at / PAGE]
+    }
+
+    /// Returns the places of the entries, the one with the greatest sequence number first.
+    fn heads(&self) -> Vec<usize> {
+        let numbered = self.entries.iter().zip((0..).step_by(PAGE));
+        let mut heads: Vec<_> = numbered.filter_map(|(entry, at)| Some(((*entry)?.sequence, at))).collect();
+        heads.sort_unstable();
+        heads.into_iter().rev().map(|(_, at)| at).collect()
+    }
+
+    /// Returns the places of the entries from the tail of the one at `head` to that one, if none is
+    /// missing.
+    fn sequence(&self, head: usize) -> Option<Vec<usize>> {
+        let mut at = self.entry(head)?.tail;
+        let mut entry = self.entry(at)?;
+        let mut places = vec![at];
+        while at != head {
+            at = (at + entry.length) % self.bytes.len();
+            let next = self.entry(at)?;
+            if Some(next.sequence) != entry.sequence.checked_add(1) {
+                return None;
+            }
+            places.push(at);
+            entry = next;
+        }
+        Some(places)
+    }
 }
 
 impl Entry {
-    /// Reads the entry at an offset of the ring, if there is a valid one.
-    fn read(ring: &[u8], at: usize, header: &Header) -> Option<Self> {
-        let start = &ring[at..at + ENTRY_HEADER];
-        let length = u32_at(start, 8) as usize;
-        let plausible = start.starts_with(b"loge")
-            && length.is_multiple_of(PAGE)
-            && (PAGE..=ring.len()).contains(&length)
-            && u64_at(start, 16) > 0
-            && guid_at(start, 32) == header.log_id
-            && (u32_at(start, 12) as usize).is_multiple_of(PAGE)
-            && (u32_at(start, 12) as usize) < ring.len();
-        if !plausible {
-            return None;
-        }
-        // The ring goes on at its start.
-        let first = &ring[at..ring.len().min(at + length)];
-        let bytes = [first, &ring[..length - first.len()]].concat();
-        is_valid(&bytes, b"loge").then_some(Self { bytes })
-    }
-
-    fn tail(&self) -> usize {
-        u32_at(&self.bytes, 12) as usize
-    }
-
-    fn sequence(&self) -> u64 {
-        u64_at(&self.bytes, 16)
-    }
-
-    /// Adds the changes of the entry. Returns `None` if they are damaged.
-    fn changes(&self, changes: &mut Vec<Change>) -> Option<()> {
-        let count = u32_at(&self.bytes, 24) as usize;
+    /// Returns the changes of the entry with these bytes. Returns `None` if they are damaged.
+    fn changes(&self, bytes: &[u8]) -> Option<Vec<Change>> {
+        let count = u32_at(bytes, 24) as usize;
         let pages = ENTRY_HEADER.checked_add(count.checked_mul(DESCRIPTOR)?)?.next_multiple_of(PAGE);
-        let descriptors = self.bytes.get(ENTRY_HEADER..pages)?;
-        let mut pages = self.bytes[pages..].chunks_exact(PAGE);
-        for descriptor in descriptors.chunks_exact(DESCRIPTOR).take(count) {
+        let descriptors = bytes.get(ENTRY_HEADER..pages)?;
+        let mut pages = bytes[pages..].chunks_exact(PAGE);
+        let change = |descriptor: &[u8]| {
             let place = u64_at(descriptor, 16);
-            if u64_at(descriptor, 24) != self.sequence() || !place.is_multiple_of(PAGE as u64) {
+            if u64_at(descriptor, 24) != self.sequence || !place.is_multiple_of(PAGE as u64) {
                 return None;
             }
             let content = match &descriptor[..4] {
@@ -96,16 +155,16 @@ impl Entry {
                 b"desc" => Content::Page(self.page(descriptor, pages.next()?)?),
                 _ => return None,
             };
-            changes.push(Change { place, content });
-        }
-        Some(())
+            Some(Change { place, content })
+        };
+        descriptors.chunks_exact(DESCRIPTOR).take(count).map(change).collect()
     }
 
     /// Puts a page together. The number of the entry is in the place of its first and last bytes,
     /// which are in the descriptor.
     fn page(&self, descriptor: &[u8], page: &[u8]) -> Option<Vec<u8>> {
         let sequence = u64::from(u32_at(page, 4)) << 32 | u64::from(u32_at(page, PAGE - 4));
-        if !page.starts_with(b"data") || sequence != self.sequence() {
+        if !page.starts_with(b"data") || sequence != self.sequence {
             return None;
         }
         Some([&descriptor[8..16], &page[8..PAGE - 4], &descriptor[4..8]].concat())
@@ -122,44 +181,23 @@ impl Log {
         if length > MAX_LOG || !length.is_multiple_of(PAGE as u64) {
             return Err(fault("its log has an unusual size"));
         }
-        let ring = read_range(file, place, length).map_err(|_| fault("its log is outside of the file"))?;
-        let positions = (0..ring.len()).step_by(PAGE);
-        let mut heads: Vec<_> =
-            positions.filter_map(|at| Some((Entry::read(&ring, at, header)?.sequence(), at))).collect();
-        heads.sort_unstable();
-        for (_, at) in heads.into_iter().rev() {
-            if let Some(log) = Self::of(&ring, at, header) {
-                let size = file.size();
-                if log.1 > size {
-                    return Err(fault("it is shorter than when its log was written"));
-                }
-                return Ok(log.0);
-            }
+        let bytes = read_range(file, place, length).map_err(|_| fault("its log is outside of the file"))?;
+        let ring = Ring::read(&bytes, header)?;
+        let Some((head, places)) = ring.heads().into_iter().find_map(|at| Some((at, ring.sequence(at)?)))
+        else {
+            // The first entry was not finished, so nothing was changed.
+            return Ok(Self::default());
+        };
+        let last = ring.range(head, ENTRY_HEADER);
+        if u64_at(&last, 48) > file.size() {
+            return Err(fault("it is shorter than when its log was written"));
         }
-        // The first entry was not finished, so nothing was changed.
-        Ok(Self::default())
-    }
-
-    /// Reads the sequence of entries that ends with the one at `head`, if it is whole. Returns also
-    /// the size that the file had.
-    fn of(ring: &[u8], head: usize, header: &Header) -> Option<(Self, u64)> {
-        let last = Entry::read(ring, head, header)?;
-        let (mut at, mut changes) = (last.tail(), Vec::new());
-        let mut entry = Entry::read(ring, at, header)?;
-        loop {
-            entry.changes(&mut changes)?;
-            if at == head {
-                break;
-            }
-            at = (at + entry.bytes.len()) % ring.len();
-            let next = Entry::read(ring, at, header)?;
-            if next.sequence() != entry.sequence() + 1 {
-                return None;
-            }
-            entry = next;
-        }
-        let flushed = u64_at(&last.bytes, 48);
-        Some((Self { changes, size: u64_at(&last.bytes, 56) }, flushed))
+        let valid = "a valid entry stays valid";
+        let changes = places.into_iter().flat_map(|at| {
+            let entry = ring.entry(at).expect(valid);
+            entry.changes(&ring.range(at, entry.length)).expect(valid)
+        });
+        Ok(Self { changes: changes.collect(), size: u64_at(&last, 56) })
     }
 
     /// Puts the changes into bytes that were read at `place`.
