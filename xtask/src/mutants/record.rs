@@ -23,7 +23,7 @@ impl Count {
     }
 }
 
-/// What each test has tried and caught.
+/// The tries and catches of each test.
 #[derive(Default)]
 pub struct Record {
     of_test: HashMap<String, Count>,
