@@ -90,14 +90,14 @@ impl Recorded {
         seed: u64,
         operations: &[Operation],
     ) -> Result<Self, String> {
-        Self::record(configuration, scope, seed, Source::given(operations))
+        Self::record(configuration, scope, seed, Source::given(operations.to_vec()))
     }
 
     fn record(
         configuration: &Configuration,
         scope: Scope,
         seed: u64,
-        mut source: Source<'_>,
+        mut source: Source,
     ) -> Result<Self, String> {
         let device = configuration.make().map_err(|error| error.to_string())?;
         let recording = Recording::new();

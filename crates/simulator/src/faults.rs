@@ -87,14 +87,14 @@ impl FaultRun {
     /// As [`FaultRun::run`].
     pub fn run_operations(&self, operations: &[Operation], fault: Fault) -> Result<FaultOutcome, String> {
         let mut ran = Vec::new();
-        self.run_source(Source::given(operations), fault, &mut ran)
+        self.run_source(Source::given(operations.to_vec()), fault, &mut ran)
             .map_err(|failure| report(&failure, &ran, SHRINK, |part| self.again(part, fault, &failure)))
     }
 
     /// Repeats operations with such a fault at each of their device calls. Returns a failure like
     /// `failure`.
     fn again(&self, operations: &[Operation], fault: Fault, failure: &Failure) -> Option<Failure> {
-        let run = |fault| self.run_source(Source::given(operations), fault, &mut Vec::new());
+        let run = |fault| self.run_source(Source::given(operations.to_vec()), fault, &mut Vec::new());
         let calls = match run(Fault::Never) {
             Ok(outcome) => outcome.calls,
             Err(found) => return Some(found),
@@ -109,7 +109,7 @@ impl FaultRun {
 
     fn run_source(
         &self,
-        source: Source<'_>,
+        source: Source,
         fault: Fault,
         ran: &mut Vec<Operation>,
     ) -> Result<FaultOutcome, Failure> {
@@ -142,7 +142,7 @@ impl FaultRun {
 /// Runs operations until they end or the file system becomes read-only.
 fn run_session(
     mut session: Session,
-    mut source: Source<'_>,
+    mut source: Source,
     ran: &mut Vec<Operation>,
     models: &mut BTreeMap<u64, Model>,
     result: &mut FaultOutcome,

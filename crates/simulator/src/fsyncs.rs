@@ -9,21 +9,20 @@
 
 use crate::configuration::Configuration;
 use crate::crash::{InFlight, Survival};
-use crate::model::{Model, NodeKind, Place};
+pub use crate::crew::Shape;
+use crate::crew::{Crew, Run};
+use crate::model::NodeKind;
 use crate::moments::Moments;
-use crate::operation::{NewFile, Operation};
-use crate::promise::{Durable, History, Step, judge};
+use crate::promise::{Durable, History, judge};
 use crate::random::{Generator, Scope};
-use crate::session::{Outcome, Session};
-use crate::shrink::{Failure, report};
+use crate::shrink::{self, Failure};
 use crate::source::Source;
+use crate::turns::{self, Order, Turn};
 use crate::verify;
 use fastrand::Rng;
 use papilio::{FileSystem, OpenOptions};
 use papilio_device::{Device, MemoryDevice, Recording};
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A run with fsyncs and everything that reached its device.
@@ -32,25 +31,12 @@ pub struct FsyncRun {
     label: String,
     shape: Shape,
     seed: u64,
-    /// The operations of a run of one thread.
-    operations: Vec<Operation>,
+    /// The operations of all threads, in the order in which they began.
+    turns: Vec<Turn>,
     moments: Moments,
     /// Whether the last device returned may hold a part of the next write.
     torn: bool,
     histories: Vec<History>,
-}
-
-/// How a run works.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    /// The file system.
-    pub configuration: Configuration,
-    /// The operations to draw.
-    pub scope: Scope,
-    /// The number of threads, each of which has a directory of its own if there are several.
-    pub threads: u8,
-    /// Whether the configuration has a page cache.
-    pub cached: bool,
 }
 
 /// The kind of a failure of a replay that lost power itself.
@@ -91,177 +77,53 @@ pub fn scope() -> Scope {
     }
 }
 
-/// The state of one thread.
-struct Worker<'a> {
-    recording: &'a Recording,
-    clock: &'a AtomicU64,
-    source: Source<'a>,
-    /// Operations to run before drawing new ones.
-    next: VecDeque<Operation>,
-    random: Rng,
-    ran: Vec<Operation>,
-}
-
-impl Worker<'_> {
-    /// Runs the operations of the source, and records the state after each.
-    fn run(&mut self, session: &mut Session, history: &mut History) -> Result<(), String> {
-        while let Some(operation) = self.source.next_after(&mut self.next, session.model()) {
-            self.ran.push(operation.clone());
-            // A file without a name will not exist afterwards.
-            let named = |place: &Place| session.model().node(*place).nlink > 0;
-            let fsynced = match &operation {
-                Operation::Fsync { file } => session.model().file(file).ok().filter(named),
-                Operation::FsyncInode { path } => session.model().resolve(path, false).ok(),
-                _ => None,
-            };
-            let (began, started) = (self.tick(), self.recording.len());
-            let outcome = session.step(&operation)?;
-            let (ended, finished) = (self.recording.len(), self.tick());
-            let done = match outcome {
-                Outcome::Done => true,
-                Outcome::Refused => false,
-                Outcome::NoSpace => return Err(format!("{operation:?}: no space, which forces a commit")),
-                Outcome::Failed(error) => return Err(format!("{operation:?}: {error}")),
-            };
-            if done {
-                if let Some((place, number)) =
-                    session.created_inode(&operation).map_err(|error| error.to_string())?
-                {
-                    history.numbers.entry(number).or_default().push(place);
-                }
-                self.follow(&operation, session.model());
-            }
-            let durable = match operation {
-                Operation::Sync => Some(Durable::All),
-                Operation::Remount if history.exact => Some(Durable::All),
-                Operation::Fsync { .. } | Operation::FsyncInode { .. } => fsynced.map(Durable::Inode),
-                _ => None,
-            };
-            let durable = durable.filter(|_| done);
-            let may_commit = matches!(
-                operation,
-                Operation::Sync | Operation::Remount | Operation::Fsync { .. } | Operation::FsyncInode { .. }
-            );
-            let mut label = format!("{operation:?}");
-            label.truncate(label.char_indices().nth(110).map_or(label.len(), |(cut, _)| cut));
-            if !done {
-                label += " (refused)";
-            }
-            let model = session.model().clone();
-            history.steps.push(Step { started, ended, began, finished, durable, may_commit, model, label });
-        }
-        Ok(())
-    }
-
-    fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::SeqCst)
-    }
-
-    /// Often keeps a new file open, because only for open files does an fsync know what changed.
-    /// Marks some files for overwriting in place.
-    fn follow(&mut self, operation: &Operation, model: &Model) {
-        let Operation::Create { path, new: NewFile::Regular, .. } = operation else { return };
-        if self.random.u8(..4) == 0 {
-            let path = path.clone();
-            self.next.push_back(Operation::SetFlags { path, nodatacow: true, compress: false });
-        }
-        let free = (0..8).find(|slot| !model.slots().any(|(open, _)| open == *slot));
-        if let Some(slot) = free
-            && self.random.u8(..3) > 0
-        {
-            self.next.push_back(Operation::Open { slot, path: path.clone() });
-        }
-    }
-}
-
 impl FsyncRun {
     /// Runs and records `operations` operations on each thread, on a new file system.
     ///
     /// # Errors
     /// A failure that occurs even without a crash.
     pub fn new(shape: Shape, seed: u64, operations: u64) -> Result<Self, String> {
-        Self::record(shape, seed, &|thread, scope| {
+        let scope = shape.scope;
+        let drawn = |thread: u8| {
             let generator = Generator::new(seed.wrapping_mul(31) + u64::from(thread), scope);
             Source::drawn(generator, operations + 1)
-        })
+        };
+        Self::record(shape, seed, |crew| crew.at_once(&drawn))
     }
 
-    /// Runs and records these operations on one thread, and a sync.
+    /// Runs and records these turns in an order, and a sync of each thread.
     ///
     /// # Errors
     /// A failure that occurs even without a crash.
-    pub fn of(shape: Shape, seed: u64, operations: &[Operation]) -> Result<Self, String> {
-        assert_eq!(shape.threads, 1, "a run of several threads cannot be repeated");
-        Self::record(shape, seed, &|_, _| Source::given(operations))
+    pub fn of(shape: Shape, seed: u64, turns: &[Turn], order: Order) -> Result<Self, String> {
+        Self::record(shape, seed, |crew| match order {
+            Order::OneByOne => crew.one_by_one(turns),
+            Order::AtOnce => crew.at_once(&|thread| {
+                let own = turns.iter().filter(|turn| turn.thread == thread);
+                Source::given(own.map(|turn| turn.operation.clone()).collect())
+            }),
+        })
     }
 
-    fn record<'a>(shape: Shape, seed: u64, source: &dyn Fn(u8, Scope) -> Source<'a>) -> Result<Self, String> {
-        let Shape { configuration, scope, threads, cached } = shape.clone();
+    fn record(
+        shape: Shape,
+        seed: u64,
+        run: impl FnOnce(&Crew<'_>) -> Result<Run, String>,
+    ) -> Result<Self, String> {
+        let Shape { configuration, threads, .. } = &shape;
         let label = format!("{}, seed {seed}, {threads} threads", configuration.name);
-        let say = |error: papilio::Error| error.to_string();
-        let device = configuration.make().map_err(say)?;
-        let open = configuration.open.clone();
-        let plain: Vec<Arc<dyn Device>> = vec![device.clone()];
-        // Allocate chunks in advance, because a log cannot record them, and create each thread's
-        // directory.
-        let fs = FileSystem::from_devices(plain, &open).map_err(say)?;
-        let filler = fs.create_file("/filler").map_err(say)?;
-        filler.write_all_at(&vec![1; 1 << 20], 0).map_err(say)?;
-        drop(filler);
-        fs.remove_file("/filler").map_err(say)?;
-        for thread in 0..threads {
-            fs.create_dir(format!("/t{thread}")).map_err(say)?;
-        }
-        if threads == 1 {
-            fs.remove_dir("/t0").map_err(say)?;
-        }
-        fs.close().map_err(say)?;
-
+        let device = prepared(configuration, *threads).map_err(|error| error.to_string())?;
         let recording = Recording::new();
         let recorder: Arc<dyn Device> = Arc::new(recording.attach(device));
-        let clock = AtomicU64::new(1);
-        let worker = |thread: u8| Worker {
-            recording: &recording,
-            clock: &clock,
-            source: source(thread, scope),
-            next: VecDeque::new(),
-            random: Rng::with_seed(seed ^ u64::from(thread) << 32),
-            ran: Vec::new(),
-        };
-        let (mut histories, mut ran) = (Vec::new(), Vec::new());
-        let moments;
-        if threads == 1 {
-            let mut session = Session::open(vec![recorder], open.clone()).map_err(say)?;
-            let mut history = History::begin(b"", true, cached, session.model());
-            let mut worker = worker(0);
-            worker.run(&mut session, &mut history).map_err(|what| format!("{label}: {what}"))?;
-            histories.push(history);
-            ran = worker.ran;
-            // Taken before the file system is closed, which writes more.
-            moments = Moments::new(&recording, seed);
-            session.abandon();
-        } else {
-            let fs = FileSystem::from_devices(vec![recorder], &open).map_err(say)?;
-            let ran: Vec<Result<History, String>> = std::thread::scope(|thread_scope| {
-                let begin = |thread| {
-                    let (fs, mut worker) = (fs.clone(), worker(thread));
-                    thread_scope.spawn(move || {
-                        let base = format!("/t{thread}").into_bytes();
-                        let mut session = Session::shared(fs, &base);
-                        let mut history = History::begin(&base, false, cached, session.model());
-                        worker.run(&mut session, &mut history)?;
-                        Ok(history)
-                    })
-                };
-                let running: Vec<_> = (0..threads).map(begin).collect();
-                running.into_iter().map(|thread| thread.join().expect("a worker thread panicked")).collect()
-            });
-            for history in ran {
-                histories.push(history.map_err(|what| format!("{label}: {what}"))?);
-            }
-            moments = Moments::new(&recording, seed);
-        }
-        Ok(Self { label, shape, seed, operations: ran, moments, torn: false, histories })
+        let crew = Crew::new(&recording, recorder, &shape, seed);
+        let (histories, moments, turns) = run(&crew).map_err(|what| format!("{label}: {what}"))?;
+        drop(crew);
+        Ok(Self { label, shape, seed, turns, moments, torn: false, histories })
+    }
+
+    /// Returns the operations of all threads, in the order in which they began.
+    pub fn turns(&self) -> &[Turn] {
+        &self.turns
     }
 
     /// Returns the number of events; a crash can come before each and after the last.
@@ -363,17 +225,18 @@ impl FsyncRun {
     }
 
     /// Describes a failure with the fewest operations found that lead to such a failure, at any
-    /// moment of theirs. A run of several threads is not shortened, because it does not repeat.
+    /// moment of theirs.
     pub fn report(&self, failure: &Failure, time: Duration) -> String {
-        if self.shape.threads > 1 {
-            return failure.to_string();
+        if self.shape.threads == 1 {
+            let repeat = |turns: &[Turn]| self.again(turns, Order::OneByOne, failure);
+            return shrink::report(failure, &self.turns, time, repeat);
         }
-        report(failure, &self.operations, time, |operations| self.again(operations, failure))
+        turns::report(failure, &self.turns, time, |turns, order| self.again(turns, order, failure))
     }
 
-    /// Repeats operations and returns a failure like `failure`, if a moment has one.
-    fn again(&self, operations: &[Operation], failure: &Failure) -> Option<Failure> {
-        let mut run = Self::of(self.shape.clone(), self.seed, operations).ok()?;
+    /// Repeats turns and returns a failure like `failure`, if a moment has one.
+    fn again(&self, turns: &[Turn], order: Order, failure: &Failure) -> Option<Failure> {
+        let mut run = Self::of(self.shape.clone(), self.seed, turns, order).ok()?;
         let mut random = Rng::with_seed(self.seed);
         let cuts = if failure.kind == IN_REPLAY { 4 } else { 0 };
         for position in 0..=run.len() {
@@ -399,18 +262,21 @@ impl FsyncRun {
     }
 }
 
-impl History {
-    fn begin(base: &[u8], exact: bool, cached: bool, model: &Model) -> Self {
-        let first = Step {
-            started: 0,
-            ended: 0,
-            began: 0,
-            finished: 0,
-            durable: Some(Durable::All),
-            may_commit: true,
-            model: model.clone(),
-            label: "start".to_owned(),
-        };
-        Self { base: base.to_vec(), steps: vec![first], numbers: HashMap::new(), exact, cached }
+/// Makes a device with chunks, because a log cannot record them, and each thread's directory.
+fn prepared(configuration: &Configuration, threads: u8) -> papilio::Result<Arc<MemoryDevice>> {
+    let device = configuration.make()?;
+    let plain: Vec<Arc<dyn Device>> = vec![device.clone()];
+    let fs = FileSystem::from_devices(plain, &configuration.open)?;
+    let filler = fs.create_file("/filler")?;
+    filler.write_all_at(&vec![1; 1 << 20], 0)?;
+    drop(filler);
+    fs.remove_file("/filler")?;
+    for thread in 0..threads {
+        fs.create_dir(format!("/t{thread}"))?;
     }
+    if threads == 1 {
+        fs.remove_dir("/t0")?;
+    }
+    fs.close()?;
+    Ok(device)
 }

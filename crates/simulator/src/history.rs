@@ -140,15 +140,13 @@ fn run(session: &mut Session, step: &Step) -> Result<(), String> {
 
 fn kind(step: &Step) -> String {
     match step {
-        Step::Run(operation) => {
-            let text = format!("{operation:?}");
-            text.chars().take_while(char::is_ascii_alphabetic).collect()
-        }
+        Step::Run(operation) => operation.name(),
         other => format!("{other:?}"),
     }
 }
 
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
+/// Returns the text of a panic.
+pub(crate) fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }

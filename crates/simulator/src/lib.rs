@@ -9,7 +9,7 @@
 //! - Hostile streams: [`hostile`] changes real send streams, repairs their checksums, and receives
 //!   them on a prepared file system.
 //! - Failures: the operations of a run are shortened with [`minimise`] to those that a failure
-//!   needs. [`report`] prints them.
+//!   needs. [`report`] prints them. A run of several threads is a list of [`Turn`]s.
 //! - Faults: [`faults`], [`crash`] and [`fsyncs`] check the state after device failures and power
 //!   losses, [`lies`] that after writes which a device reported as done and lost.
 
@@ -18,6 +18,7 @@
 mod base_image;
 mod configuration;
 pub mod crash;
+mod crew;
 mod exercise;
 mod exercise_change;
 pub mod faults;
@@ -32,9 +33,11 @@ mod operation;
 mod promise;
 mod random;
 mod session;
+mod shared;
 mod shrink;
 mod small_image;
 mod source;
+mod turns;
 pub mod verify;
 
 pub use base_image::BaseImage;
@@ -46,5 +49,7 @@ pub use mutation::mutate;
 pub use operation::{FileAt, Fill, NewFile, Operation, Reply, Text};
 pub use random::{Generator, Scope};
 pub use session::{Counts, Outcome, Session};
+pub use shared::SharedRun;
 pub use shrink::{Failure, minimise, report};
 pub use small_image::small_images;
+pub use turns::{Order, Turn};

@@ -34,8 +34,22 @@ pub fn report<T: Clone + Debug>(
     failure: &Failure,
     list: &[T],
     time: Duration,
-    mut repeat: impl FnMut(&[T]) -> Option<Failure>,
+    repeat: impl FnMut(&[T]) -> Option<Failure>,
 ) -> String {
+    match shortened(failure, list, time, repeat) {
+        Some(text) => format!("{failure}\n{text}"),
+        None => format!("{failure}\nit does not repeat: nothing is left out"),
+    }
+}
+
+/// Describes the elements of `list` that a failure needs, and how they fail. Returns `None` if the
+/// list does not fail again.
+pub(crate) fn shortened<T: Clone + Debug>(
+    failure: &Failure,
+    list: &[T],
+    time: Duration,
+    mut repeat: impl FnMut(&[T]) -> Option<Failure>,
+) -> Option<String> {
     let mut last = None;
     let mut fails = |part: &[T]| {
         let found = repeat(part).filter(|found| found.kind == failure.kind);
@@ -44,12 +58,12 @@ pub fn report<T: Clone + Debug>(
         fails
     };
     if !fails(list) {
-        return format!("{failure}\nit does not repeat: nothing is left out");
+        return None;
     }
     let needed = minimise(list, time, fails);
     let again = last.map_or_else(String::new, |again| format!(", which fail with: {again}"));
     let lines: Vec<String> = needed.iter().map(|element| format!("    {element:?}")).collect();
-    format!("{failure}\n{} of {} steps are needed{again}\n{}", needed.len(), list.len(), lines.join("\n"))
+    Some(format!("{} of {} steps are needed{again}\n{}", needed.len(), list.len(), lines.join("\n")))
 }
 
 /// Returns a part of `list` that still fails, in the same order. Unless the time ends first, each

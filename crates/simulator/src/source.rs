@@ -12,24 +12,24 @@ use std::collections::VecDeque;
 
 /// Where the operations of a run come from.
 #[derive(Debug)]
-pub(crate) enum Source<'a> {
+pub(crate) enum Source {
     /// As many as that, the last of them a sync.
     Drawn(Box<Generator>, u64),
     /// Those of an earlier run, and a sync.
-    Given(std::slice::Iter<'a, Operation>),
+    Given(std::vec::IntoIter<Operation>),
     /// No more.
     Ended,
 }
 
-impl<'a> Source<'a> {
+impl Source {
     /// Draws operations.
     pub(crate) fn drawn(generator: Generator, operations: u64) -> Self {
         Self::Drawn(Box::new(generator), operations)
     }
 
     /// Repeats operations.
-    pub(crate) fn given(operations: &'a [Operation]) -> Self {
-        Self::Given(operations.iter())
+    pub(crate) fn given(operations: Vec<Operation>) -> Self {
+        Self::Given(operations.into_iter())
     }
 
     /// Returns the next operation in a state.
@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
                 *left -= 1;
                 return Some(first.pop_front().unwrap_or_else(|| generator.next(model)));
             }
-            Self::Given(operations) => operations.find(|operation| makes_sense(operation, model)).cloned(),
+            Self::Given(operations) => operations.find(|operation| makes_sense(operation, model)),
             Self::Drawn(..) => None,
             Self::Ended => return None,
         };

@@ -9,7 +9,7 @@ use papilio::{CompressionChoice, MkfsFeature};
 use papilio_format::items::file_extent::Compression;
 use papilio_simulator::crash::{InFlight, Survival};
 use papilio_simulator::fsyncs::{FsyncRun, Seen, Shape, scope};
-use papilio_simulator::{Configuration, Failure, Scope};
+use papilio_simulator::{Configuration, Failure, Order, Scope, Turn};
 use std::time::Duration;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -128,6 +128,34 @@ fn a_failure_is_reported_with_the_operations_that_it_needs() {
     });
     let report = report.expect("the wrong promise was kept");
     println!("{report}");
-    let steps = report.lines().filter(|line| line.starts_with("    ")).count();
+    let steps = report.lines().filter(|line| line.starts_with("    thread 0: ")).count();
     assert!((3..20).contains(&steps), "{report}");
+}
+
+#[test]
+fn turns_of_threads_are_repeated_one_by_one_and_at_once() {
+    let shape =
+        Shape { configuration: Configuration::new("shared"), scope: scope(), threads: 3, cached: false };
+    let mut first = FsyncRun::new(shape.clone(), 5, 40).unwrap();
+    assert_eq!(first_failure(&mut first), None);
+    let turns = first.turns();
+    let of_thread = |turns: &[Turn], thread| -> Vec<Turn> {
+        turns.iter().filter(|turn| turn.thread == thread).cloned().collect()
+    };
+    // Each thread has its operations and a sync.
+    assert!((0..3).all(|thread| of_thread(turns, thread).len() == 41));
+    let mut lengths = Vec::new();
+    for order in [Order::OneByOne, Order::OneByOne, Order::AtOnce] {
+        let mut again = FsyncRun::of(shape.clone(), 5, turns, order).unwrap();
+        assert_eq!(first_failure(&mut again), None, "{order:?}");
+        for thread in 0..3 {
+            let found = of_thread(again.turns(), thread);
+            let mut expected = of_thread(turns, thread);
+            // The sync at the end of the list, and that of the repetition.
+            expected.extend(expected.last().cloned());
+            assert!(found == expected, "{order:?}: {found:#?}");
+        }
+        lengths.push(again.len());
+    }
+    assert_eq!(lengths[0], lengths[1], "one thread writes the same each time");
 }

@@ -4,11 +4,9 @@
 //!
 //! `PAPILIO_OPERATIONS` sets the number of operations per shape, `PAPILIO_SEED` the first seed.
 
-use papilio::{FileSystem, MkfsFeature, OpenOptions};
-use papilio_device::Device;
+use papilio::MkfsFeature;
 use papilio_simulator::history::{History, Step};
-use papilio_simulator::{Configuration, Counts, Generator, Model, Scope, Session, verify};
-use std::sync::Arc;
+use papilio_simulator::{Configuration, Counts, Generator, Scope, SharedRun};
 use std::time::Duration;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -69,44 +67,19 @@ fn every_shape_matches_the_model() {
 }
 
 /// Gives each thread its own directory and model; a sync covers all threads.
-fn together(configuration: &Configuration, seed: u64, threads: u64, operations: u64) -> Counts {
-    let device = configuration.make().expect("mkfs");
-    let devices: Vec<Arc<dyn Device>> = vec![device];
-    let fs = FileSystem::from_devices(devices.clone(), &configuration.open).expect("open");
-    let base = |thread: u64| format!("/thread {thread}").into_bytes();
-    (0..threads).for_each(|thread| drop(fs.create_dir(base(thread)).expect("create the thread's directory")));
-    let fail = |thread: u64, failure: String| -> ! {
-        panic!("{}, {threads} threads, seed {seed}, thread {thread}: {failure}", configuration.name)
+fn together(configuration: &Configuration, seed: u64, threads: u8, operations: u64) -> Counts {
+    let scope = Scope {
+        wide_links: false,
+        remount_every: 0,
+        inodes: 60,
+        file_bytes: configuration.size / 512,
+        ..Scope::default()
     };
-    let work = &|thread: u64| {
-        let scope = Scope {
-            wide_links: false,
-            remount_every: 0,
-            inodes: 60,
-            file_bytes: configuration.size / 512,
-            ..Scope::default()
-        };
-        let mut session = Session::shared(fs.clone(), &base(thread));
-        let mut generator = Generator::new(seed + thread, scope);
-        session.run(&mut generator, operations).unwrap_or_else(|failure| fail(thread, failure));
-        session.verify().unwrap_or_else(|failure| fail(thread, failure));
-        session.abandon();
-        session.model_mut().close_all();
-        (session.counts(), session.model().clone())
-    };
-    let ended: Vec<(Counts, Model)> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        running.into_iter().map(|thread| thread.join().expect("a worker thread panicked")).collect()
-    });
-    fs.close().expect("close");
-    verify::check(&devices).unwrap_or_else(|failure| fail(threads, failure));
-    let fs = FileSystem::from_devices(devices, &OpenOptions::new()).expect("open");
-    let mut total = Counts::default();
-    for (thread, (counts, model)) in (0..).zip(ended) {
-        verify::compare(&fs, &base(thread), &model).unwrap_or_else(|failure| fail(thread, failure));
-        total += counts;
-    }
-    total
+    let run = SharedRun::new(configuration.clone(), threads);
+    run.draw(seed, scope, operations).unwrap_or_else(|failure| {
+        let report = run.report(&failure, SHRINK);
+        panic!("{}, {threads} threads, seed {seed}: {report}", configuration.name)
+    })
 }
 
 #[test]
@@ -123,7 +96,7 @@ fn threads_match_their_models() {
     ];
     for configuration in &configurations {
         for threads in [1, 4, 16] {
-            total += together(configuration, seed, threads, operations / threads);
+            total += together(configuration, seed, threads, operations / u64::from(threads));
         }
     }
     println!("{total:?}");
