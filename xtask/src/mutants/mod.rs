@@ -78,8 +78,11 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let tree = Tree::new(root, &folder)?;
     let programs = tree.build()?;
     let tests = suite::measured(&programs, &folder, &tree.version)?;
+    // The lines of sources that changed since.
+    let names: HashSet<&str> = tree.mutants.iter().map(|mutant| &*mutant.name).collect();
+    keep(root, |line| names.contains(&*line.name))?;
     if missed_again {
-        forget_missed(root)?;
+        keep(root, |line| !line.outcome.starts_with("missed"))?;
     }
     let record = Mutex::new(recorded(&ledger(root)?));
     let known: HashSet<String> = ledger(root)?.into_iter().map(|line| line.name).collect();
@@ -134,23 +137,28 @@ fn outcome(
     if reaching.is_empty() {
         return Ok("missed: no test without the kernel reaches it".to_owned());
     }
-    let mut seconds = 0.0;
-    for (done, (_, test)) in reaching.iter().enumerate() {
-        seconds += test.seconds;
-        if seconds > budget && done > 0 {
-            return Ok(format!("missed by {done} of {} tests", reaching.len()));
+    let (mut seconds, mut done) = (0.0, 0);
+    for (_, test) in &reaching {
+        if done > 0 && seconds + test.seconds > budget {
+            // A shorter one may fit.
+            continue;
         }
+        (seconds, done) = (seconds + test.seconds, done + 1);
         let passes = test.passes(mutant)?;
         record.lock().expect("no worker panics").note(&test.name, file, !passes);
         if !passes {
             return Ok(format!("caught by {}", test.name));
         }
     }
-    Ok(format!("missed by {} tests", reaching.len()))
+    Ok(match reaching.len() {
+        all if all == done => format!("missed by {all} tests"),
+        all => format!("missed by {done} of {all} tests"),
+    })
 }
 
 /// A line of the ledger.
 struct Line {
+    text: String,
     outcome: String,
     name: String,
 }
@@ -160,10 +168,10 @@ fn ledger(root: &Path) -> anyhow::Result<Vec<Line>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         text => text.context(LEDGER)?,
     };
-    let line = |line: &str| {
-        let mut fields = line.splitn(4, '\t');
+    let line = |text: &str| {
+        let mut fields = text.splitn(4, '\t');
         let (outcome, name) = (fields.next()?.to_owned(), fields.nth(2)?.to_owned());
-        Some(Line { outcome, name })
+        Some(Line { text: text.to_owned(), outcome, name })
     };
     text.lines().map(|text| line(text).with_context(|| format!("{LEDGER}: {text:?}"))).collect()
 }
@@ -180,11 +188,12 @@ fn recorded(lines: &[Line]) -> Record {
     record
 }
 
-/// Removes the mutants that were missed from the ledger, so that they are tested again.
-fn forget_missed(root: &Path) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(root.join(LEDGER)).context(LEDGER)?;
-    let kept = text.split_inclusive('\n').filter(|line| !line.starts_with("missed")).collect::<String>();
-    std::fs::write(root.join(LEDGER), kept).context(LEDGER)
+/// Removes lines of the ledger, so that their mutants are tested again if they exist.
+fn keep(root: &Path, wanted: impl Fn(&Line) -> bool) -> anyhow::Result<()> {
+    let lines = ledger(root)?;
+    let text: String =
+        lines.iter().filter(|line| wanted(line)).map(|line| line.text.clone() + "\n").collect();
+    std::fs::write(root.join(LEDGER), text).context(LEDGER)
 }
 
 /// Returns a table of modules, and the mutants that were missed.
@@ -214,7 +223,11 @@ mod tests {
 
     #[test]
     fn the_ledger_says_which_tests_come_early() {
-        let line = Line { outcome: "caught by papilio a".to_owned(), name: "b.rs:1:2: replace c".to_owned() };
+        let line = Line {
+            text: String::new(),
+            outcome: "caught by papilio a".to_owned(),
+            name: "b.rs:1:2: replace c".to_owned(),
+        };
         let record = recorded(&[line]);
         assert!(record.cost("papilio a", "b.rs", 1.0) < record.cost("papilio a", "d.rs", 1.0));
         assert!(record.cost("papilio a", "d.rs", 1.0) < record.cost("papilio e", "d.rs", 1.0));
@@ -223,6 +236,7 @@ mod tests {
     #[test]
     fn the_summary_counts_by_module() {
         let line = |outcome: &str, module: &str| Line {
+            text: String::new(),
             outcome: outcome.to_owned(),
             name: format!("crates/papilio/src/{module}/a.rs:1:2: replace a"),
         };
