@@ -25,6 +25,9 @@ use papilio_format::node::{ItemHeader, NodeHeader};
 use papilio_format::{Corrupt, Generation, Geometry, ItemType, Key, LogicalAddress, TreeId};
 use std::collections::BTreeMap;
 
+/// Most free key offsets between two references whose hashes collided, in an addition.
+const LONGEST_GAP: u64 = 1024;
+
 /// An extent's item in the extent tree.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtentInfo {
@@ -276,7 +279,7 @@ impl<'a> ExtentItems<'a> {
             return Ok(());
         }
         let address = LogicalAddress(info.key.objectid);
-        let (key, old) = self.keyed(address, reference, planned)?;
+        let (key, old) = self.keyed(address, reference, change < 0, planned)?;
         match old {
             Some(old) => {
                 let count = count_of(old, key)?;
@@ -321,40 +324,60 @@ impl<'a> ExtentItems<'a> {
 
     /// Returns the key of a reference's own item, and its count if there is one. References whose
     /// hashes collide take the next free offsets.
+    ///
+    /// A collision that ended leaves a gap before the references that stay. Like the kernel, a
+    /// reference that is `dropped` is looked for behind all gaps. One that is added is looked for
+    /// behind short ones: hashes that are as close without a collision are rare, so that this
+    /// seldom reads another item. The kernel adds a second item in the gap then.
     fn keyed(
         &self,
         address: LogicalAddress,
         reference: &Reference,
+        dropped: bool,
         planned: &Planned,
     ) -> Result<(Key, Option<u32>)> {
-        let (mut key, _) = reference.counted(1).encode_keyed(address);
-        loop {
-            let removed = planned.removed.get(&key).copied();
-            if removed == Some(true) {
-                return Ok((key, None));
+        let (first, _) = reference.counted(1).encode_keyed(address);
+        let collides = first.item_type == ItemType::EXTENT_DATA_REF;
+        let last = Key { offset: if collides { u64::MAX } else { first.offset }, ..first };
+        let mut expected = first.offset;
+        for item in self.tree.range(first..=last) {
+            let item = item?;
+            let key = item.key;
+            if !dropped && key.offset - expected > LONGEST_GAP {
+                break;
             }
-            let item = self.tree.get(&key)?;
-            if removed.is_none() && item.is_none() {
-                return Ok((key, None));
+            expected = key.offset;
+            // The item of another reference of this head.
+            if planned.removed.contains_key(&key) {
+                continue;
             }
-            if let (None, Some(item)) = (removed, &item) {
-                let fault = |reason| Error::Item { tree: self.tree.id(), key, reason };
-                for found in KeyedRefs::parse(&key, item.data()).map_err(fault)? {
-                    if Reference::of(&found).as_ref() == Some(reference) {
-                        return Ok((key, Some(found.count())));
-                    }
+            let fault = |reason| Error::Item { tree: self.tree.id(), key, reason };
+            for found in KeyedRefs::parse(&key, item.data()).map_err(fault)? {
+                if Reference::of(&found).as_ref() == Some(reference) {
+                    return Ok((key, Some(found.count())));
                 }
             }
-            if key.item_type != ItemType::EXTENT_DATA_REF {
-                let reason = Corrupt::field(
-                    "back reference",
-                    "key",
-                    key.offset,
-                    "the item belongs to another reference",
-                );
+        }
+        let mut key = first;
+        while !self.is_free(&key, planned)? {
+            if !collides {
+                let why = "the item belongs to another reference";
+                let reason = Corrupt::field("back reference", "key", key.offset, why);
                 return Err(Error::Item { tree: self.tree.id(), key, reason });
             }
             key.offset = key.offset.wrapping_add(1);
         }
+        Ok((key, None))
+    }
+
+    /// Whether no item has the key once the planned changes are made.
+    fn is_free(&self, key: &Key, planned: &Planned) -> Result<bool> {
+        match planned.removed.get(key) {
+            Some(removed) => Ok(*removed),
+            None => Ok(self.tree.get(key)?.is_none()),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,13 +2,13 @@
 //! nothing is written. One that the kernel mounts can be written.
 
 use crate::image::Image;
-use crate::in_memory::{assert_clean, check, crashed, try_open, writable};
+use crate::in_memory::{assert_clean, check, crashed, formatted_with, try_open, writable};
 use papilio::format::features::SuperblockFlags;
 use papilio::format::items::block_group::{BlockGroupFlags, BlockGroupItem};
 use papilio::format::items::device::{DeviceExtent, DeviceItem};
 use papilio::format::superblock::superblock_offset;
 use papilio::format::{ItemType, Key, PhysicalAddress, TreeId, objectid};
-use papilio::{FindingKind, OpenOptions};
+use papilio::{FindingKind, MkfsOptions, OpenOptions};
 use papilio_device::{Device, FaultDevice, MemoryDevice};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, TreeSpec, require};
 use std::sync::Arc;
@@ -106,6 +106,11 @@ const REFUSED: &[(&str, &str, bool, Plant)] = &[
         let key = Key::new(1 << 45, ItemType::BLOCK_GROUP_ITEM, MIB);
         image.insert(EXTENTS, key, item.to_bytes().to_vec());
     }),
+    ("a block group before the first chunk", "no chunk", true, |image| {
+        let item = BlockGroupItem { used: 0, chunk_objectid: 256, flags: BlockGroupFlags::DATA };
+        let key = Key::new(65_536, ItemType::BLOCK_GROUP_ITEM, 65_536);
+        image.insert(EXTENTS, key, item.to_bytes().to_vec());
+    }),
     ("the extent tree's root broken", "", true, |image| break_root(image, EXTENTS)),
     ("the device tree's root broken", "", true, |image| break_root(image, DEVICES)),
     ("the checksum tree's root broken", "", true, |image| break_root(image, objectid::CSUM_TREE)),
@@ -154,6 +159,54 @@ fn planted(base: &MemoryDevice, plant: Plant) -> Arc<MemoryDevice> {
     image.device
 }
 
+/// Opens a device for writing, which a rule forbids. Returns the differences from that.
+fn try_refused(name: &str, reason: &str, readable: bool, device: &Arc<MemoryDevice>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let counted = Arc::new(FaultDevice::new(device.clone()));
+    match try_open(&counted, &writable()) {
+        Ok(_) => wrong.push(format!("{name}: opened for writing")),
+        Err(error) if !error.to_string().contains(reason) => wrong.push(format!("{name}: {error}")),
+        Err(error) => println!("{name}: {error}"),
+    }
+    let calls = counted.counts();
+    if calls.writes + calls.discards > 0 {
+        wrong.push(format!("{name}: something was written"));
+    }
+    let read = try_open(device, &OpenOptions::new());
+    if read.is_ok() != readable {
+        wrong.push(format!("{name}: opening for reading: {:?}", read.err().map(|e| e.to_string())));
+    }
+    wrong
+}
+
+/// The faults, and whether the kernel mounts with them.
+fn forbidden() -> impl Iterator<Item = (&'static str, &'static str, bool, Plant, bool)> {
+    let stricter = STRICTER.iter().map(|(name, reason, plant)| (*name, *reason, true, *plant, true));
+    let refused =
+        REFUSED.iter().map(|(name, reason, readable, plant)| (*name, *reason, *readable, *plant, false));
+    refused.chain(stricter)
+}
+
+#[test]
+fn broken_rules_forbid_writing() {
+    let device = formatted_with(512 << 20, &MkfsOptions::new().node_size(4096));
+    let fs = try_open(&device, &writable()).expect("open");
+    for number in 0..20 {
+        let file = fs.create_file(format!("/file{number}")).expect("a file");
+        file.write_all_at(&vec![number; 60_000], 0).expect("bytes");
+    }
+    fs.create_subvolume("/subvolume").expect("a subvolume");
+    fs.close().expect("close");
+    for (name, reason, readable, plant, _) in forbidden() {
+        let wrong = try_refused(name, reason, readable, &planted(&device, plant));
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+    for (name, plant) in MOUNTED {
+        let fs = try_open(&planted(&device, *plant), &writable());
+        fs.unwrap_or_else(|error| panic!("{name}: {error}")).close().expect("close");
+    }
+}
+
 #[test]
 fn what_the_kernel_refuses_is_never_opened_for_writing() {
     if require(Need::KERNEL_MOUNT).is_none() {
@@ -162,28 +215,12 @@ fn what_the_kernel_refuses_is_never_opened_for_writing() {
     let scratch = Scratch::new(1 << 30).expect("a scratch folder");
     let base = make(&scratch);
     let mut wrong = Vec::new();
-    let stricter = STRICTER.iter().map(|(name, reason, plant)| (name, reason, &true, plant, true));
-    let refused =
-        REFUSED.iter().map(|(name, reason, readable, plant)| (name, reason, readable, plant, false));
-    for (name, reason, readable, plant, mounts) in refused.chain(stricter) {
-        let device = planted(&base, *plant);
+    for (name, reason, readable, plant, mounts) in forbidden() {
+        let device = planted(&base, plant);
         if kernel_mounts(&scratch, &device) != mounts {
             wrong.push(format!("{name}: the kernel mounts it: {}", !mounts));
         }
-        let counted = Arc::new(FaultDevice::new(device.clone()));
-        match try_open(&counted, &writable()) {
-            Ok(_) => wrong.push(format!("{name}: opened for writing")),
-            Err(error) if !error.to_string().contains(reason) => wrong.push(format!("{name}: {error}")),
-            Err(error) => println!("{name}: {error}"),
-        }
-        let calls = counted.counts();
-        if calls.writes + calls.discards > 0 {
-            wrong.push(format!("{name}: something was written"));
-        }
-        let read = try_open(&device, &OpenOptions::new());
-        if read.is_ok() != *readable {
-            wrong.push(format!("{name}: opening for reading: {:?}", read.err().map(|e| e.to_string())));
-        }
+        wrong.extend(try_refused(name, reason, readable, &device));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -22,7 +22,7 @@ use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExt
 use papilio_format::{
     FileOffset, Generation, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 /// The most back references that a repair writes into an extent item itself.
@@ -450,8 +450,16 @@ impl References {
                 false => Key::new(start, ItemType::METADATA_ITEM, extent.level.into()),
             };
             items.push((key, ExtentItem::encode(&header, info.as_ref(), &refs)));
-            items.extend(keyed.iter().map(|reference| reference.encode_keyed(LogicalAddress(start))));
-            items.sort_by_key(|(key, _)| *key);
+            let mut of_key = BTreeMap::from_iter(items);
+            for reference in keyed {
+                let (mut key, data) = reference.encode_keyed(LogicalAddress(start));
+                // Data references whose hashes collide take the next free offsets.
+                while of_key.contains_key(&key) {
+                    key.offset = key.offset.wrapping_add(1);
+                }
+                of_key.insert(key, data);
+            }
+            items = of_key.into_iter().collect();
         }
         Some(items)
     }
