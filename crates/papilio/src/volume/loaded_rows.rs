@@ -446,15 +446,4 @@ fn runs(flags: &[u8], flag: u8, gap: usize) -> Vec<Range<usize>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_are_joined_over_short_gaps() {
-        let flags = [1, 1, 0, 1, 0, 0, 0, 1, 2];
-        assert_eq!(runs(&flags, WANTED, 0), [0..2, 3..4, 7..8]);
-        assert_eq!(runs(&flags, WANTED, 1), [0..4, 7..8]);
-        assert_eq!(runs(&flags, FAILED, 9), std::slice::from_ref(&(8..9)));
-        assert_eq!(runs(&[], WANTED, 9), []);
-    }
-}
+mod tests;
