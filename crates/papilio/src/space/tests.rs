@@ -1,5 +1,7 @@
 //! [`Space`] compared with a plain array of sectors, and its reservations.
 
+mod service;
+
 use super::*;
 use crate::Error;
 use papilio_format::checksum::ChecksumType;
@@ -422,6 +424,8 @@ fn free_ranges_are_passed_one_by_one() {
     let halves = [other.0, other.0 + (1 << 19)].map(|at| (at, 1 << 19));
     assert_eq!(passed(4 << 20..5 << 20, 1, 1 << 19), halves);
     assert!(passed(2 << 20..4 << 20, 1, u64::MAX).is_empty());
+    // The next run begins where the range ends.
+    assert!(passed(start + 4 * SECTOR..start + 8 * SECTOR, 1, u64::MAX).is_empty());
     let error = space.with_free(0..u64::MAX, 1, 1, |_| Err("busy"));
     assert_eq!(error, Err("busy"));
 }
