@@ -3,6 +3,7 @@
 
 mod cost;
 mod crashes;
+mod deep;
 mod groups;
 #[path = "../support/images.rs"]
 mod images;
