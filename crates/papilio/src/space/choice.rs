@@ -190,6 +190,26 @@ mod tests {
     }
 
     #[test]
+    fn the_group_with_most_free_rows_comes_first() {
+        // The first group has two free rows, one behind it has one.
+        let mut state = state(&[(0, 2 * ROW), (4 * ROW, 4 * ROW + SECTOR)], ROW);
+        let (at, flags) = (START + 10 * ROW, BlockGroupFlags::DATA | BlockGroupFlags::RAID5);
+        let free = std::iter::once(at..at + ROW);
+        let mut group = BlockGroup::new(&(at..at + 10 * ROW), flags, 9 * ROW, free, &[]);
+        group.row = ROW;
+        state.info(flags).add(&group);
+        state.groups.insert(at, group);
+        assert_eq!(allocate(&mut state, SECTOR, 3 * ROW), Some(0..2 * ROW));
+    }
+
+    #[test]
+    fn a_free_range_within_a_row_holds_no_row() {
+        let mut state = state(&[(SECTOR, ROW - SECTOR)], ROW);
+        assert_eq!(allocate(&mut state, SECTOR, 2 * ROW), Some(SECTOR..ROW - SECTOR));
+        assert_eq!(allocate(&mut state, SECTOR, SECTOR), None);
+    }
+
+    #[test]
     fn rows_are_shared_when_none_is_free() {
         let half = ROW / 2;
         let mut state = state(&[(half, ROW), (4 * ROW, 4 * ROW + SECTOR)], ROW);

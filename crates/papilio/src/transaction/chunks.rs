@@ -287,3 +287,6 @@ impl State {
 pub(super) fn copies_of(flags: BlockGroupFlags) -> u64 {
     RaidProfile::from_flags(flags).map_or(1, |profile| profile.copies().max(1)) as u64
 }
+
+#[cfg(test)]
+mod tests;

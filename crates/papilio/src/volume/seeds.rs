@@ -118,3 +118,36 @@ impl DeviceTable {
         self.iter().any(|slot| slot.in_chunk_tree && slot.devid() == devid && slot.item.fsid != own)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use papilio_device::{FaultDevice, MemoryDevice};
+
+    #[test]
+    fn a_seed_is_read_and_never_written() {
+        let memory = Arc::new(MemoryDevice::new(1 << 20).with_name("seed"));
+        memory.write_at(&[7; 4096], PhysicalAddress(8192)).unwrap();
+        let counted = Arc::new(FaultDevice::new(memory.clone()));
+        let seed = SeedDevice::protect(counted.clone());
+        assert_eq!((seed.name(), seed.size(), seed.access()), ("seed", 1 << 20, Access::ReadOnly));
+        assert_eq!((seed.alignment(), seed.waits()), (memory.alignment(), memory.waits()));
+        assert!(!seed.advance(), "nothing is under way");
+        let mut bytes = [0; 4096];
+        seed.read_at(&mut bytes, PhysicalAddress(8192)).unwrap();
+        assert_eq!(bytes, [7; 4096]);
+        let mut more = [0; 4096];
+        let mut requests = [ReadRequest::new(PhysicalAddress(8192), &mut more)];
+        seed.read_many(&mut requests);
+        assert!(requests[0].result.is_ok());
+        assert_eq!(more, [7; 4096]);
+        assert_eq!(seed.next_data(PhysicalAddress(0)), memory.next_data(PhysicalAddress(0)));
+        let error = seed.write_at(&[1; 4096], PhysicalAddress(8192)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        assert!(error.to_string().starts_with("seed is a seed device"), "{error}");
+        seed.flush().unwrap();
+        seed.discard(PhysicalAddress(8192), 4096).unwrap();
+        let counts = counted.counts();
+        assert_eq!((counts.writes, counts.flushes, counts.discards), (0, 0, 0));
+    }
+}

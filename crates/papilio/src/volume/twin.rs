@@ -370,6 +370,37 @@ mod tests {
     }
 
     #[test]
+    fn flushes_and_discards_reach_both() {
+        let devices: [Arc<FaultDevice>; 2] = ["source", "target"].map(|name| {
+            let device = Arc::new(MemoryDevice::new(MIB).with_name(name));
+            device.write_at(&[9; 8192], PhysicalAddress(4096)).unwrap();
+            Arc::new(FaultDevice::new(device))
+        });
+        let [source, target] = &devices;
+        let twin = TwinDevice::new(Some(source.clone()), target.clone());
+        assert_eq!((twin.name(), twin.size(), twin.access()), ("source", MIB, Access::ReadWrite));
+        twin.flush().unwrap();
+        twin.discard(PhysicalAddress(4096), 4096).unwrap();
+        for device in &devices {
+            let counts = device.counts();
+            assert_eq!((counts.flushes, counts.discards), (1, 1));
+            assert_eq!([4096, 8192].map(|at| byte(&**device, at)), [0, 9]);
+        }
+        // An error of the source is the writer's, one of the target the copier's.
+        target.fail_all();
+        twin.flush().unwrap();
+        twin.discard(PhysicalAddress(8192), 4096).unwrap();
+        assert!(twin.check().is_err());
+        source.fail_all();
+        assert!(twin.flush().is_err());
+        assert!(twin.discard(PhysicalAddress(8192), 4096).is_err());
+        assert!(twin.state.lock().writing.is_empty());
+        let alone = TwinDevice::new(None, target.clone());
+        assert_eq!(alone.name(), "target");
+        assert!(!alone.advance());
+    }
+
+    #[test]
     fn a_target_that_fails_does_not_fail_the_writer() {
         let target = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(MIB))));
         let source = Arc::new(MemoryDevice::new(MIB));

@@ -313,7 +313,7 @@ fn unused_sectors_of_a_device_that_is_left_out_are_read_or_rebuilt() {
             assert_eq!(flags(&rows, stripe, row, sector) & FAILED != 0, left_out);
         }
         // The unused sectors differ on the device from what parity says.
-        let is_used = |address: LogicalAddress| address.0 / SECTOR as u64 % 3 == 0;
+        let is_used = |address: LogicalAddress| (address.0 / SECTOR as u64).is_multiple_of(3);
         for row in ROWS {
             let column = world.column_of(stripe, row);
             for sector in 0..SECTORS {

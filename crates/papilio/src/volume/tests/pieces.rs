@@ -5,8 +5,11 @@ use super::super::pieces::Pieces;
 use super::super::testing::{TestVolume, content};
 use super::reading::LAYOUTS;
 use crate::Error;
-use papilio_format::LogicalAddress;
-use papilio_format::items::chunk::STRIPE_LENGTH;
+use papilio_device::{Access, Device, MemoryDevice};
+use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
+use papilio_format::{LogicalAddress, PhysicalAddress};
+use std::io;
+use std::sync::Arc;
 
 /// Bytes of the buffer before the part that a request fills.
 const BEFORE: usize = 5000;
@@ -108,6 +111,52 @@ fn a_failing_discard_is_an_error() {
     test.devices[0].resize(128 << 10);
     let error = volume.discard(test.range().0, STRIPE_LENGTH).unwrap_err();
     assert!(matches!(error, Error::Device { operation: "discard", .. }), "{error}");
+}
+
+/// A device that knows no discards.
+#[derive(Debug)]
+struct NoDiscard(Arc<MemoryDevice>);
+
+impl Device for NoDiscard {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn access(&self) -> Access {
+        self.0.access()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.0.write_at(buffer, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, _offset: PhysicalAddress, _length: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[test]
+fn a_device_need_not_know_discards() {
+    let test = TestVolume::new(RaidProfile::Raid1, 2);
+    let devices = test.devices.iter().map(|device| Arc::new(NoDiscard(device.clone())) as Arc<dyn Device>);
+    let volume = test.open_on(devices, 0, false).unwrap();
+    let start = test.range().0;
+    volume.discard(start, STRIPE_LENGTH).unwrap();
+    let mut read = vec![0; STRIPE_LENGTH as usize];
+    volume.read(start, &mut read).unwrap();
+    assert!(read == content(start, read.len()));
 }
 
 #[test]
