@@ -12,14 +12,17 @@
 
 mod embed;
 mod listed;
+mod reasons;
 mod record;
 mod suite;
 mod tree;
 
 use anyhow::{Context, bail};
 use listed::MODULES;
+use reasons::Reasons;
 use record::Record;
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -35,7 +38,8 @@ pub const USAGE: &str = "  mutants [--minutes N] [--seconds N] [--missed]
                   run stopped; --missed first tests those again that were missed. Needs
                   cargo-mutants
   mutants --summary
-                  print the ledger's totals as a table, and the mutants that were missed";
+                  print the ledger's totals as a table, the reasons of docs/survivors.tsv why
+                  mutants are missed, and the missed ones that none of them explains";
 
 const LEDGER: &str = "docs/mutants.tsv";
 /// No further test of a mutant is begun that would take its tests past this many seconds, unless
@@ -58,7 +62,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     while let Some(argument) = arguments.next() {
         match *argument {
             "--summary" => {
-                print!("{}", summary(&ledger(root)?));
+                print!("{}", summary(&ledger(root)?, &Reasons::read(root)?));
                 return Ok(true);
             }
             "--missed" => missed_again = true,
@@ -196,22 +200,36 @@ fn keep(root: &Path, wanted: impl Fn(&Line) -> bool) -> anyhow::Result<()> {
     std::fs::write(root.join(LEDGER), text).context(LEDGER)
 }
 
-/// Returns a table of modules, and the mutants that were missed.
-fn summary(lines: &[Line]) -> String {
-    let mut text = "| module | caught | missed | unviable | score |\n|---|---|---|---|---|\n".to_owned();
+/// Returns a table of modules, one of reasons, and the mutants that were missed without one.
+fn summary(lines: &[Line], reasons: &Reasons) -> String {
+    let missed = |line: &&Line| line.outcome.starts_with("missed");
+    let explained = |line: &&Line| missed(line) && reasons.of(&line.name).is_some();
+    let mut text =
+        "| module | caught | missed | explained | unviable | score |\n|---|---|---|---|---|---|\n".to_owned();
     let row = |name: &str, of: &dyn Fn(&Line) -> bool| {
-        let count =
-            |outcome: &str| lines.iter().filter(|line| of(line) && line.outcome.starts_with(outcome)).count();
+        let lines = || lines.iter().filter(|line| of(line));
+        let count = |outcome: &str| lines().filter(|line| line.outcome.starts_with(outcome)).count();
         let (caught, missed) = (count("caught"), count("missed"));
         let score = 100 * caught / (caught + missed).max(1);
-        format!("| {name} | {caught} | {missed} | {} | {score} % |\n", count("unviable"))
+        let explained = lines().filter(explained).count();
+        format!("| {name} | {caught} | {missed} | {explained} | {} | {score} % |\n", count("unviable"))
     };
     for module in MODULES {
         text += &row(module, &|line| line.name.contains(&format!("/src/{module}/")));
     }
     text += &row("all", &|_| true);
+    text += "\n| missed | reason |\n|---|---|\n";
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in lines.iter().filter(missed) {
+        if let Some(reason) = reasons.of(&line.name) {
+            *counts.entry(reason).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    text.extend(counts.iter().map(|(reason, count)| format!("| {count} | {reason} |\n")));
     text.push('\n');
-    for line in lines.iter().filter(|line| line.outcome.starts_with("missed")) {
+    for line in lines.iter().filter(|line| missed(line) && !explained(line)) {
         text += &format!("{}: {}\n", line.outcome, line.name);
     }
     text
@@ -246,12 +264,15 @@ mod tests {
             line("missed by 3 tests", "space"),
             line("unviable", "volume"),
         ];
-        let text = summary(&lines);
-        assert!(text.contains("| space | 2 | 1 | 0 | 66 % |\n"), "{text}");
-        assert!(text.contains("| volume | 0 | 0 | 1 | 0 % |\n"), "{text}");
+        let text = summary(&lines, &Reasons::parse("").unwrap());
+        assert!(text.contains("| space | 2 | 1 | 0 | 0 | 66 % |\n"), "{text}");
+        assert!(text.contains("| volume | 0 | 0 | 0 | 1 | 0 % |\n"), "{text}");
         assert!(
             text.ends_with("missed by 3 tests: crates/papilio/src/space/a.rs:1:2: replace a\n"),
             "{text}"
         );
+        let text = summary(&lines, &Reasons::parse("space/a.rs\treplace a\tit is only slower\n").unwrap());
+        assert!(text.contains("| space | 2 | 1 | 1 | 0 | 66 % |\n"), "{text}");
+        assert!(text.ends_with("| 1 | it is only slower |\n\n"), "{text}");
     }
 }

@@ -57,7 +57,8 @@ impl Tree {
             std::fs::create_dir_all(folder).context("target/mutation")?;
             git(&["clone", "--quiet", &root.display().to_string(), "sources"], folder)?;
         }
-        git(&["fetch", "--quiet", "origin"], &sources)?;
+        // The commit need not be on a branch.
+        git(&["fetch", "--quiet", "origin", "HEAD"], &sources)?;
         let version = git(&["rev-parse", "--short", "HEAD:crates"], root)?;
         if git(&["rev-parse", "--short", "HEAD:crates"], &sources)? != version {
             git(&["checkout", "--quiet", "--force", "--detach", &commit], &sources)?;
