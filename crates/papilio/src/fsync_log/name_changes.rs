@@ -300,3 +300,6 @@ impl TreeNames {
         self.slots.get(&directory).into_iter().flat_map(|names| names.keys().map(|name| &**name))
     }
 }
+
+#[cfg(test)]
+mod tests;

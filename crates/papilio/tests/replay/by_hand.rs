@@ -260,3 +260,61 @@ fn a_directory_range_without_logged_names_is_emptied() {
     assert_eq!(names(&fs), [""; 0]);
     assert_eq!(fs.metadata("/").unwrap().size(), 0);
 }
+
+/// The kernel logs an inode whose existence matters, and not its state, with generation 0
+/// (`LOG_INODE_EXISTS`). Of such an item only the size of a regular file counts.
+#[test]
+fn an_inode_of_generation_0_changes_the_size_only() {
+    let exists = |item: InodeItem, size: u64| InodeItem {
+        generation: Generation(0),
+        size,
+        mode: item.mode ^ 0o777,
+        uid: 77,
+        nbytes: 1 << 30,
+        ..item
+    };
+    for (logged, expected) in [(7777, 7777), (0, 2)] {
+        let committed = Committed::new();
+        let (b, item) = committed.inode(b"b");
+        let log =
+            vec![committed.logged(b, &exists(item, logged)), reference(b, b"b", committed.entry(b"b").1)];
+        let fs = committed.replay(log).unwrap();
+        let found = fs.metadata("/b").unwrap();
+        assert_eq!((found.size(), found.mode(), found.uid()), (expected, item.mode, 0));
+        assert_eq!(found.generation(), item.generation);
+        assert_eq!(fs.read("/b").unwrap()[..2], *b"/b");
+    }
+    // A directory keeps its size, which its entries have.
+    let committed = Committed::new();
+    let root = InodeItem::parse(committed.item(inode_key(ROOT))).unwrap();
+    let fs = committed.replay(vec![committed.logged(ROOT, &exists(root, 9))]).unwrap();
+    let found = fs.metadata("/").unwrap();
+    assert_eq!((found.size(), found.mode(), found.generation()), (root.size, root.mode, root.generation));
+    // A new one belongs to the transaction of the replay.
+    let committed = Committed::new();
+    let (_, item) = committed.inode(b"b");
+    let new = InodeNumber(1000);
+    let item = exists(InodeItem { mode: item.mode ^ 0o777, ..item }, 0);
+    let fs = committed.replay(vec![committed.logged(new, &item), reference(new, b"c", 99)]).unwrap();
+    let found = fs.metadata("/c").unwrap();
+    assert_eq!((found.generation(), found.size()), (committed.generation(), 0));
+    // Any other generation stays.
+    let committed = Committed::new();
+    let item = InodeItem { generation: Generation(3), nbytes: 0, size: 5000, ..committed.inode(b"b").1 };
+    let fs = committed.replay(vec![committed.logged(new, &item), reference(new, b"c", 99)]).unwrap();
+    let found = fs.metadata("/c").unwrap();
+    assert_eq!((found.generation(), found.size()), (Generation(3), 5000));
+    // A logged file has its own size, a directory that of its entries.
+    let committed = Committed::new();
+    let (b, item) = committed.inode(b"b");
+    let root = InodeItem::parse(committed.item(inode_key(ROOT))).unwrap();
+    let log = vec![
+        committed.logged(b, &InodeItem { size: 0, ..item }),
+        reference(b, b"b", committed.entry(b"b").1),
+        committed.logged(ROOT, &InodeItem { size: 12, mode: root.mode ^ 0o7, ..root }),
+    ];
+    let fs = committed.replay(log).unwrap();
+    assert_eq!(fs.metadata("/b").unwrap().size(), 0);
+    let found = fs.metadata("/").unwrap();
+    assert_eq!((found.size(), found.mode()), (root.size, root.mode ^ 0o7));
+}
