@@ -10,7 +10,7 @@ use in_memory::{
 };
 use papilio::format::features::{CompatRoFeatures, SuperblockFlags};
 use papilio::format::superblock::{RawSuperblock, superblock_offset};
-use papilio::format::{PhysicalAddress, Superblock};
+use papilio::format::{PhysicalAddress, Superblock, objectid};
 use papilio::{
     ErrorKind, FileSystem, InodeFlags, MkfsOptions, NewInode, NewKind, OpenOptions, PathError, RenameMode,
 };
@@ -18,6 +18,46 @@ use papilio_device::{Access, Device, MemoryDevice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+/// The superblock has the roots of the last four commits, and those of the last one are its own.
+#[test]
+fn the_last_four_commits_are_backed_up() {
+    let device = formatted(512 << 20);
+    let fs = open(&device);
+    for number in 0..9 {
+        fs.create_file(format!("/file{number}")).unwrap();
+        fs.sync().unwrap();
+        let raw = in_memory::superblock(&device).raw;
+        let mut backups = raw.super_roots;
+        backups.sort_by_key(|backup| backup.tree_root_generation);
+        let last = backups[3];
+        assert_eq!((last.tree_root, last.tree_root_generation), (raw.root, raw.generation));
+        assert_eq!((last.tree_root_level, last.chunk_root_level), (raw.root_level, raw.chunk_root_level));
+        assert_eq!(
+            (last.chunk_root, last.chunk_root_generation),
+            (raw.chunk_root, raw.chunk_root_generation)
+        );
+        assert_eq!((last.total_bytes, last.bytes_used), (raw.total_bytes, raw.bytes_used));
+        assert_eq!(last.num_devices, 1);
+        for root in fs.tree_roots().unwrap() {
+            let found = match root.id {
+                objectid::EXTENT_TREE => (last.extent_root, last.extent_root_generation),
+                objectid::FS_TREE => (last.fs_root, last.fs_root_generation),
+                objectid::DEV_TREE => (last.dev_root, last.dev_root_generation),
+                objectid::CSUM_TREE => (last.csum_root, last.csum_root_generation),
+                _ => continue,
+            };
+            assert_eq!(Some(found.1), root.generation, "{root:?}");
+            assert_eq!(found.0, root.address);
+        }
+        let generations: Vec<_> = backups.iter().map(|backup| backup.tree_root_generation.0).collect();
+        let newest = raw.generation.0;
+        if number >= 3 {
+            assert_eq!(generations, [newest - 3, newest - 2, newest - 1, newest]);
+        }
+    }
+    fs.close().unwrap();
+}
 
 #[test]
 fn committed_changes_survive_closing() {

@@ -218,6 +218,12 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn an_empty_range_overlaps_nothing() {
+        let set = RangeSet::from_iter([10..20]);
+        assert!(!set.overlaps(&(15..15)) && set.overlaps(&(15..16)));
+    }
+
+    #[test]
     #[should_panic(expected = "in the set already")]
     fn inserting_twice_panics() {
         let mut set = RangeSet::default();

@@ -75,3 +75,48 @@ fn runs(batch: &[Arc<TreeBlock>]) -> impl Iterator<Item = (usize, usize)> + '_ {
         Some((from, next))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::BlockIdentity;
+    use crate::btree::testing::TestForest;
+    use papilio_format::node::NodeHeader;
+    use papilio_format::{Generation, LogicalAddress, objectid};
+
+    const NODE: u64 = 4096;
+
+    fn block(forest: &TestForest, number: u64) -> Arc<TreeBlock> {
+        let identity = BlockIdentity {
+            address: LogicalAddress((1 << 30) + number * NODE),
+            generation: Generation(1),
+            owner: objectid::FS_TREE,
+            stamp: 1,
+        };
+        let header = NodeHeader {
+            csum: [0; 32],
+            fsid: forest.volume.geometry().metadata_uuid,
+            address: identity.address,
+            flags: 0,
+            chunk_tree_uuid: papilio_format::Uuid::nil(),
+            generation: identity.generation,
+            owner: identity.owner,
+            item_count: 0,
+            level: 0,
+        };
+        Arc::new(TreeBlock::empty(&header.to_bytes(), NODE as usize, &identity, 0))
+    }
+
+    #[test]
+    fn adjacent_blocks_are_written_together() {
+        let forest = TestForest::new(NODE as u32);
+        let runs_of = |numbers: &[u64]| -> Vec<(usize, usize)> {
+            let blocks: Vec<_> = numbers.iter().map(|number| block(&forest, *number)).collect();
+            runs(&blocks).collect()
+        };
+        assert!(runs_of(&[]).is_empty());
+        assert_eq!(runs_of(&[5]), [(0, 1)]);
+        assert_eq!(runs_of(&[5, 6, 7]), [(0, 3)]);
+        assert_eq!(runs_of(&[5, 6, 8, 10, 11, 12]), [(0, 2), (2, 3), (3, 6)]);
+    }
+}

@@ -216,6 +216,21 @@ mod tests {
     }
 
     #[test]
+    fn only_parity_has_rows() {
+        let row_bytes = |profile, stripes| {
+            let item = chunk_item(profile, stripes, 1 << 30);
+            Chunk::new(LogicalAddress(0), &item).unwrap().row_bytes()
+        };
+        assert_eq!(row_bytes(RaidProfile::Raid5, 4), 3 * STRIPE_LENGTH);
+        assert_eq!(row_bytes(RaidProfile::Raid6, 4), 2 * STRIPE_LENGTH);
+        for (profile, stripes) in
+            [(RaidProfile::Single, 1), (RaidProfile::Raid0, 3), (RaidProfile::Raid10, 4)]
+        {
+            assert_eq!(row_bytes(profile, stripes), 0);
+        }
+    }
+
+    #[test]
     fn overlapping_or_contradicting_chunks_are_rejected() {
         assert!(map(&[(0, 2 << 20), (1 << 20, 1 << 20)]).is_err());
         assert!(map(&[(0, 2 << 20), (0, 1 << 20)]).is_err());

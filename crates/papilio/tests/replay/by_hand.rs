@@ -6,6 +6,7 @@ use crate::in_memory::{
 };
 use papilio::format::items::dir_item::{DirEntry, FileType};
 use papilio::format::items::dir_log::DirLogItem;
+use papilio::format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
 use papilio::format::items::inode::{InodeItem, inode_key};
 use papilio::format::items::inode_ref::{InodeExtref, InodeRef, InodeRefs};
 use papilio::format::items::root::RawRootItem;
@@ -259,6 +260,52 @@ fn a_directory_range_without_logged_names_is_emptied() {
     let fs = committed.replay(vec![committed.root_item(), range]).unwrap();
     assert_eq!(names(&fs), [""; 0]);
     assert_eq!(fs.metadata("/").unwrap().size(), 0);
+}
+
+/// A file extent of one sector at the start of an extent of eight.
+fn extent(change: impl FnOnce(&mut ExtentPart)) -> Vec<u8> {
+    let mut part =
+        ExtentPart { disk_address: LogicalAddress(13 << 20), disk_length: 32_768, offset: 0, length: 4096 };
+    change(&mut part);
+    let item = FileExtentItem {
+        generation: Generation(1),
+        ram_bytes: 32_768,
+        compression: Compression::None,
+        other_encoding: 0,
+        content: FileExtentContent::Regular(part),
+    };
+    item.to_bytes()
+}
+
+#[test]
+fn extents_that_no_reader_understands_are_refused() {
+    let refused = |extents: Vec<(u64, Vec<u8>)>, reason: &str| {
+        let committed = Committed::new();
+        let (b, item) = committed.inode(b"b");
+        let key = |offset| Key::new(b.0, ItemType::EXTENT_DATA, offset);
+        let mut log = vec![committed.logged(b, &item), reference(b, b"b", committed.entry(b"b").1)];
+        log.extend(extents.into_iter().map(|(offset, data)| (key(offset), data)));
+        let error = committed.replay(log).err().unwrap_or_else(|| panic!("replayed: {reason}"));
+        let mut text = String::new();
+        let mut next: Option<&dyn std::error::Error> = Some(&error);
+        while let Some(error) = next {
+            text += &format!("{error}; ");
+            next = error.source();
+        }
+        assert!(text.contains(reason), "{text}");
+    };
+    refused(vec![(0, extent(|part| part.length = 0))], "an extent must not be empty");
+    refused(vec![(0, extent(|part| part.length = 36_864))], "exceeds the extent on disk");
+    refused(vec![(0, extent(|part| (part.offset, part.length) = (28_672, 8192)))], "exceeds the extent");
+    refused(
+        vec![(0, extent(|part| part.length = 8192)), (4096, extent(|_| ()))],
+        "overlaps the extent before it",
+    );
+    refused(
+        vec![(0, extent(|_| ())), (4096, extent(|part| part.disk_length = 16_384))],
+        "differs from another item",
+    );
+    refused(vec![(0, extent(|_| ())), (u64::MAX - 4095, extent(|_| ()))], "largest offset");
 }
 
 /// The kernel logs an inode whose existence matters, and not its state, with generation 0
