@@ -36,6 +36,9 @@ fn trees_come_and_go() {
     ] {
         tune(&devices, change).unwrap();
         assert_eq!((has(&devices, BLOCK_GROUPS), has(&devices, FREE_SPACE)), (groups, space), "{change:?}");
+        // A kernel may use v1 caches, of which there are none, only without the tree.
+        let caches = superblock(&devices[0]).raw.cache_generation;
+        assert_eq!(caches, if space { 0 } else { u64::MAX }, "{change:?}");
         judge(&devices, &format!("{change:?}"));
         assert_kernel_takes(&devices, &format!("{change:?}"));
     }

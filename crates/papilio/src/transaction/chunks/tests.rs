@@ -3,6 +3,7 @@
 use super::*;
 use crate::space::Reservation;
 use crate::volume::testing::TestVolume;
+use papilio_device::Device;
 use papilio_format::Uuid;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ const DATA: BlockGroupFlags = BlockGroupFlags::DATA;
 const METADATA: BlockGroupFlags = BlockGroupFlags::METADATA;
 
 struct World {
+    test: TestVolume,
     volume: Volume,
     space: Arc<Space>,
     chunks: Chunks,
@@ -38,7 +40,7 @@ fn world(sizes: [u64; 2], metadata: BlockGroupFlags) -> World {
         used: Vec::new(),
     };
     let chunks = Chunks::new((1..).zip(sizes).map(device).collect());
-    World { volume, space, chunks }
+    World { test, volume, space, chunks }
 }
 
 impl World {
@@ -161,6 +163,25 @@ fn data_leaves_the_space_that_metadata_was_promised() {
     assert!(is_full(world.allocate(SpaceKind::Data)));
     drop((more, reservation));
     world.allocate(SpaceKind::Data).unwrap();
+}
+
+#[test]
+fn a_device_that_missed_writes_takes_only_chunks_that_need_it_not() {
+    let world = world([GIB, 2 * GIB], BlockGroupFlags::RAID1);
+    let device = world.test.devices[1].clone() as Arc<dyn Device>;
+    world.volume.set_device(DeviceId(2), Some(&device), true);
+    let data = world.allocate(SpaceKind::Data).unwrap().plan;
+    let devices = |plan: &ChunkPlan| -> Vec<u64> {
+        let mut devices: Vec<_> = plan.stripes.iter().map(|stripe| stripe.devid.0).collect();
+        devices.sort_unstable();
+        devices
+    };
+    assert_eq!(devices(&data), [1]);
+    let metadata = world.allocate(SpaceKind::Metadata).unwrap().plan;
+    assert_eq!(devices(&metadata), [1, 2]);
+    let number = world.volume.devices().iter().position(|slot| slot.devid() == DeviceId(2)).unwrap();
+    world.volume.set_healed(number);
+    assert_eq!(devices(&world.allocate(SpaceKind::Data).unwrap().plan), [2]);
 }
 
 #[test]

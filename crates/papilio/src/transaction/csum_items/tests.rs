@@ -97,3 +97,21 @@ fn items_of_the_largest_size_fit_a_leaf() {
         assert_eq!(ranges(&tree), [(0, most), (most, 2 * most)]);
     }
 }
+
+/// `MAX_CSUM_ITEMS` of the kernel, by hand.
+#[test]
+fn items_hold_as_many_checksums_as_the_kernels() {
+    use papilio_format::checksum::ChecksumType;
+    for (node_size, checksum_type, most) in [
+        (4096, ChecksumType::Crc32c, 985),
+        (16384, ChecksumType::Crc32c, 4057),
+        (16384, ChecksumType::XxHash64, 2028),
+        (16384, ChecksumType::Sha256, 506),
+        (65536, ChecksumType::Crc32c, 4096),
+        (65536, ChecksumType::Sha256, 2042),
+    ] {
+        let geometry = TestForest::new(4096).volume.geometry();
+        let geometry = Geometry { node_size, checksum_type, ..geometry };
+        assert_eq!(max_sums(&geometry), most, "{node_size}, {checksum_type:?}");
+    }
+}
