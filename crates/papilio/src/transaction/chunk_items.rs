@@ -179,3 +179,54 @@ pub(super) fn remove_system_chunk(superblock: &mut RawSuperblock, start: Logical
         what: "a system chunk in the superblock",
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::testing::{chunk_item, superblock};
+    use papilio_format::items::chunk::RaidProfile;
+
+    /// A superblock whose array has system chunks at these addresses.
+    fn with_chunks(starts: &[u64]) -> RawSuperblock {
+        let chunk = chunk_item(RaidProfile::Dup, 2, 8 << 20);
+        let mut raw = superblock(1, 1, &chunk);
+        raw.sys_chunk_array.fill(0);
+        raw.sys_chunk_array_size = 0;
+        for start in starts {
+            append_system_chunk(&mut raw, &chunk_key(LogicalAddress(*start)), &chunk.to_bytes()).unwrap();
+        }
+        raw
+    }
+
+    #[test]
+    fn system_chunks_come_and_go() {
+        for (gone, left) in [(1, [2, 3]), (2, [1, 3]), (3, [1, 2])] {
+            let mut raw = with_chunks(&[1, 2, 3]);
+            remove_system_chunk(&mut raw, LogicalAddress(gone)).unwrap();
+            let expected = with_chunks(&left);
+            assert_eq!(raw.sys_chunk_array_size, expected.sys_chunk_array_size);
+            assert!(raw.sys_chunk_array == expected.sys_chunk_array);
+        }
+        let mut raw = with_chunks(&[1, 2]);
+        let before = raw.sys_chunk_array;
+        let error = remove_system_chunk(&mut raw, LogicalAddress(9)).unwrap_err();
+        assert!(matches!(error, Error::MissingItem { .. }), "{error}");
+        assert!(raw.sys_chunk_array == before);
+        // Garbage behind the chunks.
+        raw.sys_chunk_array_size += 5;
+        let error = remove_system_chunk(&mut raw, LogicalAddress(9)).unwrap_err();
+        assert!(matches!(error, Error::Item { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_array_is_used_to_its_last_byte() {
+        let mut raw = with_chunks(&[1]);
+        let key = chunk_key(LogicalAddress(2));
+        let room = SYSTEM_CHUNK_ARRAY_SIZE - raw.sys_chunk_array_size as usize - Key::SIZE;
+        let error = append_system_chunk(&mut raw, &key, &vec![7; room + 1]).unwrap_err();
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+        append_system_chunk(&mut raw, &key, &vec![7; room]).unwrap();
+        assert_eq!(raw.sys_chunk_array_size as usize, SYSTEM_CHUNK_ARRAY_SIZE);
+        assert_eq!(raw.sys_chunk_array[SYSTEM_CHUNK_ARRAY_SIZE - 1], 7);
+    }
+}

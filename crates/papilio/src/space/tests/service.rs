@@ -145,6 +145,12 @@ fn writable_bytes_leave_their_metadata() {
     // Two copies of data and of metadata.
     assert_eq!(space(0, 100, 16).writable_bytes(&need(0), 1, 2), 7 * MIB);
     assert_eq!(space(0, 100, 16).writable_bytes(&need(0), 2, 2), 14 * MIB);
+    // Where metadata space is the limit, 14 MiB of the devices are shared. With three copies of data
+    // and one of metadata, 9 MiB of data take as much as one of metadata.
+    let of_spare = 3 * MIB;
+    assert_eq!(space(20, 1, 16).writable_bytes(&need(0), 1, 1), of_spare + 14 * MIB / 4 * 3);
+    assert_eq!(space(20, 1, 16).writable_bytes(&need(0), 1, 3), of_spare + 14 * MIB / 3 * 9 / 10);
+    assert_eq!(space(20, 1, 16).writable_bytes(&need(0), 2, 1), of_spare + 28 * MIB / 2);
 }
 
 #[test]
@@ -157,4 +163,29 @@ fn mixed_groups_hold_data_and_its_metadata() {
     let _promise = space.reserve_data(4 * MIB).unwrap();
     space.set_global_reserve(MIB);
     assert_eq!(space.writable_bytes(&need, 1, 1), (8 + 14 - 4 - 3) * MIB / 5 * 4);
+}
+
+#[test]
+fn the_only_empty_group_for_data_is_known() {
+    let space = space(false);
+    add(&space, 0, MIB, DATA);
+    add(&space, 4 * MIB, MIB, METADATA);
+    assert!(space.is_only_for_data(at(0)));
+    assert!(!space.is_only_for_data(at(4)) && !space.is_only_for_data(at(9)));
+    let used = space.allocate(SpaceKind::Data, SECTOR, SECTOR).unwrap();
+    assert!(!space.is_only_for_data(at(0)), "it is in use");
+    space.release(used);
+    add(&space, MIB, MIB, DATA);
+    assert!(!space.is_only_for_data(at(0)), "another one serves");
+    assert!(space.begin_relocation(at(1)).unwrap());
+    assert!(space.is_only_for_data(at(0)), "the other one moves");
+}
+
+#[test]
+fn the_reserve_is_kept() {
+    let space = space(false);
+    add(&space, 0, MIB, METADATA);
+    assert_eq!(space.global_reserve(), 0);
+    space.set_global_reserve(3 * NODE);
+    assert_eq!(space.global_reserve(), 3 * NODE);
 }

@@ -3,6 +3,7 @@
 use super::super::superblocks::read_superblock;
 use super::super::testing::{CHUNK_START, TestVolume, content, device_uuid, write_superblock};
 use super::super::volume::Volume;
+use super::reading::{LAYOUTS, survives};
 use crate::{Error, ErrorKind, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
@@ -189,4 +190,31 @@ fn chunks_that_contradict_the_system_array_are_rejected() {
     assert_eq!(volume.chunk_map().iter().len(), 1, "all or nothing");
     volume.install_chunks([test.data_chunk.clone()]).unwrap();
     assert_eq!(volume.chunk_map().iter().len(), 2);
+}
+
+/// Without some devices a volume opens if `degraded` allows it, and each chunk has one copy left.
+#[test]
+fn each_chunk_needs_one_copy_of_everything() {
+    for (profile, stripes) in LAYOUTS {
+        let test = TestVolume::blank(profile, stripes);
+        for missing in 1..1u32 << test.devices.len() {
+            // A volume needs a device to read the superblock from.
+            if missing.count_ones() as usize == test.devices.len() {
+                continue;
+            }
+            let error = test.open(missing, false).unwrap_err();
+            assert!(matches!(error, Error::DeviceMissing { .. }), "{profile}: {error}");
+            match test.open(missing, true) {
+                Ok(volume) => {
+                    assert!(survives(profile, stripes, missing), "{profile} {stripes} {missing:b}");
+                    assert!(volume.is_degraded());
+                }
+                Err(error) => {
+                    assert!(!survives(profile, stripes, missing), "{profile} {stripes} {missing:b}: {error}");
+                    assert!(matches!(error, Error::TooManyMissing { .. }), "{error}");
+                }
+            }
+        }
+        assert!(!test.open(0, false).unwrap().is_degraded());
+    }
 }
