@@ -233,6 +233,21 @@ mod tests {
     }
 
     #[test]
+    fn a_full_group_has_no_free_range() {
+        let start = CHUNK_START.0;
+        let trees = Trees::new(&[start, start + NODE, start + 2 * NODE], 3 * NODE);
+        let geometry = trees.forest.volume.geometry();
+        let free = |nodes: u64| {
+            let group = LogicalRange { start: CHUNK_START, length: nodes * NODE };
+            free_between_extents(&trees.extent.tree(), group, &geometry)
+        };
+        assert!(free(3).unwrap().is_empty());
+        assert_eq!(free(4).unwrap().bytes(), NODE);
+        // Those of the next group do not count.
+        assert!(free(2).unwrap().is_empty());
+    }
+
+    #[test]
     fn both_sources_agree() {
         let start = CHUNK_START.0;
         let extents = [start, start + NODE, start + 5 * NODE, SUPERBLOCK - NODE];

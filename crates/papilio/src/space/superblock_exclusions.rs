@@ -171,6 +171,12 @@ mod tests {
         let sixty_four = 64 * MIB;
         let expected = [range(0, 2 * STRIPE_LENGTH), range(sixty_four, sixty_four + STRIPE_LENGTH)];
         assert_eq!(superblock_exclusions(&item(0)), expected);
+        // A chunk that begins where the excluded start of the address space ends.
+        let at = 64 << 10;
+        let second = range(at + sixty_four, at + sixty_four + STRIPE_LENGTH);
+        let found = superblock_exclusions(&item(at));
+        assert!(found.iter().all(|range| !range.is_empty()));
+        assert_eq!(found, [range(2 * at, 3 * at), second]);
         let large = chunk(RaidProfile::Single, &[MIB], 300 << 30);
         let copies = [(1008, 1009), ((256 << 30) / STRIPE_LENGTH - 16, (256 << 30) / STRIPE_LENGTH - 15)];
         assert_eq!(elements(&large), copies);

@@ -127,3 +127,43 @@ impl Transactions {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::in_memory::new_file_system;
+
+    const BYTES: u64 = 64 << 10;
+
+    #[test]
+    fn extents_come_in_batches() {
+        let (_device, fs) = new_file_system(512 << 20);
+        for number in 0..6 {
+            let file = fs.create_file(format!("/file{number}")).unwrap();
+            file.write_all_at(&vec![number; BYTES as usize], 0).unwrap();
+        }
+        fs.sync().unwrap();
+        let transactions = fs.info.transactions().unwrap();
+        let all = LogicalAddress(0)..LogicalAddress(u64::MAX);
+        let found = |range: &Range<LogicalAddress>, most, bytes| {
+            let found = transactions.extents_in(range, most, bytes).unwrap();
+            assert!(found.is_sorted_by_key(|extent| extent.address));
+            found
+        };
+        let everything = found(&all, usize::MAX, u64::MAX);
+        let data: Vec<_> = everything.iter().filter(|extent| extent.is_data()).collect();
+        assert_eq!(data.len(), 6);
+        assert!(data.iter().all(|extent| extent.length == BYTES && extent.refs.len() == 1));
+        assert!(everything.len() > data.len(), "there are tree blocks, too");
+        let first = data[0].address;
+        let from = first..LogicalAddress(u64::MAX);
+        assert_eq!(found(&from, 2, u64::MAX).len(), 2);
+        assert_eq!(found(&from, usize::MAX, 3 * BYTES).len(), 3);
+        assert_eq!(found(&from, usize::MAX, 3 * BYTES + 1).len(), 3);
+        // One is not too large, however little is wanted.
+        assert_eq!(found(&from, usize::MAX, 1).len(), 1);
+        let one = LogicalAddress(first.0 + 1)..LogicalAddress(data[1].address.0 + 1);
+        assert_eq!(found(&one, usize::MAX, u64::MAX).len(), 1, "only those that begin in the range");
+        fs.close().unwrap();
+    }
+}

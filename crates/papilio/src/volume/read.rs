@@ -395,3 +395,107 @@ pub(super) fn read_stripe(
     let _busy = devices.begin(number);
     read_device(device, buffer, physical).inspect_err(|_| devices.count(number, DeviceStat::ReadErrors))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::TestVolume;
+    use super::super::volume::Volume;
+    use super::*;
+    use papilio_device::{DelayDevice, Device};
+    use papilio_format::DeviceId;
+    use papilio_format::items::chunk::RaidProfile;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A volume on devices that wait.
+    fn waiting(test: &TestVolume) -> Volume {
+        let delayed = test.devices.iter().map(|device| {
+            Arc::new(DelayDevice::new(device.clone(), Duration::ZERO).unwrap()) as Arc<dyn Device>
+        });
+        test.open_on(delayed, 0, false).unwrap()
+    }
+
+    fn turn_at(volume: &Volume, logical: LogicalAddress) -> usize {
+        let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
+        turn(&volume.devices(), &chunk, &chunk.elements(logical, 4096).next().unwrap())
+    }
+
+    #[test]
+    fn mirrors_take_turns_by_address() {
+        for (profile, copies) in [(RaidProfile::Raid1, 2), (RaidProfile::Raid1c3, 3)] {
+            let test = TestVolume::blank(profile, copies);
+            let volume = waiting(&test);
+            let (start, length) = test.range();
+            let mut seen = vec![0; copies];
+            for at in (0..length).step_by(64 << 10) {
+                let logical = LogicalAddress(start.0 + at as u64);
+                let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
+                let element = chunk.elements(logical, 4096).next().unwrap();
+                let (_, physical) = chunk.direct(&element, 0).unwrap();
+                let turn = turn_at(&volume, logical);
+                assert_eq!(turn as u64, physical.0 / TURN % copies as u64, "{profile}");
+                seen[turn] += 1;
+            }
+            assert!(seen.iter().all(|turns| *turns > 0), "{seen:?}");
+            // In memory, and on one device, nothing is won.
+            let memory = test.open(0, false).unwrap();
+            assert!(
+                (0..length)
+                    .step_by(64 << 10)
+                    .all(|at| turn_at(&memory, LogicalAddress(start.0 + at as u64)) == 0)
+            );
+        }
+        let dup = TestVolume::blank(RaidProfile::Dup, 2);
+        let (start, length) = dup.range();
+        let volume = waiting(&dup);
+        assert!(
+            (0..length)
+                .step_by(64 << 10)
+                .all(|at| turn_at(&volume, LogicalAddress(start.0 + at as u64)) == 0)
+        );
+    }
+
+    #[test]
+    fn a_busy_mirror_passes_its_turn_on() {
+        let test = TestVolume::blank(RaidProfile::Raid1, 2);
+        let volume = waiting(&test);
+        let (start, length) = test.range();
+        let devices = volume.devices();
+        for at in (0..length).step_by(256 << 10) {
+            let logical = LogicalAddress(start.0 + at as u64);
+            let own = turn_at(&volume, logical);
+            let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
+            let element = chunk.elements(logical, 4096).next().unwrap();
+            let slot_of = |copy: usize| {
+                let (stripe, _) = chunk.direct(&element, copy).unwrap();
+                devices.find(&chunk.stripes()[stripe]).unwrap().0
+            };
+            let mut busy: Vec<_> = (0..AHEAD).map(|_| devices.begin(slot_of(own))).collect();
+            assert_eq!(turn_at(&volume, logical), own, "{AHEAD} more come and go");
+            busy.push(devices.begin(slot_of(own)));
+            assert_eq!(turn_at(&volume, logical), 1 - own);
+            busy.push(devices.begin(slot_of(1 - own)));
+            assert_eq!(turn_at(&volume, logical), own);
+            drop(busy);
+        }
+    }
+
+    #[test]
+    fn a_mirror_that_missed_writes_gets_no_turn_of_another() {
+        let test = TestVolume::blank(RaidProfile::Raid1, 2);
+        let volume = waiting(&test);
+        let logical = test.range().0;
+        let own = turn_at(&volume, logical);
+        let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
+        let element = chunk.elements(logical, 4096).next().unwrap();
+        let (stripe, _) = chunk.direct(&element, 1 - own).unwrap();
+        let devid = chunk.stripes()[stripe].devid;
+        let device = Arc::clone(volume.devices().shared(devid.0 as usize - 1).unwrap());
+        volume.set_device(devid, Some(&device), true);
+        let devices = volume.devices();
+        let own_slot = 1 - (devid.0 as usize - 1);
+        assert_eq!(devices.iter().nth(own_slot).unwrap().devid(), DeviceId(own_slot as u64 + 1));
+        let _busy: Vec<_> = (0..2 * AHEAD).map(|_| devices.begin(own_slot)).collect();
+        assert_eq!(turn_at(&volume, logical), own);
+    }
+}

@@ -402,3 +402,6 @@ impl Quotas {
 pub(in crate::transaction) fn is_counted(tree: TreeId) -> bool {
     objectid::is_subvolume(tree)
 }
+
+#[cfg(test)]
+mod tests;

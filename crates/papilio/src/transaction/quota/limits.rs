@@ -99,3 +99,6 @@ impl Quotas {
         self.blocks.lock().clear();
     }
 }
+
+#[cfg(test)]
+mod tests;
