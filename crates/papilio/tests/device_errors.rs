@@ -1,4 +1,4 @@
-//! Error counters of devices: what they count, and that commits keep them.
+//! Error counters of devices: the errors that they count, and that commits keep them.
 
 use papilio::format::DeviceId;
 use papilio::{DeviceErrors, FileSystem, MkfsOptions, OpenOptions, RaidProfile};

@@ -145,8 +145,8 @@ fn writable_bytes_leave_their_metadata() {
     // Two copies of data and of metadata.
     assert_eq!(space(0, 100, 16).writable_bytes(&need(0), 1, 2), 7 * MIB);
     assert_eq!(space(0, 100, 16).writable_bytes(&need(0), 2, 2), 14 * MIB);
-    // Where metadata space is the limit, 14 MiB of the devices are shared. With three copies of data
-    // and one of metadata, 9 MiB of data take as much as one of metadata.
+    // Where metadata space is the limit, 14 MiB of the devices are shared. With three copies of
+    // data and one of metadata, 9 MiB of data take as much as one of metadata.
     let of_spare = 3 * MIB;
     assert_eq!(space(20, 1, 16).writable_bytes(&need(0), 1, 1), of_spare + 14 * MIB / 4 * 3);
     assert_eq!(space(20, 1, 16).writable_bytes(&need(0), 1, 3), of_spare + 14 * MIB / 3 * 9 / 10);
