@@ -27,9 +27,13 @@ impl World {
     }
 
     fn open(&self, write: bool) -> FileSystem {
+        self.open_with(&OpenOptions::new().write(write))
+    }
+
+    fn open_with(&self, options: &OpenOptions) -> FileSystem {
         let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect();
         // Without a page cache every read reaches a device.
-        let options = OpenOptions::new().write(write).commit_interval(None).cache_bytes(0);
+        let options = options.clone().commit_interval(None).cache_bytes(0);
         FileSystem::from_devices(devices, &options).unwrap()
     }
 
@@ -117,4 +121,31 @@ fn a_commit_without_errors_leaves_the_counters() {
     assert_eq!(counters(&fs), counted);
     fs.close().unwrap();
     assert_eq!(counters(&world.open(false)), counted);
+}
+
+#[test]
+fn wrong_bytes_count_where_nothing_mends_them() {
+    for options in [OpenOptions::new(), OpenOptions::new().write(true).heal_reads(false)] {
+        let world = World::new();
+        let fs = world.open_with(&options);
+        for device in &world.devices {
+            device.corrupt_reads(world.everywhere(), 1);
+            read(&fs);
+            // The bytes are verified while they are wrong.
+            counters(&fs);
+            device.repair();
+        }
+        let counted = counters(&fs);
+        // Data is read from one mirror, tree blocks perhaps from the other.
+        assert!(counted.iter().any(|values| values[3] >= BYTES as u64 / 4096), "{counted:?}");
+        assert!(counted.iter().all(|values| values[..3] == [0; 3]), "{counted:?}");
+        let writes: u64 = world.devices.iter().map(|device| device.counts().writes).sum();
+        fs.heal();
+        let after: u64 = world.devices.iter().map(|device| device.counts().writes).sum();
+        assert_eq!(after, writes, "nothing is written");
+        if fs.sync().is_ok() {
+            fs.close().unwrap();
+            assert_eq!(counters(&world.open(false)), counted);
+        }
+    }
 }

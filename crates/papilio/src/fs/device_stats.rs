@@ -57,11 +57,14 @@ impl DeviceErrors {
 }
 
 impl FileSystem {
-    /// Returns the error counters of all devices, those since the last commit included.
+    /// Returns the error counters of all devices, those since the last commit included. Where
+    /// nothing mends copies that reads have found bad, this first reads all copies of them again,
+    /// and counts their errors.
     ///
     /// # Errors
     /// The device tree cannot be read.
     pub fn device_errors(&self) -> Result<Vec<DeviceErrors>> {
+        self.info.count_bad_copies();
         let devices = self.info.volume().devices();
         let slots = devices.iter().filter(|slot| slot.in_chunk_tree);
         if self.info.trees.transactions().is_some() {
@@ -94,9 +97,9 @@ impl FileSystem {
         Ok(DeviceErrors::new(slot, devices.counters().reset(devid)))
     }
 
-    /// Rewrites copies that reads have found bad, from good ones. Syncs and the background thread
-    /// do so, too; nothing happens where
-    /// [`OpenOptions::heal_reads`](crate::OpenOptions::heal_reads) forbids it.
+    /// Rewrites copies that reads have found bad, from good ones, and counts their errors. Syncs
+    /// and the background thread do so, too. Where
+    /// [`OpenOptions::heal_reads`](crate::OpenOptions::heal_reads) forbids it, they are counted.
     pub fn heal(&self) {
         self.info.heal();
     }

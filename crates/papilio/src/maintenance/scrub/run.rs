@@ -119,14 +119,26 @@ impl FsInfo {
 }
 
 impl FsInfo {
-    /// Verifies and mends all copies around the addresses where reads have found a bad one. Does
-    /// nothing where the options forbid it, or the file system is open for reading only. The next
-    /// commit makes it durable. The caller holds no lock and no handle.
+    /// Whether copies that reads have found bad are rewritten.
+    fn heals(&self) -> bool {
+        self.heal_reads && self.transactions().is_ok_and(|transactions| transactions.check_running().is_ok())
+    }
+
+    /// Verifies all copies around the addresses where reads have found a bad one, and counts their
+    /// errors. Mends them unless the options forbid it, or the file system is open for reading
+    /// only. The next commit makes it durable. The caller holds no lock and no handle.
     pub(crate) fn heal(&self) {
-        let running = self.transactions().is_ok_and(|transactions| transactions.check_running().is_ok());
-        if !self.heal_reads || !running {
-            return;
+        self.verify_bad_copies(self.heals());
+    }
+
+    /// As [`FsInfo::heal`], for a file system that mends nothing.
+    pub(crate) fn count_bad_copies(&self) {
+        if !self.heals() {
+            self.verify_bad_copies(false);
         }
+    }
+
+    fn verify_bad_copies(&self, mend: bool) {
         let mut buffers = Vec::new();
         let mut last: Option<Unit> = None;
         for address in self.volume().take_bad_copies() {
@@ -138,10 +150,10 @@ impl FsInfo {
             let devices = self.volume().devices();
             let verified: Vec<bool> =
                 devices.iter().map(|slot| !slot.is_missing() && slot.in_chunk_tree).collect();
-            let scrub = Scrub::new(self, Vec::new(), verified, true, &ScrubOptions::new());
+            let scrub = Scrub::new(self, Vec::new(), verified, mend, &ScrubOptions::new());
             scrub.scrub_unit(&unit, &mut buffers);
             let total = scrub.report().total();
-            if total.has_errors() {
+            if mend && total.has_errors() {
                 tracing::warn!(
                     %address,
                     mended = total.corrected_errors + total.parity_errors,
