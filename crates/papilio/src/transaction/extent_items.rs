@@ -339,10 +339,11 @@ impl<'a> ExtentItems<'a> {
         let (first, _) = reference.counted(1).encode_keyed(address);
         let collides = first.item_type == ItemType::EXTENT_DATA_REF;
         let last = Key { offset: if collides { u64::MAX } else { first.offset }, ..first };
-        let mut expected = first.offset;
+        let (mut expected, mut is_taken) = (first.offset, planned.removed.contains_key(&first));
         for item in self.tree.range(first..=last) {
             let item = item?;
             let key = item.key;
+            is_taken |= key == first;
             if !dropped && key.offset - expected > LONGEST_GAP {
                 break;
             }
@@ -357,6 +358,9 @@ impl<'a> ExtentItems<'a> {
                     return Ok((key, Some(found.count())));
                 }
             }
+        }
+        if !is_taken {
+            return Ok((first, None));
         }
         let mut key = first;
         while !self.is_free(&key, planned)? {
