@@ -135,7 +135,8 @@ fn outcome(
     let mut reaching: Vec<_> = {
         let record = record.lock().expect("no worker panics");
         let reaching = tests.iter().filter(|test| test.reached.contains(&mutant));
-        reaching.map(|test| (record.cost(&test.name, file, test.seconds), test)).collect()
+        let cost = |test: &Test| record.cost(&test.name, file, test.seconds, test.reached.len());
+        reaching.map(|test| (cost(test), test)).collect()
     };
     reaching.sort_by(|a, b| a.0.total_cmp(&b.0));
     if reaching.is_empty() {
@@ -247,8 +248,9 @@ mod tests {
             name: "b.rs:1:2: replace c".to_owned(),
         };
         let record = recorded(&[line]);
-        assert!(record.cost("papilio a", "b.rs", 1.0) < record.cost("papilio a", "d.rs", 1.0));
-        assert!(record.cost("papilio a", "d.rs", 1.0) < record.cost("papilio e", "d.rs", 1.0));
+        let cost = |test, file| record.cost(test, file, 1.0, 1000);
+        assert!(cost("papilio a", "b.rs") < cost("papilio a", "d.rs"));
+        assert!(cost("papilio a", "d.rs") < cost("papilio e", "d.rs"));
     }
 
     #[test]

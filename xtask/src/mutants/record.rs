@@ -1,12 +1,17 @@
 //! Which tests caught mutants so far, by the file of the mutant. Decides which test to try next.
 //!
 //! A test that caught mutants of one file will catch others of that file. The estimate of a test's
-//! chance begins with its share in all files, and moves to that in the file as tries add up.
+//! chance begins with its share in all files, and moves to that in the file as tries add up. A test
+//! that was never tried has a good chance if it reaches few mutants, as unit tests do.
 
 use std::collections::HashMap;
 
 /// Tries that the chance in all files counts for, beside those in a file.
 const WEIGHT: f64 = 3.0;
+/// Tries that the first guess of a chance counts for.
+const GUESS: f64 = 10.0;
+/// A test that reaches so many mutants has half the chance of one that reaches the mutant alone.
+const FEW: f64 = 50.0;
 /// A test with less is no sooner done: starting a program takes as long.
 const SHORTEST: f64 = 0.02;
 
@@ -38,10 +43,11 @@ impl Record {
     }
 
     /// Returns the seconds that a test takes for each mutant of a file that it may catch: the
-    /// greater, the later it is run.
-    pub fn cost(&self, test: &str, file: &str, seconds: f64) -> f64 {
+    /// greater, the later it is run. `reached` is the number of mutants that it reaches.
+    pub fn cost(&self, test: &str, file: &str, seconds: f64, reached: usize) -> f64 {
         let all = self.of_test.get(test).copied().unwrap_or_default();
-        let chance = (all.catches + 0.2) / (all.tries + 10.0);
+        let guess = 0.02 + 0.5 * FEW / (FEW + reached as f64);
+        let chance = GUESS.mul_add(guess, all.catches) / (all.tries + GUESS);
         let here = self.in_file.get(&(test.to_owned(), file.to_owned())).copied().unwrap_or_default();
         seconds.max(SHORTEST) * (here.tries + WEIGHT) / WEIGHT.mul_add(chance, here.catches)
     }
@@ -56,11 +62,13 @@ mod tests {
         let mut record = Record::default();
         record.note("a", "x.rs", true);
         record.note("b", "y.rs", true);
-        assert!(record.cost("a", "x.rs", 2.0) < record.cost("b", "x.rs", 2.0));
-        assert!(record.cost("b", "x.rs", 2.0) < record.cost("c", "x.rs", 2.0));
-        assert!(record.cost("c", "x.rs", 0.05) < record.cost("b", "x.rs", 2.0));
-        let before = record.cost("a", "x.rs", 2.0);
+        let cost = |record: &Record, test: &str, seconds| record.cost(test, "x.rs", seconds, 1000);
+        assert!(cost(&record, "a", 2.0) < cost(&record, "b", 2.0));
+        assert!(cost(&record, "b", 2.0) < cost(&record, "c", 2.0));
+        assert!(cost(&record, "c", 0.05) < cost(&record, "b", 2.0));
+        let before = cost(&record, "a", 2.0);
         record.note("a", "x.rs", false);
-        assert!(before < record.cost("a", "x.rs", 2.0));
+        assert!(before < cost(&record, "a", 2.0));
+        assert!(record.cost("c", "x.rs", 2.0, 10) < cost(&record, "c", 2.0));
     }
 }
