@@ -203,6 +203,13 @@ mod tests {
     }
 
     #[test]
+    fn fewer_rows_than_are_needed_are_not_taken() {
+        let mut state = state(&[(0, ROW + SECTOR)], ROW);
+        assert_eq!(allocate(&mut state, 2 * ROW, 2 * ROW), None);
+        assert_eq!(allocate(&mut state, ROW, 2 * ROW), Some(0..ROW));
+    }
+
+    #[test]
     fn a_free_range_within_a_row_holds_no_row() {
         let mut state = state(&[(SECTOR, ROW - SECTOR)], ROW);
         assert_eq!(allocate(&mut state, SECTOR, 2 * ROW), Some(SECTOR..ROW - SECTOR));

@@ -105,12 +105,22 @@ fn allocations_leave_what_is_promised() {
     add(&space, 0, 4 * SECTOR, DATA);
     let promise = space.reserve_data(SECTOR + 1).unwrap();
     assert!(is_full(space.allocate_unpromised(SECTOR, 4 * SECTOR, 3 * SECTOR)));
+    assert!(is_full(space.allocate_unpromised(3 * SECTOR, 4 * SECTOR, 1)));
     // Whole sectors of those that are left.
     let got = space.allocate_unpromised(SECTOR, 4 * SECTOR, SECTOR).unwrap();
     assert_eq!(got.length, 2 * SECTOR);
     assert!(is_full(space.allocate_unpromised(SECTOR, SECTOR, 1)));
     drop(promise);
     assert_eq!(space.allocate_unpromised(SECTOR, 4 * SECTOR, 1).unwrap().length, 2 * SECTOR);
+}
+
+#[test]
+fn as_little_as_is_wanted_may_be_left() {
+    let space = space(false);
+    add(&space, 0, 4 * SECTOR, DATA);
+    let _promise = space.reserve_data(SECTOR).unwrap();
+    assert!(is_full(space.allocate_unpromised(SECTOR, SECTOR, 3 * SECTOR + 1)));
+    assert!(space.allocate_unpromised(SECTOR, SECTOR, 3 * SECTOR).is_ok());
 }
 
 #[test]
