@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const SECTOR: u64 = 4096;
 /// Clones that fill the extent's item, so that more have items of their own.
-const FILL: u64 = 30;
+const FILL: u64 = 60;
 
 /// Returns two file offsets above the first clones whose references have the same hash.
 fn colliding(inode: InodeNumber) -> [u64; 2] {
