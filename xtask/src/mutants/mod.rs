@@ -35,7 +35,7 @@ use tree::Tree;
 pub const USAGE: &str = "  mutants [--minutes N] [--seconds N] [--missed]
                   test mutants of the write path for N minutes (60), each by tests that take at
                   most N seconds (60), and note each in docs/mutants.tsv. Continues where the last
-                  run stopped; --missed first tests those again that were missed. Needs
+                  run stopped; --missed tests those again that were missed, too. Needs
                   cargo-mutants
   mutants --summary
                   print the ledger's totals as a table, the reasons of docs/survivors.tsv why
@@ -85,11 +85,10 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     // The lines of sources that changed since.
     let names: HashSet<&str> = tree.mutants.iter().map(|mutant| &*mutant.name).collect();
     keep(root, |line| names.contains(&*line.name))?;
-    if missed_again {
-        keep(root, |line| !line.outcome.starts_with("missed"))?;
-    }
     let record = Mutex::new(recorded(&ledger(root)?));
-    let known: HashSet<String> = ledger(root)?.into_iter().map(|line| line.name).collect();
+    let again = |line: &Line| missed_again && line.outcome.starts_with("missed");
+    let known = ledger(root)?.into_iter().filter(|line| !again(line)).map(|line| line.name);
+    let known: HashSet<String> = known.collect();
     println!(
         "mutants: {}, of which {} do not build and {} cannot be switched; {} tests; {} tested before",
         tree.mutants.len(),
@@ -168,6 +167,7 @@ struct Line {
     name: String,
 }
 
+/// Reads the ledger. Of a mutant that was tested again the last line counts.
 fn ledger(root: &Path) -> anyhow::Result<Vec<Line>> {
     let text = match std::fs::read_to_string(root.join(LEDGER)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -178,7 +178,17 @@ fn ledger(root: &Path) -> anyhow::Result<Vec<Line>> {
         let (outcome, name) = (fields.next()?.to_owned(), fields.nth(2)?.to_owned());
         Some(Line { text: text.to_owned(), outcome, name })
     };
-    text.lines().map(|text| line(text).with_context(|| format!("{LEDGER}: {text:?}"))).collect()
+    let lines = text.lines().map(|text| line(text).with_context(|| format!("{LEDGER}: {text:?}")));
+    Ok(last_of_each(lines.collect::<anyhow::Result<_>>()?))
+}
+
+/// Keeps the last line of each mutant.
+fn last_of_each(mut lines: Vec<Line>) -> Vec<Line> {
+    let mut seen = HashSet::new();
+    lines.reverse();
+    lines.retain(|line| seen.insert(line.name.clone()));
+    lines.reverse();
+    lines
 }
 
 /// Returns which tests caught mutants of which file, by the ledger.
@@ -251,6 +261,19 @@ mod tests {
         let cost = |test, file| record.cost(test, file, 1.0, 1000);
         assert!(cost("papilio a", "b.rs") < cost("papilio a", "d.rs"));
         assert!(cost("papilio a", "d.rs") < cost("papilio e", "d.rs"));
+    }
+
+    #[test]
+    fn the_last_line_of_a_mutant_counts() {
+        let line = |outcome: &str, name: &str| Line {
+            text: String::new(),
+            outcome: outcome.to_owned(),
+            name: name.to_owned(),
+        };
+        let lines = vec![line("missed by 1 tests", "a"), line("unviable", "b"), line("caught by c", "a")];
+        let kept = last_of_each(lines);
+        let kept: Vec<_> = kept.iter().map(|line| (&*line.outcome, &*line.name)).collect();
+        assert_eq!(kept, [("unviable", "b"), ("caught by c", "a")]);
     }
 
     #[test]
