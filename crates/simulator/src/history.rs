@@ -82,12 +82,7 @@ impl History {
     /// Its failure. A panic of the library is one too.
     pub fn take(&mut self, step: Step) -> Result<(), Failure> {
         self.steps.push(step.clone());
-        let caught = catch_unwind(AssertUnwindSafe(|| run(&mut self.session, &step)));
-        let result = caught.unwrap_or_else(|panic| {
-            // Nothing is known about the state of a library that panicked.
-            Err(format!("panicked: {}", message(&*panic)))
-        });
-        result.map_err(|text| Failure::new(kind(&step), text))
+        attempt(&mut self.session, &step)
     }
 
     /// Repeats steps on a new file system.
@@ -124,6 +119,16 @@ impl History {
     }
 }
 
+/// Runs a step. A panic of the library is a failure, too.
+pub(crate) fn attempt(session: &mut Session, step: &Step) -> Result<(), Failure> {
+    let caught = catch_unwind(AssertUnwindSafe(|| run(session, step)));
+    let result = caught.unwrap_or_else(|panic| {
+        // Nothing is known about the state of a library that panicked.
+        Err(format!("panicked: {}", message(&*panic)))
+    });
+    result.map_err(|text| Failure::new(kind(step), text))
+}
+
 fn run(session: &mut Session, step: &Step) -> Result<(), String> {
     match step {
         Step::Run(operation) => match session.step(operation)? {
@@ -140,13 +145,15 @@ fn run(session: &mut Session, step: &Step) -> Result<(), String> {
 
 fn kind(step: &Step) -> String {
     match step {
-        Step::Run(operation) => operation.name(),
+        Step::Run(operation) => {
+            let text = format!("{operation:?}");
+            text.chars().take_while(char::is_ascii_alphabetic).collect()
+        }
         other => format!("{other:?}"),
     }
 }
 
-/// Returns the text of a panic.
-pub(crate) fn message(panic: &(dyn std::any::Any + Send)) -> String {
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }

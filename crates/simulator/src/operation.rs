@@ -222,12 +222,6 @@ pub enum Operation {
 pub type Reply = Option<Vec<u8>>;
 
 impl Operation {
-    /// Returns the name of the operation without its arguments.
-    pub fn name(&self) -> String {
-        let text = format!("{self:?}");
-        text.chars().take_while(char::is_ascii_alphabetic).collect()
-    }
-
     /// Returns the file whose data the operation changes in steps; running out of space may leave
     /// some steps done.
     pub fn data_target(&self) -> Option<&FileAt> {

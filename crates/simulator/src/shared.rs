@@ -6,17 +6,16 @@
 //! **Lock:** the list of turns is locked while a turn is added, never during an operation.
 
 use crate::configuration::Configuration;
-use crate::history::message;
+use crate::history::{Step, attempt};
 use crate::model::Model;
 use crate::random::{Generator, Scope};
-use crate::session::{Counts, Outcome, Session};
+use crate::session::{Counts, Session};
 use crate::shrink::Failure;
 use crate::source::makes_sense;
 use crate::turns::{self, Order, Turn};
 use crate::verify;
 use papilio::{FileSystem, OpenOptions};
 use papilio_device::Device;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -133,17 +132,12 @@ impl SharedRun {
         }
     }
 
-    /// Notes and takes a turn. A panic of the library is a failure.
+    /// Notes and takes a turn.
     fn take(&self, session: &mut Session, turn: Turn) -> Result<(), Failure> {
         self.turns.lock().expect("no thread panics with the lock").push(turn.clone());
-        let caught = catch_unwind(AssertUnwindSafe(|| session.step(&turn.operation)));
-        let outcome = caught.unwrap_or_else(|panic| Err(format!("panicked: {}", message(&*panic))));
-        let text = match outcome {
-            Ok(Outcome::Failed(error)) => format!("failed: {error}"),
-            Ok(_) => return Ok(()),
-            Err(text) => text,
-        };
-        Err(Failure::new(turn.operation.name(), format!("thread {}: {text}", turn.thread)))
+        attempt(session, &Step::Run(turn.operation)).map_err(|failure| {
+            Failure::new(failure.kind, format!("thread {}: {}", turn.thread, failure.text))
+        })
     }
 
     /// Compares a thread's directory with its model, and closes its files.

@@ -84,10 +84,10 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let tests = suite::measured(&programs, &folder, &tree.version)?;
     // The lines of sources that changed since.
     let names: HashSet<&str> = tree.mutants.iter().map(|mutant| &*mutant.name).collect();
-    keep(root, |line| names.contains(&*line.name))?;
-    let record = Mutex::new(recorded(&ledger(root)?));
+    let lines = keep(root, |line| names.contains(&*line.name))?;
+    let record = Mutex::new(recorded(&lines));
     let again = |line: &Line| missed_again && line.outcome.starts_with("missed");
-    let known = ledger(root)?.into_iter().filter(|line| !again(line)).map(|line| line.name);
+    let known = lines.into_iter().filter(|line| !again(line)).map(|line| line.name);
     let known: HashSet<String> = known.collect();
     println!(
         "mutants: {}, of which {} do not build and {} cannot be switched; {} tests; {} tested before",
@@ -203,12 +203,13 @@ fn recorded(lines: &[Line]) -> Record {
     record
 }
 
-/// Removes lines of the ledger, so that their mutants are tested again if they exist.
-fn keep(root: &Path, wanted: impl Fn(&Line) -> bool) -> anyhow::Result<()> {
-    let lines = ledger(root)?;
-    let text: String =
-        lines.iter().filter(|line| wanted(line)).map(|line| line.text.clone() + "\n").collect();
-    std::fs::write(root.join(LEDGER), text).context(LEDGER)
+/// Removes the other lines of the ledger. Returns those that are wanted.
+fn keep(root: &Path, wanted: impl Fn(&Line) -> bool) -> anyhow::Result<Vec<Line>> {
+    let mut lines = ledger(root)?;
+    lines.retain(wanted);
+    let text: String = lines.iter().map(|line| line.text.clone() + "\n").collect();
+    std::fs::write(root.join(LEDGER), text).context(LEDGER)?;
+    Ok(lines)
 }
 
 /// Returns a table of modules, one of reasons, and the mutants that were missed without one.

@@ -119,6 +119,13 @@ impl TestForest {
             stamp: self.allocator.stamp(),
         };
         self.allocator.blocks.lock().insert(identity.address, id);
+        let root = self.leaf(&identity);
+        let item = RawRootItem::parse(&[0; RawRootItem::SIZE]).unwrap();
+        LiveTree::of_block(&self.forest, id, root, Some(RootRecord { item, key_offset: 0 }))
+    }
+
+    /// Creates an empty leaf.
+    pub(crate) fn leaf(&self, identity: &BlockIdentity) -> Arc<TreeBlock> {
         let header = NodeHeader {
             csum: [0; 32],
             fsid: self.volume.geometry().metadata_uuid,
@@ -126,14 +133,12 @@ impl TestForest {
             flags: 0,
             chunk_tree_uuid: papilio_format::Uuid::nil(),
             generation: identity.generation,
-            owner: id,
+            owner: identity.owner,
             item_count: 0,
             level: 0,
         };
         let node_size = self.volume.geometry().node_size as usize;
-        let root = Arc::new(TreeBlock::empty(&header.to_bytes(), node_size, &identity, 0));
-        let item = RawRootItem::parse(&[0; RawRootItem::SIZE]).unwrap();
-        LiveTree::of_block(&self.forest, id, root, Some(RootRecord { item, key_offset: 0 }))
+        Arc::new(TreeBlock::empty(&header.to_bytes(), node_size, identity, 0))
     }
 
     /// Freezes the tree and returns its state.

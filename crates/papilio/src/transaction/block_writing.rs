@@ -81,7 +81,6 @@ mod tests {
     use super::*;
     use crate::btree::BlockIdentity;
     use crate::btree::testing::TestForest;
-    use papilio_format::node::NodeHeader;
     use papilio_format::{Generation, LogicalAddress, objectid};
 
     const NODE: u64 = 4096;
@@ -93,18 +92,7 @@ mod tests {
             owner: objectid::FS_TREE,
             stamp: 1,
         };
-        let header = NodeHeader {
-            csum: [0; 32],
-            fsid: forest.volume.geometry().metadata_uuid,
-            address: identity.address,
-            flags: 0,
-            chunk_tree_uuid: papilio_format::Uuid::nil(),
-            generation: identity.generation,
-            owner: identity.owner,
-            item_count: 0,
-            level: 0,
-        };
-        Arc::new(TreeBlock::empty(&header.to_bytes(), NODE as usize, &identity, 0))
+        forest.leaf(&identity)
     }
 
     #[test]

@@ -415,9 +415,15 @@ mod tests {
         test.open_on(delayed, 0, false).unwrap()
     }
 
-    fn turn_at(volume: &Volume, logical: LogicalAddress) -> usize {
+    fn element_at(volume: &Volume, logical: LogicalAddress) -> (Arc<Chunk>, Element) {
         let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
-        turn(&volume.devices(), &chunk, &chunk.elements(logical, 4096).next().unwrap())
+        let element = chunk.elements(logical, 4096).next().unwrap();
+        (chunk, element)
+    }
+
+    fn turn_at(volume: &Volume, logical: LogicalAddress) -> usize {
+        let (chunk, element) = element_at(volume, logical);
+        turn(&volume.devices(), &chunk, &element)
     }
 
     #[test]
@@ -429,8 +435,7 @@ mod tests {
             let mut seen = vec![0; copies];
             for at in (0..length).step_by(64 << 10) {
                 let logical = LogicalAddress(start.0 + at as u64);
-                let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
-                let element = chunk.elements(logical, 4096).next().unwrap();
+                let (chunk, element) = element_at(&volume, logical);
                 let (_, physical) = chunk.direct(&element, 0).unwrap();
                 let turn = turn_at(&volume, logical);
                 assert_eq!(turn as u64, physical.0 / TURN % copies as u64, "{profile}");
@@ -464,8 +469,7 @@ mod tests {
         for at in (0..length).step_by(256 << 10) {
             let logical = LogicalAddress(start.0 + at as u64);
             let own = turn_at(&volume, logical);
-            let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
-            let element = chunk.elements(logical, 4096).next().unwrap();
+            let (chunk, element) = element_at(&volume, logical);
             let slot_of = |copy: usize| {
                 let (stripe, _) = chunk.direct(&element, copy).unwrap();
                 devices.find(&chunk.stripes()[stripe]).unwrap().0
@@ -486,8 +490,7 @@ mod tests {
         let volume = waiting(&test);
         let logical = test.range().0;
         let own = turn_at(&volume, logical);
-        let chunk = Arc::clone(volume.chunk_map().find(logical).unwrap());
-        let element = chunk.elements(logical, 4096).next().unwrap();
+        let (chunk, element) = element_at(&volume, logical);
         let (stripe, _) = chunk.direct(&element, 1 - own).unwrap();
         let devid = chunk.stripes()[stripe].devid;
         let device = Arc::clone(volume.devices().shared(devid.0 as usize - 1).unwrap());

@@ -435,7 +435,7 @@ impl References {
             });
         }
         let start = extent.start;
-        let mut items = Vec::new();
+        let mut items = BTreeMap::new();
         if !refs.is_empty() {
             let owner = self.owners.get(&start).filter(|_| extent.is_data());
             refs.extend(owner.map(|&root| BackRef::Owner { root }));
@@ -449,19 +449,17 @@ impl References {
                 false if info.is_some() => Key::new(start, ItemType::EXTENT_ITEM, extent.length),
                 false => Key::new(start, ItemType::METADATA_ITEM, extent.level.into()),
             };
-            items.push((key, ExtentItem::encode(&header, info.as_ref(), &refs)));
-            let mut of_key = BTreeMap::from_iter(items);
+            items.insert(key, ExtentItem::encode(&header, info.as_ref(), &refs));
             for reference in keyed {
                 let (mut key, data) = reference.encode_keyed(LogicalAddress(start));
                 // Data references whose hashes collide take the next free offsets.
-                while of_key.contains_key(&key) {
+                while items.contains_key(&key) {
                     key.offset = key.offset.wrapping_add(1);
                 }
-                of_key.insert(key, data);
+                items.insert(key, data);
             }
-            items = of_key.into_iter().collect();
         }
-        Some(items)
+        Some(items.into_iter().collect())
     }
 
     fn check_overlaps(&self, findings: &mut Findings) {

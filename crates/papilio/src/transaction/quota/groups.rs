@@ -404,4 +404,4 @@ pub(in crate::transaction) fn is_counted(tree: TreeId) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -10,16 +10,20 @@ fn id(tree: TreeId) -> QgroupId {
     QgroupId(tree.0)
 }
 
-/// Two subvolumes of one group.
-fn state() -> (QuotaState, QgroupId) {
-    let header =
-        QgroupStatusHeader { version: 1, generation: Generation(7), flags: QgroupStatusFlags::ON, rescan: 0 };
-    let mut state = QuotaState {
-        status: QgroupStatus { header, enable_generation: None },
+/// Quotas without a qgroup.
+pub(crate) fn empty(flags: QgroupStatusFlags) -> QuotaState {
+    let header = QgroupStatusHeader { version: 1, generation: Generation(7), flags, rescan: 0 };
+    QuotaState {
+        status: QgroupStatus { header, enable_generation: Some(Generation(3)) },
         groups: BTreeMap::new(),
         changed: BTreeSet::new(),
         snapshots: Vec::new(),
-    };
+    }
+}
+
+/// Two subvolumes of one group.
+fn state() -> (QuotaState, QgroupId) {
+    let mut state = empty(QgroupStatusFlags::ON);
     let top = QgroupId::new(1, 1).unwrap();
     for tree in [ONE, TWO] {
         state.groups.insert(id(tree), Qgroup::default());

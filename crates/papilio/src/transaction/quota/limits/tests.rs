@@ -1,10 +1,9 @@
 //! Limits of qgroups, without a file system.
 
-use super::super::groups::{Limits, Qgroup, QuotaState};
+use super::super::groups::tests::empty;
+use super::super::groups::{Limits, Qgroup};
 use super::*;
-use papilio_format::Generation;
-use papilio_format::items::qgroup::{QgroupLimitFlags, QgroupStatus, QgroupStatusFlags, QgroupStatusHeader};
-use std::collections::BTreeSet;
+use papilio_format::items::qgroup::{QgroupLimitFlags, QgroupStatusFlags};
 
 const ONE: TreeId = TreeId(256);
 const TWO: TreeId = TreeId(257);
@@ -25,19 +24,9 @@ fn usage(referenced: u64, exclusive: u64) -> Usage {
     Usage { referenced, exclusive }
 }
 
-fn state(flags: QgroupStatusFlags) -> QuotaState {
-    let header = QgroupStatusHeader { version: 1, generation: Generation(7), flags, rescan: 0 };
-    QuotaState {
-        status: QgroupStatus { header, enable_generation: Some(Generation(3)) },
-        groups: BTreeMap::new(),
-        changed: BTreeSet::new(),
-        snapshots: Vec::new(),
-    }
-}
-
 /// Two subvolumes in one group, which has a limit.
 fn quotas(limit: Limits) -> Quotas {
-    let mut state = state(QgroupStatusFlags::ON);
+    let mut state = empty(QgroupStatusFlags::ON);
     let group = QgroupId::new(1, 1).unwrap();
     for (tree, referenced) in [(ONE, 100), (TWO, 50)] {
         state.groups.insert(QgroupId(tree.0), Qgroup { info: usage(referenced, 10), ..Qgroup::default() });
@@ -122,7 +111,7 @@ fn nothing_is_limited_without_a_limit() {
 fn inconsistent_numbers_are_not_counted_before_a_rescan() {
     let quotas = Quotas::default();
     let counts = |flags: QgroupStatusFlags| {
-        quotas.with(|slot| *slot = Some(state(flags)));
+        quotas.with(|slot| *slot = Some(empty(flags)));
         (quotas.is_counting(), quotas.is_rescanning())
     };
     let (on, simple) = (QgroupStatusFlags::ON, QgroupStatusFlags::SIMPLE_MODE);
