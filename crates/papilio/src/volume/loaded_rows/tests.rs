@@ -374,3 +374,38 @@ fn buffers_are_used_again() {
     let fewer = world.volume.load_rows(&world.chunk, 0..1, std::iter::empty(), buffers, None);
     assert!(fewer.stripes.iter().all(|stripe| stripe.bytes.len() as u64 == STRIPE_LENGTH));
 }
+
+#[test]
+fn columns_of_a_device_that_missed_writes_are_the_last_resort() {
+    for (profile, stripes) in [(RaidProfile::Raid5, 3), (RaidProfile::Raid6, 4)] {
+        let world = World::new(profile, stripes);
+        let late = world.chunk.stripes()[0].devid;
+        world.volume.set_device(late, Some(&(world.faulty[late.0 as usize - 1].clone() as _)), true);
+        for row in ROWS {
+            // Only a rebuild tells wrong bytes of the late device from right ones.
+            let sector = 2;
+            if profile.parity() == 2 {
+                world.damage(0, row, sector);
+            }
+            world.fail(1, row, sector);
+        }
+        let rows = world.load(None);
+        assert!(std::ptr::eq(&**rows.devices(), &*world.volume.devices()));
+        for row in ROWS.take(2) {
+            let column = world.column_of(1, row);
+            if column >= world.chunk.data_columns() {
+                continue;
+            }
+            let element = element(column, row, 2, 1);
+            let places: Vec<_> = (0..stripes).map(|column| rows.column(&element, column)).collect();
+            assert_eq!(places.iter().filter(|place| rows.is_stale(place)).count(), 1);
+            let expected = content(world.address(row, column, 2), SECTOR);
+            let mut bytes = vec![0; SECTOR];
+            let result = rows.rebuild(&element, 1, false, &mut bytes);
+            assert_eq!(result.is_ok(), profile.parity() == 2, "{profile}: {result:?}");
+            assert!(result.is_err() || bytes == expected, "{profile}");
+            rows.rebuild(&element, 1, true, &mut bytes).unwrap();
+            assert!(bytes == expected, "{profile}: the late device's bytes are right, or not used");
+        }
+    }
+}

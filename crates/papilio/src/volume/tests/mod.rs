@@ -1,5 +1,5 @@
 //! Tests of whole volumes: [`reading`] and [`writing`] with all devices, with missing and with
-//! failing ones; [`opening`] good and bad ones; [`pieces`] of requests in flight; [`kernel`] on
+//! failing ones; [`opening`] good and bad ones; [`pieces`] of requests in flight; single devices ([`slots`]); [`kernel`] on
 //! volumes written by mkfs and the kernel.
 
 mod kernel;
@@ -7,4 +7,5 @@ mod log_superblocks;
 mod opening;
 mod pieces;
 mod reading;
+mod slots;
 mod writing;

@@ -1,0 +1,238 @@
+//! What commits write: nothing without a change, features, roots of subvolumes, device use, and the
+//! numbers of qgroups. In memory, so that no test needs the kernel.
+
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{assert_clean, close_clean, formatted, formatted_with, new_file_system, open, open_with};
+use in_memory::{superblock, writable};
+use papilio::format::features::IncompatFeatures;
+use papilio::format::items::file_extent::Compression;
+use papilio::{CompressionChoice, ErrorKind, FileSystem, MkfsOptions, QgroupId, QuotaError};
+use papilio_device::{Device, MemoryDevice};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_commit_without_a_change_writes_nothing() {
+    let (device, fs) = new_file_system(128 * MIB);
+    fs.write("/file", "some bytes").unwrap();
+    fs.sync().unwrap();
+    let generation = superblock(&device).raw.generation;
+    for _ in 0..3 {
+        fs.sync().unwrap();
+        assert_eq!(superblock(&device).raw.generation, generation);
+    }
+    fs.write("/file", "other bytes").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(superblock(&device).raw.generation.0, generation.0 + 1);
+    close_clean(fs, &device);
+    assert_eq!(superblock(&device).raw.generation.0, generation.0 + 1);
+}
+
+#[test]
+fn compression_sets_its_feature() {
+    let device = formatted(128 * MIB);
+    let zstd = || superblock(&device).raw.incompat_flags.contains(IncompatFeatures::COMPRESS_ZSTD);
+    let before = superblock(&device).raw.incompat_flags;
+    assert!(!zstd());
+    let fs = open_with(&device, &writable().compress(CompressionChoice::new(Compression::Zstd)));
+    fs.write("/file", vec![7; 1 << 20]).unwrap();
+    fs.sync().unwrap();
+    assert!(zstd() && superblock(&device).raw.incompat_flags.contains(before));
+    close_clean(fs, &device);
+}
+
+#[test]
+fn only_changed_subvolumes_get_a_new_generation() {
+    let (device, fs) = new_file_system(128 * MIB);
+    for path in ["/one", "/two"] {
+        fs.create_subvolume(path).unwrap();
+        fs.write(format!("{path}/file"), "bytes").unwrap();
+    }
+    fs.sync().unwrap();
+    let changed = |path: &str| {
+        let id = fs.inode(path).unwrap().tree();
+        let subvolume = fs.subvolume(id).unwrap();
+        (subvolume.changed, subvolume.change_time)
+    };
+    let before = (changed("/one"), changed("/two"));
+    fs.write("/one/more", "bytes").unwrap();
+    fs.sync().unwrap();
+    let generation = superblock(&device).raw.generation;
+    assert_eq!(changed("/one").0, generation);
+    assert!(changed("/one").1 >= before.0.1);
+    assert_eq!(changed("/two"), before.1);
+    close_clean(fs, &device);
+}
+
+#[test]
+fn chunks_of_several_columns_give_their_bytes_back() {
+    let devices: Vec<_> = (0..2).map(|_| Arc::new(MemoryDevice::new(512 * MIB))).collect();
+    let all = || devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect::<Vec<_>>();
+    let options = MkfsOptions::new().data_profile(papilio::RaidProfile::Raid0);
+    papilio::mkfs_devices(&all(), &options).unwrap();
+    let used = || devices.iter().map(|device| superblock(device).raw.dev_item.bytes_used).collect::<Vec<_>>();
+    let fs = FileSystem::from_devices(all(), &writable()).unwrap();
+    let before = used();
+    fs.write("/large", vec![5; 300 << 20]).unwrap();
+    fs.sync().unwrap();
+    assert!(used() > before);
+    fs.remove_file("/large").unwrap();
+    for _ in 0..3 {
+        fs.write("/small", "changed").unwrap();
+        fs.sync().unwrap();
+    }
+    assert!(used() <= before, "{:?} {before:?}", used());
+    fs.close().unwrap();
+    let check = papilio::CheckOptions::new().data_csum(true);
+    let report = papilio::check_devices(all(), &papilio::OpenOptions::new(), &check).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+}
+
+/// Compares the numbers of all qgroups with a count of all extents.
+fn assert_counted(fs: &FileSystem, when: &str) {
+    fs.sync().unwrap();
+    assert!(!fs.quota_status().unwrap().unwrap().is_inconsistent(), "{when}");
+    let kept = fs.qgroups().unwrap().into_iter().map(|group| (group.id, group.referenced, group.exclusive));
+    let mut counted = fs.count_qgroups().unwrap();
+    counted.sort_unstable();
+    assert_eq!(kept.collect::<Vec<_>>(), counted, "{when}");
+}
+
+/// A file system with small blocks, so that trees are deep, and with quotas.
+fn with_quotas(simple: bool) -> (Arc<MemoryDevice>, FileSystem) {
+    let device = formatted_with(256 * MIB, &MkfsOptions::new().node_size(4096));
+    let fs = open(&device);
+    if simple {
+        fs.enable_simple_quotas().unwrap();
+    } else {
+        fs.enable_quotas().unwrap();
+        fs.rescan_quotas(|_| ()).unwrap();
+    }
+    (device, fs)
+}
+
+fn write(fs: &FileSystem, path: &str, byte: u8) {
+    let file = fs.open_file(path).or_else(|_| fs.create_file(path)).unwrap();
+    file.write_all_at(&vec![byte; if byte.is_multiple_of(2) { 1000 } else { 9000 }], 0).unwrap();
+}
+
+#[test]
+fn qgroups_hold_what_a_count_finds() {
+    for simple in [false, true] {
+        let (device, fs) = with_quotas(simple);
+        let mut random = fastrand::Rng::with_seed(7 + u64::from(simple));
+        let mut subvolumes = vec!["/first".to_owned()];
+        fs.create_subvolume("/first").unwrap();
+        for round in 0..12 {
+            for _ in 0..120 {
+                let subvolume = &subvolumes[random.usize(..subvolumes.len())];
+                let path = format!("{subvolume}/{}", random.u8(..150));
+                match random.u8(..8) {
+                    0 => drop(fs.remove_file(&path)),
+                    _ => write(&fs, &path, random.u8(..)),
+                }
+            }
+            assert_counted(&fs, &format!("round {round}"));
+            if round == 8 {
+                let gone = subvolumes.swap_remove(random.usize(..subvolumes.len()));
+                fs.delete_subvolume(&gone).unwrap();
+                fs.clean_subvolumes().unwrap();
+                assert_counted(&fs, "a subvolume is gone");
+            }
+            let (from, new) = (&subvolumes[random.usize(..subvolumes.len())], format!("/s{round}"));
+            fs.snapshot(from, &new, false).unwrap();
+            subvolumes.push(new);
+        }
+        assert_counted(&fs, "before it is opened again");
+        fs.close().unwrap();
+        let fs = open(&device);
+        write(&fs, &format!("{}/again", subvolumes[0]), 1);
+        assert_counted(&fs, "opened again");
+        if !simple {
+            fs.rescan_quotas(|_| ()).unwrap();
+            assert_counted(&fs, "a rescan");
+        }
+        close_clean(fs, &device);
+    }
+}
+
+/// Whether quotas refused the change.
+fn is_refused<T: std::fmt::Debug>(result: papilio::Result<T>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(error) if matches!(error.kind(), ErrorKind::Quota(QuotaError::Exceeded { .. })) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn limits_stay_and_count_blocks() {
+    let (device, fs) = with_quotas(false);
+    fs.create_subvolume("/a").unwrap();
+    let id = QgroupId(fs.inode("/a").unwrap().tree().0);
+    fs.limit_qgroup(id, Some(MIB), false).unwrap();
+    // Blocks that come and go count for nothing after a commit.
+    for round in 0..30 {
+        for name in 0..120 {
+            fs.write(format!("/a/{name}"), vec![1; 900]).unwrap();
+        }
+        fs.sync().unwrap();
+        for name in 0..120 {
+            fs.remove_file(format!("/a/{name}")).unwrap();
+        }
+        if round % 2 == 0 {
+            fs.sync().unwrap();
+        }
+    }
+    fs.close().unwrap();
+    // The limit holds in the next mount, for blocks before their commit, too.
+    let fs = open(&device);
+    let refused = (0..3000).find(|name| is_refused(fs.write(format!("/a/{name}"), vec![1; 900])));
+    let refused = refused.expect("blocks count, too");
+    assert!((500..2000).contains(&refused), "{refused}");
+    assert!(is_refused(fs.write("/a/large", vec![1; 2 << 20])));
+    // A snapshot has the limit of its source.
+    fs.snapshot("/a", "/b", false).unwrap();
+    let groups = fs.qgroups().unwrap();
+    let of = |path: &str| {
+        let id = QgroupId(fs.inode(path).unwrap().tree().0);
+        groups.iter().find(|group| group.id == id).unwrap().max_referenced
+    };
+    assert_eq!((of("/a"), of("/b")), (Some(MIB), Some(MIB)));
+    assert!(is_refused(fs.write("/b/large", vec![1; 2 << 20])));
+    close_clean(fs, &device);
+}
+
+#[test]
+fn every_group_may_have_a_limit() {
+    let (device, fs) = with_quotas(false);
+    for group in fs.qgroups().unwrap() {
+        fs.limit_qgroup(group.id, Some(4 * MIB), false).unwrap();
+    }
+    assert!(!is_refused(fs.write("/small", vec![1; 1 << 20])));
+    assert!(is_refused(fs.write("/large", vec![1; 8 << 20])));
+    close_clean(fs, &device);
+}
+
+#[test]
+fn the_group_of_a_deleted_subvolume_goes_unless_it_has_members() {
+    let (device, fs) = with_quotas(false);
+    let mut ids = Vec::new();
+    for path in ["/a", "/b"] {
+        fs.create_subvolume(path).unwrap();
+        write(&fs, &format!("{path}/file"), 1);
+        ids.push(QgroupId(fs.inode(path).unwrap().tree().0));
+    }
+    let has = |id| fs.qgroups().unwrap().iter().any(|group| group.id == id);
+    fs.delete_subvolume("/a").unwrap();
+    assert!(has(ids[0]), "its bytes are still there");
+    fs.clean_subvolumes().unwrap();
+    fs.sync().unwrap();
+    assert!(!has(ids[0]) && has(ids[1]));
+    assert_counted(&fs, "one is left");
+    fs.close().unwrap();
+    assert_clean(&device);
+}
