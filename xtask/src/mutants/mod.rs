@@ -35,8 +35,8 @@ use tree::Tree;
 pub const USAGE: &str = "  mutants [--minutes N] [--seconds N] [--missed]
                   test mutants of the write path for N minutes (60), each by tests that take at
                   most N seconds (60), and note each in docs/mutants.tsv. Continues where the last
-                  run stopped; --missed tests those again that were missed, too. Needs
-                  cargo-mutants
+                  run stopped; --missed tests those again, too, that were missed without a
+                  reason in docs/survivors.tsv. Needs cargo-mutants
   mutants --summary
                   print the ledger's totals as a table, the reasons of docs/survivors.tsv why
                   mutants are missed, and the missed ones that none of them explains";
@@ -86,7 +86,10 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let names: HashSet<&str> = tree.mutants.iter().map(|mutant| &*mutant.name).collect();
     let lines = keep(root, |line| names.contains(&*line.name))?;
     let record = Mutex::new(recorded(&lines));
-    let again = |line: &Line| missed_again && line.outcome.starts_with("missed");
+    let reasons = Reasons::read(root)?;
+    let again = |line: &Line| {
+        missed_again && line.outcome.starts_with("missed") && reasons.of(&line.name).is_none()
+    };
     let known = lines.into_iter().filter(|line| !again(line)).map(|line| line.name);
     let known: HashSet<String> = known.collect();
     println!(

@@ -117,6 +117,7 @@ mod tests {
     use super::*;
     use crate::volume::testing::{TestVolume, write_superblock};
     use papilio_format::Generation;
+    use papilio_format::items::block_group::BlockGroupFlags;
     use papilio_format::items::chunk::RaidProfile;
 
     #[test]
@@ -131,5 +132,31 @@ mod tests {
                 assert!(error.to_string().contains(&generation.to_string()), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn devices_that_are_missing_or_late_count_together() {
+        // The data has two copies, on the devices 1 and 2.
+        let mut test = TestVolume::new(RaidProfile::Raid1c3, 3);
+        test.data_chunk.1.flags = BlockGroupFlags::DATA | BlockGroupFlags::RAID1;
+        test.data_chunk.1.stripes.retain(|stripe| stripe.devid != DeviceId(3));
+        let newest = test.copy();
+        // A power cut explains one commit that a device missed, not two.
+        for devid in [0, 2] {
+            test.superblocks[devid].generation = Generation(11);
+            write_superblock(&*test.devices[devid], &test.superblocks[devid]);
+        }
+        let cause = |test: &TestVolume, missing| {
+            let volume = test.open(missing, true).unwrap();
+            check_devices(&volume).err().map(|error| error.to_string())
+        };
+        assert_eq!(cause(&newest, 0), None);
+        assert_eq!(cause(&newest, 0b001), None);
+        assert_eq!(cause(&newest, 0b110), None);
+        assert_eq!(cause(&test, 0), None);
+        assert_eq!(cause(&test, 0b100), None);
+        let both = cause(&test, 0b001).unwrap();
+        let expected = "devices 1 are missing, and devices 2 are out of date, because they missed writes";
+        assert!(both.contains(expected), "{both}");
     }
 }

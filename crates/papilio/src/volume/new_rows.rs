@@ -57,3 +57,20 @@ fn pieces(start: PhysicalAddress, bytes: u64) -> impl Iterator<Item = (PhysicalA
     let piece = move |at| (PhysicalAddress(start.0 + at), PIECE.min(bytes - at) as usize);
     (0..bytes).step_by(PIECE as usize).map(piece)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_bytes() {
+        for bytes in [PIECE / 2, PIECE, PIECE + 4096, 3 * PIECE - 512] {
+            let mut next = 4096;
+            for (start, length) in pieces(PhysicalAddress(4096), bytes) {
+                assert_eq!(start.0, next);
+                next += length as u64;
+            }
+            assert_eq!(next, 4096 + bytes);
+        }
+    }
+}

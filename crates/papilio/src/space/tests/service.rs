@@ -1,6 +1,8 @@
 //! Block groups that go out of service, the profile of the next chunk, and bounds of free space.
 
 use super::*;
+use crate::space::free_space_items;
+use papilio_format::{ItemType, Key};
 
 const MIB: u64 = 1 << 20;
 const DATA: BlockGroupFlags = BlockGroupFlags::DATA;
@@ -198,4 +200,50 @@ fn the_reserve_is_kept() {
     assert_eq!(space.global_reserve(), 0);
     space.set_global_reserve(3 * NODE);
     assert_eq!(space.global_reserve(), 3 * NODE);
+}
+
+#[test]
+fn data_of_a_group_that_moves_is_not_overwritten() {
+    let space = space(false);
+    add(&space, 0, MIB, DATA);
+    add(&space, MIB, MIB, DATA);
+    assert!(space.is_writable(at(0)) && space.is_writable(LogicalAddress(2 * MIB - 1)));
+    assert!(!space.is_writable(at(2)), "there is no such group");
+    assert!(space.begin_relocation(at(1)).unwrap());
+    assert!(space.is_writable(at(0)) && !space.is_writable(at(1)));
+    space.end_relocation(at(1));
+    assert!(space.is_writable(at(1)));
+}
+
+#[test]
+fn items_of_free_space_lie_in_their_group() {
+    let group = LogicalRange { start: at(4), length: MIB };
+    let end = |start: u64, length: u64| {
+        free_space_items::end_in(&Key::new(start, ItemType::FREE_SPACE_EXTENT, length), group).ok()
+    };
+    assert_eq!(end(4 * MIB, MIB), Some(5 * MIB));
+    assert_eq!(end(5 * MIB - 4096, 4096), Some(5 * MIB));
+    assert_eq!(end(4 * MIB, 0), None);
+    assert_eq!(end(4 * MIB - 4096, 8192), None);
+    assert_eq!(end(5 * MIB - 4096, 8192), None);
+    assert_eq!(end(u64::MAX, 4096), None);
+}
+
+#[test]
+fn the_last_bytes_can_be_had() {
+    let space = space(false);
+    add(&space, 0, MIB, DATA);
+    let got = space.allocate_unpromised(4096, MIB, MIB).unwrap();
+    assert_eq!((got.start, got.length), (at(0), MIB));
+    assert!(is_full(space.allocate_unpromised(4096, 4096, 4096)));
+}
+
+#[test]
+fn whole_rows_that_are_too_short_are_not_taken() {
+    let (space, row) = (space(false), 128 << 10);
+    let new = NewBlockGroup { range: range(0, 8 * row), flags: DATA, used: 6 * row + 4096, row };
+    // One whole row, and most of the one before.
+    space.add_block_group(&new, Some(4096..2 * row), &[]);
+    let got = space.allocate(SpaceKind::Data, row + 4096, row + 8192).unwrap();
+    assert!(got.length > row, "{got:?}");
 }

@@ -204,6 +204,20 @@ fn sizes_of_devices_change() {
 }
 
 #[test]
+fn a_confined_device_does_not_count_for_the_profile() {
+    let world = world([GIB, GIB], BlockGroupFlags::RAID1);
+    let range = LogicalRange { start: LogicalAddress(1 << 41), length: MIB };
+    let new = NewBlockGroup { range, flags: METADATA | BlockGroupFlags::DUP, used: 0, row: 0 };
+    world.space.add_block_group(&new, std::iter::once(1 << 41..(1 << 41) + MIB), &[]);
+    let profile = |end| {
+        world.chunks.confine(DeviceId(2), end, &world.space).unwrap();
+        world.space.chunk_flags(SpaceKind::Metadata)
+    };
+    assert_eq!(profile(0), METADATA | BlockGroupFlags::DUP);
+    assert_eq!(profile(GIB), METADATA | BlockGroupFlags::RAID1);
+}
+
+#[test]
 fn unallocated_ranges_are_passed_one_by_one() {
     let world = world([100 * MIB, 64 * MIB], BlockGroupFlags::DUP);
     world.chunks.state.lock().devices[0].used =
