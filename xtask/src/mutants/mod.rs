@@ -87,9 +87,8 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let lines = keep(root, |line| names.contains(&*line.name))?;
     let record = Mutex::new(recorded(&lines));
     let reasons = Reasons::read(root)?;
-    let again = |line: &Line| {
-        missed_again && line.outcome.starts_with("missed") && reasons.of(&line.name).is_none()
-    };
+    let again =
+        |line: &Line| missed_again && line.outcome.starts_with("missed") && reasons.of(&line.name).is_none();
     let known = lines.into_iter().filter(|line| !again(line)).map(|line| line.name);
     let known: HashSet<String> = known.collect();
     println!(
