@@ -204,6 +204,8 @@ pub use btree::CacheStatistics;
 #[cfg(feature = "unstable")]
 pub use fs::MemoryUse;
 #[cfg(feature = "unstable")]
+pub use fsync_log::LogUsage;
+#[cfg(feature = "unstable")]
 pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
 #[cfg(feature = "unstable")]
 pub use maintenance::extent_owners::{AddressUse, ExtentOwner};

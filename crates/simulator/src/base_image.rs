@@ -99,6 +99,23 @@ impl BaseImage {
         self.device.snapshot()
     }
 
+    /// Writes a block's bytes to another device.
+    pub(crate) fn restore(&self, device: &MemoryDevice, block: Block) {
+        let mut bytes = vec![0; block.size];
+        self.device.read_at(&mut bytes, block.offset).expect("the block was found when the image was loaded");
+        device.write_at(&bytes, block.offset).expect("the block lies within the device");
+    }
+
+    /// Returns the number of blocks that changes are made in.
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Returns whether changes are made in no block.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
     /// Returns the blocks that have checksums.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks

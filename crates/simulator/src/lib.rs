@@ -45,7 +45,7 @@ pub use configuration::Configuration;
 pub use exercise::{Summary, exercise};
 pub use exercise_change::{ChangeSummary, exercise_changes};
 pub use model::Model;
-pub use mutation::mutate;
+pub use mutation::{change, change_back, mutate};
 pub use operation::{FileAt, Fill, NewFile, Operation, Reply, Text};
 pub use random::{Generator, Scope};
 pub use session::{Counts, Outcome, Session};

@@ -1,9 +1,9 @@
 //! Mutations of an image: changes of a few bytes in any checksummed block, chosen by the caller.
 //!
-//! Owns [`mutate`] and the decoding of bytes into changes, so that a fuzzer's corpus and a seed
+//! Owns [`mutate`], [`change`] with [`change_back`], and the decoding of bytes into changes, so that a fuzzer's corpus and a seed
 //! mean the same.
 
-use crate::BaseImage;
+use crate::base_image::{BaseImage, Block};
 use papilio_device::{Device, MemoryDevice};
 
 /// Bytes that encode one change.
@@ -33,10 +33,32 @@ const EDGES: [u64; 12] = [
 /// change (1), the choice of position, width and boundary value (1 each), and a value (4).
 pub fn mutate(base: &BaseImage, plan: &[u8]) -> MemoryDevice {
     let device = base.copy();
-    for change in plan.chunks_exact(CHANGE).take(LIMIT) {
-        apply(base, &device, change);
-    }
+    change(base, &device, plan);
     device
+}
+
+/// Makes the changes that `plan` encodes on a copy of `base`, as [`mutate`] does.
+pub fn change(base: &BaseImage, device: &MemoryDevice, plan: &[u8]) {
+    for change in changes(plan) {
+        apply(base, device, change);
+    }
+}
+
+/// Takes the changes that `plan` encodes back on a device with them.
+pub fn change_back(base: &BaseImage, device: &MemoryDevice, plan: &[u8]) {
+    for change in changes(plan) {
+        base.restore(device, block_of(base, change));
+    }
+}
+
+fn changes(plan: &[u8]) -> impl Iterator<Item = &[u8]> {
+    plan.chunks_exact(CHANGE).take(LIMIT)
+}
+
+/// Returns the block that a change is in.
+fn block_of(base: &BaseImage, change: &[u8]) -> Block {
+    let blocks = base.blocks();
+    blocks[number(&change[0..4]) % blocks.len()]
 }
 
 fn number(bytes: &[u8]) -> usize {
@@ -44,8 +66,7 @@ fn number(bytes: &[u8]) -> usize {
 }
 
 fn apply(base: &BaseImage, device: &MemoryDevice, change: &[u8]) {
-    let blocks = base.blocks();
-    let block = blocks[number(&change[0..4]) % blocks.len()];
+    let block = block_of(base, change);
     let mut bytes = vec![0; block.size];
     device.read_at(&mut bytes, block.offset).expect("the block was found when the image was loaded");
     let position = position_in(&bytes, number(&change[4..8]), change[9]);
@@ -80,7 +101,38 @@ fn position_in(bytes: &[u8], wish: usize, how: u8) -> usize {
     if how.is_multiple_of(8) {
         return position;
     }
-    (position..bytes.len()).chain(0..position).find(|&at| bytes[at] != 0).unwrap_or(position)
+    let behind = first_nonzero(&bytes[position..]).map(|at| position + at);
+    behind.or_else(|| first_nonzero(&bytes[..position])).unwrap_or(position)
+}
+
+/// Returns the index of the first byte that is not zero. Most of a block is zeros, and a fuzzer
+/// counts each turn of a loop, so that pieces are compared first.
+fn first_nonzero(bytes: &[u8]) -> Option<usize> {
+    const PIECE: usize = 256;
+    let pieces = bytes.chunks(PIECE).position(|piece| piece != &[0; PIECE][..piece.len()])?;
+    let start = pieces * PIECE;
+    bytes[start..].iter().position(|&byte| byte != 0).map(|at| start + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_byte_that_is_not_zero_is_chosen() {
+        let mut bytes = vec![0; 1000];
+        assert_eq!(position_in(&bytes, 700, 1), 700);
+        for at in [0, 255, 256, 600, 999] {
+            bytes.fill(0);
+            bytes[at] = 7;
+            for wish in [0, at, 700, 1999] {
+                assert_eq!(position_in(&bytes, wish, 1), at, "{wish}");
+                assert_eq!(position_in(&bytes, wish, 8), wish % 1000);
+            }
+        }
+        bytes[300] = 1;
+        assert_eq!((position_in(&bytes, 301, 1), position_in(&bytes, 200, 1)), (999, 300));
+    }
 }
 
 fn get(bytes: &[u8]) -> u64 {

@@ -224,6 +224,7 @@ pub const JOBS: &[Job] = &[
     fuzz("mount_walk"),
     fuzz("mount_change"),
     fuzz("log_replay"),
+    fuzz("log_tree"),
     fuzz("xarray"),
     fuzz("image_dump"),
 ];

@@ -4,6 +4,8 @@
 
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
+#[cfg(feature = "unstable")]
+use crate::fsync_log::{LogUsage, log_usage};
 use crate::maintenance::dump::{self, TreeBlocks, TreeRoot};
 use crate::maintenance::extent_owners::{self, AddressUse};
 use crate::maintenance::image::{self, ImageDumpOptions, ImageDumped};
@@ -92,6 +94,19 @@ impl FileSystem {
     #[cfg(feature = "unstable")]
     pub fn tree_blocks_at(&self, address: LogicalAddress, follow: bool) -> TreeBlocks {
         TreeBlocks::at(self.info.trees.forest(), address, follow)
+    }
+
+    /// Reads and checks all blocks of the logs that the superblock points to, as a replay does
+    /// before it begins. `None` if there is no log: a file system that is open for writing has
+    /// replayed it.
+    ///
+    /// # Errors
+    /// A block or an item that cannot be read; blocks or extents that contradict each other.
+    #[cfg(feature = "unstable")]
+    pub fn log_usage(&self) -> Result<Option<LogUsage>> {
+        let superblock = self.current_superblock();
+        let Some((address, level)) = superblock.log_root() else { return Ok(None) };
+        log_usage(self.info.trees.forest(), address, level, &self.info.volume().geometry()).map(Some)
     }
 
     /// Returns statistics of the trees with an id; several for logs and relocation trees.

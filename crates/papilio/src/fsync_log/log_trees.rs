@@ -1,6 +1,6 @@
 //! The log trees on disk.
 //!
-//! Owns [`LogTrees`], [`LogTree`] and [`LogContents`]: from the superblock's pointer to one tree
+//! Owns [`LogTrees`], [`LogTree`], [`LogContents`] and [`LogUsage`]: from the superblock's pointer to one tree
 //! for each subvolume with a log, and to the space that these trees use.
 //!
 //! **Invariant**: once [`LogTrees::contents`] succeeds, every block has been read and checked.
@@ -36,6 +36,41 @@ pub(crate) struct LogTrees {
     root: Tree,
     /// The logs, ascending by subvolume.
     pub(crate) logs: Vec<LogTree>,
+}
+
+/// What the logs of a file system take.
+#[cfg(feature = "unstable")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogUsage {
+    /// Number of log trees: one for each subvolume.
+    pub logs: usize,
+    /// Number of tree blocks, those of the tree of log trees among them.
+    pub blocks: usize,
+    /// Number of data extents that the logs point to.
+    pub extents: usize,
+    /// Bytes of these extents on disk.
+    pub extent_bytes: u64,
+}
+
+/// Reads and checks the logs that the superblock points to, as a replay does before it begins.
+///
+/// # Errors
+/// As [`LogTrees::open`] and [`LogTrees::contents`].
+#[cfg(feature = "unstable")]
+pub(crate) fn log_usage(
+    forest: &Arc<Forest>,
+    address: LogicalAddress,
+    level: u8,
+    geometry: &Geometry,
+) -> Result<LogUsage> {
+    let logs = LogTrees::open(forest, address, level, geometry.generation)?;
+    let contents = logs.contents(geometry)?;
+    Ok(LogUsage {
+        logs: logs.logs.len(),
+        blocks: contents.blocks.len(),
+        extents: contents.extents.len(),
+        extent_bytes: contents.extents.values().fold(0, |sum, length| sum.saturating_add(*length)),
+    })
 }
 
 /// The blocks of log trees and the data extents that they point to.

@@ -47,6 +47,10 @@ mod replay_extents;
 mod replay_inodes;
 mod replay_refs;
 
+#[cfg(feature = "unstable")]
+pub use log_trees::LogUsage;
+#[cfg(feature = "unstable")]
+pub(crate) use log_trees::log_usage;
 pub(crate) use replay::replay;
 
 use papilio_format::{InodeNumber, ItemType, Key};
