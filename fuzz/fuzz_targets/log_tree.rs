@@ -1,5 +1,5 @@
-//! Fuzzes the reading of logs: changes bytes of log trees only, repairs the checksums, and reads the
-//! log as a replay does before it begins. One file system stays open for all inputs.
+//! Fuzzes the reading of logs: changes bytes of log trees only, repairs the checksums, and reads
+//! the log as a replay does before it begins. One file system stays open for all inputs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

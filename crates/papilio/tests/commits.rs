@@ -1,5 +1,5 @@
-//! What commits write: nothing without a change, features, roots of subvolumes, device use, and the
-//! numbers of qgroups. In memory, so that no test needs the kernel.
+//! Commits write nothing without a change. With one they write features, roots of subvolumes,
+//! device use and the numbers of qgroups. In memory, so that no test needs the kernel.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;

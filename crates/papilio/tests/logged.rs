@@ -1,5 +1,4 @@
-//! What is left of files after a power loss that followed an fsync. In memory, so that no test needs
-//! the kernel.
+//! Files after a power loss that followed an fsync. In memory, so that no test needs the kernel.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;

@@ -1,7 +1,7 @@
 //! Mutations of an image: changes of a few bytes in any checksummed block, chosen by the caller.
 //!
-//! Owns [`mutate`], [`change`] with [`change_back`], and the decoding of bytes into changes, so that a fuzzer's corpus and a seed
-//! mean the same.
+//! Owns [`mutate`], [`change`] with [`change_back`], and the decoding of bytes into changes, so
+//! that a fuzzer's corpus and a seed mean the same.
 
 use crate::base_image::{BaseImage, Block};
 use papilio_device::{Device, MemoryDevice};
@@ -114,6 +114,16 @@ fn first_nonzero(bytes: &[u8]) -> Option<usize> {
     bytes[start..].iter().position(|&byte| byte != 0).map(|at| start + at)
 }
 
+fn get(bytes: &[u8]) -> u64 {
+    let mut value = [0; 8];
+    value[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(value)
+}
+
+fn set(bytes: &mut [u8], value: u64) {
+    bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,14 +143,4 @@ mod tests {
         bytes[300] = 1;
         assert_eq!((position_in(&bytes, 301, 1), position_in(&bytes, 200, 1)), (999, 300));
     }
-}
-
-fn get(bytes: &[u8]) -> u64 {
-    let mut value = [0; 8];
-    value[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(value)
-}
-
-fn set(bytes: &mut [u8], value: u64) {
-    bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
 }

@@ -38,7 +38,7 @@ pub(crate) struct LogTrees {
     pub(crate) logs: Vec<LogTree>,
 }
 
-/// What the logs of a file system take.
+/// The size of a file system's logs.
 #[cfg(feature = "unstable")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogUsage {

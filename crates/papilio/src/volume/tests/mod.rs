@@ -1,6 +1,6 @@
 //! Tests of whole volumes: [`reading`] and [`writing`] with all devices, with missing and with
-//! failing ones; [`opening`] good and bad ones; [`pieces`] of requests in flight; single devices ([`slots`]); [`kernel`] on
-//! volumes written by mkfs and the kernel.
+//! failing ones; [`opening`] good and bad ones; [`pieces`] of requests in flight; single devices
+//! ([`slots`]); [`kernel`] on volumes written by mkfs and the kernel.
 
 mod kernel;
 mod log_superblocks;
