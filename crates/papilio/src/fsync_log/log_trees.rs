@@ -1,7 +1,7 @@
 //! The log trees on disk.
 //!
-//! Owns [`LogTrees`], [`LogTree`], [`LogContents`] and [`LogUsage`]: from the superblock's pointer to one tree
-//! for each subvolume with a log, and to the space that these trees use.
+//! Owns [`LogTrees`], [`LogTree`], [`LogContents`] and [`LogUsage`]: from the superblock's pointer
+//! to one tree for each subvolume with a log, and to the space that these trees use.
 //!
 //! **Invariant**: once [`LogTrees::contents`] succeeds, every block has been read and checked.
 //!
