@@ -182,6 +182,13 @@ fn references_of_colliding_keys_have_items_of_their_own() {
     world.apply(&head(ExtentKind::Data, false, &[(pair[0], -1)]));
     world.apply(&head(ExtentKind::Data, false, &[(pair[0], -4), (pair[1], -5)]));
     assert_eq!(world.inline(), inline);
+    // No other item follows the first.
+    let mut alone = World::new();
+    alone.apply(&head(ExtentKind::Data, true, &fill[..inline]));
+    for reference in pair {
+        alone.apply(&head(ExtentKind::Data, false, &[(reference, 1)]));
+    }
+    assert!(alone.tree.tree().get(&second).unwrap().is_some());
 }
 
 #[test]
