@@ -25,7 +25,7 @@ impl Opened {
         let usage = fs.log_usage().expect("the log is good").expect("there is a log");
         let opened = Self { image, device, fs, usage };
         // A header without a level that fits, in each block.
-        let plan: Vec<u8> = (0..opened.image.len() as u32).flat_map(|block| bad_level(block)).collect();
+        let plan: Vec<u8> = (0..opened.image.len() as u32).flat_map(bad_level).collect();
         change(&opened.image, &opened.device, &plan);
         assert!(opened.read().is_err(), "the change is read");
         change_back(&opened.image, &opened.device, &plan);
