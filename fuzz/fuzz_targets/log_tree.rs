@@ -25,7 +25,7 @@ impl Opened {
         let usage = fs.log_usage().expect("the log is good").expect("there is a log");
         let opened = Self { image, device, fs, usage };
         // A header without a level that fits, in each block.
-        let plan: Vec<u8> = (0..opened.image.len() as u32).flat_map(bad_level).collect();
+        let plan: Vec<u8> = (0..opened.image.block_count() as u32).flat_map(bad_level).collect();
         change(&opened.image, &opened.device, &plan);
         assert!(opened.read().is_err(), "the change is read");
         change_back(&opened.image, &opened.device, &plan);
@@ -65,7 +65,7 @@ fuzz_target!(init: { LazyLock::force(&OPENED); }, |data: &[u8]| {
     change(&opened.image, &opened.device, plan);
     if let Ok(usage) = opened.read() {
         let usage = usage.expect("the superblock stays");
-        assert!(usage.blocks > 0 && usage.blocks <= opened.image.len());
+        assert!(usage.blocks > 0 && usage.blocks <= opened.image.block_count());
     }
     change_back(&opened.image, &opened.device, plan);
     if choice % 64 == 0 {

@@ -107,13 +107,8 @@ impl BaseImage {
     }
 
     /// Returns the number of blocks that changes are made in.
-    pub fn len(&self) -> usize {
+    pub fn block_count(&self) -> usize {
         self.blocks.len()
-    }
-
-    /// Returns whether changes are made in no block.
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
     }
 
     /// Returns the blocks that have checksums.

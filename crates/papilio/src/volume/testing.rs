@@ -5,7 +5,7 @@
 
 use super::volume::Volume;
 use crate::{OpenOptions, Result};
-use papilio_device::{Device, MemoryDevice};
+use papilio_device::{Device, FaultDevice, MemoryDevice};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, STRIPE_LENGTH, Stripe};
@@ -206,8 +206,31 @@ impl TestVolume {
     /// Opens the volume without the devices whose bit is set in `missing`, and installs the chunks
     /// and devices that its chunk tree would hold.
     pub(crate) fn open(&self, missing: u32, degraded: bool) -> Result<Volume> {
-        let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn Device>);
-        self.open_on(devices, missing, degraded)
+        self.open_on(self.all_devices().into_iter(), missing, degraded)
+    }
+
+    /// Returns all devices, as openers take them.
+    pub(crate) fn all_devices(&self) -> Vec<Arc<dyn Device>> {
+        self.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+    }
+
+    /// Opens the volume on devices that can be made to fail, and returns these, too.
+    pub(crate) fn open_with_faults(&self) -> (Vec<Arc<FaultDevice>>, Volume) {
+        let faults: Vec<_> =
+            self.devices.iter().map(|device| Arc::new(FaultDevice::new(device.clone()))).collect();
+        let devices = faults.iter().map(|fault| fault.clone() as Arc<dyn Device>);
+        let volume = self.open_on(devices, 0, false).unwrap();
+        (faults, volume)
+    }
+
+    /// Gives all devices but the one at index `late` a superblock two commits later: a power cut
+    /// explains one that is missed.
+    pub(crate) fn miss_commits(&mut self, late: usize) {
+        let others = self.devices.iter().zip(&mut self.superblocks).enumerate();
+        for (_, (device, raw)) in others.filter(|(number, _)| *number != late) {
+            raw.generation.0 += 2;
+            write_superblock(&**device, raw);
+        }
     }
 
     /// [`TestVolume::open`] on other devices, such as decorators of its own.

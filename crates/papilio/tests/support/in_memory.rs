@@ -68,7 +68,11 @@ pub fn crashed(device: &MemoryDevice) -> Arc<MemoryDevice> {
 
 /// Checks a device, data checksums included.
 pub fn check(device: &Arc<impl Device + 'static>) -> CheckReport {
-    let devices = vec![device.clone() as Arc<dyn Device>];
+    check_all(vec![device.clone() as Arc<dyn Device>])
+}
+
+/// Checks the devices of one file system, data checksums included.
+pub fn check_all(devices: Vec<Arc<dyn Device>>) -> CheckReport {
     let options = CheckOptions::new().data_csum(true);
     papilio::check_devices(devices, &OpenOptions::new(), &options).expect("check")
 }

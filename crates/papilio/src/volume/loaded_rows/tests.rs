@@ -40,10 +40,7 @@ struct World {
 impl World {
     fn new(profile: RaidProfile, stripes: usize) -> Self {
         let test = TestVolume::new(profile, stripes);
-        let faulty: Vec<_> =
-            test.devices.iter().map(|device| Arc::new(FaultDevice::new(device.clone()))).collect();
-        let devices = faulty.iter().map(|device| device.clone() as Arc<dyn Device>);
-        let volume = test.open_on(devices, 0, false).unwrap();
+        let (faulty, volume) = test.open_with_faults();
         let chunk = Arc::clone(volume.chunk_map().find(test.data_chunk.0).unwrap());
         Self { test, faulty, volume, chunk }
     }

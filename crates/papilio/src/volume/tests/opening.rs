@@ -12,12 +12,8 @@ use papilio_format::superblock::superblock_offset;
 use papilio_format::{DeviceId, Generation, PhysicalAddress, Superblock, Uuid};
 use std::sync::Arc;
 
-fn devices(test: &TestVolume) -> Vec<Arc<dyn Device>> {
-    test.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
-}
-
 fn open(test: &TestVolume) -> crate::Result<Volume> {
-    Volume::open(devices(test), &OpenOptions::new())
+    Volume::open(test.all_devices(), &OpenOptions::new())
 }
 
 #[test]
@@ -41,7 +37,7 @@ fn truncated_device_is_rejected_unless_degraded() {
         matches!(error, Error::Truncated { need, have, .. } if need == full && have == full - 4096),
         "{error}"
     );
-    let volume = Volume::open(devices(&test), &OpenOptions::new().degraded(true)).unwrap();
+    let volume = Volume::open(test.all_devices(), &OpenOptions::new().degraded(true)).unwrap();
     let mut buffer = [0; 4096];
     volume.read(CHUNK_START, &mut buffer).unwrap();
     assert_eq!(buffer[..], content(CHUNK_START, 4096));
@@ -69,7 +65,7 @@ fn other_superblock_copies_are_read_only_when_selected() {
     assert_eq!(error.kind(), ErrorKind::NotBtrfs);
     assert!(error.to_string().ends_with("(copy 1 is good and can be chosen)"), "{error}");
     let chosen = OpenOptions::new().superblock_mirror(1);
-    assert_eq!(Volume::open(devices(&test), &chosen).unwrap().superblock().raw.bytenr, place);
+    assert_eq!(Volume::open(test.all_devices(), &chosen).unwrap().superblock().raw.bytenr, place);
     assert!(read_superblock(&**device, 2).is_err(), "beyond the device");
     assert_eq!(read_superblock(&**device, 3).unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -4,13 +4,12 @@ use super::super::pieces::Pieces;
 use super::super::testing::{CHUNK_START, TestVolume, content, write_superblock};
 use super::super::volume::Volume;
 use crate::{Error, OpenOptions};
-use papilio_device::{Device, Direction, FaultDevice, MemoryDevice};
+use papilio_device::{Device, Direction, MemoryDevice};
 use papilio_format::checksum::ChecksumType;
 use papilio_format::items::chunk::RaidProfile;
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, Generation, PhysicalAddress, Superblock, Uuid};
 use std::io;
-use std::sync::Arc;
 
 /// Where the content of a device begins.
 const CONTENT: PhysicalAddress = PhysicalAddress(1 << 20);
@@ -19,14 +18,6 @@ fn generation(device: &MemoryDevice, copy: usize) -> Option<Generation> {
     let (mut bytes, place) = ([0; SUPERBLOCK_SIZE], superblock_offset(copy));
     device.read_at(&mut bytes, place).unwrap();
     Superblock::parse(&bytes, place).ok().map(|superblock| superblock.raw.generation)
-}
-
-/// Gives all devices but one a superblock two commits later: a power cut explains one.
-fn miss_commits(test: &mut TestVolume, late: usize) {
-    for (number, raw) in test.superblocks.iter_mut().enumerate().filter(|(number, _)| *number != late) {
-        raw.generation = Generation(11);
-        write_superblock(&*test.devices[number], raw);
-    }
 }
 
 #[test]
@@ -49,7 +40,7 @@ fn a_copy_at_the_very_end_is_not_written() {
 #[test]
 fn devices_that_missed_writes_get_no_superblock() {
     let mut test = TestVolume::blank(RaidProfile::Raid1, 2);
-    miss_commits(&mut test, 1);
+    test.miss_commits(1);
     let volume = test.open(0, false).unwrap();
     let mut raw = test.superblocks[0];
     raw.generation = Generation(12);
@@ -78,11 +69,10 @@ fn a_device_that_shrank_gets_no_superblock() {
 #[test]
 fn items_of_the_chunk_tree_decide_on_devices() {
     let test = TestVolume::blank(RaidProfile::Raid1, 2);
-    let devices = || test.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect::<Vec<_>>();
     let open = |degraded| OpenOptions::new().degraded(degraded);
     let items: Vec<_> = test.superblocks.iter().map(|raw| raw.dev_item).collect();
     for degraded in [false, true] {
-        let volume = Volume::open(devices(), &open(degraded)).unwrap();
+        let volume = Volume::open(test.all_devices(), &open(degraded)).unwrap();
         // One that is larger than its device.
         let mut large = items.clone();
         large[1].total_bytes += 4096;
@@ -99,12 +89,12 @@ fn items_of_the_chunk_tree_decide_on_devices() {
         assert!(degraded || matches!(result, Err(Error::DeviceMissing { devid: DeviceId(3), .. })));
     }
     // A device without an item may be smaller than its superblock says.
-    let volume = Volume::open(devices(), &open(false)).unwrap();
+    let volume = Volume::open(test.all_devices(), &open(false)).unwrap();
     test.devices[1].resize(4 << 20);
     volume.install_devices([items[0]]).unwrap();
     assert_eq!(volume.devices().iter().map(|slot| slot.in_chunk_tree).collect::<Vec<_>>(), [true, false]);
     // The devid alone does not make it the item's device.
-    let volume = Volume::open(devices(), &open(true)).unwrap();
+    let volume = Volume::open(test.all_devices(), &open(true)).unwrap();
     let mut other = items.clone();
     other[1].uuid = Uuid::from_u128(5);
     volume.install_devices(other).unwrap();
@@ -158,17 +148,14 @@ fn parity_of_a_device_that_missed_writes_is_the_last_resort() {
     for (profile, stripes) in [(RaidProfile::Raid5, 3), (RaidProfile::Raid6, 4)] {
         for late in 0..stripes {
             let mut test = TestVolume::new(profile, stripes);
-            miss_commits(&mut test, late);
+            test.miss_commits(late);
             let (start, length) = test.range();
             if profile.parity() == 2 {
                 // Its bytes are wrong, and the other parity tells the right ones.
                 test.devices[late].write_at(&vec![0xe4; 7 << 20], CONTENT).unwrap();
             }
             let failing = (late + 1) % stripes;
-            let faults: Vec<_> =
-                test.devices.iter().map(|device| Arc::new(FaultDevice::new(device.clone()))).collect();
-            let devices = faults.iter().map(|fault| fault.clone() as Arc<dyn Device>);
-            let volume = test.open_on(devices, 0, false).unwrap();
+            let (faults, volume) = test.open_with_faults();
             let all = CONTENT..PhysicalAddress(8 << 20);
             faults[failing].fail_reads(all);
             let mut read = vec![0; length];

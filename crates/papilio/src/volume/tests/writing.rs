@@ -6,7 +6,7 @@ use super::super::volume::Volume;
 use super::super::write::LogicalWrite;
 use super::reading::{LAYOUTS, survives};
 use crate::Error;
-use papilio_device::{Action, CallKind, Device, FaultDevice, MemoryDevice, Recording};
+use papilio_device::{Action, CallKind, Device, MemoryDevice, Recording};
 use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
 use papilio_format::items::device::DeviceStat;
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
@@ -189,15 +189,6 @@ fn concurrent_writers_of_a_row_keep_its_parity_consistent() {
     }
 }
 
-/// Opens `test` on devices that can be made to fail.
-fn with_faults(test: &TestVolume) -> (Vec<Arc<FaultDevice>>, Volume) {
-    let faults: Vec<_> =
-        test.devices.iter().map(|device| Arc::new(FaultDevice::new(device.clone()))).collect();
-    let devices = faults.iter().map(|fault| fault.clone() as Arc<dyn Device>);
-    let volume = test.open_on(devices, 0, false).unwrap();
-    (faults, volume)
-}
-
 /// Returns the devids of devices that count as out of date.
 fn stale(volume: &Volume) -> Vec<u64> {
     volume.devices().iter().filter(|slot| slot.stale).map(|slot| slot.devid().0).collect()
@@ -210,7 +201,7 @@ fn a_failing_device_is_lost_or_fails_the_write() {
         let (start, length) = test.range();
         let bytes = content(start, length);
         for (number, device) in test.devices.iter().enumerate() {
-            let (faults, volume) = with_faults(&test);
+            let (faults, volume) = test.open_with_faults();
             faults[number].fail_writes(PhysicalAddress(1 << 20)..PhysicalAddress(8 << 20));
             let what = format!("{profile} on {stripes}, device {number}");
             match volume.write(start, &bytes) {
@@ -233,7 +224,7 @@ fn a_failing_device_is_lost_or_fails_the_write() {
             assert!(counts[DeviceStat::WriteErrors as usize] > 0, "{what}");
         }
         // All other devices have the bytes; now the failed one gets them as well.
-        let (_, volume) = with_faults(&test);
+        let (_, volume) = test.open_with_faults();
         volume.write(start, &bytes).unwrap();
         assert_devices_alike(&test, &TestVolume::new(profile, stripes), profile.name());
     }
@@ -242,7 +233,7 @@ fn a_failing_device_is_lost_or_fails_the_write() {
 #[test]
 fn only_failed_ranges_report_errors() {
     let test = TestVolume::blank(RaidProfile::Raid0, 2);
-    let (faults, volume) = with_faults(&test);
+    let (faults, volume) = test.open_with_faults();
     // Stripe 0 of the system chunk is at 1 MiB of device 1.
     faults[0].fail_writes(PhysicalAddress(1 << 20)..PhysicalAddress((1 << 20) + STRIPE_LENGTH));
     let bytes = vec![7; SECTOR as usize];
@@ -264,7 +255,7 @@ fn only_failed_ranges_report_errors() {
 #[test]
 fn an_unreadable_row_is_not_written() {
     let test = TestVolume::new(RaidProfile::Raid5, 4);
-    let (faults, volume) = with_faults(&test);
+    let (faults, volume) = test.open_with_faults();
     let before: Vec<_> = test.devices.iter().map(|device| bytes_of(device)).collect();
     for fault in &faults[1..3] {
         fault.fail_reads(PhysicalAddress(1 << 20)..PhysicalAddress(8 << 20));
@@ -322,7 +313,7 @@ fn chunks_that_end_within_a_row_refuse_writes() {
 fn discards_reach_exactly_all_copies() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
-        let (faults, volume) = with_faults(&test);
+        let (faults, volume) = test.open_with_faults();
         let (start, length) = test.range();
         // From within the first chunk to within the second.
         let (from, count) = (3 * SECTOR as usize, length - 7 * SECTOR as usize);
@@ -348,7 +339,7 @@ fn discards_reach_exactly_all_copies() {
 #[test]
 fn flushes_reach_every_device() {
     let test = TestVolume::blank(RaidProfile::Raid1c3, 3);
-    let (faults, volume) = with_faults(&test);
+    let (faults, volume) = test.open_with_faults();
     volume.flush().unwrap();
     assert!(faults.iter().all(|fault| fault.counts().flushes == 1));
     faults[0].fail_call(CallKind::Flush, faults[0].counts().flushes);
@@ -357,7 +348,7 @@ fn flushes_reach_every_device() {
     assert!(faults.iter().all(|fault| fault.counts().flushes == 2), "the others are flushed nevertheless");
 
     let test = TestVolume::blank(RaidProfile::Raid0, 2);
-    let (faults, volume) = with_faults(&test);
+    let (faults, volume) = test.open_with_faults();
     faults[0].fail_call(CallKind::Flush, 0);
     let error = volume.flush().unwrap_err();
     assert!(matches!(&error, Error::Device { operation: "flush", device, .. } if device == "device-1"));
@@ -413,7 +404,7 @@ fn first_superblock_copies_are_written_first() {
 #[test]
 fn failed_superblock_writes_name_device_and_copy() {
     let test = TestVolume::blank(RaidProfile::Raid1, 2);
-    let (faults, volume) = with_faults(&test);
+    let (faults, volume) = test.open_with_faults();
     let mut raw = test.superblocks[0];
     raw.generation = Generation(10);
     let place = superblock_offset(0);
@@ -429,7 +420,7 @@ fn failed_superblock_writes_name_device_and_copy() {
     assert_eq!(generation(&test.devices[1]), Generation(10), "the other device has it nevertheless");
 
     let single = TestVolume::blank(RaidProfile::Raid0, 2);
-    let (faults, strict) = with_faults(&single);
+    let (faults, strict) = single.open_with_faults();
     faults[0].fail_writes(place..PhysicalAddress(place.0 + 1));
     let error = strict.write_superblocks(&single.superblocks[0]).unwrap_err();
     assert!(
