@@ -6,9 +6,13 @@ mod in_memory;
 
 use in_memory::{assert_clean, check_all, close_clean, formatted, formatted_with, new_file_system, open};
 use in_memory::{open_with, superblock, writable};
+use papilio::format::Uuid;
 use papilio::format::features::IncompatFeatures;
 use papilio::format::items::file_extent::Compression;
-use papilio::{CompressionChoice, ErrorKind, FileSystem, MkfsOptions, QgroupId, QuotaError};
+use papilio::format::items::inode::Timespec;
+use papilio::{
+    CompressionChoice, ErrorKind, FileSystem, MkfsOptions, NewInode, NewKind, QgroupId, QuotaError,
+};
 use papilio_device::{Device, MemoryDevice};
 use std::sync::Arc;
 
@@ -90,6 +94,26 @@ fn chunks_of_several_columns_give_their_bytes_back() {
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
+#[test]
+fn uuids_are_random_unless_the_time_is_fixed() {
+    let uuids = |time: Option<Timespec>| {
+        let device = formatted(128 * MIB);
+        let fs = open_with(&device, &writable().timestamp(time));
+        let uuids = ["/one", "/two"].map(|path| {
+            let id = fs.create_subvolume(path).unwrap().tree();
+            fs.subvolume(id).unwrap().uuid
+        });
+        close_clean(fs, &device);
+        uuids
+    };
+    let versions = |uuids: [Uuid; 2]| uuids.map(|uuid| uuid.get_version_num());
+    assert_eq!(versions(uuids(None)), [4, 4]);
+    let time = Timespec { seconds: 1_000_000_000, nanoseconds: 0 };
+    let derived = uuids(Some(time));
+    assert_eq!(versions(derived), [8, 8]);
+    assert_ne!(derived[0], derived[1]);
+}
+
 /// Compares the numbers of all qgroups with a count of all extents.
 fn assert_counted(fs: &FileSystem, when: &str) {
     fs.sync().unwrap();
@@ -156,6 +180,68 @@ fn qgroups_hold_what_a_count_finds() {
         }
         close_clean(fs, &device);
     }
+}
+
+#[test]
+fn extents_from_before_simple_quotas_stay_uncharged() {
+    let device = formatted_with(256 * MIB, &MkfsOptions::new().node_size(4096));
+    let fs = open(&device);
+    fs.create_subvolume("/a").unwrap();
+    fs.write("/a/old", vec![1; 1 << 20]).unwrap();
+    fs.sync().unwrap();
+    fs.enable_simple_quotas().unwrap();
+    fs.write("/a/new", vec![2; 4 << 20]).unwrap();
+    assert_counted(&fs, "a new file");
+    fs.remove_file("/a/old").unwrap();
+    assert_counted(&fs, "the old file is gone");
+    fs.remove_file("/a/new").unwrap();
+    assert_counted(&fs, "both are gone");
+    close_clean(fs, &device);
+}
+
+#[test]
+fn a_snapshot_gives_an_empty_group_its_numbers() {
+    let (device, fs) = with_quotas(false);
+    let (empty, full) = (QgroupId::new(1, 0).unwrap(), QgroupId::new(1, 1).unwrap());
+    for id in [empty, full] {
+        fs.create_qgroup(id).unwrap();
+    }
+    let source = fs.create_subvolume("/a").unwrap();
+    write(&fs, "/a/file", 1);
+    let root = fs.inode("/").unwrap();
+    let within = |id| root.create_subvolume_in(b"member", &NewInode::new(NewKind::Directory, 0o755), &[id]);
+    within(full).unwrap();
+    assert_counted(&fs, "a member each");
+    root.create_snapshot_in(source.tree(), b"first", true, &[empty]).unwrap();
+    assert_counted(&fs, "the group was empty");
+    // What a group with other members shares with a snapshot is not known.
+    root.create_snapshot_in(source.tree(), b"second", true, &[full]).unwrap();
+    assert!(fs.quota_status().unwrap().unwrap().is_inconsistent());
+    fs.rescan_quotas(|_| ()).unwrap();
+    assert_counted(&fs, "a rescan");
+    close_clean(fs, &device);
+}
+
+#[test]
+fn limits_count_a_changed_block_once() {
+    let (device, fs) = with_quotas(false);
+    fs.create_subvolume("/a").unwrap();
+    for name in 0..2000 {
+        fs.write(format!("/a/{name}"), vec![1; 900]).unwrap();
+    }
+    fs.sync().unwrap();
+    let id = QgroupId(fs.inode("/a").unwrap().tree().0);
+    let used = fs.qgroups().unwrap().iter().find(|group| group.id == id).unwrap().referenced;
+    assert!(used > MIB, "{used}");
+    // The limit leaves room for a change, but not for a second copy of the tree.
+    fs.limit_qgroup(id, Some(used + MIB / 2), false).unwrap();
+    let generation = superblock(&device).raw.generation;
+    for name in 0..2000 {
+        fs.set_permissions(format!("/a/{name}"), 0o600).unwrap();
+    }
+    // A change that a limit refuses commits, and is tried again.
+    assert_eq!(superblock(&device).raw.generation, generation, "a limit refused a change");
+    close_clean(fs, &device);
 }
 
 /// Whether quotas refused the change.

@@ -1,6 +1,6 @@
 //! Error counters of devices: the errors that they count, and that commits keep them.
 
-use papilio::format::DeviceId;
+use papilio::format::{DeviceId, ItemType, objectid};
 use papilio::{DeviceErrors, FileSystem, MkfsOptions, OpenOptions, RaidProfile};
 use papilio_device::{Device, FaultDevice, MemoryDevice, PhysicalAddress};
 use std::sync::Arc;
@@ -148,4 +148,45 @@ fn wrong_bytes_count_where_nothing_mends_them() {
             assert_eq!(counters(&world.open(false)), counted);
         }
     }
+}
+
+/// The devices whose counters the device tree holds.
+fn counted_devices(fs: &FileSystem) -> Vec<u64> {
+    let roots = fs.tree_roots().unwrap();
+    let root = roots.iter().find(|root| root.id == objectid::DEV_TREE).unwrap();
+    let mut devids = Vec::new();
+    for block in fs.tree_blocks(root) {
+        let block = block.unwrap();
+        let node = block.node();
+        let keys = (0..node.len()).map(|slot| node.key(slot)).filter(|_| node.is_leaf());
+        let counters = keys.filter(|key| key.item_type == ItemType::PERSISTENT_ITEM);
+        devids.extend(counters.filter(|key| key.objectid == objectid::DEV_STATS).map(|key| key.offset));
+    }
+    devids
+}
+
+#[test]
+fn a_removed_device_leaves_no_counters() {
+    let world = World::new();
+    let third: Arc<dyn Device> = Arc::new(MemoryDevice::new(300 << 20));
+    let fs = world.open(true);
+    let devid = fs.add_device(third.clone(), false).unwrap();
+    fs.close().unwrap();
+    let mut devices: Vec<_> = world.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect();
+    devices.push(third);
+    let options = OpenOptions::new().write(true).commit_interval(None).cache_bytes(0);
+    let fs = FileSystem::from_devices(devices, &options).unwrap();
+    let fail_a_read = || {
+        world.devices.iter().for_each(|device| {
+            device.fail_reads(world.everywhere());
+            read(&fs);
+            device.repair();
+        });
+        fs.sync().unwrap();
+    };
+    fail_a_read();
+    assert!(fs.remove_device(devid, |_| true).unwrap());
+    fail_a_read();
+    assert!(!counted_devices(&fs).is_empty() && !counted_devices(&fs).contains(&devid.0));
+    fs.close().unwrap();
 }

@@ -4,11 +4,17 @@
 #[path = "support/in_memory.rs"]
 mod in_memory;
 
+#[path = "support/held_device.rs"]
+mod held_device;
+
+use held_device::{HeldDevice, Hold, Release};
 use in_memory::{formatted, open_with, writable};
 use papilio::format::items::inode::Timespec;
 use papilio::{File, FileSystem, InodeFlags, OpenOptions, SetAttributes, SetTime};
 use papilio_device::{Action, Recording};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 /// A file system, and a recording of its device's writes and flushes.
 struct Case {
@@ -129,4 +135,30 @@ fn fdatasync_after_an_overwrite_in_place_only_flushes() {
     let mut content = vec![1; 16384];
     content[4096..8192].fill(2);
     assert_eq!(case.after_power_loss("/place"), content);
+}
+
+#[test]
+fn fdatasync_waits_for_the_log_of_an_fsync() {
+    let device = HeldDevice::new(formatted(256 << 20));
+    let fs = open_with(&device, &writable());
+    let file = fs.create_file("/file").unwrap();
+    file.write_all_at(&[1; 100_000], 0).unwrap();
+    fs.sync().unwrap();
+    file.write_all_at(&[2; 4096], 0).unwrap();
+    let (ended, end) = mpsc::channel();
+    thread::scope(|scope| {
+        let release = Release(&device);
+        device.set(Hold::Writes);
+        let first = scope.spawn(|| file.sync_all().unwrap());
+        // The log has the file now, and is being written.
+        device.wait_for_a_call();
+        scope.spawn(|| {
+            file.sync_data().unwrap();
+            ended.send(()).unwrap();
+        });
+        let early = end.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err() && !first.is_finished(), "the file is in no log yet");
+        drop(release);
+    });
+    end.recv().unwrap();
 }

@@ -47,16 +47,17 @@ pub fn exercise(device: MemoryDevice) -> Summary {
         summary.errors += 1;
         return summary;
     };
+    let mut buffer = vec![0; BYTES];
     for entry in walk.take(ENTRIES) {
         match entry {
-            Ok(entry) => visit(&fs, &entry.path, &entry.inode, &mut summary),
+            Ok(entry) => visit(&fs, &entry.path, &entry.inode, &mut buffer, &mut summary),
             Err(_) => summary.errors += 1,
         }
     }
     summary
 }
 
-fn visit(fs: &FileSystem, path: &[u8], inode: &Inode, summary: &mut Summary) {
+fn visit(fs: &FileSystem, path: &[u8], inode: &Inode, buffer: &mut [u8], summary: &mut Summary) {
     summary.entries += 1;
     let mut note = |failed: bool| summary.errors += usize::from(failed);
     note(inode.xattrs().is_err());
@@ -66,19 +67,18 @@ fn visit(fs: &FileSystem, path: &[u8], inode: &Inode, summary: &mut Summary) {
     match inode.file_type() {
         FileKind::Symlink => note(inode.read_link().is_err()),
         FileKind::Directory => note(inode.lookup(b"f1").is_err()),
-        FileKind::Regular => read_file(inode, summary),
+        FileKind::Regular => read_file(inode, buffer, summary),
         _ => {}
     }
 }
 
-fn read_file(inode: &Inode, summary: &mut Summary) {
+fn read_file(inode: &Inode, buffer: &mut [u8], summary: &mut Summary) {
     let Ok(file) = inode.open() else {
         summary.errors += 1;
         return;
     };
-    let mut buffer = vec![0; BYTES];
     for start in [0, file.len().saturating_sub(BYTES as u64), file.len() / 2 + 1] {
-        match file.read_at(&mut buffer, start) {
+        match file.read_at(buffer, start) {
             Ok(read) => summary.bytes += read,
             Err(_) => summary.errors += 1,
         }

@@ -3,7 +3,7 @@
 //! Owns [`mutate`], [`change`] with [`change_back`], and the decoding of bytes into changes, so
 //! that a fuzzer's corpus and a seed mean the same.
 
-use crate::base_image::{BaseImage, Block};
+use crate::base_image::{BaseImage, Block, first_nonzero};
 use papilio_device::{Device, MemoryDevice};
 
 /// Bytes that encode one change.
@@ -103,15 +103,6 @@ fn position_in(bytes: &[u8], wish: usize, how: u8) -> usize {
     }
     let behind = first_nonzero(&bytes[position..]).map(|at| position + at);
     behind.or_else(|| first_nonzero(&bytes[..position])).unwrap_or(position)
-}
-
-/// Returns the index of the first byte that is not zero. Most of a block is zeros, and a fuzzer
-/// counts each turn of a loop, so that pieces are compared first.
-fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    const PIECE: usize = 256;
-    let pieces = bytes.chunks(PIECE).position(|piece| piece != &[0; PIECE][..piece.len()])?;
-    let start = pieces * PIECE;
-    bytes[start..].iter().position(|&byte| byte != 0).map(|at| start + at)
 }
 
 fn get(bytes: &[u8]) -> u64 {

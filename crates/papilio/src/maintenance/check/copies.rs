@@ -98,8 +98,9 @@ impl ReadAhead {
             return copies;
         }
         let next: Vec<_> = next.take(WINDOW).collect();
-        let threads = threads();
-        if next.len() < WORTH_THREADS || threads == 1 {
+        // Asking for the processors opens files of the host.
+        let threads = if next.len() < WORTH_THREADS { 1 } else { threads() };
+        if threads == 1 {
             return Copies::read(forest, expected);
         }
         // The rest belongs to a node that the walk has left.
