@@ -239,6 +239,7 @@ fn limits_count_a_changed_block_once() {
     for name in 0..2000 {
         fs.set_permissions(format!("/a/{name}"), 0o600).unwrap();
     }
+    fs.write("/a/0", vec![2; 900]).unwrap();
     // A change that a limit refuses commits, and is tried again.
     assert_eq!(superblock(&device).raw.generation, generation, "a limit refused a change");
     close_clean(fs, &device);

@@ -37,11 +37,17 @@ struct Committed {
 impl Committed {
     /// Makes the file system, with `/a`, its hard link `/a2`, and `/b`.
     fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// As [`Self::new`], with more that `add` makes.
+    fn with(add: impl FnOnce(&FileSystem)) -> Self {
         let (device, fs) = new_file_system(256 << 20);
         for name in ["/a", "/b"] {
             fs.create_file(name).unwrap().write_all_at(name.as_bytes(), 0).unwrap();
         }
         fs.hard_link("/a", "/a2").unwrap();
+        add(&fs);
         fs.close().unwrap();
         let fs = open_read_only(&device);
         let roots = fs.tree_roots().unwrap();
@@ -260,6 +266,49 @@ fn a_directory_range_without_logged_names_is_emptied() {
     let fs = committed.replay(vec![committed.root_item(), range]).unwrap();
     assert_eq!(names(&fs), [""; 0]);
     assert_eq!(fs.metadata("/").unwrap().size(), 0);
+}
+
+#[test]
+fn a_directory_range_keeps_the_names_that_are_logged() {
+    let committed = Committed::with(|fs| drop(fs.create_subvolume("/subvolume").unwrap()));
+    let range =
+        (Key::new(ROOT.0, ItemType::DIR_LOG_INDEX, 0), DirLogItem { end: u64::MAX }.to_bytes().to_vec());
+    let (a, index) = committed.entry(b"a");
+    let of_subvolume = committed
+        .items
+        .iter()
+        .find(|(key, data)| key.item_type == ItemType::DIR_INDEX && data.ends_with(b"subvolume"));
+    let log = vec![
+        committed.root_item(),
+        range,
+        entry(b"a", index, inode_key(a)),
+        of_subvolume.expect("it has a name").clone(),
+    ];
+    let fs = committed.replay(log).unwrap();
+    assert_eq!(names(&fs), ["a", "subvolume"]);
+    assert_eq!(fs.read("/a").unwrap(), b"/a");
+    assert_eq!(fs.metadata("/a").unwrap().nlink(), 1);
+    fs.inode("/subvolume").unwrap();
+}
+
+#[test]
+fn a_name_moves_between_kinds_of_references() {
+    // An index that no entry has yet, so that the name is not there as it is logged.
+    const NEW: u64 = 99;
+    let extended = |inode, name| {
+        let reference = InodeExtref { parent: ROOT, index: NEW, name };
+        (reference.key(inode), reference.to_bytes())
+    };
+    let committed = Committed::new();
+    let (a, item) = committed.inode(b"a");
+    let kept = reference(a, b"a", committed.entry(b"a").1);
+    let fs = committed.replay(vec![committed.logged(a, &item), kept, extended(a, b"a2")]).unwrap();
+    assert_eq!(names(&fs), ["a", "a2", "b"]);
+    assert_eq!(fs.metadata("/a2").unwrap().nlink(), 2);
+    let committed = Committed::new();
+    let fs = committed.replay(vec![committed.logged(a, &item), extended(a, b"c")]).unwrap();
+    assert_eq!(names(&fs), ["b", "c"]);
+    assert_eq!(fs.metadata("/c").unwrap().nlink(), 1);
 }
 
 /// A file extent of one sector at the start of an extent of eight.
