@@ -60,7 +60,34 @@ fn pieces(start: PhysicalAddress, bytes: u64) -> impl Iterator<Item = (PhysicalA
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::TestVolume;
     use super::*;
+    use papilio_device::{Device, MemoryDevice};
+    use papilio_format::items::chunk::RaidProfile;
+
+    #[test]
+    fn the_target_gets_the_unused_bytes_of_a_new_chunk() {
+        let test = TestVolume::new(RaidProfile::Raid5, 3);
+        let volume = test.open(0, false).unwrap();
+        let stripes = &test.data_chunk.1.stripes;
+        let stripe = stripes.iter().find(|stripe| stripe.devid == DeviceId(2)).unwrap();
+        let bytes = |device: &MemoryDevice| {
+            let mut bytes = vec![0; 300_000];
+            device.read_at(&mut bytes, stripe.offset).unwrap();
+            bytes
+        };
+        let target = Arc::new(MemoryDevice::new(test.devices[1].size()));
+        let twin = Arc::new(TwinDevice::new(Some(test.devices[1].clone()), target.clone()));
+        volume.settle_new_rows(stripes, 300_000).unwrap();
+        assert!(bytes(&target).iter().all(|byte| *byte == 0), "nothing is being replaced");
+        volume.set_replaced(Some((DeviceId(2), twin)));
+        volume.settle_new_rows(stripes, 300_000).unwrap();
+        assert!(bytes(&target) == bytes(&test.devices[1]));
+        volume.set_replaced(None);
+        target.write_at(&[0; 4096], stripe.offset).unwrap();
+        volume.settle_new_rows(stripes, 300_000).unwrap();
+        assert_eq!(bytes(&target)[..4096], [0; 4096], "nothing is being replaced any more");
+    }
 
     #[test]
     fn pieces_cover_the_bytes() {

@@ -338,6 +338,9 @@ mod tests {
         let twin = TwinDevice::new(Some(devices[0].clone()), devices[1].clone());
         twin.write_at(&[1; 4096], PhysicalAddress(4096)).unwrap();
         twin.write_fua(&[2; 4096], superblock_offset(0)).unwrap();
+        twin.write_fua(&[5; 4096], PhysicalAddress(12_288)).unwrap();
+        assert_eq!(byte(&*devices[0], superblock_offset(0).0), 2);
+        assert_eq!(devices.each_ref().map(|device| byte(&**device, 12_288)), [5, 5]);
         let mut batch = [
             WriteRequest::new(PhysicalAddress(8192), &[3; 4096]),
             WriteRequest::new(superblock_offset(0), &[4; 4096]),

@@ -5,7 +5,7 @@ use super::super::testing::{CHUNK_START, TestVolume, content, device_uuid, write
 use super::super::volume::Volume;
 use super::reading::{LAYOUTS, survives};
 use crate::{Error, ErrorKind, OpenOptions};
-use papilio_device::{Device, MemoryDevice};
+use papilio_device::{Access, Device, MemoryDevice};
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
 use papilio_format::items::chunk::RaidProfile;
 use papilio_format::superblock::superblock_offset;
@@ -169,6 +169,9 @@ fn seed_with_a_device_added_to_it() {
     assert_eq!(volume.superblock().raw.fsid, test.superblocks[1].fsid);
     assert_eq!(volume.superblock().raw.generation, Generation(9));
     assert!(volume.is_seed(DeviceId(1)) && !volume.is_seed(DeviceId(2)));
+    let access =
+        volume.devices().iter().map(|slot| slot.device.as_ref().unwrap().access()).collect::<Vec<_>>();
+    assert_eq!(access.iter().filter(|access| **access == Access::ReadOnly).count(), 1, "the seed");
     let mut buffer = [0; 4096];
     for copy in 0..2 {
         volume.read_copy(CHUNK_START, &mut buffer, copy).unwrap();

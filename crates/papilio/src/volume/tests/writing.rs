@@ -139,6 +139,25 @@ fn degraded_writes_survive() {
 }
 
 #[test]
+fn too_few_devices_refuse_a_write() {
+    for (profile, stripes) in LAYOUTS {
+        let devices = if profile == RaidProfile::Dup { 1 } else { stripes };
+        let test = TestVolume::blank(profile, stripes);
+        let (start, length) = test.range();
+        for missing in (1..(1u32 << devices) - 1).filter(|missing| !survives(profile, stripes, *missing)) {
+            // Opened whole: a volume does not open without so many.
+            let volume = test.open(0, false).unwrap();
+            for devid in (1..=devices as u64).filter(|devid| missing & (1 << (devid - 1)) != 0) {
+                volume.forget_device(DeviceId(devid)).unwrap();
+            }
+            let written = volume.write(start, &vec![1; length]);
+            let what = format!("{profile} on {stripes} without {missing:#b}");
+            assert!(matches!(written, Err(Error::TooManyMissing { .. })), "{what}: {written:?}");
+        }
+    }
+}
+
+#[test]
 fn all_copies_agree_after_overwrites() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
