@@ -183,6 +183,66 @@ fn qgroups_hold_what_a_count_finds() {
 }
 
 #[test]
+fn a_rescan_counts_an_extent_that_changes_meanwhile_once() {
+    let (device, fs) = with_quotas(false);
+    fs.create_subvolume("/a").unwrap();
+    // More extents than a step of the rescan counts.
+    for name in 0..6000 {
+        fs.write(format!("/a/{name}"), [name as u8; 4096]).unwrap();
+    }
+    assert_counted(&fs, "written");
+    let mut steps = 0;
+    fs.rescan_quotas(|_| {
+        steps += 1;
+        if steps == 1 {
+            for name in 0..6000 {
+                fs.remove_file(format!("/a/{name}")).unwrap();
+            }
+            fs.sync().unwrap();
+        }
+    })
+    .unwrap();
+    assert!(steps > 0);
+    assert_counted(&fs, "removed during the rescan");
+    close_clean(fs, &device);
+}
+
+#[test]
+fn a_subvolume_that_is_half_gone_is_counted() {
+    let (device, fs) = with_quotas(false);
+    fs.create_subvolume("/a").unwrap();
+    fs.create_subvolume("/b").unwrap();
+    // All items refer to one extent from its first byte on, so that its reference stays until the
+    // last of them goes.
+    let file = fs.create_file("/a/0").unwrap();
+    file.allocate(0, 64 << 20, false).unwrap();
+    for number in 0..8000 {
+        file.punch_hole(number * 8192, 4096).unwrap();
+    }
+    drop(file);
+    // After a snapshot, references are followed to find out which subvolumes reach the extent.
+    fs.snapshot("/a", "/snapshot", true).unwrap();
+    fs.delete_subvolume("/snapshot").unwrap();
+    fs.clean_subvolumes().unwrap();
+    assert_counted(&fs, "full of holes");
+    fs.delete_subvolume("/a").unwrap();
+    fs.sync().unwrap();
+    let mut steps = 0;
+    while fs.clean_subvolumes_step().unwrap() {
+        steps += 1;
+        fs.sync().unwrap();
+        // Others take the places of blocks that are gone.
+        for name in 0..30_000 {
+            fs.write(format!("/b/{steps}-{name}"), [name as u8; 900]).unwrap();
+        }
+        assert_counted(&fs, &format!("step {steps}"));
+    }
+    assert!(steps > 1, "{steps}");
+    assert_counted(&fs, "gone");
+    close_clean(fs, &device);
+}
+
+#[test]
 fn extents_from_before_simple_quotas_stay_uncharged() {
     let device = formatted_with(256 * MIB, &MkfsOptions::new().node_size(4096));
     let fs = open(&device);

@@ -190,3 +190,22 @@ fn a_removed_device_leaves_no_counters() {
     assert!(!counted_devices(&fs).is_empty() && !counted_devices(&fs).contains(&devid.0));
     fs.close().unwrap();
 }
+
+#[test]
+fn an_fsync_that_loses_a_device_is_a_commit() {
+    let world = World::new();
+    let fs = world.open(true);
+    fs.write("/other", vec![1; 5000]).unwrap();
+    fs.sync().unwrap();
+    let generation = fs.superblock().raw.generation;
+    let file = fs.open_file("/file").unwrap();
+    file.write_all_at(&[8; 4096], 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs.superblock().raw.generation, generation, "it is in the log");
+    world.devices[1].fail_writes(world.everywhere());
+    file.write_all_at(&[9; 4096], 0).unwrap();
+    file.sync_all().unwrap();
+    // Only a newer superblock tells that the other device is out of date.
+    assert!(fs.superblock().raw.generation > generation);
+    fs.close().unwrap();
+}

@@ -217,10 +217,12 @@ impl<'b> Segment<'_, '_, 'b> {
         for piece in self.pieces {
             add(&piece.element, piece.element.column, piece.buffer, Owner::Request(piece.request));
         }
+        // Where parity lies depends on the row and the bytes of the element, not on its column.
         let columns = self.chunk.data_columns();
-        add(&self.element(columns), columns, &parity.p, Owner::Segment(number));
+        let element = self.element(columns);
+        add(&element, columns, &parity.p, Owner::Segment(number));
         if !parity.q.is_empty() {
-            add(&self.element(columns + 1), columns + 1, &parity.q, Owner::Segment(number));
+            add(&element, columns + 1, &parity.q, Owner::Segment(number));
         }
     }
 

@@ -13,7 +13,7 @@ use papilio_oracle::{
 use papilio_oracle::{Need, Scratch, TreeSpec, require};
 use std::sync::Arc;
 
-const SIZE: u64 = 256 << 20;
+pub const SIZE: u64 = 256 << 20;
 const FILES: usize = 400;
 /// The kernel mounts one of so many states.
 const KERNEL_SHARE: u64 = 8;
