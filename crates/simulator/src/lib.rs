@@ -42,7 +42,7 @@ pub mod verify;
 
 pub use base_image::BaseImage;
 pub use configuration::Configuration;
-pub use exercise::{Summary, exercise};
+pub use exercise::{Summary, exercise, exercise_reads};
 pub use exercise_change::{ChangeSummary, exercise_changes};
 pub use model::Model;
 pub use mutation::{change, change_back, mutate};
