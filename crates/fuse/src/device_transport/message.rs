@@ -10,14 +10,34 @@ use crate::dispatch::Message;
 use crate::protocol::init::MAX_WRITE;
 use crate::protocol::layout::{InHeader, OutHeader, ReadIn, WriteIn};
 use crate::protocol::request::{DecodeError, Head};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, IntoBytes};
 
 const PAGE: usize = 4096;
 
-/// Memory on a page boundary.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(4096))]
-struct Page([u8; PAGE]);
+/// Memory from a page boundary on. The system gives pages to it as they are written, which it does
+/// not where an allocation asks for an alignment and zeros.
+#[derive(Debug)]
+struct Pages {
+    memory: Box<[u8]>,
+    /// Offset of the first page boundary.
+    start: usize,
+}
+
+impl Pages {
+    fn new() -> Self {
+        let memory = vec![0; (PAGES + 1) * PAGE].into_boxed_slice();
+        let start = memory.as_ptr().align_offset(PAGE);
+        Self { memory, start }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..][..PAGES * PAGE]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][..PAGES * PAGE]
+    }
+}
 
 /// Length of a write's header and argument, and of a read's, before the data.
 const BEFORE_DATA: usize = size_of::<InHeader>() + size_of::<WriteIn>();
@@ -31,7 +51,7 @@ const _: () = assert!(size_of::<ReadIn>() == size_of::<WriteIn>());
 /// A request and its reply in one buffer.
 #[derive(Debug)]
 pub(crate) struct DeviceMessage {
-    pages: Vec<Page>,
+    pages: Pages,
     head: Result<Head, DecodeError>,
     /// Number of the request, which the reply repeats.
     unique: u64,
@@ -46,20 +66,19 @@ pub(crate) struct DeviceMessage {
 impl DeviceMessage {
     /// Creates a message without a request. Its memory takes up space once it is written.
     pub(crate) fn new() -> Self {
-        let pages = Page::new_vec_zeroed(PAGES).expect("the machine has memory for one request");
         let nothing = DecodeError::Malformed { opcode: 0, what: "no request was read" };
-        Self { pages, head: Err(nothing), unique: 0, body: PAGE, reply: 0, from_second: false }
+        Self { pages: Pages::new(), head: Err(nothing), unique: 0, body: PAGE, reply: 0, from_second: false }
     }
 
     /// Returns the space for a request.
     pub(crate) fn space(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_slice().as_mut_bytes()[START..]
+        &mut self.pages.bytes_mut()[START..]
     }
 
     /// Accepts a request of `length` bytes, which the kernel wrote to [`DeviceMessage::space`].
     pub(crate) fn received(&mut self, length: usize) {
         self.from_second = false;
-        let bytes = &self.pages.as_slice().as_bytes()[START..START + length];
+        let bytes = &self.pages.bytes()[START..START + length];
         self.unique = InHeader::read_from_prefix(bytes).map_or(0, |(general, _)| general.unique);
         self.head = Head::of_message(bytes);
         self.body = match &self.head {
@@ -87,20 +106,20 @@ impl DeviceMessage {
     /// Returns the complete reply.
     pub(crate) fn reply_bytes(&self) -> &[u8] {
         let start = self.body - size_of::<OutHeader>();
-        &self.pages.as_slice().as_bytes()[start..start + self.reply]
+        &self.pages.bytes()[start..start + self.reply]
     }
 }
 
 impl Message for DeviceMessage {
     fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
-        (self.head, &mut self.pages.as_mut_slice().as_mut_bytes()[self.body..])
+        (self.head, &mut self.pages.bytes_mut()[self.body..])
     }
 
     fn reply(&mut self, error: i32, bytes: usize) {
         self.reply = size_of::<OutHeader>() + bytes;
         let header = OutHeader { length: self.reply as u32, error: -error, unique: self.unique };
         // The header goes where the request's argument was, which has been copied.
-        let bytes = self.pages.as_mut_slice().as_mut_bytes();
+        let bytes = self.pages.bytes_mut();
         bytes[self.body - size_of::<OutHeader>()..self.body].copy_from_slice(header.as_bytes());
     }
 }
@@ -109,6 +128,7 @@ impl Message for DeviceMessage {
 mod tests {
     use super::*;
     use crate::protocol::layout::opcode;
+    use zerocopy::FromZeros;
 
     fn receive(message: &mut DeviceMessage, operation: u32, rest: &[u8]) {
         let length = size_of::<InHeader>() + rest.len();
@@ -138,6 +158,28 @@ mod tests {
         assert_eq!(&reply[16..], b"abc");
         message.reply(libc::ENOENT, 0);
         assert_eq!(message.reply_bytes()[4..8], (-libc::ENOENT).to_ne_bytes());
+    }
+
+    /// Bytes of memory that the process holds (proc_pid_statm(5)).
+    fn resident() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+    }
+
+    #[test]
+    fn a_message_takes_memory_as_it_is_written() {
+        const MESSAGES: usize = 100;
+        let before = resident();
+        let messages: Vec<_> = (0..MESSAGES)
+            .map(|_| {
+                let mut message = DeviceMessage::new();
+                receive(&mut message, opcode::LOOKUP, b"name\0");
+                message
+            })
+            .collect();
+        let grown = resident().saturating_sub(before);
+        assert!(grown < MESSAGES * MAX_WRITE as usize / 4, "{grown} bytes");
+        assert!(messages.iter().all(|message| message.head().is_ok()));
     }
 
     #[test]
