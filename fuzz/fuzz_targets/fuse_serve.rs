@@ -30,7 +30,7 @@ static IMAGE: LazyLock<Arc<MemoryDevice>> = LazyLock::new(|| {
 });
 
 fn options() -> OpenOptions {
-    OpenOptions::new().write(true).node_cache_bytes(4 << 20)
+    OpenOptions::new().write(true).commit_interval(None).node_cache_bytes(4 << 20)
 }
 
 fuzz_target!(init: { LazyLock::force(&IMAGE); }, |data: &[u8]| {

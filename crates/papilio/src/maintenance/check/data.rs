@@ -1,7 +1,8 @@
 //! Whether data matches its checksums: every copy of it is read, by several threads.
 //!
 //! Owns [`DataCheck`]. The walk over the checksum tree queues runs of sectors, and the threads take
-//! them in turn, so that the device reads ahead while others compute checksums.
+//! them in turn, so that the device reads ahead while others compute checksums. Little data is read
+//! by the caller's thread, when the walk has ended.
 //!
 //! **Invariants**
 //! - Memory is bounded by the threads and the queue.
@@ -21,13 +22,15 @@ use papilio_format::items::csum::CsumItem;
 use papilio_format::{ItemType, LogicalAddress};
 use papilio_locks::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
 /// Largest read, in bytes.
 const READ_SIZE: usize = 1 << 20;
-/// Runs in the queue for each thread.
-const QUEUED: usize = 8;
+/// The most runs in the queue.
+const QUEUED: usize = 64;
+/// The fewest bytes that pay for threads.
+const WORTH_THREADS: u64 = READ_SIZE as u64;
 
 /// Consecutive sectors with their checksums.
 struct Run {
@@ -40,6 +43,10 @@ pub(super) struct DataCheck<'a> {
     forest: &'a Forest,
     queue: SyncSender<Run>,
     done: &'a AtomicU64,
+    /// Runs from before the threads, and their bytes.
+    early: (Vec<Run>, u64),
+    /// Starts the threads; `None` once it was called.
+    start: Option<&'a mut dyn FnMut()>,
 }
 
 /// Verifies the data whose checksum leaves `walk` passes to [`DataCheck::queue`]. Returns the bytes
@@ -49,16 +56,22 @@ pub(super) fn verify_data(
     max_findings: usize,
     walk: impl FnOnce(&mut DataCheck<'_>),
 ) -> (u64, Findings) {
-    let threads = threads();
-    let (queue, runs) = sync_channel(threads * QUEUED);
+    let (queue, runs) = sync_channel(QUEUED);
     let runs = Mutex::new(runs);
     let done = AtomicU64::new(0);
+    let next = || runs.lock().recv().ok();
     thread::scope(|scope| {
-        let work = || work(forest, &runs, &done, max_findings);
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        walk(&mut DataCheck { forest, queue, done: &done });
-        // The queue is closed now, and the threads end with its last run.
-        let (mut read, mut found) = (0, Vec::new());
+        let work = || verify_runs(forest, std::iter::from_fn(next), &done, max_findings);
+        let mut workers = Vec::new();
+        let mut start = || workers.extend((0..threads()).map(|_| scope.spawn(work)));
+        let mut check =
+            DataCheck { forest, queue, done: &done, early: (Vec::new(), 0), start: Some(&mut start) };
+        walk(&mut check);
+        let DataCheck { early: (early, _), queue, .. } = check;
+        // The threads end with the last run of the queue.
+        drop(queue);
+        let (mut read, findings) = verify_runs(forest, early.into_iter(), &done, max_findings);
+        let mut found = vec![findings];
         for worker in workers {
             let (bytes, findings) = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             read += bytes;
@@ -92,32 +105,46 @@ impl DataCheck<'_> {
                 let (run, rest) = sums.split_at(sums.len().min(most * sum_size));
                 sums = rest;
                 let length = (run.len() / sum_size * sector) as u64;
-                // It fails only after a thread panicked, which its join passes on.
-                let _ = self.queue.send(Run { start, sums: run.to_vec() });
+                self.add(Run { start, sums: run.to_vec() }, length);
                 start += length;
             }
         }
         self.done.load(Ordering::Relaxed)
     }
+
+    fn add(&mut self, run: Run, length: u64) {
+        let (early, bytes) = &mut self.early;
+        early.push(run);
+        *bytes += length;
+        if *bytes < WORTH_THREADS {
+            return;
+        }
+        if let Some(start) = self.start.take() {
+            start();
+        }
+        for run in early.drain(..) {
+            // It fails only after a thread panicked, which its join passes on.
+            let _ = self.queue.send(run);
+        }
+    }
 }
 
-/// Verifies runs until the queue ends.
-fn work(
+/// Verifies runs. Returns the bytes read and the findings.
+fn verify_runs(
     forest: &Forest,
-    runs: &Mutex<Receiver<Run>>,
+    runs: impl Iterator<Item = Run>,
     done: &AtomicU64,
     max_findings: usize,
 ) -> (u64, Findings) {
     let geometry = forest.volume().geometry();
     let (sector, sum_size) = (geometry.sector_size as usize, geometry.checksum_type.size());
     let (mut read, mut findings, mut buffer) = (0, Findings::new(max_findings), Vec::new());
-    loop {
-        let next = runs.lock().recv();
-        let Ok(Run { start, sums }) = next else { return (read, findings) };
+    for Run { start, sums } in runs {
         buffer.resize(sums.len() / sum_size * sector, 0);
         read += verify_range(forest, start, &sums, &mut buffer, &mut findings);
         done.fetch_add(buffer.len() as u64, Ordering::Relaxed);
     }
+    (read, findings)
 }
 
 /// Verifies one run of sectors in all ways of reading it (see [`ways_to_read`]).
