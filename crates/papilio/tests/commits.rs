@@ -274,7 +274,7 @@ fn a_snapshot_gives_an_empty_group_its_numbers() {
     assert_counted(&fs, "a member each");
     root.create_snapshot_in(source.tree(), b"first", true, &[empty]).unwrap();
     assert_counted(&fs, "the group was empty");
-    // What a group with other members shares with a snapshot is not known.
+    // Nobody knows how much a group with other members shares with a snapshot.
     root.create_snapshot_in(source.tree(), b"second", true, &[full]).unwrap();
     assert!(fs.quota_status().unwrap().unwrap().is_inconsistent());
     fs.rescan_quotas(|_| ()).unwrap();

@@ -53,8 +53,8 @@ fn a_clone_that_fails_after_zeroing_the_tail_is_complete_so_far() {
     fs.close().unwrap();
 
     let fs = open(&device);
-    let of_extents = leaves(&fs, tree).into_iter().filter(|(_, first)| first.objectid == inode.0);
-    let (last, first_key) = of_extents.last().unwrap();
+    let mut leaves = leaves(&fs, tree).into_iter();
+    let (last, first_key) = leaves.rfind(|(_, first)| first.objectid == inode.0).unwrap();
     fs.close().unwrap();
     let damaged = crashed(&device);
     destroy(&damaged, last);

@@ -44,7 +44,7 @@ fn a_replacement_under_way_needs_its_target() {
     let [first, second, target] = left.expect("the replacement took several steps");
 
     let without = FileSystem::from_devices(shared([&first, &second]), &writable());
-    let error = without.err().expect("the target is not named");
+    let error = without.map(drop).unwrap_err();
     assert!(matches!(error, Error::ReadOnlyFileSystem { .. }), "{error}");
     assert!(error.to_string().contains("is being replaced"), "{error}");
     let reader = FileSystem::from_devices(shared([&first, &second]), &OpenOptions::new()).unwrap();
@@ -67,7 +67,7 @@ fn an_extent_moves_whose_start_another_one_took() {
     fs.sync().unwrap();
     let address = |path: &str| fs.open_file(path).unwrap().fiemap(0).unwrap()[0].address.0;
     let first = address("/file");
-    // What follows lies in other block groups.
+    // Fillers, so that later extents lie in other block groups.
     let all = || fs.usage().unwrap().spaces.iter().map(|space| space.total).sum::<u64>();
     let (before, mut fillers) = (all(), 0);
     while all() == before {

@@ -1,7 +1,7 @@
 //! Runs every kind of read on a file system that may be hostile.
 //!
-//! Owns [`exercise`] and [`exercise_reads`]. Errors are acceptable; panics, hangs and unbounded memory are not, and the
-//! caller watches for them. The bounds below only keep a run short.
+//! Owns [`exercise`] and [`exercise_reads`]. Errors are acceptable; panics, hangs and unbounded
+//! memory are not, and the caller watches for them. The bounds below only keep a run short.
 
 use papilio::{CheckOptions, FileKind, FileSystem, Inode, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
