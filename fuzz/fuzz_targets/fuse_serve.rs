@@ -23,7 +23,7 @@ static IMAGE: LazyLock<Arc<MemoryDevice>> = LazyLock::new(|| {
     papilio::mkfs_device(&shared, &MkfsOptions::new()).expect("an empty device takes a file system");
     let fs = FileSystem::from_devices(vec![shared], &options()).expect("it opens");
     fs.create_dir("/dir").expect("there is room");
-    fs.write("/file", &[b'x'; 20_000]).expect("there is room");
+    fs.write("/file", [b'x'; 20_000]).expect("there is room");
     fs.create_subvolume("/b").expect("there is room");
     fs.close().expect("it closes");
     device
@@ -31,6 +31,20 @@ static IMAGE: LazyLock<Arc<MemoryDevice>> = LazyLock::new(|| {
 
 fn options() -> OpenOptions {
     OpenOptions::new().write(true).commit_interval(None).node_cache_bytes(4 << 20)
+}
+
+/// The operation that allocates space for a file, and the offset of the length in its message.
+const ALLOCATE: u8 = 43;
+const LENGTH: usize = 56;
+
+/// Bounds an allocation, except for lengths below 0. A change that finds no space waits up to a
+/// second for deletions.
+fn leave_space(message: &mut [u8]) {
+    if let Some(bytes) = message.get_mut(LENGTH..).and_then(|rest| rest.first_chunk_mut())
+        && let length @ 0.. = i64::from_ne_bytes(*bytes)
+    {
+        *bytes = (length % (1 << 20)).to_ne_bytes();
+    }
 }
 
 fuzz_target!(init: { LazyLock::force(&IMAGE); }, |data: &[u8]| {
@@ -45,6 +59,9 @@ fuzz_target!(init: { LazyLock::force(&IMAGE); }, |data: &[u8]| {
             break;
         }
         let operation = message.bytes.get(4).copied();
+        if operation == Some(ALLOCATE) {
+            leave_space(&mut message.bytes);
+        }
         let Some(answer) = served.serve(&message.bytes) else { continue };
         let Some(first) = answer.body.first_chunk::<8>() else { continue };
         match operation {
