@@ -100,9 +100,10 @@ impl Listing {
     }
 }
 
-/// Runs the program of btrfs-progs, which must succeed.
+/// Runs the program of btrfs-progs, which must succeed. With several threads version 6.2 restores
+/// one image in fifty with a wrong system chunk in its superblock.
 fn stock<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) {
-    let output = Command::new("btrfs-image").args(arguments).output().unwrap();
+    let output = Command::new("btrfs-image").args(["-t", "1"]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 

@@ -29,7 +29,8 @@ pub fn papilio<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Outpu
 pub fn succeed<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Vec<u8> {
     let output = papilio(arguments);
     let stderr = text(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{}: {stderr}", output.status);
+    let (status, stdout) = (output.status, &output.stdout);
+    assert!(status.success() && stderr.is_empty(), "{status}: {stderr}{}", text(stdout));
     output.stdout
 }
 
