@@ -18,7 +18,7 @@ const MESSAGES: usize = 64;
 const CHECKED: u8 = 4;
 
 static IMAGE: LazyLock<Arc<MemoryDevice>> = LazyLock::new(|| {
-    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let device = Arc::new(MemoryDevice::new(16 << 30));
     let shared: Arc<dyn Device> = Arc::<MemoryDevice>::clone(&device);
     papilio::mkfs_device(&shared, &MkfsOptions::new()).expect("an empty device takes a file system");
     let fs = FileSystem::from_devices(vec![shared], &options()).expect("it opens");
@@ -33,14 +33,14 @@ fn options() -> OpenOptions {
     OpenOptions::new().write(true).commit_interval(None).node_cache_bytes(4 << 20)
 }
 
-/// The operation that allocates space for a file, and the offset of the length in its message.
-const ALLOCATE: u8 = 43;
-const LENGTH: usize = 56;
+/// Operations that take space: `fallocate` and `copy_file_range`. The second number is the offset of
+/// the length in the message.
+const TAKE_SPACE: [(u8, usize); 2] = [(43, 56), (47, 80)];
 
-/// Bounds an allocation, except for lengths below 0. A change that finds no space waits up to a
-/// second for deletions.
-fn leave_space(message: &mut [u8]) {
-    if let Some(bytes) = message.get_mut(LENGTH..).and_then(|rest| rest.first_chunk_mut())
+/// Bounds a length, except for those below 0. A change that finds no space waits up to a second for
+/// deletions.
+fn leave_space(length: &mut [u8]) {
+    if let Some(bytes) = length.first_chunk_mut()
         && let length @ 0.. = i64::from_ne_bytes(*bytes)
     {
         *bytes = (length % (1 << 20)).to_ne_bytes();
@@ -59,8 +59,8 @@ fuzz_target!(init: { LazyLock::force(&IMAGE); }, |data: &[u8]| {
             break;
         }
         let operation = message.bytes.get(4).copied();
-        if operation == Some(ALLOCATE) {
-            leave_space(&mut message.bytes);
+        if let Some((_, at)) = TAKE_SPACE.iter().find(|(taking, _)| operation == Some(*taking)) {
+            leave_space(message.bytes.get_mut(*at..).unwrap_or_default());
         }
         let Some(answer) = served.serve(&message.bytes) else { continue };
         let Some(first) = answer.body.first_chunk::<8>() else { continue };
