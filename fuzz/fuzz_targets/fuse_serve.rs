@@ -33,17 +33,15 @@ fn options() -> OpenOptions {
     OpenOptions::new().write(true).commit_interval(None).node_cache_bytes(4 << 20)
 }
 
-/// Operations that take space: `fallocate` and `copy_file_range`. The second number is the offset of
-/// the length in the message.
-const TAKE_SPACE: [(u8, usize); 2] = [(43, 56), (47, 80)];
+/// Operations that take space: `fallocate`, and `copy_file_range` in both forms. The second number is
+/// the offset of the length in the message.
+const TAKE_SPACE: [(u8, usize); 3] = [(43, 56), (47, 80), (53, 80)];
 
-/// Bounds a length, except for those below 0. A change that finds no space waits up to a second for
-/// deletions.
+/// Bounds a length. Copying bytes takes time, and a change that finds no space waits up to a second
+/// for deletions.
 fn leave_space(length: &mut [u8]) {
-    if let Some(bytes) = length.first_chunk_mut()
-        && let length @ 0.. = i64::from_ne_bytes(*bytes)
-    {
-        *bytes = (length % (1 << 20)).to_ne_bytes();
+    if let Some(bytes) = length.first_chunk_mut() {
+        *bytes = (u64::from_ne_bytes(*bytes) % (1 << 14)).to_ne_bytes();
     }
 }
 
