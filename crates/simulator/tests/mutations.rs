@@ -128,3 +128,16 @@ fn mutated_bytes_give_errors_not_panics() {
     // Mutations also hit superseded blocks, which nothing reads; others must be detected.
     assert!(seen_errors > 0 || runs < 100, "no mutation was detected");
 }
+
+/// A change that the fuzzer found: a file extent becomes empty, and its file is overwritten.
+#[test]
+fn an_empty_extent_is_an_error_for_a_writer() {
+    const PLAN: [u8; 48] = [
+        0x00, 0x00, 0x00, 0xee, 0xee, 0xee, 0xee, 0xee, 0x6e, 0x75, 0x0a, 0x00, 0x00, 0xee, 0x00, 0x00, 0x00,
+        0x37, 0xee, 0x72, 0xee, 0xee, 0x54, 0xb1, 0x24, 0x6e, 0x75, 0x0a, 0x00, 0x00, 0x00, 0x00, 0x00, 0xee,
+        0xee, 0xee, 0xee, 0xee, 0xee, 0x00, 0x00, 0x00, 0x37, 0xee, 0x72, 0xee, 0xee, 0x7a,
+    ];
+    const STEPS: [u8; 12] = [110, 101, 127, 56, 84, 177, 36, 110, 117, 10, 0, 0];
+    let summary = exercise_changes(mutate(&BaseImage::load(IMAGES[1]), &PLAN), &STEPS);
+    assert!(summary.mounted && summary.mounts_again && summary.errors > 0, "{summary:?}");
+}

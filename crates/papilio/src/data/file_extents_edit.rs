@@ -132,12 +132,16 @@ impl ExtentChanges {
         Ok(())
     }
 
-    /// Cuts `ranges`, ascending and disjoint, out of an extent that overlaps each of them.
+    /// Cuts `ranges`, ascending and disjoint, out of an extent that overlaps each of them. Without
+    /// ranges it is empty, and removed.
     ///
     /// # Errors
     /// Inline data that is only partly in the first range.
     pub(crate) fn cut_all(&mut self, stored: &StoredExtent, ranges: &[Range<u64>]) -> Result<()> {
-        let (first, rest) = ranges.split_first().expect("the extent overlaps at least one range");
+        let Some((first, rest)) = ranges.split_first() else {
+            debug_assert_eq!(stored.start, stored.end, "the extent overlaps a range, or is empty");
+            return self.cut(stored, stored.start, stored.end);
+        };
         let extent = stored.extent();
         let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content else {
             return self.cut(stored, first.start, first.end);

@@ -3,7 +3,8 @@
 //! Owns [`StoredExtents`], an iterator over the items that overlap a range, and [`StoredExtent`].
 //! Unlike [`super::extent_map`] it returns items whole and skips gaps.
 //!
-//! Invariant: every returned item was parsed, and its end fits into 64 bits. Locks: none.
+//! Invariant: every returned item was parsed, and its end fits into 64 bits. Only inline data may be
+//! empty. Locks: none.
 
 use crate::btree::{Cursor, Item, Tree};
 use crate::errors::{Error, Result};
@@ -28,6 +29,9 @@ impl StoredExtent {
         let end = extent.end(FileOffset(start), sector_size).ok_or_else(|| {
             fault(Corrupt::field("file extent", "length", extent.length(), "the end exceeds 64 bits"))
         })?;
+        if end.0 == start && !matches!(extent.content, FileExtentContent::Inline(_)) {
+            return Err(fault(Corrupt::field("file extent", "length", 0, "an extent must not be empty")));
+        }
         Ok(Self { start, end: end.0, item })
     }
 
