@@ -33,8 +33,8 @@ fn options() -> OpenOptions {
     OpenOptions::new().write(true).commit_interval(None).node_cache_bytes(4 << 20)
 }
 
-/// Operations that take space: `fallocate`, and `copy_file_range` in both forms. The second number is
-/// the offset of the length in the message.
+/// Operations that take space: `fallocate`, and `copy_file_range` in both forms. The second number
+/// is the offset of the length in the message.
 const TAKE_SPACE: [(u8, usize); 3] = [(43, 56), (47, 80), (53, 80)];
 
 /// Bounds a length. Copying bytes takes time, and a change that finds no space waits up to a second

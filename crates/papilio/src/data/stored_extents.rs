@@ -3,8 +3,8 @@
 //! Owns [`StoredExtents`], an iterator over the items that overlap a range, and [`StoredExtent`].
 //! Unlike [`super::extent_map`] it returns items whole and skips gaps.
 //!
-//! Invariant: every returned item was parsed, and its end fits into 64 bits. Only inline data may be
-//! empty. Locks: none.
+//! Invariant: every returned item was parsed, and its end fits into 64 bits. Only inline data may
+//! be empty. Locks: none.
 
 use crate::btree::{Cursor, Item, Tree};
 use crate::errors::{Error, Result};
