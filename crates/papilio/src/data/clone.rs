@@ -24,9 +24,9 @@ use crate::data::stored_extents::{StoredExtent, StoredExtents, inline_extent};
 use crate::data::write::PreparedWrite;
 use crate::data::write_rules::WriteRules;
 use crate::errors::{Error, Result};
-use papilio_format::items::file_extent::{ExtentPart, FileExtentContent, FileExtentItem};
+use papilio_format::items::file_extent::{ExtentPart, FileExtentContent, FileExtentItem, file_extent_key};
 use papilio_format::items::inode::{InodeFlags, InodeItem};
-use papilio_format::{FileOffset, InodeNumber};
+use papilio_format::{Corrupt, FileOffset, InodeNumber};
 use std::sync::Arc;
 
 /// The file whose extents a clone shares. It may be the target file itself; no other thread may
@@ -250,7 +250,13 @@ impl CloneRange {
                 reached = extent.start;
                 break;
             }
-            assert!(!extent.is_inline(), "inline data was copied by an earlier step");
+            if extent.is_inline() {
+                // An earlier step copied inline data at the file's start.
+                let key = file_extent_key(source.inode, FileOffset(extent.start));
+                let reason = "inline data is not the file's first";
+                let reason = Corrupt::field("file extent", "offset", extent.start, reason);
+                return Err(Error::Item { tree: tree.id(), key, reason });
+            }
             extents.push(extent);
         }
         drop(tree);

@@ -422,7 +422,10 @@ impl NodeAllocator for Handle<'_> {
         head.changes.add(Reference::Tree(tree.id()), 1);
         self.transactions.refs.insert_new(range.start, head);
         self.transactions.block_added(tree);
-        tree.update_record(|record| record.item.bytes_used += node_size);
+        // The number on disk may be wrong.
+        tree.update_record(|record| {
+            record.item.bytes_used = record.item.bytes_used.saturating_add(node_size);
+        });
         Ok(range.start)
     }
 
