@@ -31,7 +31,14 @@ impl World {
     }
 
     fn open_with(&self, options: &OpenOptions) -> FileSystem {
-        let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect();
+        Self::open_on(self.all(), options)
+    }
+
+    fn all(&self) -> Vec<Arc<dyn Device>> {
+        self.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+    }
+
+    fn open_on(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> FileSystem {
         // Without a page cache every read reaches a device.
         let options = options.clone().commit_interval(None).cache_bytes(0);
         FileSystem::from_devices(devices, &options).unwrap()
@@ -172,10 +179,9 @@ fn a_removed_device_leaves_no_counters() {
     let fs = world.open(true);
     let devid = fs.add_device(third.clone(), false).unwrap();
     fs.close().unwrap();
-    let mut devices: Vec<_> = world.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect();
+    let mut devices = world.all();
     devices.push(third);
-    let options = OpenOptions::new().write(true).commit_interval(None).cache_bytes(0);
-    let fs = FileSystem::from_devices(devices, &options).unwrap();
+    let fs = World::open_on(devices, &OpenOptions::new().write(true));
     let fail_a_read = || {
         world.devices.iter().for_each(|device| {
             device.fail_reads(world.everywhere());

@@ -4,9 +4,8 @@
 #[path = "support/in_memory.rs"]
 mod in_memory;
 
-use in_memory::{crashed, formatted_with, open};
-use papilio::format::node::NodeHeader;
-use papilio::format::{Key, LogicalAddress, PhysicalAddress, TreeId};
+use in_memory::{crashed, formatted_with, open, places_of_blocks};
+use papilio::format::{Key, LogicalAddress, TreeId};
 use papilio::{FileSystem, MkfsOptions};
 use papilio_device::{Device, MemoryDevice};
 
@@ -14,16 +13,11 @@ const NODE: usize = 4096;
 
 /// Overwrites all copies of a tree block.
 fn destroy(device: &MemoryDevice, address: LogicalAddress) {
-    let mut found = 0;
-    for place in (0..device.size()).step_by(NODE) {
-        let mut bytes = [0; NodeHeader::SIZE];
-        device.read_at(&mut bytes, PhysicalAddress(place)).unwrap();
-        if NodeHeader::parse(&bytes).is_ok_and(|header| header.address == address) {
-            device.write_at(&[0xa5; NODE], PhysicalAddress(place)).unwrap();
-            found += 1;
-        }
+    let places = places_of_blocks(device, |header| header.address == address);
+    assert!(!places.is_empty(), "no block at {address}");
+    for place in places {
+        device.write_at(&[0xa5; NODE], place).unwrap();
     }
-    assert!(found > 0, "no block at {address}");
 }
 
 /// Returns the leaves of a tree with the first key of each.

@@ -15,7 +15,8 @@ use std::sync::Arc;
 const SIZE: u64 = 256 << 20;
 const SECTOR: usize = 4096;
 
-fn shared<'d>(devices: impl IntoIterator<Item = &'d Arc<MemoryDevice>>) -> Vec<Arc<dyn Device>> {
+/// Returns copies of devices, which a test may change.
+fn copies<'d>(devices: impl IntoIterator<Item = &'d Arc<MemoryDevice>>) -> Vec<Arc<dyn Device>> {
     devices.into_iter().map(|device| Arc::new(device.snapshot()) as Arc<dyn Device>).collect()
 }
 
@@ -43,14 +44,14 @@ fn a_replacement_under_way_needs_its_target() {
     fs.close().unwrap();
     let [first, second, target] = left.expect("the replacement took several steps");
 
-    let without = FileSystem::from_devices(shared([&first, &second]), &writable());
+    let without = FileSystem::from_devices(copies([&first, &second]), &writable());
     let error = without.map(drop).unwrap_err();
     assert!(matches!(error, Error::ReadOnlyFileSystem { .. }), "{error}");
     assert!(error.to_string().contains("is being replaced"), "{error}");
-    let reader = FileSystem::from_devices(shared([&first, &second]), &OpenOptions::new()).unwrap();
+    let reader = FileSystem::from_devices(copies([&first, &second]), &OpenOptions::new()).unwrap();
     assert!(reader.read("/file").unwrap() == vec![7; 20 << 20]);
 
-    let devices = shared([&first, &second, &target]);
+    let devices = copies([&first, &second, &target]);
     let fs = FileSystem::from_devices(devices.clone(), &writable()).unwrap();
     fs.write("/more", "bytes").unwrap();
     fs.close().unwrap();

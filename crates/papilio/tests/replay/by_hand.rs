@@ -2,7 +2,7 @@
 //! handle every well-formed one.
 
 use crate::in_memory::{
-    close_clean, crashed, new_file_system, open_read_only, superblock, try_open, writable,
+    close_clean, crashed, new_file_system, open_read_only, places_of_blocks, superblock, try_open, writable,
 };
 use papilio::format::items::dir_item::{DirEntry, FileType};
 use papilio::format::items::dir_log::DirLogItem;
@@ -59,14 +59,8 @@ impl Committed {
         let node = block.node();
         let items = (0..node.len()).map(|slot| (node.key(slot), node.item(slot).to_vec())).collect();
         let header = block.header();
-        let mut places = Vec::new();
-        for place in (0..device.size()).step_by(4096) {
-            let mut bytes = [0; NodeHeader::SIZE];
-            device.read_at(&mut bytes, PhysicalAddress(place)).unwrap();
-            if NodeHeader::parse(&bytes).unwrap() == header {
-                places.push(place - header.address.0);
-            }
-        }
+        let places = places_of_blocks(&device, |found| *found == header);
+        let places: Vec<_> = places.into_iter().map(|place| place.0 - header.address.0).collect();
         assert!(!places.is_empty());
         let free = LogicalAddress(last.unwrap() + APART);
         Self { items, header, places, free, device }

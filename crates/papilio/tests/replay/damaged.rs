@@ -1,7 +1,9 @@
 //! Damaged logs: opening for writing fails with an error that names the damage, and writes nothing.
 
 use crate::carried;
-use crate::in_memory::{assert_clean, crashed, open_last_commit, open_read_only, try_open, writable};
+use crate::in_memory::{
+    assert_clean, crashed, open_last_commit, open_read_only, places_of_blocks, try_open, writable,
+};
 use papilio::format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio::format::items::inode::InodeItem;
 use papilio::format::node::{ItemHeader, NodeHeader};
@@ -36,20 +38,11 @@ fn logged() -> Logged {
 /// Returns the bytes of a tree block, and the device offsets of its copies: every offset at which
 /// the image has a log block with this address.
 fn copies(device: &MemoryDevice, address: LogicalAddress, size: usize) -> (Vec<u8>, Vec<PhysicalAddress>) {
-    let mut bytes = vec![0; size];
-    let (mut block, mut places) = (Vec::new(), Vec::new());
-    for place in (0..device.size()).step_by(4096).filter(|place| place + size as u64 <= device.size()) {
-        let mut header = [0; NodeHeader::SIZE];
-        device.read_at(&mut header, PhysicalAddress(place)).unwrap();
-        let Ok(header) = NodeHeader::parse(&header) else { continue };
-        if header.address != address || header.owner != objectid::TREE_LOG {
-            continue;
-        }
-        device.read_at(&mut bytes, PhysicalAddress(place)).unwrap();
-        places.push(PhysicalAddress(place));
-        block.clone_from(&bytes);
-    }
+    let is_log = |header: &NodeHeader| header.address == address && header.owner == objectid::TREE_LOG;
+    let places = places_of_blocks(device, is_log);
     assert_eq!(places.len(), 2, "metadata has two copies");
+    let mut block = vec![0; size];
+    device.read_at(&mut block, places[1]).unwrap();
     (block, places)
 }
 

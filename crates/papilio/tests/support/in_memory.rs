@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each crate that includes this file uses a part of it")]
 
+use papilio::format::node::NodeHeader;
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{CheckOptions, CheckReport, FileSystem, MkfsOptions, OpenOptions};
 use papilio_device::{Access, Device, MemoryDevice, PhysicalAddress};
@@ -64,6 +65,17 @@ pub fn new_file_system(size: u64) -> (Arc<MemoryDevice>, FileSystem) {
 /// Returns a copy of what a crash would leave on the device now.
 pub fn crashed(device: &MemoryDevice) -> Arc<MemoryDevice> {
     Arc::new(device.snapshot())
+}
+
+/// Returns the device offsets of the tree blocks that `wanted` accepts: those of each copy.
+pub fn places_of_blocks(device: &MemoryDevice, wanted: impl Fn(&NodeHeader) -> bool) -> Vec<PhysicalAddress> {
+    let places = (0..device.size()).step_by(4096).map(PhysicalAddress);
+    let is_wanted = |place: &PhysicalAddress| {
+        let mut header = [0; NodeHeader::SIZE];
+        device.read_at(&mut header, *place).unwrap();
+        NodeHeader::parse(&header).is_ok_and(|header| wanted(&header))
+    };
+    places.filter(is_wanted).collect()
 }
 
 /// Checks a device, data checksums included.

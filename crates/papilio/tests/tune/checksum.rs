@@ -1,12 +1,10 @@
 //! Changes of the checksum algorithm.
 
-use crate::in_memory::writable;
-use crate::world::{
-    SIZE, assert_kernel_takes, cut, filled, judge, kernel_takes_changes, shared, superblock, tune,
-};
+use crate::in_memory::{assert_clean, formatted_with, open};
+use crate::world::{SIZE, assert_kernel_takes, cut, filled, judge, kernel_takes_changes, superblock, tune};
 use papilio::format::features::SuperblockFlags;
 use papilio::format::superblock::RawSuperblock;
-use papilio::{CheckOptions, ChecksumType, FileSystem, MkfsOptions, OpenOptions, RaidProfile, Tune};
+use papilio::{ChecksumType, MkfsOptions, RaidProfile, Tune};
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::{PhysicalAddress, objectid};
 use papilio_oracle::FileSystemSpec;
@@ -29,21 +27,18 @@ fn each_algorithm_follows_each_other() {
 
 #[test]
 fn all_levels_of_the_old_tree_are_freed() {
-    let memory = vec![Arc::new(MemoryDevice::new(SIZE))];
     // A leaf has 125 checksums, so that the tree of 100 MiB has three levels.
     let options = MkfsOptions::new().node_size(4096).checksum(ChecksumType::Sha256);
-    papilio::mkfs_devices(&shared(&memory), &options).unwrap();
-    let fs = FileSystem::from_devices(shared(&memory), &writable()).unwrap();
+    let device = formatted_with(SIZE, &options);
+    let fs = open(&device);
     fs.write("/file", vec![7; 100 << 20]).unwrap();
     fs.sync().unwrap();
     let roots = fs.tree_roots().unwrap();
     let tree = roots.iter().find(|root| root.id == objectid::CSUM_TREE).unwrap();
     assert_eq!(tree.level, 2);
     fs.close().unwrap();
-    tune(&memory, Tune::Checksum(ChecksumType::XxHash64)).unwrap();
-    let check = CheckOptions::new().data_csum(true);
-    let report = papilio::check_devices(shared(&memory), &OpenOptions::new(), &check).unwrap();
-    assert!(report.is_clean(), "{:#?}", report.findings);
+    tune(std::slice::from_ref(&device), Tune::Checksum(ChecksumType::XxHash64)).unwrap();
+    assert_clean(&device);
 }
 
 #[test]
