@@ -130,16 +130,18 @@ fn mutated_bytes_give_errors_not_panics() {
 }
 
 /// Inputs of the fuzz target `mount_change` that made writers panic: an empty extent, inline data
-/// behind the start of a file, and a tree that seems to take almost 2^64 bytes.
+/// behind the start of a file, a tree that seems to take almost 2^64 bytes, and a block in use
+/// whose space is free.
 #[test]
 fn inputs_that_the_fuzzer_found_give_errors() {
     const STEPS: usize = 12;
     let kernels = [IMAGES[0], IMAGES[1], LOG].map(BaseImage::load);
     let small = small_images().unwrap();
-    let inputs: [&[u8]; 3] = [
+    let inputs: [&[u8]; 4] = [
         include_bytes!("../../../tests/fixtures/mount-change/empty-extent.bin"),
         include_bytes!("../../../tests/fixtures/mount-change/inline-behind.bin"),
         include_bytes!("../../../tests/fixtures/mount-change/bytes-used.bin"),
+        include_bytes!("../../../tests/fixtures/mount-change/taken-twice.bin"),
     ];
     for input in inputs {
         let (choice, rest) = input.split_first().unwrap();

@@ -64,7 +64,7 @@ impl Transactions {
                 head.generation = built.generation;
                 head.first_key = block.first_key;
                 head.changes.add(Reference::Tree(id), 1);
-                self.refs.insert_new(block.address, head);
+                self.refs.insert_new(block.address, head)?;
             }
             let root = built.blocks.last().expect("a tree has a root");
             let generation = built.generation;

@@ -11,10 +11,14 @@
 //!
 //! Kernel counterpart: `fs/btrfs/delayed-ref.c`.
 
+use crate::errors::{Error, Result};
 use papilio_format::items::back_ref::BackRef;
-use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, TreeId};
+use papilio_format::{
+    Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
+};
 use papilio_locks::Mutex;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A reference to an extent: the tree, block or inode that refers to it.
@@ -205,6 +209,13 @@ pub(crate) enum Outcome {
     Gone,
 }
 
+/// The error of an extent whose references contradict each other.
+pub(super) fn wrong_extent(address: LogicalAddress, why: &'static str) -> Error {
+    let key = Key::new(address.0, ItemType::EXTENT_ITEM, 0);
+    let reason = Corrupt::field("extent", "address", address.0, why);
+    Error::Item { tree: objectid::EXTENT_TREE, key, reason }
+}
+
 /// Bytes of memory for one head. A map filled in ascending order leaves its nodes half empty, hence
 /// the factor of 2.
 const HEAD_BYTES: u64 = (size_of::<Head>() + size_of::<LogicalAddress>()) as u64 * 2;
@@ -219,12 +230,22 @@ pub(crate) struct DelayedRefs {
 
 impl DelayedRefs {
     /// Adds a new extent with its first references.
-    pub(crate) fn insert_new(&self, address: LogicalAddress, head: Head) {
+    ///
+    /// # Errors
+    /// Corruption: its space seemed free, but trees already referred to an extent there.
+    pub(crate) fn insert_new(&self, address: LogicalAddress, head: Head) -> Result<()> {
         debug_assert!(head.new && head.total() > 0);
         let mut heads = self.heads.lock();
-        let before = heads.insert(address, head);
-        assert!(before.is_none(), "extent {address} was allocated twice");
+        match heads.entry(address) {
+            Entry::Occupied(old) => {
+                assert!(!old.get().new, "extent {address} was allocated twice");
+                let why = "its space was free, but a tree refers to it";
+                return Err(wrong_extent(address, why));
+            }
+            Entry::Vacant(place) => place.insert(head),
+        };
         self.count.store(heads.len(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Adds `change` references of one kind to an extent; a negative number removes some.
@@ -326,12 +347,24 @@ mod tests {
     }
 
     #[test]
+    fn a_new_extent_in_the_place_of_another_is_corruption() {
+        let refs = DelayedRefs::default();
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, None), Outcome::Queued);
+        let mut head = Head::new(4096, BLOCK);
+        head.new = true;
+        head.changes.add(tree(7), 1);
+        let error = refs.insert_new(AT, head).unwrap_err().to_string();
+        assert!(error.contains("its space was free"), "{error}");
+        assert_eq!(refs.pending(AT), Some((-1, false, false)));
+    }
+
+    #[test]
     fn new_extent_without_references_is_gone() {
         let refs = DelayedRefs::default();
         let mut head = Head::new(4096, BLOCK);
         head.new = true;
         head.changes.add(tree(5), 1);
-        refs.insert_new(AT, head);
+        refs.insert_new(AT, head).unwrap();
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), 1, None), Outcome::Queued);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, None), Outcome::Queued);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), -1, None), Outcome::Gone);

@@ -192,8 +192,7 @@ impl<'a> Handle<'a> {
             head.owner = self.transactions.quotas().is_simple().then_some(reference.tree);
             head.touch = self.touch_for(reference.tree);
             head.changes.add(key, 1);
-            self.transactions.refs.insert_new(reference.address, head);
-            return Ok(());
+            return self.transactions.refs.insert_new(reference.address, head);
         }
         let touch = self.touch_for(reference.tree);
         self.change_ref(reference.address, length, ExtentKind::Data, key, 1, touch);
@@ -420,7 +419,7 @@ impl NodeAllocator for Handle<'_> {
             self.transactions.quotas().blocks_changed(tree.id(), node_size as i64);
         }
         head.changes.add(Reference::Tree(tree.id()), 1);
-        self.transactions.refs.insert_new(range.start, head);
+        self.transactions.refs.insert_new(range.start, head)?;
         self.transactions.block_added(tree);
         // The number on disk may be wrong.
         tree.update_record(|record| {

@@ -156,13 +156,13 @@ impl Transactions {
             head.owner = Some(block.block.owner());
             head.first_key = first_key;
             head.full_backref = block.extent.is_full();
-            self.refs.insert_new(to, head);
+            self.refs.insert_new(to, head)?;
             self.drop_all_refs(&block.extent);
         }
         for extent in data {
             match plan.data.get(&extent.from) {
                 Some(refs) => {
-                    self.refs.insert_new(extent.to, new_head(refs, moves));
+                    self.refs.insert_new(extent.to, new_head(refs, moves))?;
                     self.drop_all_refs(refs);
                 }
                 // Its last reference went after it was copied.

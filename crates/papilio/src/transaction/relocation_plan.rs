@@ -12,14 +12,14 @@
 //! Kernel counterpart: `btrfs_backref_add_tree_node`, `btrfs_backref_finish_upper_links`
 //! (`fs/btrfs/backref.c`).
 
-use super::delayed_refs::{ExtentKind, Reference};
+use super::delayed_refs::{ExtentKind, Reference, wrong_extent};
 use super::extent_refs::ExtentRefs;
 use super::transaction::Transactions;
 use crate::btree::{Tree, TreeBlock};
 use crate::errors::{Error, Result};
 use papilio_format::items::file_extent::{ExtentPart, FileExtentContent, FileExtentItem};
 use papilio_format::{
-    Corrupt, FileOffset, InodeNumber, ItemType, Key, LogicalAddress, NodeExpectation, TreeId, objectid,
+    FileOffset, InodeNumber, ItemType, Key, LogicalAddress, NodeExpectation, TreeId, objectid,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl<'t> Plan<'t> {
                     self.add_leaves(address, root, inode, offset, count)?
                 }
                 Reference::SharedData(parent) => self.pending.push(parent),
-                _ => return Err(wrong(address, "a tree block's reference to data")),
+                _ => return Err(wrong_extent(address, "a tree block's reference to data")),
             }
         }
         self.data.insert(address, extent);
@@ -101,7 +101,7 @@ impl<'t> Plan<'t> {
             }
         }
         match left.into_iter().find(|&(_, count)| count != 0) {
-            Some(((address, _), _)) => Err(wrong(address, "file extents and back references differ")),
+            Some(((address, _), _)) => Err(wrong_extent(address, "file extents and back references differ")),
             None => Ok(self),
         }
     }
@@ -115,9 +115,9 @@ impl<'t> Plan<'t> {
             if self.blocks.contains_key(&address) {
                 continue;
             }
-            let extent = self.find(address)?.ok_or_else(|| wrong(address, "has no item"))?;
+            let extent = self.find(address)?.ok_or_else(|| wrong_extent(address, "has no item"))?;
             let ExtentKind::TreeBlock { level } = extent.kind else {
-                return Err(wrong(address, "is data, but referred to as a tree block"));
+                return Err(wrong_extent(address, "is data, but referred to as a tree block"));
             };
             let expected = NodeExpectation { level: Some(level), ..NodeExpectation::at(address) };
             let block = self.transactions.live.forest().block(objectid::EXTENT_TREE, &expected)?;
@@ -129,7 +129,7 @@ impl<'t> Plan<'t> {
                         None => roots.push(id),
                     },
                     Reference::SharedBlock(parent) if parent != address => self.pending.push(parent),
-                    _ => return Err(wrong(address, "has a reference of no parent")),
+                    _ => return Err(wrong_extent(address, "has a reference of no parent")),
                 }
             }
             self.blocks.insert(address, PlannedBlock { block, extent, roots });
@@ -143,7 +143,7 @@ impl<'t> Plan<'t> {
         if tree.root().address == block.address() {
             return Ok(None);
         }
-        let lost = || wrong(block.address(), "the tree that refers to it does not lead to it");
+        let lost = || wrong_extent(block.address(), "the tree that refers to it does not lead to it");
         if block.len() == 0 || tree.root().level <= block.level() {
             return Err(lost());
         }
@@ -205,10 +205,4 @@ fn parse_extent(tree: TreeId, key: Key, data: &[u8]) -> Result<Option<ExtentPart
         }
         _ => None,
     })
-}
-
-fn wrong(address: LogicalAddress, why: &'static str) -> Error {
-    let key = Key::new(address.0, ItemType::EXTENT_ITEM, 0);
-    let reason = Corrupt::field("extent", "address", address.0, why);
-    Error::Item { tree: objectid::EXTENT_TREE, key, reason }
 }
