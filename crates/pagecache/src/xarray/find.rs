@@ -1,7 +1,8 @@
 //! Searches: next and previous entries, and holes.
 //!
-//! Each search descends from the top and uses the nodes' bitmaps to skip unwanted slots. It costs
-//! one walk, however wide the gap.
+//! Each search for an entry descends from the top and uses the nodes' bitmaps to skip unwanted
+//! slots. It costs one walk, however wide the gap. A search for a hole takes a walk for each entry
+//! in front of the hole.
 
 use super::entry::{Entry, Found, Slot};
 use super::node::{NONE, SHIFT, SLOTS, last_of};
@@ -50,12 +51,43 @@ impl XArray {
     /// Returns the last entry that overlaps the range.
     pub fn previous(&self, range: RangeInclusive<u64>) -> Option<Found> {
         let (first, mut index) = range.into_inner();
+        let Slot::Node { mut id, mut shift } = self.root.head().slot() else {
+            return self.found(&self.walk(0)).filter(|_| first == 0);
+        };
+        index = index.min(last_of(shift));
         while index >= first {
-            let walked = self.walk(index);
-            if let Some(found) = self.found(&walked) {
-                return Some(found);
+            let node = self.node(id);
+            let at = (index >> shift) as u32 & (SLOTS - 1);
+            let bits = node.present() & u64::MAX >> (SLOTS - 1 - at);
+            if bits == 0 {
+                // Nothing more in this node: continue in front of it, in the nearest ancestor that
+                // has slots there.
+                index = (index & !last_of(shift)).checked_sub(1)?;
+                loop {
+                    let node = self.node(id);
+                    (id, shift) = (node.parent(), shift + SHIFT);
+                    if (index >> shift) as u32 & (SLOTS - 1) != SLOTS - 1 {
+                        break;
+                    }
+                }
+                continue;
             }
-            index = walked.first.checked_sub(1)?;
+            let offset = bits.ilog2();
+            if offset < at {
+                let slot = (index & !last_of(shift)) | u64::from(offset) << shift;
+                index = slot | ((1 << shift) - 1);
+            }
+            let canonical = node.canonical(offset);
+            match node.slot(canonical).slot() {
+                Slot::Node { id: child, shift: below } => (id, shift) = (child, below),
+                Slot::Entry(entry) if index >= first => {
+                    let first = (index & !last_of(shift)) | u64::from(canonical) << shift;
+                    let order = (shift + node.width(canonical).ilog2()) as u8;
+                    return Some(Found { index: first, order, entry });
+                }
+                Slot::Entry(_) => return None,
+                _ => unreachable!("the bitmap says that the slot is occupied"),
+            }
         }
         None
     }
