@@ -111,11 +111,6 @@ impl Programs {
                 command.arg(format!("-seed={}", slice.first_seed));
                 command.arg(format!("-max_total_time={}", slice.amount));
                 command.args(["-rss_limit_mb=2048", "-timeout=10", "-max_len=8192", "-len_control=0"]);
-                // An execution that makes a device of memory again gets the pages of the last one.
-                command.env(
-                    "GLIBC_TUNABLES",
-                    "glibc.malloc.trim_threshold=268435456:glibc.malloc.mmap_threshold=33554432",
-                );
                 // Its statistics of each feature take half of the time of a whole mount.
                 command.arg("-entropic=0");
                 command.arg("-print_final_stats=1");
