@@ -20,12 +20,40 @@ pub(crate) struct Correction {
 /// The polynomial of CRC-32C, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-fn table() -> [u32; 256] {
-    let mut table = [0; 256];
-    for (byte, entry) in table.iter_mut().enumerate() {
-        *entry = (0..8).fold(byte as u32, |crc, _| (crc >> 1) ^ (POLYNOMIAL * (crc & 1)));
+/// What one byte adds to a CRC, and the byte that an effect comes from.
+struct Effects {
+    of: [u32; 256],
+    /// The byte by the highest byte of its effect: each has another one.
+    byte: [u8; 256],
+}
+
+impl Effects {
+    fn new() -> Self {
+        let (mut of, mut byte) = ([0; 256], [0; 256]);
+        for value in 0..=u8::MAX {
+            let effect = (0..8).fold(u32::from(value), |crc, _| (crc >> 1) ^ (POLYNOMIAL * (crc & 1)));
+            of[usize::from(value)] = effect;
+            byte[(effect >> 24) as usize] = value;
+        }
+        Self { of, byte }
     }
-    table
+
+    /// The only byte that can have this effect.
+    fn byte(&self, effect: u32) -> u8 {
+        self.byte[(effect >> 24) as usize]
+    }
+
+    /// The byte that has this effect, if one has it.
+    fn cause(&self, effect: u32) -> Option<u8> {
+        let byte = self.byte(effect);
+        (self.of[usize::from(byte)] == effect).then_some(byte)
+    }
+
+    /// The difference of two CRCs before the last byte, which is the same for both.
+    fn one_byte_earlier(&self, difference: u32) -> u32 {
+        let byte = self.byte(difference);
+        (difference ^ self.of[usize::from(byte)]) << 8 | u32::from(byte)
+    }
 }
 
 /// Returns the correction of a block that has the wrong checksum; `None` if there is none, if there
@@ -54,15 +82,12 @@ pub(super) fn find(bytes: &[u8], expected: &NodeExpectation, geometry: &Geometry
         .map(|(offset, flip)| Correction { offset, flip })
         .filter(&passes)
         .collect();
-    let table = table();
-    let mut effects = table;
+    let effects = Effects::new();
+    let mut difference = wrong;
     for offset in (CHECKSUM_SIZE..bytes.len()).rev() {
-        for (flip, effect) in effects.iter_mut().enumerate().skip(1) {
-            if *effect == wrong {
-                found.extend(Some(Correction { offset, flip: flip as u8 }).filter(&passes));
-            }
-            *effect = (*effect >> 8) ^ table[(*effect & 0xff) as usize];
-        }
+        let change = effects.cause(difference).map(|flip| Correction { offset, flip });
+        found.extend(change.filter(&passes));
+        difference = effects.one_byte_earlier(difference);
     }
     match found[..] {
         [one] => Some(one),
