@@ -10,6 +10,8 @@ mod driver;
 
 use driver::{Driver, Operation};
 
+/// The most operations of a run. The time of a comparison grows with their number.
+const OPERATIONS: usize = 400;
 /// The most comparisons of a run before its end.
 const COMPARISONS: usize = 4;
 
@@ -48,11 +50,8 @@ fn operation(input: &mut Unstructured<'_>) -> arbitrary::Result<Operation> {
 impl<'a> Arbitrary<'a> for Run {
     fn arbitrary(input: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let (bits, high) = (input.int_in_range(0..=64u32)?, input.arbitrary()?);
-        // The time of the comparisons grows with the square of the number of operations, so that
-        // only one history in sixteen is long.
-        let most = if input.ratio(1, 16)? { 400 } else { 64 };
         let mut operations = Vec::new();
-        while !input.is_empty() && operations.len() < most {
+        while !input.is_empty() && operations.len() < OPERATIONS {
             operations.push(operation(input)?);
         }
         Ok(Self { bits, high, operations })

@@ -120,7 +120,9 @@ impl Driver {
             let reader = array.reader();
             // Queries around all entries would take time that grows with the square of their number.
             let start = self.number as usize % self.model.len().saturating_sub(QUERIED).max(1);
-            for (first, stored) in self.model.iter().skip(start).take(QUERIED) {
+            for (number, (first, stored)) in self.model.iter().skip(start).take(QUERIED).enumerate() {
+                // A hole may be hundreds of entries away.
+                let holes = number == 0;
                 let last = first + ((1 << stored.order) - 1);
                 for index in [*first, first + (last - first) / 2, last] {
                     assert_eq!(reader.load(index), Some(stored.entry));
@@ -130,7 +132,9 @@ impl Driver {
                     let next = self.model.range(after..).next().map(|(first, stored)| found(*first, *stored));
                     assert_eq!(array.next(after..=u64::MAX), next);
                     assert_eq!(array.next_item(after..=u64::MAX), self.model_next_item(after));
-                    assert_eq!(array.next_hole(*first..=u64::MAX), self.model_hole(*first));
+                    if holes {
+                        assert_eq!(array.next_hole(*first..=u64::MAX), self.model_hole(*first));
+                    }
                 }
                 if let Some(before) = first.checked_sub(1) {
                     let previous = self.model.range(..=before).next_back();
@@ -138,8 +142,9 @@ impl Driver {
                         array.previous(0..=before),
                         previous.map(|(first, stored)| found(*first, *stored))
                     );
-                    let hole = array.previous_hole(0..=last);
-                    assert_eq!(hole, self.model_previous_hole(last));
+                    if holes {
+                        assert_eq!(array.previous_hole(0..=last), self.model_previous_hole(last));
+                    }
                 }
             }
         }
