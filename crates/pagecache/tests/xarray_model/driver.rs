@@ -118,7 +118,7 @@ impl Driver {
                 assert_eq!(array.any_marked(mark), !marked.is_empty());
             }
             let reader = array.reader();
-            // Queries around all entries would take time that grows with the square of their number.
+            // Queries around all entries take time that grows with the square of their number.
             let start = self.number as usize % self.model.len().saturating_sub(QUERIED).max(1);
             for (number, (first, stored)) in self.model.iter().skip(start).take(QUERIED).enumerate() {
                 // A hole may be hundreds of entries away.

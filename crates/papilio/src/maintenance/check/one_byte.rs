@@ -20,7 +20,7 @@ pub(crate) struct Correction {
 /// The polynomial of CRC-32C, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What one byte adds to a CRC, and the byte that an effect comes from.
+/// The effect of one byte on a CRC, and the way back from an effect to its byte.
 struct Effects {
     of: [u32; 256],
     /// The byte by the highest byte of its effect: each has another one.
