@@ -1,5 +1,8 @@
 //! Seeded mutations of real file systems: whatever the bytes, the result is an answer or an error.
 
+use papilio_device::{Device, MemoryDevice, PhysicalAddress};
+use papilio_format::node::{ItemHeader, NodeHeader};
+use papilio_format::{ChecksumType, ItemType, objectid};
 use papilio_simulator::{BaseImage, exercise, exercise_changes, mutate, small_images};
 use std::panic::AssertUnwindSafe;
 
@@ -56,6 +59,78 @@ fn unchanged_images_are_clean() {
         assert_eq!((summary.errors, summary.findings), (0, 0), "{summary:?}");
         assert!(summary.entries > 60 && summary.bytes > 100_000, "{summary:?}");
     }
+}
+
+/// A key of a leaf that says where an extent or free space is.
+struct PlaceKey {
+    /// Where the leaf is on the device.
+    leaf: PhysicalAddress,
+    /// Where in the leaf the key's object id is.
+    at: usize,
+}
+
+/// Returns the keys of the extent tree and of the free space tree that name extents.
+fn place_keys(device: &MemoryDevice) -> Vec<PlaceKey> {
+    let mut keys = Vec::new();
+    for leaf in (0..device.size()).step_by(4096).map(PhysicalAddress) {
+        let mut header = [0; NodeHeader::SIZE];
+        device.read_at(&mut header, leaf).unwrap();
+        let Ok(header) = NodeHeader::parse(&header) else { continue };
+        let trees = [objectid::EXTENT_TREE, objectid::FREE_SPACE_TREE];
+        // Data of files could pass for a header, which takes no more than this.
+        if header.level > 0 || !trees.contains(&header.owner) || header.item_count > 500 {
+            continue;
+        }
+        for slot in 0..header.item_count as usize {
+            let at = NodeHeader::SIZE + slot * ItemHeader::SIZE;
+            let mut kind = [0];
+            device.read_at(&mut kind, PhysicalAddress(leaf.0 + at as u64 + 8)).unwrap();
+            let kinds = [ItemType::EXTENT_ITEM, ItemType::METADATA_ITEM, ItemType::FREE_SPACE_EXTENT];
+            if kinds.iter().any(|wanted| wanted.0 == kind[0]) {
+                keys.push(PlaceKey { leaf, at });
+            }
+        }
+    }
+    keys
+}
+
+/// Adds to a number of a leaf with the default size and checksum.
+fn add_to(device: &MemoryDevice, leaf: PhysicalAddress, at: usize, delta: i64) {
+    let mut bytes = vec![0; 16384];
+    device.read_at(&mut bytes, leaf).unwrap();
+    let number = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    bytes[at..at + 8].copy_from_slice(&number.wrapping_add_signed(delta).to_le_bytes());
+    let sum = ChecksumType::Crc32c.compute(&bytes[32..]);
+    bytes[..32].copy_from_slice(sum.padded());
+    device.write_at(&bytes, leaf).unwrap();
+}
+
+/// Extents and free space that overlap give errors, not panics: each place is moved and made longer
+/// or shorter by a few sectors.
+#[test]
+fn overlapping_extents_and_free_space_give_errors() {
+    let small = small_images().unwrap();
+    let (mut mounted, mut errors) = (0, 0);
+    for (image, base) in [&small[0], &small[3]].into_iter().enumerate() {
+        let keys = place_keys(&base.copy());
+        assert!(keys.len() > 20, "{} places", keys.len());
+        for (number, key) in keys.iter().enumerate() {
+            for (field, sectors) in [(0, -1), (0, -4), (0, 1), (0, 4), (9, -1), (9, 1), (9, 4)] {
+                let seed = setting("PAPILIO_MUTATIONS_FROM", 0) + number as u64;
+                let device = base.copy();
+                add_to(&device, key.leaf, key.at + field, sectors * 4096);
+                let steps = Random(seed).bytes(24);
+                let run = || exercise_changes(device, &steps);
+                let caught = std::panic::catch_unwind(AssertUnwindSafe(run));
+                let place = format!("image {image}, key {number}, {sectors} at {field}, seed {seed}");
+                let summary = caught.unwrap_or_else(|_| panic!("{place}: panicked"));
+                mounted += usize::from(summary.mounted);
+                errors += summary.errors;
+            }
+        }
+    }
+    println!("{mounted} mounted, {errors} steps failed");
+    assert!(mounted > 50 && errors > 50, "{mounted} mounted, {errors} steps failed");
 }
 
 /// Returns the number that an environment variable holds.
