@@ -7,6 +7,7 @@
 //! **Locks**: `Shared::state`, to choose a slice or to note its end. It is not held while a slice
 //! runs.
 
+mod corpus;
 mod jobs;
 mod ledger;
 mod slices;

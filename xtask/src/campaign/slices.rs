@@ -6,6 +6,7 @@
 //! Invariant: programs are built once, before the first slice, and copied. So a campaign runs one
 //! build, even if the sources change meanwhile and are built again.
 
+use super::corpus::Corpora;
 use super::jobs::{Job, Kind};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +49,7 @@ pub struct Programs {
     tests: BTreeMap<(String, String), PathBuf>,
     /// Folder of the fuzz targets.
     targets: PathBuf,
+    corpora: Corpora,
 }
 
 impl Programs {
@@ -78,7 +80,7 @@ impl Programs {
                 copy_program(&built.join(target), &programs, target)?;
             }
         }
-        Ok(Self { root: root.to_owned(), tests, targets: programs })
+        Ok(Self { root: root.to_owned(), tests, targets: programs, corpora: Corpora::default() })
     }
 
     /// Returns the command that runs a slice.
@@ -125,6 +127,12 @@ impl Programs {
     /// # Errors
     /// A program that cannot be run.
     pub fn run(&self, slice: &Slice) -> anyhow::Result<Ended> {
+        if let Kind::Fuzz { target } = slice.job.kind {
+            let corpus = self.root.join("fuzz/corpus").join(target);
+            if corpus.exists() {
+                self.corpora.keep_small(&self.targets.join(target), &corpus)?;
+            }
+        }
         let folder = self.root.join("target/campaign");
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
@@ -323,7 +331,12 @@ mod tests {
         std::fs::create_dir_all(root.join("crates/simulator")).unwrap();
         let tests = ["faults", "mutations"]
             .map(|test| (("papilio-simulator".to_owned(), test.to_owned()), script.clone()));
-        Programs { root: root.to_owned(), tests: tests.into(), targets: root.to_owned() }
+        Programs {
+            root: root.to_owned(),
+            tests: tests.into(),
+            targets: root.to_owned(),
+            corpora: Corpora::default(),
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::errors::Error;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::{ItemType, LogicalAddress};
 use papilio_locks::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -57,20 +58,25 @@ pub(super) fn verify_data(
     walk: impl FnOnce(&mut DataCheck<'_>),
 ) -> (u64, Findings) {
     let (queue, runs) = sync_channel(QUEUED);
-    let runs = Mutex::new(runs);
-    let done = AtomicU64::new(0);
-    let next = || runs.lock().recv().ok();
+    let done = &AtomicU64::new(0);
     thread::scope(|scope| {
-        let work = || verify_runs(forest, std::iter::from_fn(next), &done, max_findings);
         let mut workers = Vec::new();
-        let mut start = || workers.extend((0..threads()).map(|_| scope.spawn(work)));
-        let mut check =
-            DataCheck { forest, queue, done: &done, early: (Vec::new(), 0), start: Some(&mut start) };
+        // Only the threads hold the receiving end: if all of them panicked, the queue ends too.
+        let mut runs = Some(runs);
+        let mut start = || {
+            let runs = Arc::new(Mutex::new(runs.take().expect("the threads are started once")));
+            workers.extend((0..threads()).map(|_| {
+                let runs = Arc::clone(&runs);
+                let next = move || runs.lock().recv().ok();
+                scope.spawn(|| verify_runs(forest, std::iter::from_fn(next), done, max_findings))
+            }));
+        };
+        let mut check = DataCheck { forest, queue, done, early: (Vec::new(), 0), start: Some(&mut start) };
         walk(&mut check);
         let DataCheck { early: (early, _), queue, .. } = check;
         // The threads end with the last run of the queue.
         drop(queue);
-        let (mut read, findings) = verify_runs(forest, early.into_iter(), &done, max_findings);
+        let (mut read, findings) = verify_runs(forest, early.into_iter(), done, max_findings);
         let mut found = vec![findings];
         for worker in workers {
             let (bytes, findings) = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
