@@ -80,8 +80,12 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
         }),
         options,
     };
+    let work = || {
+        // Noted at once: the other workers go on, for hours.
+        shared.work().inspect_err(|error| println!("campaign: a worker ended: {error:#}"))
+    };
     let results: Vec<anyhow::Result<()>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..shared.options.parallel).map(|_| scope.spawn(|| shared.work())).collect();
+        let workers: Vec<_> = (0..shared.options.parallel).map(|_| scope.spawn(work)).collect();
         workers.into_iter().map(|worker| worker.join().expect("a worker panicked")).collect()
     });
     results.into_iter().collect::<anyhow::Result<Vec<()>>>()?;
