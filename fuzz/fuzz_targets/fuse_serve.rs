@@ -9,13 +9,14 @@ use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
 use papilio_fuse::fuzzing::Served;
 use papilio_fuzz::fuse::Message;
+use papilio_fuzz::is_checked;
 use std::sync::{Arc, LazyLock};
 
 /// Maximum number of messages of an input.
 const MESSAGES: usize = 64;
 
 /// One input of so many is checked.
-const CHECKED: u8 = 4;
+const CHECKED: u32 = 4;
 
 static IMAGE: LazyLock<Arc<MemoryDevice>> = LazyLock::new(|| {
     let device = Arc::new(MemoryDevice::new(16 << 30));
@@ -70,8 +71,7 @@ fuzz_target!(init: { LazyLock::force(&IMAGE); }, |data: &[u8]| {
         }
     }
     served.close().expect("the last commit succeeds");
-    let sum = data.iter().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte));
-    if sum % CHECKED != 0 {
+    if !is_checked(data, CHECKED) {
         return;
     }
     let report = papilio::check_devices(vec![device], &OpenOptions::new(), &CheckOptions::new().data_csum(true));

@@ -5,6 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use papilio_fuzz::images::Images;
+use papilio_fuzz::is_checked;
 use papilio_simulator::{exercise, exercise_reads, mutate};
 use std::sync::LazyLock;
 
@@ -17,11 +18,9 @@ fuzz_target!(init: { LazyLock::force(&IMAGES); }, |data: &[u8]| {
     // The second byte only varies the sum.
     let [choice, _, plan @ ..] = data else { return };
     let image = mutate(IMAGES.choose(*choice, 8, 2), plan);
-    // Not by a byte of the input: libFuzzer keeps inputs that reach the check, so that most of
-    // their descendants would be checked too.
-    let sum = data.iter().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
-    match sum % CHECKED {
-        0 => exercise(image),
-        _ => exercise_reads(image),
-    };
+    if is_checked(data, CHECKED) {
+        exercise(image);
+    } else {
+        exercise_reads(image);
+    }
 });

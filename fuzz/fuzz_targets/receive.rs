@@ -7,6 +7,7 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use papilio::Receive;
+use papilio_fuzz::is_checked;
 use papilio_simulator::hostile::{Damage, HostileStream, RawCommand, Receiver};
 use std::sync::LazyLock;
 
@@ -82,10 +83,7 @@ fuzz_target!(init: { LazyLock::force(&RECEIVER); }, |input: Input| {
         .force_decompress(input.settings & 2 != 0)
         .resume(input.settings & 4 != 0)
         .stop_at_end(input.settings & 8 != 0);
-    let sum = stream.to_bytes().iter().fold(0_u32, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(u32::from(*byte))
-    });
-    if let Err(rule) = RECEIVER.receive(&stream, &options, sum % CHECKED == 0) {
+    if let Err(rule) = RECEIVER.receive(&stream, &options, is_checked(&stream.to_bytes(), CHECKED)) {
         panic!("{rule}");
     }
 });

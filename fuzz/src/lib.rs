@@ -14,6 +14,15 @@ use papilio_format::key::{ItemType, Key};
 use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
 use papilio_format::{ChecksumType, Generation, Geometry, LogicalAddress, TreeId, Uuid};
 
+/// Returns whether an input is one of `one_in`, a power of two, that a target also checks.
+///
+/// A sum decides, not a byte of the input: libFuzzer keeps inputs that reach the check, so that
+/// most of their descendants would be checked too.
+pub fn is_checked(input: &[u8], one_in: u32) -> bool {
+    let sum = input.iter().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+    sum.is_multiple_of(one_in)
+}
+
 /// The logical address in the header of every block.
 pub const ADDRESS: LogicalAddress = LogicalAddress(0x1d0_0000);
 /// The file system UUID of every block.

@@ -4,6 +4,7 @@ use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 use papilio_format::node::{ItemHeader, NodeHeader};
 use papilio_format::{ChecksumType, ItemType, objectid};
 use papilio_simulator::{BaseImage, exercise, exercise_changes, mutate, small_images};
+use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 
 const IMAGES: [&[u8]; 2] = [
@@ -23,8 +24,9 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs the seed's work, which must neither panic nor take longer than [`CPU_LIMIT`].
-fn bounded<T>(seed: u64, run: impl FnOnce() -> T) -> T {
+/// Runs the seed's work, which must neither panic nor take longer than [`CPU_LIMIT`]. The seed may
+/// come with what else repeats the run.
+fn bounded<T>(seed: impl Display, run: impl FnOnce() -> T) -> T {
     let start = cpu_time();
     let caught = std::panic::catch_unwind(AssertUnwindSafe(run));
     let result = caught.unwrap_or_else(|_| panic!("seed {seed} panicked"));
@@ -120,10 +122,8 @@ fn overlapping_extents_and_free_space_give_errors() {
                 let device = base.copy();
                 add_to(&device, key.leaf, key.at + field, sectors * 4096);
                 let steps = Random(seed).bytes(24);
-                let run = || exercise_changes(device, &steps);
-                let caught = std::panic::catch_unwind(AssertUnwindSafe(run));
-                let place = format!("image {image}, key {number}, {sectors} at {field}, seed {seed}");
-                let summary = caught.unwrap_or_else(|_| panic!("{place}: panicked"));
+                let place = format_args!("{seed} (image {image}, key {number}, {sectors} at {field})");
+                let summary = bounded(place, || exercise_changes(device, &steps));
                 mounted += usize::from(summary.mounted);
                 errors += summary.errors;
             }

@@ -83,6 +83,11 @@ impl Programs {
         Ok(Self { root: root.to_owned(), tests, targets: programs, corpora: Corpora::default() })
     }
 
+    /// Folder of a fuzz target's inputs.
+    fn corpus(&self, target: &str) -> PathBuf {
+        self.root.join("fuzz/corpus").join(target)
+    }
+
     /// Returns the command that runs a slice.
     fn command(&self, slice: &Slice) -> Command {
         match slice.job.kind {
@@ -101,7 +106,7 @@ impl Programs {
                 command
             }
             Kind::Fuzz { target } => {
-                let corpus = self.root.join("fuzz/corpus").join(target);
+                let corpus = self.corpus(target);
                 let artifacts = self.root.join("fuzz/artifacts").join(target);
                 for folder in [&corpus, &artifacts] {
                     // If this fails, the target says so.
@@ -128,7 +133,7 @@ impl Programs {
     /// A program that cannot be run.
     pub fn run(&self, slice: &Slice) -> anyhow::Result<Ended> {
         if let Kind::Fuzz { target } = slice.job.kind {
-            let corpus = self.root.join("fuzz/corpus").join(target);
+            let corpus = self.corpus(target);
             if corpus.exists() {
                 self.corpora.keep_small(&self.targets.join(target), &corpus)?;
             }

@@ -38,7 +38,7 @@ mod tests;
 pub(crate) use block_group::{BlockGroupUpdate, NewBlockGroup};
 pub(crate) use range_set::RangeSet;
 pub(crate) use reservation::Reservation;
-pub(crate) use space::{MetadataNeed, Pinned, Space};
+pub(crate) use space::{MetadataNeed, Pinned, Space, extent_error};
 
 use papilio_format::LogicalAddress;
 use std::ops::Range;

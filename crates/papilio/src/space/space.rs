@@ -703,7 +703,8 @@ fn no_space(kind: SpaceKind) -> Error {
     Error::NoSpace { what }
 }
 
-fn extent_error(range: LogicalRange, why: &'static str) -> Error {
+/// The error of an extent that the extent tree contradicts.
+pub(crate) fn extent_error(range: LogicalRange, why: &'static str) -> Error {
     let key = Key::new(range.start.0, ItemType::EXTENT_ITEM, range.length);
     let reason = Corrupt::field("extent", "address", range.start.0, why);
     Error::Item { tree: objectid::EXTENT_TREE, key, reason }

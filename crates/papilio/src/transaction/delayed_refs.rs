@@ -12,10 +12,9 @@
 //! Kernel counterpart: `fs/btrfs/delayed-ref.c`.
 
 use crate::errors::{Error, Result};
+use crate::space::{LogicalRange, extent_error};
 use papilio_format::items::back_ref::BackRef;
-use papilio_format::{
-    Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
-};
+use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, TreeId};
 use papilio_locks::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -209,11 +208,9 @@ pub(crate) enum Outcome {
     Gone,
 }
 
-/// The error of an extent whose references contradict each other.
+/// The error of an extent whose references contradict each other; its length is not known.
 pub(super) fn wrong_extent(address: LogicalAddress, why: &'static str) -> Error {
-    let key = Key::new(address.0, ItemType::EXTENT_ITEM, 0);
-    let reason = Corrupt::field("extent", "address", address.0, why);
-    Error::Item { tree: objectid::EXTENT_TREE, key, reason }
+    extent_error(LogicalRange { start: address, length: 0 }, why)
 }
 
 /// Bytes of memory for one head. A map filled in ascending order leaves its nodes half empty, hence
