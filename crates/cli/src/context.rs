@@ -10,6 +10,7 @@
 use crate::args::GlobalArgs;
 use crate::devices;
 use crate::holder;
+use crate::kernel_devices::ChangedDevices;
 use crate::output::escaped;
 use crate::path::ImagePath;
 use crate::scanning;
@@ -45,6 +46,8 @@ pub struct Context {
     /// The exit code of a failure, if it is not 1.
     code: Cell<Option<u8>>,
     progress: RefCell<Option<indicatif::ProgressBar>>,
+    /// The devices of which the kernel hears at the end of the run.
+    pub changed_devices: ChangedDevices,
 }
 
 impl Context {
@@ -94,6 +97,7 @@ impl Context {
             failed: Cell::new(false),
             code: Cell::new(None),
             progress: RefCell::default(),
+            changed_devices: ChangedDevices::default(),
         }
     }
 
@@ -235,13 +239,16 @@ impl Context {
         Ok(system)
     }
 
-    /// Closes the file systems that are open for writing, which commits their changes. Reports
-    /// failures.
+    /// Closes the file systems that are open for writing, which commits their changes, and tells
+    /// the kernel of changed devices. Reports failures.
     pub fn close(&self) {
         for (image, system) in self.changing.take() {
             if let Err(error) = system.close() {
                 self.error(of_image(&image, error));
             }
+        }
+        for failure in self.changed_devices.tell_kernel(&self.arguments.device) {
+            self.warning(format_args!("{failure:#}"));
         }
     }
 

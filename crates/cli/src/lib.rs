@@ -22,6 +22,7 @@ mod helper;
 mod holder;
 mod host_calls;
 mod jobs;
+mod kernel_devices;
 mod kernel_jobs;
 mod log;
 mod mounted;

@@ -219,6 +219,7 @@ impl Args {
         }
         let undo = self.undo_file(context);
         let made = papilio::repair(&devices, &options, &plan, &undo)?;
+        context.changed_devices.note(self.images(context));
         let mut output = Output::new()?;
         let (changes, undo) = (made.changes.len(), undo.display());
         output.text(format_args!("repaired with {changes} changes; {undo} takes them back\n"))?;
@@ -251,6 +252,7 @@ impl Args {
             true => {
                 let undo = self.undo_file(context);
                 papilio::repair(devices, options, plan, &undo)?;
+                context.changed_devices.note(self.images(context));
                 Some(undo)
             }
             false => None,

@@ -266,6 +266,7 @@ fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
     finish(context, bar);
     let restored = restored.map_err(of_dump)?;
     made.0.clear();
+    context.changed_devices.note(&arguments.images);
     if context.verbosity > 0 {
         let mut output = Output::new()?;
         output.text(format_args!("{} bytes of tree blocks and data restored\n", restored.bytes))?;

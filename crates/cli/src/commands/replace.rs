@@ -162,6 +162,8 @@ impl Start {
             bar.finish_and_clear();
         }
         let report = replaced.map_err(|error| of_image(&image, error))?;
+        context.changed_devices.note([&image, &self.target]);
+        context.changed_devices.note_removed(Path::new(&self.source));
         print(&report)?;
         if report.uncorrectable_read_errors > 0 {
             let errors = report.uncorrectable_read_errors;
@@ -202,12 +204,17 @@ impl Start {
             bail!("{}: has {have} bytes, the file system needs {need}", target.display());
         }
         drop(new);
+        let source = device.path.clone().map(PathBuf::from);
         let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
         jobs::start(mounted, &mount, JobKind::ReplaceDevice, self.enqueue, || {
             mount.start_replace(device.devid, &target, how)
         })?;
         jobs::follow_moves(context, mounted, &mount)?;
         let (report, _) = mount.replace_status().map_err(|error| mounted.at(&error))?;
+        context.changed_devices.note([target]);
+        if let Some(source) = source {
+            context.changed_devices.note_removed(&source);
+        }
         print(&report)
     }
 }

@@ -151,7 +151,7 @@ impl Args {
             Subcommand::FixDeviceSize(command) => command.run(context),
             Subcommand::FixDataChecksum(command) => command.run(context),
             Subcommand::Clone(command) => command.run(context),
-            Subcommand::Undo(command) => command.run(),
+            Subcommand::Undo(command) => command.run(context),
         }
     }
 }
@@ -275,6 +275,7 @@ impl Written {
         }
         let undo = self.undo.clone().unwrap_or_else(|| undo_of(context, &self.image[0]));
         papilio::write_superblocks(&devices, &plan, &undo)?;
+        context.changed_devices.note(&self.image);
         let (count, undo) = (plan.bad.len(), undo.display());
         output.text(format_args!("{count} superblock copies written; {undo} takes them back\n"))?;
         output.finish()?;
@@ -283,9 +284,10 @@ impl Written {
 }
 
 impl Undo {
-    fn run(self) -> anyhow::Result<()> {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
         let devices = open(&self.image)?;
         let bytes = papilio::undo_repair(&devices, &self.file)?;
+        context.changed_devices.note(&self.image);
         let mut output = Output::new()?;
         output.text(format_args!("{bytes} bytes restored\n"))?;
         Ok(output.finish()?)

@@ -184,6 +184,7 @@ pub fn make(
     }
     let undo = undo.map_or_else(|| undo_of(context, image), Path::to_path_buf);
     let made = papilio::repair(&devices, &options, &plan, &undo)?;
+    context.changed_devices.note(images);
     let mut output = Output::new()?;
     let (count, undo) = (made.changes.len(), undo.display());
     output.text(format_args!("{count} changes made; {undo} takes them back\n"))?;

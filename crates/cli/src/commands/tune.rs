@@ -97,6 +97,7 @@ impl Args {
             bar.finish_and_clear();
         }
         let named = |error| crate::context::of_image(&images[0], error);
+        context.changed_devices.note(&images);
         let tuned = tuned.map_err(named)?;
         let mut output = Output::new()?;
         if tuned.resumed {

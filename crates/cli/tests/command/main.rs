@@ -16,6 +16,7 @@ mod find_new;
 mod fixture;
 mod image;
 mod images;
+mod kernel_devices;
 mod mkfs;
 mod mkfs_content;
 mod mkfs_features;

@@ -15,6 +15,7 @@ mod client_owners;
 mod client_quotas;
 mod client_streams;
 mod client_usage;
+mod control_device;
 mod host;
 pub mod layout;
 pub mod number;
@@ -25,5 +26,6 @@ pub mod server;
 
 pub use client_jobs::ScrubStart;
 pub use client_streams::{EncodedPart, SendRequest};
+pub use control_device::{CONTROL_DEVICE, ControlDevice};
 #[cfg(target_os = "linux")]
 pub use server::{Caller, Changed, IoctlCall, IoctlReply, MountInfo, handle};

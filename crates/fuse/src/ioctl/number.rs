@@ -78,6 +78,12 @@ impl Command {
     pub const DEFRAG_RANGE: Self = Self::write::<DefragmentRange>(BTRFS, 16);
     /// `BTRFS_IOC_RESIZE`.
     pub const RESIZE: Self = Self::write::<VolArgs>(BTRFS, 3);
+    /// `BTRFS_IOC_SCAN_DEV`, of the control device.
+    pub const SCAN_DEV: Self = Self::write::<VolArgs>(BTRFS, 4);
+    /// `BTRFS_IOC_FORGET_DEV`, of the control device.
+    pub const FORGET_DEV: Self = Self::write::<VolArgs>(BTRFS, 5);
+    /// `BTRFS_IOC_DEVICES_READY`, of the control device.
+    pub const DEVICES_READY: Self = Self::read::<VolArgs>(BTRFS, 39);
     /// `BTRFS_IOC_SYNC`.
     pub const SYNC: Self = Self::new(0, BTRFS, 8, 0);
     /// `BTRFS_IOC_ADD_DEV`.

@@ -91,6 +91,7 @@ impl Args {
             let devid =
                 fs.add_device(open_for_writing(path)?, self.force).map_err(|error| of_image(image, error));
             report(context, path, devid.with_context(|| path.display().to_string())?)?;
+            context.changed_devices.note([image, path]);
         }
         Ok(())
     }
@@ -118,6 +119,7 @@ impl Args {
         let fs = fs.map_err(|error| of_image(image, error)).with_context(|| first.display().to_string())?;
         let devid = fs.usage()?.devices.iter().map(|device| device.devid).max();
         report(context, first, devid.expect("there is a device"))?;
+        context.changed_devices.note([first]);
         if context.verbosity >= 0 {
             let mut output = Output::new()?;
             let (fsid, image) = (fs.uuid(), image.display());
@@ -156,6 +158,7 @@ impl Args {
                 Some(Errno::INPROGRESS) => anyhow::anyhow!("{mounted}: another operation runs"),
                 _ => mounted.at(&error).context(shown.to_string()),
             })?;
+            context.changed_devices.note([path]);
             was_added(context, path)?;
         }
         Ok(())

@@ -56,6 +56,7 @@ impl Args {
             bail!("{}: no device is being removed: the file system is not mounted", image.display());
         }
         let fs = context.change(image)?;
+        context.changed_devices.note([image]);
         for name in removed {
             let devid = device_id(&fs, name)?;
             let bar = MovingBar::new(context);
@@ -63,6 +64,7 @@ impl Args {
                 fs.remove_device(devid, |report| bar.show(report)).map_err(|error| of_image(image, error));
             drop(bar);
             gone.with_context(|| format!("device {devid}"))?;
+            context.changed_devices.note_removed(name);
             if context.verbosity >= 0 {
                 let mut output = Output::new()?;
                 output.text(format_args!("device {devid} removed\n"))?;
@@ -116,6 +118,9 @@ fn run_mounted(
         let devid = device.devid;
         jobs::start(mounted, &mount, JobKind::RemoveDevice, enqueue, || mount.start_remove_device(devid))?;
         let status = jobs::follow_moves(context, mounted, &mount)?;
+        if status.state == JobState::Done {
+            context.changed_devices.note_removed(&whole);
+        }
         if context.verbosity >= 0 && status.state == JobState::Done {
             let mut output = Output::new()?;
             output.text(format_args!("device {devid} removed\n"))?;

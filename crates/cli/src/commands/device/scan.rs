@@ -1,8 +1,9 @@
 //! `papilio device scan`.
 
 use crate::context::Context;
+use crate::kernel_devices::{block_device, control_device};
 use crate::output::{Output, json_bytes};
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use papilio::FoundDevice;
 use serde_json::{Map, Value};
 use std::os::unix::ffi::OsStrExt;
@@ -10,8 +11,9 @@ use std::path::PathBuf;
 
 /// List the devices that belong to a Btrfs file system
 ///
-/// Without operands, all block devices of this machine are searched. Nothing is registered: each
-/// command finds the devices of a file system anew.
+/// Without operands, all block devices of this machine are searched. The kernel's Btrfs, if the
+/// machine has one, is told of those that are found, so that it can mount file systems of several
+/// devices. Papilio itself searches anew in each command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Images or devices to search
@@ -20,7 +22,7 @@ pub struct Args {
     /// Search all block devices, as without operands
     #[arg(short = 'd', long, conflicts_with = "images")]
     all_devices: bool,
-    /// Do nothing: there is nothing to forget
+    /// Make the kernel forget the devices, or all that no mounted file system uses
     #[arg(short = 'u', long)]
     forget: bool,
     /// Print a JSON array
@@ -32,7 +34,7 @@ impl Args {
     /// Lists the devices.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         if self.forget {
-            return Ok(());
+            return self.forget();
         }
         let mut found = Vec::new();
         if self.images.is_empty() {
@@ -48,6 +50,8 @@ impl Args {
                 Err(error) => context.failure(&error),
             }
         }
+        context.changed_devices.note(&self.images);
+        context.changed_devices.note_found(found.iter().map(|device| device.path.clone()));
         // The devices of one file system stand together.
         found.sort_by_key(|device| (device.fsid, device.devid));
         let mut output = Output::new()?;
@@ -62,6 +66,22 @@ impl Args {
             output.bytes(b"\n")?;
         }
         Ok(output.finish()?)
+    }
+}
+
+impl Args {
+    /// Makes the kernel forget devices.
+    fn forget(&self) -> anyhow::Result<()> {
+        let Some(control) = control_device()? else { return Ok(()) };
+        if self.images.is_empty() {
+            return control.forget(None).context("the kernel did not forget its devices");
+        }
+        for image in &self.images {
+            let shown = image.display();
+            let Some(path) = block_device(image) else { bail!("{shown}: is not a block device") };
+            control.forget(Some(&path)).with_context(|| format!("{shown}: the kernel did not forget it"))?;
+        }
+        Ok(())
     }
 }
 

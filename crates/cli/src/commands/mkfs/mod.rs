@@ -135,6 +135,7 @@ impl Args {
         // With content, it may be the content that is refused.
         let options_alone = self.content.rootdir.is_none();
         let (made, filled) = made.map_err(|error| if options_alone { as_usage(error) } else { error })?;
+        context.changed_devices.note(images);
         let filled = self.content.rootdir.is_some().then_some(filled);
         let mut output = Output::new()?;
         if self.json {
