@@ -33,14 +33,10 @@ impl Usage {
     /// Computes the sizes as the kernel does.
     pub fn statfs(&self) -> Statfs {
         let profile = self.data_profile();
-        let factor = match profile {
-            // Parity does not count as a copy.
-            RaidProfile::Raid5 | RaidProfile::Raid6 => 1,
-            other => other.copies() as u64,
-        };
+        // Parity does not count as a copy.
+        let factor = profile.copies() as u64;
         let used = self.spaces.iter().fold(0_u64, |sum, space| {
-            let copies = (space.raw_total / space.total.max(1)).max(1);
-            sum.saturating_add(space.used.saturating_mul(copies))
+            sum.saturating_add(space.used.saturating_mul(space.profile.copies() as u64))
         });
         let total = self.device_size() / factor;
         let free = total.saturating_sub(used / factor).saturating_sub(self.global_reserve);
@@ -73,7 +69,8 @@ impl Usage {
             .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)))
     }
 
-    /// Returns the bytes of devices that further chunks of a profile could take, copies included.
+    /// Returns the bytes of devices that further chunks of a profile could take, copies included and
+    /// parity left out.
     fn allocatable(&self, profile: RaidProfile) -> u64 {
         let least = if profile == RaidProfile::Dup { 2 * STRIPE } else { STRIPE };
         let mut unallocated: Vec<u64> = self
@@ -95,6 +92,8 @@ impl Usage {
             RaidProfile::Raid5 => (2, unallocated.len()),
             RaidProfile::Raid6 => (3, unallocated.len()),
         };
+        // The kernel subtracts parity here, since its factor for the profile is 1.
+        let parity = profile.parity();
         let mut bytes = 0_u64;
         // Each round takes all of the smallest remaining device, and as much of as many larger ones
         // as a chunk spans.
@@ -102,7 +101,7 @@ impl Usage {
             let span = wanted.min(unallocated.len());
             let take = unallocated[unallocated.len() - 1];
             if take >= least {
-                bytes = bytes.saturating_add(take.saturating_mul(span as u64));
+                bytes = bytes.saturating_add(take.saturating_mul((span - parity) as u64));
                 let first = unallocated.len() - span;
                 for space in &mut unallocated[first..] {
                     *space -= take;
@@ -157,5 +156,15 @@ mod tests {
         assert_eq!(statfs.total, 3 << 30);
         // The smaller device limits both: twice its unallocated space, halved.
         assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (1 << 30) - (1 << 20));
+    }
+
+    #[test]
+    fn parity_is_no_space_for_files() {
+        let in_chunks = (1 << 30) - (1 << 20);
+        let unallocated = (3 << 30) - (1 << 20);
+        let of_four = usage(RaidProfile::Raid6, &[4 << 30; 4]).statfs();
+        assert_eq!(of_four.available, in_chunks + 2 * unallocated);
+        let of_three = usage(RaidProfile::Raid5, &[4 << 30; 3]).statfs();
+        assert_eq!(of_three.available, in_chunks + 2 * unallocated);
     }
 }

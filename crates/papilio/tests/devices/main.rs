@@ -1,9 +1,10 @@
-//! Changes of many devices that both the kernel and Papilio make: seed devices, filters of a
-//! balance, and balances that were cut short.
+//! File systems of many devices that both the kernel and Papilio use: sizes, seed devices, filters
+//! of a balance, and balances that were cut short.
 
 mod filters;
 #[path = "../support/images.rs"]
 mod images;
 mod interrupted;
 mod seeds;
+mod sizes;
 mod world;
