@@ -27,7 +27,7 @@ impl ChangedDevices {
         self.changed.borrow_mut().extend(paths.into_iter().map(Into::into));
     }
 
-    /// Notes devices that a search found. If the kernel refuses one, the run goes on without a word.
+    /// Notes devices that a search found. If the kernel refuses one, the run says nothing.
     pub fn note_found(&self, paths: impl IntoIterator<Item = PathBuf>) {
         self.found.borrow_mut().extend(paths);
     }

@@ -69,8 +69,8 @@ impl Usage {
             .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)))
     }
 
-    /// Returns the bytes of devices that further chunks of a profile could take, copies included and
-    /// parity left out.
+    /// Returns the bytes of devices that further chunks of a profile could take, with all copies
+    /// and without parity.
     fn allocatable(&self, profile: RaidProfile) -> u64 {
         let least = if profile == RaidProfile::Dup { 2 * STRIPE } else { STRIPE };
         let mut unallocated: Vec<u64> = self

@@ -13,6 +13,7 @@ mod in_memory;
 mod logged;
 mod new_chunk;
 mod planted;
+mod planted_fields;
 mod rebuilt;
 mod refused;
 mod repair_crashes;

@@ -2,6 +2,7 @@
 
 use crate::image::Image;
 use crate::in_memory::{check, crashed};
+use crate::planted_fields::field_faults;
 use crate::repaired;
 use papilio::FindingKind;
 use papilio::format::items::back_ref::{BackRef, DataRef};
@@ -37,7 +38,7 @@ pub struct Fault {
     pub plant: Plant,
 }
 
-fn fault(name: impl Into<String>, expected: FindingKind, plant: impl Fn(&mut Image) + 'static) -> Fault {
+pub fn fault(name: impl Into<String>, expected: FindingKind, plant: impl Fn(&mut Image) + 'static) -> Fault {
     Fault { name: name.into(), expected, plant: Box::new(plant) }
 }
 
@@ -143,6 +144,7 @@ pub fn all_faults() -> Vec<Fault> {
     all.extend(name_faults());
     all.extend(file_faults());
     all.extend(root_faults());
+    all.extend(field_faults());
     all
 }
 
@@ -605,7 +607,7 @@ fn device_faults() -> Vec<Fault> {
 }
 
 /// Changes the first inode of the top-level subvolume that `wanted` accepts; returns its number.
-fn edit_inode(image: &Image, wanted: impl Fn(&InodeItem) -> bool, edit: impl Fn(&mut InodeItem)) -> u64 {
+pub fn edit_inode(image: &Image, wanted: impl Fn(&InodeItem) -> bool, edit: impl Fn(&mut InodeItem)) -> u64 {
     let (key, data) = image.find(FS, |key, data| {
         key.item_type == ItemType::INODE_ITEM
             && key.objectid > 256
@@ -617,7 +619,7 @@ fn edit_inode(image: &Image, wanted: impl Fn(&InodeItem) -> bool, edit: impl Fn(
     key.objectid
 }
 
-fn is_file(inode: &InodeItem) -> bool {
+pub fn is_file(inode: &InodeItem) -> bool {
     inode.kind() == Some(papilio::FileKind::Regular)
 }
 

@@ -101,13 +101,19 @@ fn named_kind(editor: &Editor<'_>, tree: TreeId, items: &Items) -> Result<Option
         for found in InodeRefs::parse(data).into_iter().flatten() {
             let index = Key::new(key.offset, ItemType::DIR_INDEX, found.index);
             let entry = editor.item(tree, &index)?.unwrap_or_default();
-            let mut entries = DirEntries::parse(&entry).into_iter().flatten();
-            if let Some(entry) = entries.find(|entry| entry.name == found.name) {
-                return Ok(entry.file_type.kind());
+            let kind = kind_in(&entry, found.name);
+            if kind.is_some() {
+                return Ok(kind);
             }
         }
     }
     Ok(None)
+}
+
+/// Returns the kind that a directory item has for a name.
+pub(super) fn kind_in(item: &[u8], name: &[u8]) -> Option<FileKind> {
+    let mut entries = DirEntries::parse(item).into_iter().flatten();
+    entries.find(|entry| entry.name == name)?.file_type.kind()
 }
 
 /// Makes a file extent a part of its extent on disk: by the back reference that fits, else by

@@ -1,9 +1,10 @@
 //! Mends trees with parts that cannot be visited.
 //!
 //! Owns [`mend_damages`]. For each part, in this order:
-//! 1. the blocks below it that can be found take its place;
-//! 2. the items of a bad leaf that are sound by themselves stay, in order;
-//! 3. the rest is lost: the pointer goes, and the losses say so.
+//! 1. a leaf stays if only fields of its items are wrong and can be set ([`FieldMender`]);
+//! 2. the blocks below it that can be found take its place;
+//! 3. the items of a bad leaf that are sound by themselves stay, in order;
+//! 4. the rest is lost: the pointer goes, and the losses say so.
 //!
 //! Trees that can be computed from others are written anew, not left incomplete: the
 //! extent tree, block groups, the free-space tree, the device tree.
@@ -13,13 +14,17 @@
 
 use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
-use super::editor::{Editor, Items, Workshop, children, encode, encode_node, refuse, set_header};
+use super::editor::{
+    Editor, Items, Workshop, children, current_superblock, encode, encode_node, refuse, set_header,
+};
+use super::mended_fields::{FieldMender, Mended};
 use super::orphans::{Found, Orphans, Part};
 use super::rebuilt_inode::{blank_inode, is_for_inode, sound_inode};
 use super::space_trees::{device_extents, rebuild_space, replace_tree, root_directory};
 use super::tree_writer::{empty_block, seal};
 use crate::errors::Result;
 use crate::volume::Volume;
+use papilio_format::items::root::RootItem;
 use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
 use papilio_format::objectid::Objectid;
 use papilio_format::{
@@ -68,6 +73,21 @@ pub(super) fn mend_damages(
         mender.rebuild(&left);
     }
     mender.outcome
+}
+
+/// The items of a bad leaf that stay.
+struct Sound {
+    items: Items,
+    /// The keys of the others.
+    lost: Vec<Key>,
+    /// The fields that were set, one line each.
+    mended: Vec<String>,
+    /// Whether the leaf is the one that its parent points to, not an older state of its place.
+    is_newest: bool,
+}
+
+fn rewritten(tree: Objectid, damage: &Damage, count: usize) -> String {
+    format!("tree {tree}: write the {count} sound items of leaf {} anew", damage.address)
 }
 
 struct Mender<'a> {
@@ -120,8 +140,21 @@ impl Mender<'_> {
     /// Mends one part. Trees that have to be computed are added to `left`.
     fn mend(&mut self, damage: &Damage, left: &mut BTreeSet<TreeId>) -> Result<()> {
         let tree = Objectid(damage.tree.0);
+        let sound = if damage.level == 0 { self.sound_items(damage) } else { None };
+        let sound = sound.filter(|sound| !sound.items.is_empty());
+        if let Some(sound) = sound.as_ref().filter(|sound| sound.lost.is_empty() && sound.is_newest) {
+            self.put_items(damage, &sound.items)?;
+            self.outcome.changes.extend(sound.mended.iter().map(|line| format!("tree {tree}: {line}")));
+            if sound.mended.is_empty() {
+                let count = sound.items.len();
+                self.outcome.changes.push(rewritten(tree, damage, count));
+            }
+            return Ok(());
+        }
         let Found { parts, is_certain } = self.orphans.take(damage);
-        if !parts.is_empty() {
+        // The leaf itself is newer than blocks that only might belong here.
+        let prefers_leaf = !is_certain && sound.as_ref().is_some_and(|sound| sound.is_newest);
+        if !parts.is_empty() && !prefers_leaf {
             let count = parts.len();
             self.put(damage, &parts)?;
             let what = format!(
@@ -143,14 +176,10 @@ impl Mender<'_> {
             }
             return Ok(());
         }
-        if damage.level == 0
-            && let Some((items, lost)) = self.sound_items(damage)
-            && !items.is_empty()
-        {
+        if let Some(Sound { items, lost, mended, .. }) = sound {
             self.put_items(damage, &items)?;
-            let count = items.len();
-            let text = format!("tree {tree}: write the {count} sound items of leaf {} anew", damage.address);
-            self.outcome.changes.push(text);
+            self.outcome.changes.extend(mended.iter().map(|line| format!("tree {tree}: {line}")));
+            self.outcome.changes.push(rewritten(tree, damage, items.len()));
             if !is_computed(damage.tree) {
                 self.outcome.losses.extend(lost.iter().map(|key| format!("tree {tree}: item {key}")));
             }
@@ -339,9 +368,28 @@ impl Mender<'_> {
         })
     }
 
-    /// Returns the items of a bad leaf that are sound by themselves and inside the part's bounds,
-    /// sorted, and the keys of the others.
-    fn sound_items(&self, damage: &Damage) -> Option<(Items, Vec<Key>)> {
+    /// Returns the generation that the pointer to a damaged part says.
+    fn named_generation(&self, editor: &Editor<'_>, damage: &Damage) -> Option<Generation> {
+        if let Some(parent) = damage.parent {
+            let same = |child: &KeyPointer| (child.key, child.address) == (damage.key, damage.address);
+            return children(&*editor.block(parent).ok()?)
+                .into_iter()
+                .find(same)
+                .map(|child| child.generation);
+        }
+        match damage.tree {
+            objectid::ROOT_TREE => Some(self.volume.geometry().generation),
+            objectid::CHUNK_TREE => current_superblock(self.volume).ok().map(|raw| raw.chunk_root_generation),
+            _ => {
+                let data = editor.item(objectid::ROOT_TREE, &damage.item).ok()??;
+                RootItem::parse(&data).ok().map(|item| item.generation)
+            }
+        }
+    }
+
+    /// Returns the items of a bad leaf that are inside the part's bounds and sound by themselves,
+    /// or with a field set; sorted.
+    fn sound_items(&self, damage: &Damage) -> Option<Sound> {
         let bytes = self.raw_leaf(damage)?;
         let header = NodeHeader::parse_prefix(&bytes).ok()?.0;
         let room = bytes.len() - NodeHeader::SIZE;
@@ -364,19 +412,18 @@ impl Mender<'_> {
         let generation = header.generation.0.min(self.volume.geometry().generation.0);
         let uuid = header.chunk_tree_uuid;
         let empty = empty_block(self.volume, uuid, damage.tree, 0, damage.address, Generation(generation));
-        self.keep_sound(damage, &empty, items, lost)
+        let editor = Editor::new(self.volume, self.workshop);
+        let is_newest = self.named_generation(&editor, damage) == Some(header.generation);
+        self.keep_sound(damage, &empty, Sound { items, lost, mended: Vec::new(), is_newest })
     }
 
-    /// Drops items, or adds inodes, until the leaf passes the reader's checks.
-    fn keep_sound(
-        &self,
-        damage: &Damage,
-        empty: &[u8],
-        mut items: Items,
-        mut lost: Vec<Key>,
-    ) -> Option<(Items, Vec<Key>)> {
+    /// Sets fields, drops items or adds inodes, until the leaf passes the reader's checks.
+    fn keep_sound(&self, damage: &Damage, empty: &[u8], sound: Sound) -> Option<Sound> {
+        let Sound { mut items, mut lost, mut mended, is_newest } = sound;
         let geometry = self.volume.geometry();
-        let mut added = BTreeSet::new();
+        let editor = Editor::new(self.volume, self.workshop);
+        let fields = FieldMender { editor: &editor, tree: damage.tree, bound: damage.bound, geometry };
+        let (mut added, mut set) = (BTreeSet::new(), BTreeSet::new());
         while !items.is_empty() {
             let mut bytes = match encode(empty, &items) {
                 Ok(bytes) => bytes,
@@ -387,11 +434,20 @@ impl Mender<'_> {
                 }
             };
             seal(self.volume, &mut bytes);
-            let (slot, key) = match Node::check(&bytes, &NodeExpectation::at(damage.address), &geometry) {
-                Ok(_) => return Some((items, lost)),
-                Err(Corrupt::Item { slot, key, .. }) => (slot, key),
-                Err(_) => return None,
-            };
+            let (slot, key, reason) =
+                match Node::check(&bytes, &NodeExpectation::at(damage.address), &geometry) {
+                    Ok(_) => return Some(Sound { items, lost, mended, is_newest }),
+                    Err(Corrupt::Item { slot, key, reason }) => (slot, key, reason),
+                    Err(_) => return None,
+                };
+            // Each field once, so that this ends.
+            if let Some(Mended { data, field }) = fields.mend(&items, slot, &reason)
+                && set.insert((key, field))
+            {
+                items[slot].1 = data;
+                mended.push(format!("item {key}: set {field}: {reason}"));
+                continue;
+            }
             let needs_inode = objectid::is_subvolume(damage.tree)
                 && is_for_inode(&key)
                 && key.item_type != ItemType::INODE_ITEM
@@ -410,6 +466,6 @@ impl Mender<'_> {
                 lost.push(items.remove(slot).0);
             }
         }
-        Some((items, lost))
+        Some(Sound { items, lost, mended, is_newest })
     }
 }
