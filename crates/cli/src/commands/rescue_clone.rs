@@ -55,7 +55,11 @@ impl Args {
             options = options.device(device);
         }
         let others = [&images[1..], &context.arguments().device].concat();
-        let source = context.open_on(image, &others, &options)?;
+        let source = context.open_any_state(image, &others, &options)?;
+        for state in source.older_states().iter().filter(|state| state.is_asked()) {
+            // The others are losses of the clone.
+            context.warning(format_args!("{}: {state}", image.display()));
+        }
         let bar = context.is_interactive().then(new_bar);
         context.set_progress(bar.clone());
         let mut output = Output::new()?;
