@@ -197,8 +197,13 @@ impl Context {
         }
     }
 
-    fn report_older_state(&self, image: &Path, system: &FileSystem, state: &OlderState, most: usize) {
+    /// Reports one older state, as [`Self::report_older`] does.
+    pub fn report_older_state(&self, image: &Path, system: &FileSystem, state: &OlderState, most: usize) {
         let name = image.display();
+        if matches!(state.cause, OlderCause::Chosen { .. }) && !state.has_log() {
+            // The user named these roots.
+            return;
+        }
         // A mount of the kernel shows the state of the first copy as well.
         let is_harmless = matches!(state.cause, OlderCause::NewerSuperblock { .. }) && most != ALL_OLDER;
         if state.is_asked() || is_harmless {

@@ -329,12 +329,17 @@ fn an_older_state_that_was_asked_for_is_named_in_one_line() {
     let copy = restore(&["-s", "-u", "1"], &image, folder);
     assert_answer(&copy, 0, "oldold", "a log of fsyncs follows it");
     assert_eq!(copy.errors.lines().count(), 1, "{}", copy.errors);
-    // The newest backup root is the last commit, to which the log belongs.
+    // The newest backup root is the last commit, to which the log belongs. Older ones are not.
     let raw = read_superblock(&image, 0).raw;
     let newest = raw.super_roots.iter().position(|backup| backup.tree_root_generation == raw.generation);
     let number = format!("--backup-root={}", newest.unwrap());
     let backup = restore(&["-s", &number], &image, folder);
     assert_answer(&backup, 0, &"newer".repeat(3), "");
+    let older = raw.super_roots.iter().map(|backup| backup.tree_root_generation.0);
+    let older = older.filter(|number| *number < raw.generation.0).max().unwrap();
+    let shown = command(&["--tree-root", &format!("gen:{older}"), "ls", image.to_str().unwrap()]);
+    assert_eq!((shown.code, shown.errors.lines().count()), (Some(0), 1), "{}", shown.errors);
+    assert!(shown.errors.contains("a log of fsyncs follows it"), "{}", shown.errors);
 }
 
 fn read_superblock(image: &Path, copy: usize) -> Superblock {
@@ -433,7 +438,8 @@ fn a_backup_root_that_nobody_chose_by_number_is_a_failure() {
     let newest = number.map(|backup| backup.tree_root_generation).max().unwrap();
     let number = raw.super_roots.iter().position(|backup| backup.tree_root_generation == newest);
     let asked = restore(&["-s", &format!("--backup-root={}", number.unwrap())], &image, folder.path());
-    assert_answer(&asked, 0, "old", "as asked");
+    assert_answer(&asked, 0, "old", "");
+    assert_eq!(asked.errors, "");
 }
 
 /// A file that only the log removed, and one that only the log has, are told apart.

@@ -170,7 +170,7 @@ fn newer_superblock(volume: &Volume, options: &OpenOptions) -> Option<OlderState
     let log = Some(log).filter(|_| has_log);
     let newest = newest.generation;
     let cause = match options.superblock_mirror {
-        Some(_) if is_newer || has_log => OlderCause::Chosen { newest },
+        Some(_) if is_newer || has_log => OlderCause::ChosenSuperblock { newest },
         Some(copy) if copy > 0 && copies.first_is_bad => OlderCause::LogUnknown { copy },
         None if is_newer => OlderCause::NewerSuperblock { device, copy, newest },
         _ => return None,

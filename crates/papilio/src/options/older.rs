@@ -26,8 +26,13 @@ pub enum OlderCause {
     },
     /// The superblock that names the log of fsyncs is lost, but blocks of a log are left.
     LogLost,
-    /// The options choose other roots, or another superblock copy, than the newest.
+    /// The options choose other roots than the newest.
     Chosen {
+        /// The newest generation that a superblock names.
+        newest: Generation,
+    },
+    /// The options choose a superblock copy, and another one is newer or names a log of fsyncs.
+    ChosenSuperblock {
         /// The newest generation that a superblock names.
         newest: Generation,
     },
@@ -92,6 +97,7 @@ impl OlderState {
             OlderCause::LogForbidden
             | OlderCause::LogUnknown { .. }
             | OlderCause::Chosen { .. }
+            | OlderCause::ChosenSuperblock { .. }
             | OlderCause::ChosenRootOfFiles { .. } => true,
             OlderCause::LogUnusable { .. }
             | OlderCause::LogLost
@@ -124,7 +130,7 @@ impl fmt::Display for OlderState {
                 "blocks of a log of fsyncs are left, but not the superblock that names it: the last \
                  commit, of generation {shown}, is shown"
             ),
-            OlderCause::Chosen { newest } => {
+            OlderCause::Chosen { newest } | OlderCause::ChosenSuperblock { newest } => {
                 write!(f, "generation {shown} is shown, as asked; the last commit is of {newest}")?;
                 let log = if self.has_log() { ", and a log of fsyncs follows it" } else { "" };
                 f.write_str(log)
