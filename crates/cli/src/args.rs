@@ -147,8 +147,7 @@ pub enum Rescue {
 
 impl Rescue {
     /// All faults. A log of fsyncs is none: it is replayed if it can be.
-    const ALL: [Self; 5] =
-        [Self::BadRoots, Self::MetaCsums, Self::DataCsums, Self::SuperFlags, Self::Root];
+    const ALL: [Self; 5] = [Self::BadRoots, Self::MetaCsums, Self::DataCsums, Self::SuperFlags, Self::Root];
 
     /// Adds the option.
     pub fn apply(self, options: OpenOptions) -> OpenOptions {

@@ -151,11 +151,8 @@ fn name_older_choice(found: &mut Found, last: &RawSuperblock) {
     if (raw.root, raw.generation) == (last.root, last.generation) {
         return;
     }
-    let log = UnreplayedLog {
-        address: last.log_root,
-        level: last.log_root_level,
-        committed: last.generation,
-    };
+    let log =
+        UnreplayedLog { address: last.log_root, level: last.log_root_level, committed: last.generation };
     let log = Some(log).filter(|log| log.address.0 != 0);
     raw.log_root = LogicalAddress(0);
     let cause = OlderCause::Chosen { newest: last.generation };
@@ -164,7 +161,14 @@ fn name_older_choice(found: &mut Found, last: &RawSuperblock) {
 }
 
 fn found_of(volume: &Volume, superblock: Superblock) -> Found {
-    Found { superblock, newest: volume.geometry().generation, members: None, chunk_tree: None, blocks: None, older: None }
+    Found {
+        superblock,
+        newest: volume.geometry().generation,
+        members: None,
+        chunk_tree: None,
+        blocks: None,
+        older: None,
+    }
 }
 
 fn backup_root(raw: &RawSuperblock, number: usize) -> Result<RootBackup> {

@@ -122,11 +122,7 @@ pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
 
 /// Opens the file system with the roots of the superblock or, if the options allow that, of its
 /// newest backup that can be read. `older` are the reasons so far why it is not the newest state.
-fn with_any_roots(
-    volume: &Arc<Volume>,
-    options: &OpenOptions,
-    mut older: Vec<OlderState>,
-) -> Result<FsInfo> {
+fn with_any_roots(volume: &Arc<Volume>, options: &OpenOptions, mut older: Vec<OlderState>) -> Result<FsInfo> {
     let current = Roots::current(volume.superblock());
     let first_error = match with_roots(volume, current, options) {
         Ok(trees) => return finish(trees, options, false, older),

@@ -15,9 +15,9 @@
 
 use crate::btree::{Cursor, Forest, RootPointer, Tree};
 use crate::errors::Error;
+use crate::items::dir;
 use crate::items::inode::{first_name, inode};
 use crate::items::trees::Trees;
-use crate::items::dir;
 use crate::options::older::{OlderFile, OlderPart, UnreplayedLog};
 use crate::subvolume;
 use crate::volume::Volume;
@@ -89,11 +89,7 @@ fn gap(subvolume: Option<TreeId>, path: Vec<u8>, error: &Error) -> OlderFile {
 
 /// Calls `take` with each item of a tree that can be read. Adds the faults to `lost`: those of
 /// blocks, and those that `take` returns.
-fn for_each_item(
-    tree: &Tree,
-    mut take: impl FnMut(Key, &[u8]) -> Result<(), Error>,
-    lost: &mut Vec<Error>,
-) {
+fn for_each_item(tree: &Tree, mut take: impl FnMut(Key, &[u8]) -> Result<(), Error>, lost: &mut Vec<Error>) {
     let mut cursor = Cursor::new(tree);
     let mut from = Key::MIN;
     let mut moved = cursor.seek(&from);

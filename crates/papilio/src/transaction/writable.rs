@@ -25,11 +25,7 @@ const MOST_COMMITS: u64 = u64::MAX / 2;
 ///
 /// # Errors
 /// [`Error::ReadOnlyFileSystem`] with the cause, or a tree that cannot be read.
-pub(super) fn check_writable(
-    volume: &Volume,
-    live: &LiveTrees,
-    options: &TransactionOptions,
-) -> Result<()> {
+pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, options: &TransactionOptions) -> Result<()> {
     check_superblock(volume, options.in_memory)?;
     if !options.in_memory
         && let Some((_, cause)) = incomplete_chunks(volume).next()

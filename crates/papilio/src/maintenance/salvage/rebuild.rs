@@ -189,9 +189,8 @@ fn name_lost_log(found: &mut Found, scan: &BlockScan) {
     if found.superblock.log_root().is_some() || !scan.blocks.iter().any(is_later) {
         return;
     }
-    let is_root = |address: LogicalAddress| {
-        scan.blocks.iter().any(|block| is_later(block) && block.address == address)
-    };
+    let is_root =
+        |address: LogicalAddress| scan.blocks.iter().any(|block| is_later(block) && block.address == address);
     let torn = scan.superblocks.iter().filter(|candidate| {
         candidate.mirror == 0 && candidate.raw.generation == committed && is_root(candidate.raw.log_root)
     });
