@@ -72,7 +72,7 @@ fn log_of_papilio(image: &Path) {
     fs::remove_file(made).unwrap();
 }
 
-/// What is done to an image.
+/// A fault of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Nothing,

@@ -286,8 +286,8 @@ impl Parser {
             // Reading never minds the flags of changes that were interrupted.
             "ignoresuperflags" | "isuperflags" => only_reading(open, "rescue=ignoresuperflags"),
             "all" => {
-                // A log is no fault, so it is replayed in memory. The kernel leaves it out, because it
-                // would have to write.
+                // A log is no fault, so it is replayed in memory. The kernel leaves it out, because
+                // it would have to write.
                 let open = open.use_backup_root(true).verify_data(false).allow_older(true);
                 only_reading(open.ignore_bad_roots(true).ignore_meta_csums(true), "rescue=all")
             }

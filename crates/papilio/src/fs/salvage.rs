@@ -65,7 +65,7 @@ pub fn find_deleted(
     scan: &BlockScan,
 ) -> Result<Vec<DeletedFile>> {
     let mut rebuilt = rebuild(devices, options, scan)?;
-    // What the log of fsyncs has removed is deleted, too.
+    // Files that the log of fsyncs has removed are deleted, too.
     let (devices, replayed) = mount::replayed(devices, rebuilt.options())?;
     rebuilt.set_options(replayed);
     Ok(deleted::find_deleted(&rebuilt_volume(&devices, &rebuilt)?, scan, &rebuilt))

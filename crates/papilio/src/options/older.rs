@@ -1,4 +1,4 @@
-//! Older states: what a reader shows where it cannot show the newest content.
+//! The older states that readers show where they cannot show the newest content.
 //!
 //! Owns [`OlderState`] and [`OlderCause`], which tell why, and [`OlderFile`], which names a file
 //! that is affected. Opening a file system for reading makes them; front ends print them.
@@ -185,7 +185,7 @@ pub struct OlderFile {
     /// The path from the top level, without a leading slash, as far as it is known; that of the
     /// subvolume for a fault.
     pub path: Vec<u8>,
-    /// What differs.
+    /// The difference.
     pub part: OlderPart,
 }
 

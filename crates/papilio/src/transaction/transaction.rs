@@ -131,7 +131,7 @@ impl Transactions {
     ) -> Result<Self> {
         let volume = Arc::clone(forest.volume());
         let live = LiveTrees::new(forest, root, chunk_root);
-        check_writable(&volume, &live, &options)?;
+        check_writable(&volume, &live, options.replacing, options.in_memory)?;
         check_mountable(&volume, &live)?;
         let devices = device_spaces(&volume, &live)?;
         let geometry = volume.geometry();

@@ -7,7 +7,6 @@
 //! Kernel counterparts: `btrfs_check_features`, `open_ctree` (`fs/btrfs/disk-io.c`).
 
 use super::live_trees::LiveTrees;
-use super::transaction::TransactionOptions;
 use crate::errors::{Error, Result};
 use crate::volume::Volume;
 use papilio_format::features::{CompatRoFeatures, SuperblockFlags};
@@ -18,21 +17,24 @@ use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, objectid};
 const MOST_COMMITS: u64 = u64::MAX / 2;
 
 /// Refuses a file system that this code could not keep consistent while writing. A replacement of
-/// a device may be under way if the options say so, or if the new device is there.
+/// a device may be under way with `replacing`, or if the new device is there.
 ///
-/// If the changes stay in memory, a replacement may be under way in any case, and chunks may lack
-/// devices: the caller allocates nothing there.
+/// With `in_memory`, no change reaches the disk. Then a replacement may be under way in any case,
+/// and chunks may lack devices: the caller allocates nothing there.
 ///
 /// # Errors
 /// [`Error::ReadOnlyFileSystem`] with the cause, or a tree that cannot be read.
-pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, options: &TransactionOptions) -> Result<()> {
-    check_superblock(volume, options.in_memory)?;
-    if !options.in_memory
-        && let Some((_, cause)) = incomplete_chunks(volume).next()
-    {
+pub(super) fn check_writable(
+    volume: &Volume,
+    live: &LiveTrees,
+    replacing: bool,
+    in_memory: bool,
+) -> Result<()> {
+    check_superblock(volume, in_memory)?;
+    if !in_memory && let Some((_, cause)) = incomplete_chunks(volume).next() {
         return refuse(&cause);
     }
-    let replacing = options.replacing || options.in_memory;
+    let replacing = replacing || in_memory;
     let key = Key::new(objectid::DEV_REPLACE, ItemType::DEV_REPLACE, 0);
     if let Some(item) = live.get(objectid::DEV_TREE)?.tree().get(&key)? {
         let replace = DevReplaceItem::parse(item.data()).map_err(|reason| Error::Item {
