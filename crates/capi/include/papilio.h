@@ -837,7 +837,7 @@ int papilio_set_label(struct papilio_fs *fs, const char *label);
 int64_t papilio_failure(struct papilio_fs *fs, void *buffer, size_t size);
 
 // Returns 1 if there is a log of fsyncs whose changes are not visible, because the options forbid
-// its replay or it cannot be replayed; 0 if not; or a negative errno.
+// its replay; 0 if not; or a negative errno.
 int papilio_has_log(struct papilio_fs *fs);
 
 // Returns 1 if requests wait for a device, as with papilio_options_set_direct_io(): it then pays
@@ -1113,8 +1113,9 @@ int papilio_options_set_heal_reads(struct papilio_options *options, bool heal);
 // Returns 0 or a negative errno.
 int papilio_options_set_tree_log(struct papilio_options *options, bool log);
 
-// Sets whether a log that a crash left is replayed. The default is true. If it is false, a file
-// system with a log can be opened for reading only, and shows the last commit.
+// Sets whether a log that a crash left is replayed. The default is true: a file system that is
+// opened for reading is replayed in memory, and opening fails if that is not possible. If it is
+// false, a file system with a log can be opened for reading only, and shows the last commit.
 //
 // Returns 0 or a negative errno.
 int papilio_options_set_replay_log(struct papilio_options *options, bool replay);

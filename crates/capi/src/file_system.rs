@@ -220,7 +220,7 @@ pub unsafe extern "C" fn papilio_failure(fs: *mut papilio_fs, buffer: *mut c_voi
 }
 
 /// Returns 1 if there is a log of fsyncs whose changes are not visible, because the options forbid
-/// its replay or it cannot be replayed; 0 if not; or a negative errno.
+/// its replay; 0 if not; or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_has_log(fs: *mut papilio_fs) -> c_int {
     guard(|| Ok(fs_of(fs)?.has_log().into()))

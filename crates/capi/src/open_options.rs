@@ -246,8 +246,9 @@ pub extern "C" fn papilio_options_set_tree_log(options: *mut papilio_options, lo
     change(options, |held| held.tree_log(log))
 }
 
-/// Sets whether a log that a crash left is replayed. The default is true. If it is false, a file
-/// system with a log can be opened for reading only, and shows the last commit.
+/// Sets whether a log that a crash left is replayed. The default is true: a file system that is
+/// opened for reading is replayed in memory, and opening fails if that is not possible. If it is
+/// false, a file system with a log can be opened for reading only, and shows the last commit.
 ///
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]

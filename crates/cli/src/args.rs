@@ -63,7 +63,8 @@ pub struct GlobalArgs {
     #[arg(long, global = true, help_heading = HEADING)]
     pub orphans: bool,
     /// Ignore faults: ignorebadroots, ignoremetacsums, ignoredatacsums, ignoresuperflags,
-    /// nologreplay, usebackuproot or all, separated by commas or colons
+    /// nologreplay, usebackuproot or all, separated by commas or colons; all does not include
+    /// nologreplay
     #[arg(long, value_name = "WHAT", global = true, help_heading = HEADING)]
     #[arg(value_delimiter = ',', value_parser = rescue)]
     pub rescue: Vec<RescueList>,
@@ -145,8 +146,8 @@ pub enum Rescue {
 }
 
 impl Rescue {
-    const ALL: [Self; 6] =
-        [Self::BadRoots, Self::MetaCsums, Self::DataCsums, Self::SuperFlags, Self::Log, Self::Root];
+    /// All faults. A log of fsyncs is none: it is replayed if it can be.
+    const ALL: [Self; 5] = [Self::BadRoots, Self::MetaCsums, Self::DataCsums, Self::SuperFlags, Self::Root];
 
     /// Adds the option.
     pub fn apply(self, options: OpenOptions) -> OpenOptions {

@@ -17,7 +17,9 @@ use crate::scanning;
 use anyhow::Context as _;
 use papilio::device::Device;
 use papilio::format::{LogicalAddress, TreeId};
-use papilio::{BlockScan, Error, FileSystem, Inode, OpenOptions, PathError, SubvolumeChoice};
+use papilio::{
+    BlockScan, Error, FileSystem, Inode, OlderCause, OlderState, OpenOptions, PathError, SubvolumeChoice,
+};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::Write;
@@ -28,6 +30,11 @@ use std::sync::Arc;
 /// The warning that the checksum tree is lost.
 pub const LOST_CHECKSUMS: &str =
     "the checksum tree is lost: nothing is verified, and data that is read may be wrong";
+
+/// The most files that are named because their newest content is not shown.
+const MOST_OLDER: usize = 20;
+/// As [`MOST_OLDER`], for commands whose result is a copy of everything.
+pub const ALL_OLDER: usize = usize::MAX;
 
 /// The state of a run, which all commands share.
 pub struct Context {
@@ -42,6 +49,8 @@ pub struct Context {
     reads_only: Cell<bool>,
     /// The images that were said to be read without verification.
     unverified: RefCell<Vec<PathBuf>>,
+    /// The images that were said to show an older state.
+    older: RefCell<Vec<PathBuf>>,
     failed: Cell<bool>,
     /// The exit code of a failure, if it is not 1.
     code: Cell<Option<u8>>,
@@ -94,6 +103,7 @@ impl Context {
             changing: RefCell::default(),
             reads_only: Cell::new(false),
             unverified: RefCell::default(),
+            older: RefCell::default(),
             failed: Cell::new(false),
             code: Cell::new(None),
             progress: RefCell::default(),
@@ -120,12 +130,6 @@ impl Context {
         }
         let options = self.options_for(image);
         let system = self.open_with(image, &options)?;
-        if system.has_log() {
-            self.warning(format_args!(
-                "{}: a log tree is present that cannot be replayed: changes fsynced since the last commit are not shown",
-                image.display()
-            ));
-        }
         self.opened.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)
     }
@@ -143,6 +147,20 @@ impl Context {
         others: &[PathBuf],
         options: &OpenOptions,
     ) -> anyhow::Result<FileSystem> {
+        let system = self.open_any_state(image, others, options)?;
+        self.report_older(image, &system, MOST_OLDER);
+        Ok(system)
+    }
+
+    /// As [`Self::open_on`], but does not report that an older state is shown than the newest: the
+    /// caller does.
+    pub fn open_any_state(
+        &self,
+        image: &Path,
+        others: &[PathBuf],
+        options: &OpenOptions,
+    ) -> anyhow::Result<FileSystem> {
+        let options = &options.clone().allow_older(true);
         if !options.wants_scan() {
             let system = FileSystem::open_with(image, options).map_err(holder::explain)?;
             self.warn_of_lost_checksums(image, &system);
@@ -154,13 +172,55 @@ impl Context {
         for text in scanning::explanations(&rebuilt) {
             self.warning(format_args!("{}: {text}", image.display()));
         }
-        if rebuilt.is_older {
-            let image = image.display();
-            self.error(format_args!("{image}: this is an older state than that of the last commit"));
-        }
         let system = FileSystem::from_devices(devices, rebuilt.options()).map_err(holder::explain)?;
         self.warn_of_lost_checksums(image, &system);
         Ok(system)
+    }
+
+    /// Reports, once for an image, that an older state is shown than the newest one on the devices,
+    /// and at most `most` of the files that are older. That is a failure, unless the options ask
+    /// for this state.
+    pub fn report_older(&self, image: &Path, system: &FileSystem, most: usize) {
+        if system.older_states().is_empty() || self.older.borrow().iter().any(|known| known == image) {
+            return;
+        }
+        self.older.borrow_mut().push(image.to_path_buf());
+        for state in system.older_states() {
+            self.report_older_state(image, system, state, most);
+        }
+    }
+
+    /// Warns that a server shows an older state than the newest one on the devices.
+    pub fn warn_of_older(&self, image: &Path, system: &FileSystem) {
+        let name = image.display();
+        for state in system.older_states() {
+            self.warning(format_args!("{name}: {state}"));
+            for file in system.older_files(state).iter().take(MOST_OLDER).filter(|_| !state.is_asked()) {
+                self.warning(format_args!("{name}: {file}"));
+            }
+        }
+    }
+
+    /// Reports one older state, as [`Self::report_older`] does.
+    pub fn report_older_state(&self, image: &Path, system: &FileSystem, state: &OlderState, most: usize) {
+        let name = image.display();
+        if matches!(state.cause, OlderCause::Chosen { .. }) && !state.has_log() {
+            // The user named these roots.
+            return;
+        }
+        // A mount of the kernel shows the state of the first copy as well.
+        let is_harmless = matches!(state.cause, OlderCause::NewerSuperblock { .. }) && most != ALL_OLDER;
+        if state.is_asked() || is_harmless {
+            return self.warning(format_args!("{name}: {state}"));
+        }
+        self.error(format_args!("{name}: {state}"));
+        let files = system.older_files(state);
+        for file in files.iter().take(most) {
+            self.error(format_args!("{name}: {file}"));
+        }
+        if let Some(rest) = files.len().checked_sub(most).filter(|rest| *rest > 0) {
+            self.error(format_args!("{name}: {rest} more are older; papilio restore lists all"));
+        }
     }
 
     /// Warns, once for an image, that its data is read without verification, if that is so because
@@ -212,7 +272,8 @@ impl Context {
         if search {
             options = devices::add_missing(image, &given, options);
         }
-        self.open_with(image, &options)
+        // The log is one of these structures.
+        self.open_any_state(image, &self.arguments.device, &options)
     }
 
     /// Opens the file system on `image` for writing, once per run. Call this before [`Self::open`],

@@ -67,6 +67,7 @@
 
 mod aligned;
 mod backing;
+mod clock;
 mod deadline;
 mod delay;
 mod device;
@@ -102,6 +103,7 @@ mod workers;
 use no_uring as uring;
 
 pub use aligned::AlignedBuffer;
+pub use clock::{coarse_time, thread_cpu_time};
 pub use deadline::DeadlineDevice;
 pub use delay::DelayDevice;
 pub use device::{Access, Advice, Device, ReadRequest, RingTarget, WriteRequest};

@@ -6,7 +6,6 @@
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use papilio_pagecache::xarray::{Entry, InsertError, NodePool, XArray};
 use papilio_pagecache::{CacheInsert, CacheOptions, Folio, Lookup, Mapping, PAGE_SIZE, PageCache};
-use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +84,15 @@ fn touch(mapping: &Mapping, index: u64, order: u8) {
     }
 }
 
+/// Returns the CPU time of this thread.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a timespec that the call may write.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0, "the host has this clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Returns the CPU time of a thread while `count` of them run `body`. It is less sensitive to other
 /// load than the clock.
 fn threads(count: usize, iterations: u64, body: impl Fn(usize, u64) + Sync) -> Duration {
@@ -93,10 +101,9 @@ fn threads(count: usize, iterations: u64, body: impl Fn(usize, u64) + Sync) -> D
             .map(|thread| {
                 let body = &body;
                 scope.spawn(move || {
-                    let start = clock_gettime(ClockId::ThreadCPUTime);
+                    let start = cpu_time();
                     body(thread, iterations);
-                    let end = clock_gettime(ClockId::ThreadCPUTime);
-                    Duration::try_from(end - start).expect("time goes on")
+                    cpu_time() - start
                 })
             })
             .collect();

@@ -9,6 +9,7 @@
 //!
 //! Front ends translate [`Error::kind`], or return [`Error::errno`].
 
+use crate::options::older::OlderFile;
 use papilio_format::items::qgroup::QgroupId;
 use papilio_format::objectid::Objectid;
 use papilio_format::{
@@ -148,6 +149,15 @@ pub enum Error {
         subvolume: Option<TreeId>,
         /// The fault, and its place.
         cause: Box<Error>,
+    },
+    /// The fsync log cannot be replayed in memory, so that only the last commit could be read
+    /// ([`OpenOptions::allow_older`](crate::OpenOptions::allow_older)).
+    #[error("the log of fsyncs cannot be replayed: {}{}", reason_of(cause), names_of(older))]
+    Unreplayed {
+        /// The fault, and its place.
+        cause: Box<Error>,
+        /// The files for which the log has something newer, as far as it can be read.
+        older: Vec<OlderFile>,
     },
     /// No copy of file data has the right checksum.
     #[error("{place}: data at logical address {logical}: checksum mismatch{}", copies_tried(*copies))]
@@ -497,6 +507,15 @@ impl Error {
                 ErrorKind::Path(_) | ErrorKind::Invalid => ErrorKind::Io,
                 kind => kind,
             },
+            Error::Unreplayed { cause, .. } => match cause.kind() {
+                // The caller only wants to read.
+                ErrorKind::Path(_)
+                | ErrorKind::Invalid
+                | ErrorKind::ReadOnly
+                | ErrorKind::Host
+                | ErrorKind::NoSpace => ErrorKind::Io,
+                kind => kind,
+            },
             Error::ReadOnlyFileSystem { .. } => ErrorKind::ReadOnly,
             Error::Busy { .. } => ErrorKind::Busy,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,
@@ -523,6 +542,29 @@ impl Error {
 
 fn of_subvolume(subvolume: Option<TreeId>) -> String {
     subvolume.map(|id| format!(" of subvolume {id}")).unwrap_or_default()
+}
+
+/// Returns the text of the error that ended a replay in memory, without the parts that its context
+/// says.
+pub(crate) fn reason_of(cause: &Error) -> String {
+    match cause {
+        Error::LogReplay { subvolume: Some(subvolume), cause } => format!("subvolume {subvolume}: {cause}"),
+        Error::LogReplay { subvolume: None, cause } => cause.to_string(),
+        Error::ReadOnlyFileSystem { cause } => cause.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Most files that the text of [`Error::Unreplayed`] names.
+const MOST_NAMED: usize = 10;
+
+fn names_of(older: &[OlderFile]) -> String {
+    let names: Vec<String> = older.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    let rest = match older.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        rest => format!("; and {rest} more"),
+    };
+    if names.is_empty() { String::new() } else { format!("; {}{rest}", names.join("; ")) }
 }
 
 fn copies_tried(copies: usize) -> String {

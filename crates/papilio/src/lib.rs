@@ -156,6 +156,7 @@ pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};
 pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
+pub use options::older::{OlderCause, OlderFile, OlderPart, OlderState};
 pub use options::rescue::{FoundBlock, TreeRootChoice};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use receive::{

@@ -3,6 +3,7 @@
 //! Owns [`OpenOptions`], the builder for every way of opening, and [`CompressionChoice`], which
 //! other options take too.
 
+pub(crate) mod older;
 pub(crate) mod rescue;
 
 use crate::Error;
@@ -23,6 +24,9 @@ pub struct OpenOptions {
     pub(crate) superblock_mirror: Option<usize>,
     pub(crate) use_backup_root: bool,
     pub(crate) replay_log: bool,
+    pub(crate) allow_older: bool,
+    /// Whether the devices are overlays in memory that a log is replayed into.
+    pub(crate) in_memory: bool,
     pub(crate) subvolume: SubvolumeChoice,
     pub(crate) node_cache_bytes: usize,
     pub(crate) verify_data: bool,
@@ -77,6 +81,8 @@ impl Default for OpenOptions {
             superblock_mirror: None,
             use_backup_root: false,
             replay_log: true,
+            allow_older: false,
+            in_memory: false,
             subvolume: SubvolumeChoice::TopLevel,
             node_cache_bytes: 64 << 20,
             verify_data: true,
@@ -161,12 +167,21 @@ impl OpenOptions {
     }
 
     /// Sets whether an fsync log that a crash left is replayed. The default is true. Opened for
-    /// reading, the file system is replayed in memory, and nothing is written; a log that cannot be
-    /// replayed leaves the last commit ([`FileSystem::has_log`](crate::FileSystem::has_log) is then
-    /// true). If false (`rescue=nologreplay`), a file system with a log can only be opened for
-    /// reading, which shows the last commit.
+    /// reading, the file system is replayed in memory, and nothing is written; opening fails with
+    /// [`Error::Unreplayed`] if that is not possible. If false (`rescue=nologreplay`), a file
+    /// system with a log can only be opened for reading, which shows the last commit.
     pub fn replay_log(mut self, replay: bool) -> Self {
         self.replay_log = replay;
+        self
+    }
+
+    /// Sets whether a reader may show the last commit if a log of fsyncs cannot be replayed. The
+    /// default is false: opening fails then. If true, the caller asks
+    /// [`FileSystem::older_states`](crate::FileSystem::older_states) for the cause, and
+    /// [`FileSystem::older_files`](crate::FileSystem::older_files) for the files that are older
+    /// than their newest content. The superblock copies are compared, too.
+    pub fn allow_older(mut self, allow: bool) -> Self {
+        self.allow_older = allow;
         self
     }
 

@@ -59,6 +59,7 @@ fn is_corruption(error: &Error) -> bool {
         | Error::MissingItem { .. }
         | Error::Item { .. }
         | Error::LogReplay { .. }
+        | Error::Unreplayed { .. }
         | Error::DataChecksum { .. }
         | Error::MissingChecksum { .. }
         | Error::Decompress { .. }

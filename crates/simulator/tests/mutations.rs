@@ -20,8 +20,7 @@ const CPU_LIMIT: f64 = 20.0;
 
 /// Returns this thread's processor time in seconds, which does not depend on other load.
 fn cpu_time() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    papilio_device::thread_cpu_time().as_secs_f64()
 }
 
 /// Runs the seed's work, which must neither panic nor take longer than [`CPU_LIMIT`]. The seed may

@@ -1,6 +1,6 @@
 //! `papilio rescue clone`: a new, clean file system with all that can be read of a damaged one.
 
-use crate::context::{Context, of_image};
+use crate::context::{ALL_OLDER, Context, of_image};
 use crate::output::{Output, escaped, json_bytes};
 use crate::units;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -55,7 +55,11 @@ impl Args {
             options = options.device(device);
         }
         let others = [&images[1..], &context.arguments().device].concat();
-        let source = context.open_on(image, &others, &options)?;
+        let source = context.open_any_state(image, &others, &options)?;
+        // The states that the user did not ask for are losses of the clone.
+        for state in source.older_states().iter().filter(|state| state.is_asked()) {
+            context.report_older_state(image, &source, state, ALL_OLDER);
+        }
         let bar = context.is_interactive().then(new_bar);
         context.set_progress(bar.clone());
         let mut output = Output::new()?;

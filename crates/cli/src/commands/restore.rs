@@ -5,7 +5,7 @@
 
 use crate::args;
 use crate::commands::deleted;
-use crate::context::{Context, LOST_CHECKSUMS};
+use crate::context::{ALL_OLDER, Context, LOST_CHECKSUMS};
 use crate::copy;
 use crate::copy::event::Event;
 use crate::copy::host::{HostOptions, HostSink, Place};
@@ -107,11 +107,13 @@ impl Args {
         if self.deleted {
             return self.restore_deleted(context);
         }
-        let system = context.open_with(&self.image, &self.open_options(context))?;
+        let options = self.open_options(context);
+        let system = context.open_any_state(&self.image, &context.arguments().device, &options)?;
         if self.list_roots {
             return list_roots(context, &system);
         }
         self.mark_lost_checksums(context, &system)?;
+        self.mark_older(context, &system)?;
         let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() };
         let inode = system.inode("/").map_err(|error| context.at(&path, &error))?;
         let options = self.source_options(context)?;
@@ -145,6 +147,31 @@ impl Args {
             output.finish()?;
         }
         Ok(())
+    }
+
+    /// Lists the files whose newest content the copy will not have, unless the options ask for that
+    /// state, and makes the exit status 1.
+    fn mark_older(&self, context: &Context, system: &FileSystem) -> anyhow::Result<()> {
+        context.report_older(&self.image, system, ALL_OLDER);
+        if !self.json {
+            return Ok(());
+        }
+        let mut output = Output::new()?;
+        let mut line = |path: &[u8], reason: String| {
+            let mut object = serde_json::Map::new();
+            let path = ImagePath { image: self.image.clone(), path: [b"/", path].concat() };
+            object.insert("path".into(), path.to_string().into());
+            object.insert("reason".into(), reason.into());
+            object.insert("older".into(), true.into());
+            output.text(format_args!("{}\n", serde_json::Value::Object(object)))
+        };
+        for state in system.older_states().iter().filter(|state| !state.is_asked()) {
+            line(b"", state.to_string())?;
+            for file in system.older_files(state) {
+                line(&file.path, file.reason())?;
+            }
+        }
+        Ok(output.finish()?)
     }
 
     fn source_options(&self, context: &Context) -> anyhow::Result<SourceOptions> {
@@ -213,7 +240,8 @@ impl Args {
         let mut taken = BTreeSet::new();
         for ((_, address), files) in roots.into_iter().rev() {
             let options = options.clone().tree_root(TreeRootChoice::Address(address));
-            let system = context.open_with(&self.image, &options)?;
+            // The user asked for older states.
+            let system = context.open_any_state(&self.image, &context.arguments().device, &options)?;
             self.mark_lost_checksums(context, &system)?;
             let (mut sources, mut places) = (Vec::new(), Vec::new());
             for file in files {

@@ -97,6 +97,7 @@ impl Args {
         let ImagePath { image, path } = ImagePath::parse(&self.image)?;
         let options = context.options_for(&image).write(!self.read_only).cache_bytes(NFS_CACHE);
         let fs = FileSystem::open_with(&image, &options).map_err(holder::explain)?;
+        context.warn_of_older(&image, &fs);
         let export = papilio_nfs::Export::new(fs.clone(), &path, self.read_only)?;
         let address = self.listen.as_deref().unwrap_or(NFS_ADDRESS);
         let server = papilio_nfs::Server::start(address, export)?;

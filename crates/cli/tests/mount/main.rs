@@ -15,6 +15,7 @@ mod joined;
 mod kernel;
 mod kernel_jobs;
 mod kernel_stops;
+mod logs;
 mod maintenance;
 mod newer;
 mod quotas;

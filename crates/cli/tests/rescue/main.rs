@@ -6,5 +6,6 @@ mod common;
 mod damage;
 mod deleted;
 mod ledger;
+mod older;
 mod stock;
 mod world;

@@ -286,7 +286,9 @@ impl Parser {
             // Reading never minds the flags of changes that were interrupted.
             "ignoresuperflags" | "isuperflags" => only_reading(open, "rescue=ignoresuperflags"),
             "all" => {
-                let open = open.use_backup_root(true).verify_data(false).replay_log(false);
+                // A log is no fault, so it is replayed in memory. The kernel leaves it out, because
+                // it would have to write.
+                let open = open.use_backup_root(true).verify_data(false).allow_older(true);
                 only_reading(open.ignore_bad_roots(true).ignore_meta_csums(true), "rescue=all")
             }
             _ => {

@@ -112,7 +112,7 @@ fn other_btrfs_options() {
         }),
         ("ro,nologreplay", base().write(false).replay_log(false)),
         ("ro,rescue=all", {
-            let open = base().write(false).use_backup_root(true).verify_data(false).replay_log(false);
+            let open = base().write(false).use_backup_root(true).verify_data(false).allow_older(true);
             open.ignore_bad_roots(true).ignore_meta_csums(true)
         }),
         ("ro,rescue=ibadroots:imetacsums:isuperflags", {

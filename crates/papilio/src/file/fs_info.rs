@@ -23,6 +23,7 @@ use crate::fsync_log::name_changes::NameChanges;
 use crate::items::numbers::SubvolumeNumbers;
 use crate::items::trees::Trees;
 use crate::namespace::Place;
+use crate::options::older::OlderState;
 use crate::transaction::Transactions;
 use crate::tuning::Tuning;
 use crate::volume::Volume;
@@ -81,6 +82,8 @@ pub(crate) struct FsInfo {
     pub(crate) heal_reads: bool,
     /// Whether the trees are those of a backup root.
     pub(crate) used_backup_root: bool,
+    /// Why the trees are not those of the newest state, if they are not.
+    pub(crate) older: Vec<OlderState>,
 }
 
 impl FsInfo {

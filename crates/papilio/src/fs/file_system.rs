@@ -10,6 +10,7 @@ use crate::fs::salvage::scanned;
 use crate::maintenance::replace;
 use crate::mount::{self, Closer};
 use crate::options::OpenOptions;
+use crate::options::older::{OlderFile, OlderState};
 use crate::subvolume::{self, Subvolume, default_subvolume};
 use crate::transaction::clock;
 use papilio_device::{Access, Device};
@@ -139,10 +140,23 @@ impl FileSystem {
     }
 
     /// Returns whether there is a log of fsyncs since the last commit whose changes are not
-    /// visible: the options forbid its replay, or it cannot be replayed. Opening for writing
-    /// replays a log and removes it; opening for reading replays it in memory.
+    /// visible: the options forbid its replay, or it cannot be replayed and they allow an older
+    /// state. Opening for writing replays a log and removes it; opening for reading replays it in
+    /// memory.
     pub fn has_log(&self) -> bool {
         self.current_superblock().log_root().is_some()
+    }
+
+    /// Returns why the state that is shown is older than the newest one on the devices; empty if it
+    /// is the newest, or if the file system is open for writing.
+    pub fn older_states(&self) -> &[OlderState] {
+        &self.info.older
+    }
+
+    /// Returns the files for which the log of fsyncs of `state` has something newer than what is
+    /// shown, by path. Faults of the log are listed, too. Empty if no log belongs to `state`.
+    pub fn older_files(&self, state: &OlderState) -> Vec<OlderFile> {
+        state.log.map_or_else(Vec::new, |log| mount::older_files(&self.info.trees, log))
     }
 
     /// Returns whether a backup root is in use because the newest roots could not be read.

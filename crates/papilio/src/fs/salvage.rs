@@ -11,6 +11,7 @@ use crate::maintenance::salvage::deleted::{self, DeletedFile};
 use crate::maintenance::salvage::rebuild::{self as rebuilding, Rebuilt, rebuilt_volume};
 use crate::maintenance::salvage::super_recover::{self, SuperRecovery, SuperblockChange};
 use crate::maintenance::salvage::tree_roots::{self, FoundRoot};
+use crate::mount;
 use crate::options::OpenOptions;
 use papilio_device::Device;
 use papilio_format::TreeId;
@@ -63,8 +64,11 @@ pub fn find_deleted(
     options: &OpenOptions,
     scan: &BlockScan,
 ) -> Result<Vec<DeletedFile>> {
-    let rebuilt = rebuild(devices, options, scan)?;
-    Ok(deleted::find_deleted(&rebuilt_volume(devices, &rebuilt)?, scan, &rebuilt))
+    let mut rebuilt = rebuild(devices, options, scan)?;
+    // Files that the log of fsyncs has removed are deleted, too.
+    let (devices, replayed) = mount::replayed(devices, rebuilt.options())?;
+    rebuilt.set_options(replayed);
+    Ok(deleted::find_deleted(&rebuilt_volume(&devices, &rebuilt)?, scan, &rebuilt))
 }
 
 /// Returns options that open what a scan finds, if the options want one.

@@ -48,7 +48,7 @@ impl FileSystem {
         // No thread changes anything before there is a device to write to.
         let mut making = options.clone().write(true).commit_interval(None);
         let newest = superblock.raw.generation;
-        let found = Found { superblock, newest, members: None, chunk_tree: None, blocks: None };
+        let found = Found { superblock, newest, members: None, chunk_tree: None, blocks: None, older: None };
         making.rescue.found = Some(Arc::new(found));
         making.rescue.sprouting = true;
         let fs = Self::from_devices(seeds.to_vec(), &making)?;

@@ -11,6 +11,7 @@ use super::roots::Roots;
 use crate::btree::Forest;
 use crate::errors::{Error, Result};
 use crate::options::OpenOptions;
+use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
 use crate::options::rescue::{Found, TreeRootChoice};
 use crate::volume::Volume;
 use papilio_device::Device;
@@ -37,6 +38,7 @@ pub(crate) fn choose(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Resu
         Some(found) => Found::clone(found),
         None => found_of(&volume, volume.superblock().clone()),
     };
+    let last = found.superblock.raw;
     if let Some(number) = rescue.backup {
         let backup = backup_root(&found.superblock.raw, number)?;
         name_backup(&mut found, &backup);
@@ -67,8 +69,7 @@ pub(crate) fn choose(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Resu
         }
         None => {}
     }
-    // A log belongs to the last commit.
-    found.superblock.raw.log_root = LogicalAddress(0);
+    name_older_choice(&mut found, &last);
     let mut chosen = options.clone();
     chosen.rescue.found = Some(Arc::new(found));
     chosen.rescue.chunk_root = None;
@@ -143,8 +144,31 @@ fn root_at(volume: &Arc<Volume>, address: LogicalAddress, tree: TreeId, what: &s
     Ok(header)
 }
 
+/// Forgets the log if the chosen root tree is not that of the last commit, to which a log belongs,
+/// and keeps for the reader that the choice is an older state.
+fn name_older_choice(found: &mut Found, last: &RawSuperblock) {
+    let raw = &mut found.superblock.raw;
+    if (raw.root, raw.generation) == (last.root, last.generation) {
+        return;
+    }
+    let log =
+        UnreplayedLog { address: last.log_root, level: last.log_root_level, committed: last.generation };
+    let log = Some(log).filter(|log| log.address.0 != 0);
+    raw.log_root = LogicalAddress(0);
+    let cause = OlderCause::Chosen { newest: last.generation };
+    let older = OlderState::new(cause, raw.generation, log);
+    found.older = Some(older).filter(|older| older.shown <= last.generation);
+}
+
 fn found_of(volume: &Volume, superblock: Superblock) -> Found {
-    Found { superblock, newest: volume.geometry().generation, members: None, chunk_tree: None, blocks: None }
+    Found {
+        superblock,
+        newest: volume.geometry().generation,
+        members: None,
+        chunk_tree: None,
+        blocks: None,
+        older: None,
+    }
 }
 
 fn backup_root(raw: &RawSuperblock, number: usize) -> Result<RootBackup> {

@@ -7,8 +7,10 @@ mod committer;
 mod open;
 mod roots;
 mod stand_ins;
+mod unreplayed;
 
 pub(crate) use chosen::choose_readable;
 pub(crate) use chunk_tree::read_chunk_tree;
 pub(crate) use closer::Closer;
-pub(crate) use open::{from_devices, open_devices, open_path};
+pub(crate) use open::{from_devices, open_devices, open_path, replayed};
+pub(crate) use unreplayed::older_files;

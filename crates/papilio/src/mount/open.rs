@@ -13,7 +13,7 @@
 use crate::btree::{Forest, RootPointer, StandIns};
 use crate::data::ReadContext;
 use crate::data::write_rules::WriteOptions;
-use crate::errors::{Error, PathError, Result};
+use crate::errors::{Error, PathError, Result, reason_of};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
 use crate::file::deletions::Deletions;
@@ -32,16 +32,20 @@ use crate::mount::chosen::{choose, header_at};
 use crate::mount::chunk_tree::read_chunk_tree;
 use crate::mount::roots::Roots;
 use crate::mount::stand_ins::ScannedLeaves;
+use crate::mount::unreplayed::older_files;
 use crate::namespace::{Handle, Place, resolve};
+use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
+use crate::options::rescue::{Found, Rescue};
 use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, drop_relocation_trees, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
-use crate::volume::Volume;
+use crate::volume::{Volume, compare_copies};
 use papilio_device::{
     Access, DeadlineDevice, DelayDevice, Device, ImageOptions, OverlayDevice, PartitionChoice,
 };
 use papilio_format::LogicalAddress;
 use papilio_format::objectid::{self, Objectid};
+use papilio_format::superblock::RawSuperblock;
 use papilio_locks::Mutex;
 use papilio_pagecache::{CacheOptions, PAGE_SIZE, PageCache};
 use std::os::unix::fs::FileTypeExt;
@@ -74,49 +78,162 @@ pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
 pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<FsInfo> {
     let options = &choose(&devices, options)?;
     let volume = Arc::new(Volume::open(devices.clone(), options)?);
-    if volume.superblock().log_root().is_some() && !options.write && options.replay_log {
-        match replay_in_memory(&devices, options) {
-            // The superblock in the overlay has no log: this recursion ends.
-            Ok(replayed) => return from_devices(replayed, options),
-            Err(error) => tracing::warn!("the log of fsyncs cannot be replayed in memory: {error}"),
+    let raw = volume.superblock().raw;
+    let mut older = Vec::new();
+    if !options.write {
+        older.extend(options.rescue.found.as_ref().and_then(|found| found.older.clone()));
+        if options.allow_older {
+            older.extend(newer_superblock(&volume, options));
         }
     }
+    let mut unreplayed = None;
+    if let Some((address, level)) = volume.superblock().log_root().filter(|_| !options.write) {
+        let log = UnreplayedLog { address, level, committed: raw.generation };
+        let state = |cause| OlderState::new(cause, raw.generation, Some(log));
+        if !options.replay_log {
+            older.push(state(OlderCause::LogForbidden));
+        } else {
+            match replay_in_memory(&devices, options) {
+                Ok(replayed) => {
+                    // Its superblock has no log, so nothing below is about one.
+                    let (devices, options) = replayed.named_in(options);
+                    if let Some(address) = options.rescue.fs_root {
+                        older.push(state(OlderCause::ChosenRootOfFiles { address }));
+                    }
+                    let volume = Arc::new(Volume::open(devices, &options)?);
+                    return with_any_roots(&volume, &options, older);
+                }
+                Err(error) => {
+                    older.push(state(OlderCause::LogUnusable { reason: reason_of(&error) }));
+                    unreplayed = Some((error, log));
+                }
+            }
+        }
+    }
+    let info = with_any_roots(&volume, options, older)?;
+    match unreplayed {
+        Some((cause, log)) if !options.allow_older => {
+            let older = older_files(&info.trees, log);
+            Err(Error::Unreplayed { cause: Box::new(cause), older })
+        }
+        _ => Ok(info),
+    }
+}
+
+/// Opens the file system with the roots of the superblock or, if the options allow that, of its
+/// newest backup that can be read. `older` are the reasons so far why it is not the newest state.
+fn with_any_roots(volume: &Arc<Volume>, options: &OpenOptions, mut older: Vec<OlderState>) -> Result<FsInfo> {
     let current = Roots::current(volume.superblock());
-    let first_error = match with_roots(&volume, current, options) {
-        Ok(trees) => return finish(trees, options, false),
+    let first_error = match with_roots(volume, current, options) {
+        Ok(trees) => return finish(trees, options, false, older),
         Err(error) if options.use_backup_root => error,
         Err(error) => return Err(error),
     };
+    let newest = volume.superblock().raw.generation;
     let mut backups = volume.superblock().raw.super_roots;
     backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_generation));
     for backup in backups.iter().filter(|backup| backup.tree_root.0 != 0) {
         let roots = Roots::backup(backup);
-        match with_roots(&volume, roots, options) {
+        let shown = backup.tree_root_generation;
+        match with_roots(volume, roots, options) {
             Ok(trees) => {
-                tracing::warn!(
-                    "{first_error}; using the backup roots of generation {} instead",
-                    backup.tree_root_generation
-                );
-                return finish(trees, options, true);
+                let reason = first_error.to_string();
+                older.push(OlderState::new(OlderCause::Fallback { newest, reason }, shown, None));
+                return finish(trees, options, true, older);
             }
-            Err(error) => tracing::warn!("backup root {}: {error}", backup.tree_root_generation),
+            Err(error) => tracing::warn!("backup root {shown}: {error}"),
         }
     }
     Err(first_error)
 }
 
-/// Replays the log into overlays of the devices and returns them. Nothing is written to the
-/// devices.
-fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
+/// Returns the cause if another superblock copy leads to a newer state than the one in use. A mount
+/// of the kernel reads the first copy only, and only that one names a log.
+fn newer_superblock(volume: &Volume, options: &OpenOptions) -> Option<OlderState> {
+    if options.rescue.chooses_roots() || options.rescue.found.is_some() {
+        return None;
+    }
+    let used = volume.superblock().raw;
+    let copies = compare_copies(&volume.devices(), used.fsid);
+    let (device, copy, newest) = copies.newest?;
+    let is_newer = newest.generation > used.generation;
+    let has_log = newest.generation == used.generation && newest.log_root.0 != 0 && used.log_root.0 == 0;
+    let log = UnreplayedLog {
+        address: newest.log_root,
+        level: newest.log_root_level,
+        committed: newest.generation,
+    };
+    let log = Some(log).filter(|_| has_log);
+    let newest = newest.generation;
+    let cause = match options.superblock_mirror {
+        Some(_) if is_newer || has_log => OlderCause::ChosenSuperblock { newest },
+        Some(copy) if copy > 0 && copies.first_is_bad => OlderCause::LogUnknown { copy },
+        None if is_newer => OlderCause::NewerSuperblock { device, copy, newest },
+        _ => return None,
+    };
+    Some(OlderState::new(cause, used.generation, log))
+}
+
+/// Overlays of the devices with a log that was replayed into them.
+struct Replayed {
+    devices: Vec<Arc<dyn Device>>,
+    superblock: RawSuperblock,
+}
+
+impl Replayed {
+    /// Returns the overlays, and options that open them.
+    fn named_in(self, options: &OpenOptions) -> (Vec<Arc<dyn Device>>, OpenOptions) {
+        let mut options = options.clone();
+        if let Some(found) = &options.rescue.found {
+            let mut found = Found::clone(found);
+            found.newest = found.newest.max(self.superblock.generation);
+            found.superblock.raw = self.superblock;
+            options.rescue.found = Some(Arc::new(found));
+        }
+        (self.devices, options)
+    }
+}
+
+/// Returns the devices of a file system for reading with its log replayed in memory, and options
+/// that open them. Without a log, or if it cannot be replayed or the options choose roots, they are
+/// the given ones.
+pub(crate) fn replayed(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+) -> Result<(Vec<Arc<dyn Device>>, OpenOptions)> {
+    let volume = Volume::open(devices.to_vec(), options)?;
+    let has_log = volume.superblock().log_root().is_some();
+    if has_log && options.replay_log && !options.rescue.chooses_roots() {
+        match replay_in_memory(devices, options) {
+            Ok(replayed) => return Ok(replayed.named_in(options)),
+            Err(error) => {
+                tracing::warn!("the log of fsyncs cannot be replayed: {}", reason_of(&error));
+            }
+        }
+    }
+    Ok((devices.to_vec(), options.clone()))
+}
+
+/// Replays the log into overlays of the devices. Nothing is written to the devices. Options that
+/// ignore faults count for the reader only: a replay needs whole trees.
+fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<Replayed> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(Arc::clone(device), REPLAY_LIMIT))
     };
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
-    let options = options.clone().write(true).discard(false);
+    let mut options = options.clone().write(true).discard(false);
+    options.in_memory = true;
+    let mut rescue = Rescue::default();
+    if let Some(found) = &options.rescue.found {
+        // Blocks of the log are newer than the commit, and are expected to be.
+        let newest = found.superblock.raw.generation;
+        rescue.found = Some(Arc::new(Found { newest, blocks: None, ..Found::clone(found) }));
+    }
+    options.rescue = rescue;
     let volume = Arc::new(Volume::open(overlays.clone(), &options)?);
     let trees = with_roots(&volume, Roots::current(volume.superblock()), &options)?;
-    open_transactions(&trees, &options)?;
-    Ok(overlays)
+    let transactions = open_transactions(&trees, &options)?;
+    Ok(Replayed { devices: overlays, superblock: transactions.superblock() })
 }
 
 /// Reads the chunk tree and opens the root tree. Checks that the root of the top-level subvolume
@@ -158,7 +275,12 @@ fn show_as_top(volume: &Arc<Volume>, trees: &Trees, address: LogicalAddress) -> 
     Ok(())
 }
 
-fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result<FsInfo> {
+fn finish(
+    trees: Trees,
+    options: &OpenOptions,
+    used_backup_root: bool,
+    older: Vec<OlderState>,
+) -> Result<FsInfo> {
     if options.write {
         if used_backup_root {
             let cause = "a backup root is in use".to_owned();
@@ -178,7 +300,7 @@ fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result
     let verify = options.verify_data && (checksums.is_some() || !ignored);
     let volume = Arc::clone(trees.forest().volume());
     let reader = ReadContext::new(volume, checksums, verify);
-    Ok(new(trees, reader, root, options, used_backup_root))
+    Ok(FsInfo { older, ..new(trees, reader, root, options, used_backup_root) })
 }
 
 /// Creates the state of an open file system without open files.
@@ -220,6 +342,7 @@ fn new(
         background: Background::default(),
         heal_reads: options.heal_reads,
         used_backup_root,
+        older: Vec::new(),
     }
 }
 
@@ -242,6 +365,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
         discard: options.discard,
         timestamp: options.timestamp,
         replacing: options.replacing,
+        in_memory: options.in_memory,
     };
     let log = committed.forest().volume().superblock().log_root();
     if log.is_some() && !options.replay_log {

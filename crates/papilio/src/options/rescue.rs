@@ -3,6 +3,7 @@
 //! Owns [`Rescue`], a part of the options of opening, [`TreeRootChoice`], and [`Found`], the parts
 //! of a file system that were found by other means than its superblock; [`FoundBlock`].
 
+use super::older::OlderState;
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{Generation, Key, LogicalAddress, PhysicalAddress, Superblock, TreeId};
@@ -93,6 +94,8 @@ pub(crate) struct Found {
     pub(crate) chunk_tree: Option<FoundChunks>,
     /// The tree blocks of a scan, if leaves without a parent are to be read.
     pub(crate) blocks: Option<Arc<Vec<FoundBlock>>>,
+    /// Why these parts are those of an older state, if they are.
+    pub(crate) older: Option<OlderState>,
 }
 
 /// A tree block that a scan found.

@@ -9,37 +9,11 @@
 //!
 //! Kernel counterpart: `ktime_get_coarse_real_ts64` (`kernel/time/timekeeping.c`).
 
+use papilio_device::coarse_time;
 use papilio_format::items::inode::Timespec;
-use rustix::time::{ClockId, clock_gettime};
-
-#[cfg(target_os = "linux")]
-const CLOCK: ClockId = ClockId::RealtimeCoarse;
-#[cfg(not(target_os = "linux"))]
-const CLOCK: ClockId = ClockId::Realtime;
 
 /// Returns the time now.
 pub(crate) fn now() -> Timespec {
-    let time = clock_gettime(CLOCK);
-    // The kernel returns less than a second of nanoseconds.
-    Timespec { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A finer clock would be ahead of the next coarse time.
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn stamps_are_in_order_with_coarse_ones() {
-        let coarse = || {
-            let time = clock_gettime(ClockId::RealtimeCoarse);
-            (time.tv_sec, time.tv_nsec as u32)
-        };
-        for _ in 0..2_000 {
-            let (before, ours, after) = (coarse(), now(), coarse());
-            let ours = (ours.seconds, ours.nanoseconds);
-            assert!(before <= ours && ours <= after, "{before:?} {ours:?} {after:?}");
-        }
-    }
+    let (seconds, nanoseconds) = coarse_time();
+    Timespec { seconds, nanoseconds }
 }

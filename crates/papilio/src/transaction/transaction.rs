@@ -28,7 +28,7 @@ use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
 use super::log_state::LogTrees;
 use super::quota::Quotas;
-use super::writable::check_writable;
+use super::writable::{check_writable, incomplete_chunks};
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::DeviceSpace;
@@ -66,11 +66,13 @@ pub(crate) struct TransactionOptions {
     pub(crate) timestamp: Option<Timespec>,
     /// Whether a replacement of a device may be under way: its caller writes nothing else.
     pub(crate) replacing: bool,
+    /// Whether the devices are overlays, so that no change reaches the disk.
+    pub(crate) in_memory: bool,
 }
 
 impl Default for TransactionOptions {
     fn default() -> Self {
-        Self { dirty_limit: 128 << 20, discard: false, timestamp: None, replacing: false }
+        Self { dirty_limit: 128 << 20, discard: false, timestamp: None, replacing: false, in_memory: false }
     }
 }
 
@@ -129,7 +131,7 @@ impl Transactions {
     ) -> Result<Self> {
         let volume = Arc::clone(forest.volume());
         let live = LiveTrees::new(forest, root, chunk_root);
-        check_writable(&volume, &live, options.replacing)?;
+        check_writable(&volume, &live, options.replacing, options.in_memory)?;
         check_mountable(&volume, &live)?;
         let devices = device_spaces(&volume, &live)?;
         let geometry = volume.geometry();
@@ -152,6 +154,9 @@ impl Transactions {
         let space = Arc::new(load::load(trees, &volume.chunk_map(), &geometry, devices.len())?);
         for chunk in volume.chunk_map().iter().filter(|chunk| volume.is_on_seed(chunk)) {
             space.keep_read_only(chunk.start());
+        }
+        for (start, _) in incomplete_chunks(&volume) {
+            space.keep_read_only(start);
         }
         let chunks = Chunks::new(devices);
         chunks.count_unallocated(&space);

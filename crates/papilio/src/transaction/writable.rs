@@ -11,7 +11,7 @@ use crate::errors::{Error, Result};
 use crate::volume::Volume;
 use papilio_format::features::{CompatRoFeatures, SuperblockFlags};
 use papilio_format::items::dev_replace::DevReplaceItem;
-use papilio_format::{DeviceId, ItemType, Key, objectid};
+use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, objectid};
 
 /// The greatest generation of a file system that can be written. No file system reaches it.
 const MOST_COMMITS: u64 = u64::MAX / 2;
@@ -19,11 +19,22 @@ const MOST_COMMITS: u64 = u64::MAX / 2;
 /// Refuses a file system that this code could not keep consistent while writing. A replacement of
 /// a device may be under way with `replacing`, or if the new device is there.
 ///
+/// With `in_memory`, no change reaches the disk. Then a replacement may be under way in any case,
+/// and chunks may lack devices: the caller allocates nothing there.
+///
 /// # Errors
 /// [`Error::ReadOnlyFileSystem`] with the cause, or a tree that cannot be read.
-pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, replacing: bool) -> Result<()> {
-    check_superblock(volume)?;
-    check_devices(volume)?;
+pub(super) fn check_writable(
+    volume: &Volume,
+    live: &LiveTrees,
+    replacing: bool,
+    in_memory: bool,
+) -> Result<()> {
+    check_superblock(volume, in_memory)?;
+    if !in_memory && let Some((_, cause)) = incomplete_chunks(volume).next() {
+        return refuse(&cause);
+    }
+    let replacing = replacing || in_memory;
     let key = Key::new(objectid::DEV_REPLACE, ItemType::DEV_REPLACE, 0);
     if let Some(item) = live.get(objectid::DEV_TREE)?.tree().get(&key)? {
         let replace = DevReplaceItem::parse(item.data()).map_err(|reason| Error::Item {
@@ -41,11 +52,13 @@ pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, replacing: bool)
     Ok(())
 }
 
-/// Refuses a file system with chunks that could not be written safely: more of their devices are
-/// missing, or missed writes, than their profile tolerates.
-fn check_devices(volume: &Volume) -> Result<()> {
+/// Returns the chunks that could not be written safely, and why: more of their devices are missing,
+/// or missed writes, than their profile tolerates.
+pub(super) fn incomplete_chunks(volume: &Volume) -> impl Iterator<Item = (LogicalAddress, String)> {
     let devices = volume.devices();
-    for chunk in volume.chunk_map().iter() {
+    let chunks = volume.chunk_map();
+    let mut incomplete = Vec::new();
+    for chunk in chunks.iter() {
         let (mut missing, mut stale) = (Vec::new(), Vec::new());
         for stripe in chunk.stripes() {
             match devices.find(stripe) {
@@ -63,23 +76,28 @@ fn check_devices(volume: &Volume) -> Result<()> {
                 causes.push(format!("devices {} are {what}", devices.join(", ")));
             }
         }
-        return refuse(&format!(
+        let cause = format!(
             "the chunk at {} ({:?}) cannot be written without loss: {}",
             chunk.start(),
             chunk.profile(),
             causes.join(", and ")
-        ));
+        );
+        incomplete.push((chunk.start(), cause));
     }
-    Ok(())
+    incomplete.into_iter()
 }
 
-fn check_superblock(volume: &Volume) -> Result<()> {
+fn check_superblock(volume: &Volume, in_memory: bool) -> Result<()> {
     let superblock = volume.superblock();
     let raw = &superblock.raw;
     if raw.flags.contains(SuperblockFlags::SEEDING) {
         return refuse("it is a seed file system");
     }
-    let harmless = SuperblockFlags::WRITTEN | SuperblockFlags::RELOC | SuperblockFlags::ERROR;
+    let mut harmless = SuperblockFlags::WRITTEN | SuperblockFlags::RELOC | SuperblockFlags::ERROR;
+    if in_memory {
+        // A dump has all metadata, so its log can be replayed.
+        harmless |= SuperblockFlags::METADUMP | SuperblockFlags::METADUMP_V2;
+    }
     if !harmless.contains(raw.flags) {
         let flags = raw.flags.difference(harmless).bits();
         return refuse(&format!(
@@ -126,7 +144,7 @@ mod tests {
         for (generation, fits) in [(MOST_COMMITS, true), (MOST_COMMITS + 1, false), (u64::MAX, false)] {
             test.superblocks[0].generation = Generation(generation);
             write_superblock(&*test.devices[0], &test.superblocks[0]);
-            let checked = check_superblock(&test.open(0, false).unwrap());
+            let checked = check_superblock(&test.open(0, false).unwrap(), false);
             assert_eq!(checked.is_ok(), fits, "{generation}");
             if let Err(error) = checked {
                 assert!(error.to_string().contains(&generation.to_string()), "{error}");
@@ -144,7 +162,7 @@ mod tests {
         test.miss_commits(1);
         let cause = |test: &TestVolume, missing| {
             let volume = test.open(missing, true).unwrap();
-            check_devices(&volume).err().map(|error| error.to_string())
+            incomplete_chunks(&volume).next().map(|(_, cause)| cause)
         };
         assert_eq!(cause(&newest, 0), None);
         assert_eq!(cause(&newest, 0b001), None);

@@ -50,7 +50,7 @@ pub(crate) use log_superblocks::LogSuperblocks;
 pub(crate) use mapping::Element;
 pub(crate) use pieces::Pieces;
 pub(crate) use read::LogicalRead;
-pub(crate) use superblocks::read_superblock as superblock_of;
+pub(crate) use superblocks::{compare_copies, read_superblock as superblock_of};
 pub(crate) use twin::{HeldRanges, TwinDevice};
 pub(crate) use volume::Volume;
 pub(crate) use write::LogicalWrite;

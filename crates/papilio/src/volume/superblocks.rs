@@ -1,6 +1,6 @@
 //! Superblocks: reading and writing them, and assembling the devices of a file system.
 //!
-//! Owns [`read_superblock`], [`assemble`] and [`SuperblockWriter`].
+//! Owns [`read_superblock`], [`compare_copies`], [`assemble`] and [`SuperblockWriter`].
 //!
 //! **Invariants**
 //! - The newest superblock is authoritative for the file system.
@@ -24,7 +24,7 @@ use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{
     EncodedSuperblock, RawSuperblock, SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset,
 };
-use papilio_format::{Corrupt, DeviceId, PhysicalAddress, Superblock, SuperblockError};
+use papilio_format::{Corrupt, DeviceId, PhysicalAddress, Superblock, SuperblockError, Uuid};
 use std::sync::Arc;
 
 /// Reads and checks copy `mirror` of a device's superblock.
@@ -92,6 +92,40 @@ pub(super) fn read_error(
     source: std::io::Error,
 ) -> Error {
     Error::Device { device: device.name().to_owned(), operation: "read", offset, length, source }
+}
+
+/// The good superblock copies of a file system, compared.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    /// The newest one, and with equally new ones one that names a log: device, copy and content.
+    pub(crate) newest: Option<(String, usize, RawSuperblock)>,
+    /// Whether the first copy of any device is bad.
+    pub(crate) first_is_bad: bool,
+}
+
+/// Reads all superblock copies on the devices of the file system `fsid`.
+pub(crate) fn compare_copies(devices: &DeviceTable, fsid: Uuid) -> Copies {
+    let mut copies = Copies::default();
+    let rank = |raw: &RawSuperblock| (raw.generation, raw.log_root.0 != 0);
+    for slot in devices.iter() {
+        let Some(device) = slot.device.as_deref() else { continue };
+        for copy in 0..SUPERBLOCK_MIRRORS {
+            // A copy past the file system's part of the device is one of an earlier file system.
+            if superblock_offset(copy).0 + SUPERBLOCK_SIZE as u64 > slot.item.total_bytes {
+                continue;
+            }
+            let Ok(found) = read_copy(device, copy, Superblock::parse) else {
+                copies.first_is_bad |= copy == 0;
+                continue;
+            };
+            let raw = found.raw;
+            let is_own = raw.fsid == fsid && raw.dev_item.uuid == slot.item.uuid;
+            if is_own && copies.newest.as_ref().is_none_or(|(.., known)| rank(&raw) > rank(known)) {
+                copies.newest = Some((device.name().to_owned(), copy, raw));
+            }
+        }
+    }
+    copies
 }
 
 /// The devices of one file system, and its authoritative superblock.

@@ -68,7 +68,9 @@ impl Volume {
     /// truncated, or if a system chunk is unreadable for lack of devices; for writing, with an
     /// interrupted change of the UUID or of the blocks' checksums.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
-        if let Some(choice) = options.rescue.only_for_reading().filter(|_| options.write) {
+        if let Some(choice) =
+            options.rescue.only_for_reading().filter(|_| options.write && !options.in_memory)
+        {
             let cause = format!("{choice} can only be read");
             return Err(Error::ReadOnlyFileSystem { cause });
         }

@@ -2,13 +2,13 @@
 
 use crate::carried;
 use crate::in_memory::{
-    assert_clean, crashed, open_last_commit, open_read_only, places_of_blocks, try_open, writable,
+    assert_clean, crashed, open_last_commit, open_with, places_of_blocks, try_open, writable,
 };
 use papilio::format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio::format::items::inode::InodeItem;
 use papilio::format::node::{ItemHeader, NodeHeader};
 use papilio::format::{ItemType, LogicalAddress, objectid};
-use papilio::{Error, FileSystem};
+use papilio::{Error, FileSystem, OlderCause, OpenOptions};
 use papilio_device::{Action, Device, MemoryDevice, PhysicalAddress, Recording};
 use std::sync::Arc;
 
@@ -91,12 +91,16 @@ fn a_damaged_log_is_an_error() {
     assert_clean(&logged.device);
     let error = try_open(&crashed(&logged.device), &writable().replay_log(false)).unwrap_err();
     assert!(matches!(error, Error::ReadOnlyFileSystem { .. }), "{error}");
-    // Opened for reading, a damaged log leaves the last commit as well.
+    // Opened for reading, a damaged log is an error, unless the options allow the last commit.
     let damaged = crashed(&logged.device);
     let (block, places) = &logged.blocks[0];
     places.iter().for_each(|place| damaged.write_at(&vec![7; block.len()], *place).unwrap());
-    let fs = open_read_only(&damaged);
+    let error = try_open(&damaged, &OpenOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::Unreplayed { .. }), "{error}");
+    let fs = open_with(&damaged, &OpenOptions::new().allow_older(true));
     assert!(fs.has_log() && fs.inode("/copy").is_err());
+    let causes: Vec<_> = fs.older_states().iter().map(|state| &state.cause).collect();
+    assert!(matches!(causes[..], [OlderCause::LogUnusable { .. }]), "{causes:?}");
     assert_eq!(fs.read("/f").unwrap().len(), 200_000);
     // The undamaged log is replayed.
     let (result, writes) = open_replaced(&logged, 0, &logged.blocks[0].0);

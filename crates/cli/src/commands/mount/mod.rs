@@ -42,7 +42,7 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   rescue=ignoremetacsums    Ignore wrong checksums of tree blocks; needs ro
   rescue=ignorebadroots     Do without trees whose roots are bad; needs ro
   rescue=nologreplay        Do not replay the log; needs ro
-  rescue=all                All of these; needs ro
+  rescue=all                All of these but nologreplay; needs ro
   user_subvol_rm_allowed    Users may delete subvolumes that they may write
   noatime, relatime, strictatime, nodiratime
                             When access times change (relatime)

@@ -48,14 +48,15 @@ impl Server<'_> {
         let mut options = options;
         let given = options.devices.clone();
         options.open = devices::add_missing(&source, &given, options.open);
-        let fs = FileSystem::open_with(&source, &options.open).map_err(holder::explain)?;
-        check_subvolume(&fs, &options)?;
-        if fs.has_log() && context.verbosity >= 0 {
-            context.warning(format_args!(
-                "{}: a log tree is present and not replayed: changes fsynced since the last commit are not shown",
+        let fs = FileSystem::open_with(&source, &options.open).map_err(|error| match error {
+            papilio::Error::Unreplayed { .. } => anyhow::Error::msg(format!(
+                "{}: {error}; -o ro,rescue=nologreplay shows the last commit",
                 self.image.display()
-            ));
-        }
+            )),
+            other => holder::explain(other),
+        })?;
+        check_subvolume(&fs, &options)?;
+        context.warn_of_older(self.image, &fs);
         context.warn_of_lost_checksums(self.image, &fs);
         let session = Session::mount(fs, &source, self.directory, &options)?;
         log::Log::serving();

@@ -225,6 +225,7 @@ impl Plan {
             members: Some(self.devices.clone()),
             chunk_tree: Some(chunk_tree),
             blocks: None,
+            older: None,
         };
         let mut options = OpenOptions::new();
         options.rescue.found = Some(Arc::new(found));

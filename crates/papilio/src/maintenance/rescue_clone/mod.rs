@@ -31,6 +31,7 @@ pub use report::{CloneProgress, Cloned};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::maintenance::mkfs::{MkfsFeature, MkfsOptions};
+use crate::mount::older_files;
 use crate::subvolume::{self, default_subvolume};
 use extents::Extents;
 use papilio_format::Generation;
@@ -64,6 +65,18 @@ pub(crate) fn options_for(source: &FsInfo) -> MkfsOptions {
         .metadata_profile(RaidProfile::Dup)
 }
 
+/// Returns the reasons why the source shows an older state than its newest, unless its reader asked
+/// for that state, and the files that are older.
+fn older_parts(source: &FsInfo) -> Vec<CloneLoss> {
+    let mut losses = Vec::new();
+    for state in source.older.iter().filter(|state| !state.is_asked()) {
+        losses.push(CloneLoss::of("", state));
+        let files = state.log.map_or_else(Vec::new, |log| older_files(&source.trees, log));
+        losses.extend(files.iter().map(|file| CloneLoss::of(&file.path, file.reason())));
+    }
+    losses
+}
+
 /// Copies all subvolumes of `source` into `target`, a new and empty file system that was made with
 /// [`options_for`].
 ///
@@ -84,7 +97,7 @@ pub(crate) fn clone_into(
     transactions.require_features(features.intersection(KEPT_FEATURES));
     let roots = Roots::read(&source.trees);
     let mut listener = Listener::new(&source.trees, &roots, events);
-    for loss in &roots.losses {
+    for loss in older_parts(source).iter().chain(&roots.losses) {
         listener.lose(loss.clone());
     }
     let checksums = source.trees.find(objectid::CSUM_TREE).ok().flatten().map(|open| open.tree.clone());

@@ -18,14 +18,15 @@ use crate::errors::{Error, Result};
 use crate::items::trees::Trees;
 use crate::mount::read_chunk_tree;
 use crate::options::OpenOptions;
-use crate::options::rescue::{Found, FoundChunks, TreeRootChoice};
+use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
+use crate::options::rescue::{Found, FoundBlock, FoundChunks, TreeRootChoice};
 use crate::volume::{Chunk, Volume};
 use papilio_device::Device;
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{MAGIC, RawSuperblock, SUPERBLOCK_SIZE};
-use papilio_format::{DeviceId, LogicalAddress, Superblock, Uuid, objectid};
+use papilio_format::{DeviceId, Generation, LogicalAddress, Superblock, Uuid, objectid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -84,6 +85,11 @@ impl Rebuilt {
         &self.options
     }
 
+    /// Replaces the options that open it.
+    pub(crate) fn set_options(&mut self, options: OpenOptions) {
+        self.options = options;
+    }
+
     /// Returns a line for each chunk that was rebuilt.
     pub fn chunk_lines(&self) -> Vec<String> {
         let line = |(start, chunk): &(LogicalAddress, ChunkItem)| {
@@ -117,7 +123,7 @@ pub(crate) fn rebuild(
     let members = members(devices, scan, options.superblock_mirror.unwrap_or(0));
     let blocks = options.rescue.orphans.then(|| Arc::clone(&scan.blocks));
     let newest = scan.newest().max(superblock.raw.generation);
-    let mut found = Found { superblock, newest, members, chunk_tree: None, blocks };
+    let mut found = Found { superblock, newest, members, chunk_tree: None, blocks, older: None };
     if !(is_good && opens(devices, &options, &found)) {
         found.chunk_tree = Some(FoundChunks::default());
     }
@@ -148,14 +154,53 @@ pub(crate) fn rebuild(
             options.rescue.tree_root = Some(TreeRootChoice::Address(root.address));
         }
     }
+    let last = found.superblock.raw;
     let root = newest_root(devices, &options, &mut found, scan)?;
+    let is_older = root.as_ref().is_some_and(|root| root.generation < newest);
     if root.is_some() || !is_good {
         found.superblock.raw.log_root = LogicalAddress(0);
     }
+    name_older(&mut found, &last, is_older.then_some(newest));
+    let is_first = matches!(source, SuperblockSource::Good { copy: 0, .. });
+    if found.older.is_none() && !is_first && options.superblock_mirror.is_none() {
+        name_lost_log(&mut found, scan);
+    }
     options.rescue.found = Some(Arc::new(found));
     options.rescue.scan = false;
-    let is_older = root.as_ref().is_some_and(|root| root.generation < newest);
     Ok(Rebuilt { superblock: source, chunks: sources, chunk_items, root, is_older, options })
+}
+
+/// Keeps for the reader that the root tree is older than `newest`, the newest block that is left.
+/// The log of `last`, the superblock before, is not replayed then.
+fn name_older(found: &mut Found, last: &RawSuperblock, newest: Option<Generation>) {
+    let Some(newest) = newest else { return };
+    let (address, level, committed) = (last.log_root, last.log_root_level, last.generation);
+    let log = Some(UnreplayedLog { address, level, committed }).filter(|log| log.address.0 != 0);
+    let cause = OlderCause::Fallback { newest, reason: String::new() };
+    found.older = Some(OlderState::new(cause, found.superblock.raw.generation, log));
+}
+
+/// Looks for the log of fsyncs that a lost first superblock copy named: an fsync writes no other
+/// copy. A torn copy may still name it. If none does, but blocks of a log are left, keeps that for
+/// the reader.
+fn name_lost_log(found: &mut Found, scan: &BlockScan) {
+    let committed = found.superblock.raw.generation;
+    let is_later = |block: &FoundBlock| block.owner == objectid::TREE_LOG && block.generation > committed;
+    if found.superblock.log_root().is_some() || !scan.blocks.iter().any(is_later) {
+        return;
+    }
+    let is_root =
+        |address: LogicalAddress| scan.blocks.iter().any(|block| is_later(block) && block.address == address);
+    let torn = scan.superblocks.iter().filter(|candidate| {
+        candidate.mirror == 0 && candidate.raw.generation == committed && is_root(candidate.raw.log_root)
+    });
+    match torn.map(|candidate| &candidate.raw).next() {
+        Some(torn) => {
+            let raw = &mut found.superblock.raw;
+            (raw.log_root, raw.log_root_level) = (torn.log_root, torn.log_root_level);
+        }
+        None => found.older = Some(OlderState::new(OlderCause::LogLost, committed, None)),
+    }
 }
 
 /// Returns the best superblock: a good one of the newest generation, else a torn one, else one made

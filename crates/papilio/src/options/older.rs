@@ -1,0 +1,210 @@
+//! The older states that readers show where they cannot show the newest content.
+//!
+//! Owns [`OlderState`] and [`OlderCause`], which tell why, and [`OlderFile`], which names a file
+//! that is affected. Opening a file system for reading makes them; front ends print them.
+//!
+//! **Invariant**: a reader that shows anything but the newest content has at least one
+//! [`OlderState`].
+//!
+//! Locks: none.
+//!
+//! Kernel counterpart: none. A mount of the kernel fails where it cannot replay the log.
+
+use papilio_format::{Generation, InodeNumber, LogicalAddress, TreeId};
+use std::fmt;
+
+/// Why a reader shows an older state than the newest one on the devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OlderCause {
+    /// The options forbid the replay of the log of fsyncs.
+    LogForbidden,
+    /// The log of fsyncs cannot be replayed.
+    LogUnusable {
+        /// The fault, and its place.
+        reason: String,
+    },
+    /// The superblock that names the log of fsyncs is lost, but blocks of a log are left.
+    LogLost,
+    /// The options choose other roots than the newest.
+    Chosen {
+        /// The newest generation that a superblock names.
+        newest: Generation,
+    },
+    /// The options choose a superblock copy, and another one is newer or names a log of fsyncs.
+    ChosenSuperblock {
+        /// The newest generation that a superblock names.
+        newest: Generation,
+    },
+    /// The options choose a superblock copy that never names a log of fsyncs, and the first copy,
+    /// which may have named one, is bad.
+    LogUnknown {
+        /// The chosen copy.
+        copy: usize,
+    },
+    /// The options choose the root block of a subvolume, and there is a log of fsyncs.
+    ChosenRootOfFiles {
+        /// The address of that block.
+        address: LogicalAddress,
+    },
+    /// The roots of the last commit cannot be read.
+    Fallback {
+        /// The generation of the last commit, or of the newest block that is left.
+        newest: Generation,
+        /// The fault of those roots; empty if it was reported already.
+        reason: String,
+    },
+    /// Another superblock copy is newer than the one in use.
+    NewerSuperblock {
+        /// The device.
+        device: String,
+        /// The copy, 0 to 2.
+        copy: usize,
+        /// The generation that it names.
+        newest: Generation,
+    },
+}
+
+/// An older state that a reader shows, and its cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OlderState {
+    /// Why a newer one is not shown.
+    pub cause: OlderCause,
+    /// The generation that is shown.
+    pub shown: Generation,
+    /// The log of fsyncs that is not shown.
+    pub(crate) log: Option<UnreplayedLog>,
+}
+
+/// A log of fsyncs that was not replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnreplayedLog {
+    pub(crate) address: LogicalAddress,
+    pub(crate) level: u8,
+    /// The generation of the commit before it.
+    pub(crate) committed: Generation,
+}
+
+impl OlderState {
+    pub(crate) fn new(cause: OlderCause, shown: Generation, log: Option<UnreplayedLog>) -> Self {
+        Self { cause, shown, log }
+    }
+
+    /// Returns whether the options ask for exactly this state.
+    pub fn is_asked(&self) -> bool {
+        match self.cause {
+            OlderCause::LogForbidden
+            | OlderCause::LogUnknown { .. }
+            | OlderCause::Chosen { .. }
+            | OlderCause::ChosenSuperblock { .. }
+            | OlderCause::ChosenRootOfFiles { .. } => true,
+            OlderCause::LogUnusable { .. }
+            | OlderCause::LogLost
+            | OlderCause::Fallback { .. }
+            | OlderCause::NewerSuperblock { .. } => false,
+        }
+    }
+
+    /// Returns whether a log of fsyncs belongs to this state.
+    pub fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+}
+
+impl fmt::Display for OlderState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.shown;
+        match &self.cause {
+            OlderCause::LogForbidden => {
+                write!(f, "the log of fsyncs is not replayed, as asked: ")?;
+                write!(f, "the last commit, of generation {shown}, is shown")
+            }
+            OlderCause::LogUnusable { reason } => write!(
+                f,
+                "the log of fsyncs cannot be replayed: {reason}; the last commit, of generation {shown}, is \
+                 shown"
+            ),
+            OlderCause::LogLost => write!(
+                f,
+                "blocks of a log of fsyncs are left, but not the superblock that names it: the last \
+                 commit, of generation {shown}, is shown"
+            ),
+            OlderCause::Chosen { newest } | OlderCause::ChosenSuperblock { newest } => {
+                write!(f, "generation {shown} is shown, as asked; the last commit is of {newest}")?;
+                let log = if self.has_log() { ", and a log of fsyncs follows it" } else { "" };
+                f.write_str(log)
+            }
+            OlderCause::LogUnknown { copy } => write!(
+                f,
+                "superblock copy {copy} is read, as asked, and names no log of fsyncs; copy 0, which \
+                 may have named one, is bad: --scan looks for it"
+            ),
+            OlderCause::ChosenRootOfFiles { address } => {
+                write!(f, "the root of files {address} is shown, as asked, without the log of fsyncs")
+            }
+            OlderCause::Fallback { newest, reason } => {
+                write!(f, "this is an older state than that of the last commit: ")?;
+                write!(f, "generation {shown} is shown, and blocks of generation {newest} are left")?;
+                if reason.is_empty() { Ok(()) } else { write!(f, " ({reason})") }
+            }
+            OlderCause::NewerSuperblock { device, copy, newest } => write!(
+                f,
+                "superblock copy {copy} of {device} is newer: it names generation {newest}, and \
+                 {shown} is shown; --superblock {copy} reads that copy"
+            ),
+        }
+    }
+}
+
+/// How the log of fsyncs differs from a file that is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OlderPart {
+    /// The log has newer content, attributes or names.
+    Changed,
+    /// Only the log has it.
+    Missing,
+    /// The log has removed this name.
+    Removed,
+    /// A part of the log cannot be read: more may be older.
+    Unknown {
+        /// The fault, and its place.
+        reason: String,
+    },
+}
+
+/// A file or directory for which a log of fsyncs has something newer than the state that is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OlderFile {
+    /// The subvolume; `None` for a fault that concerns all logs.
+    pub subvolume: Option<TreeId>,
+    /// The inode; `None` for a fault of the log.
+    pub inode: Option<InodeNumber>,
+    /// The path from the top level, without a leading slash, as far as it is known; that of the
+    /// subvolume for a fault.
+    pub path: Vec<u8>,
+    /// The difference.
+    pub part: OlderPart,
+}
+
+impl OlderFile {
+    /// Returns the difference in words.
+    pub fn reason(&self) -> String {
+        match &self.part {
+            OlderPart::Changed => "it is older: the log of fsyncs has newer content".to_owned(),
+            OlderPart::Missing => "it is missing: only the log of fsyncs has it".to_owned(),
+            OlderPart::Removed => "it is older: the log of fsyncs has removed this name".to_owned(),
+            OlderPart::Unknown { reason } => {
+                format!("a part of the log of fsyncs cannot be read, so more may be older: {reason}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for OlderFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}: {}", String::from_utf8_lossy(&self.path), self.reason())
+    }
+}
