@@ -68,7 +68,7 @@ pub struct Args {
     /// Remove the caches of free inode numbers, with an undo file
     #[arg(long, group = "writes", conflicts_with_all = ["check_data_csum", "qgroup_report", "json", "read_only"])]
     clear_ino_cache: bool,
-    /// Verify the checksums of all copies of all data
+    /// Verify the checksums of all copies of all data, and decode what is compressed
     #[arg(long)]
     check_data_csum: bool,
     /// Only print the numbers of quotas, as they are stored and as they are counted
@@ -302,6 +302,9 @@ impl Args {
         if self.check_data_csum {
             let (sums, read) = (seen.csum_bytes, seen.data_bytes_read);
             output.text(format_args!("{read} bytes of data read, all copies of {sums} with checksums\n"))?;
+            if seen.extents_decoded > 0 {
+                output.text(format_args!("{} compressed extents decoded\n", seen.extents_decoded))?;
+            }
         }
         let (errors, warnings) = (report.errors(), report.warnings());
         output.text(format_args!("{errors} errors, {warnings} warnings\n"))?;
@@ -355,6 +358,7 @@ fn json_report(report: &CheckReport) -> Value {
             "files": seen.files,
             "csum_bytes": seen.csum_bytes,
             "data_bytes_read": seen.data_bytes_read,
+            "extents_decoded": seen.extents_decoded,
         },
     })
 }

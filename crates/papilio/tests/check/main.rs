@@ -18,4 +18,5 @@ mod refused;
 mod repair_crashes;
 mod repaired;
 mod superblocks;
+mod undecodable;
 mod whole_table;

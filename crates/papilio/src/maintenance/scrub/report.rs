@@ -11,19 +11,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a scrub runs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ScrubOptions {
     pub(super) read_only: bool,
     pub(super) device: Option<DeviceId>,
     pub(super) start: LogicalAddress,
     pub(super) limit: ScrubLimit,
+    pub(super) decode: bool,
+}
+
+impl Default for ScrubOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            device: None,
+            start: LogicalAddress(0),
+            limit: ScrubLimit::default(),
+            decode: true,
+        }
+    }
 }
 
 impl ScrubOptions {
     /// A scrub of all devices that mends the errors it can, where the file system is open for
-    /// writing.
+    /// writing. It decodes compressed extents.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether compressed extents are decoded after their checksums matched.
+    pub fn decode(mut self, decode: bool) -> Self {
+        self.decode = decode;
+        self
     }
 
     /// Whether nothing is mended.
@@ -147,6 +166,9 @@ pub struct ScrubDevice {
     pub counts: ScrubCounts,
 }
 
+/// The most extents that a report names.
+pub const MOST_NAMED: usize = 100;
+
 /// How far a scrub is, and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
@@ -163,6 +185,11 @@ pub struct ScrubReport {
     pub skipped: u64,
     /// The first cause of those.
     pub first_error: Option<String>,
+    /// Compressed extents that match their checksums and do not decode: their writer damaged them,
+    /// and only a rewrite of their files from a good copy cures it.
+    pub undecodable: u64,
+    /// The first [`MOST_NAMED`] of those: the address, the reason and the files of each.
+    pub undecodable_extents: Vec<String>,
     /// Whether the scrub reached the end.
     pub finished: bool,
 }
