@@ -62,7 +62,7 @@ pub enum CsumLookup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerifyCompression {
-    /// Those of levels at which decoding costs less than a tenth of the compression: zlib from 6
+    /// Those of levels at which decoding costs less than a tenth of the compression: zlib from 7
     /// on, and zstd from 5 on. In debug builds all.
     #[default]
     Cheap,

@@ -71,6 +71,9 @@ pub struct Args {
     /// Verify the checksums of all copies of all data, and decode what is compressed
     #[arg(long)]
     check_data_csum: bool,
+    /// With --check-data-csum, do not decode compressed data, which takes most of the time
+    #[arg(long, requires = "check_data_csum")]
+    no_decode: bool,
     /// Only print the numbers of quotas, as they are stored and as they are counted
     #[arg(short = 'Q', long, conflicts_with_all = ["repair", "check_data_csum", "json"])]
     qgroup_report: bool,
@@ -120,7 +123,10 @@ impl Args {
         }
         let _ = &self.mode;
         let bar = (self.progress && std::io::stderr().is_terminal()).then(new_bar);
-        let mut options = CheckOptions::new().data_csum(self.check_data_csum).max_findings(self.max_findings);
+        let mut options = CheckOptions::new()
+            .data_csum(self.check_data_csum)
+            .decode(!self.no_decode)
+            .max_findings(self.max_findings);
         if let Some(bar) = bar.clone() {
             options = options.progress(move |progress| show(&bar, progress));
         }

@@ -6,6 +6,7 @@ mod beside_stock;
 mod changes;
 mod chunk_trees;
 mod clean;
+mod compressed_paths;
 mod corrupt_data;
 mod image;
 #[path = "../support/in_memory.rs"]

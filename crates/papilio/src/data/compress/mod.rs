@@ -11,6 +11,8 @@
 //! Locks: none. Kernel counterparts: `fs/btrfs/zlib.c`, `fs/btrfs/lzo.c`, `fs/btrfs/zstd.c`,
 //! `btrfs_decompress` (`fs/btrfs/compression.c`), `compress_file_range` (`fs/btrfs/inode.c`).
 
+#[cfg(test)]
+mod cost;
 mod heuristic;
 mod limits;
 mod lzo;
@@ -46,7 +48,7 @@ thread_local! {
 }
 
 /// The lowest levels at which decoding costs less than a tenth of encoding, see `docs/writing.md`.
-const CHEAP_ZLIB: i32 = 6;
+const CHEAP_ZLIB: i32 = 7;
 const CHEAP_ZSTD: i32 = 5;
 
 impl VerifyCompression {

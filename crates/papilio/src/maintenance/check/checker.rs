@@ -159,7 +159,7 @@ impl<'a> Checker<'a> {
                     options.report(CheckStage::Trees, statistics.blocks, None);
                 }
                 collected.references.count_block(visit, findings);
-                if options.data_csum && visit.block.level() == 0 {
+                if options.data_csum && options.decode && visit.block.level() == 0 {
                     compressed.read_leaf(visit, geometry, findings);
                 }
             }

@@ -155,8 +155,7 @@ impl FsInfo {
             let devices = self.volume().devices();
             let verified: Vec<bool> =
                 devices.iter().map(|slot| !slot.is_missing() && slot.in_chunk_tree).collect();
-            let options = ScrubOptions::new().decode(false);
-            let scrub = Scrub::new(self, Vec::new(), verified, mend, &options);
+            let scrub = Scrub::new(self, Vec::new(), verified, mend, &ScrubOptions::new());
             scrub.scrub_unit(&unit, &mut buffers, &mut decoding);
             let total = scrub.report().total();
             if mend && total.has_errors() {
