@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod commands;
+mod compressed;
 #[path = "../common/mod.rs"]
 mod common;
 mod defragment;

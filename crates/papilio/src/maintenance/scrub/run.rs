@@ -250,8 +250,9 @@ impl<'a> Scrub<'a> {
                 return;
             }
         };
-        if let Some(error) = extents.left_out.take() {
-            self.skip(&error);
+        let left_out = extents.left_out.take();
+        if let Some(error) = &left_out {
+            self.skip(error);
         }
         if extents.extents.is_empty() {
             return;
@@ -274,7 +275,8 @@ impl<'a> Scrub<'a> {
                 counts.uncorrectable_errors += corrected;
             }
         }
-        if self.decode {
+        // Without checksums nothing tells which bytes are good.
+        if self.decode && left_out.is_none() {
             decoding.decode(unit, &extents, &rows, &mut |line| self.add_undecodable(line));
         }
         *buffers = rows.into_buffers();
