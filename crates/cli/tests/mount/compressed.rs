@@ -63,7 +63,8 @@ fn assert_files(image: &Path, names: &[String], content: &[u8]) {
 fn noise_before_text_is_readable_afterwards() {
     let Some(world) = World::new(MOUNT) else { return };
     let (content, mut names) = (content(), Vec::new());
-    for (number, choice) in ["zlib:1", "zlib:2", "zlib:9", "lzo", "zstd:1", "zstd:15"].into_iter().enumerate() {
+    for (number, choice) in ["zlib:1", "zlib:2", "zlib:9", "lzo", "zstd:1", "zstd:15"].into_iter().enumerate()
+    {
         for option in ["compress", "compress-force"] {
             world.mount(&["-o", &format!("{option}={choice}")]);
             let name = |kind: &str| format!("{kind}-{option}-{number}");

@@ -3,9 +3,9 @@
 
 mod bad_input;
 mod commands;
-mod compressed;
 #[path = "../common/mod.rs"]
 mod common;
+mod compressed;
 mod defragment;
 mod devices;
 mod ends;

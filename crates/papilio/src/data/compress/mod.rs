@@ -215,7 +215,8 @@ pub(crate) fn decompress(
 }
 
 /// Decodes `input` as [`decompress`] does, into `length` bytes that are dropped. Also compares the
-/// end of a zlib stream and its checksum, which readers ignore: a wrong stream may decode by chance.
+/// end of a zlib stream and its checksum, which readers ignore: a wrong stream may decode by
+/// chance.
 ///
 /// # Errors
 /// [`DecompressError`].

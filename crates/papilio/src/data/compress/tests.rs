@@ -441,7 +441,8 @@ fn wrong_results_are_stored_uncompressed() {
     }
 }
 
-/// A check finds each damaged stream that readers find, and those of zlib that decode to other data.
+/// A check finds each damaged stream that readers find, and those of zlib that decode to other
+/// data.
 #[test]
 fn streams_are_verified_without_their_data() {
     for length in [1, 100, 4095, 4096, 4097, 131_072] {

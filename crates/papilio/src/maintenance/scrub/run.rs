@@ -304,7 +304,7 @@ impl<'a> Scrub<'a> {
 
     /// Notes a compressed extent that does not decode.
     fn add_undecodable(&self, line: String) {
-        tracing::warn!("compressed data cannot be decoded: {line}");
+        tracing::info!("compressed data cannot be decoded: {line}");
         let mut undecodable = self.undecodable.lock();
         undecodable.0 += 1;
         if undecodable.1.len() < MOST_NAMED {
