@@ -45,7 +45,7 @@ fn cat(context: &Context, output: &mut Output, path: &ImagePath) -> anyhow::Resu
         let wanted = usize::try_from(length - offset).map_or(CHUNK, |left| left.min(CHUNK));
         chunk.resize(wanted, 0);
         let got = file.read_at(&mut chunk, offset).or_else(|error| {
-            // What comes before the fault is written.
+            // The bytes before the fault are written.
             let mut good = 0;
             for piece in chunk.chunks_mut(PIECE) {
                 match file.read_at(piece, offset + good as u64) {

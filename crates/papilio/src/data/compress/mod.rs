@@ -112,7 +112,7 @@ pub(crate) fn compress_inline(
     CODERS.with_borrow_mut(|coders| coders.encode(choice, input, output, limit, framing, verify))
 }
 
-/// What the frames of LZO depend on.
+/// How LZO frames its segments.
 #[derive(Clone, Copy)]
 struct Framing {
     /// Bytes of a sector.
