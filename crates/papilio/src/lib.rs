@@ -223,4 +223,4 @@ pub use papilio_format as format;
 #[cfg(feature = "unstable")]
 pub use papilio_pagecache::CacheInsert;
 #[cfg(feature = "unstable")]
-pub use tuning::{CsumLookup, LogItems, NocowCheck, Tuning, TuningError, WriteChecksum};
+pub use tuning::{CsumLookup, LogItems, NocowCheck, Tuning, TuningError, VerifyCompression, WriteChecksum};

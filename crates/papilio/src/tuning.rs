@@ -57,6 +57,19 @@ pub enum CsumLookup {
     Heap,
 }
 
+/// Which results of a compressor are decoded and compared with the data before they are written. A
+/// result that differs is never written, and the data is stored uncompressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum VerifyCompression {
+    /// Those of levels at which decoding costs less than a tenth of the compression: zlib from 7
+    /// on, and zstd from 5 on. In debug builds all.
+    #[default]
+    Cheap,
+    /// All.
+    Always,
+}
+
 /// A choice of implementations.
 ///
 /// ```
@@ -81,6 +94,8 @@ pub struct Tuning {
     pub csum_lookup: CsumLookup,
     /// How pages are inserted into the page cache.
     pub cache_insert: CacheInsert,
+    /// Which results of a compressor are verified.
+    pub verify_compression: VerifyCompression,
 }
 
 /// An invalid setting of a switch.
@@ -114,7 +129,7 @@ struct Switch {
 }
 
 /// All switches.
-const SWITCHES: [Switch; 5] = [
+const SWITCHES: [Switch; 6] = [
     Switch {
         name: "nocow_check",
         values: &["first-match", "collect-all"],
@@ -147,6 +162,14 @@ const SWITCHES: [Switch; 5] = [
         values: &["one-walk", "many-walks"],
         get: |tuning| tuning.cache_insert as usize,
         set: |tuning, index| tuning.cache_insert = [CacheInsert::OneWalk, CacheInsert::ManyWalks][index],
+    },
+    Switch {
+        name: "verify_compression",
+        values: &["cheap", "always"],
+        get: |tuning| tuning.verify_compression as usize,
+        set: |tuning, index| {
+            tuning.verify_compression = [VerifyCompression::Cheap, VerifyCompression::Always][index];
+        },
     },
 ];
 

@@ -1,6 +1,6 @@
 //! The shapes of file systems that runs iterate over: [`Configuration`].
 
-use papilio::{CompressionChoice, MkfsFeature, MkfsOptions, OpenOptions};
+use papilio::{CompressionChoice, MkfsFeature, MkfsOptions, OpenOptions, Tuning, VerifyCompression};
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::ChecksumType;
 use papilio_format::items::file_extent::Compression;
@@ -23,12 +23,14 @@ pub struct Configuration {
 
 impl Configuration {
     /// Creates the default shape: defaults of `mkfs` and mount on 256 MiB, without periodic
-    /// commits.
+    /// commits. Whatever a compressor gives is verified.
     pub fn new(name: impl Into<String>) -> Self {
+        let mut tuning = Tuning::default();
+        tuning.verify_compression = VerifyCompression::Always;
         Self {
             name: name.into(),
             mkfs: MkfsOptions::new(),
-            open: OpenOptions::new().write(true).commit_interval(None),
+            open: OpenOptions::new().write(true).commit_interval(None).tuning(tuning),
             size: 256 << 20,
             devices: 1,
         }

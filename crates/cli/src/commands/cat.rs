@@ -12,6 +12,9 @@ use std::sync::mpsc::sync_channel;
 /// The number of bytes to read at once.
 const CHUNK: usize = 1 << 20;
 
+/// The number of bytes to read at once of a chunk that cannot be read as a whole.
+const PIECE: usize = 4096;
+
 /// Write the content of files to standard output
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -41,14 +44,33 @@ fn cat(context: &Context, output: &mut Output, path: &ImagePath) -> anyhow::Resu
     let read = |offset: u64, mut chunk: Vec<u8>| {
         let wanted = usize::try_from(length - offset).map_or(CHUNK, |left| left.min(CHUNK));
         chunk.resize(wanted, 0);
-        file.read_at(&mut chunk, offset).map(|got| {
-            chunk.truncate(got);
-            chunk
-        })
+        let got = file.read_at(&mut chunk, offset).or_else(|error| {
+            // The bytes before the fault are written.
+            let mut good = 0;
+            for piece in chunk.chunks_mut(PIECE) {
+                match file.read_at(piece, offset + good as u64) {
+                    Ok(got) => good += got,
+                    Err(error) if good == 0 => return Err(error),
+                    Err(_) => return Ok(good),
+                }
+            }
+            // It could be read this time.
+            if good > 0 { Ok(good) } else { Err(error) }
+        })?;
+        chunk.truncate(got);
+        Ok::<_, papilio::Error>(chunk)
     };
     if length <= CHUNK as u64 {
-        let content = read(0, Vec::new()).map_err(|error| context.at(path, &error))?;
-        return Ok(output.bytes(&content)?);
+        let mut offset = 0;
+        while offset < length {
+            let content = read(offset, Vec::new()).map_err(|error| context.at(path, &error))?;
+            if content.is_empty() {
+                break;
+            }
+            offset += content.len() as u64;
+            output.bytes(&content)?;
+        }
+        return Ok(());
     }
     std::thread::scope(|scope| {
         let (filled, chunks) = sync_channel(4);

@@ -68,9 +68,12 @@ pub struct Args {
     /// Remove the caches of free inode numbers, with an undo file
     #[arg(long, group = "writes", conflicts_with_all = ["check_data_csum", "qgroup_report", "json", "read_only"])]
     clear_ino_cache: bool,
-    /// Verify the checksums of all copies of all data
+    /// Verify the checksums of all copies of all data, and decode what is compressed
     #[arg(long)]
     check_data_csum: bool,
+    /// With --check-data-csum, do not decode compressed data, which takes most of the time
+    #[arg(long, requires = "check_data_csum")]
+    no_decode: bool,
     /// Only print the numbers of quotas, as they are stored and as they are counted
     #[arg(short = 'Q', long, conflicts_with_all = ["repair", "check_data_csum", "json"])]
     qgroup_report: bool,
@@ -120,7 +123,10 @@ impl Args {
         }
         let _ = &self.mode;
         let bar = (self.progress && std::io::stderr().is_terminal()).then(new_bar);
-        let mut options = CheckOptions::new().data_csum(self.check_data_csum).max_findings(self.max_findings);
+        let mut options = CheckOptions::new()
+            .data_csum(self.check_data_csum)
+            .decode(!self.no_decode)
+            .max_findings(self.max_findings);
         if let Some(bar) = bar.clone() {
             options = options.progress(move |progress| show(&bar, progress));
         }
@@ -304,6 +310,9 @@ impl Args {
         if self.check_data_csum {
             let (sums, read) = (seen.csum_bytes, seen.data_bytes_read);
             output.text(format_args!("{read} bytes of data read, all copies of {sums} with checksums\n"))?;
+            if seen.extents_decoded > 0 {
+                output.text(format_args!("{} compressed extents decoded\n", seen.extents_decoded))?;
+            }
         }
         let (errors, warnings) = (report.errors(), report.warnings());
         output.text(format_args!("{errors} errors, {warnings} warnings\n"))?;
@@ -357,6 +366,7 @@ fn json_report(report: &CheckReport) -> Value {
             "files": seen.files,
             "csum_bytes": seen.csum_bytes,
             "data_bytes_read": seen.data_bytes_read,
+            "extents_decoded": seen.extents_decoded,
         },
     })
 }

@@ -36,5 +36,6 @@ mod store;
 mod store_crashes;
 mod structures;
 mod tune;
+mod undecodable;
 mod usage;
 mod usage_tree;

@@ -5,6 +5,7 @@ mod bad_input;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;
+mod compressed;
 mod defragment;
 mod devices;
 mod ends;

@@ -3,8 +3,8 @@
 use super::client::{MountedPath, garbled};
 use super::layout::{
     BALANCE_CANCEL, BALANCE_PAUSE, BalanceIoctl, DEFRAGMENT_COMPRESS, DEFRAGMENT_FLUSH, DEFRAGMENT_LEVEL,
-    DEFRAGMENT_PLAIN, DEV_STATS_RESET, DEVICE_BY_ID, DefragmentRange, DevStats, JOB_READ_ONLY, JobStart,
-    Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs, VolArgsV2, put_name,
+    DEFRAGMENT_PLAIN, DEV_STATS_RESET, DEVICE_BY_ID, DefragmentRange, DevStats, JOB_DECODE, JOB_READ_ONLY,
+    JobStart, Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs, VolArgsV2, put_name,
 };
 use super::number::Command;
 use super::record::Reader;
@@ -30,6 +30,8 @@ pub struct ScrubStart {
     pub device: Option<DeviceId>,
     /// Errors are only counted.
     pub read_only: bool,
+    /// Compressed extents are decoded.
+    pub decode: bool,
     /// The logical address of the start.
     pub from: LogicalAddress,
     /// The bytes that may be read in a second; 0 for no limit.
@@ -78,9 +80,10 @@ impl MountedPath {
     /// # Errors
     /// As [`MountedPath::start_balance`].
     pub fn start_scrub(&self, scrub: &ScrubStart) -> io::Result<()> {
+        let flag = |wanted, flag| if wanted { flag } else { 0 };
         let start = JobStart {
             devid: scrub.device.map_or(0, |devid| devid.0),
-            flags: if scrub.read_only { JOB_READ_ONLY } else { 0 },
+            flags: flag(scrub.read_only, JOB_READ_ONLY) | flag(scrub.decode, JOB_DECODE),
             size: scrub.from.0,
             limit: scrub.limit,
             io_priority: scrub.io_priority.map_or(0, IoPriority::bits),

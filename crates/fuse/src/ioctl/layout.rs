@@ -710,7 +710,7 @@ layout! {
     pub struct JobStart = 512 {
         /// The index of a [`JobKind`](crate::jobs::JobKind).
         kind: u32,
-        /// [`JOB_READ_ONLY`].
+        /// [`JOB_READ_ONLY`], [`JOB_DECODE`].
         flags: u32,
         /// The device; 0 for a scrub of all.
         devid: u64,
@@ -810,6 +810,8 @@ pub const SCRUB_READ_ONLY: u64 = 1 << 0;
 pub const DEVICE_BY_ID: u64 = 1 << 3;
 /// A scrub only counts errors.
 pub const JOB_READ_ONLY: u32 = 1 << 0;
+/// A scrub decodes compressed extents.
+pub const JOB_DECODE: u32 = 1 << 1;
 
 /// Size of a page's records in bytes.
 pub const PAGE_BYTES: usize = 16360;

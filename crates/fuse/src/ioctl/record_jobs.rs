@@ -55,7 +55,12 @@ impl Writer {
             .number(scrub.finished.into())
             .number(scrub.first_error.is_some().into())
             .bytes(scrub.first_error.as_deref().unwrap_or_default().as_bytes())
-            .number(scrub.devices.len() as u64);
+            .number(scrub.undecodable)
+            .number(scrub.undecodable_extents.len() as u64);
+        for line in &scrub.undecodable_extents {
+            self.bytes(line.as_bytes());
+        }
+        self.number(scrub.devices.len() as u64);
         for device in &scrub.devices {
             self.number(device.devid.0)
                 .number(device.path.is_some().into())
@@ -110,8 +115,13 @@ impl Reader<'_> {
             skipped: self.number()?,
             finished: self.number()? != 0,
             first_error: self.optional_text()?,
+            undecodable: self.number()?,
+            undecodable_extents: Vec::new(),
             devices: Vec::new(),
         };
+        for _ in 0..self.number()? {
+            report.undecodable_extents.push(self.text()?);
+        }
         for _ in 0..self.number()? {
             let (devid, path) = (DeviceId(self.number()?), self.optional_text()?);
             let mut counts = ScrubCounts::default();
@@ -150,6 +160,8 @@ mod tests {
                 position: LogicalAddress(8),
                 skipped: 9,
                 first_error: Some("no good copy".to_owned()),
+                undecodable: 10,
+                undecodable_extents: vec!["logical address 9".to_owned(), String::new()],
                 finished: true,
             },
             errno: 28,

@@ -63,7 +63,8 @@ impl InlineContent {
             && (plan.forced || is_compressible(&content))
         {
             let mut packed = Vec::new();
-            let smaller = compress_inline(plan.choice, &content, &mut packed, context.geometry.sector_size);
+            let (sector, verify) = (context.geometry.sector_size, context.rules.options.verify_compression);
+            let smaller = compress_inline(plan.choice, &content, &mut packed, sector, verify);
             if smaller && packed.len() <= most {
                 return Some(Self { compression: plan.choice.algorithm(), bytes: packed, size });
             }

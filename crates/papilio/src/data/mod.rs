@@ -56,6 +56,7 @@ pub(crate) mod written_extents;
 #[cfg(test)]
 pub(crate) use compress::compress;
 pub(crate) use compress::decompress;
+pub(crate) use compress::{DecompressError, MAX_COMPRESSED, verify_stream};
 pub use encoded::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;

@@ -5,7 +5,7 @@
 
 use crate::errors::{Error, PathError, Result};
 use crate::options::CompressionChoice;
-use crate::tuning::WriteChecksum;
+use crate::tuning::{VerifyCompression, WriteChecksum};
 use papilio_format::items::file_extent::{Compression, FileExtentItem};
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::node::{ItemHeader, NodeHeader};
@@ -25,6 +25,8 @@ pub(crate) struct WriteOptions {
     pub(crate) force_compression: bool,
     /// When checksums are computed.
     pub(crate) checksum: WriteChecksum,
+    /// Which results of a compressor are verified.
+    pub(crate) verify_compression: VerifyCompression,
     /// Whether immutable files can be written: the caller refuses to open them.
     pub(crate) immutable: bool,
 }
@@ -36,6 +38,7 @@ impl Default for WriteOptions {
             compression: None,
             force_compression: false,
             checksum: WriteChecksum::default(),
+            verify_compression: VerifyCompression::default(),
             immutable: false,
         }
     }

@@ -209,7 +209,8 @@ impl<'a> WrittenExtents<'a> {
         if !plan.forced && !is_compressible(bytes) {
             return false;
         }
-        if compress(plan.choice, bytes, packed, sector as u32) {
+        let verify = self.context.rules.options.verify_compression;
+        if compress(plan.choice, bytes, packed, sector as u32, verify) {
             return true;
         }
         // Only a full-sized piece is evidence about the file. The size of others depends on how the

@@ -5,7 +5,7 @@ use crate::data::compress;
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
 use crate::fs::file_system::FileSystem;
 use crate::items::inode;
-use crate::{CompressionChoice, OpenOptions};
+use crate::{CompressionChoice, OpenOptions, VerifyCompression};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::{FileOffset, InodeNumber, objectid};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
@@ -42,7 +42,7 @@ fn replacement(choice: CompressionChoice, seed: u64, length: usize, sectors: usi
         let noise = low + (high - low) / 2;
         // With less noise than the kernel's data, whose compressor may do better.
         let data = data(seed, noise, 60, length);
-        let worth = compress(choice, &data, &mut output, SECTOR);
+        let worth = compress(choice, &data, &mut output, SECTOR, VerifyCompression::Always);
         match (worth, output.len() / SECTOR as usize) {
             (true, found) if found == sectors => return (data, output),
             (true, found) if found < sectors => low = noise + 1,

@@ -6,6 +6,7 @@ pub(crate) mod dump;
 mod extent_copies;
 pub(crate) mod extent_owners;
 pub(crate) mod image;
+mod inode_paths;
 pub(crate) mod mkfs;
 pub(crate) mod relocation;
 pub(crate) mod repair;

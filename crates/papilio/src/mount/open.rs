@@ -495,6 +495,7 @@ fn write_options(options: &OpenOptions) -> WriteOptions {
         compression: options.compression,
         force_compression: options.force_compression,
         checksum: options.tuning.write_checksum,
+        verify_compression: options.tuning.verify_compression,
         immutable: options.immutable_at_open,
     }
 }

@@ -6,6 +6,7 @@ mod beside_stock;
 mod changes;
 mod chunk_trees;
 mod clean;
+mod compressed_paths;
 mod corrupt_data;
 mod image;
 #[path = "../support/in_memory.rs"]
@@ -19,4 +20,5 @@ mod refused;
 mod repair_crashes;
 mod repaired;
 mod superblocks;
+mod undecodable;
 mod whole_table;

@@ -153,8 +153,7 @@ pub fn scrub(
 /// Tells of errors that are left, and sets the exit code.
 fn report(context: &Context, mounted: &Mounted, state: &State) {
     if state.is_uncorrectable() {
-        let errors = state.report.total().uncorrectable_errors;
-        context.fail_with(UNCORRECTABLE, format_args!("{mounted}: {errors} errors cannot be corrected"));
+        context.fail_with(UNCORRECTABLE, format_args!("{mounted}: {}", state.uncorrectable_text()));
     } else if state.cancelled {
         context.error(format_args!("{mounted}: the scrub was cancelled"));
     }

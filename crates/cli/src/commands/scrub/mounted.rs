@@ -77,8 +77,7 @@ pub fn start(
     drop(bar);
     let state = state_of(status?, wanted.read_only);
     if state.is_uncorrectable() {
-        let errors = state.report.total().uncorrectable_errors;
-        context.fail_with(UNCORRECTABLE, format_args!("{mounted}: {errors} errors cannot be corrected"));
+        context.fail_with(UNCORRECTABLE, format_args!("{mounted}: {}", state.uncorrectable_text()));
     }
     Ok(Some(MountScrub { fsid, state, running: false }))
 }

@@ -89,6 +89,8 @@ impl State {
             "position": self.report.position.0,
             "skipped": self.report.skipped,
             "first_error": self.report.first_error,
+            "undecodable": self.report.undecodable,
+            "undecodable_extents": self.report.undecodable_extents,
             "finished": self.report.finished,
             "started": self.started,
             "resumed": self.resumed,
@@ -113,6 +115,9 @@ impl State {
             }
             devices.push(ScrubDevice { devid, path, counts });
         }
+        // Absent in states of older versions.
+        let lines = value.get("undecodable_extents").and_then(Value::as_array);
+        let lines = lines.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
         let report = ScrubReport {
             devices,
             bytes_done: number(value, "bytes_done")?,
@@ -120,6 +125,8 @@ impl State {
             position: LogicalAddress(number(value, "position")?),
             skipped: number(value, "skipped")?,
             first_error: value.get("first_error")?.as_str().map(str::to_owned),
+            undecodable: number(value, "undecodable").unwrap_or(0),
+            undecodable_extents: lines.collect(),
             finished: value.get("finished")?.as_bool()?,
         };
         Some(Self {
@@ -144,11 +151,31 @@ impl State {
         }
         report.skipped += earlier.skipped;
         report.first_error = earlier.first_error.clone().or(report.first_error.take());
+        report.undecodable += earlier.undecodable;
+        report.undecodable_extents.splice(0..0, earlier.undecodable_extents.iter().cloned());
     }
 
     /// Returns whether errors are left that cannot be corrected.
     pub fn is_uncorrectable(&self) -> bool {
-        self.report.total().uncorrectable_errors > 0 || self.report.skipped > 0
+        let report = &self.report;
+        report.total().uncorrectable_errors > 0 || report.skipped > 0 || report.undecodable > 0
+    }
+
+    /// Describes the errors that are left, in one line.
+    pub fn uncorrectable_text(&self) -> String {
+        let errors = self.report.total().uncorrectable_errors;
+        let undecodable = match self.report.undecodable {
+            0 => String::new(),
+            count => {
+                format!("{count} compressed extents do not decode: only a rewrite from a good copy cures it")
+            }
+        };
+        if errors == 0 && self.report.skipped == 0 {
+            return undecodable;
+        }
+        let named = self.report.first_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+        let and = if undecodable.is_empty() { "" } else { "; " };
+        format!("{errors} errors cannot be corrected{named}{and}{undecodable}")
     }
 }
 

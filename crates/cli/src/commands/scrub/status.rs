@@ -4,11 +4,11 @@ use super::image::image_of;
 use super::state::{FIELDS, Folder, State};
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
-use crate::output::Output;
+use crate::output::{Output, escaped};
 use crate::time;
 use crate::units::Units;
 use papilio::format::Uuid;
-use papilio::{ScrubCounts, Timespec};
+use papilio::{ScrubCounts, ScrubReport, Timespec};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -150,12 +150,30 @@ pub fn print(
     }
     output.text(format_args!("UUID:             {fsid}\n"))?;
     if !per_device {
-        return print_part(state, status, &state.report.total(), raw_counters, units, output);
+        print_part(state, status, &state.report.total(), raw_counters, units, output)?;
+        return print_undecodable(&state.report, output);
     }
     for device in &state.report.devices {
         let path = device.path.as_deref().unwrap_or("missing");
         output.text(format_args!("\nScrub device {path} (id {}) {status}\n", device.devid.0))?;
         print_part(state, status, &device.counts, raw_counters, units, output)?;
+    }
+    print_undecodable(&state.report, output)
+}
+
+/// Lists the compressed extents that do not decode.
+fn print_undecodable(report: &ScrubReport, output: &mut Output) -> anyhow::Result<()> {
+    if report.undecodable == 0 {
+        return Ok(());
+    }
+    output.text(format_args!("Undecodable:      {} compressed extents\n", report.undecodable))?;
+    for line in &report.undecodable_extents {
+        output.bytes(&escaped(format!("  {line}").as_bytes()))?;
+        output.text(format_args!("\n"))?;
+    }
+    let more = report.undecodable.saturating_sub(report.undecodable_extents.len() as u64);
+    if more > 0 {
+        output.text(format_args!("  and {more} more\n"))?;
     }
     Ok(())
 }
@@ -193,8 +211,11 @@ fn print_part(
         let percent = done as f64 * 100.0 / total as f64;
         output.text(format_args!("Chunks done:      {percent:.1}% of {}\n", units.text(total)))?;
     }
-    if !counts.has_errors() {
+    if !counts.has_errors() && state.report.undecodable == 0 {
         output.text(format_args!("Error summary:    no errors found\n"))?;
+        return Ok(());
+    }
+    if !counts.has_errors() {
         return Ok(());
     }
     let mut summary = String::new();

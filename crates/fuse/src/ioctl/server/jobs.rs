@@ -12,8 +12,8 @@ use super::caller;
 use crate::errno::Errno;
 use crate::io_priority::IoPriority;
 use crate::ioctl::layout::{
-    BALANCE_CANCEL, BALANCE_PAUSE, BALANCE_RUNNING, BalanceIoctl, DEVICE_BY_ID, JOB_READ_ONLY, JobStart,
-    PAGE_BYTES, Page, SCRUB_READ_ONLY, ScrubIoctl, VolArgs, VolArgsV2, until_nul,
+    BALANCE_CANCEL, BALANCE_PAUSE, BALANCE_RUNNING, BalanceIoctl, DEVICE_BY_ID, JOB_DECODE, JOB_READ_ONLY,
+    JobStart, PAGE_BYTES, Page, SCRUB_READ_ONLY, ScrubIoctl, VolArgs, VolArgsV2, until_nul,
 };
 use crate::ioctl::record::Writer;
 use crate::jobs::{JobKind, JobState, JobStatus};
@@ -72,13 +72,15 @@ fn start_resize(call: &IoctlCall<'_>, devid: DeviceId, size: u64) -> Result<u64>
 
 fn start_scrub(call: &IoctlCall<'_>, devid: Option<DeviceId>, wanted: &JobStart) -> Result<u64> {
     let read_only = wanted.flags & JOB_READ_ONLY != 0 || call.mount.is_read_only();
+    let decode = wanted.flags & JOB_DECODE != 0;
     let (limit, from) = (call.mount.jobs.scrub_limit().clone(), LogicalAddress(wanted.size));
     let priority = IoPriority::from_bits(wanted.io_priority);
     start(call, JobKind::Scrub, move |fs, report| {
         if let Some(Err(error)) = priority.map(IoPriority::apply) {
             tracing::warn!("the scrub runs without the priority that was asked for: {error}");
         }
-        let mut options = ScrubOptions::new().read_only(read_only).limit(&limit).start_at(from);
+        let mut options =
+            ScrubOptions::new().read_only(read_only).limit(&limit).start_at(from).decode(decode);
         if let Some(devid) = devid {
             options = options.device(devid);
         }

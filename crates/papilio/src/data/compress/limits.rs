@@ -20,6 +20,10 @@ pub(crate) enum DecompressError {
     ZlibHeader(u16),
     #[error("zlib: invalid data")]
     Zlib,
+    #[error("zlib: the stream's Adler-32 is not that of its data")]
+    ZlibChecksum,
+    #[error("zlib: the stream does not end after its data")]
+    ZlibEnd,
     #[error("{0}: stream ends after {1} of {2} bytes")]
     Truncated(Compression, usize, usize),
     #[error("lzo: total length {total} does not fit an extent of {length} bytes")]

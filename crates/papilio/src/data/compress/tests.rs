@@ -2,11 +2,39 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::io::Write;
 use std::sync::LazyLock;
 
 const SECTOR: usize = 4096;
 const ALL: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
+
+thread_local! {
+    /// Whether the next results of this thread's encoders are damaged.
+    static DAMAGES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Damages the result of an encoder, if a test wants it.
+pub(super) fn damage(output: &mut [u8]) {
+    let middle = output.len() / 2;
+    if DAMAGES.get() && middle > 0 {
+        output[middle] ^= 0x10;
+    }
+}
+
+/// Compresses as a write does, with each result verified.
+pub(super) fn compress(
+    choice: CompressionChoice,
+    input: &[u8],
+    output: &mut Vec<u8>,
+    sector_size: u32,
+) -> bool {
+    super::compress(choice, input, output, sector_size, VerifyCompression::Always)
+}
+
+fn compress_inline(choice: CompressionChoice, input: &[u8], output: &mut Vec<u8>, sector_size: u32) -> bool {
+    super::compress_inline(choice, input, output, sector_size, VerifyCompression::Always)
+}
 
 /// Compresses in the kernel's layout, padded to sectors.
 fn stream_of(compression: Compression, data: &[u8]) -> Vec<u8> {
@@ -213,7 +241,7 @@ proptest! {
 }
 
 /// Returns every algorithm with every level.
-fn choices() -> Vec<CompressionChoice> {
+pub(super) fn choices() -> Vec<CompressionChoice> {
     let with = |algorithm, levels: std::ops::RangeInclusive<i32>| {
         levels
             .filter(|&level| level != 0)
@@ -394,4 +422,57 @@ proptest! {
             prop_assert!(decode(choice.algorithm(), &output, length) == Ok(data));
         }
     }
+}
+
+/// A result that differs from the input is not used, whatever is wrong with it.
+#[test]
+fn wrong_results_are_stored_uncompressed() {
+    let data = sample(131_072, 5);
+    let mut output = Vec::new();
+    for choice in choices() {
+        for length in [4096, 20_000, 131_072] {
+            DAMAGES.set(true);
+            let damaged = compress(choice, &data[..length], &mut output, 4096);
+            let damaged_inline = compress_inline(choice, &data[..3000], &mut output, 4096);
+            DAMAGES.set(false);
+            assert!(!damaged && !damaged_inline, "{choice}, {length} bytes");
+            assert_eq!(compress(choice, &data[..length], &mut output, 4096), length > 4096, "{choice}");
+        }
+    }
+}
+
+/// A check finds each damaged stream that readers find, and those of zlib that decode to other
+/// data.
+#[test]
+fn streams_are_verified_without_their_data() {
+    for length in [1, 100, 4095, 4096, 4097, 131_072] {
+        let data = sample(length, length as u32);
+        for compression in ALL {
+            let stream = stream_of(compression, &data);
+            let verify = |stream: &[u8], length: usize| {
+                verify_stream(compression, stream, length as u64, SECTOR as u32)
+            };
+            // As it is, as the file's last extent, and with a part of its bytes in use.
+            for ram in [length, length.next_multiple_of(SECTOR), length.div_ceil(2)] {
+                assert_eq!(verify(&stream, ram), Ok(()), "{compression}, {length} bytes for {ram}");
+            }
+            for at in (0..stream.len()).step_by(37) {
+                let mut stream = stream.clone();
+                stream[at] ^= 0x41;
+                let read = decode(compression, &stream, length);
+                let wrong = read.as_ref().is_ok_and(|read| *read != data);
+                match verify(&stream, length) {
+                    Ok(()) => assert!(read.is_ok() && !(wrong && compression == Compression::Zlib)),
+                    Err(DecompressError::ZlibChecksum | DecompressError::ZlibEnd) => assert!(read.is_ok()),
+                    Err(error) => assert_eq!(Err(error), read),
+                }
+            }
+        }
+    }
+    let most = MAX_UNCOMPRESSED + 1;
+    assert!(matches!(verify_stream(ALL[0], &[0; 8], most, 4096), Err(DecompressError::TooLong { .. })));
+    assert_eq!(
+        verify_stream(Compression::None, &[0; 8], 1, 4096),
+        Err(DecompressError::NoDecoder(Compression::None))
+    );
 }

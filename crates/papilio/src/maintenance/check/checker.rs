@@ -7,9 +7,10 @@
 //! - Each comparison skipped for that reason is a finding ([`FindingKind::NotChecked`]).
 
 use super::block_groups::BlockGroups;
+use super::compressed::{self, Compressed};
 use super::csums::Csums;
 use super::damage::Damage;
-use super::data;
+use super::data::{self, DataTask};
 use super::devices::Devices;
 use super::free_space::FreeSpace;
 use super::inodes::{Context, Inodes};
@@ -18,13 +19,14 @@ use super::options::{CheckOptions, CheckStage};
 use super::quotas;
 use super::references::{Complete, References};
 use super::remedy::{Remedy, SuperblockField};
-use super::report::{CheckReport, CheckStatistics, FindingKind, Findings, Place};
+use super::report::{CheckReport, CheckStatistics, FindingKind, Findings, Place, SUBVOLUME_BEING_DELETED};
 use super::roots::{Root, Roots};
 use super::space_cache::SpaceCaches;
 use super::superblocks;
 use super::walker::{Visit, Walk, Walker};
 use crate::btree::{Forest, RootPointer};
 use crate::errors::{Error, Result};
+use crate::items::trees::{Trees, root_pointer};
 use crate::volume::Volume;
 use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::inode::FileKind;
@@ -89,7 +91,7 @@ impl Whole {
 }
 
 struct Checker<'a> {
-    forest: &'a Forest,
+    forest: &'a Arc<Forest>,
     options: &'a CheckOptions,
     geometry: Geometry,
     superblock: RawSuperblock,
@@ -105,10 +107,11 @@ struct Checker<'a> {
     roots: Roots,
     caches: SpaceCaches,
     log_blocks: Vec<LogicalAddress>,
+    compressed: Compressed,
 }
 
 impl<'a> Checker<'a> {
-    fn new(forest: &'a Forest, options: &'a CheckOptions) -> Self {
+    fn new(forest: &'a Arc<Forest>, options: &'a CheckOptions) -> Self {
         let geometry = forest.volume().geometry();
         Self {
             forest,
@@ -127,6 +130,7 @@ impl<'a> Checker<'a> {
             roots: Roots::default(),
             caches: SpaceCaches::default(),
             log_blocks: Vec::new(),
+            compressed: Compressed::default(),
         }
     }
 
@@ -145,7 +149,8 @@ impl<'a> Checker<'a> {
             caches: &mut self.caches,
         };
         let (statistics, options) = (&mut self.statistics, self.options);
-        let node_size = u64::from(self.geometry.node_size);
+        let (geometry, compressed) = (&self.geometry, &mut self.compressed);
+        let node_size = u64::from(geometry.node_size);
         let whole = self.walker.walk(walk, &mut self.findings, |visit, findings| {
             if visit.first {
                 statistics.blocks += 1;
@@ -154,6 +159,9 @@ impl<'a> Checker<'a> {
                     options.report(CheckStage::Trees, statistics.blocks, None);
                 }
                 collected.references.count_block(visit, findings);
+                if options.data_csum && options.decode && visit.block.level() == 0 {
+                    compressed.read_leaf(visit, geometry, findings);
+                }
             }
             if visit.block.level() == 0 {
                 leaf(&mut collected, visit);
@@ -308,7 +316,7 @@ impl<'a> Checker<'a> {
                 if root.item.refs == 0 {
                     let id = root.id;
                     self.findings.note(
-                        "subvolume-being-deleted",
+                        SUBVOLUME_BEING_DELETED,
                         format!("subvolume {id} is being deleted: its files were not checked"),
                     );
                 }
@@ -480,22 +488,36 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads and verifies all data that has checksums.
+    /// Reads and verifies all data that has checksums, and decodes what is compressed.
     fn verify_data(&mut self) {
-        let Some(walk) = self.roots.find(objectid::CSUM_TREE).map(Root::walk) else { return };
-        let (options, total) = (self.options, self.statistics.csum_bytes);
-        let forest = self.forest;
-        let (read, found) = data::verify_data(forest, options.max_findings, |data| {
+        let root = self.roots.find(objectid::CSUM_TREE).map(|root| (root.walk(), root.item));
+        let (options, total, forest) = (self.options, self.statistics.csum_bytes, self.forest);
+        let compressed = std::mem::take(&mut self.compressed).into_sorted();
+        let checksums = root.map(|(_, item)| forest.tree(objectid::CSUM_TREE, root_pointer(&item)));
+        let task = DataTask { forest, checksums: checksums.as_ref(), compressed: &compressed };
+        let verified = data::verify_data(&task, options.max_findings, |data| {
+            let Some((walk, _)) = &root else { return };
             let mut silent = Findings::new(0);
-            Walker::new(forest).walk(&walk, &mut silent, |visit, _| {
+            Walker::new(forest).walk(walk, &mut silent, |visit, _| {
                 if visit.block.level() == 0 {
                     options.report(CheckStage::Data, data.queue(visit), Some(total));
                 }
             });
         });
         options.report(CheckStage::Data, total, Some(total));
-        self.statistics.data_bytes_read = read;
-        self.findings.absorb(found);
+        self.statistics.data_bytes_read = verified.read;
+        self.statistics.extents_decoded = verified.decoded;
+        self.findings.absorb(verified.findings);
+        if self.findings.has(FindingKind::DataUndecodable) {
+            let root = |address, level, generation| RootPointer { address, level, generation };
+            let raw = &self.superblock;
+            let trees = Trees::new(
+                forest,
+                root(raw.root, raw.root_level, Some(raw.generation)),
+                root(raw.chunk_root, raw.chunk_root_level, Some(raw.chunk_root_generation)),
+            );
+            compressed::name_files(&trees, &mut self.findings);
+        }
     }
 
     fn finish(self) -> (CheckReport, Inventory) {

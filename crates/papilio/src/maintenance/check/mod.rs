@@ -2,9 +2,9 @@
 //!
 //! [`walker`] visits every tree block once, which [`copies`] reads ahead of it, and passes the
 //! leaves to the collectors, which compare them: [`references`] (extents and back references),
-//! [`block_groups`], [`devices`], [`free_space`], [`csums`], [`data`], [`roots`], and for each
-//! subvolume [`inodes`] and [`names`]. [`superblocks`] and [`space_cache`] check structures outside
-//! the trees. [`checker`] runs them in order.
+//! [`block_groups`], [`devices`], [`free_space`], [`csums`], [`data`], [`compressed`], [`roots`],
+//! and for each subvolume [`inodes`] and [`names`]. [`superblocks`] and [`space_cache`] check
+//! structures outside the trees. [`checker`] runs them in order.
 //!
 //! Every fault is a [`report::Finding`]; no content of a file system aborts the check.
 //!
@@ -12,6 +12,7 @@
 
 pub(crate) mod block_groups;
 mod checker;
+mod compressed;
 mod copies;
 mod csums;
 pub(crate) mod damage;

@@ -9,13 +9,14 @@ type Callback = Arc<dyn Fn(CheckProgress) + Send + Sync>;
 #[derive(Clone)]
 pub struct CheckOptions {
     pub(super) data_csum: bool,
+    pub(super) decode: bool,
     pub(super) max_findings: usize,
     pub(super) progress: Option<Callback>,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { data_csum: false, max_findings: 10_000, progress: None }
+        Self { data_csum: false, decode: true, max_findings: 10_000, progress: None }
     }
 }
 
@@ -28,6 +29,13 @@ impl CheckOptions {
     /// Also reads every copy of all data that has checksums, and verifies it.
     pub fn data_csum(mut self, data_csum: bool) -> Self {
         self.data_csum = data_csum;
+        self
+    }
+
+    /// Whether compressed data whose checksums match is decoded as well, which is the default. It
+    /// takes the processor several times as long as the checksums.
+    pub fn decode(mut self, decode: bool) -> Self {
+        self.decode = decode;
         self
     }
 
@@ -54,6 +62,7 @@ impl fmt::Debug for CheckOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CheckOptions")
             .field("data_csum", &self.data_csum)
+            .field("decode", &self.decode)
             .field("max_findings", &self.max_findings)
             .finish_non_exhaustive()
     }

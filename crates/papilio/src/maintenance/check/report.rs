@@ -229,6 +229,8 @@ finding_kinds! {
     DataCopy "data-copy" Error;
     /// Data that cannot be read.
     DataRead "data-read" Error;
+    /// Compressed data that matches its checksums and does not decode, or not to its own checksum.
+    DataUndecodable "data-undecodable" Error;
 
     /// A required tree or a subvolume that does not exist.
     RootMissing "root-missing" Error;
@@ -388,6 +390,9 @@ impl fmt::Display for Finding {
     }
 }
 
+/// The code of the note about a subvolume that is being deleted.
+pub(super) const SUBVOLUME_BEING_DELETED: &str = "subvolume-being-deleted";
+
 /// A remark of a check: not a fault, and no reason for a bad verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -428,6 +433,8 @@ pub struct CheckStatistics {
     pub csum_bytes: u64,
     /// Bytes of data read and compared with their checksums, each copy counted.
     pub data_bytes_read: u64,
+    /// Compressed extents, inline ones apart, that were decoded after their checksums matched.
+    pub extents_decoded: u64,
 }
 
 /// The result of a check.
@@ -539,6 +546,20 @@ impl Findings {
             kinds.insert(finding.kind) || count <= limit
         });
         merged
+    }
+
+    /// Calls `change` with each finding of a kind that is kept; where it returns false, there is
+    /// none any more.
+    pub(super) fn retain(&mut self, kind: FindingKind, mut change: impl FnMut(&mut Finding) -> bool) {
+        let before = self.kept.len();
+        self.kept.retain_mut(|finding| finding.kind != kind || change(finding));
+        let dropped = (before - self.kept.len()) as u64;
+        if let Some(count) = self.counts.get_mut(&kind) {
+            *count -= dropped;
+            if *count == 0 {
+                self.counts.remove(&kind);
+            }
+        }
     }
 
     /// Whether there is a finding of a kind.

@@ -1,6 +1,7 @@
 //! The extents of a unit, and the checksums of its data.
 //!
-//! Owns [`UnitExtents`], a copy of the extent items and checksums of a range of addresses.
+//! Owns [`UnitExtents`], a copy of the extent items and checksums of a range of addresses, and
+//! [`BegunExtent`], a data extent with one of its users.
 //!
 //! **Invariant**: the pin is taken before the trees. Space that one of these extents has is not
 //! reused while the value lives, so that good bytes stay good, and mending never writes over new
@@ -14,9 +15,10 @@ use crate::btree::{ReadPin, Tree};
 use crate::data::checksum::DataChecksums;
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
+use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::items::extent::{ExtentFlags, ExtentItem, extent_end};
-use papilio_format::{Generation, Geometry, ItemType, Key, LogicalAddress, objectid};
+use papilio_format::{Generation, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
 use std::ops::Range;
 
 /// A part of an extent in the unit.
@@ -35,12 +37,31 @@ pub(super) enum ExtentKind {
     TreeBlock(Generation),
 }
 
+/// One user of a data extent, as its first back reference names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExtentUser {
+    /// A file, and the offset that the extent's first byte has there.
+    File { tree: TreeId, inode: InodeNumber, offset: u64 },
+    /// A leaf.
+    Leaf(LogicalAddress),
+}
+
+/// A data extent that begins in the unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BegunExtent {
+    pub(super) start: u64,
+    pub(super) length: u64,
+    pub(super) user: Option<ExtentUser>,
+}
+
 /// The extents of a range.
 #[derive(Debug)]
 pub(super) struct UnitExtents {
     range: Range<u64>,
     geometry: Geometry,
     pub(super) extents: Vec<UnitExtent>,
+    /// The data extents that begin in the range.
+    pub(super) begun: Vec<BegunExtent>,
     /// The checksums of all sectors of the range; those of sectors without one are undefined.
     sums: Vec<u8>,
     /// For each sector of the range whether it has a checksum.
@@ -70,6 +91,7 @@ impl UnitExtents {
             range,
             geometry,
             extents: Vec::new(),
+            begun: Vec::new(),
             sums: Vec::new(),
             summed: Vec::new(),
             left_out: None,
@@ -112,11 +134,16 @@ impl UnitExtents {
     /// Adds the extent of an item, if it is one and overlaps the range.
     fn add(&mut self, tree: &Tree, key: &Key, data: &[u8]) -> Result<()> {
         if !is_extent(key) {
+            self.add_user(key, data);
             return Ok(());
         }
         let fault = |reason| Error::Item { tree: tree.id(), key: *key, reason };
         let item = ExtentItem::parse(key.item_type, data).map_err(fault)?;
         let end = extent_end(key, &self.geometry).unwrap_or(key.objectid);
+        if item.header.flags.contains(ExtentFlags::DATA) && key.objectid >= self.range.start {
+            let user = item.inline_refs().map_while(std::result::Result::ok).find_map(|it| user_of(&it));
+            self.begun.push(BegunExtent { start: key.objectid, length: key.offset, user });
+        }
         let (start, end) = (key.objectid.max(self.range.start), end.min(self.range.end));
         let overlaps = self.extents.last().is_some_and(|last| last.end > start);
         if start >= end || overlaps {
@@ -129,6 +156,16 @@ impl UnitExtents {
         };
         self.extents.push(UnitExtent { start, end, kind });
         Ok(())
+    }
+
+    /// Takes the user of the last data extent from a reference outside its item, if it has none.
+    fn add_user(&mut self, key: &Key, data: &[u8]) {
+        if let Some(last) = self.begun.last_mut().filter(|last| last.start == key.objectid)
+            && last.user.is_none()
+            && matches!(key.item_type, ItemType::EXTENT_DATA_REF | ItemType::SHARED_DATA_REF)
+        {
+            last.user = KeyedRefs::parse(key, data).into_iter().flatten().find_map(|it| user_of(&it));
+        }
     }
 
     fn read_sums(&mut self, tree: &Tree) -> Result<()> {
@@ -189,6 +226,11 @@ impl UnitExtents {
         self.summed.get(at).filter(|summed| **summed).map(|_| &self.sums[at * size..][..size])
     }
 
+    /// Returns the addresses of the unit.
+    pub(super) fn range(&self) -> &Range<u64> {
+        &self.range
+    }
+
     /// Returns the geometry at the time of the read.
     pub(super) fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -197,4 +239,14 @@ impl UnitExtents {
 
 fn is_extent(key: &Key) -> bool {
     matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM)
+}
+
+fn user_of(reference: &BackRef) -> Option<ExtentUser> {
+    match *reference {
+        BackRef::Data { root, inode, offset, .. } => {
+            Some(ExtentUser::File { tree: root, inode, offset: offset.0 })
+        }
+        BackRef::SharedData { parent, .. } => Some(ExtentUser::Leaf(parent)),
+        _ => None,
+    }
 }

@@ -3,6 +3,7 @@
 //! - [`report`]: options, counters, progress; [`run`]: workers and the end;
 //! - [`units`]: the units of work; [`extents`]: the extents and checksums of a unit;
 //! - [`verify`]: comparing and mending the copies and the parity of a unit;
+//! - [`encoding`]: decoding compressed extents, if that is asked for;
 //! - [`superblocks`]: the superblock copies;
 //! - [`copy`]: copying a device, verified and mended on the way.
 //!
@@ -10,6 +11,7 @@
 //! reads a row with parity once for each device.
 
 pub(in crate::maintenance) mod copy;
+mod encoding;
 mod extents;
 mod report;
 mod run;

@@ -17,6 +17,7 @@ pub struct ScrubOptions {
     pub(super) device: Option<DeviceId>,
     pub(super) start: LogicalAddress,
     pub(super) limit: ScrubLimit,
+    pub(super) decode: bool,
 }
 
 impl ScrubOptions {
@@ -24,6 +25,13 @@ impl ScrubOptions {
     /// writing.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether compressed extents are decoded after their checksums matched. Decoding takes the
+    /// processor several times as long as the rest of a scrub.
+    pub fn decode(mut self, decode: bool) -> Self {
+        self.decode = decode;
+        self
     }
 
     /// Whether nothing is mended.
@@ -147,6 +155,9 @@ pub struct ScrubDevice {
     pub counts: ScrubCounts,
 }
 
+/// The most extents that a report names.
+pub const MOST_NAMED: usize = 100;
+
 /// How far a scrub is, and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
@@ -163,6 +174,11 @@ pub struct ScrubReport {
     pub skipped: u64,
     /// The first cause of those.
     pub first_error: Option<String>,
+    /// Compressed extents that match their checksums and do not decode: their writer damaged them,
+    /// and only a rewrite of their files from a good copy cures it.
+    pub undecodable: u64,
+    /// The first [`MOST_NAMED`] of those: the address, the reason and the files of each.
+    pub undecodable_extents: Vec<String>,
     /// Whether the scrub reached the end.
     pub finished: bool,
 }

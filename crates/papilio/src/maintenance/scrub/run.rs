@@ -10,8 +10,9 @@
 //!
 //! Kernel counterpart: `btrfs_scrub_dev` (`fs/btrfs/scrub.c`).
 
+use super::encoding::Decoding;
 use super::extents::UnitExtents;
-use super::report::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
+use super::report::{MOST_NAMED, ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 use super::superblocks;
 use super::units::{Unit, Units};
 use super::verify::{UnitScrub, wanted};
@@ -44,6 +45,9 @@ struct Scrub<'a> {
     counts: Mutex<Vec<ScrubCounts>>,
     /// Units that were skipped, and the first cause.
     skipped: Mutex<(u64, Option<String>)>,
+    /// Whether compressed extents are decoded; their number without success, and the first ones.
+    decode: bool,
+    undecodable: Mutex<(u64, Vec<String>)>,
     stop: AtomicBool,
     limit: ScrubLimit,
     /// The bytes that were read, less those that the time until now has allowed.
@@ -141,6 +145,7 @@ impl FsInfo {
     fn verify_bad_copies(&self, mend: bool) {
         let mut buffers = Vec::new();
         let mut last: Option<Unit> = None;
+        let mut decoding = Decoding::new(self);
         for address in self.volume().take_bad_copies() {
             let Some(chunk) = self.volume().chunk_map().find(address).cloned() else { continue };
             if last.as_ref().is_some_and(|unit| unit.range().contains(&address.0)) {
@@ -151,7 +156,7 @@ impl FsInfo {
             let verified: Vec<bool> =
                 devices.iter().map(|slot| !slot.is_missing() && slot.in_chunk_tree).collect();
             let scrub = Scrub::new(self, Vec::new(), verified, mend, &ScrubOptions::new());
-            scrub.scrub_unit(&unit, &mut buffers);
+            scrub.scrub_unit(&unit, &mut buffers, &mut decoding);
             let total = scrub.report().total();
             if mend && total.has_errors() {
                 tracing::warn!(
@@ -181,6 +186,8 @@ impl<'a> Scrub<'a> {
             counts: Mutex::new(vec![ScrubCounts::default(); verified.len()]),
             verified,
             skipped: Mutex::default(),
+            decode: options.decode,
+            undecodable: Mutex::default(),
             stop: AtomicBool::new(false),
             limit: options.limit.clone(),
             ahead: Mutex::new((Instant::now(), 0.0)),
@@ -221,16 +228,16 @@ impl<'a> Scrub<'a> {
     }
 
     fn work(&self) {
-        let mut buffers = Vec::new();
+        let (mut buffers, mut decoding) = (Vec::new(), Decoding::new(self.info));
         while !self.stop.load(Ordering::Relaxed) {
             let Some(unit) = self.units.next() else { break };
-            self.scrub_unit(&unit, &mut buffers);
+            self.scrub_unit(&unit, &mut buffers, &mut decoding);
             self.units.finish(&unit);
             self.throttle();
         }
     }
 
-    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<AlignedBuffer>) {
+    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<AlignedBuffer>, decoding: &mut Decoding<'_>) {
         let volume = self.info.volume();
         // A chunk that was removed has no extents any more; another may be in its place.
         if !volume.chunk_map().find(unit.chunk.start()).is_some_and(|chunk| **chunk == *unit.chunk) {
@@ -243,8 +250,9 @@ impl<'a> Scrub<'a> {
                 return;
             }
         };
-        if let Some(error) = extents.left_out.take() {
-            self.skip(&error);
+        let left_out = extents.left_out.take();
+        if let Some(error) = &left_out {
+            self.skip(error);
         }
         if extents.extents.is_empty() {
             return;
@@ -267,6 +275,10 @@ impl<'a> Scrub<'a> {
                 counts.uncorrectable_errors += corrected;
             }
         }
+        // Without checksums nothing tells which bytes are good.
+        if self.decode && left_out.is_none() {
+            decoding.decode(unit, &extents, &rows, &mut |line| self.add_undecodable(line));
+        }
         *buffers = rows.into_buffers();
         self.count_errors(&counts);
         for (all, counts) in self.counts.lock().iter_mut().zip(&counts) {
@@ -287,6 +299,16 @@ impl<'a> Scrub<'a> {
             ] {
                 devices.counters().add(slot.devid(), stat, errors);
             }
+        }
+    }
+
+    /// Notes a compressed extent that does not decode.
+    fn add_undecodable(&self, line: String) {
+        tracing::info!("compressed data cannot be decoded: {line}");
+        let mut undecodable = self.undecodable.lock();
+        undecodable.0 += 1;
+        if undecodable.1.len() < MOST_NAMED {
+            undecodable.1.push(line);
         }
     }
 
@@ -318,6 +340,7 @@ impl<'a> Scrub<'a> {
         let (bytes_done, bytes_total, position) = self.units.progress();
         let devices = self.info.volume().devices();
         let (skipped, first_error) = self.skipped.lock().clone();
+        let (undecodable, undecodable_extents) = self.undecodable.lock().clone();
         let counts = self.counts.lock();
         let of_device = |(number, slot): (usize, &DeviceSlot)| ScrubDevice {
             devid: slot.devid(),
@@ -330,6 +353,16 @@ impl<'a> Scrub<'a> {
         let devices =
             devices.iter().enumerate().filter(|(number, _)| wanted(number)).map(of_device).collect();
         let finished = bytes_done == bytes_total;
-        ScrubReport { devices, bytes_done, bytes_total, position, skipped, first_error, finished }
+        ScrubReport {
+            devices,
+            bytes_done,
+            bytes_total,
+            position,
+            skipped,
+            first_error,
+            undecodable,
+            undecodable_extents,
+            finished,
+        }
     }
 }
