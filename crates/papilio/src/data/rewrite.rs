@@ -84,7 +84,7 @@ impl<'a> SectorRewrite<'a> {
         file: &FileEdit<'_>,
         image: &Image<'_>,
     ) -> Result<Self> {
-        let mut written = WrittenExtents::new(context, file.item.flags);
+        let mut written = WrittenExtents::of_range(context, file, &(image.start()..image.end()))?;
         written.write_plain(image)?;
         Ok(Self { written: Some(Box::new(written)) })
     }

@@ -27,7 +27,7 @@ use crate::file::buffered::DATA_PER_METADATA;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::in_place::IN_PLACE;
-use crate::file::open_inode::{OpenInode, Touched};
+use crate::file::open_inode::{DirtyReservation, OpenInode, Touched};
 use crate::file::ordered_flush::needs_all;
 use crate::file::write_back_ordered::{Target, WRITE_STEP};
 use crate::transaction::ReservedData;
@@ -249,13 +249,18 @@ impl OpenInode {
         (at, left): (u64, &[&[u8]]),
         metadata: u64,
     ) -> Result<()> {
-        let bytes = run.range.end - at;
-        let published = self.publish_reserved(fs, run, (at, left), metadata);
-        if published.is_err()
-            && let Ok((data, metadata)) = fs.transactions()?.reserve(bytes, bytes / DATA_PER_METADATA)
-        {
+        let range = at..run.range.end;
+        let reservation = self.take_reservation(&range, metadata);
+        let own = reservation.own.clone();
+        let published = self.publish_reserved(fs, run, (at, left), reservation);
+        if published.is_err() {
             // The pages are dirty again.
-            self.add_reservation(data, metadata);
+            let bytes = range.end - range.start;
+            let reserved = fs.transactions()?.reserve(bytes - own.bytes(), bytes / DATA_PER_METADATA);
+            if let Ok((data, metadata)) = reserved {
+                self.add_reservation(Some(data), metadata);
+            }
+            self.add_own(own.iter());
         }
         published
     }
@@ -265,11 +270,10 @@ impl OpenInode {
         fs: &FsInfo,
         run: &Run<'_>,
         (at, left): (u64, &[&[u8]]),
-        metadata: u64,
+        reservation: DirtyReservation,
     ) -> Result<()> {
         let (place, touched) = (self.place(), run.touched);
         let bytes = run.range.end - at;
-        let reservation = self.take_reservation(bytes, metadata);
         let reserved = ReservedData::new(fs.transactions()?, reservation.data);
         let trees = fs.data_trees(place)?;
         let context = trees.context(&reserved);
