@@ -54,6 +54,18 @@ impl WritePromise {
         Self { space: Some((data.split(bytes), metadata.split(share as u64))) }
     }
 
+    /// Adds the space of another promise of the same file system.
+    pub fn merge(&mut self, other: Self) {
+        match (&mut self.space, other.space) {
+            (Some((data, metadata)), Some((more, with))) => {
+                data.merge(more);
+                metadata.merge(with);
+            }
+            (space @ None, other) => *space = other,
+            (Some(_), None) => {}
+        }
+    }
+
     /// Takes space for `data` bytes, if all of it is left.
     fn take(&mut self, data: u64, metadata: u64) -> Option<(Reservation, Reservation)> {
         let (kept, with) = self.space.as_mut().filter(|(kept, _)| kept.bytes() >= data)?;
@@ -155,6 +167,8 @@ impl OpenFile {
         if let Some(space) = promise.take(bytes, wanted) {
             return Ok(whole(space));
         }
+        // It is for less than the write takes now.
+        drop(std::mem::take(promise));
         let error = match transactions.reserve(bytes, wanted) {
             Ok(space) => return Ok(whole(space)),
             Err(error @ Error::NoSpace { .. }) => error,
