@@ -176,7 +176,11 @@ impl MountedPath {
     /// EROFS if the file system was opened for reading, or a failure made it read-only; EPERM
     /// without permission.
     pub fn set_read_only(&self, read_only: bool) -> io::Result<()> {
-        self.call(Command::SET_READ_ONLY, &mut u64::from(read_only))
+        self.call(Command::SET_READ_ONLY, &mut u64::from(read_only))?;
+        match self.take_lost_writes() {
+            Ok(lost) if read_only && !lost.is_empty() => Err(lost_writes(&lost)),
+            _ => Ok(()),
+        }
     }
 
     /// Returns a handle that becomes readable when the server's process ends; `None` if there is
