@@ -6,7 +6,7 @@ mod in_memory;
 
 use in_memory::{close_clean, formatted, open, open_with, writable};
 use papilio::format::items::inode::InodeFlags;
-use papilio::{Compression, CompressionChoice, ErrorKind, File, FileSystem, OpenOptions};
+use papilio::{Compression, CompressionChoice, ErrorKind, File, FileExtentKind, FileSystem, OpenOptions};
 use papilio_device::MemoryDevice;
 use std::sync::Arc;
 
@@ -221,4 +221,190 @@ fn promised_writes_find_space_after_others_filled_it() {
     drop(file);
     close_clean(fs, &device);
     assert!(reopened(&device, "/file") == bytes(0, MIB as usize));
+}
+
+/// A small write to preallocated space takes that, not the tree.
+#[test]
+fn small_writes_fill_preallocated_space() {
+    for options in ways() {
+        let device = formatted(256 << 20);
+        let fs = open_with(&device, &options);
+        for allocated in [4096, 3 * 4096] {
+            let name = format!("/{allocated}");
+            let file = fs.create_file(&name).unwrap();
+            file.allocate(0, allocated, true).unwrap();
+            file.write_all_at(&[5; 100], 0).unwrap();
+            file.sync_all().unwrap();
+            let extents = file.extents(0, 9).unwrap();
+            assert!(extents.iter().all(|extent| extent.kind != FileExtentKind::Inline), "{extents:?}");
+            assert!(file.read_all().unwrap() == [5; 100]);
+        }
+        close_clean(fs, &device);
+    }
+}
+
+/// What a sector of a file is to the writers of a full file system.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sector {
+    /// A write may find no space.
+    Unsure,
+    /// Preallocated, and not written since: a write must succeed.
+    Promised,
+}
+
+/// A file under random operations.
+struct Random {
+    random: fastrand::Rng,
+    nocow: bool,
+    file: File,
+    content: Vec<u8>,
+    sectors: Vec<Sector>,
+    kept: u64,
+}
+
+impl Random {
+    const SECTOR: u64 = 4096;
+    /// Sectors of the file at most.
+    const SECTORS: u64 = 256;
+
+    fn range(&mut self) -> (u64, u64) {
+        let offset = self.random.u64(0..Self::SECTORS * Self::SECTOR - 1);
+        let most = (Self::SECTORS * Self::SECTOR - offset).min(1 << self.random.u32(1..18));
+        let (offset, length) = (offset, self.random.u64(1..=most));
+        match self.random.u8(0..3) {
+            0 => (offset, length),
+            _ => {
+                let start = offset - offset % Self::SECTOR;
+                (start, length.next_multiple_of(Self::SECTOR).min(Self::SECTORS * Self::SECTOR - start))
+            }
+        }
+    }
+
+    fn of(offset: u64, length: u64) -> std::ops::Range<usize> {
+        (offset / Self::SECTOR) as usize..(offset + length).div_ceil(Self::SECTOR) as usize
+    }
+
+    fn write(&mut self, step: u32) {
+        let (offset, length) = self.range();
+        let data = vec![step as u8 | 1; length as usize];
+        let sectors = Self::of(offset, length);
+        let promised = self.sectors[sectors.clone()].iter().all(|sector| *sector == Sector::Promised);
+        match self.file.write_all_at(&data, offset) {
+            Ok(()) => self.kept += u64::from(promised),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "step {step}: {error}");
+                assert!(!promised, "step {step}: {length} bytes at {offset} were promised: {error}");
+                // Some of the data may be there.
+                self.content = self.file.read_all().unwrap();
+                self.sectors[sectors].fill(Sector::Unsure);
+                return;
+            }
+        }
+        let end = (offset + length) as usize;
+        if self.content.len() < end {
+            self.content.resize(end, 0);
+        }
+        self.content[offset as usize..end].copy_from_slice(&data);
+        if !self.nocow {
+            self.sectors[sectors].fill(Sector::Unsure);
+        }
+    }
+
+    fn allocate(&mut self) {
+        let ((offset, length), keep) = (self.range(), self.random.bool());
+        match self.file.allocate(offset, length, keep) {
+            Ok(()) => {
+                let holes = Self::of(offset, length);
+                // Sectors that hold data already stay as they are.
+                for sector in holes {
+                    let at = sector as u64 * Self::SECTOR;
+                    if self.nocow || self.is_unwritten(at) {
+                        self.sectors[sector] = Sector::Promised;
+                    }
+                }
+                if !keep && self.content.len() < (offset + length) as usize {
+                    self.content.resize((offset + length) as usize, 0);
+                }
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                self.content = self.file.read_all().unwrap();
+            }
+        }
+    }
+
+    fn is_unwritten(&self, at: u64) -> bool {
+        let extents = self.file.extents(at, 1).unwrap();
+        extents.iter().all(|extent| {
+            extent.start.0 <= at && extent.kind == FileExtentKind::Preallocated
+        })
+    }
+
+    fn step(&mut self, step: u32) {
+        match self.random.u8(0..20) {
+            0..10 => self.write(step),
+            10..14 => self.allocate(),
+            14 => {
+                let (offset, length) = self.range();
+                let size = self.content.len() as u64;
+                match self.file.punch_hole(offset, length) {
+                    Ok(()) if offset < size => {
+                        self.content[offset as usize..(offset + length).min(size) as usize].fill(0);
+                    }
+                    Ok(()) => {}
+                    Err(_) => self.content = self.file.read_all().unwrap(),
+                }
+                self.sectors[Self::of(offset, length)].fill(Sector::Unsure);
+            }
+            15 => {
+                let size = self.random.usize(0..=self.content.len());
+                match self.file.set_len(size as u64) {
+                    Ok(()) => self.content.truncate(size),
+                    Err(_) => self.content = self.file.read_all().unwrap(),
+                }
+                self.sectors[size.div_ceil(4096)..].fill(Sector::Unsure);
+            }
+            16 => self.file.sync_all().unwrap(),
+            17 => self.file.sync_data().unwrap(),
+            18 => self.file.drop_cache().unwrap(),
+            _ => self.file.inode().file_system().sync().unwrap(),
+        }
+        if step.is_multiple_of(16) {
+            assert!(self.file.read_all().unwrap() == self.content, "step {step}: other bytes");
+        }
+    }
+}
+
+/// Random operations on a full file system. `PAPILIO_SEED` and `PAPILIO_OPERATIONS` choose others.
+#[test]
+fn promises_hold_among_random_operations() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("PAPILIO_SEED").unwrap_or(1);
+    let steps = number("PAPILIO_OPERATIONS").unwrap_or(400) as u32;
+    for (way, options) in ways().iter().enumerate() {
+        for nocow in [false, true] {
+            let device = formatted(256 << 20);
+            let fs = open_with(&device, options);
+            let file = fs.create_file("/file").unwrap();
+            if nocow {
+                file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
+            }
+            file.allocate(0, Random::SECTORS * Random::SECTOR, true).unwrap();
+            fill(&fs);
+            let mut run = Random {
+                random: fastrand::Rng::with_seed(seed * 100 + way as u64 * 10 + u64::from(nocow)),
+                nocow,
+                file,
+                content: Vec::new(),
+                sectors: vec![Sector::Promised; Random::SECTORS as usize],
+                kept: 0,
+            };
+            (1..=steps).for_each(|step| run.step(step));
+            assert!(run.kept > 5, "way {way}, {nocow}: {} promises were called in", run.kept);
+            let content = run.content.clone();
+            drop(run);
+            close_clean(fs, &device);
+            assert!(reopened(&device, "/file") == content, "way {way}, {nocow}: after a remount");
+        }
+    }
 }
