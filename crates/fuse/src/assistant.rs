@@ -129,7 +129,8 @@ impl Assistant {
     /// Runs a task in a thread of its own, for a request that the assistant may be waiting for.
     pub(crate) fn run_apart(&self, task: impl FnOnce(&Kernel) + Send + 'static) {
         let kernel = Kernel { device: Arc::clone(&self.device) };
-        let spawned = std::thread::Builder::new().name("papilio-apart".to_owned()).spawn(move || task(&kernel));
+        let spawned =
+            std::thread::Builder::new().name("papilio-apart".to_owned()).spawn(move || task(&kernel));
         if let Err(error) = spawned {
             tracing::warn!("starting a thread beside the assistant: {error}");
         }

@@ -484,7 +484,12 @@ fn run_on_content<O: Operations>(
         Body::RemoveXattr { name } => done(operations.remove_xattr(node, name)?),
         Body::Ioctl(ioctl) => {
             let reply = operations.ioctl(caller, node, &ioctl)?;
-            note(operations, &mut stale.before_reply, node, Changed { room: operations.lost_room(), ..Changed::default() });
+            note(
+                operations,
+                &mut stale.before_reply,
+                node,
+                Changed { room: operations.lost_room(), ..Changed::default() },
+            );
             stale.before_reply.extend(
                 reply
                     .changed

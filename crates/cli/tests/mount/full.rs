@@ -67,12 +67,9 @@ fn a_file_that_met_a_full_disk_is_a_prefix() {
     let Some(world) = small() else { return };
     let bytes = content(250 * MIB);
     let root = world.at("");
-    for (options, piece) in [
-        (&[][..], MIB),
-        (&[], 100_001),
-        (&["-o", "nowriteback_cache"], MIB),
-        (&["-o", "cache=0"], 256 << 10),
-    ] {
+    for (options, piece) in
+        [(&[][..], MIB), (&[], 100_001), (&["-o", "nowriteback_cache"], MIB), (&["-o", "cache=0"], 256 << 10)]
+    {
         world.mount(options);
         let path = world.at("f");
         let met = fill(&path, &bytes, piece);
@@ -288,7 +285,8 @@ fn write_promised(root: &Path) -> Vec<(String, Vec<u8>)> {
     fill_up(root);
     let bytes = content(PROMISED as usize);
     for (name, file) in &made {
-        let ranges = [0..131_072, 131_072..200_704, 204_800..303_104, MIB + 77..MIB + 69_632, 3 * MIB..4 * MIB];
+        let ranges =
+            [0..131_072, 131_072..200_704, 204_800..303_104, MIB + 77..MIB + 69_632, 3 * MIB..4 * MIB];
         for range in ranges {
             let wrote = file.write_all_at(&bytes[range.clone()], range.start as u64);
             wrote.unwrap_or_else(|error| panic!("{name}: {range:?}: {error}"));
@@ -315,7 +313,8 @@ fn promised_space_holds_as_in_the_kernel() {
         mounted.unmount().unwrap();
         found
     });
-    for options in [&[][..], &["-o", "compress-force=zlib"], &["-o", "cache=0"], &["-o", "nowriteback_cache"]] {
+    for options in [&[][..], &["-o", "compress-force=zlib"], &["-o", "cache=0"], &["-o", "nowriteback_cache"]]
+    {
         make_small(&world);
         world.mount(options);
         let found = write_promised(&world.directory());

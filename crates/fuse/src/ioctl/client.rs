@@ -5,9 +5,9 @@
 
 use super::host;
 use super::layout::{
-    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, LostWrite, MountState, Page, ReceivedSubvol,
-    STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange,
-    VolArgs, VolArgsV2, put_name, until_nul,
+    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, LostWrite, MountState, Page,
+    ReceivedSubvol, STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo,
+    SnapshotById, TrimRange, VolArgs, VolArgsV2, put_name, until_nul,
 };
 use super::number::Command;
 use super::record::Reader;

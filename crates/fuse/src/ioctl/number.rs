@@ -9,9 +9,9 @@
 use super::layout::{
     BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, FileAttributes,
     FileCloneRange, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart,
-    LABEL_SIZE, LogicalIno, LostWrite, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl,
-    QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs, ServerInfo,
-    SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    LABEL_SIZE, LogicalIno, LostWrite, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs,
+    QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs,
+    ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.

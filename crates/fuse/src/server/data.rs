@@ -163,10 +163,7 @@ impl Server {
                 file.write_back_promised(write.data, write.offset, promise).map_err(stale)
             }
         };
-        written.inspect_err(|error| {
-            self.lost.note(node, write.offset, *error);
-            node.failed.store(error.code(), Ordering::Release);
-        })
+        written.inspect_err(|error| self.lose_write(node, write.offset, *error))
     }
 
     /// Notes a write that has ended, and returns what else it changed.

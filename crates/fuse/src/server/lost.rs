@@ -23,6 +23,7 @@ use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio_locks::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -40,6 +41,8 @@ struct Lost {
     error: Errno,
     /// The lowest file offset that was lost.
     from: u64,
+    /// The generation of the inode, whose number may be used again.
+    generation: Option<u64>,
     /// Later data is refused, too.
     refuses: bool,
 }
@@ -66,11 +69,15 @@ impl LostWrites {
     }
 
     /// Notes that a write at `offset` was lost.
-    pub(super) fn note(&self, node: &Node, offset: u64, error: Errno) {
+    fn note(&self, node: &Node, generation: Option<u64>, offset: u64, error: Errno) {
         let Some(key) = key(node) else { return };
+        let new = Lost { error, from: offset, generation, refuses: true };
         let mut files = self.files.lock();
-        let lost = files.entry(key).or_insert(Lost { error, from: offset, refuses: true });
-        *lost = Lost { error: lost.error, from: lost.from.min(offset), refuses: true };
+        let lost = files.entry(key).or_insert(new);
+        *lost = match lost.generation == generation {
+            true => Lost { error: lost.error, from: lost.from.min(offset), ..new },
+            false => new,
+        };
     }
 
     /// Returns why data from the cache at `offset` is refused.
@@ -104,6 +111,13 @@ impl LostWrites {
 }
 
 impl Server {
+    /// Notes that a write at `offset` was lost, which no caller has heard of.
+    pub(super) fn lose_write(&self, node: &Node, offset: u64, error: Errno) {
+        let generation = node.current(&self.fs).ok().map(|inode| inode.metadata().generation().get());
+        self.lost.note(node, generation, offset, error);
+        node.failed.store(error.code(), Ordering::Release);
+    }
+
     /// Waits for the data between the end of a file and `offset`, which other threads are storing.
     /// A hole there may also be meant, so it waits for a short time only.
     pub(super) fn wait_for_order(&self, file: &papilio::File, offset: u64) {
@@ -141,7 +155,10 @@ impl Server {
             let next = self.lost.files.lock().pop_first();
             let Some(((tree, number), lost)) = next else { break };
             // A file that was removed meanwhile has nothing left to lose.
-            let exists = self.fs.inode_at(tree, number).is_ok_and(|inode| inode.metadata().nlink() > 0);
+            let exists = self.fs.inode_at(tree, number).is_ok_and(|inode| {
+                let metadata = inode.metadata();
+                metadata.nlink() > 0 && Some(metadata.generation().get()) == lost.generation
+            });
             if !exists {
                 continue;
             }

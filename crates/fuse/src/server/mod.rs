@@ -67,6 +67,10 @@ impl Operations for Server {
     }
 
     fn forget(&self, node: NodeId, count: u64) {
+        if self.opens_by_kernel {
+            // Its closes may not be heard of.
+            self.promises.forget(node);
+        }
         self.nodes.forget(node, count);
     }
 

@@ -127,9 +127,7 @@ impl SystemCall {
 impl WriteCall {
     fn of(call: &SystemCall) -> Option<Self> {
         let [first, second, third, fourth, ..] = call.arguments;
-        let at = |descriptor, offset, length| {
-            Some(Self { descriptor, offset, at_position: true, length })
-        };
+        let at = |descriptor, offset, length| Some(Self { descriptor, offset, at_position: true, length });
         match call.number {
             libc::SYS_write => at(first, None, Length::Bytes(third)),
             libc::SYS_pwrite64 => at(first, Some(fourth), Length::Bytes(third)),

@@ -121,7 +121,8 @@ fn may_be_inline(context: &DataContext<'_>, file: &FileEdit<'_>, size: u64) -> R
     for extent in first {
         let extent = extent?;
         // Preallocated space is there to be written, as in the kernel.
-        if extent.end > context.sector() || matches!(extent.extent().content, FileExtentContent::Prealloc(_)) {
+        if extent.end > context.sector() || matches!(extent.extent().content, FileExtentContent::Prealloc(_))
+        {
             return Ok(false);
         }
     }
