@@ -92,6 +92,8 @@ pub(super) struct DirtyReservation {
     pub(super) metadata: Option<Reservation>,
     /// Dirty ranges without reserved data space: the file has their space already.
     pub(super) own: RangeSet,
+    /// For the sector with the end of the file on disk, which is zeroed when the file grows past it.
+    pub(super) tail: Option<Reservation>,
 }
 
 /// Changes of an inode item that only memory has.
@@ -237,13 +239,24 @@ impl OpenInode {
         add(&mut reserved.metadata, metadata);
     }
 
+    /// Keeps space for the sector with the end of the file on disk.
+    pub(super) fn add_tail(&self, tail: Reservation) {
+        self.reserved.lock().tail = Some(tail);
+    }
+
+    /// Returns whether there is space for that sector.
+    pub(super) fn has_tail(&self) -> bool {
+        self.reserved.lock().tail.is_some()
+    }
+
     /// Notes dirty ranges for which no data space is reserved.
     pub(super) fn add_own(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         let mut reserved = self.reserved.lock();
         ranges.into_iter().for_each(|range| reserved.own.cover(&range));
     }
 
-    /// Takes the reservation of dirty pages, with at most `metadata` bytes of metadata.
+    /// Takes the reservation of dirty pages, with at most `metadata` bytes of metadata. The space
+    /// for the sector with the end of the file stays.
     pub(super) fn take_reservation(&self, range: &Range<u64>, metadata: u64) -> DirtyReservation {
         let mut reserved = self.reserved.lock();
         let own: RangeSet = reserved.own.remove_overlap(range).into_iter().collect();
@@ -252,7 +265,13 @@ impl OpenInode {
             data: reserved.data.as_mut().map(|data| data.split(bytes)),
             metadata: reserved.metadata.as_mut().map(|reserved| reserved.split(metadata)),
             own,
+            tail: None,
         }
+    }
+
+    /// Takes the space for the sector with the end of the file on disk.
+    pub(super) fn take_tail(&self) -> Option<Reservation> {
+        self.reserved.lock().tail.take()
     }
 
     /// Returns the changes of the inode item that only memory has.

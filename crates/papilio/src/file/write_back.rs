@@ -30,6 +30,7 @@ use crate::file::in_place::IN_PLACE;
 use crate::file::open_inode::{DirtyReservation, OpenInode, Touched};
 use crate::file::ordered_flush::needs_all;
 use crate::file::write_back_ordered::{Target, WRITE_STEP};
+use crate::space::Reservation;
 use crate::transaction::ReservedData;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};
 use std::ops::Range;
@@ -250,8 +251,17 @@ impl OpenInode {
         metadata: u64,
     ) -> Result<()> {
         let range = at..run.range.end;
-        let reservation = self.take_reservation(&range, metadata);
+        let mut reservation = self.take_reservation(&range, metadata);
         let own = reservation.own.clone();
+        let on_disk = self.item(&*fs.transactions()?.live().get(self.place().tree)?)?.size;
+        let grows_past_the_end = at >= on_disk.next_multiple_of(fs.sector_size());
+        let tail = grows_past_the_end.then(|| self.take_tail()).flatten();
+        let tail_bytes = tail.as_ref().map_or(0, Reservation::bytes);
+        match (&mut reservation.data, tail) {
+            (Some(data), Some(tail)) => data.merge(tail),
+            (data @ None, tail) => *data = tail,
+            (Some(_), None) => {}
+        }
         let published = self.publish_reserved(fs, run, (at, left), reservation);
         if published.is_err() {
             // The pages are dirty again.
@@ -261,6 +271,11 @@ impl OpenInode {
                 self.add_reservation(Some(data), metadata);
             }
             self.add_own(own.iter());
+            if tail_bytes > 0
+                && let Ok((tail, _none)) = fs.transactions()?.reserve(tail_bytes, 0)
+            {
+                self.add_tail(tail);
+            }
         }
         published
     }

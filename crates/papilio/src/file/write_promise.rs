@@ -12,6 +12,7 @@
 //! `btrfs_check_nocow_lock` (`fs/btrfs/file.c`).
 
 use crate::data::own_extents::own_extents;
+use crate::data::rewrite::stale_tail;
 use crate::errors::{Error, Result};
 use crate::file::buffered::DATA_PER_METADATA;
 use crate::file::change::FLUSHES;
@@ -80,6 +81,7 @@ pub(super) struct Reserved<'a> {
     bytes: u64,
     data: Option<Reservation>,
     metadata: Reservation,
+    tail: Option<Reservation>,
     /// Keeps the file's space its own, where no data space is reserved.
     own: Option<RwLockReadGuard<'a, u64>>,
 }
@@ -161,27 +163,51 @@ impl OpenFile {
         let transactions = self.fs.transactions()?;
         let bytes = range.end - range.start;
         let wanted = self.open.metadata_for(bytes, transactions.node_size());
-        let whole = |(data, metadata)| {
-            Some(Reserved { until: range.end, bytes, data: Some(data), metadata, own: None })
+        let tail = match self.reserve_tail(range) {
+            Err(Error::NoSpace { .. }) if attempts < FLUSHES => return Ok(None),
+            tail => tail?,
+        };
+        let whole = |(data, metadata), tail| {
+            Some(Reserved { until: range.end, bytes, data: Some(data), metadata, tail, own: None })
         };
         if let Some(space) = promise.take(bytes, wanted) {
-            return Ok(whole(space));
+            return Ok(whole(space, tail));
         }
         // It is for less than the write takes now.
         drop(std::mem::take(promise));
         let error = match transactions.reserve(bytes, wanted) {
-            Ok(space) => return Ok(whole(space)),
+            Ok(space) => return Ok(whole(space, tail)),
             Err(error @ Error::NoSpace { .. }) => error,
             Err(error) => return Err(error),
         };
-        if let Some(reserved) = self.reserve_own(range)? {
+        if let Some(reserved) = self.reserve_own(range, tail)? {
             return Ok(Some(reserved));
         }
         if attempts < FLUSHES { Ok(None) } else { Err(error) }
     }
 
+    /// Reserves space for the sector with the end of the file on disk, if pages behind it make the
+    /// file longer and the sector may have to be zeroed then (`btrfs_truncate_block`).
+    fn reserve_tail(&self, range: &Range<u64>) -> Result<Option<Reservation>> {
+        let sector = self.fs.sector_size();
+        let size = self.open.item(self.live()?)?.size;
+        if size.is_multiple_of(sector) || range.start < size.next_multiple_of(sector) || self.open.has_tail()
+        {
+            return Ok(None);
+        }
+        let error = match self.fs.transactions()?.reserve(sector, 0) {
+            Ok((tail, _none)) => return Ok(Some(tail)),
+            Err(error @ Error::NoSpace { .. }) => error,
+            Err(error) => return Err(error),
+        };
+        let trees = self.fs.data_trees(self.open.place())?;
+        let context = trees.context(&**self.fs.transactions()?);
+        let needed = trees.prepare(|file| Ok(stale_tail(&context, file)?.is_some()))?;
+        if needed && !self.is_own(size - size % sector, sector)? { Err(error) } else { Ok(None) }
+    }
+
     /// Reserves metadata alone, as far as the file has the space of the first pages of `range`.
-    fn reserve_own(&self, range: &Range<u64>) -> Result<Option<Reserved<'_>>> {
+    fn reserve_own(&self, range: &Range<u64>, tail: Option<Reservation>) -> Result<Option<Reserved<'_>>> {
         let sector = self.fs.sector_size();
         let sharing = self.fs.sharing.read();
         let sectors = range.start - range.start % sector..range.end.next_multiple_of(sector);
@@ -200,7 +226,7 @@ impl OpenFile {
             self.open.add_own([at..dirty.start]);
             at = dirty.end;
         }
-        Ok(Some(Reserved { until, bytes, data: None, metadata, own: Some(sharing) }))
+        Ok(Some(Reserved { until, bytes, data: None, metadata, tail, own: Some(sharing) }))
     }
 
     /// Keeps what was reserved for `dirtied` bytes of pages that were clean, and releases the rest.
@@ -210,7 +236,8 @@ impl OpenFile {
         reserved: Reserved<'a>,
         dirtied: u64,
     ) -> Option<RwLockReadGuard<'a, u64>> {
-        let Reserved { until: _, bytes, data, mut metadata, own } = reserved;
+        let Reserved { until: _, bytes, data, mut metadata, tail, own } = reserved;
+        tail.into_iter().for_each(|tail| self.open.add_tail(tail));
         let unused = bytes.saturating_sub(dirtied);
         drop(metadata.split(unused / DATA_PER_METADATA));
         let data = data.map(|mut data| {
