@@ -91,6 +91,7 @@ impl Stale {
 #[derive(Clone)]
 pub(crate) struct Assistant {
     tasks: Sender<Task>,
+    device: Arc<OwnedFd>,
 }
 
 impl Assistant {
@@ -100,7 +101,7 @@ impl Assistant {
     /// The thread cannot be started.
     pub(crate) fn start(device: Arc<OwnedFd>) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (tasks, received) = channel::<Task>();
-        let kernel = Kernel { device };
+        let kernel = Kernel { device: Arc::clone(&device) };
         let thread = std::thread::Builder::new().name("papilio-assist".to_owned()).spawn(move || {
             for task in received {
                 let run = std::panic::AssertUnwindSafe(|| task(&kernel));
@@ -109,7 +110,7 @@ impl Assistant {
                 }
             }
         })?;
-        Ok((Self { tasks }, thread))
+        Ok((Self { tasks, device }, thread))
     }
 
     /// Has the kernel drop stale data, some time from now.
@@ -123,5 +124,15 @@ impl Assistant {
     /// EIO.
     pub(crate) fn run(&self, task: impl FnOnce(&Kernel) + Send + 'static) {
         let _ = self.tasks.send(Box::new(task));
+    }
+
+    /// Runs a task in a thread of its own, for a request that the assistant may be waiting for.
+    pub(crate) fn run_apart(&self, task: impl FnOnce(&Kernel) + Send + 'static) {
+        let kernel = Kernel { device: Arc::clone(&self.device) };
+        let spawned =
+            std::thread::Builder::new().name("papilio-apart".to_owned()).spawn(move || task(&kernel));
+        if let Err(error) = spawned {
+            tracing::warn!("starting a thread beside the assistant: {error}");
+        }
     }
 }

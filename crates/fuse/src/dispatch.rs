@@ -38,9 +38,12 @@ pub(crate) struct Aftermath {
     /// Dropped before the kernel gets the reply.
     pub(crate) before_reply: Vec<Stale>,
     /// Dropped some time after the kernel got the reply. Everything after a write from the kernel's
-    /// cache is here: the kernel holds the pages of such a write until the reply, and the thread
-    /// that has them dropped may be waiting for these pages.
+    /// cache is here, except the names of a file that failed: the kernel holds the pages of such a
+    /// write until the reply, and the thread that has them dropped may be waiting for these pages.
     pub(crate) after_reply: Vec<Stale>,
+    /// What is dropped before the reply is dropped by a thread of its own: the assistant may be
+    /// waiting for this reply.
+    pub(crate) apart: bool,
 }
 
 /// A read or a write of data, decoded. It holds nothing of its message, so it can be in flight
@@ -368,8 +371,13 @@ impl<O: Operations> Dispatcher<O> {
                 Err(Errno(libc::ENOENT)) => Answer::NoEntry,
                 found => Answer::Entry(found?),
             },
-            Body::Attributes { by_handle } => Answer::Attributes(operations.attributes(node, by_handle)?),
-            Body::ExtendedAttributes => Answer::ExtendedAttributes(operations.attributes(node, false)?),
+            Body::Attributes { by_handle } => {
+                if by_handle {
+                    operations.before_cached_write(caller, node)?;
+                }
+                Answer::Attributes(operations.attributes(node)?)
+            }
+            Body::ExtendedAttributes => Answer::ExtendedAttributes(operations.attributes(node)?),
             Body::SetAttributes(change) => {
                 Answer::Attributes(operations.set_attributes(caller, node, &change)?)
             }
@@ -387,12 +395,17 @@ impl<O: Operations> Dispatcher<O> {
             Body::Rename(rename) => done(operations.rename(caller, &rename)?),
             Body::Open { flags } => {
                 let keeps = operations.open(node, flags)?;
+                if flags & libc::O_ACCMODE != libc::O_RDONLY && operations.is_short_of_room() {
+                    // It may know them since there was room, and would cache a write unasked.
+                    stale.before_reply.push(Stale::Attributes(node));
+                }
                 let flags = self.opened(flags);
                 let flags = if keeps { flags } else { flags & !open_flags::KEEP_CACHE };
                 Answer::Opened { handle: 0, flags }
             }
             Body::Release { flags } => {
                 operations.release(node, flags);
+                stale.after_reply.extend(entries(operations.names_after_close(node)));
                 Answer::Done
             }
             Body::OpenDirectory => {
@@ -436,8 +449,12 @@ fn run_on_content<O: Operations>(
     let Request { node, caller, body } = *request;
     Ok(match body {
         Body::Write(write) => {
-            let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
             let written = operations.write(caller, node, &write);
+            if written.is_err() && write.from_cache {
+                stale.before_reply.extend(entries(operations.names_after_failure(node)));
+                stale.apart = true;
+            }
+            let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
             answer_write(operations, stale, node, (write.data.len(), written))?
         }
         Body::Allocate { offset, length, mode } => {
@@ -467,6 +484,12 @@ fn run_on_content<O: Operations>(
         Body::RemoveXattr { name } => done(operations.remove_xattr(node, name)?),
         Body::Ioctl(ioctl) => {
             let reply = operations.ioctl(caller, node, &ioctl)?;
+            note(
+                operations,
+                &mut stale.before_reply,
+                node,
+                Changed { room: operations.lost_room(), ..Changed::default() },
+            );
             stale.before_reply.extend(
                 reply
                     .changed
@@ -552,8 +575,16 @@ fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, chan
         stale.push(Stale::Attributes(node));
     }
     if changed.room {
-        stale.extend(operations.may_be_written().into_iter().map(Stale::Attributes));
+        // First the attributes, so that the kernel asks before it caches more. What it has cached
+        // must find space before space is promised to other writes.
+        let files = operations.may_be_written();
+        stale.extend(files.iter().copied().map(Stale::Attributes));
+        stale.extend(files.into_iter().map(|node| Stale::Pages(node, 0, 0)));
     }
+}
+
+fn entries(names: Vec<(NodeId, Vec<u8>)>) -> impl Iterator<Item = Stale> {
+    names.into_iter().map(|(directory, name)| Stale::Entry { directory, name })
 }
 
 /// Returns a value, or only its length if the caller asks for that.

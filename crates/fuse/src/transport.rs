@@ -333,9 +333,30 @@ pub trait Operations: Send + Sync + 'static {
     /// Subtracts `count` look-ups from a node.
     fn forget(&self, node: NodeId, count: u64);
 
-    /// Returns the attributes that `stat` shows. `by_handle` if the kernel asks on behalf of an
-    /// open file, as it does before it writes to its cache; an error then fails that write.
-    fn attributes(&self, node: NodeId, by_handle: bool) -> Result<Attributes, Errno>;
+    /// Returns the attributes that `stat` shows.
+    fn attributes(&self, node: NodeId) -> Result<Attributes, Errno>;
+
+    /// Answers the kernel's question on behalf of an open file, which it may ask before it writes
+    /// to its cache. An error fails that write.
+    fn before_cached_write(&self, _caller: Caller, _node: NodeId) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Returns whether room has become short by something other than a write.
+    fn lost_room(&self) -> bool {
+        false
+    }
+
+    /// Returns the names of a file whose write from the kernel's cache failed, as directories and
+    /// entries. The kernel must forget them, and with its last close the file.
+    fn names_after_failure(&self, _node: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+        Vec::new()
+    }
+
+    /// As [`Operations::names_after_failure`], for a file that was closed. Most have none.
+    fn names_after_close(&self, _node: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+        Vec::new()
+    }
 
     /// Returns whether room is so short that the kernel must write back a file's data before it
     /// takes more into its cache.

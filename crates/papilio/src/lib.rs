@@ -117,6 +117,7 @@ pub use data::{EncodedExtent, EncodedRead, compression_of_number, number_of_comp
 pub use data::{FiemapExtent, FileExtent, FileExtentKind};
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use file::defragment::DefragmentOptions;
+pub use file::write_promise::WritePromise;
 pub use fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,

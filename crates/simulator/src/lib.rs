@@ -31,6 +31,7 @@ mod moments;
 mod mutation;
 mod operation;
 mod promise;
+mod promised_space;
 mod random;
 mod session;
 mod shared;

@@ -8,6 +8,7 @@
 
 use crate::model::{Content, Model, Place, Refusal};
 use crate::operation::{FileAt, NewFile, Operation, Reply};
+use crate::promised_space::is_promised;
 use crate::random::Generator;
 use crate::verify;
 use papilio::format::features::IncompatFeatures;
@@ -70,6 +71,8 @@ pub struct Session {
     model: Model,
     last: VecDeque<String>,
     counts: Counts,
+    /// Whether a snapshot was made.
+    snapshots: bool,
 }
 
 impl Session {
@@ -110,6 +113,7 @@ impl Session {
             model: Model::new(),
             last: VecDeque::new(),
             counts: Counts::default(),
+            snapshots: false,
         }
     }
 
@@ -178,6 +182,7 @@ impl Session {
         }
         self.last.push_back(shortened(operation));
         self.counts.operations += 1;
+        self.snapshots |= matches!(operation, Operation::Snapshot { .. });
         let answer = self.carry_out(operation);
         let kind = match &answer {
             Ok(_) => None,
@@ -190,8 +195,9 @@ impl Session {
                 self.counts.syncs += u64::from(*operation == Operation::Sync);
                 Outcome::Done
             }
-            (Err(_), Some(ErrorKind::NoSpace)) => {
+            (Err(error), Some(ErrorKind::NoSpace)) => {
                 self.counts.no_space += 1;
+                self.check_promise(operation, &error)?;
                 self.adopt(operation)?;
                 Outcome::NoSpace
             }
@@ -267,6 +273,22 @@ impl Session {
         })?;
         self.model.set_content(place, content);
         Ok(())
+    }
+
+    /// Refuses "no space" for data where the file has all space that a write needs.
+    fn check_promise(&self, operation: &Operation, error: &Error) -> Result<(), String> {
+        let (Operation::Write { file, offset, fill }, Error::NoSpace { what: "data" }) = (operation, error)
+        else {
+            return Ok(());
+        };
+        let range = *offset..*offset + fill.bytes().len() as u64;
+        // An extent older than a snapshot counts as shared, even if the snapshot is gone.
+        let promised = !self.snapshots
+            && self.open_file(file).and_then(|file| is_promised(self.fs(), &file, &range)).unwrap_or(false);
+        match promised {
+            true => Err(self.failure_report(operation, "found no space although it was promised")),
+            false => Ok(()),
+        }
     }
 
     fn failure_report(&self, operation: &Operation, what: &str) -> String {

@@ -10,6 +10,7 @@ mod defragment;
 mod devices;
 mod ends;
 mod failing;
+mod full;
 mod helpers;
 mod images;
 mod joined;

@@ -25,7 +25,7 @@ pub use channel::HandshakeError;
 pub(crate) use channel::{Channel, DEVICE};
 pub(crate) use message::DeviceMessage;
 
-use crate::assistant::Assistant;
+use crate::assistant::{Assistant, Kernel};
 use crate::data_queue::{DataQueue, LentMessage, Source, Unbegun};
 use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Lane};
 use crate::protocol::layout::opcode;
@@ -75,10 +75,17 @@ impl<O: Operations> Finisher<O> {
         let mut pending = Pending::new(message, Arc::clone(&self.channel));
         pending.answered();
         let dispatcher = Arc::clone(&self.dispatcher);
-        self.assistant.run(move |kernel| {
+        let assistant = self.assistant.clone();
+        let later = aftermath.after_reply;
+        let task = move |kernel: &Kernel| {
             dispatcher.drop_stale(&stale, kernel);
             drop(pending);
-        });
+            assistant.forget_later(later);
+        };
+        match aftermath.apart {
+            true => self.assistant.run_apart(task),
+            false => self.assistant.run(task),
+        }
         None
     }
 }

@@ -5,9 +5,9 @@
 
 use super::host;
 use super::layout::{
-    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, MountState, Page, ReceivedSubvol,
-    STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange,
-    VolArgs, VolArgsV2, put_name, until_nul,
+    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, LostWrite, MountState, Page,
+    ReceivedSubvol, STATE_READ_ONLY, STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo,
+    SnapshotById, TrimRange, VolArgs, VolArgsV2, put_name, until_nul,
 };
 use super::number::Command;
 use super::record::Reader;
@@ -176,7 +176,11 @@ impl MountedPath {
     /// EROFS if the file system was opened for reading, or a failure made it read-only; EPERM
     /// without permission.
     pub fn set_read_only(&self, read_only: bool) -> io::Result<()> {
-        self.call(Command::SET_READ_ONLY, &mut u64::from(read_only))
+        self.call(Command::SET_READ_ONLY, &mut u64::from(read_only))?;
+        match self.take_lost_writes() {
+            Ok(lost) if read_only && !lost.is_empty() => Err(lost_writes(&lost)),
+            _ => Ok(()),
+        }
     }
 
     /// Returns a handle that becomes readable when the server's process ends; `None` if there is
@@ -208,8 +212,38 @@ impl MountedPath {
     /// # Errors
     /// The writeback or the commit fails.
     pub fn sync(&self) -> io::Result<()> {
-        host::write_back(self.file.as_fd())?;
-        self.call(Command::SYNC, &mut 0u64)
+        // The system reports a failed writeback of any file once more, whether the file still
+        // exists or not. The server knows better.
+        let written = host::write_back(self.file.as_fd());
+        self.call(Command::SYNC, &mut 0u64)?;
+        match self.take_lost_writes() {
+            Ok(lost) if lost.is_empty() => Ok(()),
+            Ok(lost) => Err(lost_writes(&lost)),
+            // The kernel's Btrfs.
+            Err(_) => written,
+        }
+    }
+
+    /// Returns the files that lost writes of the kernel's cache, each once: the errno, and the path
+    /// from the top level, or the inode number for a caller that may not see the path.
+    ///
+    /// # Errors
+    /// ENOTTY if the mount is not one of Papilio.
+    pub fn take_lost_writes(&self) -> io::Result<Vec<(i32, OsString)>> {
+        let mut found = Vec::new();
+        loop {
+            let mut lost = LostWrite::default();
+            self.call(Command::TAKE_LOST_WRITE, &mut lost)?;
+            if lost.error == 0 {
+                return Ok(found);
+            }
+            let path = lost.path.get(..lost.path_length as usize).filter(|path| !path.is_empty());
+            let name = match path {
+                Some(path) => OsString::from_vec(path.to_vec()),
+                None => OsString::from(format!("inode {}", lost.inode)),
+            };
+            found.push((lost.error as i32, name));
+        }
     }
 
     /// Returns the label.
@@ -460,6 +494,18 @@ fn named(name: &[u8]) -> io::Result<VolArgs> {
     let mut arguments = VolArgs::default();
     fits(put_name(&mut arguments.name, name))?;
     Ok(arguments)
+}
+
+/// Returns the error of a sync that left data of these files out.
+fn lost_writes(lost: &[(i32, OsString)]) -> io::Error {
+    let (code, name) = &lost[0];
+    let cause = io::Error::from_raw_os_error(*code);
+    let more = match lost.len() - 1 {
+        0 => String::new(),
+        more => format!(" and to {more} more"),
+    };
+    let text = format!("data that was written to {}{more} could not be stored: {cause}", name.display());
+    io::Error::new(cause.kind(), text)
 }
 
 fn fits(fits: bool) -> io::Result<()> {

@@ -550,6 +550,18 @@ layout! {
         ownership: [u8; 1000],
     }
 
+    /// Our own: a file that lost a write of the kernel's cache.
+    pub struct LostWrite = 1024 {
+        /// Why, an errno; 0 if there is no such file.
+        error: u32,
+        /// Length of `path` in bytes; 0 if the caller may not see it.
+        path_length: u32,
+        /// The inode number that users see.
+        inode: u64,
+        /// The path from the top level; of a longer one, its end.
+        path: [u8; 1008],
+    }
+
     /// Our own: arguments of a snapshot by the source's id.
     pub struct SnapshotById = 272 {
         /// The source subvolume's id.

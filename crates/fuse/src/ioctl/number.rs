@@ -9,9 +9,9 @@
 use super::layout::{
     BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, FileAttributes,
     FileCloneRange, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart,
-    LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl,
-    QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs, ServerInfo,
-    SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    LABEL_SIZE, LogicalIno, LostWrite, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs,
+    QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs,
+    ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -209,6 +209,8 @@ impl Command {
     /// Our own: bounds the bytes that the running scrub and later ones read in a second; 0 for no
     /// limit.
     pub const LIMIT_SCRUB: Self = Self::write::<u64>(PAPILIO, 13);
+    /// Our own: returns a file that lost a write of the kernel's cache, once.
+    pub const TAKE_LOST_WRITE: Self = Self::read::<LostWrite>(PAPILIO, 14);
     /// `FS_IOC_FIEMAP`, which FUSE does not pass; for mounts of the kernel's Btrfs.
     pub const FIEMAP: Self = Self::new(READ | WRITE, b'f', 11, 32);
     /// `FIDEDUPERANGE`, which FUSE does not pass; for mounts of the kernel's Btrfs.

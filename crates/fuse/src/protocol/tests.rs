@@ -283,7 +283,7 @@ impl Operations for Panics {
         fn data_file(NodeId, bool) -> Result<Arc<papilio::File>, Errno>;
         fn has_read(NodeId, i32);
         fn has_written(Caller, NodeId, &Written) -> Result<Changed, Errno>;
-        fn attributes(NodeId, bool) -> Result<Attributes, Errno>;
+        fn attributes(NodeId) -> Result<Attributes, Errno>;
         fn set_attributes(Caller, NodeId, &AttributeChange) -> Result<Attributes, Errno>;
         fn read_link(NodeId) -> Result<Vec<u8>, Errno>;
         fn make(Caller, &NewNode<'_>) -> Result<Entry, Errno>;

@@ -28,7 +28,7 @@
 use super::entry::Entry;
 use super::home::{Held, Home};
 use super::shared::Shared;
-use crate::assistant::Assistant;
+use crate::assistant::{Assistant, Kernel};
 use crate::data_queue::Unbegun;
 use crate::dispatch::{Aftermath, Dispatcher, Lane};
 use crate::protocol::init::MAX_WRITE;
@@ -343,10 +343,14 @@ pub(super) fn finish<O: Operations>(
         drop(held);
     } else {
         let dispatcher = Arc::clone(dispatcher);
-        assistant.run(move |kernel| {
+        let task = move |kernel: &Kernel| {
             dispatcher.drop_stale(&aftermath.before_reply, kernel);
             drop(held);
-        });
+        };
+        match aftermath.apart {
+            true => assistant.run_apart(task),
+            false => assistant.run(task),
+        }
     }
     assistant.forget_later(aftermath.after_reply);
 }

@@ -69,6 +69,7 @@ impl Server {
                 return Err(Errno(libc::EPERM));
             }
             self.used(&node)?.file()?.set_len(size).map_err(stale)?;
+            self.lost.was_cut(&node, size);
             if change.kills_privileges || !privileges::may_keep_set_id(caller) {
                 self.kill_privileges(caller, &node)?;
             }

@@ -7,8 +7,8 @@ use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
 use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write, Written};
-use papilio::FileKind;
 use papilio::format::items::inode::InodeFlags;
+use papilio::{File, FileKind};
 use std::sync::atomic::Ordering;
 
 /// Reply that tells the kernel to stop reporting opens and closes (`no_open`, `no_opendir`).
@@ -98,8 +98,10 @@ impl Server {
             return;
         }
         let Ok(node) = self.node(node) else { return };
-        if is_writing(flags) {
-            node.writers.fetch_sub(1, Ordering::AcqRel);
+        if is_writing(flags) && node.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The kernel has written everything back before.
+            self.promises.forget(node.id);
+            self.lost.was_told(&node);
         }
         self.nodes.closed(&node);
     }
@@ -137,21 +139,31 @@ impl Server {
         let file = used.file()?;
         // The kernel reports a refusal at `fsync` and `close`. A later writer is not concerned.
         self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
-        let written = match write.from_cache {
-            // The kernel has the times of these writes, and stores them by itself.
-            true => file.write_back_at(write.data, write.offset),
-            false => file.write_all_at(write.data, write.offset),
-        };
-        if let Err(error) = written {
-            let error = stale(error);
-            if write.from_cache {
-                // No caller waits for this write; `hear_failure` tells one.
-                node.failed.store(error.code(), Ordering::Release);
-            }
-            return Err(error);
+        match write.from_cache {
+            true => self.write_from_cache(&node, file, write)?,
+            false => file.write_all_at(write.data, write.offset).map_err(stale)?,
         }
         let &Write { offset, data, kills_privileges, direct, .. } = write;
         self.after_write(caller, &node, &Written { offset, length: data.len(), kills_privileges, direct })
+    }
+
+    /// Writes data from the kernel's cache. No caller waits for it: the kernel reports an error at
+    /// `fsync` and `close`, and the server before the next write to its cache.
+    fn write_from_cache(&self, node: &Node, file: &File, write: &Write<'_>) -> Result<(), Errno> {
+        let short = self.room.is_short();
+        if short {
+            self.wait_for_order(file, write.offset);
+        }
+        let _turn = short.then(|| self.lost.turn(node));
+        let written = match self.lost.refusal(node, write.offset) {
+            Some(error) => Err(error),
+            None => {
+                let promise = self.promises.take(node.id, write.offset, write.data.len());
+                // The kernel has the times of these writes, and stores them by itself.
+                file.write_back_promised(write.data, write.offset, promise).map_err(stale)
+            }
+        };
+        written.inspect_err(|error| self.lose_write(node, write.offset, *error))
     }
 
     /// Notes a write that has ended, and returns what else it changed.
@@ -171,17 +183,6 @@ impl Server {
         });
         let attributes = written.kills_privileges && self.kill_privileges(caller, node)?;
         Ok(Changed { attributes, pages, room: self.room.shrank(&self.fs, written.length) })
-    }
-
-    /// Returns the error of an earlier write that no caller has heard of.
-    pub(super) fn hear_failure(&self, node: NodeId) -> Result<(), Errno> {
-        if self.room.is_short() {
-            self.room.look(&self.fs);
-        }
-        match self.node(node)?.failed.swap(0, Ordering::AcqRel) {
-            0 => Ok(()),
-            error => Err(Errno(error)),
-        }
     }
 
     pub(super) fn allocate_range(
@@ -215,11 +216,11 @@ impl Server {
         self.after_change(caller, &node)
     }
 
-    /// Clears privileges after a change to data, for requests that do not say whether the caller
+    /// Looks at room as well. Clears privileges after a change to data, for requests that do not say whether the caller
     /// may keep them.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
         let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
-        Ok(Changed { attributes, ..Changed::default() })
+        Ok(Changed { attributes, room: self.room.look(&self.fs), ..Changed::default() })
     }
 
     pub(super) fn seek_file(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {

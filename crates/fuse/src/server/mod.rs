@@ -13,8 +13,11 @@ mod data;
 mod directories;
 mod labels;
 mod listings;
+mod lost;
 mod names;
+mod pending_write;
 mod privileges;
+mod promises;
 mod room;
 mod state;
 mod xattrs;
@@ -64,14 +67,31 @@ impl Operations for Server {
     }
 
     fn forget(&self, node: NodeId, count: u64) {
+        if self.opens_by_kernel {
+            // Its closes may not be heard of.
+            self.promises.forget(node);
+        }
         self.nodes.forget(node, count);
     }
 
-    fn attributes(&self, node: NodeId, by_handle: bool) -> Result<Attributes, Errno> {
-        if by_handle {
-            self.hear_failure(node)?;
-        }
+    fn attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
         self.node_attributes(node)
+    }
+
+    fn before_cached_write(&self, caller: Caller, node: NodeId) -> Result<(), Errno> {
+        self.check_cached_write(caller, node)
+    }
+
+    fn lost_room(&self) -> bool {
+        self.room.look(&self.fs)
+    }
+
+    fn names_after_failure(&self, node: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+        self.known_names(node)
+    }
+
+    fn names_after_close(&self, node: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+        self.names_to_forget(node)
     }
 
     fn is_short_of_room(&self) -> bool {
@@ -294,6 +314,9 @@ impl Operations for Server {
     }
 
     fn ioctl(&self, caller: Caller, node: NodeId, ioctl: &Ioctl<'_>) -> Result<IoctlReply, Errno> {
+        if Command(ioctl.command) == Command::TAKE_LOST_WRITE {
+            return Ok(self.take_lost_write(caller));
+        }
         let node = self.node(node)?;
         let inode = node.current(&self.fs)?;
         let umask = privileges::umask_of(caller);

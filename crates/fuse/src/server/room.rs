@@ -1,13 +1,11 @@
-//! Room for data that waits in the kernel's cache, and errors of its writeback.
+//! Room for data that waits in the kernel's cache.
 //!
-//! With the writeback cache the kernel accepts a write before the server sees it. So that a write
-//! for which there is no room does not seem to succeed:
-//!
-//! - While free space is less than what may be dirty, the kernel may not cache attributes. It then
-//!   asks for them before each write that it caches (`fuse_cache_write_iter`). The server has the
-//!   file's data written back first. At most one write of each writer is in the cache.
-//! - A failed writeback is remembered with the file. The next such question gets the error, and the
-//!   write fails with it. `fsync` and `close` report it too, from the kernel's own note.
+//! With the writeback cache the kernel accepts a write before the server sees it. While free space is
+//! less than what may be dirty, the kernel may therefore not cache attributes. It then asks for them
+//! before each write that it caches (`fuse_cache_write_iter`). The server has the file's data
+//! written back first, so that at most one write of each writer is in the cache. Its answer refuses
+//! a write for which there is no space, and keeps the space of one that it admits
+//! ([`super::promises`]).
 //!
 //! Owns [`Room`].
 
@@ -57,6 +55,9 @@ impl Room {
 
     /// Looks at the free space; returns whether room became short.
     pub(super) fn look(&self, fs: &FileSystem) -> bool {
+        if !self.caching {
+            return false;
+        }
         let available = fs.writable_bytes();
         // Leaving takes twice the room, so that the state does not flap.
         let limit = if self.is_short() { 2 * self.dirty_max } else { self.dirty_max };

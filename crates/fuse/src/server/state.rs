@@ -4,6 +4,8 @@
 
 use super::labels::has_labels;
 use super::listings::Listings;
+use super::lost::LostWrites;
+use super::promises::Promises;
 use super::room::Room;
 
 use crate::errno::Errno;
@@ -33,6 +35,10 @@ pub(crate) struct Server {
     pub(super) labelled: AtomicBool,
     pub(super) valid_for: Duration,
     pub(super) room: Room,
+    /// Space that is kept for writes in the kernel's cache.
+    pub(super) promises: Promises,
+    /// Writes of the kernel's cache that could not be stored.
+    pub(super) lost: LostWrites,
     pub(super) sector_size: u32,
     pub(super) read_only: bool,
     /// The kernel opens and closes regular files without the server.
@@ -57,6 +63,8 @@ impl Server {
         let noted = !options.read_only && options.noatime != Atime::Noatime;
         let writeback_cache = options.writeback_cache && !options.read_only;
         let sector_size = fs.superblock().raw.sector_size;
+        let room = Room::new(writeback_cache);
+        room.look(&fs);
         Ok(Self {
             fs,
             nodes,
@@ -66,7 +74,9 @@ impl Server {
             name_changes: AtomicU64::new(1),
             labelled,
             valid_for: options.attr_timeout,
-            room: Room::new(writeback_cache),
+            room,
+            promises: Promises::default(),
+            lost: LostWrites::default(),
             sector_size,
             read_only: options.read_only,
             opens_by_kernel: options.read_only || options.opens == Opens::Kernel,

@@ -15,7 +15,7 @@
 use crate::data::compress::{compress_inline, is_compressible};
 use crate::data::data_context::DataContext;
 use crate::data::file_edit::{FileEdit, WriteContext};
-use crate::data::stored_extents::inline_extent;
+use crate::data::stored_extents::{StoredExtents, inline_extent};
 use crate::data::written_extents::feature_of;
 use crate::errors::Result;
 use papilio_format::Generation;
@@ -117,5 +117,16 @@ fn may_be_inline(context: &DataContext<'_>, file: &FileEdit<'_>, size: u64) -> R
     if file.item.flags.contains(InodeFlags::NODATACOW) {
         return Ok(false);
     }
+    let tree = file.tree.tree();
+    let first = StoredExtents::new(&tree, file.inode, context.geometry.sector_size, 0, context.sector());
+    for extent in first {
+        let extent = extent?;
+        // Preallocated space is there to be written, as in the kernel.
+        if extent.end > context.sector() || matches!(extent.extent().content, FileExtentContent::Prealloc(_))
+        {
+            return Ok(false);
+        }
+    }
+    drop(tree);
     Ok(!file.has_extent_from(context.sector())?)
 }

@@ -33,6 +33,7 @@ pub(crate) mod ordered_budget;
 pub(crate) mod ordered_extents;
 mod ordered_map;
 pub(crate) mod overlap;
+pub(crate) mod own_extents;
 pub(crate) mod prealloc;
 pub(crate) mod progress;
 pub(crate) mod publish_extents;

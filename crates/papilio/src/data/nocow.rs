@@ -23,6 +23,7 @@
 use crate::btree::{LiveTree, Tree};
 use crate::data::checksum::DataChecksums;
 use crate::data::file_extents_edit::{is_plain, on_disk};
+use crate::data::space::DataAllocator;
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
 use crate::space::RangeSet;
@@ -189,9 +190,7 @@ impl OverwriteCheck<'_> {
             inode: self.inode,
             offset: FileOffset(start.wrapping_sub(part.offset)),
         };
-        if !self.transactions.space().is_writable(part.disk_address)
-            || !self.transactions.is_only_reference(&reference, record.item.last_snapshot)?
-        {
+        if !self.transactions.may_overwrite(&reference, record.item.last_snapshot)? {
             return Ok(false);
         }
         let address = LogicalAddress(part.disk_address.0 + part.offset);

@@ -77,6 +77,11 @@ pub(crate) fn publish_written(
     item.flags |= written.flags;
     // Cloned: a change that finds no space for metadata runs again.
     publish_extents(context, file, &written.extents, written.checksums.clone(), item)?;
+    let (mut progress, mut from) = (Progress::More, 0);
+    while !written.filled.is_empty() && progress == Progress::More {
+        let item = file.item;
+        (progress, from) = convert_step(context, file, &written.filled, from, item)?;
+    }
     written.set_published();
     Ok(())
 }

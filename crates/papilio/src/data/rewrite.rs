@@ -61,18 +61,12 @@ impl<'a> SectorRewrite<'a> {
         if !grows {
             return Ok(Self::default());
         }
-        let (start, end) = (context.round_down(size), context.round_up(size));
-        if start == end || !is_written(context, file, start)? {
-            return Ok(Self::default());
+        match stale_tail(context, file)? {
+            Some(sector) => {
+                Self::of_image(context, file, &Image::of_sectors(context.round_down(size), sector))
+            }
+            None => Ok(Self::default()),
         }
-        let mut sector = vec![0; (end - start) as usize];
-        context.read_as(file, end, start, &mut sector)?;
-        let tail = &mut sector[(size - start) as usize..];
-        if tail.iter().all(|&byte| byte == 0) {
-            return Ok(Self::default());
-        }
-        tail.fill(0);
-        Self::of_image(context, file, &Image::of_sectors(start, sector))
     }
 
     /// Writes whole sectors, uncompressed.
@@ -84,7 +78,7 @@ impl<'a> SectorRewrite<'a> {
         file: &FileEdit<'_>,
         image: &Image<'_>,
     ) -> Result<Self> {
-        let mut written = WrittenExtents::new(context, file.item.flags);
+        let mut written = WrittenExtents::of_range(context, file, &(image.start()..image.end()))?;
         written.write_plain(image)?;
         Ok(Self { written: Some(Box::new(written)) })
     }
@@ -102,6 +96,27 @@ impl<'a> SectorRewrite<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns the sector with the end of a file, with zeros after the end, if other bytes are there: a
+/// longer file would show them.
+///
+/// # Errors
+/// Data that cannot be read.
+pub(crate) fn stale_tail(context: &DataContext<'_>, file: &FileEdit<'_>) -> Result<Option<Vec<u8>>> {
+    let size = file.item.size;
+    let (start, end) = (context.round_down(size), context.round_up(size));
+    if start == end || !is_written(context, file, start)? {
+        return Ok(None);
+    }
+    let mut sector = vec![0; (end - start) as usize];
+    context.read_as(file, end, start, &mut sector)?;
+    let tail = &mut sector[(size - start) as usize..];
+    if tail.iter().all(|&byte| byte == 0) {
+        return Ok(None);
+    }
+    tail.fill(0);
+    Ok(Some(sector))
 }
 
 /// Fills the gap between the end of a file and `to`, a sector boundary, with a hole item, where the

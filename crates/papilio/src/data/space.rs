@@ -9,6 +9,7 @@ use crate::errors::Result;
 use crate::space::LogicalRange;
 pub(crate) use crate::transaction::{DataExtent, DataReference};
 use crate::transaction::{Handle, ReservedData, Transactions};
+use papilio_format::Generation;
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::inode::Timespec;
 
@@ -22,6 +23,15 @@ pub(crate) trait DataAllocator {
 
     /// Releases space that was allocated and that nothing refers to.
     fn release_data(&self, extent: DataExtent);
+
+    /// Returns whether the extent of `reference` may be overwritten in place: nothing else refers
+    /// to it, it is younger than its subvolume's last snapshot, and it is not being moved.
+    ///
+    /// # Errors
+    /// A block or an item of the extent tree that cannot be read.
+    fn may_overwrite(&self, _reference: &DataReference, _last_snapshot: Generation) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Allocates space for data, and counts references to it.
@@ -70,6 +80,10 @@ impl DataAllocator for Transactions {
     fn release_data(&self, extent: DataExtent) {
         self.space().release(LogicalRange { start: extent.address, length: extent.length });
     }
+
+    fn may_overwrite(&self, reference: &DataReference, last_snapshot: Generation) -> Result<bool> {
+        Ok(self.space().is_writable(reference.address) && self.is_only_reference(reference, last_snapshot)?)
+    }
 }
 
 impl DataAllocator for ReservedData<'_> {
@@ -79,6 +93,10 @@ impl DataAllocator for ReservedData<'_> {
 
     fn release_data(&self, extent: DataExtent) {
         self.transactions().release_data(extent);
+    }
+
+    fn may_overwrite(&self, reference: &DataReference, last_snapshot: Generation) -> Result<bool> {
+        self.transactions().may_overwrite(reference, last_snapshot)
     }
 }
 

@@ -1,11 +1,10 @@
-//! Copy-on-write changes of a file's data, in two phases.
+//! Changes of a file's data, in two phases.
 //!
 //! Owns [`PreparedWrite`]. The first phase reads the rest of partly written sectors, allocates
 //! space, and writes the device; it runs outside any transaction. The second publishes the extents.
 //! Aligned bytes go to the device straight from the caller's buffer.
 //!
-//! Every byte is copied on write here, also in files with the flag `NODATACOW`: their data goes to
-//! new extents without checksums, as in the kernel where a snapshot shares the old ones.
+//! Data is copied on write, except into extents that [`super::own_extents`] finds.
 //!
 //! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_direct_write`
 //! (`fs/btrfs/direct-io.c`), `btrfs_run_delalloc_range`, `insert_ordered_extent_file_extent`
@@ -65,7 +64,31 @@ impl<'a> PreparedWrite<'a> {
             return Ok(Self { size, content: Content::Inline(content) });
         }
         let image = Image::over(context, file, offset.0, data)?;
-        Self::of_image(context, file, &image, size)
+        let written = WrittenExtents::of_range(context, file, &(image.start()..image.end()))?;
+        Self::of_image(context, file, &image, size, written)
+    }
+
+    /// As [`PreparedWrite::new`], but the data goes to new space, so that it is moved.
+    ///
+    /// # Errors
+    /// As [`PreparedWrite::new`].
+    pub(crate) fn elsewhere(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        offset: FileOffset,
+        data: &[u8],
+    ) -> Result<Self> {
+        let end = context.end_of(file.inode, offset, data.len() as u64)?;
+        let size = file.item.size.max(end);
+        if data.is_empty() {
+            return Ok(Self { size, content: Content::Unchanged });
+        }
+        if let Some(content) = InlineContent::after_write(context, file, offset.0, data, size)? {
+            return Ok(Self { size, content: Content::Inline(content) });
+        }
+        let image = Image::over(context, file, offset.0, data)?;
+        let written = WrittenExtents::new(context, file.item.flags);
+        Self::of_image(context, file, &image, size, written)
     }
 
     /// Prepares the writeback of `pages`, whole sectors that start at `start`, of a file that is to
@@ -88,7 +111,8 @@ impl<'a> PreparedWrite<'a> {
             return Self::new(context, file, FileOffset(0), &pages[0][..size as usize]);
         }
         let size = file.item.size.max(end.min(size));
-        Self::of_image(context, file, &Image::of_pages(start, pages), size)
+        let written = WrittenExtents::of_range(context, file, &(start..start + length))?;
+        Self::of_image(context, file, &Image::of_pages(start, pages), size, written)
     }
 
     /// Prepares a write of a compressed extent as it lies. Returns `None` if the file cannot have
@@ -148,10 +172,10 @@ impl<'a> PreparedWrite<'a> {
         file: &FileEdit<'_>,
         image: &Image<'_>,
         size: u64,
+        mut written: WrittenExtents<'a>,
     ) -> Result<Self> {
         let (start, range) = (image.start(), image.start()..image.end());
         let rewrite = SectorRewrite::prepare(context, file, Some(&range), Some(start))?;
-        let mut written = WrittenExtents::new(context, file.item.flags);
         match context.compression_of(file) {
             Some(plan) => written.write_compressed(image, size, &plan)?,
             None => written.write_plain(image)?,

@@ -1,11 +1,14 @@
 //! Data that is on the device and in no tree yet.
 //!
-//! Owns [`WrittenExtents`], the first phase of every copy-on-write change of data: space is
-//! allocated, data is compressed, checksummed and written.
+//! Owns [`WrittenExtents`], the first phase of every change of data that is published at once: space
+//! is allocated, data is compressed, checksummed and written.
 //! [`publish_extents`](super::publish_extents) is the second phase.
 //!
 //! Invariants:
 //! - Allocated space is either published or released, also after an error.
+//! - Data goes in place where the file alone has a preallocated extent, or is `NODATACOW` and alone
+//!   has any. So a full file system cannot fail such a write. Only the tree may then still call the
+//!   range preallocated, until the second phase.
 //! - An uncompressed extent has at most [`MAX_EXTENT`] bytes. A compressed one has at most 128 KiB
 //!   uncompressed, and is at least a sector smaller on disk.
 //!
@@ -15,12 +18,16 @@
 use crate::data::compress::{compress, is_compressible};
 use crate::data::csum_edit::ChecksumRuns;
 use crate::data::data_context::DataContext;
+use crate::data::file_edit::FileEdit;
 use crate::data::image::Image;
+use crate::data::nocow::InPlacePart;
 use crate::data::overlap::checksums_of;
+use crate::data::own_extents::own_extents;
 use crate::data::space::DataExtent;
 use crate::data::write_data::{Placed, write_data};
 use crate::data::write_rules::CompressionPlan;
 use crate::errors::Result;
+use crate::space::RangeSet;
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::file_extent::{
     Compression, ExtentPart, FileExtentContent, FileExtentItem, MAX_UNCOMPRESSED,
@@ -97,6 +104,17 @@ pub(crate) struct WrittenExtents<'a> {
     pub(super) features: IncompatFeatures,
     /// Flags that the inode gets.
     pub(super) flags: InodeFlags,
+    /// The parts of the file that are written in place, ascending.
+    own: Vec<InPlacePart>,
+    /// The preallocated ranges that hold data now.
+    pub(super) filled: RangeSet,
+}
+
+/// A piece of an image and its place on the device.
+struct Piece {
+    start: u64,
+    length: u64,
+    address: LogicalAddress,
 }
 
 impl Drop for WrittenExtents<'_> {
@@ -117,7 +135,24 @@ impl<'a> WrittenExtents<'a> {
             checksums: checksummed.then(|| ChecksumRuns::new(&context.geometry)),
             features: IncompatFeatures::empty(),
             flags: InodeFlags::empty(),
+            own: Vec::new(),
+            filled: RangeSet::default(),
         }
+    }
+
+    /// As [`WrittenExtents::new`], for data of `range` in `file`, which may go in place. The caller
+    /// holds the lock on `sharing` until the data is published.
+    ///
+    /// # Errors
+    /// A tree block or an item that cannot be read.
+    pub(crate) fn of_range(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        range: &Range<u64>,
+    ) -> Result<Self> {
+        let mut written = Self::new(context, file.item.flags);
+        written.own = own_extents(context, file, range)?;
+        Ok(written)
     }
 
     /// Writes the image uncompressed.
@@ -129,23 +164,22 @@ impl<'a> WrittenExtents<'a> {
     }
 
     fn write_plain_part(&mut self, image: &Image<'_>, from: u64, to: u64) -> Result<()> {
-        let first = self.extents.len();
-        let mut start = from;
-        while start < to {
-            let wanted = (to - start).min(MAX_EXTENT);
-            let disk = self.context.allocator.allocate_data(self.context.sector(), wanted)?;
-            assert!(
-                disk.length > 0 && disk.length <= wanted,
-                "the allocator returns at most what was asked for"
-            );
-            let length = disk.length;
-            self.extents.push(WrittenExtent::new(start, length, disk, Compression::None));
-            start += length;
+        let mut pieces = Vec::new();
+        let mut at = from;
+        let own: Vec<InPlacePart> = self.own_between(&(from..to)).collect();
+        for InPlacePart { range, disk, preallocated } in own {
+            self.allocate_between(at, range.start, &mut pieces)?;
+            if preallocated {
+                self.filled.cover(&range);
+            }
+            pieces.push(Piece { start: range.start, length: range.end - range.start, address: disk });
+            at = range.end;
         }
+        self.allocate_between(at, to, &mut pieces)?;
         let mut placed = Vec::new();
-        for extent in &self.extents[first..] {
-            let mut address = extent.disk.address;
-            for bytes in image.slices(extent.start, extent.start + extent.length) {
+        for piece in &pieces {
+            let mut address = piece.address;
+            for bytes in image.slices(piece.start, piece.start + piece.length) {
                 placed.push(Placed { address, bytes });
                 address = LogicalAddress(address.0 + bytes.len() as u64);
             }
@@ -161,6 +195,33 @@ impl<'a> WrittenExtents<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Allocates extents for the file between `start` and `to`, and adds their pieces.
+    fn allocate_between(&mut self, mut start: u64, to: u64, pieces: &mut Vec<Piece>) -> Result<()> {
+        while start < to {
+            let wanted = (to - start).min(MAX_EXTENT);
+            let disk = self.context.allocator.allocate_data(self.context.sector(), wanted)?;
+            assert!(
+                disk.length > 0 && disk.length <= wanted,
+                "the allocator returns at most what was asked for"
+            );
+            let length = disk.length;
+            self.extents.push(WrittenExtent::new(start, length, disk, Compression::None));
+            pieces.push(Piece { start, length, address: disk.address });
+            start += length;
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of `range` that are written in place.
+    fn own_between(&self, range: &Range<u64>) -> impl Iterator<Item = InPlacePart> + '_ {
+        let range = range.clone();
+        self.own.iter().filter_map(move |part| {
+            let (start, end) = (part.range.start.max(range.start), part.range.end.min(range.end));
+            let disk = LogicalAddress(part.disk.0 + start.saturating_sub(part.range.start));
+            (start < end).then_some(InPlacePart { range: start..end, disk, preallocated: part.preallocated })
+        })
     }
 
     /// Writes the image of a file of `size` bytes, compressing each piece where that saves at least
@@ -180,7 +241,9 @@ impl<'a> WrittenExtents<'a> {
         let mut at = image.start();
         while at < image.end() && !self.flags.contains(InodeFlags::NOCOMPRESS) {
             let end = (at + MAX_UNCOMPRESSED).min(image.end());
-            if self.pack(image, at..end, size, plan, &mut scratch, &mut packed) {
+            // As in the kernel, data in preallocated space is not compressed.
+            let in_place = self.own_between(&(at..end)).next().is_some();
+            if !in_place && self.pack(image, at..end, size, plan, &mut scratch, &mut packed) {
                 self.write_plain_part(image, plain, at)?;
                 self.write_packed(at, end - at, &packed, plan.choice.algorithm())?;
                 plain = end;
@@ -307,6 +370,7 @@ impl<'a> WrittenExtents<'a> {
     /// Declares the extents published: their space belongs to the tree.
     pub(super) fn set_published(&mut self) {
         self.extents.clear();
+        self.filled.clear();
     }
 }
 

@@ -35,14 +35,20 @@ impl OpenFile {
         let trees = self.begin_change(&exclusive)?;
         let context = trees.context(&**self.fs.transactions()?);
         let mut truncate = trees.prepare(|file| PreparedTruncate::new(&context, file, size))?;
-        while self.publish_change(&range, STEP_ITEMS, |context, file| truncate.step(context, file))?
-            == Progress::More
-        {}
-        // Last: after an error the file is as it was.
+        let truncated = loop {
+            match self.publish_change(&range, STEP_ITEMS, |context, file| truncate.step(context, file)) {
+                Ok(Progress::More) => {}
+                done => break done.map(drop),
+            }
+        };
         if let Some(mapping) = &open.mapping {
-            mapping.truncate(size);
+            match &truncated {
+                Ok(()) => mapping.truncate(size),
+                // Steps before the error may have cut the file.
+                Err(_) => drop(mapping.invalidate(range, Invalidate::All)),
+            }
         }
-        Ok(())
+        truncated
     }
 
     /// Punches a hole of `length` bytes from `offset` on; the size stays (`FALLOC_FL_PUNCH_HOLE`).
@@ -58,6 +64,25 @@ impl OpenFile {
 
     /// Punches the hole and drops the pages in it.
     fn punch(&self, exclusive: &Exclusive<'_>, range: &Range<u64>, offset: u64, length: u64) -> Result<()> {
+        let punched = self.punch_extents(exclusive, range, offset, length);
+        if let Some(mapping) = &self.open.mapping {
+            let hole = offset..offset.saturating_add(length);
+            match &punched {
+                Ok(()) => mapping.discard(hole),
+                // Steps before the error have changed the file.
+                Err(_) => drop(mapping.invalidate(hole, Invalidate::All)),
+            }
+        }
+        punched
+    }
+
+    fn punch_extents(
+        &self,
+        exclusive: &Exclusive<'_>,
+        range: &Range<u64>,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
         let trees = self.begin_change(exclusive)?;
         let context = trees.context(&**self.fs.transactions()?);
         let hole =
@@ -78,9 +103,6 @@ impl OpenFile {
         for edge in &hole.edges {
             let mut zeros = trees.prepare(|file| zero_edge(&context, file, edge))?;
             self.publish_change(range, STEP_ITEMS, |context, file| zeros.publish(context, file))?;
-        }
-        if let Some(mapping) = &self.open.mapping {
-            mapping.discard(offset..offset.saturating_add(length));
         }
         Ok(())
     }

@@ -6,7 +6,8 @@
 //! times before that costs one extent.
 //!
 //! Invariants:
-//! - Space is reserved for every dirty block.
+//! - Space is reserved for every dirty block, or the file has it already
+//!   ([`super::write_promise`]).
 //! - Bytes of a folio after the end of the file are zeros.
 //! - For a folio that is not in the cache, the trees and ordered extents have the current data.
 //!
@@ -17,17 +18,15 @@
 
 use crate::data::write_rules::MAX_FILE_SIZE;
 use crate::errors::{Error, Result};
-use crate::file::change::FLUSHES;
 use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
+use crate::file::write_promise::WritePromise;
 use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Mapping, PAGE_SIZE};
 
 /// The most bytes that are reserved and written at once.
 const CHUNK: u64 = 4 << 20;
 /// Bytes of a page.
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Tree blocks reserved with the first dirty block of a file.
-const BLOCKS: u64 = 24;
 /// Bytes of data for each reserved byte of metadata.
 pub(super) const DATA_PER_METADATA: u64 = 16;
 
@@ -126,6 +125,7 @@ impl OpenFile {
         data: &[u8],
         offset: u64,
         stamp: Stamp,
+        promise: &mut WritePromise,
     ) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| self.too_large())?;
         if end > MAX_FILE_SIZE {
@@ -136,14 +136,15 @@ impl OpenFile {
         while at < end {
             let stop = end.min((at / CHUNK + 1) * CHUNK);
             let part = &data[(at - offset) as usize..(stop - offset) as usize];
-            self.write_chunk(mapping, part, at, stamp)?;
+            self.write_chunk(mapping, part, at, stamp, promise)?;
             at = stop;
         }
         let cache = self.fs.page_cache.as_ref().expect("a mapping belongs to a cache");
         if cache.over_hard() {
             self.flush()?;
             if cache.over_hard() {
-                self.fs.flush_all()?;
+                // Files that cannot be written back fail their own writers.
+                let _ = self.fs.flush_all();
             }
         } else if cache.over_background() {
             self.fs.background.write_back();
@@ -151,48 +152,47 @@ impl OpenFile {
         Ok(())
     }
 
-    fn write_chunk(&self, mapping: &Mapping, data: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
+    fn write_chunk(
+        &self,
+        mapping: &Mapping,
+        data: &[u8],
+        offset: u64,
+        stamp: Stamp,
+        promise: &mut WritePromise,
+    ) -> Result<()> {
         let fs = &*self.fs;
-        let transactions = fs.transactions()?;
         let end = offset + data.len() as u64;
         let mut at = offset;
         let mut attempts = 0;
         while at < end {
             let blocks = (at / PAGE * PAGE)..end.next_multiple_of(PAGE);
-            let bytes = blocks.end - blocks.start;
-            let base = if self.open.is_dirty() { 0 } else { BLOCKS * transactions.node_size() };
-            let wanted = base + bytes / DATA_PER_METADATA;
-            let (mut space, mut metadata) = match transactions.reserve(bytes, wanted) {
-                Err(Error::NoSpace { what }) if attempts < FLUSHES => {
-                    // Dirty data may need less space than was reserved for it.
-                    attempts += 1;
-                    fs.flush_all()?;
-                    tracing::debug!("no space for {what}: wrote back first");
-                    continue;
-                }
-                result => result?,
+            let Some(reserved) = self.reserve_for(&blocks, promise, attempts)? else {
+                // Dirty data may need less space than was reserved for it. A file that cannot be
+                // written back fails its own writers.
+                attempts += 1;
+                let flushed = fs.flush_all();
+                tracing::debug!("no space for dirty pages: wrote back first: {flushed:?}");
+                continue;
             };
+            let stop = end.min(reserved.until);
             let shared = self.open.data.read();
             fs.check_changeable(self.open.place().tree)?;
             let item = self.open.item(self.live()?)?;
             check_mutable(&fs.write_options, self.open.place(), &item)?;
+            let part = &data[(at - offset) as usize..(stop - offset) as usize];
             let mut dirtied = 0;
-            let filled = self.write_folios(mapping, &data[(at - offset) as usize..], at, &mut dirtied);
+            let filled = self.write_folios(mapping, part, at, &mut dirtied);
             let reached = match &filled {
                 Ok(Filled::To(reached, _)) => *reached,
-                Ok(Filled::All) => end,
+                Ok(Filled::All) => stop,
                 Err(_) => at,
             };
-            // Only blocks that were clean before need space.
-            let unused = bytes.saturating_sub(dirtied);
-            drop(space.split(unused));
-            drop(metadata.split(unused / DATA_PER_METADATA));
-            self.open.add_reservation(space, metadata);
+            let own = self.keep_reserved(reserved, dirtied);
             if reached > at {
-                fs.dirty_inodes.touch(&self.open, stamp.time(transactions), reached);
+                fs.dirty_inodes.touch(&self.open, stamp.time(fs.transactions()?), reached);
                 attempts = 0;
             }
-            drop(shared);
+            drop((shared, own));
             at = reached;
             if let Filled::To(_, error) = filled? {
                 self.make_cache_space(&error, attempts)?;

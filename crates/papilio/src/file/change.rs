@@ -174,7 +174,9 @@ impl FsInfo {
         if let Err(error) = quotas.announce(tree, data, metadata) {
             tracing::debug!("{error}: flushing first");
             let before = quotas.announced();
-            self.sync()?;
+            // A file that cannot be written back fails its own writers.
+            let _ = self.flush_all();
+            transactions.commit()?;
             quotas.settle(&before);
             return quotas.announce(tree, data, metadata);
         }

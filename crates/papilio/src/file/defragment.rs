@@ -111,7 +111,7 @@ impl OpenFile {
             let file = chosen_file(file, options);
             let mut bytes = vec![0; (run.end.min(file.item.size) - run.start) as usize];
             context.read_as(&file, file.item.size, run.start, &mut bytes)?;
-            PreparedWrite::new(&context, &file, FileOffset(run.start), &bytes)
+            PreparedWrite::elsewhere(&context, &file, FileOffset(run.start), &bytes)
         })?;
         let items = EXTENT_ITEMS + ((run.end - run.start) >> 20);
         self.publish_change(&changed, items, |context, file| {

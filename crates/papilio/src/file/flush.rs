@@ -17,7 +17,7 @@
 
 use crate::data::convert::{STEP_RANGES, convert_step};
 use crate::data::progress::Progress;
-use crate::errors::{ErrorKind, PathError, Result};
+use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
@@ -182,18 +182,26 @@ impl FsInfo {
         let files = self.dirty_inodes.of_tree(None);
         let threads = if self.volume().waits() { FLUSHERS } else { 1 };
         let flush = |open: &Arc<OpenInode>| {
-            let rest = if open.is_unlinked() { Rest::ALL } else { open.flush_beside(self)? };
-            let epoch = self.sharing.read();
-            self.flush_or_forget(open, *epoch, rest)
+            let flush = || {
+                let rest = if open.is_unlinked() { Rest::ALL } else { open.flush_beside(self)? };
+                let epoch = self.sharing.read();
+                self.flush_or_forget(open, *epoch, rest)
+            };
+            flush().inspect_err(|error: &Error| {
+                let Place { tree, inode } = open.place();
+                tracing::error!("subvolume {tree}, inode {inode}: data is not written back: {error}");
+            })
         };
         each_at_once(&files, threads, flush).into_iter().collect()
     }
 
-    /// Makes everything that changed before the call durable: flushes all files and commits.
+    /// Makes everything that changed before the call durable: flushes all files and commits, also
+    /// where a file could not be flushed.
     pub(crate) fn sync(&self) -> Result<()> {
         let transactions = self.transactions()?;
-        self.flush_all()?;
-        transactions.commit()
+        let flushed = self.flush_all();
+        transactions.commit()?;
+        flushed
     }
 
     /// Publishes all ordered extents and commits. Without the first step, data of calls that have

@@ -9,6 +9,7 @@
 //! | `open_file` | a handle on an open file |
 //! | `read`, `buffered`, `fill` | reading from the device and through the page cache |
 //! | `read_ahead` | the thread that reads ahead |
+//! | `write_promise` | the space of a write, before it comes |
 //! | `write`, `in_place`, `ordered_write`, `allocate`, `reflink` | changes of data |
 //! | `flush`, `ordered_flush` | publishing changes in the trees |
 //! | `fsync`, `changed_files` | making one file durable |
@@ -53,3 +54,4 @@ pub(crate) mod sharing;
 mod write;
 mod write_back;
 mod write_back_ordered;
+pub(crate) mod write_promise;

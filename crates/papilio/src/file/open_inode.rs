@@ -29,7 +29,7 @@ use crate::file::data_lock::DataLock;
 use crate::file::memory_budgets::MemoryBudgets;
 use crate::items::inode;
 use crate::namespace::Place;
-use crate::space::Reservation;
+use crate::space::{RangeSet, Reservation};
 use papilio_format::items::inode::{InodeFlags, InodeItem, Timespec};
 use papilio_format::{Generation, Geometry};
 use papilio_locks::{Mutex, MutexGuard};
@@ -90,6 +90,10 @@ pub(crate) struct OpenInode {
 pub(super) struct DirtyReservation {
     pub(super) data: Option<Reservation>,
     pub(super) metadata: Option<Reservation>,
+    /// Dirty ranges without reserved data space: the file has their space already.
+    pub(super) own: RangeSet,
+    /// For the sector with the end of the file on disk, which is zeroed when the file grows past it.
+    pub(super) tail: Option<Reservation>,
 }
 
 /// Changes of an inode item that only memory has.
@@ -225,24 +229,49 @@ impl OpenInode {
     }
 
     /// Adds the reservation of pages that became dirty.
-    pub(super) fn add_reservation(&self, data: Reservation, metadata: Reservation) {
+    pub(super) fn add_reservation(&self, data: Option<Reservation>, metadata: Reservation) {
         let add = |total: &mut Option<Reservation>, new| match total {
             Some(total) => total.merge(new),
             None => *total = Some(new),
         };
         let mut reserved = self.reserved.lock();
-        add(&mut reserved.data, data);
+        data.into_iter().for_each(|data| add(&mut reserved.data, data));
         add(&mut reserved.metadata, metadata);
     }
 
-    /// Takes the reservation of `bytes` bytes of dirty pages, with at most `metadata` bytes of
-    /// metadata.
-    pub(super) fn take_reservation(&self, bytes: u64, metadata: u64) -> DirtyReservation {
+    /// Keeps space for the sector with the end of the file on disk.
+    pub(super) fn add_tail(&self, tail: Reservation) {
+        self.reserved.lock().tail = Some(tail);
+    }
+
+    /// Returns whether there is space for that sector.
+    pub(super) fn has_tail(&self) -> bool {
+        self.reserved.lock().tail.is_some()
+    }
+
+    /// Notes dirty ranges for which no data space is reserved.
+    pub(super) fn add_own(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         let mut reserved = self.reserved.lock();
+        ranges.into_iter().for_each(|range| reserved.own.cover(&range));
+    }
+
+    /// Takes the reservation of dirty pages, with at most `metadata` bytes of metadata. The space
+    /// for the sector with the end of the file stays.
+    pub(super) fn take_reservation(&self, range: &Range<u64>, metadata: u64) -> DirtyReservation {
+        let mut reserved = self.reserved.lock();
+        let own: RangeSet = reserved.own.remove_overlap(range).into_iter().collect();
+        let bytes = range.end - range.start - own.bytes();
         DirtyReservation {
             data: reserved.data.as_mut().map(|data| data.split(bytes)),
             metadata: reserved.metadata.as_mut().map(|reserved| reserved.split(metadata)),
+            own,
+            tail: None,
         }
+    }
+
+    /// Takes the space for the sector with the end of the file on disk.
+    pub(super) fn take_tail(&self) -> Option<Reservation> {
+        self.reserved.lock().tail.take()
     }
 
     /// Returns the changes of the inode item that only memory has.

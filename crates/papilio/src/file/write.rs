@@ -16,13 +16,14 @@
 
 use crate::data::file_edit::{FileEdit, Touch, WriteContext};
 use crate::data::write::PreparedWrite;
-use crate::errors::Result;
+use crate::errors::{Error, QuotaError, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::data_lock::ExclusiveData;
 use crate::file::data_trees::DataTrees;
 use crate::file::in_place::IN_PLACE;
 use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
+use crate::file::write_promise::WritePromise;
 use papilio_format::FileOffset;
 use papilio_locks::RwLockReadGuard;
 use papilio_pagecache::Invalidate;
@@ -41,10 +42,25 @@ impl OpenFile {
     /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or an
     /// error of reading or writing. Steps before the failing one stay written.
     pub(crate) fn write_at(&self, data: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
-        self.charge(offset, data.len() as u64)?;
-        if let Some(mapping) = self.cached() {
-            return self.write_buffered(mapping, data, offset, stamp);
+        self.write_promised(data, offset, stamp, WritePromise::default())
+    }
+
+    /// As [`OpenFile::write_at`], in the space of `promise` as far as that lasts.
+    pub(crate) fn write_promised(
+        &self,
+        data: &[u8],
+        offset: u64,
+        stamp: Stamp,
+        mut promise: WritePromise,
+    ) -> Result<()> {
+        if promise.is_empty() {
+            self.charge(offset, data.len() as u64)?;
         }
+        if let Some(mapping) = self.cached() {
+            return self.write_buffered(mapping, data, offset, stamp, &mut promise);
+        }
+        // What follows allocates at once.
+        drop(promise);
         let done = self.write_shared(data, offset, stamp)?;
         let data = &data[done..];
         if data.is_empty() && done > 0 {
@@ -87,7 +103,12 @@ impl OpenFile {
         }
         let sector = self.fs.sector_size();
         let sectors = (offset % sector).saturating_add(length).div_ceil(sector);
-        self.fs.charge(self.open.place().tree, sectors.saturating_mul(sector), EXTENT_ITEMS)
+        let charged = self.fs.charge(self.open.place().tree, sectors.saturating_mul(sector), EXTENT_ITEMS);
+        match charged {
+            // The limit counts this space already.
+            Err(Error::Quota(QuotaError::Exceeded { .. })) if self.is_own(offset, length)? => Ok(()),
+            charged => charged,
+        }
     }
 
     /// Writes as many of the first bytes as can be written beside other writers of the file, and

@@ -27,9 +27,10 @@ use crate::file::buffered::DATA_PER_METADATA;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::in_place::IN_PLACE;
-use crate::file::open_inode::{OpenInode, Touched};
+use crate::file::open_inode::{DirtyReservation, OpenInode, Touched};
 use crate::file::ordered_flush::needs_all;
 use crate::file::write_back_ordered::{Target, WRITE_STEP};
+use crate::space::Reservation;
 use crate::transaction::ReservedData;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};
 use std::ops::Range;
@@ -249,13 +250,32 @@ impl OpenInode {
         (at, left): (u64, &[&[u8]]),
         metadata: u64,
     ) -> Result<()> {
-        let bytes = run.range.end - at;
-        let published = self.publish_reserved(fs, run, (at, left), metadata);
-        if published.is_err()
-            && let Ok((data, metadata)) = fs.transactions()?.reserve(bytes, bytes / DATA_PER_METADATA)
-        {
+        let range = at..run.range.end;
+        let mut reservation = self.take_reservation(&range, metadata);
+        let own = reservation.own.clone();
+        let on_disk = self.item(&*fs.transactions()?.live().get(self.place().tree)?)?.size;
+        let grows_past_the_end = at >= on_disk.next_multiple_of(fs.sector_size());
+        let tail = grows_past_the_end.then(|| self.take_tail()).flatten();
+        let tail_bytes = tail.as_ref().map_or(0, Reservation::bytes);
+        match (&mut reservation.data, tail) {
+            (Some(data), Some(tail)) => data.merge(tail),
+            (data @ None, tail) => *data = tail,
+            (Some(_), None) => {}
+        }
+        let published = self.publish_reserved(fs, run, (at, left), reservation);
+        if published.is_err() {
             // The pages are dirty again.
-            self.add_reservation(data, metadata);
+            let bytes = range.end - range.start;
+            let reserved = fs.transactions()?.reserve(bytes - own.bytes(), bytes / DATA_PER_METADATA);
+            if let Ok((data, metadata)) = reserved {
+                self.add_reservation(Some(data), metadata);
+            }
+            self.add_own(own.iter());
+            if tail_bytes > 0
+                && let Ok((tail, _none)) = fs.transactions()?.reserve(tail_bytes, 0)
+            {
+                self.add_tail(tail);
+            }
         }
         published
     }
@@ -265,11 +285,10 @@ impl OpenInode {
         fs: &FsInfo,
         run: &Run<'_>,
         (at, left): (u64, &[&[u8]]),
-        metadata: u64,
+        reservation: DirtyReservation,
     ) -> Result<()> {
         let (place, touched) = (self.place(), run.touched);
         let bytes = run.range.end - at;
-        let reservation = self.take_reservation(bytes, metadata);
         let reserved = ReservedData::new(fs.transactions()?, reservation.data);
         let trees = fs.data_trees(place)?;
         let context = trees.context(&reserved);

@@ -140,6 +140,7 @@ impl OpenInode {
         for Taken { run, ticket, place } in batch {
             let range = run.range();
             let bytes = range.end - range.start;
+            let metadata = bytes / DATA_PER_METADATA;
             let sectors = (bytes / u64::from(geometry.sector_size)) as usize;
             let (own, rest) = checksums.split_at(sectors * geometry.checksum_type.size());
             checksums = rest;
@@ -156,7 +157,7 @@ impl OpenInode {
             run.finish();
             drop(lock);
             // The ordered extents have space and a reservation of their own.
-            drop(self.take_reservation(bytes, bytes / DATA_PER_METADATA));
+            drop(self.take_reservation(&range, metadata));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::data::EncodedExtent;
 use crate::errors::Result;
 use crate::file::defragment::DefragmentOptions;
 use crate::file::open_file::{OpenFile, Stamp};
+use crate::file::write_promise::WritePromise;
 use crate::fs::file::File;
 use crate::fs::inode::Inode;
 use papilio_format::items::inode::FileKind;
@@ -75,6 +76,29 @@ impl File {
     /// As [`File::write_all_at`].
     pub fn write_back_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.change(|open| open.write_at(data, offset, Stamp::Keep))
+    }
+
+    /// Keeps space for a write of `length` bytes that a client announces; without an `offset`, for
+    /// one anywhere in the file. The result is empty where the file has the space already: in
+    /// preallocated extents, or in a `NODATACOW` file. The limits of qgroups count the write at
+    /// once.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace), or
+    /// [`QuotaError::Exceeded`](crate::QuotaError::Exceeded).
+    pub fn promise_write(&self, offset: Option<u64>, length: u64) -> Result<WritePromise> {
+        self.change(|open| open.promise_write(offset, length))
+    }
+
+    /// As [`File::write_back_at`], in the space of `promise` as far as that lasts.
+    ///
+    /// # Errors
+    /// As [`File::write_all_at`].
+    pub fn write_back_promised(&self, data: &[u8], offset: u64, promise: WritePromise) -> Result<()> {
+        if promise.is_empty() {
+            return self.write_back_at(data, offset);
+        }
+        self.open_file()?.write_promised(data, offset, Stamp::Keep, promise)
     }
 
     /// Sets the size of the file in bytes (`ftruncate`). A longer file reads as zeros at its end.

@@ -127,7 +127,7 @@ impl RangeSet {
     }
 
     /// Removes the parts of `range` that are in the set, and returns them in ascending order.
-    pub(super) fn remove_overlap(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn remove_overlap(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut removed = Vec::new();
         if range.is_empty() {
             return removed;

@@ -574,6 +574,9 @@ impl Space {
     /// # Errors
     /// [`Error::NoSpace`], see [`super::reservation`].
     pub(super) fn promise(&self, kind: SpaceKind, bytes: u64, emergency: bool) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let flags = self.flags(kind);
         let mut state = self.state.lock();
         let mut could_be_had = state.info(flags).available;

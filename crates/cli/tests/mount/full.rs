@@ -1,0 +1,362 @@
+//! Full file systems and exhausted quotas of a mount: a file that met the error is a prefix of what
+//! was written, the error belongs to that file, and promised space holds. The kernel's mount of the
+//! same image size decides what else is right.
+
+use crate::world::{MOUNT, World, check_failure, papilio, succeed};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const MIB: usize = 1 << 20;
+const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+const EDQUOT: i32 = rustix::io::Errno::DQUOT.raw_os_error();
+
+/// An image of 200 MiB, which holds some 130 MiB of data.
+fn small() -> Option<World> {
+    let world = World::new(MOUNT)?;
+    make_small(&world);
+    Some(world)
+}
+
+fn make_small(world: &World) {
+    fs::remove_file(world.image()).unwrap();
+    succeed(["mkfs", "-q", "--size", "200M", world.image().to_str().unwrap()]);
+}
+
+/// Bytes of a file that tell their offset.
+fn content(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 3 % 251) as u8 ^ (at >> 16) as u8).collect()
+}
+
+/// What became of a file that was written until an error.
+struct Met {
+    /// Bytes that `write` accepted.
+    accepted: usize,
+    error: i32,
+}
+
+/// Writes a file in pieces until an error, which `write` or `fsync` returns.
+fn fill(path: &str, bytes: &[u8], piece: usize) -> Met {
+    let mut file = File::create(path).unwrap();
+    let mut accepted = 0;
+    for part in bytes.chunks(piece) {
+        match file.write_all(part) {
+            Ok(()) => accepted += part.len(),
+            Err(error) => return Met { accepted, error: error.raw_os_error().unwrap() },
+        }
+    }
+    let error = file.sync_all().expect_err("the file does not fit");
+    Met { accepted, error: error.raw_os_error().unwrap() }
+}
+
+/// The file is a prefix of `bytes`; returns its length.
+fn assert_prefix(path: &str, bytes: &[u8]) -> usize {
+    let found = fs::read(path).unwrap();
+    assert_eq!(found.len() as u64, fs::metadata(path).unwrap().len());
+    assert!(found.len() <= bytes.len(), "{path}: {} bytes", found.len());
+    let differ = found.iter().zip(bytes).position(|(found, wrote)| found != wrote);
+    assert_eq!(differ, None, "{path}: {} bytes are no prefix", found.len());
+    found.len()
+}
+
+#[test]
+fn a_file_that_met_a_full_disk_is_a_prefix() {
+    let Some(world) = small() else { return };
+    let bytes = content(250 * MIB);
+    let root = world.at("");
+    for (options, piece) in
+        [(&[][..], MIB), (&[], 100_001), (&["-o", "nowriteback_cache"], MIB), (&["-o", "cache=0"], 256 << 10)]
+    {
+        world.mount(options);
+        let path = world.at("f");
+        let met = fill(&path, &bytes, piece);
+        assert_eq!(met.error, ENOSPC);
+        let length = assert_prefix(&path, &bytes);
+        assert!(length >= met.accepted, "{options:?}: {length} of {} accepted bytes", met.accepted);
+        assert!(length > 100 * MIB, "{options:?}: {length}");
+        // A file that needs space is refused where it is written.
+        let refused = fs::write(world.at("g"), &bytes[..8 * MIB]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(ENOSPC));
+        fs::remove_file(world.at("g")).unwrap();
+        succeed(["filesystem", "sync", &root]);
+        world.unmount();
+        world.mount(options);
+        assert_eq!(assert_prefix(&path, &bytes), length);
+        fs::remove_file(&path).unwrap();
+        fs::write(world.at("after"), &bytes[..MIB]).unwrap();
+        succeed(["filesystem", "sync", &root]);
+        world.unmount();
+    }
+    succeed(["check", world.image().to_str().unwrap()]);
+}
+
+#[test]
+fn two_writers_of_a_full_disk_leave_prefixes() {
+    let Some(world) = small() else { return };
+    world.mount(&[]);
+    let bytes = content(200 * MIB);
+    let paths = [world.at("a"), world.at("b")];
+    std::thread::scope(|scope| {
+        for path in &paths {
+            let bytes = &bytes;
+            scope.spawn(move || assert_eq!(fill(path, bytes, 128 << 10).error, ENOSPC));
+        }
+    });
+    let lengths = paths.each_ref().map(|path| assert_prefix(path, &bytes));
+    world.unmount();
+    world.mount(&[]);
+    assert_eq!(paths.each_ref().map(|path| assert_prefix(path, &bytes)), lengths);
+    world.unmount();
+}
+
+/// The kernel may accept all of a write before the server sees any of it. What is lost then is the
+/// end of the file.
+#[test]
+fn a_single_write_larger_than_the_room_leaves_a_prefix() {
+    let Some(world) = small() else { return };
+    world.mount(&[]);
+    let bytes = content(250 * MIB);
+    let path = world.at("f");
+    assert_eq!(fill(&path, &bytes, bytes.len()).error, ENOSPC);
+    let length = assert_prefix(&path, &bytes);
+    // Whether anything was lost depends on the memory that may be dirty on this machine.
+    let _ = papilio(["filesystem", "sync", &world.at("")]);
+    world.unmount();
+    world.mount(&[]);
+    assert_eq!(assert_prefix(&path, &bytes), length);
+    world.unmount();
+}
+
+/// Fills the disk, and writes a file through a mapping, which the kernel always accepts.
+fn lose_a_write(world: &World) -> String {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    const LENGTH: usize = 4 << 20;
+    fill_up(&world.directory());
+    fs::create_dir_all(world.at("d")).unwrap();
+    let path = world.at("d/lost");
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    file.set_len(LENGTH as u64).unwrap();
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, inside the file, that nothing else uses and that is gone at the end.
+    let synced = unsafe {
+        let start = mmap(std::ptr::null_mut(), LENGTH, access, MapFlags::SHARED, &file, 0).unwrap();
+        std::slice::from_raw_parts_mut(start.cast::<u8>(), LENGTH).fill(9);
+        let synced = msync(start, LENGTH, MsyncFlags::SYNC);
+        munmap(start, LENGTH).unwrap();
+        synced
+    };
+    assert_eq!(synced, Err(rustix::io::Errno::NOSPC));
+    path
+}
+
+/// The error of data that was accepted and lost is told once, with the file's path; never once the
+/// file is gone.
+#[test]
+fn an_error_belongs_to_its_file() {
+    let Some(world) = small() else { return };
+    let (root, kept, snapshot) = (world.at(""), world.at("kept"), world.at("snapshot"));
+    let bytes = content(MIB);
+    world.mount(&[]);
+    let forget = |lost: String| {
+        fs::remove_file(lost).unwrap();
+        fs::remove_file(world.at("fill")).unwrap();
+        fs::write(&kept, &bytes).unwrap();
+    };
+    let lost = lose_a_write(&world);
+    check_failure(&papilio(["filesystem", "sync", &root]), 1, "d/lost could not be stored: No space left");
+    succeed(["filesystem", "sync", &root]);
+    forget(lost);
+    let after: [&[&str]; 6] = [
+        &["filesystem", "sync", &root],
+        &["subvolume", "snapshot", &root, &snapshot],
+        &["subvolume", "sync", &root],
+        &["balance", "start", "-d", &root],
+        &["filesystem", "resize", "210M", &root],
+        &["filesystem", "resize", "200M", &root],
+    ];
+    for command in after {
+        forget(lose_a_write(&world));
+        succeed(command);
+        succeed(["filesystem", "sync", &root]);
+        if command[1] == "snapshot" {
+            succeed(["subvolume", "delete", &snapshot]);
+        }
+    }
+    forget(lose_a_write(&world));
+    let image = world.image();
+    succeed(["mount", "-o", "remount,ro", image.to_str().unwrap(), &root]);
+    succeed(["mount", "-o", "remount,rw", image.to_str().unwrap(), &root]);
+    // A file that is cut before what it lost has lost nothing.
+    let lost = lose_a_write(&world);
+    File::create(&lost).unwrap();
+    succeed(["filesystem", "sync", &root]);
+    forget(lost);
+    forget(lose_a_write(&world));
+    world.unmount();
+    world.mount(&[]);
+    lose_a_write(&world);
+    let unmounted = papilio(["umount", &root]);
+    check_failure(&unmounted, 1, "cannot write the last changes: data that was written to d/lost");
+    world.mount(&[]);
+    assert!(fs::read(&kept).unwrap() == bytes);
+    world.unmount();
+    succeed(["check", world.image().to_str().unwrap()]);
+}
+
+#[test]
+fn a_file_that_met_a_quota_is_a_prefix() {
+    let Some(world) = small() else { return };
+    world.mount(&[]);
+    let (root, subvolume) = (world.at(""), world.at("s"));
+    succeed(["subvolume", "create", &subvolume]);
+    succeed(["quota", "enable", &root]);
+    succeed(["quota", "rescan", "-W", &root]);
+    succeed(["qgroup", "limit", "20M", &subvolume]);
+    let bytes = content(50 * MIB);
+    let path = world.at("s/f");
+    for piece in [MIB, 30_000, 50 * MIB] {
+        let met = fill(&path, &bytes, piece);
+        assert_eq!(met.error, EDQUOT, "{piece}");
+        let length = assert_prefix(&path, &bytes);
+        assert!(length >= met.accepted && length <= 20 * MIB, "{piece}: {length}, {}", met.accepted);
+        assert!(length >= (18 * MIB).min(50 * MIB - piece), "{piece}: {length}");
+        // Other subvolumes have room.
+        fs::write(world.at("beside"), &bytes).unwrap();
+        succeed(["filesystem", "sync", &root]);
+        fs::remove_file(&path).unwrap();
+        succeed(["filesystem", "sync", &root]);
+    }
+    // A limit that is set while a program writes.
+    succeed(["qgroup", "limit", "none", &subvolume]);
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&bytes[..10 * MIB]).unwrap();
+    succeed(["qgroup", "limit", "15M", &subvolume]);
+    let rest = bytes[10 * MIB..].chunks(MIB).map(|part| file.write_all(part));
+    let error = rest.filter_map(Result::err).next().expect("the limit refuses");
+    assert_eq!(error.raw_os_error(), Some(EDQUOT));
+    drop(file);
+    let length = assert_prefix(&path, &bytes);
+    assert!((10 * MIB..=15 * MIB).contains(&length), "{length}");
+    world.unmount();
+    world.mount(&[]);
+    assert_eq!(assert_prefix(&path, &bytes), length);
+    world.unmount();
+    succeed(["check", world.image().to_str().unwrap()]);
+}
+
+/// Fills what is left, so that a sector finds no space.
+fn fill_up(root: &Path) {
+    let file = File::create(root.join("fill")).unwrap();
+    let (mut at, mut step) = (0, 64 << 20);
+    while step >= 4096 {
+        match fallocate(&file, FallocateFlags::empty(), at, step) {
+            Ok(()) => at += step,
+            Err(_) => step /= 2,
+        }
+    }
+    file.sync_all().unwrap();
+}
+
+/// Writes into space that `fallocate` promised, without and with the file's size, on a full disk.
+fn write_promised(root: &Path) -> Vec<(String, Vec<u8>)> {
+    const PROMISED: u64 = 4 << 20;
+    let mut made = Vec::new();
+    for (name, flags, nocow) in [
+        ("keeps", FallocateFlags::KEEP_SIZE, false),
+        ("keeps-nocow", FallocateFlags::KEEP_SIZE, true),
+        ("grows", FallocateFlags::empty(), false),
+    ] {
+        let file = File::create(root.join(name)).unwrap();
+        if nocow {
+            let flags = rustix::fs::ioctl_getflags(&file).unwrap() | rustix::fs::IFlags::NOCOW;
+            rustix::fs::ioctl_setflags(&file, flags).unwrap();
+        }
+        fallocate(&file, flags, 0, PROMISED).unwrap();
+        made.push((name.to_owned(), file));
+    }
+    let overwritten = File::create(root.join("overwritten")).unwrap();
+    let flags = rustix::fs::ioctl_getflags(&overwritten).unwrap() | rustix::fs::IFlags::NOCOW;
+    rustix::fs::ioctl_setflags(&overwritten, flags).unwrap();
+    overwritten.write_all_at(&content(2 * MIB), 0).unwrap();
+    overwritten.sync_all().unwrap();
+    fill_up(root);
+    let bytes = content(PROMISED as usize);
+    for (name, file) in &made {
+        let ranges =
+            [0..131_072, 131_072..200_704, 204_800..303_104, MIB + 77..MIB + 69_632, 3 * MIB..4 * MIB];
+        for range in ranges {
+            let wrote = file.write_all_at(&bytes[range.clone()], range.start as u64);
+            wrote.unwrap_or_else(|error| panic!("{name}: {range:?}: {error}"));
+        }
+        file.sync_all().unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&overwritten, punch, 100_001, 300_000).unwrap();
+    overwritten.write_all_at(&bytes[..50_000], MIB as u64 + 5).unwrap();
+    overwritten.set_len(MIB as u64 + 300_003).unwrap();
+    overwritten.sync_all().unwrap();
+    let names = made.iter().map(|(name, _)| name.clone()).chain(["overwritten".to_owned()]);
+    names.map(|name| (name.clone(), fs::read(root.join(name)).unwrap())).collect()
+}
+
+#[test]
+fn promised_space_holds_as_in_the_kernel() {
+    let Some(world) = small() else { return };
+    let needs = [Need::Root, Need::Loop, Need::KernelBtrfs];
+    let kernel = require(&needs).map(|_| {
+        let scratch = Scratch::new(1 << 30).unwrap();
+        let mounted = ImageSet::open(&scratch, vec![world.image()]).mount().unwrap();
+        let found = write_promised(mounted.path());
+        mounted.unmount().unwrap();
+        found
+    });
+    for options in [&[][..], &["-o", "compress-force=zlib"], &["-o", "cache=0"], &["-o", "nowriteback_cache"]]
+    {
+        make_small(&world);
+        world.mount(options);
+        let found = write_promised(&world.directory());
+        for (ours, theirs) in found.iter().zip(kernel.iter().flatten()) {
+            assert!(ours == theirs, "{options:?}: {} differs from the kernel's", ours.0);
+        }
+        world.unmount();
+        world.mount(options);
+        for (name, bytes) in &found {
+            assert!(fs::read(world.at(name)).unwrap() == *bytes, "{options:?}: {name} after a remount");
+        }
+        world.unmount();
+        succeed(["check", "--check-data-csum", world.image().to_str().unwrap()]);
+    }
+}
+
+/// A small write on a full disk fails in `write`: a shell looks at no other result.
+#[test]
+fn a_small_write_on_a_full_disk_fails_at_once() {
+    let Some(world) = small() else { return };
+    for mounted_full in [false, true] {
+        make_small(&world);
+        world.mount(&[]);
+        fill_up(&world.directory());
+        if mounted_full {
+            world.unmount();
+            world.mount(&[]);
+        }
+        let file = File::create(world.at("small")).unwrap();
+        let mut accepted = 0;
+        let error = loop {
+            match file.write_all_at(&[7; 65_536], accepted) {
+                Ok(()) => accepted += 65_536,
+                Err(error) => break error,
+            }
+            assert!(accepted < 64 << 20, "the disk is full");
+        };
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        file.sync_all().unwrap();
+        assert_eq!(file.metadata().unwrap().len(), accepted);
+        drop(file);
+        assert!(fs::read(world.at("small")).unwrap() == vec![7; accepted as usize]);
+        world.unmount();
+    }
+}
