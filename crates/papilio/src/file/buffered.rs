@@ -173,7 +173,7 @@ impl OpenFile {
                 result => result?,
             };
             let shared = self.open.data.read();
-            fs.check_changeable(self.open.place().tree)?;
+            self.check_writable()?;
             let item = self.open.item(self.live()?)?;
             check_mutable(&fs.write_options, self.open.place(), &item)?;
             let mut dirtied = 0;

@@ -32,7 +32,7 @@ pub(crate) struct OpenTree {
     /// The tree.
     pub(crate) tree: Tree,
     root_directory: InodeNumber,
-    has_references: bool,
+    is_usable: bool,
     item: ItemSource,
 }
 
@@ -49,7 +49,7 @@ impl OpenTree {
         Self {
             tree,
             root_directory: root_directory(&item),
-            has_references: item.refs > 0,
+            is_usable: item.refs > 0,
             item: ItemSource::Committed(Box::new(item)),
         }
     }
@@ -174,13 +174,14 @@ impl Trees {
             Source::Committed { root_tree, open, .. } => (root_tree, open),
             Source::Live(transactions) => {
                 let Some(live) = transactions.live().find(id)? else { return Ok(None) };
-                let of = |record: &RootRecord| (root_directory(&record.item), record.item.refs > 0);
-                let Some((root_directory, has_references)) = live.with_record(of) else { return Ok(None) };
+                let of = |record: &RootRecord| root_directory(&record.item);
+                let Some(root_directory) = live.with_record(of) else { return Ok(None) };
+                let is_usable = live.is_usable();
                 // In this order: a change in between makes the tree seem older than it is.
                 let version = live.version();
                 let tree = now(transactions, &live);
                 let item = ItemSource::Live(live, version);
-                return Ok(Some(Arc::new(OpenTree { tree, root_directory, has_references, item })));
+                return Ok(Some(Arc::new(OpenTree { tree, root_directory, is_usable, item })));
             }
         };
         if let Some(found) = open.read().get(&id) {
@@ -219,7 +220,7 @@ impl Trees {
         })
     }
 
-    /// Returns a subvolume, unless it was deleted.
+    /// Returns a subvolume, unless it was deleted and none of its inodes is in use.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`] if there is none; as [`Trees::find`].
@@ -228,7 +229,7 @@ impl Trees {
         if !objectid::is_subvolume(id) {
             return Err(missing());
         }
-        self.find(id)?.filter(|open| open.has_references).ok_or_else(missing)
+        self.find(id)?.filter(|open| open.is_usable).ok_or_else(missing)
     }
 }
 
