@@ -15,6 +15,7 @@ mod joined;
 mod kernel;
 mod kernel_jobs;
 mod kernel_stops;
+mod late_writes;
 mod maintenance;
 mod newer;
 mod quotas;

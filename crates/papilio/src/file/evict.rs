@@ -131,7 +131,7 @@ impl FsInfo {
     /// Deletes an inode that has no name: its data in steps, then itself.
     pub(crate) fn evict(&self, place: Place) -> Result<()> {
         let has_extents = {
-            let subvolume = match self.trees.subvolume(place.tree) {
+            let subvolume = match self.trees.subvolume_in_use(place.tree) {
                 // The inode was deleted with its subvolume.
                 Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => return Ok(()),
                 subvolume => subvolume?,

@@ -32,7 +32,8 @@ pub(crate) struct OpenTree {
     /// The tree.
     pub(crate) tree: Tree,
     root_directory: InodeNumber,
-    is_usable: bool,
+    has_references: bool,
+    is_held: bool,
     item: ItemSource,
 }
 
@@ -49,7 +50,8 @@ impl OpenTree {
         Self {
             tree,
             root_directory: root_directory(&item),
-            is_usable: item.refs > 0,
+            has_references: item.refs > 0,
+            is_held: false,
             item: ItemSource::Committed(Box::new(item)),
         }
     }
@@ -176,12 +178,13 @@ impl Trees {
                 let Some(live) = transactions.live().find(id)? else { return Ok(None) };
                 let of = |record: &RootRecord| root_directory(&record.item);
                 let Some(root_directory) = live.with_record(of) else { return Ok(None) };
-                let is_usable = live.is_usable();
+                // In this order: a deletion holds the tree before it takes the references.
+                let (has_references, is_held) = (live.is_referenced(), live.is_held());
                 // In this order: a change in between makes the tree seem older than it is.
                 let version = live.version();
                 let tree = now(transactions, &live);
                 let item = ItemSource::Live(live, version);
-                return Ok(Some(Arc::new(OpenTree { tree, root_directory, is_usable, item })));
+                return Ok(Some(Arc::new(OpenTree { tree, root_directory, has_references, is_held, item })));
             }
         };
         if let Some(found) = open.read().get(&id) {
@@ -220,16 +223,28 @@ impl Trees {
         })
     }
 
-    /// Returns a subvolume, unless it was deleted and none of its inodes is in use.
+    /// Returns a subvolume, unless it was deleted.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`] if there is none; as [`Trees::find`].
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<OpenTree>> {
+        self.subvolume_if(id, |open| open.has_references)
+    }
+
+    /// Returns the subvolume of an inode that may be in use, also if it was deleted since.
+    ///
+    /// # Errors
+    /// As [`Trees::subvolume`].
+    pub(crate) fn subvolume_in_use(&self, id: TreeId) -> Result<Arc<OpenTree>> {
+        self.subvolume_if(id, |open| open.has_references || open.is_held)
+    }
+
+    fn subvolume_if(&self, id: TreeId, is_there: impl Fn(&OpenTree) -> bool) -> Result<Arc<OpenTree>> {
         let missing = || Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume);
         if !objectid::is_subvolume(id) {
             return Err(missing());
         }
-        self.find(id)?.filter(|open| open.is_usable).ok_or_else(missing)
+        self.find(id)?.filter(|open| is_there(open)).ok_or_else(missing)
     }
 }
 
