@@ -134,7 +134,7 @@ fn cached_extents_and_checksums_follow_changes() {
 }
 
 #[test]
-fn a_file_of_a_deleted_subvolume_cannot_be_read() {
+fn a_file_of_a_deleted_subvolume_can_be_read_while_it_is_open() {
     let device = formatted(256 << 20);
     let fs = open(&device);
     fs.create_subvolume("/sub").unwrap();
@@ -144,7 +144,14 @@ fn a_file_of_a_deleted_subvolume_cannot_be_read() {
     let mut buffer = [0; 4096];
     file.read_at(&mut buffer, 0).unwrap();
     fs.delete_subvolume("/sub").unwrap();
-    let error = file.read_at(&mut buffer, 0).unwrap_err();
+    fs.clean_subvolumes().unwrap();
+    file.read_at(&mut buffer, 0).unwrap();
+    assert_eq!(buffer, [7; 4096]);
+    let inode = file.inode().clone();
+    drop(file);
+    fs.clean_subvolumes().unwrap();
+    // Not an open handle, so it did not keep the subvolume.
+    let error = inode.open().unwrap().read_at(&mut buffer, 0).unwrap_err();
     assert!(matches!(error, Error::Path { .. }), "{error:?}");
 }
 

@@ -17,6 +17,7 @@ mod joined;
 mod kernel;
 mod kernel_jobs;
 mod kernel_stops;
+mod late_writes;
 mod logs;
 mod maintenance;
 mod newer;

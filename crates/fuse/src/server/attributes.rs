@@ -7,7 +7,7 @@ use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{AttributeChange, Attributes, Entry, FileSystemSizes, NodeId};
 use papilio::format::items::inode::InodeFlags;
-use papilio::{Inode, Metadata, SetAttributes, SetTime};
+use papilio::{ErrorKind, Inode, Metadata, PathError, SetAttributes, SetTime};
 
 /// Length of the longest entry name in bytes.
 const NAME_MAX: u32 = 255;
@@ -86,11 +86,33 @@ impl Server {
         if nothing && size.is_none() && !change.kills_privileges {
             self.chown_to_same(caller, &node, &set)?;
         } else if set != SetAttributes::default() {
-            self.used(&node)?.inode.set_attributes(&set).map_err(stale)?;
+            self.store_attributes(&node, &set)?;
         }
         self.changed(&node);
         let inode = node.current(&self.fs)?;
         Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
+    }
+
+    fn store_attributes(&self, node: &Node, set: &SetAttributes) -> Result<(), Errno> {
+        let used = self.used(node)?;
+        match (used.inode.set_attributes(set), *set) {
+            // The kernel stores the times of writes to a file that was opened before its subvolume
+            // became read-only. A failure would be that of the next `fsync` or `close`.
+            (
+                Err(error),
+                SetAttributes {
+                    mode: None,
+                    uid: None,
+                    gid: None,
+                    atime: None,
+                    mtime: Some(SetTime::At(mtime)),
+                    ctime: Some(ctime),
+                },
+            ) if error.kind() == ErrorKind::Path(PathError::ReadOnly) && self.is_written(node) => {
+                used.inode.store_write_times(mtime, ctime).map_err(stale)
+            }
+            (result, _) => result.map_err(stale),
+        }
     }
 
     pub(super) fn file_system_sizes(&self) -> Result<FileSystemSizes, Errno> {

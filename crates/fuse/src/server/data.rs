@@ -26,17 +26,21 @@ impl Server {
             used.file()?;
             self.check_open_for_writing(&node, &used, flags)?;
         }
-        self.count_open(&node, flags);
+        self.count_open(&node, flags)?;
         Ok(!self.must_see_read(&node, flags))
     }
 
     /// Refuses writes that the kernel's `inode_permission` and `may_open` refuse because of inode
-    /// flags, which FUSE does not know.
+    /// flags, which FUSE does not know, and what `fsverity_file_open` refuses.
     fn check_open_for_writing(&self, node: &Node, used: &Used, flags: i32) -> Result<(), Errno> {
-        used.check_changeable()?;
         let kept = node.current(&self.fs)?.metadata().flags();
+        // In the kernel's order, where a file has several reasons.
+        if kept.contains(InodeFlags::IMMUTABLE) {
+            return Err(Errno(libc::EPERM));
+        }
+        used.check_changeable()?;
         let appends = flags & libc::O_APPEND != 0 && flags & libc::O_TRUNC == 0;
-        if kept.contains(InodeFlags::IMMUTABLE) || kept.contains(InodeFlags::APPEND) && !appends {
+        if kept.contains(InodeFlags::VERITY) || kept.contains(InodeFlags::APPEND) && !appends {
             return Err(Errno(libc::EPERM));
         }
         Ok(())
@@ -54,8 +58,10 @@ impl Server {
             return Ok(());
         }
         let inode = node.current(&self.fs)?;
+        // A file that was opened before its subvolume became read-only looks like any other.
+        inode.check_changeable().map_err(stale)?;
         let (flags, size) = (inode.metadata().flags(), inode.metadata().size());
-        let refused = flags.contains(InodeFlags::IMMUTABLE)
+        let refused = flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY)
             || flags.contains(InodeFlags::APPEND)
                 && offset < size
                 && !self.begins_with_content(node, offset, from_cache.unwrap_or_default(), size)?;
@@ -70,18 +76,26 @@ impl Server {
         Ok(old > 0 && read == old && content == data[..old])
     }
 
-    /// Notes that a file was opened by a request that the server has answered.
-    pub(super) fn count_open(&self, node: &Node, flags: i32) {
+    /// Notes that a file was opened by a request that the server answers.
+    pub(super) fn count_open(&self, node: &Node, flags: i32) -> Result<(), Errno> {
         if self.opens_by_kernel {
             // Its close may not be heard of.
             self.closes.fetch_add(1, Ordering::Relaxed);
-            return;
+            return Ok(());
         }
         self.nodes.opened(node);
+        // Now, not with the first write: the subvolume may have become read-only by then.
+        if is_writing(flags)
+            && let Err(error) = self.used(node).and_then(|used| Ok(used.file()?.begin_writing()?))
+        {
+            self.nodes.closed(node);
+            return Err(error);
+        }
         if is_writing(flags) && node.writers.fetch_add(1, Ordering::AcqRel) == 0 {
             // Failures of earlier writers are no concern of this one.
             node.failed.store(0, Ordering::Release);
         }
+        Ok(())
     }
 
     /// Counts a close that the server will not hear of: the file was read.
@@ -108,7 +122,11 @@ impl Server {
 
     /// Returns whether the kernel may hold unwritten data of a file.
     pub(super) fn may_have_dirty_pages(&self, node: NodeId) -> bool {
-        let Ok(node) = self.node(node) else { return false };
+        self.node(node).is_ok_and(|node| self.is_written(&node))
+    }
+
+    /// Returns whether a process may have a file open for writing.
+    pub(super) fn is_written(&self, node: &Node) -> bool {
         match self.opens_by_kernel {
             true => !self.read_only && node.kind == FileKind::Regular,
             false => node.writers.load(Ordering::Acquire) > 0,

@@ -58,8 +58,7 @@ impl Server {
             }
             Err(error) => return Err(error.into()),
         };
-        self.count_open(self.node(entry.node)?.as_ref(), flags);
-        Ok(entry)
+        self.open_created(entry, flags)
     }
 
     /// Creates a file without a name. The node keeps it while the kernel knows it.
@@ -73,8 +72,19 @@ impl Server {
         let file = parent.inode.create_unnamed(&self.new_inode(caller, &parent.inode, new)?)?;
         let inode = file.inode().clone();
         let entry = self.learn(&parent.inode, b"", &inode);
-        self.count_open(self.node(entry.node)?.as_ref(), flags);
-        Ok(entry)
+        self.open_created(entry, flags)
+    }
+
+    /// Opens a file that the kernel learns of by the reply.
+    fn open_created(&self, entry: Entry, flags: i32) -> Result<Entry, Errno> {
+        let opened = self.node(entry.node).and_then(|node| self.count_open(&node, flags));
+        match opened {
+            Ok(()) => Ok(entry),
+            Err(error) => {
+                self.nodes.forget(entry.node, 1);
+                Err(error)
+            }
+        }
     }
 
     fn parent(&self, id: NodeId) -> Result<(Arc<Node>, Arc<Used>), Errno> {

@@ -70,6 +70,8 @@ pub(crate) struct LiveTree {
     record: Mutex<Option<RootRecord>>,
     /// Whether there is a record with references.
     referenced: AtomicBool,
+    /// Whether the subvolume was deleted in this mount, and stays for inodes that are in use.
+    held: AtomicBool,
 }
 
 impl LiveTree {
@@ -104,6 +106,7 @@ impl LiveTree {
             frozen: AtomicU64::new(0),
             version: AtomicU64::new(0),
             referenced: AtomicBool::new(is_referenced(record.as_ref())),
+            held: AtomicBool::new(false),
             record: Mutex::new(record),
         }
     }
@@ -151,6 +154,22 @@ impl LiveTree {
     /// clears this before any of its blocks are freed.
     pub(crate) fn is_referenced(&self) -> bool {
         self.referenced.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the tree can be read and changed: it is referenced, or held.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.is_referenced() || self.is_held()
+    }
+
+    /// Returns whether the subvolume was deleted, and stays for inodes that are in use.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Keeps a subvolume that is about to be deleted for inodes that are in use, or ends that. The
+    /// caller holds the writer lock, and ends it before any block is freed.
+    pub(crate) fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Release);
     }
 
     /// Makes all blocks with stamps up to `stamp` immutable and returns the current tree. No writer

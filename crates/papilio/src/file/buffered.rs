@@ -176,7 +176,7 @@ impl OpenFile {
             };
             let stop = end.min(reserved.until);
             let shared = self.open.data.read();
-            fs.check_changeable(self.open.place().tree)?;
+            self.check_writable()?;
             let item = self.open.item(self.live()?)?;
             check_mutable(&fs.write_options, self.open.place(), &item)?;
             let part = &data[(at - offset) as usize..(stop - offset) as usize];

@@ -73,6 +73,12 @@ impl FsInfo {
 
     /// Changes mode, owner and times of an inode.
     pub(crate) fn set_attributes(&self, place: Place, set: &SetAttributes) -> Result<()> {
+        self.check_changeable(place.tree)?;
+        self.store_attributes(place, set)
+    }
+
+    /// As [`FsInfo::set_attributes`], also in a subvolume that has become read-only.
+    pub(crate) fn store_attributes(&self, place: Place, set: &SetAttributes) -> Result<()> {
         self.change_attributes(place, set.mtime.is_some(), |editor, now| {
             setattr::set_attributes(editor, now, place.inode, set).map(drop)
         })
@@ -80,6 +86,7 @@ impl FsInfo {
 
     /// Clears privileges of a file, as [`setattr::kill_privileges`].
     pub(crate) fn kill_privileges(&self, place: Place, kept: u32) -> Result<()> {
+        self.check_changeable(place.tree)?;
         self.change_attributes(place, false, |editor, now| {
             setattr::kill_privileges(editor, now, place.inode, kept)
         })
@@ -91,7 +98,12 @@ impl FsInfo {
         sets_mtime: bool,
         mut set: impl FnMut(&mut TreeEditor<'_>, Timespec) -> Result<()>,
     ) -> Result<()> {
-        let mut change = || self.change_tree(place.tree, NAME_ITEMS, |editor, _, now| set(editor, now));
+        let mut change = || {
+            self.change_checked(place.tree, NAME_ITEMS, |handle, _| {
+                let live = handle.live_tree(place.tree)?;
+                set(&mut live.edit(handle), handle.now())
+            })
+        };
         // A flush publishes the times of the writes that it publishes. None may run meanwhile, nor
         // publish older times afterwards.
         let Some(open) = self.dirty_inodes.get(place) else { return change() };
@@ -107,10 +119,21 @@ impl FsInfo {
         &self,
         tree: TreeId,
         items: u64,
+        change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        self.check_changeable(tree)?;
+        self.change_checked(tree, items, change)
+    }
+
+    /// As [`FsInfo::change_handle`], where the caller has checked that the subvolume may change.
+    fn change_checked<R>(
+        &self,
+        tree: TreeId,
+        items: u64,
         mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
     ) -> Result<R> {
         let transactions = self.transactions()?;
-        self.check_changeable(tree)?;
+        self.check_usable(tree)?;
         let numbers = self.numbers(tree)?;
         let mut flushes = 0;
         loop {
@@ -130,7 +153,8 @@ impl FsInfo {
         items: u64,
         mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
     ) -> Result<R> {
-        self.check_changeable(tree)?;
+        // Also in a subvolume that has become read-only: the change was accepted before.
+        self.check_usable(tree)?;
         let numbers = self.numbers(tree)?;
         let transactions = self.transactions()?;
         match transactions.change_to_free(items, |handle| change(handle, &numbers)) {
@@ -197,31 +221,34 @@ impl FsInfo {
         transactions.change_to_free(items, |handle| change(handle, &numbers))
     }
 
-    /// Refuses a subvolume that is read-only or being deleted.
+    /// Refuses a subvolume that is read-only, or that was deleted and is not held for inodes in
+    /// use.
     pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<()> {
-        let fail = |kind| Err(Error::path(format!("subvolume {tree}").as_bytes(), kind));
-        let live = self.transactions()?.live().find(tree)?;
-        let of = |record: &RootRecord| (record.item.refs > 0, record.item.flags.contains(RootFlags::RDONLY));
-        match live.and_then(|live| live.with_record(of)) {
-            Some((true, read_only)) if objectid::is_subvolume(tree) => {
-                if read_only {
-                    fail(PathError::ReadOnly)
-                } else {
-                    Ok(())
-                }
-            }
-            _ => fail(PathError::NoSubvolume),
+        let live = self.check_usable(tree)?;
+        let read_only = |record: &RootRecord| record.item.flags.contains(RootFlags::RDONLY);
+        match live.with_record(read_only) {
+            Some(true) => Err(Error::path(format!("subvolume {tree}").as_bytes(), PathError::ReadOnly)),
+            _ => Ok(()),
         }
     }
 
-    /// Runs `change` on a file's data, in a transaction.
+    /// Refuses a subvolume that was deleted and is not held for inodes in use, and returns any
+    /// other.
+    pub(super) fn check_usable(&self, tree: TreeId) -> Result<Arc<LiveTree>> {
+        let live = self.transactions()?.live().find(tree)?;
+        live.filter(|live| live.is_usable() && objectid::is_subvolume(tree))
+            .ok_or_else(|| Error::path(format!("subvolume {tree}").as_bytes(), PathError::NoSubvolume))
+    }
+
+    /// Runs `change` on a file's data, in a transaction. The caller has checked that the file may
+    /// change.
     pub(crate) fn change_data<R>(
         &self,
         place: Place,
         items: u64,
         mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.change_handle(place.tree, items, |handle, _| {
+        self.change_checked(place.tree, items, |handle, _| {
             self.edit_data(handle, place, |context, file| change(context, file))
         })
     }

@@ -30,7 +30,7 @@ impl FsInfo {
     pub(super) fn data_trees(&self, place: Place) -> Result<DataTrees<'_>> {
         let live = self.transactions()?.live();
         let subvolume = live.get(place.tree)?;
-        if !subvolume.is_referenced() {
+        if !subvolume.is_usable() {
             return Err(Error::path(format!("subvolume {}", place.tree).as_bytes(), PathError::NoSubvolume));
         }
         Ok(DataTrees { fs: self, place, subvolume, checksums: live.get(objectid::CSUM_TREE)? })

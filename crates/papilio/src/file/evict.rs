@@ -14,6 +14,7 @@ use crate::data::truncate::shrink;
 use crate::errors::{ErrorKind, PathError, Result};
 use crate::file::change::{EXTENT_ITEMS, NAME_ITEMS};
 use crate::file::fs_info::FsInfo;
+use crate::file::kept_inodes::Removed;
 use crate::file::open_inode::{InodeOwner, OpenInode};
 use crate::items::inode;
 use crate::namespace::Place;
@@ -24,6 +25,15 @@ use std::sync::Arc;
 
 impl InodeOwner for FsInfo {
     fn release(&self, open: &OpenInode) {
+        self.release_inode(open);
+        if self.open_inodes.end_use(open.place().tree) {
+            self.clean_if_held(open.place().tree);
+        }
+    }
+}
+
+impl FsInfo {
+    fn release_inode(&self, open: &OpenInode) {
         // Checked on every release, not only where the inode has no name.
         self.open_inodes.might_lock();
         self.dirty_inodes.might_lock();
@@ -85,8 +95,35 @@ impl FsInfo {
     pub(crate) fn release_kept(&self, place: Place) {
         // Begun first: a thread that waits for space sees no moment without a deletion.
         let _deletion = self.deletions.begin();
-        if let Some(open) = self.kept_inodes.remove(place) {
+        let Removed::Last(unnamed) = self.kept_inodes.remove(place) else { return };
+        if let Some(open) = unnamed {
             self.deletions.released_unnamed();
+            self.dirty_inodes.forget_unlinked(&open);
+        }
+        if self.kept_inodes.end_use(place) {
+            self.clean_if_held(place.tree);
+        }
+    }
+
+    /// Returns whether inodes of a subvolume are open or kept.
+    pub(crate) fn is_in_use(&self, tree: TreeId) -> bool {
+        self.open_inodes.has_uses(tree) || self.kept_inodes.has_uses(tree)
+    }
+
+    /// Has the cleaner drop a subvolume that was deleted while its inodes were in use, once none
+    /// is.
+    fn clean_if_held(&self, tree: TreeId) {
+        let live = self.trees.transactions().and_then(|transactions| transactions.live().opened(tree));
+        if live.is_some_and(|live| live.is_held()) {
+            self.background.clean();
+        }
+    }
+
+    /// Notes that a subvolume was deleted. Data of its files that only memory has is dropped with
+    /// their last handles.
+    pub(crate) fn subvolume_was_deleted(&self, tree: TreeId) {
+        for open in self.open_inodes.of_tree(tree) {
+            open.set_deleted();
             self.dirty_inodes.forget_unlinked(&open);
         }
     }
@@ -94,7 +131,7 @@ impl FsInfo {
     /// Deletes an inode that has no name: its data in steps, then itself.
     pub(crate) fn evict(&self, place: Place) -> Result<()> {
         let has_extents = {
-            let subvolume = match self.trees.subvolume(place.tree) {
+            let subvolume = match self.trees.subvolume_in_use(place.tree) {
                 // The inode was deleted with its subvolume.
                 Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => return Ok(()),
                 subvolume => subvolume?,

@@ -242,7 +242,7 @@ impl OpenFile {
             return Ok(Begin::Wait);
         }
         transactions.check_running()?;
-        fs.check_changeable(open.place().tree)?;
+        self.check_writable()?;
         check_mutable(&fs.write_options, open.place(), &item)?;
         let to = if fs.is_ordered(&item) {
             let Some((ticket, found)) = open.ordered.try_ticket_to_write(range) else {

@@ -11,6 +11,7 @@
 
 use crate::file::open_inode::OpenInode;
 use crate::namespace::Place;
+use papilio_format::TreeId;
 use papilio_locks::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,8 +29,18 @@ pub(crate) struct KeptInodes {
 #[derive(Debug, Default)]
 struct Shard {
     keepers: HashMap<Place, u32>,
+    /// Kept inodes of each subvolume.
+    uses: HashMap<TreeId, u64>,
     /// The kept inodes that have no name.
     unnamed: HashMap<Place, Arc<OpenInode>>,
+}
+
+/// The keeper that [`KeptInodes::remove`] removed.
+pub(crate) enum Removed {
+    /// Others keep the inode.
+    OneOfSeveral,
+    /// It was the last one. Of an inode without names, there is the reference to it.
+    Last(Option<Arc<OpenInode>>),
 }
 
 impl Default for KeptInodes {
@@ -42,7 +53,12 @@ impl KeptInodes {
     /// Adds a keeper. The caller then passes the inode to [`KeptInodes::keep_unnamed`] if it is
     /// open and has no name.
     pub(crate) fn add(&self, place: Place) {
-        *self.shard(place).keepers.entry(place).or_insert(0) += 1;
+        let mut shard = self.shard(place);
+        let keepers = shard.keepers.entry(place).or_insert(0);
+        *keepers += 1;
+        if *keepers == 1 {
+            *shard.uses.entry(place.tree).or_insert(0) += 1;
+        }
     }
 
     /// Delays the deletion of an open inode without names for as long as it has keepers. Returns
@@ -60,17 +76,36 @@ impl KeptInodes {
         replaced.is_none()
     }
 
-    /// Removes a keeper. If it was the last one of an inode without names, returns the reference
-    /// that delayed its deletion.
-    pub(crate) fn remove(&self, place: Place) -> Option<Arc<OpenInode>> {
+    /// Removes a keeper. If it was the last one, the caller ends the use
+    /// ([`KeptInodes::end_use`]), and gets the reference that delayed the deletion of an inode
+    /// without names.
+    pub(crate) fn remove(&self, place: Place) -> Removed {
         let mut shard = self.shard(place);
         let keepers = shard.keepers.get_mut(&place).expect("a keeper was added before");
         *keepers -= 1;
         if *keepers > 0 {
-            return None;
+            return Removed::OneOfSeveral;
         }
         shard.keepers.remove(&place);
-        shard.unnamed.remove(&place)
+        Removed::Last(shard.unnamed.remove(&place))
+    }
+
+    /// Notes that the release of an inode has ended, which [`KeptInodes::remove`] began by removing
+    /// its last keeper. Returns whether it was the last one of its subvolume in one shard.
+    pub(crate) fn end_use(&self, place: Place) -> bool {
+        let mut shard = self.shard(place);
+        let uses = shard.uses.get_mut(&place.tree).expect("a kept inode is counted");
+        *uses -= 1;
+        let last = *uses == 0;
+        if last {
+            shard.uses.remove(&place.tree);
+        }
+        last
+    }
+
+    /// Returns whether inodes of a subvolume are kept, or their release has not ended.
+    pub(crate) fn has_uses(&self, tree: TreeId) -> bool {
+        self.shards.iter().any(|shard| shard.lock().uses.contains_key(&tree))
     }
 
     fn shard(&self, place: Place) -> MutexGuard<'_, Shard> {

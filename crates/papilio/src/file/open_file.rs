@@ -16,6 +16,7 @@ use papilio_format::items::inode::Timespec;
 use papilio_locks::Mutex;
 use papilio_pagecache::{Mapping, Readahead, ReadaheadRequest};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Pages that are read ahead at most.
@@ -47,17 +48,27 @@ pub(crate) struct OpenFile {
     live: OnceLock<Arc<LiveTree>>,
     /// Whether reads and writes bypass the page cache.
     pub(super) direct: bool,
+    /// Whether the subvolume was writable when the handle was opened, or opened for writing. Then
+    /// the handle writes data even if the subvolume has become read-only since.
+    writes: Arc<AtomicBool>,
     readahead: Arc<Mutex<Readahead>>,
 }
 
 impl OpenFile {
     /// Opens the regular file at `place`.
     pub(crate) fn new(fs: &Arc<FsInfo>, place: Place) -> Self {
+        let open = fs.open_inode(place);
+        let usable = fs.check_usable(place.tree);
+        if usable.is_ok_and(|live| !live.is_referenced()) {
+            // As the files that were open when the subvolume was deleted.
+            open.set_deleted();
+        }
         Self {
-            open: fs.open_inode(place),
+            open,
             fs: Arc::clone(fs),
             live: OnceLock::new(),
             direct: false,
+            writes: Arc::new(AtomicBool::new(fs.check_changeable(place.tree).is_ok())),
             readahead: Arc::new(Mutex::new(Readahead::new(READAHEAD_PAGES))),
         }
     }
@@ -70,6 +81,28 @@ impl OpenFile {
     /// Marks a file that was created without a name: it is deleted with its last handle.
     pub(crate) fn set_unnamed(&self) {
         self.open.set_unnamed();
+    }
+
+    /// Checks that the subvolume can be written, and lets the handle write from now on.
+    ///
+    /// # Errors
+    /// [`PathError::ReadOnly`], [`PathError::NoSubvolume`].
+    pub(crate) fn begin_writing(&self) -> Result<()> {
+        self.fs.check_changeable(self.open.place().tree)?;
+        self.writes.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Checks that the handle may write data: as in the kernel, a subvolume that becomes read-only
+    /// refuses later opens, not writes by handles that it let write.
+    ///
+    /// # Errors
+    /// [`PathError::ReadOnly`], [`PathError::NoSubvolume`].
+    pub(super) fn check_writable(&self) -> Result<()> {
+        match self.writes.load(Ordering::Acquire) {
+            true => self.fs.check_usable(self.open.place().tree).map(drop),
+            false => self.begin_writing(),
+        }
     }
 
     /// Returns the size in bytes, with changes that only memory has.

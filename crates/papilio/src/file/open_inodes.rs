@@ -14,6 +14,7 @@
 use crate::file::memory_budgets::MemoryBudgets;
 use crate::file::open_inode::OpenInode;
 use crate::namespace::Place;
+use papilio_format::TreeId;
 use papilio_locks::{Mutex, might_lock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +32,8 @@ pub(crate) struct OpenInodes {
 #[derive(Debug, Default)]
 struct Table {
     open: HashMap<Place, Weak<OpenInode>>,
+    /// Open inodes of each subvolume whose release has not ended.
+    uses: HashMap<TreeId, u64>,
     /// Inodes whose deletion runs, with the number of threads that delete each.
     deleting: HashMap<Place, u32>,
 }
@@ -66,7 +69,32 @@ impl OpenInodes {
             open.set_deleted();
         }
         table.open.insert(place, Arc::downgrade(&open));
+        *table.uses.entry(place.tree).or_insert(0) += 1;
         open
+    }
+
+    /// Returns whether inodes of a subvolume are open, or their release has not ended.
+    pub(super) fn has_uses(&self, tree: TreeId) -> bool {
+        self.table.lock().uses.contains_key(&tree)
+    }
+
+    /// Notes that the release of an inode has ended. Returns whether it was the last one of its
+    /// subvolume.
+    pub(super) fn end_use(&self, tree: TreeId) -> bool {
+        let mut table = self.table.lock();
+        let uses = table.uses.get_mut(&tree).expect("an open inode is counted");
+        *uses -= 1;
+        let last = *uses == 0;
+        if last {
+            table.uses.remove(&tree);
+        }
+        last
+    }
+
+    /// Returns the open inodes of a subvolume. The caller drops them once it holds no lock.
+    pub(super) fn of_tree(&self, tree: TreeId) -> Vec<Arc<OpenInode>> {
+        let table = self.table.lock();
+        table.open.iter().filter(|(place, _)| place.tree == tree).filter_map(|(_, open)| open.upgrade()).collect()
     }
 
     /// Returns the inode at `place`, if a handle has it open.

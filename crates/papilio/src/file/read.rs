@@ -66,7 +66,7 @@ impl OpenFile {
     ) -> Result<R> {
         let transactions = self.fs.transactions()?;
         let live = self.live()?;
-        self.check_referenced(live)?;
+        self.check_usable(live)?;
         let inode = self.open.size_and_flags(live)?;
         let tree = LazyTree::new(transactions, live);
         let file = FileData {
@@ -80,17 +80,17 @@ impl OpenFile {
         };
         let read = read(&file);
         // Cached extents are not pinned. The data lock keeps the file's extents in use, unless the
-        // whole subvolume was deleted: then another file's data may be there already.
-        self.check_referenced(live)?;
+        // whole subvolume was dropped: then another file's data may be there already.
+        self.check_usable(live)?;
         read
     }
 
-    /// Checks that the subvolume is not being deleted.
+    /// Checks that the subvolume's tree is not being dropped.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`].
-    fn check_referenced(&self, live: &LiveTree) -> Result<()> {
-        if live.is_referenced() {
+    fn check_usable(&self, live: &LiveTree) -> Result<()> {
+        if live.is_usable() {
             return Ok(());
         }
         let path = format!("subvolume {}", self.open.place().tree);

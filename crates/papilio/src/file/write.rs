@@ -77,10 +77,10 @@ impl OpenFile {
             let (now, later) = rest.split_at(step);
             let items = EXTENT_ITEMS + (step >> 20) as u64;
             let range = open.changed_range(&self.fs, at, step as u64)?;
-            let trees = self.begin_change(&exclusive)?;
+            let trees = self.begin_data_write(&exclusive)?;
             let context = trees.context(&**self.fs.transactions()?);
             let mut write = trees.prepare(|file| PreparedWrite::new(&context, file, FileOffset(at), now))?;
-            self.publish_change(&range, items, |context, file| {
+            self.publish_write(&range, items, |context, file| {
                 if stamp == Stamp::Keep {
                     let sequence = file.item.sequence.wrapping_add(1);
                     file.touched = Some(Touch { mtime: None, ctime: None, sequence });
@@ -130,7 +130,7 @@ impl OpenFile {
             open.flush_locked(fs, *epoch)?;
         }
         let shared = open.data.read();
-        fs.check_changeable(open.place().tree)?;
+        self.check_writable()?;
         let done = if ordered {
             let item = open.item(&live)?;
             check_mutable(&fs.write_options, open.place(), &item)?;
@@ -171,10 +171,18 @@ impl OpenFile {
     /// Prepares the first phase of a change: publishes what only memory and device have, and checks
     /// that the file may change.
     pub(super) fn begin_change(&self, exclusive: &Exclusive<'_>) -> Result<DataTrees<'_>> {
+        // Unlike a write, other changes are refused even to a handle that was opened before the
+        // subvolume became read-only (`btrfs_setattr`, `btrfs_update_time`).
+        self.fs.check_changeable(self.open.place().tree)?;
+        self.begin_data_write(exclusive)
+    }
+
+    /// As [`OpenFile::begin_change`], for a write of data.
+    fn begin_data_write(&self, exclusive: &Exclusive<'_>) -> Result<DataTrees<'_>> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
         open.flush_locked(fs, exclusive.epoch)?;
         open.forget_extents();
-        fs.check_changeable(place.tree)?;
+        self.check_writable()?;
         check_mutable(&fs.write_options, place, &open.item(self.live()?)?)?;
         fs.data_trees(place)
     }
@@ -184,9 +192,21 @@ impl OpenFile {
         &self,
         range: &Range<u64>,
         items: u64,
+        publish: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.fs.check_changeable(self.open.place().tree)?;
+        self.publish_write(range, items, publish)
+    }
+
+    /// As [`OpenFile::publish_change`], for a write of data.
+    fn publish_write<R>(
+        &self,
+        range: &Range<u64>,
+        items: u64,
         mut publish: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
+        self.check_writable()?;
         fs.change_data(place, items, |context, file| {
             check_mutable(&fs.write_options, place, &file.item)?;
             open.note_changed(&fs.changed_files, context.space.generation(), range);

@@ -20,6 +20,21 @@ impl File {
         open.fs.deletions.beside(|| change(open))
     }
 
+    /// Notes that this handle and its clones are open for writing. They write data from now on even
+    /// if the subvolume becomes read-only, as descriptors of the kernel do. Without this call, a
+    /// handle does so if the subvolume was writable when the handle was opened, or at a write.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnlyFileSystem`]; [`PathError::ReadOnly`] if the subvolume is read-only;
+    /// [`PathError::NoSubvolume`].
+    ///
+    /// [`Error::ReadOnlyFileSystem`]: crate::Error::ReadOnlyFileSystem
+    /// [`PathError::ReadOnly`]: crate::PathError::ReadOnly
+    /// [`PathError::NoSubvolume`]: crate::PathError::NoSubvolume
+    pub fn begin_writing(&self) -> Result<()> {
+        self.open_file()?.begin_writing()
+    }
+
     /// Writes `data` at byte `offset` and returns the number of bytes written, which is always
     /// `data.len()`: the same as [`File::write_all_at`].
     ///

@@ -51,7 +51,7 @@ impl Inode {
     pub(crate) fn handle(&self) -> Result<Handle> {
         let subvolume = match &self.subvolume {
             Some(subvolume) => Arc::clone(subvolume),
-            None => self.fs.info.trees.subvolume(self.metadata.tree)?,
+            None => self.fs.info.trees.subvolume_in_use(self.metadata.tree)?,
         };
         Ok(Handle { subvolume, number: self.metadata.number, item: self.metadata.item })
     }

@@ -20,7 +20,7 @@ use crate::items::xattr_edit::XattrSet;
 use crate::namespace::Place;
 use crate::namespace::create::{self, NewInode, NewKind};
 use crate::namespace::rename::{self, RenameMode};
-use crate::namespace::setattr::{self, SetAttributes};
+use crate::namespace::setattr::{self, SetAttributes, SetTime};
 use crate::namespace::{attributes, link};
 use crate::subvolume::{self, Entry};
 use crate::transaction::Handle;
@@ -337,6 +337,17 @@ impl Inode {
     /// [`PathError::NotPermitted`] for an immutable inode; as [`Inode::create`].
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
         self.file_system().info.set_attributes(self.place(), set)
+    }
+
+    /// Sets the times of writes that a client has cached: mtime and ctime, also in a subvolume that
+    /// has become read-only since the client opened the file for writing.
+    ///
+    /// # Errors
+    /// As [`Inode::create`], without [`PathError::ReadOnly`].
+    pub fn store_write_times(&self, mtime: Timespec, ctime: Timespec) -> Result<()> {
+        let set =
+            SetAttributes { mtime: Some(SetTime::At(mtime)), ctime: Some(ctime), ..SetAttributes::default() };
+        self.file_system().info.store_attributes(self.place(), &set)
     }
 
     /// Clears the privileges of a file whose data a caller has changed, as the kernel does on its

@@ -1,8 +1,9 @@
 //! Creating, renaming and deleting subvolumes and snapshots: in a directory, by path, and by id.
 //!
 //! Owns the methods of [`Inode`] and [`FileSystem`] that do this. Deletion removes the entry at
-//! once; a background thread or [`FileSystem::clean_subvolumes`] frees the space later. Open
-//! files of a deleted subvolume become unusable.
+//! once; a background thread or [`FileSystem::clean_subvolumes`] frees the space later. Open files
+//! of a deleted subvolume, and kept inodes, stay usable; its space is freed after the last of them.
+//! A file that was opened for writing stays writable when its subvolume becomes read-only.
 //!
 //! **Locks**, in order of acquisition: `FsInfo::sharing` (exclusive, for snapshots and for making a
 //! subvolume read-only), then those of a transaction handle.
@@ -143,7 +144,10 @@ impl Inode {
             self.note_subvolume(handle, numbers, name)?;
             subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
         })?;
-        fs.info.subvolumes.lock().remove(&id);
+        fs.info.subvolume_was_deleted(id);
+        if !fs.info.is_in_use(id) {
+            fs.info.subvolumes.lock().remove(&id);
+        }
         fs.info.background.clean();
         Ok(())
     }

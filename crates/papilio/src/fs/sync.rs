@@ -78,7 +78,8 @@ impl FileSystem {
         self.info.failure()
     }
 
-    /// Cleans deleted subvolumes in the calling thread until none is left.
+    /// Cleans deleted subvolumes in the calling thread until none is left, except those of which
+    /// files are open or inodes kept.
     ///
     /// # Errors
     /// As [`FileSystem::sync`].
@@ -93,6 +94,6 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::sync`].
     pub fn clean_subvolumes_step(&self) -> Result<bool> {
-        clean_step(self.info.transactions()?)
+        clean_step(self.info.transactions()?, |tree| self.info.is_in_use(tree))
     }
 }

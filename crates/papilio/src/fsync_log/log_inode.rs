@@ -110,6 +110,10 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
     let transactions = handle.transactions();
     let generation = handle.generation();
     let (tree, id) = (request.live.tree(), request.live.id());
+    if !request.live.is_referenced() {
+        // Replay leaves out logs of deleted subvolumes.
+        return Ok(Logged::NeedsCommit("the subvolume was deleted"));
+    }
     let Some(item) = inode::inode(&tree, request.inode)? else { return Ok(Logged::Nothing) };
     if item.nlink == 0 || item.transid < generation {
         return Ok(Logged::Nothing);

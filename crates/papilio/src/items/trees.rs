@@ -33,6 +33,7 @@ pub(crate) struct OpenTree {
     pub(crate) tree: Tree,
     root_directory: InodeNumber,
     has_references: bool,
+    is_held: bool,
     item: ItemSource,
 }
 
@@ -50,6 +51,7 @@ impl OpenTree {
             tree,
             root_directory: root_directory(&item),
             has_references: item.refs > 0,
+            is_held: false,
             item: ItemSource::Committed(Box::new(item)),
         }
     }
@@ -174,13 +176,15 @@ impl Trees {
             Source::Committed { root_tree, open, .. } => (root_tree, open),
             Source::Live(transactions) => {
                 let Some(live) = transactions.live().find(id)? else { return Ok(None) };
-                let of = |record: &RootRecord| (root_directory(&record.item), record.item.refs > 0);
-                let Some((root_directory, has_references)) = live.with_record(of) else { return Ok(None) };
+                let of = |record: &RootRecord| root_directory(&record.item);
+                let Some(root_directory) = live.with_record(of) else { return Ok(None) };
+                // In this order: a deletion holds the tree before it takes the references.
+                let (has_references, is_held) = (live.is_referenced(), live.is_held());
                 // In this order: a change in between makes the tree seem older than it is.
                 let version = live.version();
                 let tree = now(transactions, &live);
                 let item = ItemSource::Live(live, version);
-                return Ok(Some(Arc::new(OpenTree { tree, root_directory, has_references, item })));
+                return Ok(Some(Arc::new(OpenTree { tree, root_directory, has_references, is_held, item })));
             }
         };
         if let Some(found) = open.read().get(&id) {
@@ -224,11 +228,23 @@ impl Trees {
     /// # Errors
     /// [`PathError::NoSubvolume`] if there is none; as [`Trees::find`].
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<OpenTree>> {
+        self.subvolume_if(id, |open| open.has_references)
+    }
+
+    /// Returns the subvolume of an inode that may be in use, also if it was deleted since.
+    ///
+    /// # Errors
+    /// As [`Trees::subvolume`].
+    pub(crate) fn subvolume_in_use(&self, id: TreeId) -> Result<Arc<OpenTree>> {
+        self.subvolume_if(id, |open| open.has_references || open.is_held)
+    }
+
+    fn subvolume_if(&self, id: TreeId, is_there: impl Fn(&OpenTree) -> bool) -> Result<Arc<OpenTree>> {
         let missing = || Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume);
         if !objectid::is_subvolume(id) {
             return Err(missing());
         }
-        self.find(id)?.filter(|open| open.has_references).ok_or_else(missing)
+        self.find(id)?.filter(|open| is_there(open)).ok_or_else(missing)
     }
 }
 

@@ -151,7 +151,8 @@ impl Work {
             tracing::error!("deleting files without names that an earlier mount left: {error}");
         }
         while !self.stop.load(Ordering::Acquire) {
-            match fs.transactions().and_then(clean_step) {
+            let step = |transactions| clean_step(transactions, |tree| fs.is_in_use(tree));
+            match fs.transactions().and_then(step) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {

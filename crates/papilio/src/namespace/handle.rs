@@ -38,7 +38,7 @@ impl Handle {
     /// # Errors
     /// [`PathError::NoSubvolume`], [`PathError::NotFound`], or errors of reading.
     pub(crate) fn open(trees: &Trees, place: Place) -> Result<Self> {
-        let subvolume = trees.subvolume(place.tree)?;
+        let subvolume = trees.subvolume_in_use(place.tree)?;
         Self::in_subvolume(subvolume, place.inode)
     }
 

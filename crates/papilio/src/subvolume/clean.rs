@@ -3,8 +3,10 @@
 //! Owns [`clean_step`], and [`drop_relocation_trees`] for the trees of a balance that the kernel
 //! did not finish.
 //!
-//! **Invariant**: a tree is touched only in a later transaction than the one that deleted it, so
-//! that all changes of it have ended.
+//! **Invariants**
+//! - A tree is dropped only in a later transaction than the one that deleted it, or that ended its
+//!   hold, so that all changes of it have ended.
+//! - A tree that is held is not dropped as long as one of its inodes is in use.
 //!
 //! **Locks**, in this order: `cleaning` throughout; the root tree's writer lock, for the root item.
 //!
@@ -29,16 +31,20 @@ const ITEMS: u64 = 4;
 /// Most extents with delayed references, which take memory, before the cleaner commits.
 const DELAYED_LIMIT: usize = 1 << 17;
 
-/// Drops a piece of a deleted subvolume. Returns whether more may be left.
+/// Drops a piece of a deleted subvolume of which no inode is `in_use`. Returns whether more may be
+/// left.
 ///
 /// # Errors
 /// A block or an item of the subvolume or the extent tree that cannot be read: progress so far is
 /// kept, and the file system goes on. [`crate::Error::NoSpace`];
 /// [`crate::Error::ReadOnlyFileSystem`] after a failure.
-pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
+pub(crate) fn clean_step(transactions: &Arc<Transactions>, in_use: impl Fn(TreeId) -> bool) -> Result<bool> {
     let _cleaning = transactions.lock_cleaning();
     transactions.check_running()?;
-    let Some(tree) = next_dead(transactions)? else { return Ok(false) };
+    let Some(tree) = next_dead(transactions, in_use)? else { return Ok(false) };
+    if tree.is_held() {
+        end_hold(transactions, &tree)?;
+    }
     let deleted_in = tree.record().map(|record| record.item.ctransid);
     let delayed = transactions.delayed_refs();
     if deleted_in.is_some_and(|deleted| deleted >= transactions.generation()) || delayed > DELAYED_LIMIT {
@@ -104,8 +110,23 @@ pub(crate) fn drop_relocation_trees(transactions: &Arc<Transactions>) -> Result<
     Ok(())
 }
 
-/// Finds a deleted subvolume whose tree is not dropped yet.
-fn next_dead(transactions: &Transactions) -> Result<Option<Arc<LiveTree>>> {
+/// Ends the hold of a tree: from here on, nothing finds it. Changes that have found it end with this
+/// transaction at the latest, which is recorded as that of the deletion.
+fn end_hold(transactions: &Transactions, tree: &LiveTree) -> Result<()> {
+    transactions.change_to_free(ITEMS, |handle| {
+        let _editor = tree.edit(handle);
+        tree.update_record(|record| record.item.ctransid = handle.generation());
+        tree.set_held(false);
+        put_root_item(&mut transactions.live().root_tree().edit(handle), tree)
+    })
+}
+
+/// Finds a deleted subvolume whose tree is not dropped yet, and that is not held for inodes that
+/// are `in_use`.
+fn next_dead(
+    transactions: &Transactions,
+    in_use: impl Fn(TreeId) -> bool,
+) -> Result<Option<Arc<LiveTree>>> {
     let live = transactions.live();
     let mut from = InodeNumber(0);
     loop {
@@ -114,6 +135,7 @@ fn next_dead(transactions: &Transactions) -> Result<Option<Arc<LiveTree>>> {
         if objectid::is_subvolume(id)
             && let Some(tree) = live.find(id)?
             && tree.record().is_some_and(|record| record.item.refs == 0)
+            && !(tree.is_held() && in_use(id))
         {
             return Ok(Some(tree));
         }

@@ -1,7 +1,8 @@
 //! Deleting subvolumes: the part that takes effect at once.
 //!
 //! Owns [`delete`] and [`forget_entry`]. A deletion removes the name and all references, and lists
-//! the subvolume as an orphan in the root tree. `clean_step` drops its tree later.
+//! the subvolume as an orphan in the root tree. The tree is *held* for inodes in use; once there are
+//! none, `clean_step` drops it.
 //!
 //! **Invariants**
 //! - A subvolume that contains others is not deleted, so that no entry leads to a missing
@@ -172,6 +173,8 @@ fn mark_dead(
     parent: TreeId,
 ) -> Result<()> {
     let id = victim.id();
+    // In this order: no moment at which an open file has no tree.
+    victim.set_held(true);
     victim.update_record(|record| {
         record.item.refs = 0;
         record.item.flags |= RootFlags::DEAD;

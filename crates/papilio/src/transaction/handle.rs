@@ -117,8 +117,8 @@ impl<'a> Handle<'a> {
         self.transactions
     }
 
-    /// Returns the tree `id` for changing. Fails for a deleted subvolume. A change that got the
-    /// tree before the deletion ends within that transaction, and only a later transaction drops
+    /// Returns the tree `id` for changing. Fails for a deleted subvolume that is not held. A change
+    /// that got the tree before ends within that transaction, and only a later transaction drops
     /// the tree.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl<'a> Handle<'a> {
     /// deleted; a block that cannot be read.
     pub(crate) fn live_tree(&self, id: TreeId) -> Result<Arc<LiveTree>> {
         let tree = self.transactions.live.get(id)?;
-        if objectid::is_subvolume(id) && tree.record().is_some_and(|record| record.item.refs == 0) {
+        if objectid::is_subvolume(id) && !tree.is_usable() {
             return Err(Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume));
         }
         Ok(tree)

@@ -90,6 +90,11 @@ impl LiveTrees {
         Ok(Some(Arc::clone(tree)))
     }
 
+    /// Returns the tree `id` if it was opened before.
+    pub(crate) fn opened(&self, id: TreeId) -> Option<Arc<LiveTree>> {
+        self.open.read().get(&id).map(Arc::clone)
+    }
+
     /// Returns a tree that must exist.
     ///
     /// # Errors
