@@ -575,8 +575,8 @@ fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, chan
         stale.push(Stale::Attributes(node));
     }
     if changed.room {
-        // First the attributes, so that the kernel asks before it caches more. What it has cached
-        // must find space before space is promised to other writes.
+        // First the attributes, so that the kernel asks before it caches more. The data that it has
+        // cached must find space before space is promised to other writes.
         let files = operations.may_be_written();
         stale.extend(files.iter().copied().map(Stale::Attributes));
         stale.extend(files.into_iter().map(|node| Stale::Pages(node, 0, 0)));
