@@ -41,8 +41,7 @@ pub(crate) struct Aftermath {
     /// cache is here, except the names of a file that failed: the kernel holds the pages of such a
     /// write until the reply, and the thread that has them dropped may be waiting for these pages.
     pub(crate) after_reply: Vec<Stale>,
-    /// What is dropped before the reply is dropped by a thread of its own: the assistant may be
-    /// waiting for this reply.
+    /// A thread of its own drops `before_reply`: the assistant may be waiting for this reply.
     pub(crate) apart: bool,
 }
 

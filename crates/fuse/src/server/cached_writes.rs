@@ -140,8 +140,7 @@ impl Server {
     /// Our own ioctl: returns a file that lost a write, once.
     pub(super) fn take_lost_write(&self, caller: Caller) -> IoctlReply {
         let mut reply = LostWrite::default();
-        loop {
-            let Some(((tree, number), lost)) = self.lost.take() else { break };
+        while let Some(((tree, number), lost)) = self.lost.take() {
             // A file that was removed meanwhile has nothing left to lose.
             let exists = self.fs.inode_at(tree, number).is_ok_and(|inode| {
                 let metadata = inode.metadata();
