@@ -41,8 +41,7 @@ pub(crate) struct Aftermath {
     /// cache is here, except the names of a file that failed: the kernel holds the pages of such a
     /// write until the reply, and the thread that has them dropped may be waiting for these pages.
     pub(crate) after_reply: Vec<Stale>,
-    /// What is dropped before the reply is dropped by a thread of its own: the assistant may be
-    /// waiting for this reply.
+    /// A thread of its own drops `before_reply`: the assistant may be waiting for this reply.
     pub(crate) apart: bool,
 }
 
@@ -575,8 +574,8 @@ fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, chan
         stale.push(Stale::Attributes(node));
     }
     if changed.room {
-        // First the attributes, so that the kernel asks before it caches more. What it has cached
-        // must find space before space is promised to other writes.
+        // First the attributes, so that the kernel asks before it caches more. The data that it has
+        // cached must find space before space is promised to other writes.
         let files = operations.may_be_written();
         stale.extend(files.iter().copied().map(Stale::Attributes));
         stale.extend(files.into_iter().map(|node| Stale::Pages(node, 0, 0)));

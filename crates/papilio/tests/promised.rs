@@ -167,7 +167,7 @@ fn shared_preallocated_space_is_not_overwritten() {
     }
 }
 
-/// What frees space, or overwrites a NODATACOW file, needs none.
+/// An operation that frees space, or overwrites a NODATACOW file, needs none.
 #[test]
 fn a_full_file_system_lets_space_be_freed() {
     for options in &ways()[..2] {
@@ -242,7 +242,7 @@ fn small_writes_fill_preallocated_space() {
     }
 }
 
-/// What a sector of a file is to the writers of a full file system.
+/// The state of a sector, for the writers of a full file system.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sector {
     /// A write may find no space.

@@ -31,7 +31,7 @@ fn content(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 3 % 251) as u8 ^ (at >> 16) as u8).collect()
 }
 
-/// What became of a file that was written until an error.
+/// The end of a file that was written until an error.
 struct Met {
     /// Bytes that `write` accepted.
     accepted: usize,
@@ -112,8 +112,8 @@ fn two_writers_of_a_full_disk_leave_prefixes() {
     world.unmount();
 }
 
-/// The kernel may accept all of a write before the server sees any of it. What is lost then is the
-/// end of the file.
+/// The kernel may accept all of a write before the server sees any of it. The end of the file is
+/// lost then.
 #[test]
 fn a_single_write_larger_than_the_room_leaves_a_prefix() {
     let Some(world) = small() else { return };

@@ -7,8 +7,8 @@ use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
 use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write, Written};
+use papilio::FileKind;
 use papilio::format::items::inode::InodeFlags;
-use papilio::{File, FileKind};
 use std::sync::atomic::Ordering;
 
 /// Reply that tells the kernel to stop reporting opens and closes (`no_open`, `no_opendir`).
@@ -165,25 +165,6 @@ impl Server {
         self.after_write(caller, &node, &Written { offset, length: data.len(), kills_privileges, direct })
     }
 
-    /// Writes data from the kernel's cache. No caller waits for it: the kernel reports an error at
-    /// `fsync` and `close`, and the server before the next write to its cache.
-    fn write_from_cache(&self, node: &Node, file: &File, write: &Write<'_>) -> Result<(), Errno> {
-        let short = self.room.is_short();
-        if short {
-            self.wait_for_order(file, write.offset);
-        }
-        let _turn = short.then(|| self.lost.turn(node));
-        let written = match self.lost.refusal(node, write.offset) {
-            Some(error) => Err(error),
-            None => {
-                let promise = self.promises.take(node.id, write.offset, write.data.len());
-                // The kernel has the times of these writes, and stores them by itself.
-                file.write_back_promised(write.data, write.offset, promise).map_err(stale)
-            }
-        };
-        written.inspect_err(|error| self.lose_write(node, write.offset, *error))
-    }
-
     /// Notes a write that has ended, and returns what else it changed.
     pub(super) fn after_write(
         &self,
@@ -234,8 +215,8 @@ impl Server {
         self.after_change(caller, &node)
     }
 
-    /// Looks at room as well. Clears privileges after a change to data, for requests that do not say whether the caller
-    /// may keep them.
+    /// Looks at room, and clears privileges after a change to data, for requests that do not say
+    /// whether the caller may keep them.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
         let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
         Ok(Changed { attributes, room: self.room.look(&self.fs), ..Changed::default() })

@@ -8,6 +8,7 @@
 
 mod access_time;
 mod attributes;
+mod cached_writes;
 mod copy_range;
 mod data;
 mod directories;

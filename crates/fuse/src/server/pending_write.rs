@@ -23,7 +23,7 @@ const PIPE: u64 = 1 << 20;
 /// The most buffers of a `writev` (`UIO_MAXIOV`).
 const MOST_BUFFERS: u64 = 1024;
 
-/// What a caller that asks for the attributes of an open file is doing.
+/// The work of a caller that asks for the attributes of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pending {
     /// A write of so many bytes, at a file offset if that is known.

@@ -1,8 +1,8 @@
 //! Room for data that waits in the kernel's cache.
 //!
-//! With the writeback cache the kernel accepts a write before the server sees it. While free space is
-//! less than what may be dirty, the kernel may therefore not cache attributes. It then asks for them
-//! before each write that it caches (`fuse_cache_write_iter`). The server has the file's data
+//! With the writeback cache the kernel accepts a write before the server sees it. While free space
+//! is less than what may be dirty, the kernel may therefore not cache attributes. It then asks for
+//! them before each write that it caches (`fuse_cache_write_iter`). The server has the file's data
 //! written back first, so that at most one write of each writer is in the cache. Its answer refuses
 //! a write for which there is no space, and keeps the space of one that it admits
 //! ([`super::promises`]).

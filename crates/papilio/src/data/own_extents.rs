@@ -4,7 +4,7 @@
 //! later write there finds its space, also past the end of the file and of parts of sectors. In a
 //! `NODATACOW` file the same holds for every such extent.
 //!
-//! Invariant: what is found stays so until the change is published, because the caller holds the
+//! Invariant: an extent that is found stays so until the change is published. The caller holds the
 //! lock on `sharing` and the file's data lock, or has locked the range.
 //!
 //! Locks: the transaction's gate (shared), for each extent. Kernel counterpart:

@@ -1,7 +1,7 @@
 //! Data that is on the device and in no tree yet.
 //!
-//! Owns [`WrittenExtents`], the first phase of every change of data that is published at once: space
-//! is allocated, data is compressed, checksummed and written.
+//! Owns [`WrittenExtents`], the first phase of every change of data that is published at once:
+//! space is allocated, data is compressed, checksummed and written.
 //! [`publish_extents`](super::publish_extents) is the second phase.
 //!
 //! Invariants:

@@ -27,8 +27,6 @@ use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Ma
 const CHUNK: u64 = 4 << 20;
 /// Bytes of a page.
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Bytes of data for each reserved byte of metadata.
-pub(super) const DATA_PER_METADATA: u64 = 16;
 
 /// How far a write came before the cache was full.
 enum Filled {

@@ -92,7 +92,7 @@ pub(super) struct DirtyReservation {
     pub(super) metadata: Option<Reservation>,
     /// Dirty ranges without reserved data space: the file has their space already.
     pub(super) own: RangeSet,
-    /// For the sector with the end of the file on disk, which is zeroed when the file grows past it.
+    /// For the sector with the end of the file on disk, which is zeroed when the file grows.
     pub(super) tail: Option<Reservation>,
 }
 
@@ -249,10 +249,9 @@ impl OpenInode {
         self.reserved.lock().tail.is_some()
     }
 
-    /// Notes dirty ranges for which no data space is reserved.
-    pub(super) fn add_own(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
-        let mut reserved = self.reserved.lock();
-        ranges.into_iter().for_each(|range| reserved.own.cover(&range));
+    /// Notes a dirty range for which no data space is reserved.
+    pub(super) fn add_own(&self, range: &Range<u64>) {
+        self.reserved.lock().own.cover(range);
     }
 
     /// Takes the reservation of dirty pages, with at most `metadata` bytes of metadata. The space

@@ -59,7 +59,7 @@ impl OpenFile {
         if let Some(mapping) = self.cached() {
             return self.write_buffered(mapping, data, offset, stamp, &mut promise);
         }
-        // What follows allocates at once.
+        // The steps below allocate at once.
         drop(promise);
         let done = self.write_shared(data, offset, stamp)?;
         let data = &data[done..];

@@ -23,13 +23,13 @@
 
 use crate::data::write::PreparedWrite;
 use crate::errors::Result;
-use crate::file::buffered::DATA_PER_METADATA;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::in_place::IN_PLACE;
 use crate::file::open_inode::{DirtyReservation, OpenInode, Touched};
 use crate::file::ordered_flush::needs_all;
 use crate::file::write_back_ordered::{Target, WRITE_STEP};
+use crate::file::write_promise::DATA_PER_METADATA;
 use crate::space::Reservation;
 use crate::transaction::ReservedData;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};
@@ -270,7 +270,7 @@ impl OpenInode {
             if let Ok((data, metadata)) = reserved {
                 self.add_reservation(Some(data), metadata);
             }
-            self.add_own(own.iter());
+            own.iter().for_each(|range| self.add_own(&range));
             if tail_bytes > 0
                 && let Ok((tail, _none)) = fs.transactions()?.reserve(tail_bytes, 0)
             {

@@ -14,7 +14,6 @@
 use crate::data::own_extents::own_extents;
 use crate::data::rewrite::stale_tail;
 use crate::errors::{Error, Result};
-use crate::file::buffered::DATA_PER_METADATA;
 use crate::file::change::FLUSHES;
 use crate::file::open_file::OpenFile;
 use crate::file::open_inode::OpenInode;
@@ -25,6 +24,8 @@ use std::ops::Range;
 
 /// Bytes of a page.
 const PAGE: u64 = PAGE_SIZE as u64;
+/// Bytes of data for each reserved byte of metadata.
+pub(super) const DATA_PER_METADATA: u64 = 16;
 /// Tree blocks reserved with the first dirty block of a file.
 const BLOCKS: u64 = 24;
 /// Bytes of dirty pages that are looked for at once.
@@ -74,7 +75,7 @@ impl WritePromise {
     }
 }
 
-/// What is reserved for pages that become dirty.
+/// The reservations for pages that become dirty.
 pub(super) struct Reserved<'a> {
     /// The file offset up to which pages may become dirty, a multiple of the page size.
     pub(super) until: u64,
@@ -223,7 +224,7 @@ impl OpenFile {
         while let Some(mapping) = self.open.mapping.as_ref().filter(|_| at < until) {
             let dirty = mapping.next_dirty(at..until, STEP).unwrap_or(until..until);
             // Before the pages are dirty, so that a writeback knows it.
-            self.open.add_own([at..dirty.start]);
+            self.open.add_own(&(at..dirty.start));
             at = dirty.end;
         }
         Ok(Some(Reserved { until, bytes, data: None, metadata, tail, own: Some(sharing) }))

@@ -1,0 +1,188 @@
+//! Writes that the kernel caches: before it accepts them, and when their data comes.
+//!
+//! Owns the answer to the kernel's question before it caches a write while room is short. A write
+//! for which there is no space is refused there, with ENOSPC or EDQUOT. Also owns the report of
+//! data that was accepted and could not be stored ([`super::lost`]).
+//!
+//! Locks: a file's turn, while its data is written.
+
+use super::pending_write::Pending;
+use super::state::Server;
+use crate::errno::Errno;
+use crate::ioctl::layout::LostWrite;
+use crate::ioctl::{Caller, IoctlReply};
+use crate::nodes::{Node, stale};
+use crate::transport::{NodeId, Write};
+use papilio::format::items::inode::InodeFlags;
+use papilio::format::{InodeNumber, TreeId, objectid};
+use papilio::{ErrorKind, File};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// The bytes for which there must be space where the write is not known.
+const GUESS: u64 = 128 << 10;
+/// How long data from the cache waits for the data before it, at most.
+const ORDER_ATTEMPTS: u32 = 20;
+const ORDER_PAUSE: Duration = Duration::from_millis(1);
+/// Directories on the way to a file, at most.
+const DEPTH: usize = 256;
+
+impl Server {
+    /// Refuses a write that a caller is about to make to the kernel's cache: with the error of an
+    /// earlier write that no caller has heard of, or because there is no space for it.
+    pub(super) fn check_cached_write(&self, caller: Caller, id: NodeId) -> Result<(), Errno> {
+        if !self.writeback_cache {
+            return Ok(());
+        }
+        if self.room.is_short() {
+            self.room.look(&self.fs);
+        }
+        let node = self.node(id)?;
+        let failed = node.failed.load(Ordering::Acquire) != 0;
+        if !failed && !self.room.is_short() {
+            return Ok(());
+        }
+        let used = self.used(&node)?;
+        let Ok(file) = used.file() else { return Ok(()) };
+        let size = file.size().map_err(stale)?;
+        let pending = Pending::of(caller, self.nodes.number_of_node(&node), size);
+        if pending == Pending::Other {
+            return Ok(());
+        }
+        match node.failed.swap(0, Ordering::AcqRel) {
+            0 => {}
+            error => {
+                self.lost.was_told(&node);
+                return Err(Errno(error));
+            }
+        }
+        if !self.room.is_short() {
+            return Ok(());
+        }
+        // The data of the thread's write before is written by now.
+        self.promises.set(id, caller.pid, None);
+        let promise = match pending {
+            Pending::Write { offset, length } => file.promise_write(offset, length).map_err(stale)?,
+            // The kernel asks for other reasons, too, and the write may need no space.
+            _ if self.may_own_space(&node)? => return Ok(()),
+            _ => match file.promise_write(None, GUESS) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => return Err(stale(error)),
+                promise => promise.map_err(stale)?,
+            },
+        };
+        self.promises.set(id, caller.pid, Some(promise));
+        Ok(())
+    }
+
+    /// Returns whether a file may have space that it can write without taking more.
+    fn may_own_space(&self, node: &Node) -> Result<bool, Errno> {
+        let flags = node.current(&self.fs)?.metadata().flags();
+        Ok(flags.intersects(InodeFlags::PREALLOC | InodeFlags::NODATACOW))
+    }
+
+    /// Writes data from the kernel's cache. No caller waits for it: the kernel reports an error at
+    /// `fsync` and `close`, and the server before the next write to its cache.
+    pub(super) fn write_from_cache(&self, node: &Node, file: &File, write: &Write<'_>) -> Result<(), Errno> {
+        let short = self.room.is_short();
+        if short {
+            self.wait_for_order(file, write.offset);
+        }
+        let _turn = short.then(|| self.lost.turn(node));
+        let written = match self.lost.refusal(node, write.offset) {
+            Some(error) => Err(error),
+            None => {
+                let promise = self.promises.take(node.id, write.offset, write.data.len());
+                // The kernel has the times of these writes, and stores them by itself.
+                file.write_back_promised(write.data, write.offset, promise).map_err(stale)
+            }
+        };
+        written.inspect_err(|error| self.lose_write(node, write.offset, *error))
+    }
+
+    /// Notes that a write at `offset` was lost, which no caller has heard of.
+    pub(super) fn lose_write(&self, node: &Node, offset: u64, error: Errno) {
+        let generation = node.current(&self.fs).ok().map(|inode| inode.metadata().generation().get());
+        self.lost.note(node, generation, offset, error);
+        node.failed.store(error.code(), Ordering::Release);
+    }
+
+    /// Waits for the data between the end of a file and `offset`, which other threads are storing.
+    /// A hole there may also be meant, so it waits for a short time only.
+    pub(super) fn wait_for_order(&self, file: &File, offset: u64) {
+        for _ in 0..ORDER_ATTEMPTS {
+            if file.size().is_ok_and(|size| size >= offset) {
+                return;
+            }
+            std::thread::sleep(ORDER_PAUSE);
+        }
+    }
+
+    /// Returns the names under which the kernel may know a file, as directories and entries.
+    pub(super) fn known_names(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+        let names = || {
+            let inode = self.node(id).ok()?.current(&self.fs).ok()?;
+            let tree = inode.tree();
+            let names = inode.names().ok()?.into_iter();
+            Some(names.map(|(parent, name)| (self.nodes.id(tree, parent), name)).collect())
+        };
+        names().unwrap_or_default()
+    }
+
+    /// Returns the names of a file that was closed and that lost a write.
+    pub(super) fn names_to_forget(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+        match self.node(id) {
+            Ok(node) if self.lost.has(&node) => self.known_names(id),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Our own ioctl: returns a file that lost a write, once.
+    pub(super) fn take_lost_write(&self, caller: Caller) -> IoctlReply {
+        let mut reply = LostWrite::default();
+        while let Some(((tree, number), lost)) = self.lost.take() {
+            // A file that was removed meanwhile has nothing left to lose.
+            let exists = self.fs.inode_at(tree, number).is_ok_and(|inode| {
+                let metadata = inode.metadata();
+                metadata.nlink() > 0 && Some(metadata.generation().get()) == lost.generation
+            });
+            if !exists {
+                continue;
+            }
+            reply.error = lost.error.code() as u32;
+            reply.inode = self.nodes.number(tree, number);
+            // The way to the file may lead through directories that other callers may not search.
+            if [0, rustix::process::geteuid().as_raw()].contains(&caller.uid)
+                && let Some(path) = self.path_of(tree, number)
+            {
+                let length = path.len().min(reply.path.len());
+                reply.path[..length].copy_from_slice(&path[path.len() - length..]);
+                reply.path_length = length as u32;
+            }
+            break;
+        }
+        IoctlReply { result: 0, output: reply.as_bytes().to_vec(), changed: Vec::new() }
+    }
+
+    /// Returns the path of an inode from the top level.
+    fn path_of(&self, tree: TreeId, number: InodeNumber) -> Option<Vec<u8>> {
+        let mut path = self.fs.subvolume(tree).ok()?.path.unwrap_or_default();
+        let mut names = Vec::new();
+        let mut at = number;
+        while at != objectid::FIRST_INODE {
+            let (parent, name) = self.fs.inode_at(tree, at).ok()?.names().ok()?.into_iter().next()?;
+            names.push(name);
+            at = parent;
+            if names.len() > DEPTH {
+                return None;
+            }
+        }
+        for name in names.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        Some(path)
+    }
+}
