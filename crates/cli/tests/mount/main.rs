@@ -7,6 +7,7 @@ mod commands;
 mod common;
 mod defragment;
 mod devices;
+mod durable;
 mod ends;
 mod failing;
 mod helpers;
