@@ -381,7 +381,9 @@ fn each_snapshot_is_sent_at_once_and_fits_the_one_before() {
         // Each stream names its parent as the stream before has announced it.
         let announced: Vec<String> = streams
             .iter()
-            .map(|stream| succeed_text(["receive", "--dump", "-f", stream]).lines().next().unwrap().to_owned())
+            .map(|stream| {
+                succeed_text(["receive", "--dump", "-f", stream]).lines().next().unwrap().to_owned()
+            })
             .collect();
         for pair in announced.windows(2) {
             let word = |line: &str, key: &str| {

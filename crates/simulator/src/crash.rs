@@ -172,8 +172,8 @@ impl Recorded {
         self.moments.device(survival, in_flight)
     }
 
-    /// Returns the allowed states at this moment: the last sync or snapshot that returned, and those
-    /// of one in progress.
+    /// Returns the allowed states at this moment: the last sync or snapshot that returned, and
+    /// those of one in progress.
     fn promised(&self) -> &[Point] {
         let position = self.moments.position();
         let last = self

@@ -155,7 +155,7 @@ fn run_session(
         let commits = matches!(operation, Operation::Sync | Operation::Snapshot { .. });
         if commits {
             let mut model = session.model().clone();
-            // What the model refuses commits nothing.
+            // An operation that the model refuses commits nothing.
             if operation.apply(&mut model).is_ok() {
                 models.insert(last + 1, model);
             }

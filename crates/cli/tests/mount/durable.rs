@@ -1,5 +1,5 @@
-//! What is durable when a command returns: the server is killed at that moment, and the image must
-//! show the command's effect. The rows are those of the table in docs/durability.md.
+//! The durability of commands: the server is killed when one returns, and the image must show the
+//! command's effect. The rows are those of the table in docs/durability.md.
 
 use crate::world::{MOUNT, World, run, succeed, unmount};
 use papilio_oracle::{Need, require};

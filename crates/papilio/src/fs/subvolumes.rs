@@ -191,8 +191,8 @@ impl Inode {
 }
 
 impl FileSystem {
-    /// Creates an empty subvolume at `path`, owned by root, with mode 0755. The next commit makes it
-    /// durable.
+    /// Creates an empty subvolume at `path`, owned by root, with mode 0755. The next commit makes
+    /// it durable.
     ///
     /// # Errors
     /// As [`Inode::create_subvolume`].

@@ -127,9 +127,10 @@ impl Transactions {
         })
     }
 
-    /// Makes a change of about `items` items as the last one of a transaction, and commits. No other
-    /// change runs meanwhile. With `alone`, it is also the first one of its transaction, after a
-    /// commit of all earlier ones. If it fails and has changed nothing, the file system goes on.
+    /// Makes a change of about `items` items as the last one of a transaction, and commits. No
+    /// other change runs meanwhile. With `alone`, it is also the first one of its transaction,
+    /// after a commit of all earlier ones. If it fails and has changed nothing, the file system
+    /// goes on.
     ///
     /// # Errors
     /// As [`Transactions::change`] and [`Transactions::commit`].

@@ -42,9 +42,9 @@ pub(super) const CHANGES: [Command; 30] = [
 
 /// The ioctls that end with a commit. Others that make their change durable do so in the library:
 /// snapshots, and changes of devices and block groups. The kernel's `SUBVOL_CREATE`,
-/// `DEFAULT_SUBVOL`, `QGROUP_ASSIGN`, `QGROUP_CREATE` and `QGROUP_LIMIT` leave the commit to a later
-/// `syncfs`, which a FUSE server does not hear of. Deletions of subvolumes are not here: as in the
-/// kernel, `SYNC` commits them.
+/// `DEFAULT_SUBVOL`, `QGROUP_ASSIGN`, `QGROUP_CREATE` and `QGROUP_LIMIT` leave the commit to a
+/// later `syncfs`, which a FUSE server does not hear of. Deletions of subvolumes are not here: as
+/// in the kernel, `SYNC` commits them.
 pub(super) const COMMITS: [Command; 12] = [
     Command::SET_LABEL,
     Command::SUBVOL_CREATE,

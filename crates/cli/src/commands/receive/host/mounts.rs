@@ -49,8 +49,8 @@ impl Mounts {
         Ok(Self { roots })
     }
 
-    /// Opens the subvolume that a sender names: received with this UUID, or this UUID's own. The UUID
-    /// decides; among several the transaction of the last change. It must be read-only.
+    /// Opens the subvolume that a sender names: received with this UUID, or this UUID's own. The
+    /// UUID decides; among several the transaction of the last change. It must be read-only.
     ///
     /// # Errors
     /// It is missing, can have changed, or no mount shows it.
