@@ -1364,6 +1364,7 @@ int papilio_subvolume_create(struct papilio_fs *fs, const char *path);
 
 // Creates a snapshot of the subvolume at `source` at `path`, both NUL-terminated. `flags` is 0 or
 // PAPILIO_SNAPSHOT_READ_ONLY. Subvolumes nested in the source appear as empty directories.
+// Commits.
 //
 // Returns 0 or a negative errno: -ENOENT if `source` is not the root of a subvolume.
 int papilio_snapshot(struct papilio_fs *fs, const char *source, const char *path, uint32_t flags);

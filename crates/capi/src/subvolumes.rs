@@ -108,6 +108,7 @@ pub unsafe extern "C" fn papilio_subvolume_create(fs: *mut papilio_fs, path: *co
 
 /// Creates a snapshot of the subvolume at `source` at `path`, both NUL-terminated. `flags` is 0 or
 /// PAPILIO_SNAPSHOT_READ_ONLY. Subvolumes nested in the source appear as empty directories.
+/// Commits.
 ///
 /// Returns 0 or a negative errno: -ENOENT if `source` is not the root of a subvolume.
 #[unsafe(no_mangle)]

@@ -336,6 +336,83 @@ fn mounts_and_directories_send_and_receive() {
     kernel.btrfs_check().unwrap();
 }
 
+/// Takes and sends snapshots of the subvolume `s` below `root` in turn, with changes between them.
+/// A writable snapshot of a sent one is no change of it. Returns the streams.
+fn chain(root: &str, folder: &Path, write: impl Fn(&str, &str)) -> Vec<String> {
+    let at = |path: &str| format!("{root}/{path}");
+    succeed(["subvolume", "create", &at("s")]);
+    let mut streams = Vec::new();
+    for number in 1..4 {
+        write(&at(&format!("s/f{number}")), &format!("content {number}"));
+        let (snapshot, parent) = (at(&format!("s{number}")), at(&format!("s{}", number - 1)));
+        succeed(["subvolume", "snapshot", "-r", &at("s"), &snapshot]);
+        let stream = folder.join(format!("stream-{number}")).to_str().unwrap().to_owned();
+        match number {
+            1 => succeed(["-q", "send", "-f", &stream, &snapshot]),
+            _ => succeed(["-q", "send", "-p", &parent, "-f", &stream, &snapshot]),
+        };
+        succeed(["subvolume", "snapshot", &snapshot, &at(&format!("w{number}"))]);
+        streams.push(stream);
+    }
+    streams
+}
+
+#[test]
+fn each_snapshot_is_sent_at_once_and_fits_the_one_before() {
+    if missing() || require(&[Need::Fuse]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let host = scratch.unique("host");
+    for mounted in [false, true] {
+        let folder = scratch.unique("streams");
+        fs::create_dir(&folder).unwrap();
+        let (image, target) = (empty(&folder), scratch.unique("target"));
+        let streams = if mounted {
+            let mount = OurMount::new(&image, scratch.unique("from"));
+            chain(mount.0.to_str().unwrap(), &folder, |path, content| fs::write(path, content).unwrap())
+        } else {
+            chain(&format!("{}:", image.display()), &folder, |path, content| {
+                fs::write(&host, content).unwrap();
+                succeed(["cp", host.to_str().unwrap(), path]);
+            })
+        };
+        assert_clean(&image);
+        // Each stream names its parent as the stream before has announced it.
+        let announced: Vec<String> = streams
+            .iter()
+            .map(|stream| {
+                succeed_text(["receive", "--dump", "-f", stream]).lines().next().unwrap().to_owned()
+            })
+            .collect();
+        for pair in announced.windows(2) {
+            let word = |line: &str, key: &str| {
+                line.split_whitespace().find_map(|word| word.strip_prefix(key)).unwrap().to_owned()
+            };
+            assert_eq!(word(&pair[0], "uuid="), word(&pair[1], "parent_uuid="));
+            assert_eq!(word(&pair[0], "transid="), word(&pair[1], "parent_transid="), "{pair:?}");
+        }
+        let kernel = FileSystemSpec::default().make(&scratch).unwrap();
+        let kernel_mount = kernel.mount().unwrap();
+        let other = folder.join("other");
+        fs::create_dir(&other).unwrap();
+        let ours = OurMount::new(&empty(&other), target);
+        for stream in &streams {
+            btrfs(["receive", "-f", stream, kernel_mount.path().to_str().unwrap()]);
+            succeed(["-q", "receive", "-f", stream, ours.0.to_str().unwrap()]);
+        }
+        for received in [kernel_mount.path(), &ours.0] {
+            for number in 1..4 {
+                let content = fs::read_to_string(received.join(format!("s3/f{number}"))).unwrap();
+                assert_eq!(content, format!("content {number}"));
+            }
+            assert!(!received.join("s2/f3").exists());
+        }
+        drop(ours);
+        kernel_mount.unmount().unwrap();
+    }
+}
+
 #[test]
 fn compressed_extents_arrive_as_they_were_sent() {
     if missing() {

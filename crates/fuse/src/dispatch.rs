@@ -202,6 +202,7 @@ impl<O: Operations> Dispatcher<O> {
             },
             opcode::FSYNC
             | opcode::FSYNCDIR
+            | opcode::SYNCFS
             | opcode::FALLOCATE
             | opcode::COPY_FILE_RANGE
             | opcode::COPY_FILE_RANGE_64 => Lane::Aside,
@@ -423,6 +424,7 @@ impl<O: Operations> Dispatcher<O> {
                 Answer::Done
             }
             Body::Sync { data_only } => done(operations.sync(node, data_only)?),
+            Body::SyncAll => done(operations.sync_all()?),
             Body::Sizes => Answer::Sizes(operations.sizes()?),
             _ => return run_on_content(operations, request, stale),
         })
@@ -529,6 +531,7 @@ fn concerns_access(operation: u32) -> bool {
             | opcode::READDIRPLUS
             | opcode::RELEASEDIR
             | opcode::FSYNCDIR
+            | opcode::SYNCFS
     )
 }
 

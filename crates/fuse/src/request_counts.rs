@@ -77,6 +77,7 @@ pub(crate) fn operation_name(operation: u32) -> &'static str {
         opcode::RENAME2 => "RENAME2",
         opcode::LSEEK => "LSEEK",
         opcode::COPY_FILE_RANGE => "COPY_FILE_RANGE",
+        opcode::SYNCFS => "SYNCFS",
         opcode::TMPFILE => "TMPFILE",
         opcode::STATX => "STATX",
         opcode::COPY_FILE_RANGE_64 => "COPY_FILE_RANGE_64",

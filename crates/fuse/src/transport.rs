@@ -438,6 +438,9 @@ pub trait Operations: Send + Sync + 'static {
     /// to read it.
     fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno>;
 
+    /// Makes the whole file system durable.
+    fn sync_all(&self) -> Result<(), Errno>;
+
     /// Allocates a range, punches a hole or zeroes it, depending on `fallocate`'s mode.
     fn allocate(
         &self,

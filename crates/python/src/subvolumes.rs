@@ -124,7 +124,7 @@ impl FileSystem {
         created.raise_at(&path)
     }
 
-    /// Creates a snapshot of the subvolume at source, in constant time.
+    /// Creates a snapshot of the subvolume at source, and commits.
     #[pyo3(signature = (source, path, *, read_only = false))]
     fn snapshot(&self, py: Python<'_>, source: PathArg, path: PathArg, read_only: bool) -> PyResult<()> {
         let made = self.run(py, |fs| fs.snapshot(&source.bytes, &path.bytes, read_only).map(drop))?;

@@ -1,7 +1,7 @@
 //! Power losses: [`Recorded`], a run that can return to every moment, and what must be found there.
 //!
-//! Owns the caller's guarantees at each moment: the state of the last sync that returned, or of the
-//! sync in progress. Nothing between the two, and nothing older, is allowed.
+//! Owns the caller's guarantees at each moment: the state of the last sync or snapshot that
+//! returned, or of the one in progress. Nothing between the two, and nothing older, is allowed.
 //!
 //! **Invariant:** commits happen only where the run requests one, so each generation has exactly
 //! one model.
@@ -39,7 +39,7 @@ pub fn states_at(seed: u64, position: usize) -> [(Survival, InFlight); 3] {
     ]
 }
 
-/// A sync and the state it made durable.
+/// A sync or a snapshot, and the state it made durable.
 #[derive(Clone, Debug)]
 struct Point {
     /// Number of events when it was requested.
@@ -115,6 +115,7 @@ impl Recorded {
         while let Some(operation) = source.next(session.model()) {
             operations.push(operation.clone());
             let (started, before) = (recording.len(), generation(&session));
+            let earlier = session.model().clone();
             if let Outcome::Failed(error) = session.step(&operation)? {
                 return Err(format!("{operation:?}: {error}"));
             }
@@ -122,6 +123,14 @@ impl Recorded {
             let generations = match operation {
                 Operation::Sync | Operation::Remount => only(last),
                 Operation::Balance { .. } => (before + 1).min(last)..=last,
+                // One that was refused may have committed, to find space or exact quotas.
+                Operation::Snapshot { .. } if last > before => {
+                    let generations = before + 1..=last - 1;
+                    if !generations.is_empty() {
+                        points.push(Point { started, ended, generations, model: earlier });
+                    }
+                    only(last)
+                }
                 _ => continue,
             };
             points.push(Point { started, ended, generations, model: session.model().clone() });
@@ -163,7 +172,8 @@ impl Recorded {
         self.moments.device(survival, in_flight)
     }
 
-    /// Returns the allowed states at this moment: the last sync that returned, and one in progress.
+    /// Returns the allowed states at this moment: the last sync or snapshot that returned, and
+    /// those of one in progress.
     fn promised(&self) -> &[Point] {
         let position = self.moments.position();
         let last = self
@@ -171,7 +181,7 @@ impl Recorded {
             .iter()
             .rposition(|point| point.ended <= position)
             .expect("the first sync ended at event 0");
-        let more = usize::from(self.points.get(last + 1).is_some_and(|point| point.started <= position));
+        let more = self.points[last + 1..].iter().take_while(|point| point.started <= position).count();
         &self.points[last..=last + more]
     }
 

@@ -152,8 +152,13 @@ fn run_session(
     models.insert(last, Model::new());
     while let Some(operation) = source.next(session.model()) {
         ran.push(operation.clone());
-        if operation == Operation::Sync {
-            models.insert(last + 1, session.model().clone());
+        let commits = matches!(operation, Operation::Sync | Operation::Snapshot { .. });
+        if commits {
+            let mut model = session.model().clone();
+            // An operation that the model refuses commits nothing.
+            if operation.apply(&mut model).is_ok() {
+                models.insert(last + 1, model);
+            }
         }
         match session.step(&operation)? {
             Outcome::Failed(error) => {
@@ -171,7 +176,7 @@ fn run_session(
                     break;
                 }
             }
-            _ if operation == Operation::Sync => {
+            Outcome::Done if commits => {
                 let now = generation(&session);
                 models.retain(|generation, _| *generation == now);
                 models.insert(now, session.model().clone());

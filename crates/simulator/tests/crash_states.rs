@@ -1,5 +1,5 @@
-//! Power losses at every moment of a run. The file system must hold the state of the last sync, or
-//! of the sync in progress; the check must be clean, and the file system writable.
+//! Power losses at every moment of a run. The file system must hold the state of the last sync or
+//! snapshot, or of the one in progress; the check must be clean, and the file system writable.
 //!
 //! `PAPILIO_CRASH_STATES` sets the number of states to check, `PAPILIO_SEED` the first seed.
 
@@ -43,6 +43,7 @@ fn power_loss_keeps_synced_state() {
         balance_every: 40,
         remount_every: 60,
         in_place: false,
+        subvolumes: true,
         ..Scope::default()
     };
     let configurations = configurations();

@@ -23,8 +23,14 @@ fn setting(name: &str, default: u64) -> u64 {
 fn failed_device_call_returns_an_error() {
     let wanted = setting("PAPILIO_FAULTS", 300);
     let first = setting("PAPILIO_SEED", 1);
-    let scope =
-        Scope { inodes: 30, file_bytes: 120_000, sync_every: 8, remount_every: 0, ..Scope::default() };
+    let scope = Scope {
+        inodes: 30,
+        file_bytes: 120_000,
+        sync_every: 8,
+        remount_every: 0,
+        subvolumes: true,
+        ..Scope::default()
+    };
     let configurations = [
         Configuration::new("default"),
         Configuration::new("mixed, discard")

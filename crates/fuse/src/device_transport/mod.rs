@@ -8,8 +8,10 @@
 //!
 //! - `FLUSH`: the kernel writes back its cache before it sends this on close.
 //! - `INTERRUPT`: no operation of the server waits for long without an end.
-//! - `SYNCFS`: the kernel does not send it to servers in user space. `sync` writes the kernel's
-//!   cache to the server, and the next commit makes it durable. `fsync` reaches the server at once.
+//!
+//! Linux 6.18 sends `SYNCFS` only to servers of block devices (file system type `fuseblk`) and to
+//! virtiofs. For all others `sync` writes the kernel's cache to the server, and the next commit
+//! makes it durable. `fsync` reaches the server at once.
 //!
 //! Some requests need the kernel's help before the server can answer them: writeback of the
 //! kernel's dirty data, or invalidation of caches after an ioctl. The kernel may in turn send

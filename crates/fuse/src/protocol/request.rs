@@ -109,6 +109,7 @@ pub(crate) enum Body<'a> {
     Sync {
         data_only: bool,
     },
+    SyncAll,
     Allocate {
         offset: u64,
         length: u64,
@@ -379,6 +380,7 @@ impl<'a> Fields<'a> {
             opcode::FSYNC | opcode::FSYNCDIR => {
                 Body::Sync { data_only: self.argument::<FsyncIn>()?.flags & FSYNC_DATA_ONLY != 0 }
             }
+            opcode::SYNCFS => Body::SyncAll,
             opcode::FALLOCATE => {
                 let FallocateIn { offset, length, mode, .. } = self.argument()?;
                 Body::Allocate { offset, length, mode }

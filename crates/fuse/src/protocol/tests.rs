@@ -299,6 +299,7 @@ impl Operations for Panics {
         fn read(NodeId, u64, i32, &mut [u8]) -> Result<usize, Errno>;
         fn write(Caller, NodeId, &Write<'_>) -> Result<Changed, Errno>;
         fn sync(NodeId, bool) -> Result<(), Errno>;
+        fn sync_all() -> Result<(), Errno>;
         fn allocate(Caller, NodeId, u64, u64, i32) -> Result<Changed, Errno>;
         fn seek(NodeId, u64, SeekTo) -> Result<u64, Errno>;
         fn copy_range(Caller, &CopyRange) -> Result<(u64, Changed), Errno>;

@@ -220,6 +220,10 @@ impl Operations for Server {
         }
     }
 
+    fn sync_all(&self) -> Result<(), Errno> {
+        if self.read_only { Ok(()) } else { Ok(self.fs.sync()?) }
+    }
+
     fn allocate(
         &self,
         caller: Caller,

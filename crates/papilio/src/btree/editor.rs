@@ -225,6 +225,9 @@ impl<'a> TreeEditor<'a> {
         });
         *guard = Tree::with_root(Arc::clone(&tree.forest), tree.id, root);
         tree.version.fetch_add(1, Ordering::Release);
+        if !ops.is_empty() {
+            tree.changed_in.store(self.generation().0, Ordering::Release);
+        }
         result
     }
 }

@@ -20,7 +20,7 @@ use super::block::TreeBlock;
 use super::forest::Forest;
 use super::tree::{RootPointer, Tree};
 use papilio_format::items::root::RawRootItem;
-use papilio_format::{TreeId, objectid};
+use papilio_format::{Generation, TreeId, objectid};
 use papilio_locks::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,6 +66,8 @@ pub(crate) struct LiveTree {
     pub(super) frozen: AtomicU64,
     /// Number of changes so far.
     pub(super) version: AtomicU64,
+    /// The last transaction since the mount that changed items; 0 if none did.
+    pub(super) changed_in: AtomicU64,
     /// `None` for the trees that the superblock names.
     record: Mutex<Option<RootRecord>>,
     /// Whether there is a record with references.
@@ -105,6 +107,7 @@ impl LiveTree {
             writer,
             frozen: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            changed_in: AtomicU64::new(0),
             referenced: AtomicBool::new(is_referenced(record.as_ref())),
             held: AtomicBool::new(false),
             record: Mutex::new(record),
@@ -130,6 +133,17 @@ impl LiveTree {
     /// are current as long as the number is the same.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// Returns whether transaction `generation` has changed items of the tree. A snapshot of a tree
+    /// gives it a new root block, which is no such change.
+    pub(crate) fn is_changed_in(&self, generation: Generation) -> bool {
+        self.changed_in.load(Ordering::Acquire) == generation.0
+    }
+
+    /// Notes that transaction `generation` has changed the tree, without a change of its items.
+    pub(crate) fn note_change(&self, generation: Generation) {
+        self.changed_in.store(generation.0, Ordering::Release);
     }
 
     /// Returns the root tree's information about the tree.

@@ -165,21 +165,25 @@ impl FsInfo {
         }
     }
 
-    /// Runs `change` like [`FsInfo::change_handle`]; where quotas count, as the first change of a
-    /// transaction, after a commit.
-    pub(crate) fn change_first<R>(
+    /// Runs `change` like [`FsInfo::change_handle`], as the last change of a transaction, and
+    /// commits. Where quotas count, it is also the first one of its transaction.
+    pub(crate) fn change_last<R>(
         &self,
         tree: TreeId,
         items: u64,
         mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
     ) -> Result<R> {
         let transactions = self.transactions()?;
-        if !transactions.quotas().is_counting() {
-            return self.change_handle(tree, items, change);
-        }
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
-        transactions.change_first(items, |handle| change(handle, &numbers))
+        let mut flushes = 0;
+        loop {
+            let alone = transactions.quotas().is_counting();
+            match transactions.change_last(items, alone, |handle| change(handle, &numbers)) {
+                Err(Error::NoSpace { .. }) if flushes < FLUSHES && self.free_by_flushing() => flushes += 1,
+                result => return result,
+            }
+        }
     }
 
     /// Announces a change of a subvolume by `data` bytes of data and about `items` items, if the

@@ -30,7 +30,8 @@ const SUBVOLUME_ITEMS: u64 = NAME_ITEMS + 8;
 
 impl Inode {
     /// Creates an empty subvolume named `name` in this directory. `new` describes its root
-    /// directory, which inherits flags and the compression property.
+    /// directory, which inherits flags and the compression property. The next commit makes it
+    /// durable ([`FileSystem::commit`]), so that many can be created in one transaction.
     ///
     /// # Errors
     /// [`PathError::NotADirectory`] if `new` is of another kind; as [`Inode::create`].
@@ -65,17 +66,22 @@ impl Inode {
         fs.subvolume_root(id)
     }
 
-    /// Creates a snapshot of subvolume `source`, named `name`, in this directory, in constant time.
-    /// Subvolumes nested in the source appear as empty directories.
+    /// Creates a snapshot of subvolume `source`, named `name`, in this directory, without a copy of
+    /// its content. Subvolumes nested in the source appear as empty directories.
+    ///
+    /// As in the kernel, the snapshot is the last change of its transaction, and durable when the
+    /// call returns. So is every change of names, attributes and written files before it. Later
+    /// changes of the source have a higher generation than the snapshot.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] if there is no source; as [`Inode::create`].
+    /// [`PathError::NoSubvolume`] if there is no source; as [`Inode::create`] and
+    /// [`FileSystem::commit`].
     pub fn create_snapshot(&self, source: TreeId, name: &[u8], read_only: bool) -> Result<Inode> {
         self.create_snapshot_in(source, name, read_only, &[])
     }
 
     /// Creates a snapshot like [`Inode::create_snapshot`], and makes it a member of qgroups.
-    /// Without quotas these are ignored; with them, it commits first.
+    /// Without quotas these are ignored; with them, it commits twice.
     ///
     /// # Errors
     /// [`QuotaError::NoQgroup`](crate::QuotaError::NoQgroup); as [`Inode::create_snapshot`].
@@ -99,7 +105,7 @@ impl Inode {
         let mut sharing = fs.info.sharing.write();
         *sharing += 1;
         fs.info.flush_tree(source, *sharing)?;
-        let id = fs.info.change_first(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+        let id = fs.info.change_last(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only, &inherit)
@@ -189,7 +195,8 @@ impl Inode {
 }
 
 impl FileSystem {
-    /// Creates an empty subvolume at `path`, owned by root, with mode 0755.
+    /// Creates an empty subvolume at `path`, owned by root, with mode 0755. The next commit makes
+    /// it durable.
     ///
     /// # Errors
     /// As [`Inode::create_subvolume`].
@@ -200,7 +207,7 @@ impl FileSystem {
         parent.create_subvolume(name, &new).map_err(|error| name_path(error, path))
     }
 
-    /// Creates a snapshot of the subvolume at `source`, at `path`.
+    /// Creates a snapshot of the subvolume at `source`, at `path`, and commits.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`] if `source` is not a subvolume's root; as

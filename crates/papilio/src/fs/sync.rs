@@ -1,7 +1,7 @@
 //! Committing and closing.
 //!
-//! Owns [`FileSystem::sync`], [`FileSystem::close`], and the cleaning of deleted subvolumes on
-//! request.
+//! Owns [`FileSystem::sync`], [`FileSystem::commit`], [`FileSystem::close`], and the cleaning of
+//! deleted subvolumes on request.
 
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
@@ -25,6 +25,17 @@ impl FileSystem {
     pub fn sync(&self) -> Result<()> {
         self.info.heal();
         self.info.sync()
+    }
+
+    /// Commits: makes subvolumes, names, attributes, quotas, devices and labels durable, and all
+    /// data that was written back. Data that open files still have in memory stays there, and no
+    /// file's failure is reported; [`FileSystem::sync`] writes that data, too. Returns at once if
+    /// another thread has committed the changes since.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn commit(&self) -> Result<()> {
+        self.info.transactions()?.commit()
     }
 
     /// Syncs, and gives the file system the magic by which everything recognizes it. This ends what

@@ -7,9 +7,10 @@ use crate::fs::FileSystem;
 use crate::subvolume::Subvolume;
 use papilio_format::{Generation, Uuid};
 
-/// Finds the subvolume that a sender names: received with this UUID, or this UUID's own.
+/// Finds the subvolume that a sender names: received with this UUID, or this UUID's own. As for the
+/// kernel's tools, the UUID decides; among several the transaction of the last change.
 pub(super) fn find_parent(fs: &FileSystem, uuid: Uuid, ctransid: Generation) -> Result<Subvolume> {
-    let mut changed = None;
+    let (mut other, mut changed) = (None, None);
     for own in [false, true] {
         for subvolume in fs.subvolumes()? {
             let (id, generation) = match own {
@@ -22,8 +23,14 @@ pub(super) fn find_parent(fs: &FileSystem, uuid: Uuid, ctransid: Generation) -> 
             if generation == ctransid && subvolume.is_read_only() {
                 return Ok(subvolume);
             }
-            changed = Some(subvolume);
+            match subvolume.is_read_only() {
+                true => other = other.or(Some(subvolume)),
+                false => changed = Some(subvolume),
+            }
         }
+    }
+    if let Some(subvolume) = other {
+        return Ok(subvolume);
     }
     Err(Error::Invalid(match changed {
         Some(found) => format!(

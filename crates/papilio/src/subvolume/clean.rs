@@ -45,9 +45,9 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>, in_use: impl Fn(TreeI
     if tree.is_held() {
         end_hold(transactions, &tree)?;
     }
-    let deleted_in = tree.record().map(|record| record.item.ctransid);
     let delayed = transactions.delayed_refs();
-    if deleted_in.is_some_and(|deleted| deleted >= transactions.generation()) || delayed > DELAYED_LIMIT {
+    // The deletion, or a last change of the tree, may not be on disk yet.
+    if tree.is_changed_in(transactions.generation()) || delayed > DELAYED_LIMIT {
         transactions.commit()?;
     }
     let mut walk = DropTree::new(&tree);

@@ -87,7 +87,8 @@ pub(crate) fn create(
     Ok(id)
 }
 
-/// Creates a snapshot of subvolume `source` named `at`. Returns its id.
+/// Creates a snapshot of subvolume `source` named `at`. Returns its id. It must be the last change
+/// of its transaction.
 ///
 /// # Errors
 /// As [`create`]; [`crate::PathError::NoSubvolume`] if there is no such source.
@@ -108,12 +109,14 @@ pub(crate) fn snapshot(
     check_subvolume_entry(editors.first(), at.directory, at.name, id)?;
     handle.transactions().check_inherit(inherit)?;
     handle.inherit_quotas(Some(source.id()), at.tree, id, inherit)?;
-    let record = source.record().expect("every subvolume has a root record");
+    let mut record = source.record().expect("every subvolume has a root record");
+    if source.is_changed_in(handle.generation()) {
+        (record.item.ctransid, record.item.ctime) = (handle.generation(), handle.now());
+    }
     let item = snapshot_item(handle, id, &record.item, read_only);
-    // The drop of a snapshot treats blocks up to this generation as older than the snapshot. The
-    // kernel makes snapshots at the end of a transaction and uses its number. Here the snapshot may
-    // still change in this transaction, so use the one before.
-    let origin = handle.generation().0 - 1;
+    // The drop of a snapshot treats blocks up to this generation as older than the snapshot. That
+    // is so because nothing changes in this transaction after it.
+    let origin = handle.generation().0;
     // Made before the entry, so that a snapshot of the directory's own subvolume does not contain
     // it.
     let tree = handle.snapshot_tree(editors.second(), id, item, origin)?;

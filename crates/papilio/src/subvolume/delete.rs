@@ -173,6 +173,7 @@ fn mark_dead(
     parent: TreeId,
 ) -> Result<()> {
     let id = victim.id();
+    let changed = victim.is_changed_in(handle.generation());
     // In this order: no moment at which an open file has no tree.
     victim.set_held(true);
     victim.update_record(|record| {
@@ -180,10 +181,12 @@ fn mark_dead(
         record.item.flags |= RootFlags::DEAD;
         record.item.drop_progress = Key::MIN;
         record.item.drop_level = 0;
-        // The cleaner reads from this when the last change of the tree can have been.
-        record.item.ctransid = handle.generation();
-        record.item.ctime = handle.now();
+        if changed {
+            (record.item.ctransid, record.item.ctime) = (handle.generation(), handle.now());
+        }
     });
+    // The cleaner commits before it drops the tree.
+    victim.note_change(handle.generation());
     put_root_item(root_editor, victim)?;
     draft::edit(root_editor, |draft| {
         root_refs::remove(draft, parent, id)?;

@@ -127,6 +127,45 @@ impl Transactions {
         })
     }
 
+    /// Makes a change of about `items` items as the last one of a transaction, and commits. No
+    /// other change runs meanwhile. With `alone`, it is also the first one of its transaction,
+    /// after a commit of all earlier ones. If it fails and has changed nothing, the file system
+    /// goes on.
+    ///
+    /// # Errors
+    /// As [`Transactions::change`] and [`Transactions::commit`].
+    pub(crate) fn change_last<R>(
+        &self,
+        items: u64,
+        alone: bool,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.might_change();
+        let fatal = |error: &Error| self.abort(error);
+        self.retry_after_commits(|| {
+            let mut state = self.commit.lock();
+            self.check_running()?;
+            if alone {
+                // Leaves little to write while the gate is closed.
+                self.commit_locked(&mut state, || {}).inspect_err(fatal)?;
+            }
+            let (result, frozen) = {
+                let _gate = self.gate.write();
+                if alone && (self.is_dirty() || state.superblock_changed) {
+                    let frozen = self.end_transaction(&mut state).inspect_err(fatal)?;
+                    self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
+                }
+                let result = self.run_alone(items, &mut change)?;
+                (result, self.end_transaction(&mut state).inspect_err(fatal)?)
+            };
+            self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
+            while self.volume.needs_commit() {
+                self.commit_once(&mut state, || {}).inspect_err(fatal)?;
+            }
+            Ok(result)
+        })
+    }
+
     /// Waits until no commit is being written. The changes of transactions before the running one
     /// are then durable.
     ///
@@ -423,7 +462,9 @@ impl Transactions {
                 record.item.level = root.level();
                 // The root of a tree that was only relocated keeps its generation.
                 record.item.generation = root.generation();
-                if objectid::is_subvolume(id) && root.generation() == handle.generation() {
+                // A deleted subvolume keeps what the deletion has recorded.
+                let counts = objectid::is_subvolume(id) && record.item.refs > 0;
+                if counts && tree.is_changed_in(handle.generation()) {
                     record.item.ctransid = handle.generation();
                     record.item.ctime = handle.now();
                 }

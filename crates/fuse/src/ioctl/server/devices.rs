@@ -29,8 +29,6 @@ pub(super) fn set_label(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let field = call.argument::<[u8; LABEL_SIZE]>()?;
     let label = until_nul(&field).ok_or(Errno(libc::EINVAL))?;
     call.fs.set_label(label)?;
-    // Like the kernel, so that programs reading the device see the label.
-    call.fs.sync()?;
     done(Vec::new())
 }
 

@@ -5,6 +5,7 @@
 //! **Invariants**
 //! - Operations that the kernel reserves for administrators are reserved for root and the server's
 //!   own user. Permissions of files govern the rest (`access.rs`).
+//! - What the kernel has made durable when an ioctl returns is durable here, too (`state.rs`).
 //!
 //! Kernel counterpart: `btrfs_ioctl` (`fs/btrfs/ioctl.c`).
 
@@ -44,6 +45,14 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if state::CHANGES.contains(&command) && call.mount.is_read_only() {
         return Err(Errno(libc::EROFS));
     }
+    let reply = answer(command, call)?;
+    if state::COMMITS.contains(&command) {
+        call.fs.commit()?;
+    }
+    Ok(reply)
+}
+
+fn answer(command: Command, call: &IoctlCall<'_>) -> Result<IoctlReply> {
     match command {
         Command::GET_FLAGS => files::get_flags(call),
         Command::SET_FLAGS => files::set_flags(call),

@@ -40,6 +40,26 @@ pub(super) const CHANGES: [Command; 30] = [
     Command::BALANCE_V2,
 ];
 
+/// The ioctls that end with a commit. Others that make their change durable do so in the library:
+/// snapshots, and changes of devices and block groups. The kernel's `SUBVOL_CREATE`,
+/// `DEFAULT_SUBVOL`, `QGROUP_ASSIGN`, `QGROUP_CREATE` and `QGROUP_LIMIT` leave the commit to a
+/// later `syncfs`, which a FUSE server does not hear of. Deletions of subvolumes are not here: as
+/// in the kernel, `SYNC` commits them.
+pub(super) const COMMITS: [Command; 12] = [
+    Command::SET_LABEL,
+    Command::SUBVOL_CREATE,
+    Command::SUBVOL_CREATE_V2,
+    Command::SUBVOL_SETFLAGS,
+    Command::DEFAULT_SUBVOL,
+    Command::SET_RECEIVED_SUBVOL,
+    Command::QUOTA_CTL,
+    Command::QGROUP_ASSIGN,
+    Command::QGROUP_CREATE,
+    Command::LIMIT_QGROUP,
+    Command::QGROUP_LIMIT,
+    Command::QUOTA_RESCAN,
+];
+
 /// Our own: returns the state.
 pub(super) fn get(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut flags = 0;

@@ -49,14 +49,14 @@ impl Mounts {
         Ok(Self { roots })
     }
 
-    /// Opens the subvolume that a sender names: received with this UUID, or this UUID's own. It
-    /// must be as it was sent.
+    /// Opens the subvolume that a sender names: received with this UUID, or this UUID's own. The
+    /// UUID decides; among several the transaction of the last change. It must be read-only.
     ///
     /// # Errors
-    /// It is missing, has changed, or no mount shows it.
+    /// It is missing, can have changed, or no mount shows it.
     pub fn find(&self, sent: SentSubvolume, asked: &MountedPath) -> papilio::Result<MountedPath> {
         let host = |source| Error::Host { path: "the parent".into(), source };
-        let (mut changed, mut hidden) = (None, None);
+        let (mut other, mut changed, mut hidden) = (None, None, None);
         for id in asked.subvolumes_by_uuid(sent.uuid).map_err(host)? {
             let Some(found) = self.open(id, asked).map_err(host)? else {
                 hidden = Some(id);
@@ -67,10 +67,14 @@ impl Mounts {
                 Uuid::from_bytes(uuid) == sent.uuid && generation == sent.ctransid.0
             };
             let same = is(info.received_uuid, info.sent) || is(info.uuid, info.changed);
-            if same && found.is_subvolume_read_only().map_err(host)? {
-                return Ok(found);
+            match found.is_subvolume_read_only().map_err(host)? {
+                true if same => return Ok(found),
+                true => other = other.or(Some(found)),
+                false => changed = Some(id),
             }
-            changed = Some(id);
+        }
+        if let Some(found) = other {
+            return Ok(found);
         }
         let uuid = sent.uuid;
         Err(Error::Invalid(match (changed, hidden) {
