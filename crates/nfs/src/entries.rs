@@ -1,91 +1,120 @@
 //! Listing a directory.
 //!
-//! Owns [`Entries`]. The cookie of an entry is one more than its index in the directory, so that a
-//! listing goes on where it ended also if entries were added or removed meanwhile. `.` and `..`
-//! have the cookies 1 and 2; the indexes of entries start at 2.
+//! The cookie of an entry is one more than its index in the directory, so that a listing goes on
+//! where it ended also if entries were added or removed meanwhile. `.` and `..` have the cookies 1
+//! and 2; the indexes of entries start at 2.
+//!
+//! A caller that may list a directory but not search it gets names without attributes and handles.
 
+use crate::arguments::{Arguments, Garbage};
 use crate::errors::status;
-use crate::export::Export;
+use crate::export::Session;
 use crate::handle::Id;
-use nfs3_server::nfs3_types::nfs3::nfsstat3;
-use nfs3_server::vfs::{DirEntryPlus, NextResult, ReadDirPlusIterator};
-use papilio::{DirEntry, Inode};
-use std::collections::VecDeque;
-use tokio::task::block_in_place;
+use crate::read::{MOST, outcome};
+use nfs3_types::nfs3::{
+    NFS3_FHSIZE, Nfs3Option, READDIR3res, READDIR3resfail, READDIR3resok, READDIRPLUS3res,
+    READDIRPLUS3resfail, READDIRPLUS3resok, cookieverf3, dirlist3, dirlistplus3, entry3, entryplus3, nfsstat3,
+};
+use nfs3_types::xdr_codec::{BoundedList, List, Pack};
+use papilio::{Inode, Permissions};
 
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-/// Entries that are read at once.
-const BATCH: usize = 128;
+/// Bytes of a reply besides the attributes of the directory and its entries: verifier and end.
+const AROUND: usize = 32;
 
-/// The entries of a directory behind a cookie.
-pub(crate) struct Entries {
-    export: Export,
-    directory: Inode,
-    /// The cookie of the last entry that was read.
+/// An entry that a listing shows.
+struct Shown<'a> {
+    name: &'a [u8],
     cookie: u64,
-    batch: VecDeque<DirEntryPlus<Id>>,
-    is_at_end: bool,
+    inode: &'a Inode,
 }
 
-impl Entries {
-    pub(crate) fn new(export: &Export, directory: Inode, cookie: u64) -> Result<Self, nfsstat3> {
-        let batch = VecDeque::new();
-        let mut entries = Self { export: export.clone(), directory, cookie, batch, is_at_end: false };
-        entries.fill()?;
-        Ok(entries)
+impl Session<'_> {
+    pub(crate) fn readdir(&self, mut arguments: Arguments<'_>) -> Result<READDIR3res<'static>, Garbage> {
+        let (handle, cookie) = (arguments.opaque(NFS3_FHSIZE)?, arguments.u64()?);
+        let (_verifier, count) = (arguments.u64()?, arguments.u32()?);
+        let list = || {
+            let directory = self.listed(handle)?;
+            let (entries, eof) = self.fill(&directory, cookie, count, |shown| entry3 {
+                fileid: Id::of(shown.inode).file_id(),
+                name: shown.name.to_vec().into(),
+                cookie: shown.cookie,
+            })?;
+            let dir_attributes = self.attributes_of(handle);
+            let reply = dirlist3 { entries, eof };
+            Ok(READDIR3resok { dir_attributes, cookieverf: cookieverf3::default(), reply })
+        };
+        Ok(outcome(list(), || READDIR3resfail { dir_attributes: self.attributes_of(handle) }))
     }
 
-    fn entry(&self, name: &[u8], cookie: u64, inode: &Inode) -> DirEntryPlus<Id> {
-        let id = Id::of(inode);
-        DirEntryPlus {
-            fileid: id.file_id(),
-            name: name.to_vec().into(),
-            cookie,
-            name_attributes: Some(self.export.attributes(inode)),
-            name_handle: Some(id),
-        }
+    pub(crate) fn readdirplus(
+        &self,
+        mut arguments: Arguments<'_>,
+    ) -> Result<READDIRPLUS3res<'static>, Garbage> {
+        let (handle, cookie) = (arguments.opaque(NFS3_FHSIZE)?, arguments.u64()?);
+        let (_verifier, _count, most) = (arguments.u64()?, arguments.u32()?, arguments.u32()?);
+        let list = || {
+            let directory = self.listed(handle)?;
+            let searches = directory.grants(&self.caller, Permissions::EXECUTE);
+            let searches = searches.map_err(|error| status(&error))?;
+            let (entries, eof) = self.fill(&directory, cookie, most, |shown| {
+                let (mut name_attributes, mut name_handle) = (Nfs3Option::None, Nfs3Option::None);
+                if searches {
+                    name_attributes = Nfs3Option::Some(self.attributes(shown.inode));
+                    name_handle = Nfs3Option::Some(self.handle_of(Id::of(shown.inode)));
+                }
+                let (fileid, name) = (Id::of(shown.inode).file_id(), shown.name.to_vec().into());
+                entryplus3 { fileid, name, cookie: shown.cookie, name_attributes, name_handle }
+            })?;
+            let dir_attributes = self.attributes_of(handle);
+            let reply = dirlistplus3 { entries, eof };
+            Ok(READDIRPLUS3resok { dir_attributes, cookieverf: cookieverf3::default(), reply })
+        };
+        Ok(outcome(list(), || READDIRPLUS3resfail { dir_attributes: self.attributes_of(handle) }))
     }
 
-    fn fill(&mut self) -> Result<(), nfsstat3> {
-        if self.cookie < DOT {
-            self.batch.push_back(self.entry(b".", DOT, &self.directory));
-        }
-        if self.cookie < DOT_DOT {
-            let parent = self.export.parent(&self.directory)?;
-            self.batch.push_back(self.entry(b"..", DOT_DOT, &parent));
-        }
-        self.cookie = self.cookie.max(DOT_DOT);
-        let found = self.directory.read_dir().map_err(|error| status(&error))?;
-        self.is_at_end = true;
-        for entry in found.starting_at(self.cookie).with_inodes() {
+    /// Returns a directory that the caller may list.
+    fn listed(&self, handle: &[u8]) -> Result<Inode, nfsstat3> {
+        let directory = self.directory(self.open_handle(handle)?)?;
+        self.must_have(&directory, Permissions::READ)?;
+        Ok(directory)
+    }
+
+    /// Returns the entries behind a cookie that a reply of `most` bytes can have, and whether they
+    /// are the last.
+    fn fill<T: Pack>(
+        &self,
+        directory: &Inode,
+        cookie: u64,
+        most: u32,
+        encode: impl Fn(&Shown<'_>) -> T,
+    ) -> Result<(List<T>, bool), nfsstat3> {
+        let attributes = self.attributes(directory).packed_size() + 4;
+        let room = (most.min(MOST) as usize).checked_sub(attributes + AROUND);
+        let mut list = BoundedList::new(room.ok_or(nfsstat3::NFS3ERR_TOOSMALL)?);
+        let mut is_empty = true;
+        let mut add = |name: &[u8], cookie, inode: &Inode| {
+            let is_added = list.try_push(encode(&Shown { name, cookie, inode })).is_ok();
+            is_empty &= !is_added;
+            is_added
+        };
+        let fits = (cookie >= DOT || add(b".", DOT, directory))
+            && (cookie >= DOT_DOT || add(b"..", DOT_DOT, &self.parent(directory)?));
+        let mut is_at_end = fits;
+        let found = directory.read_dir().map_err(|error| status(&error))?;
+        for entry in found.starting_at(cookie.max(DOT_DOT)).with_inodes().take_while(|_| fits) {
             let entry = entry.map_err(|error| status(&error))?;
-            if self.batch.len() >= BATCH {
-                self.is_at_end = false;
+            // One that was removed meanwhile is left out.
+            let Ok(inode) = entry.inode() else { continue };
+            if !add(entry.file_name(), entry.index() + 1, &inode) {
+                is_at_end = false;
                 break;
             }
-            self.cookie = entry.index() + 1;
-            if let Some(found) = self.found(&entry) {
-                self.batch.push_back(found);
-            }
         }
-        Ok(())
-    }
-
-    /// Returns an entry. One that was removed meanwhile is left out.
-    fn found(&self, entry: &DirEntry) -> Option<DirEntryPlus<Id>> {
-        let inode = entry.inode().ok()?;
-        Some(self.entry(entry.file_name(), entry.index() + 1, &inode))
-    }
-}
-
-impl ReadDirPlusIterator<Id> for Entries {
-    async fn next(&mut self) -> NextResult<DirEntryPlus<Id>> {
-        while self.batch.is_empty() && !self.is_at_end {
-            if let Err(status) = block_in_place(|| self.fill()) {
-                return NextResult::Err(status);
-            }
+        if is_empty && !is_at_end {
+            return Err(nfsstat3::NFS3ERR_TOOSMALL);
         }
-        self.batch.pop_front().map_or(NextResult::Eof, NextResult::Ok)
+        Ok((list.into_inner(), is_at_end))
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of the file system as those of the protocol.
 
-use nfs3_server::nfs3_types::nfs3::nfsstat3;
+use nfs3_types::nfs3::nfsstat3;
 use papilio::Error;
 
 /// Returns the status for an error. Those of the protocol have the numbers of errnos, where BSD and

@@ -1,14 +1,13 @@
 //! A server of NFS version 3, which shows a Btrfs file system to any NFS client.
 //!
-//! It is for machines without FUSE: macOS, BSD, sandboxes. Clients and server are on one machine;
-//! the protocol has no passwords, and the server has no users: it does all that a client asks.
+//! It is for machines without FUSE: macOS, BSD, sandboxes. The protocol has no passwords: a client
+//! names its users, and the server believes it. Each call has the permissions of its user.
 //!
 //! - [`Export`]: a file system, or a part of it, as the protocol sees it.
+//! - [`Squash`]: the users that clients' users become; by default root becomes nobody.
 //! - [`Server`]: listens on an address, and serves each client.
 //!
-//! The crate `nfs3_server` speaks the protocol (RPC, XDR, the mount protocol and the port mapper).
-//! Not in it are hard links and special files. It tells clients of 1 TiB of free space, whatever
-//! there is.
+//! The crate `nfs3_types` has the types of the protocol. Calls, records and threads are here.
 //!
 //! **Durability**: a client's unstable write is in memory when it is answered, and durable after
 //! the client's COMMIT. Everything else is as after the system call on a local file system.
@@ -17,14 +16,23 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod attributes;
 mod change;
+mod connection;
+mod dispatch;
+mod duplicates;
 mod entries;
 mod errors;
 mod export;
 mod handle;
+mod identity;
+mod mount;
 mod read;
+mod rpc;
 mod server;
+mod write;
 
 pub use export::Export;
+pub use identity::Squash;
 pub use server::{BindError, Server};

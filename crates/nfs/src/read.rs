@@ -1,87 +1,174 @@
 //! The calls that only read.
-//!
-//! The library's calls wait for devices. Each runs in `block_in_place`, so that other requests go
-//! on, and so that a device may use a runtime of its own.
 
-use crate::entries::Entries;
+use crate::arguments::{Arguments, Garbage};
 use crate::errors::status;
-use crate::export::Export;
+use crate::export::Session;
 use crate::handle::Id;
-use nfs3_server::nfs3_types::nfs3::{
-    FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_SYMLINK, FSINFO3resok, fattr3, filename3, nfspath3, nfsstat3,
-    nfstime3, post_op_attr,
+use nfs3_types::nfs3::{
+    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ACCESS3res,
+    ACCESS3resfail, ACCESS3resok, FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3res,
+    FSINFO3resfail, FSINFO3resok, FSSTAT3res, FSSTAT3resfail, FSSTAT3resok, GETATTR3res, GETATTR3resok,
+    LOOKUP3res, LOOKUP3resfail, LOOKUP3resok, NFS3_FHSIZE, Nfs3Option, Nfs3Result, PATHCONF3res,
+    PATHCONF3resfail, PATHCONF3resok, READ3res, READ3resfail, READ3resok, READLINK3res, READLINK3resfail,
+    READLINK3resok, nfsstat3, nfstime3,
 };
-use nfs3_server::vfs::{NfsReadFileSystem, ReadDirPlusIterator};
-use papilio::FileKind;
-use tokio::task::block_in_place;
+use nfs3_types::xdr_codec::{Opaque, Void};
+use papilio::{FileKind, Inode, InodeFlags, Permissions};
 
 /// The most bytes of one read or write.
-const MOST: u32 = 1 << 20;
+pub(crate) const MOST: u32 = 1 << 20;
+/// The longest name. A longer one is refused by the file system, or here if it is far too long.
+pub(crate) const NAME_MOST: usize = 4096;
+/// What the file system reports for inodes: it has no fixed number of them.
+const MANY_FILES: u64 = 1 << 40;
 
-impl Export {
-    fn find(&self, directory: Id, name: &[u8]) -> Result<Id, nfsstat3> {
-        let directory = self.directory(directory)?;
-        let found = match name {
-            b"." => directory,
-            b".." => self.parent(&directory)?,
-            name => {
-                let found = directory.lookup(name).map_err(|error| status(&error))?;
-                found.ok_or(nfsstat3::NFS3ERR_NOENT)?
-            }
-        };
-        Ok(Id::of(&found))
+/// Returns the results of a call, or the status with the results of a failed one.
+pub(crate) fn outcome<T, E>(
+    done: Result<T, nfsstat3>,
+    failed: impl FnOnce() -> E,
+) -> Nfs3Result<T, E> {
+    match done {
+        Ok(results) => Nfs3Result::Ok(results),
+        Err(status) => Nfs3Result::Err((status, failed())),
     }
 }
 
-impl NfsReadFileSystem for Export {
-    type Handle = Id;
-
-    fn root_dir(&self) -> Id {
-        self.root
+impl Session<'_> {
+    pub(crate) fn getattr(&self, mut arguments: Arguments<'_>) -> Result<GETATTR3res, Garbage> {
+        let handle = arguments.opaque(NFS3_FHSIZE)?;
+        let done = self.open_handle(handle).and_then(|id| {
+            Ok(GETATTR3resok { obj_attributes: self.attributes(&self.inode(id)?) })
+        });
+        Ok(outcome(done, || Void))
     }
 
-    async fn lookup(&self, directory: &Id, name: &filename3<'_>) -> Result<Id, nfsstat3> {
-        block_in_place(|| self.find(*directory, name.as_ref()))
+    pub(crate) fn lookup(&self, mut arguments: Arguments<'_>) -> Result<LOOKUP3res, Garbage> {
+        let (handle, name) = (arguments.opaque(NFS3_FHSIZE)?, arguments.opaque(NAME_MOST)?);
+        let look_up = || {
+            let found = self.find(&self.directory(self.open_handle(handle)?)?, name)?;
+            Ok(LOOKUP3resok {
+                object: self.handle_of(Id::of(&found)),
+                obj_attributes: Nfs3Option::Some(self.attributes(&found)),
+                dir_attributes: self.attributes_of(handle),
+            })
+        };
+        Ok(outcome(look_up(), || LOOKUP3resfail { dir_attributes: self.attributes_of(handle) }))
     }
 
-    async fn getattr(&self, id: &Id) -> Result<fattr3, nfsstat3> {
-        block_in_place(|| Ok(self.attributes(&self.inode(*id)?)))
+    pub(crate) fn access(&self, mut arguments: Arguments<'_>) -> Result<ACCESS3res, Garbage> {
+        let (handle, wanted) = (arguments.opaque(NFS3_FHSIZE)?, arguments.u32()?);
+        let answer = || {
+            let inode = self.inode(self.open_handle(handle)?)?;
+            let access = self.granted(&inode, wanted)?;
+            Ok(ACCESS3resok { obj_attributes: Nfs3Option::Some(self.attributes(&inode)), access })
+        };
+        Ok(outcome(answer(), || ACCESS3resfail { obj_attributes: self.attributes_of(handle) }))
     }
 
-    async fn read(&self, id: &Id, offset: u64, count: u32) -> Result<(Vec<u8>, bool), nfsstat3> {
-        block_in_place(|| {
-            let file = self.regular(*id)?.open().map_err(|error| status(&error))?;
+    /// Returns the kinds of access, of the `wanted` ones, that the caller has. Kernel counterpart:
+    /// `nfsd_access` (`fs/nfsd/vfs.c`).
+    fn granted(&self, inode: &Inode, wanted: u32) -> Result<u32, nfsstat3> {
+        const READ: Permissions = Permissions::READ;
+        const WRITE: Permissions = Permissions::WRITE;
+        const EXECUTE: Permissions = Permissions::EXECUTE;
+        let kinds: &[(u32, Permissions)] = match inode.file_type() {
+            FileKind::Directory => &[
+                (ACCESS3_READ, READ),
+                (ACCESS3_LOOKUP, EXECUTE),
+                (ACCESS3_MODIFY, WRITE.union(EXECUTE)),
+                (ACCESS3_EXTEND, WRITE.union(EXECUTE)),
+                (ACCESS3_DELETE, WRITE.union(EXECUTE)),
+            ],
+            _ => &[
+                (ACCESS3_READ, READ),
+                (ACCESS3_EXECUTE, EXECUTE),
+                (ACCESS3_MODIFY, WRITE),
+                (ACCESS3_EXTEND, WRITE),
+            ],
+        };
+        let is_writable = !self.export.read_only && !self.is_in_read_only_subvolume(inode)?;
+        let appends = inode.metadata().flags().contains(InodeFlags::APPEND);
+        let mut granted = 0;
+        for &(kind, permissions) in kinds.iter().filter(|(kind, _)| wanted & kind != 0) {
+            let writes = permissions.contains(WRITE);
+            let truncates = kind == ACCESS3_MODIFY || kind == ACCESS3_DELETE;
+            if writes && (!is_writable || truncates && appends) {
+                continue;
+            }
+            match self.must_have(inode, permissions) {
+                Ok(()) => granted |= kind,
+                Err(nfsstat3::NFS3ERR_ACCES | nfsstat3::NFS3ERR_PERM) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(granted)
+    }
+
+    fn is_in_read_only_subvolume(&self, inode: &Inode) -> Result<bool, nfsstat3> {
+        let subvolume = self.export.fs.subvolume(inode.tree()).map_err(|error| status(&error))?;
+        Ok(subvolume.is_read_only())
+    }
+
+    pub(crate) fn readlink(&self, mut arguments: Arguments<'_>) -> Result<READLINK3res<'static>, Garbage> {
+        let handle = arguments.opaque(NFS3_FHSIZE)?;
+        let read = || {
+            let inode = self.inode(self.open_handle(handle)?)?;
+            if inode.file_type() != FileKind::Symlink {
+                return Err(nfsstat3::NFS3ERR_INVAL);
+            }
+            let target = inode.read_link().map_err(|error| status(&error))?;
+            let symlink_attributes = Nfs3Option::Some(self.attributes(&inode));
+            Ok(READLINK3resok { symlink_attributes, data: target.into() })
+        };
+        let failed = || READLINK3resfail { symlink_attributes: self.attributes_of(handle) };
+        Ok(outcome(read(), failed))
+    }
+
+    pub(crate) fn read(&self, mut arguments: Arguments<'_>) -> Result<READ3res<'static>, Garbage> {
+        let handle = arguments.opaque(NFS3_FHSIZE)?;
+        let (offset, count) = (arguments.u64()?, arguments.u32()?);
+        let read = || {
+            let inode = self.regular(self.open_handle(handle)?)?;
+            self.must_reach_data(&inode, Permissions::READ)?;
+            let file = inode.open().map_err(|error| status(&error))?;
             let size = file.size().map_err(|error| status(&error))?;
             let wanted = size.saturating_sub(offset).min(count.min(MOST).into());
             let mut bytes = vec![0; wanted as usize];
             let read = file.read_at(&mut bytes, offset).map_err(|error| status(&error))?;
             bytes.truncate(read);
-            Ok((bytes, offset.saturating_add(read as u64) >= size))
-        })
+            Ok(READ3resok {
+                file_attributes: self.attributes_at(Id::of(&inode)),
+                count: read as u32,
+                eof: offset.saturating_add(read as u64) >= size,
+                data: Opaque::owned(bytes),
+            })
+        };
+        Ok(outcome(read(), || READ3resfail { file_attributes: self.attributes_of(handle) }))
     }
 
-    async fn readdirplus(
-        &self,
-        directory: &Id,
-        cookie: u64,
-    ) -> Result<impl ReadDirPlusIterator<Id>, nfsstat3> {
-        block_in_place(|| Entries::new(self, self.directory(*directory)?, cookie))
+    pub(crate) fn fsstat(&self, mut arguments: Arguments<'_>) -> Result<FSSTAT3res, Garbage> {
+        let handle = arguments.opaque(NFS3_FHSIZE)?;
+        let measure = || {
+            let id = self.open_handle(handle)?;
+            let sizes = self.export.fs.usage().map_err(|error| status(&error))?.statfs();
+            Ok(FSSTAT3resok {
+                obj_attributes: self.attributes_at(id),
+                tbytes: sizes.total,
+                fbytes: sizes.free,
+                abytes: sizes.available,
+                tfiles: MANY_FILES,
+                ffiles: MANY_FILES,
+                afiles: MANY_FILES,
+                invarsec: 0,
+            })
+        };
+        Ok(outcome(measure(), || FSSTAT3resfail { obj_attributes: self.attributes_of(handle) }))
     }
 
-    async fn readlink(&self, id: &Id) -> Result<nfspath3<'_>, nfsstat3> {
-        block_in_place(|| {
-            let inode = self.inode(*id)?;
-            if inode.file_type() != FileKind::Symlink {
-                return Err(nfsstat3::NFS3ERR_INVAL);
-            }
-            inode.read_link().map(nfspath3::from).map_err(|error| status(&error))
-        })
-    }
-
-    async fn fsinfo(&self, root: &Id) -> Result<FSINFO3resok, nfsstat3> {
-        let attributes = block_in_place(|| Ok(self.attributes(&self.inode(*root)?)))?;
-        Ok(FSINFO3resok {
-            obj_attributes: post_op_attr::Some(attributes),
+    pub(crate) fn fsinfo(&self, mut arguments: Arguments<'_>) -> Result<FSINFO3res, Garbage> {
+        let handle = arguments.opaque(NFS3_FHSIZE)?;
+        let done = self.open_handle(handle).map(|id| FSINFO3resok {
+            obj_attributes: self.attributes_at(id),
             rtmax: MOST,
             rtpref: MOST,
             rtmult: 4096,
@@ -91,7 +178,22 @@ impl NfsReadFileSystem for Export {
             dtpref: 64 << 10,
             maxfilesize: i64::MAX as u64,
             time_delta: nfstime3 { seconds: 0, nseconds: 1 },
-            properties: FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME,
-        })
+            properties: FSF3_LINK | FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME,
+        });
+        Ok(outcome(done, || FSINFO3resfail { obj_attributes: Nfs3Option::None }))
+    }
+
+    pub(crate) fn pathconf(&self, mut arguments: Arguments<'_>) -> Result<PATHCONF3res, Garbage> {
+        let handle = arguments.opaque(NFS3_FHSIZE)?;
+        let done = self.open_handle(handle).map(|id| PATHCONF3resok {
+            obj_attributes: self.attributes_at(id),
+            linkmax: 65535,
+            name_max: 255,
+            no_trunc: true,
+            chown_restricted: true,
+            case_insensitive: false,
+            case_preserving: true,
+        });
+        Ok(outcome(done, || PATHCONF3resfail { obj_attributes: Nfs3Option::None }))
     }
 }

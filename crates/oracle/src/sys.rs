@@ -1,4 +1,5 @@
-//! ioctls that no crate wraps: Btrfs subvolumes and quotas, clone ranges, FIEMAP, loop devices.
+//! ioctls that no crate wraps: Btrfs subvolumes and quotas, clone ranges, FIEMAP, loop devices;
+//! and threads that act as other users.
 //!
 //! The only unsafe code of this crate. Layouts: `include/uapi/linux/btrfs.h`, `fiemap.h`, `fs.h`,
 //! `loop.h`.
@@ -347,4 +348,31 @@ pub fn clear_loop_device(device: &File) -> io::Result<()> {
 /// `InvalidInput` if the path contains a zero byte.
 pub fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Runs `work` in a thread that acts as a user with these groups, and no capability unless the user
+/// is root. Other threads keep their users: the C library's functions would change all of them.
+///
+/// # Errors
+/// The kernel's, for a process without `CAP_SETUID` and `CAP_SETGID`.
+///
+/// # Panics
+/// If `work` does.
+pub fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let checked = |result: libc::c_long| match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            // SAFETY: the list has as many ids as the call is told, and the call only reads them.
+            checked(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })?;
+            // SAFETY: the calls take numbers only, and change no memory.
+            checked(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
+            // SAFETY: as before.
+            checked(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })?;
+            Ok(work())
+        });
+        acting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }

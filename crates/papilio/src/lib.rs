@@ -155,6 +155,7 @@ pub use maintenance::statfs::Statfs;
 pub use maintenance::tune::{Tune, Tuned, tune};
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};
+pub use namespace::permission::{Caller, Permissions};
 pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::older::{OlderCause, OlderFile, OlderPart, OlderState};

@@ -18,13 +18,14 @@ use papilio_fuse::signals::Signals;
 use papilio_nbd::{Address, Export, Server};
 use std::ffi::OsString;
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The port that IANA assigned to NBD, for clients of this machine.
-const NBD_ADDRESS: &str = "127.0.0.1:10809";
-/// The port of NFS, likewise.
-const NFS_ADDRESS: &str = "127.0.0.1:2049";
+/// The port that IANA assigned to NBD.
+const NBD_PORT: u16 = 10809;
+/// The port of NFS.
+const NFS_PORT: u16 = 2049;
 /// Bytes of data that the page cache of an NFS export may hold.
 const NFS_CACHE: u64 = 256 << 20;
 
@@ -36,8 +37,8 @@ const NFS_CACHE: u64 = 256 << 20;
 /// 3: for machines without FUSE.
 /// The command prints the URI of the export on standard output, and serves until SIGINT or SIGTERM
 /// arrives. Then it ends the requests in flight, flushes the image and unlocks it.
-/// Neither protocol has passwords: every client that can connect can read, and write unless
-/// --read-only.
+/// Neither protocol has passwords. Every NBD client that can connect can read, and write unless
+/// --read-only. An NFS client names its users, and each call has the permissions of its user.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device; with --nfs, also a directory in it
@@ -55,9 +56,9 @@ pub struct Args {
     /// Listen on a Unix socket, which is created, and removed at the end
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, conflicts_with = "listen")]
     socket: Option<PathBuf>,
-    /// Listen on a TCP port; port 0 chooses a free one [default: 127.0.0.1:10809, for NFS
-    /// 127.0.0.1:2049]
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Listen on a TCP port; port 0 chooses a free one. Without it, only this machine can connect
+    /// [default: 127.0.0.1:10809, for NFS 127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR[:PORT]")]
     listen: Option<String>,
     /// The name of the export; clients that name none get it, too
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
@@ -65,6 +66,38 @@ pub struct Args {
     /// The most clients at once
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
+    #[command(flatten)]
+    squash: SquashArgs,
+}
+
+/// The users that NFS clients' users become.
+#[derive(Debug, clap::Args)]
+struct SquashArgs {
+    /// NFS: let a client's root be root. Without it root is the anonymous user
+    #[arg(long, conflicts_with = "nbd", overrides_with = "root_squash")]
+    no_root_squash: bool,
+    /// NFS: take a client's root for the anonymous user; this is the default
+    #[arg(long, conflicts_with = "nbd", overrides_with = "no_root_squash")]
+    root_squash: bool,
+    /// NFS: take every user for the anonymous one
+    #[arg(long, conflicts_with = "nbd")]
+    all_squash: bool,
+    /// NFS: the anonymous user. 0 may do everything
+    #[arg(long, value_name = "UID", default_value_t = NOBODY, conflicts_with = "nbd")]
+    anon_uid: u32,
+    /// NFS: the anonymous group
+    #[arg(long, value_name = "GID", default_value_t = NOBODY, conflicts_with = "nbd")]
+    anon_gid: u32,
+}
+
+/// The anonymous user of the kernel's NFS server.
+const NOBODY: u32 = 65534;
+
+impl SquashArgs {
+    fn squash(&self) -> papilio_nfs::Squash {
+        let squash = papilio_nfs::Squash::default().root(!self.no_root_squash).all(self.all_squash);
+        squash.anonymous(self.anon_uid, self.anon_gid)
+    }
 }
 
 impl Args {
@@ -83,7 +116,7 @@ impl Args {
         let export = Export::new(self.export.clone(), device).map_err(UsageError::new)?;
         let address = match &self.socket {
             Some(path) => Address::Unix(path.clone()),
-            None => Address::Tcp(self.listen.clone().unwrap_or_else(|| NBD_ADDRESS.to_owned())),
+            None => Address::Tcp(self.address(NBD_PORT)),
         };
         let server = Server::start(&address, export, self.connections.into())?;
         if server.is_public() {
@@ -99,15 +132,29 @@ impl Args {
         let fs = FileSystem::open_with(&image, &options).map_err(holder::explain)?;
         context.warn_of_older(&image, &fs);
         let export = papilio_nfs::Export::new(fs.clone(), &path, self.read_only)?;
-        let address = self.listen.as_deref().unwrap_or(NFS_ADDRESS);
-        let server = papilio_nfs::Server::start(address, export)?;
+        let export = export.squash(self.squash.squash());
+        let server = papilio_nfs::Server::start(&self.address(NFS_PORT), export)?;
         if server.is_public() {
-            context.warning("NFS version 3 has no passwords: other machines can reach this address");
+            context.warning(
+                "NFS version 3 has no passwords: other machines can reach this address, \
+                 and choose the users that they act for",
+            );
         }
         wait_for_signal(&server.uri(), signals)?;
         let failed = || format!("{}: cannot write everything", image.display());
         server.stop().with_context(failed)?;
         fs.close().with_context(failed)
+    }
+
+    /// Returns the address to listen on, on loopback unless one was given.
+    fn address(&self, port: u16) -> String {
+        match &self.listen {
+            None => SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string(),
+            Some(given) => match given.parse::<IpAddr>() {
+                Ok(address) => SocketAddr::from((address, port)).to_string(),
+                Err(_) => given.clone(),
+            },
+        }
     }
 
     /// Opens the whole disk in the image, or the partition that was named.

@@ -112,7 +112,11 @@ fn a_directory_is_served_to_nfs_clients() {
         let to = server.uri.replace("papilio?", &format!("papilio/{name}?"));
         Command::new("nfs-cp").arg(&local).arg(to).output().unwrap().status.success()
     };
+    // Root is nobody by default.
     let server = Server::of("nfs", &[&format!("{image}:/served")]);
+    assert!(!copy(&server, "refused"));
+    server.end("-TERM");
+    let server = Server::of("nfs", &["--no-root-squash", &format!("{image}:/served")]);
     fail(1, "another process is using it", ["serve", "--nfs", "--listen", "127.0.0.1:0", &image]);
     assert!(copy(&server, "copied"));
     server.end("-TERM");
@@ -124,6 +128,13 @@ fn a_directory_is_served_to_nfs_clients() {
     assert_eq!(succeed_text(["ls", &format!("{image}:/served")]), "copied\n");
     fail(1, "no such file or directory", ["serve", "--nfs", &format!("{image}:/none")]);
     fail(1, "cannot listen on", ["serve", "--nfs", "--listen", "nowhere", &image]);
+    let anonymous = ["--all-squash", "--anon-uid", "0", "--anon-gid", "7", &image];
+    let server = Server::of("nfs", &anonymous);
+    assert!(copy(&server, "anonymous"));
+    server.end("-TERM");
+    assert!(succeed_text(["ls", "-ln", &image]).contains(" 7 "));
+    let output = papilio(["serve", "--nbd", "--all-squash", &image]);
+    assert_eq!(output.status.code(), Some(2));
     let output = papilio(["serve", "--nfs", "--nbd", &image]);
     assert_eq!(output.status.code(), Some(2));
 }

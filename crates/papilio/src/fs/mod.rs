@@ -50,6 +50,7 @@ mod metadata;
 mod names;
 mod names_by_path;
 mod paths;
+mod permissions;
 mod quotas;
 mod repair;
 mod replace;

@@ -6,8 +6,8 @@
 //! the group, named groups, a mask if there are named entries, others.
 //!
 //! Kernel counterparts: `posix_acl_from_xattr`, `posix_acl_valid`, `posix_acl_equiv_mode`,
-//! `posix_acl_create_masq`, `__posix_acl_chmod_masq` (`fs/posix_acl.c`). The format is that of
-//! `include/uapi/linux/posix_acl_xattr.h`.
+//! `posix_acl_permission`, `posix_acl_create_masq`, `__posix_acl_chmod_masq` (`fs/posix_acl.c`).
+//! The format is that of `include/uapi/linux/posix_acl_xattr.h`.
 
 use crate::errors::{Error, Result};
 
@@ -148,6 +148,28 @@ impl Acl {
         let bits = |subject| self.permissions(subject).map_or(0, u32::from);
         let group = self.permissions(Subject::Mask).map_or_else(|| bits(Subject::OwningGroup), u32::from);
         (mode & !0o777) | bits(Subject::Owner) << 6 | group << 3 | bits(Subject::Others)
+    }
+
+    /// Returns whether the list grants `wanted`, three bits, to a user other than the owner of the
+    /// inode. Of the entries that fit, a named user's decides alone; of the groups', one must grant
+    /// everything.
+    pub(crate) fn grants(&self, uid: u32, is_in_group: impl Fn(u32) -> bool, gid: u32, wanted: u16) -> bool {
+        let has_all = |permissions: u16| permissions & wanted == wanted;
+        let mask = self.permissions(Subject::Mask).unwrap_or(PERMISSIONS);
+        let mut in_some_group = false;
+        for entry in &self.entries {
+            match entry.subject {
+                Subject::User(id) if id == uid => return has_all(entry.permissions & mask),
+                Subject::OwningGroup if is_in_group(gid) => in_some_group = true,
+                Subject::Group(id) if is_in_group(id) => in_some_group = true,
+                Subject::Others => return !in_some_group && has_all(entry.permissions),
+                _ => continue,
+            }
+            if has_all(entry.permissions) {
+                return has_all(mask);
+            }
+        }
+        false
     }
 
     /// Updates the list after `chmod` to `mode`: sets the permissions of the owner, the others, and

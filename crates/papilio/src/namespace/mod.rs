@@ -12,6 +12,7 @@ mod handle;
 mod inherit;
 pub(crate) mod link;
 mod names;
+pub(crate) mod permission;
 pub(crate) mod rename;
 mod resolve;
 pub(crate) mod setattr;

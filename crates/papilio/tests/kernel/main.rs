@@ -12,5 +12,6 @@ mod limits;
 mod made;
 mod matrix;
 mod moved;
+mod permitted;
 mod profiles;
 mod unnamed;
