@@ -70,9 +70,14 @@ impl Inode {
         self.check_permissions(caller, CHANGE_ENTRIES)?;
         let is_device = matches!(kind, NewKind::CharacterDevice { .. } | NewKind::BlockDevice { .. });
         self.refuse_unless(!is_device || caller.is_root(), PathError::NotPermitted)?;
+        if kind == NewKind::Directory {
+            // Its set-group-id bit comes from this directory only.
+            let mode = mode & !(SET_USER_ID | SET_GROUP_ID);
+            return Ok(NewInode::new(kind, mode).owner(caller.uid(), caller.gid()));
+        }
         let inherits_group = self.metadata().permissions() & SET_GROUP_ID != 0;
         let runs_as_group = mode & (SET_GROUP_ID | GROUP_EXECUTE) == SET_GROUP_ID | GROUP_EXECUTE;
-        let keeps = kind == NewKind::Directory || self.may_set_group_id(caller, self.metadata().gid());
+        let keeps = self.may_set_group_id(caller, self.metadata().gid());
         let mode = if inherits_group && runs_as_group && !keeps { mode & !SET_GROUP_ID } else { mode };
         Ok(NewInode::new(kind, mode).owner(caller.uid(), caller.gid()))
     }

@@ -6,9 +6,11 @@ mod closer;
 mod committer;
 mod open;
 mod roots;
+mod signatures;
 mod stand_ins;
 
 pub(crate) use chosen::choose_readable;
 pub(crate) use chunk_tree::read_chunk_tree;
 pub(crate) use closer::Closer;
 pub(crate) use open::{from_devices, open_devices, open_path};
+pub use signatures::check_signatures;
