@@ -35,6 +35,9 @@ pub struct GlobalArgs {
     /// The most bytes of that directory, with a suffix such as M or G; the default is 1G
     #[arg(long, value_name = "SIZE", global = true, help_heading = HEADING, value_parser = parse_size)]
     pub remote_cache_size: Option<u64>,
+    /// Write to a device although it has the signature of something else, such as an array's member
+    #[arg(long, global = true, help_heading = HEADING)]
+    pub ignore_signatures: bool,
     /// Open the file system although devices are missing, as far as each chunk's profile allows
     #[arg(long, global = true, help_heading = HEADING)]
     pub degraded: bool,
@@ -102,6 +105,12 @@ impl GlobalArgs {
     pub fn image_options(&self) -> ImageOptions {
         let partition = self.partition.clone().unwrap_or_default();
         ImageOptions { partition, allow_backing: self.allow_backing, remote: self.remote_options() }
+    }
+
+    /// Returns whether devices with signatures of something else are written. For programs that
+    /// cannot pass the option on, the environment can set it.
+    pub fn ignores_signatures(&self) -> bool {
+        self.ignore_signatures || std::env::var_os("PAPILIO_IGNORE_SIGNATURES").is_some_and(|set| set == "1")
     }
 
     /// Returns the options of reading images at URLs.

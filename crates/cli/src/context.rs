@@ -64,6 +64,7 @@ impl Context {
     pub fn resolve(arguments: GlobalArgs) -> Self {
         let mut options =
             OpenOptions::new().degraded(arguments.degraded).scan(arguments.scan).orphans(arguments.orphans);
+        options = options.ignore_signatures(arguments.ignores_signatures());
         options = match arguments.backup_root {
             None => options,
             Some(None) => options.use_backup_root(true),

@@ -3,6 +3,7 @@
 //! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
 //! only if they are named: a copy of an image beside it must never be opened in its place.
 
+use crate::context::Context;
 use papilio::device::{Access, Device, DeviceOptions, ImageOptions, split_partition};
 use papilio::{FoundDevice, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,14 @@ use std::sync::Arc;
 pub fn open_for_writing(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
     let options = DeviceOptions::new(Access::ReadWrite);
     Ok(options.open_target(path, &ImageOptions::default())?.into_device())
+}
+
+/// As [`open_for_writing`], for a device of a file system. It must belong to nothing else, unless
+/// `context` says to ignore that.
+pub fn open_member(context: &Context, path: &Path) -> anyhow::Result<Arc<dyn Device>> {
+    let device = open_for_writing(path)?;
+    papilio::check_signatures(&*device, context.arguments().ignores_signatures())?;
+    Ok(device)
 }
 
 /// Returns the absolute path of a device, without symbolic links, for the server of a mount.

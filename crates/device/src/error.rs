@@ -47,6 +47,9 @@ pub enum OpenErrorKind {
     /// EBUSY: the kernel has mounted the block device, or another program has claimed it.
     #[error("the block device is mounted or claimed by another program")]
     InUseByKernel,
+    /// EBUSY: the block device is a part of others, for example of an array or a volume.
+    #[error("the block device is in use by {0}; open that instead")]
+    InUseByDevice(String),
     /// The kernel has mounted the image file through a loop device.
     #[error("the image is mounted through {0}")]
     InUseByLoop(String),

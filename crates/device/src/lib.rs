@@ -90,6 +90,7 @@ mod partition_table;
 mod recorder;
 mod remote;
 mod shuffle;
+mod signature;
 mod stable;
 mod started;
 mod store;
@@ -128,6 +129,7 @@ pub use remote::{RemoteCache, RemoteOptions};
 #[cfg(feature = "remote")]
 pub use remote::{RemoteDevice, RemoteStatistics};
 pub use shuffle::ShuffleDevice;
+pub use signature::{Signature, SignatureUse, describe_content, signatures};
 pub use stable::StableBuffer;
 pub use started::{Direction, Job, StartedOp};
 #[cfg(feature = "store")]

@@ -148,7 +148,7 @@ impl OpenOptions {
             Errno::NOENT | Errno::NOTDIR => OpenErrorKind::NotFound,
             Errno::ACCESS | Errno::PERM => OpenErrorKind::PermissionDenied,
             Errno::ISDIR => OpenErrorKind::IsDirectory,
-            Errno::BUSY => OpenErrorKind::InUseByKernel,
+            Errno::BUSY => holders(path).map_or(OpenErrorKind::InUseByKernel, OpenErrorKind::InUseByDevice),
             Errno::TXTBSY => OpenErrorKind::TextBusy,
             Errno::ROFS => OpenErrorKind::ReadOnlyMedium,
             // For a directory, FIFO or socket the file type explains the failure better than
@@ -163,6 +163,20 @@ impl OpenOptions {
             _ => OpenErrorKind::io(errno),
         }
     }
+}
+
+/// Returns the devices that a block device is a part of, such as `/dev/md0`.
+fn holders(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let holders = Path::new("/sys/class/block").join(path.file_name()?).join("holders");
+    let names = std::fs::read_dir(holders).ok()?.flatten().map(|holder| {
+        // A mapped device has a name that people know.
+        let given = std::fs::read_to_string(holder.path().join("dm/name"));
+        let holder = holder.file_name().to_string_lossy().into_owned();
+        given.map_or(format!("/dev/{holder}"), |name| format!("/dev/mapper/{}", name.trim_end()))
+    });
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 impl FileDevice {

@@ -45,6 +45,8 @@ impl Error {
             Error::Open(open) => open_errno(&open.kind),
             Error::Host { source, .. } => host_errno(source),
             Error::Occupied { .. } => Errno::EXIST,
+            // As mount(8), which finds another owner of the device.
+            Error::OtherSignature { .. } => Errno::BUSY,
             Error::DeviceMissing { .. } => Errno::NOENT,
             other => kind_errno(other.kind()),
         };
@@ -140,9 +142,10 @@ fn open_errno(kind: &OpenErrorKind) -> Errno {
         OpenErrorKind::PermissionDenied => Errno::ACCESS,
         OpenErrorKind::IsDirectory => Errno::ISDIR,
         OpenErrorKind::UnsupportedFileType(_) => Errno::NOTBLK,
-        OpenErrorKind::InUseByProcess | OpenErrorKind::InUseByKernel | OpenErrorKind::InUseByLoop(_) => {
-            Errno::BUSY
-        }
+        OpenErrorKind::InUseByProcess
+        | OpenErrorKind::InUseByKernel
+        | OpenErrorKind::InUseByDevice(_)
+        | OpenErrorKind::InUseByLoop(_) => Errno::BUSY,
         OpenErrorKind::TextBusy => Errno::TXTBSY,
         OpenErrorKind::ReadOnlyMedium | OpenErrorKind::RemoteReadOnly => Errno::ROFS,
         OpenErrorKind::Io(source) => host_errno(source),

@@ -29,7 +29,7 @@ pub enum Error {
     #[error(transparent)]
     Open(#[from] papilio_device::OpenError),
     /// No usable superblock was found.
-    #[error("{device}: superblock at {offset}: {reason}{}", good_superblocks(good_copies))]
+    #[error("{device}: superblock at {offset}: {reason}{}{}", good_superblocks(good_copies), content(found))]
     Superblock {
         /// Path of the device or image.
         device: String,
@@ -39,9 +39,30 @@ pub enum Error {
         reason: Box<SuperblockError>,
         /// The other copies on the same device that are good and can be chosen instead, 0 to 2.
         good_copies: Vec<usize>,
+        /// The content of a device without Btrfs, and advice, if it is known.
+        found: Option<String>,
+    },
+    /// A device belongs to something else, which writing would damage.
+    #[error(
+        "{device}: has the signature of {found} at {offset}, and writing would damage that; {}\
+         ignoring signatures writes nevertheless",
+        advice_first(advice)
+    )]
+    OtherSignature {
+        /// Path of the device or image.
+        device: String,
+        /// The format, with its article.
+        found: &'static str,
+        /// The offset of the signature, in bytes from the start of the device.
+        offset: PhysicalAddress,
+        /// What to do about it; empty if nothing is known.
+        advice: &'static str,
     },
     /// A device is smaller than the file system on it.
-    #[error("{device}: the device is truncated: it has {have} bytes, the file system needs {need}")]
+    #[error(
+        "{device}: the device is truncated: it has {have} bytes, the file system needs {need}{}",
+        split_hint(device)
+    )]
     Truncated {
         /// Path of the device or image.
         device: String,
@@ -498,6 +519,7 @@ impl Error {
             | Error::Invalid(_)
             | Error::DeviceMismatch { .. }
             | Error::Occupied { .. }
+            | Error::OtherSignature { .. }
             | Error::TooSmall { .. } => ErrorKind::Invalid,
             Error::NoSpace { .. } => ErrorKind::NoSpace,
             Error::Quota(reason) => ErrorKind::Quota(*reason),
@@ -571,6 +593,26 @@ fn copies_tried(copies: usize) -> String {
     match copies {
         0 | 1 => String::new(),
         _ => format!(" ({copies} copies tried)"),
+    }
+}
+
+fn content(found: &Option<String>) -> String {
+    found.as_ref().map(|found| format!("; {found}")).unwrap_or_default()
+}
+
+fn advice_first(advice: &str) -> String {
+    if advice.is_empty() { String::new() } else { format!("{advice}; ") }
+}
+
+/// Says of the first part of a split image what to do about it.
+fn split_hint(device: &str) -> &'static str {
+    let first = [(".001", ".002"), (".000", ".001"), (".00", ".01"), (".aa", ".ab")];
+    let next = first.iter().find_map(|(first, next)| Some(format!("{}{next}", device.strip_suffix(first)?)));
+    match next {
+        Some(next) if std::path::Path::new(&next).exists() => {
+            "; it is the first part of a split image: join the parts with cat(1)"
+        }
+        _ => "",
     }
 }
 

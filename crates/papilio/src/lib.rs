@@ -154,6 +154,7 @@ pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions,
 pub use maintenance::statfs::Statfs;
 pub use maintenance::tune::{Tune, Tuned, tune};
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
+pub use mount::check_signatures;
 pub use namespace::create::{NewInode, NewKind};
 pub use namespace::permission::{Caller, Permissions};
 pub use namespace::rename::RenameMode;
@@ -192,8 +193,9 @@ pub mod device {
     pub use papilio_device::{
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, ImageTarget, MemoryDevice,
         OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
-        PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, StartedOp, TableKind, UndoFile,
-        WriteRequest, is_inside_image, is_raw_file, is_store_url, is_url, split_partition, url_prefix,
+        PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, Signature, SignatureUse,
+        StartedOp, TableKind, UndoFile, WriteRequest, describe_content, is_inside_image, is_raw_file,
+        is_store_url, is_url, signatures, split_partition, url_prefix,
     };
     #[cfg(feature = "store")]
     pub use papilio_device::{

@@ -53,6 +53,8 @@ pub struct OpenOptions {
     /// Whether a replacement of a device may be under way.
     pub(crate) replacing: bool,
     pub(crate) unfinished: bool,
+    /// Whether a device may be written that has another owner, by its signatures.
+    pub(crate) ignore_signatures: bool,
     pub(crate) rescue: Rescue,
     /// How the device at the path that the caller opens is found in a disk image.
     pub(crate) image: ImageOptions,
@@ -105,6 +107,7 @@ impl Default for OpenOptions {
             immutable_at_open: false,
             replacing: false,
             unfinished: false,
+            ignore_signatures: false,
             rescue: Rescue::default(),
             image: ImageOptions::default(),
         }
@@ -245,6 +248,14 @@ impl OpenOptions {
     /// [`MkfsOptions::unfinished`](crate::MkfsOptions::unfinished) made. The default is false.
     pub fn unfinished(mut self, unfinished: bool) -> Self {
         self.unfinished = unfinished;
+        self
+    }
+
+    /// Sets whether a device may be written that has the signature of something else, such as a
+    /// member of an array, a volume of LVM or an encrypted volume. The default is false: writing
+    /// would damage that. It is read in any case.
+    pub fn ignore_signatures(mut self, ignore: bool) -> Self {
+        self.ignore_signatures = ignore;
         self
     }
 

@@ -195,7 +195,7 @@ impl Args {
 
     /// Plans a repair, and makes it if it is wanted.
     fn repair(&self, context: &Context) -> anyhow::Result<()> {
-        let devices = rescue_change::open(&self.images(context))?;
+        let devices = rescue_change::open(context, &self.images(context))?;
         let options = self.open_options(context);
         let wishes = papilio::RepairOptions::new()
             .init_extent_tree(self.init_extent_tree)

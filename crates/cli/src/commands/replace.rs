@@ -125,7 +125,7 @@ fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Resul
             paths.push(path);
         }
     }
-    paths.iter().map(|path| devices::open_for_writing(path)).collect()
+    paths.iter().map(|path| devices::open_member(context, path)).collect()
 }
 
 fn options(context: &Context) -> OpenOptions {

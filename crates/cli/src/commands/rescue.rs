@@ -209,7 +209,7 @@ impl ChunkRecover {
         let _ = self.old_help;
         let devices = match &self.image[..] {
             [image] => context.devices(image)?,
-            images => open(images)?,
+            images => open(context, images)?,
         };
         let scan = context.scan(&devices)?;
         let rebuilt = papilio::rebuild(&devices, &context.options_for(&self.image[0]), &scan)?;
@@ -262,7 +262,7 @@ impl SuperRecover {
 impl Written {
     /// Makes a change of superblocks, if there is one to make. Returns whether it wrote anything.
     fn change(&self, context: &Context, change: SuperblockChange) -> anyhow::Result<bool> {
-        let devices = open(&self.image)?;
+        let devices = open(context, &self.image)?;
         let plan = papilio::plan_superblocks(&devices, change)?;
         let mut output = Output::new()?;
         for copy in &plan.copies {
@@ -285,7 +285,7 @@ impl Written {
 
 impl Undo {
     fn run(self, context: &Context) -> anyhow::Result<()> {
-        let devices = open(&self.image)?;
+        let devices = open(context, &self.image)?;
         let bytes = papilio::undo_repair(&devices, &self.file)?;
         context.changed_devices.note(&self.image);
         let mut output = Output::new()?;

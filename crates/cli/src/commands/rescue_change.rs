@@ -159,7 +159,7 @@ pub fn make(
     consent: Consent,
 ) -> anyhow::Result<()> {
     let image = &images[0];
-    let devices = open(images)?;
+    let devices = open(context, images)?;
     let options: OpenOptions = context.options_for(image);
     let plan = papilio::plan_repair_with(&devices, &options, &RepairOptions::new().only(change))?;
     let mut output = Output::new()?;
@@ -229,12 +229,12 @@ pub fn undo_of(context: &Context, image: &Path) -> PathBuf {
 }
 
 /// Opens all devices of a file system for writing.
-pub fn open(images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+pub fn open(context: &Context, images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
     let open = |path: &PathBuf| -> anyhow::Result<Arc<dyn Device>> {
         if let Some(mount) = crate::holder::kernel_mount_of(path) {
             anyhow::bail!("{}: the kernel has mounted it on {}", path.display(), mount.point.display());
         }
-        crate::devices::open_for_writing(path)
+        crate::devices::open_member(context, path)
     };
     images.iter().map(open).collect()
 }

@@ -77,7 +77,7 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let change = self.change()?;
         let images: Vec<_> = self.image.iter().chain(&context.arguments().device).cloned().collect();
-        let devices = super::rescue_change::open(&images)?;
+        let devices = super::rescue_change::open(context, &images)?;
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template(match change {
                 Tune::Checksum(_) => "{bar:30} {bytes} of {total_bytes}, {eta} left",

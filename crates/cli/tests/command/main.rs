@@ -32,6 +32,7 @@ mod send_flags;
 mod serve;
 mod shell;
 mod show;
+mod signatures;
 mod store;
 mod store_crashes;
 mod structures;

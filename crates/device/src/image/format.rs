@@ -98,6 +98,10 @@ pub(super) fn recognise(file: &dyn Device, is_block_device: bool) -> Result<Imag
             return Err(OpenErrorKind::UnsupportedFormat("VDI", NOT_SUPPORTED));
         }
         _ if is_luks(start) => return Err(OpenErrorKind::Encrypted),
+        // A raw disk may begin with any bytes, but its partition table says what it is.
+        _ if let Some((name, advice)) = unsupported(start).filter(|_| !is_disk) => {
+            return Err(OpenErrorKind::UnsupportedFormat(name, advice));
+        }
         _ => ImageFormat::Raw,
     };
     if format != ImageFormat::Raw && is_disk {
@@ -110,6 +114,22 @@ pub(super) fn recognise(file: &dyn Device, is_block_device: bool) -> Result<Imag
         });
     }
     Ok(format)
+}
+
+/// Returns the name of a format that cannot be opened, and what to do about it.
+fn unsupported(start: &[u8]) -> Option<(&'static str, &'static str)> {
+    const EVIDENCE: &str = "this format is not supported; export the raw image with: ewfexport -f raw FILE";
+    const UNPACK: &str = "this format is not supported; decompress it first";
+    Some(match start {
+        _ if start.starts_with(b"EVF\x09\x0d\x0a\xff\0") => ("forensic (E01)", EVIDENCE),
+        _ if start.starts_with(b"EVF2\x0d\x0a\x81\0") => ("forensic (Ex01)", EVIDENCE),
+        [0x1f, 0x8b, 8, ..] => ("gzip", UNPACK),
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => ("bzip2", UNPACK),
+        [0x04, 0x22, 0x4d, 0x18, ..] => ("lz4", UNPACK),
+        [b'P', b'K', 3, 4, ..] => ("zip", UNPACK),
+        [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => ("7z", UNPACK),
+        _ => return None,
+    })
 }
 
 /// Returns whether a range starts with a header of LUKS 1 or 2.

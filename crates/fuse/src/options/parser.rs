@@ -174,6 +174,7 @@ impl Parser {
         let open = std::mem::take(&mut self.open);
         self.open = match name {
             "degraded" => open.degraded(true),
+            "ignore_signatures" => open.ignore_signatures(true),
             "commit" => {
                 let seconds = match number(name, value, 0..=u64::from(u32::MAX))? {
                     0 => COMMIT_SECONDS,

@@ -95,6 +95,7 @@ fn other_btrfs_options() {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let expectations = [
         ("degraded,device=/dev/b,device=/dev/c", base().degraded(true).device("/dev/b").device("/dev/c")),
+        ("ignore_signatures", base().ignore_signatures(true)),
         ("commit=5", base().commit_interval(seconds(5))),
         ("commit=0", base().commit_interval(seconds(30))),
         ("discard", base().discard(true)),

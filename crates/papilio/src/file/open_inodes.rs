@@ -94,7 +94,12 @@ impl OpenInodes {
     /// Returns the open inodes of a subvolume. The caller drops them once it holds no lock.
     pub(super) fn of_tree(&self, tree: TreeId) -> Vec<Arc<OpenInode>> {
         let table = self.table.lock();
-        table.open.iter().filter(|(place, _)| place.tree == tree).filter_map(|(_, open)| open.upgrade()).collect()
+        table
+            .open
+            .iter()
+            .filter(|(place, _)| place.tree == tree)
+            .filter_map(|(_, open)| open.upgrade())
+            .collect()
     }
 
     /// Returns the inode at `place`, if a handle has it open.

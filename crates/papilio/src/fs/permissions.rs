@@ -70,9 +70,14 @@ impl Inode {
         self.check_permissions(caller, CHANGE_ENTRIES)?;
         let is_device = matches!(kind, NewKind::CharacterDevice { .. } | NewKind::BlockDevice { .. });
         self.refuse_unless(!is_device || caller.is_root(), PathError::NotPermitted)?;
+        if kind == NewKind::Directory {
+            // Its set-group-id bit comes from this directory only.
+            let mode = mode & !(SET_USER_ID | SET_GROUP_ID);
+            return Ok(NewInode::new(kind, mode).owner(caller.uid(), caller.gid()));
+        }
         let inherits_group = self.metadata().permissions() & SET_GROUP_ID != 0;
         let runs_as_group = mode & (SET_GROUP_ID | GROUP_EXECUTE) == SET_GROUP_ID | GROUP_EXECUTE;
-        let keeps = kind == NewKind::Directory || self.may_set_group_id(caller, self.metadata().gid());
+        let keeps = self.may_set_group_id(caller, self.metadata().gid());
         let mode = if inherits_group && runs_as_group && !keeps { mode & !SET_GROUP_ID } else { mode };
         Ok(NewInode::new(kind, mode).owner(caller.uid(), caller.gid()))
     }
@@ -131,8 +136,7 @@ impl Inode {
         }
         let (metadata, owns) = (self.metadata(), self.is_owned_by(caller));
         let may_own = set.uid.is_none_or(|uid| owns && uid == metadata.uid());
-        let may_group =
-            set.gid.is_none_or(|gid| owns && (gid == metadata.gid() || caller.is_in_group(gid)));
+        let may_group = set.gid.is_none_or(|gid| owns && (gid == metadata.gid() || caller.is_in_group(gid)));
         let is_given = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
         let needs_owner = set.mode.is_some() || is_given(set.atime) || is_given(set.mtime);
         self.refuse_unless(may_own && may_group && (owns || !needs_owner), PathError::NotPermitted)?;

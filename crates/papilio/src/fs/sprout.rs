@@ -123,5 +123,6 @@ fn new_superblock(seed: &dyn Device) -> Result<Superblock> {
         offset: superblock_offset(0),
         reason: Box::new(reason),
         good_copies: Vec::new(),
+        found: None,
     })
 }

@@ -6,6 +6,7 @@ mod closer;
 mod committer;
 mod open;
 mod roots;
+mod signatures;
 mod stand_ins;
 mod unreplayed;
 
@@ -13,4 +14,5 @@ pub(crate) use chosen::choose_readable;
 pub(crate) use chunk_tree::read_chunk_tree;
 pub(crate) use closer::Closer;
 pub(crate) use open::{from_devices, open_devices, open_path, replayed};
+pub use signatures::check_signatures;
 pub(crate) use unreplayed::older_files;

@@ -31,6 +31,7 @@ use crate::items::trees::Trees;
 use crate::mount::chosen::{choose, header_at};
 use crate::mount::chunk_tree::read_chunk_tree;
 use crate::mount::roots::Roots;
+use crate::mount::signatures::check_signatures;
 use crate::mount::stand_ins::ScannedLeaves;
 use crate::mount::unreplayed::older_files;
 use crate::namespace::{Handle, Place, resolve};
@@ -433,6 +434,9 @@ pub(crate) fn open_devices(
                 how = how.direct_where_useful();
             }
             let device = how.open_image(path, image)?;
+            if access == Access::ReadWrite || is_raw(path, &*device) {
+                check_signatures(&*device, options.ignore_signatures)?;
+            }
             if direct {
                 report_slow_io(path, &*device);
             }
@@ -454,6 +458,12 @@ pub(crate) fn open_devices(
             })
         })
         .collect()
+}
+
+/// Returns whether a device is the file or block device at `path` itself. What is compressed, or
+/// comes from a server, is not read at both ends only to warn.
+fn is_raw(path: &Path, device: &dyn Device) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() || found.len() == device.size())
 }
 
 /// Returns whether a device is opened for direct I/O where the options leave that open.

@@ -123,10 +123,7 @@ fn end_hold(transactions: &Transactions, tree: &LiveTree) -> Result<()> {
 
 /// Finds a deleted subvolume whose tree is not dropped yet, and that is not held for inodes that
 /// are `in_use`.
-fn next_dead(
-    transactions: &Transactions,
-    in_use: impl Fn(TreeId) -> bool,
-) -> Result<Option<Arc<LiveTree>>> {
+fn next_dead(transactions: &Transactions, in_use: impl Fn(TreeId) -> bool) -> Result<Option<Arc<LiveTree>>> {
     let live = transactions.live();
     let mut from = InodeNumber(0);
     loop {

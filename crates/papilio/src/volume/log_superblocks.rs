@@ -66,6 +66,7 @@ impl LogSuperblocks {
                 offset: place,
                 reason: Box::new(reason),
                 good_copies: Vec::new(),
+                found: None,
             })?;
             aligned.copy_from_slice(encoded.as_bytes());
         }

@@ -18,7 +18,7 @@ use super::seeds::SeedDevice;
 use crate::options::OpenOptions;
 use crate::options::rescue::Found;
 use crate::{Error, Result};
-use papilio_device::{Device, Load};
+use papilio_device::{Device, Load, describe_content};
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{
@@ -47,7 +47,10 @@ fn read_with(device: &dyn Device, mirror: usize, parse: Parse) -> Result<Superbl
         )));
     }
     read_copy(device, mirror, parse).map_err(|mut error| {
-        if let Error::Superblock { good_copies, .. } = &mut error {
+        if let Error::Superblock { good_copies, reason, found, .. } = &mut error {
+            if matches!(**reason, SuperblockError::Corrupt(Corrupt::Magic { .. })) {
+                *found = describe_content(device);
+            }
             good_copies.extend(
                 (0..SUPERBLOCK_MIRRORS)
                     .filter(|&other| other != mirror && read_copy(device, other, parse).is_ok()),
@@ -64,6 +67,7 @@ fn read_copy(device: &dyn Device, mirror: usize, parse: Parse) -> Result<Superbl
         offset,
         reason: Box::new(reason),
         good_copies: Vec::new(),
+        found: None,
     };
     let end = offset.0 + SUPERBLOCK_SIZE as u64;
     if device.size() < end {
@@ -293,6 +297,7 @@ impl<'d> SuperblockWriter<'d> {
                 offset: place,
                 reason: Box::new(reason),
                 good_copies: Vec::new(),
+                found: None,
             }),
         }
     }

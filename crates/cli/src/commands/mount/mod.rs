@@ -30,6 +30,7 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   subvol=PATH, subvolid=ID  The subvolume to show
   degraded                  Mount although devices are missing
   device=PATH               A further device of the file system
+  ignore_signatures         Write to a device that has the signature of something else
   compress[=ALGORITHM[:LEVEL]], compress-force
                             Compress with zlib (default), lzo, zstd or no
   nodatacow, nodatasum      Overwrite new files in place; write no checksums
@@ -154,6 +155,9 @@ impl Args {
         if global.degraded {
             texts.push("degraded".to_owned());
         }
+        if global.ignores_signatures() {
+            texts.push("ignore_signatures".to_owned());
+        }
         if global.backup_root == Some(None) {
             texts.push("usebackuproot".to_owned());
         }
@@ -246,6 +250,7 @@ impl Args {
             (global.partition == Some(PartitionChoice::Whole), "--partition=none"),
             (global.allow_backing, "--allow-backing"),
             (global.degraded, "--degraded"),
+            (global.ignore_signatures, "--ignore-signatures"),
             (global.backup_root == Some(None), "--backup-root"),
             (self.read_only, "--read-only"),
             (self.sloppy, "--sloppy"),

@@ -153,7 +153,8 @@ pub fn perform(root: &Path, case: &Case) -> Outcome {
             done.map(|()| put(&mut after, offset, &data))
         }
     };
-    let mut outcome = Outcome { steps: vec![("operation", errno(&result))], before, after: None, lost: false };
+    let mut outcome =
+        Outcome { steps: vec![("operation", errno(&result))], before, after: None, lost: false };
     let durable = match case.durable {
         Durable::Fsync => open.file.sync_all(),
         Durable::FileSystemSync => top.sync(),

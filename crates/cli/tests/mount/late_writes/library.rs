@@ -4,11 +4,11 @@
 use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Way, put};
 use papilio::device::{Device, MemoryDevice};
 use papilio::format::items::inode::InodeFlags;
+use papilio::format::{Generation, Uuid};
 use papilio::{
     CheckOptions, File, FileSystem, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions, Received,
     Timespec, check_devices, mkfs_device,
 };
-use papilio::format::{Generation, Uuid};
 use std::sync::Arc;
 
 /// Performs cases on one file system, closes it, and compares.

@@ -184,7 +184,13 @@ fn remounting_read_only_waits_for_writers() {
         open.write_all(b"before").unwrap();
         let remount = || {
             let (image, directory) = (world.image(), world.directory());
-            crate::world::papilio([Path::new("mount"), "-o".as_ref(), "remount,ro".as_ref(), &image, &directory])
+            crate::world::papilio([
+                Path::new("mount"),
+                "-o".as_ref(),
+                "remount,ro".as_ref(),
+                &image,
+                &directory,
+            ])
         };
         assert!(!remount().status.success(), "{options}: a file is open for writing");
         open.write_all(b" and after").unwrap();

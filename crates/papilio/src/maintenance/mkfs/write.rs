@@ -14,13 +14,15 @@
 
 use super::layout::Layout;
 use crate::errors::{Error, Result};
-use papilio_device::{Device, WriteRequest};
+use papilio_device::{Device, WriteRequest, signatures};
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{PhysicalAddress, Superblock};
 use std::io;
 
 /// Bytes wiped at either end of the device: boot sectors, partition tables, volume labels.
 const WIPED: u64 = 1 << 20;
+/// Bytes of the header of another format.
+const SIGNATURE_SIZE: u64 = 4096;
 /// Bytes that one read checks while wiping.
 const STEP: usize = 64 << 10;
 
@@ -88,12 +90,17 @@ impl Target<'_> {
             self.discard(total_bytes)?;
         }
         self.wipe(0, WIPED)?;
-        // Signatures at the end of the device: backup partition tables, md and ZFS labels. Nothing
-        // is wiped after a file system that takes only a part of the device.
+        // Signatures at the end of the device: backup partition tables, md and ZFS labels.
         if self.0.size() - total_bytes < superblock.raw.sector_size.into() {
-            self.wipe(self.0.size() - WIPED, WIPED)?;
+            return self.wipe(self.0.size() - WIPED, WIPED);
         }
-        Ok(())
+        // After a file system that takes only a part of the device, nothing else is wiped.
+        let place = PhysicalAddress(total_bytes);
+        let found = signatures(self.0).map_err(|source| self.failed("read", place, STEP, source))?;
+        found
+            .iter()
+            .filter(|signature| signature.is_at_end)
+            .try_for_each(|signature| self.wipe(signature.offset, SIGNATURE_SIZE))
     }
 
     fn write_superblock(&self, superblock: &Superblock, mirror: usize, durable: bool) -> Result<()> {

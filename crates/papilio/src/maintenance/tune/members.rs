@@ -236,6 +236,7 @@ impl Members {
                     offset: superblock_offset(0),
                     reason: Box::new(reason),
                     good_copies: Vec::new(),
+                    found: None,
                 }
             })?;
         }
