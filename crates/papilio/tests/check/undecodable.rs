@@ -6,10 +6,10 @@ use crate::in_memory::{assert_clean, check, crashed, formatted_with, open, open_
 use papilio::format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio::format::{ChecksumType, ItemType, objectid};
 use papilio::{
-    CompressionChoice, EncodedExtent, FileSystem, FindingKind, MkfsOptions, NewInode, NewKind, RaidProfile,
-    ScrubOptions,
+    CompressionChoice, EncodedExtent, FileSystem, FindingKind, MkfsFeature, MkfsOptions, NewInode, NewKind,
+    RaidProfile, ScrubOptions,
 };
-use papilio_device::MemoryDevice;
+use papilio_device::{Device, MemoryDevice};
 use std::sync::Arc;
 
 const EXTENT: u64 = 128 << 10;
@@ -225,5 +225,38 @@ fn every_extent_is_decoded_once() {
             check(&device).counts.into_iter().collect::<Vec<_>>(),
             [(FindingKind::DataUndecodable, 300)]
         );
+    }
+}
+
+/// A scrub decodes from stripes of every kind, also where a device is lost.
+#[test]
+fn scrubs_decode_in_all_profiles() {
+    use RaidProfile::{Raid0, Raid1, Raid5, Raid6, Raid10};
+    for (profile, mixed) in
+        [Raid0, Raid1, Raid10, Raid5, Raid6].map(|it| (it, false)).into_iter().chain([(Raid5, true)])
+    {
+        let memory: Vec<Arc<MemoryDevice>> = (0..4).map(|_| Arc::new(MemoryDevice::new(512 << 20))).collect();
+        let shared: Vec<Arc<dyn Device>> = memory.iter().map(|device| device.clone() as _).collect();
+        let made = MkfsOptions::new().data_profile(profile).feature(MkfsFeature::MixedGroups, mixed);
+        let made = made.metadata_profile(if mixed { profile } else { Raid1 });
+        papilio::mkfs_devices(&shared, &made).unwrap();
+        let fs = FileSystem::from_devices(shared.clone(), &forced("zstd:1".parse().unwrap())).unwrap();
+        fs.write("/good", text(6, 60 * EXTENT)).unwrap();
+        let mut encoded = fs.open_file("/good").unwrap().read_encoded_at(0, 1 << 20).unwrap().unwrap();
+        wreck(&mut encoded.data);
+        for number in 0..3 {
+            write_stream(&fs, &format!("/bad{number}"), encoded.compression, &encoded.data, 0);
+        }
+        fs.close().unwrap();
+        let losses: &[Option<usize>] = if profile == Raid0 { &[None] } else { &[None, Some(0), Some(2)] };
+        for lost in losses {
+            let present = shared.iter().enumerate().filter(|(number, _)| Some(*number) != *lost);
+            let present = present.map(|(_, device)| device.clone()).collect();
+            let fs = FileSystem::from_devices(present, &papilio::OpenOptions::new().degraded(lost.is_some()))
+                .unwrap();
+            let scrubbed = fs.scrub(&ScrubOptions::new().decode(true), |_| true).unwrap();
+            assert_eq!(scrubbed.undecodable, 3, "{profile:?} without {lost:?}: {scrubbed:#?}");
+            assert!(scrubbed.undecodable_extents.iter().all(|line| line.contains("files: /bad")));
+        }
     }
 }

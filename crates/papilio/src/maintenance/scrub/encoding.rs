@@ -11,7 +11,9 @@
 //! - An extent whose reference is gone is left out: it is free since, or was written anew. So is
 //!   one that only deleted subvolumes have.
 //!
-//! **Locks**: none.
+//! **Locks**: those of rows, for reads of trees and of extents that a unit does not have as a whole.
+//! A reader of a row with parity waits for the unit that has it. So trees are read before the rows
+//! of a unit are loaded, or after they are dropped, as the rest of its extents.
 //!
 //! Kernel counterpart: `btrfs_decompress` (`fs/btrfs/compression.c`).
 
@@ -19,7 +21,7 @@ use super::extents::{BegunExtent, ExtentUser, UnitExtents};
 use super::units::Unit;
 use crate::btree::TreeBlock;
 use crate::data::checksum::{DataChecksums, SectorFault};
-use crate::data::{MAX_COMPRESSED, verify_stream};
+use crate::data::{DecompressError, MAX_COMPRESSED, verify_stream};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::items::item_error;
@@ -45,40 +47,70 @@ pub(super) struct Decoding<'a> {
     tree: Option<Arc<OpenTree>>,
     leaf: Option<Arc<TreeBlock>>,
     bytes: Vec<u8>,
+    /// The compressed extents of the unit that are not decoded yet.
+    left: Vec<(BegunExtent, Encoding)>,
+    /// The addresses of those that do not decode.
+    wrong: Vec<(u64, DecompressError)>,
 }
 
 impl<'a> Decoding<'a> {
     pub(super) fn new(info: &'a FsInfo) -> Self {
-        Self { info, tree: None, leaf: None, bytes: Vec::new() }
+        Self { info, tree: None, leaf: None, bytes: Vec::new(), left: Vec::new(), wrong: Vec::new() }
     }
 
-    /// Decodes the extents that begin in a unit, whose rows were verified and mended. Calls
-    /// `report` with a line about each that does not decode.
-    pub(super) fn decode(
-        &mut self,
-        unit: &Unit,
-        extents: &UnitExtents,
-        rows: &LoadedRows<'_>,
-        report: &mut dyn FnMut(String),
-    ) {
+    /// Finds the compressed extents that begin in a unit.
+    pub(super) fn find(&mut self, extents: &UnitExtents) {
+        self.left.clear();
+        self.wrong.clear();
         // Trees change while the scrub runs.
         self.tree = None;
         for extent in &extents.begun {
             // A tree that cannot be read has errors of its own.
-            let Ok(Some(encoding)) = self.encoding(extent) else { continue };
-            let fits = extent.length <= MAX_COMPRESSED;
-            let mut bytes = std::mem::take(&mut self.bytes);
-            if !fits || fill(rows, extents, extent, &mut bytes) || self.read(unit, extent, &mut bytes) {
-                let sector_size = extents.geometry().sector_size;
-                let Encoding { compression, ram_bytes } = encoding;
-                let address = LogicalAddress(extent.start);
-                if let Err(error) = verify_stream(compression, &bytes, ram_bytes, sector_size)
-                    && let Some(files) = owner_paths(&self.info.trees, address)
-                {
-                    report(format!("logical address {}: {error}; files: {files}", extent.start));
-                }
+            if let Ok(Some(encoding)) = self.encoding(extent) {
+                self.left.push((*extent, encoding));
             }
-            self.bytes = bytes;
+        }
+    }
+
+    /// Decodes those that are in the unit's rows as a whole, which were verified and mended.
+    pub(super) fn decode(&mut self, extents: &UnitExtents, rows: &LoadedRows<'_>) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        for (extent, encoding) in std::mem::take(&mut self.left) {
+            if extent.length > MAX_COMPRESSED {
+                let limit = MAX_COMPRESSED;
+                let error = DecompressError::TooLong { what: "on disk", length: extent.length, limit };
+                self.wrong.push((extent.start, error));
+            } else if fill(rows, extents, &extent, &mut bytes) {
+                self.verify(&extent, encoding, &bytes, extents);
+            } else {
+                self.left.push((extent, encoding));
+            }
+        }
+        self.bytes = bytes;
+    }
+
+    /// Reads and decodes the others. Calls `report` with a line about each extent that does not
+    /// decode, unless no file has it. The caller has dropped the rows; the extents are pinned.
+    pub(super) fn finish(&mut self, unit: &Unit, extents: &UnitExtents, mut report: impl FnMut(String)) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        for (extent, encoding) in std::mem::take(&mut self.left) {
+            if self.read(unit, &extent, &mut bytes) {
+                self.verify(&extent, encoding, &bytes, extents);
+            }
+        }
+        self.bytes = bytes;
+        for (start, error) in self.wrong.drain(..) {
+            if let Some(files) = owner_paths(&self.info.trees, LogicalAddress(start)) {
+                report(format!("logical address {start}: {error}; files: {files}"));
+            }
+        }
+    }
+
+    /// Decodes the bytes of an extent.
+    fn verify(&mut self, extent: &BegunExtent, encoding: Encoding, bytes: &[u8], extents: &UnitExtents) {
+        let Encoding { compression, ram_bytes } = encoding;
+        if let Err(error) = verify_stream(compression, bytes, ram_bytes, extents.geometry().sector_size) {
+            self.wrong.push((extent.start, error));
         }
     }
 

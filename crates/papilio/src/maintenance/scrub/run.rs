@@ -257,6 +257,11 @@ impl<'a> Scrub<'a> {
         if extents.extents.is_empty() {
             return;
         }
+        // Without checksums nothing tells which bytes are good.
+        let decodes = self.decode && left_out.is_none();
+        if decodes {
+            decoding.find(&extents);
+        }
         let rows =
             volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers), None);
         self.ahead.lock().1 += unit.bytes() as f64;
@@ -275,11 +280,13 @@ impl<'a> Scrub<'a> {
                 counts.uncorrectable_errors += corrected;
             }
         }
-        // Without checksums nothing tells which bytes are good.
-        if self.decode && left_out.is_none() {
-            decoding.decode(unit, &extents, &rows, &mut |line| self.add_undecodable(line));
+        if decodes {
+            decoding.decode(&extents, &rows);
         }
         *buffers = rows.into_buffers();
+        if decodes {
+            decoding.finish(unit, &extents, |line| self.add_undecodable(line));
+        }
         self.count_errors(&counts);
         for (all, counts) in self.counts.lock().iter_mut().zip(&counts) {
             all.add(counts);
