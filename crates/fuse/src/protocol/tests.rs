@@ -149,7 +149,10 @@ fn invalid_requests_have_error_numbers() {
     assert_eq!(seek(8, libc::SEEK_HOLE), Ok(true));
     assert_eq!(seek(-1, libc::SEEK_HOLE).unwrap_err().errno(), Errno(libc::ENXIO));
     assert_eq!(seek(8, libc::SEEK_SET).unwrap_err().errno(), Errno(libc::EINVAL));
-    for unknown in [0, 36, 38, 48, 50, 54, u32::MAX] {
+    let sync =
+        decoded(opcode::SYNCFS, &nothing(), b"", |body| body.map(|body| matches!(body, Body::SyncAll)));
+    assert_eq!(sync, Ok(true));
+    for unknown in [0, 36, 38, 48, 54, u32::MAX] {
         let error = decoded(unknown, &nothing(), b"", |body| body.unwrap_err());
         assert_eq!((error, error.errno()), (DecodeError::Unknown(unknown), Errno(libc::ENOSYS)));
     }

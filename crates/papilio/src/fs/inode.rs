@@ -42,6 +42,12 @@ impl Inode {
         Self { fs, subvolume: (!changes).then_some(handle.subvolume), is_subvolume_root, metadata }
     }
 
+    /// Returns the same inode of subvolume `tree`, a snapshot of this one's.
+    pub(super) fn in_snapshot(mut self, tree: TreeId) -> Self {
+        self.metadata.tree = tree;
+        self
+    }
+
     /// Returns the file system that contains the inode.
     pub fn file_system(&self) -> &FileSystem {
         &self.fs

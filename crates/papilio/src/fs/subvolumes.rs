@@ -97,6 +97,7 @@ impl Inode {
         let fs = self.file_system();
         // Refuses other trees.
         fs.info.trees.subvolume(source)?;
+        let root = fs.subvolume_root(source)?;
         fs.info.charge(self.tree(), 0, NAME_ITEMS)?;
         let ids = fs.subvolume_ids();
         fs.info.flush_tree_beside(source)?;
@@ -115,7 +116,8 @@ impl Inode {
         if let Err(error) = fs.info.numbers(id) {
             tracing::warn!("snapshot {id}: the next mount has to delete unlinked files: {error}");
         }
-        fs.subvolume_root(id)
+        // The snapshot is durable: a device that fails now does not undo it.
+        Ok(fs.subvolume_root(id).unwrap_or_else(|_| root.in_snapshot(id)))
     }
 
     /// Deletes the subvolume named `name` in this directory, with its content.

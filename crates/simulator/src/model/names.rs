@@ -93,6 +93,8 @@ impl Model {
         let exists = self.node(parent).entries().is_some_and(|entries| entries.contains_key(name));
         let unless_it_exists = |fault| if exists { PathError::Exists } else { fault };
         if parent.subvolume != target.subvolume {
+            // The look-up of the new name comes first.
+            check_name(name)?;
             return Err(unless_it_exists(PathError::CrossDevice).into());
         }
         if self.node(target).entries().is_some() {
