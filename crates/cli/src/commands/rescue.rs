@@ -151,7 +151,7 @@ impl Args {
             Subcommand::FixDeviceSize(command) => command.run(context),
             Subcommand::FixDataChecksum(command) => command.run(context),
             Subcommand::Clone(command) => command.run(context),
-            Subcommand::Undo(command) => command.run(),
+            Subcommand::Undo(command) => command.run(context),
         }
     }
 }
@@ -283,7 +283,7 @@ impl Written {
 }
 
 impl Undo {
-    fn run(self) -> anyhow::Result<()> {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
         let devices = open(context, &self.image)?;
         let bytes = papilio::undo_repair(&devices, &self.file)?;
         let mut output = Output::new()?;
