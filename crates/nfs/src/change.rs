@@ -11,13 +11,11 @@ use crate::export::Session;
 use crate::handle::Id;
 use crate::read::{NAME_MOST, outcome};
 use nfs3_types::nfs3::{
-    CREATE3res, CREATE3resfail, CREATE3resok, LINK3res, LINK3resfail, LINK3resok, NFS3_FHSIZE, Nfs3Option, Nfs3Result,
-    RENAME3res, RENAME3resfail, RENAME3resok, SETATTR3res, SETATTR3resfail, SETATTR3resok, nfsstat3,
-    wcc_attr, wcc_data,
+    CREATE3res, CREATE3resfail, CREATE3resok, LINK3res, LINK3resfail, LINK3resok, NFS3_FHSIZE, Nfs3Option,
+    Nfs3Result, RENAME3res, RENAME3resfail, RENAME3resok, SETATTR3res, SETATTR3resfail, SETATTR3resok,
+    nfsstat3, wcc_attr, wcc_data,
 };
-use papilio::{
-    FileKind, Inode, NewKind, Permissions, RenameMode, SetAttributes, SetTime, Timespec,
-};
+use papilio::{FileKind, Inode, NewKind, Permissions, RenameMode, SetAttributes, SetTime, Timespec};
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
@@ -271,9 +269,7 @@ impl Session<'_> {
         let (fromdir_wcc, todir_wcc) = (self.change(from, None), self.change(to, None));
         Ok(match done {
             Ok(()) => Nfs3Result::Ok(RENAME3resok { fromdir_wcc, todir_wcc }),
-            Err(status) => {
-                Nfs3Result::Err((status, RENAME3resfail { fromdir_wcc, todir_wcc }))
-            }
+            Err(status) => Nfs3Result::Err((status, RENAME3resfail { fromdir_wcc, todir_wcc })),
         })
     }
 
@@ -296,9 +292,7 @@ impl Session<'_> {
         let (file_attributes, linkdir_wcc) = (self.attributes_of(file), self.change(handle, None));
         Ok(match done {
             Ok(()) => Nfs3Result::Ok(LINK3resok { file_attributes, linkdir_wcc }),
-            Err(status) => {
-                Nfs3Result::Err((status, LINK3resfail { file_attributes, linkdir_wcc }))
-            }
+            Err(status) => Nfs3Result::Err((status, LINK3resfail { file_attributes, linkdir_wcc })),
         })
     }
 }

@@ -13,7 +13,8 @@ use crate::handle::Id;
 use crate::read::{MOST, outcome};
 use nfs3_types::nfs3::{
     NFS3_FHSIZE, Nfs3Option, READDIR3res, READDIR3resfail, READDIR3resok, READDIRPLUS3res,
-    READDIRPLUS3resfail, READDIRPLUS3resok, cookieverf3, dirlist3, dirlistplus3, entry3, entryplus3, nfsstat3,
+    READDIRPLUS3resfail, READDIRPLUS3resok, cookieverf3, dirlist3, dirlistplus3, entry3, entryplus3,
+    nfsstat3,
 };
 use nfs3_types::xdr_codec::{BoundedList, List, Pack};
 use papilio::{Inode, Permissions};

@@ -12,8 +12,8 @@ use crate::handle::Id;
 use crate::rpc::{Call, Refusal, results};
 use crate::server::NAME;
 use nfs3_types::mount::{
-    MNTPATHLEN, PROGRAM, VERSION, dirpath, export_node, exports, fhandle3, mountlist, mountres3, mountres3_ok,
-    mountstat3,
+    MNTPATHLEN, PROGRAM, VERSION, dirpath, export_node, exports, fhandle3, mountlist, mountres3,
+    mountres3_ok, mountstat3,
 };
 use nfs3_types::nfs3::nfsstat3;
 use nfs3_types::rpc::accept_stat_data;

@@ -5,12 +5,12 @@ use crate::errors::status;
 use crate::export::Session;
 use crate::handle::Id;
 use nfs3_types::nfs3::{
-    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ACCESS3res,
-    ACCESS3resfail, ACCESS3resok, FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3res,
-    FSINFO3resfail, FSINFO3resok, FSSTAT3res, FSSTAT3resfail, FSSTAT3resok, GETATTR3res, GETATTR3resok,
-    LOOKUP3res, LOOKUP3resfail, LOOKUP3resok, NFS3_FHSIZE, Nfs3Option, Nfs3Result, PATHCONF3res,
-    PATHCONF3resfail, PATHCONF3resok, READ3res, READ3resfail, READ3resok, READLINK3res, READLINK3resfail,
-    READLINK3resok, nfsstat3, nfstime3,
+    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
+    ACCESS3res, ACCESS3resfail, ACCESS3resok, FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK,
+    FSINFO3res, FSINFO3resfail, FSINFO3resok, FSSTAT3res, FSSTAT3resfail, FSSTAT3resok, GETATTR3res,
+    GETATTR3resok, LOOKUP3res, LOOKUP3resfail, LOOKUP3resok, NFS3_FHSIZE, Nfs3Option, Nfs3Result,
+    PATHCONF3res, PATHCONF3resfail, PATHCONF3resok, READ3res, READ3resfail, READ3resok, READLINK3res,
+    READLINK3resfail, READLINK3resok, nfsstat3, nfstime3,
 };
 use nfs3_types::xdr_codec::{Opaque, Void};
 use papilio::{FileKind, Inode, InodeFlags, Permissions};
@@ -23,10 +23,7 @@ pub(crate) const NAME_MOST: usize = 4096;
 const MANY_FILES: u64 = 1 << 40;
 
 /// Returns the results of a call, or the status with the results of a failed one.
-pub(crate) fn outcome<T, E>(
-    done: Result<T, nfsstat3>,
-    failed: impl FnOnce() -> E,
-) -> Nfs3Result<T, E> {
+pub(crate) fn outcome<T, E>(done: Result<T, nfsstat3>, failed: impl FnOnce() -> E) -> Nfs3Result<T, E> {
     match done {
         Ok(results) => Nfs3Result::Ok(results),
         Err(status) => Nfs3Result::Err((status, failed())),
@@ -36,9 +33,9 @@ pub(crate) fn outcome<T, E>(
 impl Session<'_> {
     pub(crate) fn getattr(&self, mut arguments: Arguments<'_>) -> Result<GETATTR3res, Garbage> {
         let handle = arguments.opaque(NFS3_FHSIZE)?;
-        let done = self.open_handle(handle).and_then(|id| {
-            Ok(GETATTR3resok { obj_attributes: self.attributes(&self.inode(id)?) })
-        });
+        let done = self
+            .open_handle(handle)
+            .and_then(|id| Ok(GETATTR3resok { obj_attributes: self.attributes(&self.inode(id)?) }));
         Ok(outcome(done, || Void))
     }
 

@@ -23,7 +23,11 @@ const GROUPS_MOST: u32 = 16;
 pub(crate) enum Credentials {
     /// The client names none.
     None,
-    Unix { uid: u32, gid: u32, groups: Vec<u32> },
+    Unix {
+        uid: u32,
+        gid: u32,
+        groups: Vec<u32>,
+    },
 }
 
 /// A call.

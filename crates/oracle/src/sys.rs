@@ -358,7 +358,12 @@ pub fn c_path(path: &Path) -> io::Result<CString> {
 ///
 /// # Panics
 /// If `work` does.
-pub fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub fn as_user<T: Send>(
+    uid: u32,
+    gid: u32,
+    groups: &[u32],
+    work: impl FnOnce() -> T + Send,
+) -> io::Result<T> {
     let checked = |result: libc::c_long| match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

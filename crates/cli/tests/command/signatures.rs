@@ -54,11 +54,11 @@ fn one_half_of_a_mirror_is_read_and_not_written() {
         &["cp", &local, &file],
         &["rm", &format!("{image}:/file")],
         &["check", "--repair", "--yes", &image],
-        &["tune", "-L", "label", &image],
+        &["tune", "-u", &image],
         &["balance", "start", "--full-balance", &image],
         &["device", "add", &other, &image],
         &["replace", "start", "-B", "1", &other, &image],
-        &["rescue", "clear-uuid-tree", "-y", &image],
+        &["rescue", "clear-uuid-tree", "--yes", &image],
         &["subvolume", "create", &file],
         &["filesystem", "label", &image, "label"],
         &["scrub", "start", "-B", &image],
@@ -67,7 +67,10 @@ fn one_half_of_a_mirror_is_read_and_not_written() {
     for arguments in writers {
         let output = papilio(*arguments);
         let message = text(&output.stderr);
-        assert!(!output.status.success() && message.contains("a RAID array (md)"), "{arguments:?}: {message}");
+        assert!(
+            !output.status.success() && message.contains("a RAID array (md)"),
+            "{arguments:?}: {message}"
+        );
         assert!(std::fs::read(&image).unwrap() == before, "{arguments:?}");
     }
     let message = fail(1, "and writing would damage that", ["touch", &file]);

@@ -5,8 +5,8 @@ use nfs3_types::nfs3::{
     ACCESS3args, COMMIT3args, CREATE3args, GETATTR3args, LINK3args, LOOKUP3args, MKDIR3args, MKNOD3args,
     NFS_PROGRAM as P, Nfs3Option, Nfs3Result, READ3args, READDIR3args, READDIRPLUS3args, READLINK3args,
     REMOVE3args, RENAME3args, RMDIR3args, SETATTR3args, SYMLINK3args, WRITE3args, cookieverf3, createhow3,
-    createverf3, devicedata3, diropargs3, fattr3, filename3, mknoddata3, nfs_fh3, nfsstat3, sattr3, specdata3,
-    stable_how, symlinkdata3,
+    createverf3, devicedata3, diropargs3, fattr3, filename3, mknoddata3, nfs_fh3, nfsstat3, sattr3,
+    specdata3, stable_how, symlinkdata3,
 };
 use nfs3_types::nfs3::{
     ACCESS3res, COMMIT3res, CREATE3res, GETATTR3res, LINK3res, LOOKUP3res, READ3res, READDIR3res,
@@ -130,8 +130,7 @@ impl Raw {
     }
 
     pub fn lookup(&self, directory: &nfs_fh3, text: &str) -> Status<nfs_fh3> {
-        let found: LOOKUP3res = self.nfs(P::NFSPROC3_LOOKUP, &LOOKUP3args { what: at(directory, text) },
-        );
+        let found: LOOKUP3res = self.nfs(P::NFSPROC3_LOOKUP, &LOOKUP3args { what: at(directory, text) });
         status(found).map(|ok| ok.object)
     }
 
@@ -143,8 +142,7 @@ impl Raw {
 
     pub fn read(&self, file: &nfs_fh3, offset: u64, count: u32) -> Status<(Vec<u8>, bool)> {
         let arguments = READ3args { file: file.clone(), offset, count };
-        let found: READ3res<'static> =
-            self.nfs(P::NFSPROC3_READ, &arguments);
+        let found: READ3res<'static> = self.nfs(P::NFSPROC3_READ, &arguments);
         status(found).map(|ok| (ok.data.to_vec(), ok.eof))
     }
 
@@ -241,8 +239,7 @@ impl Raw {
 
     pub fn readlink(&self, link: &nfs_fh3) -> Status<Vec<u8>> {
         let arguments = READLINK3args { symlink: link.clone() };
-        let found: READLINK3res<'static> =
-            self.nfs(P::NFSPROC3_READLINK, &arguments);
+        let found: READLINK3res<'static> = self.nfs(P::NFSPROC3_READLINK, &arguments);
         status(found).map(|ok| ok.data.as_ref().to_vec())
     }
 
@@ -250,8 +247,7 @@ impl Raw {
     pub fn readdir(&self, dir: &nfs_fh3, cookie: u64, count: u32) -> Status<(Vec<String>, u64, bool)> {
         let cookieverf = cookieverf3::default();
         let arguments = READDIR3args { dir: dir.clone(), cookie, cookieverf, count };
-        let found: READDIR3res<'static> =
-            self.nfs(P::NFSPROC3_READDIR, &arguments);
+        let found: READDIR3res<'static> = self.nfs(P::NFSPROC3_READDIR, &arguments);
         let list = status(found)?.reply;
         let last = list.entries.0.last().map_or(cookie, |entry| entry.cookie);
         let names = list.entries.0.iter().map(|entry| text_of(&entry.name)).collect();
@@ -266,9 +262,9 @@ impl Raw {
         maxcount: u32,
     ) -> Status<(Vec<(String, bool)>, u64, bool)> {
         let cookieverf = cookieverf3::default();
-        let arguments = READDIRPLUS3args { dir: dir.clone(), cookie, cookieverf, dircount: maxcount, maxcount };
-        let found: READDIRPLUS3res<'static> =
-            self.nfs(P::NFSPROC3_READDIRPLUS, &arguments);
+        let arguments =
+            READDIRPLUS3args { dir: dir.clone(), cookie, cookieverf, dircount: maxcount, maxcount };
+        let found: READDIRPLUS3res<'static> = self.nfs(P::NFSPROC3_READDIRPLUS, &arguments);
         let list = status(found)?.reply;
         let last = list.entries.0.last().map_or(cookie, |entry| entry.cookie);
         let names = list.entries.0.iter().map(|entry| {

@@ -136,8 +136,7 @@ impl Inode {
         }
         let (metadata, owns) = (self.metadata(), self.is_owned_by(caller));
         let may_own = set.uid.is_none_or(|uid| owns && uid == metadata.uid());
-        let may_group =
-            set.gid.is_none_or(|gid| owns && (gid == metadata.gid() || caller.is_in_group(gid)));
+        let may_group = set.gid.is_none_or(|gid| owns && (gid == metadata.gid() || caller.is_in_group(gid)));
         let is_given = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
         let needs_owner = set.mode.is_some() || is_given(set.atime) || is_given(set.mtime);
         self.refuse_unless(may_own && may_group && (owns || !needs_owner), PathError::NotPermitted)?;

@@ -107,6 +107,9 @@ mod tests {
         open(&device, false).unwrap();
         device.write_at(b"LUKS\xba\xbe\0\x02", PhysicalAddress(0)).unwrap();
         let refused = open(&device, false).unwrap_err().to_string();
-        assert!(refused.contains("an encrypted volume (LUKS) at 0") && refused.contains("cryptsetup"), "{refused}");
+        assert!(
+            refused.contains("an encrypted volume (LUKS) at 0") && refused.contains("cryptsetup"),
+            "{refused}"
+        );
     }
 }

@@ -80,7 +80,12 @@ impl Case {
         // Root is in few cases, because it may do almost everything.
         let uid = if random.u32(..8) == 0 { 0 } else { USERS[random.usize(1..4)] };
         let groups = (0..random.u32(..3)).map(|_| random.choice(GROUPS).unwrap()).collect();
-        Self { uid, gid: random.choice(GROUPS).unwrap(), groups, operation: random.choice(operations).unwrap() }
+        Self {
+            uid,
+            gid: random.choice(GROUPS).unwrap(),
+            groups,
+            operation: random.choice(operations).unwrap(),
+        }
     }
 }
 
@@ -198,7 +203,8 @@ fn by_papilio(from: &Inode, to: &Inode, caller: &Caller, operation: Operation) -
         let file = find(b"file")?;
         file.set_attributes(&file.check_set_attributes(caller, &set)?)
     };
-    let times = |time| set(SetAttributes { atime: Some(time), mtime: Some(time), ..SetAttributes::default() });
+    let times =
+        |time| set(SetAttributes { atime: Some(time), mtime: Some(time), ..SetAttributes::default() });
     match operation {
         O::Read => find(b"file")?.check_permissions(caller, Permissions::READ),
         O::Write => find(b"file")?.check_permissions(caller, Permissions::WRITE),
