@@ -58,7 +58,7 @@ fn one_half_of_a_mirror_is_read_and_not_written() {
         &["balance", "start", "--full-balance", &image],
         &["device", "add", &other, &image],
         &["replace", "start", "-B", "1", &other, &image],
-        &["rescue", "clear-uuid-tree", "--yes", &image],
+        &["rescue", "clear-uuid-tree", &image],
         &["subvolume", "create", &file],
         &["filesystem", "label", &image, "label"],
         &["scrub", "start", "-B", &image],
