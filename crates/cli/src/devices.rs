@@ -3,7 +3,6 @@
 //! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
 //! only if they are named: a copy of an image beside it must never be opened in its place.
 
-use crate::context::Context;
 use papilio::device::{Access, Device, DeviceOptions, ImageOptions, split_partition};
 use papilio::{FoundDevice, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -16,10 +15,10 @@ pub fn open_for_writing(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
 }
 
 /// As [`open_for_writing`], for a device of a file system. It must belong to nothing else, unless
-/// `context` says to ignore that.
-pub fn open_member(context: &Context, path: &Path) -> anyhow::Result<Arc<dyn Device>> {
+/// its signatures are ignored.
+pub fn open_member(path: &Path, ignores_signatures: bool) -> anyhow::Result<Arc<dyn Device>> {
     let device = open_for_writing(path)?;
-    papilio::check_signatures(&*device, context.arguments().ignores_signatures())?;
+    papilio::check_signatures(&*device, ignores_signatures)?;
     Ok(device)
 }
 

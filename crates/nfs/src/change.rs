@@ -24,7 +24,7 @@ const GROUP_EXECUTE: u32 = 0o0010;
 /// The results of a call that only reports the state of a directory.
 pub(crate) type DirectoryResult = Nfs3Result<wcc_data, wcc_data>;
 
-/// What a CREATE does with a name that exists.
+/// The way a CREATE treats a name that exists.
 enum How {
     Unchecked(ClientSet),
     Guarded(ClientSet),

@@ -34,7 +34,7 @@ struct State {
     order: VecDeque<CallKey>,
 }
 
-/// What is known of a call.
+/// A call as far as it is known.
 pub(crate) enum Seen<'a> {
     New(Running<'a>),
     Running,

@@ -14,6 +14,9 @@ use papilio_locks::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The name of the export, without the slash before it. Some clients cannot mount `/`.
+pub(crate) const NAME: &str = "papilio";
+
 /// A file system, or the part of it below one of its directories.
 #[derive(Clone, Debug)]
 pub struct Export {

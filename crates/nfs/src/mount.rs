@@ -7,10 +7,9 @@
 
 use crate::arguments::Arguments;
 use crate::errors::status;
-use crate::export::Session;
+use crate::export::{NAME, Session};
 use crate::handle::Id;
 use crate::rpc::{Call, Refusal, results};
-use crate::server::NAME;
 use nfs3_types::mount::{
     MNTPATHLEN, PROGRAM, VERSION, dirpath, export_node, exports, fhandle3, mountlist, mountres3,
     mountres3_ok, mountstat3,

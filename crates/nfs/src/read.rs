@@ -19,7 +19,7 @@ use papilio::{FileKind, Inode, InodeFlags, Permissions};
 pub(crate) const MOST: u32 = 1 << 20;
 /// The longest name. A longer one is refused by the file system, or here if it is far too long.
 pub(crate) const NAME_MOST: usize = 4096;
-/// What the file system reports for inodes: it has no fixed number of them.
+/// The number of inodes that clients see: the file system has no fixed one.
 const MANY_FILES: u64 = 1 << 40;
 
 /// Returns the results of a call, or the status with the results of a failed one.

@@ -9,7 +9,7 @@
 
 use crate::connection::Connection;
 use crate::duplicates::Duplicates;
-use crate::export::Export;
+use crate::export::{Export, NAME};
 use papilio_device::WakeFd;
 use papilio_locks::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,8 +19,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The name of the export, without the slash before it. Some clients cannot mount `/`.
-pub(crate) const NAME: &str = "papilio";
 /// How long [`Server::stop`] waits for requests.
 const GRACE: Duration = Duration::from_secs(5);
 /// The most clients at once.

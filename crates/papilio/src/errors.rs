@@ -55,7 +55,7 @@ pub enum Error {
         found: &'static str,
         /// The offset of the signature, in bytes from the start of the device.
         offset: PhysicalAddress,
-        /// What to do about it; empty if nothing is known.
+        /// The way to its content; empty if nothing is known.
         advice: &'static str,
     },
     /// A device is smaller than the file system on it.

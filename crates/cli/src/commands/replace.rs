@@ -125,7 +125,7 @@ fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Resul
             paths.push(path);
         }
     }
-    paths.iter().map(|path| devices::open_member(context, path)).collect()
+    paths.iter().map(|path| devices::open_member(path, context.arguments().ignores_signatures())).collect()
 }
 
 fn options(context: &Context) -> OpenOptions {

@@ -234,7 +234,7 @@ pub fn open(context: &Context, images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn
         if let Some(mount) = crate::holder::kernel_mount_of(path) {
             anyhow::bail!("{}: the kernel has mounted it on {}", path.display(), mount.point.display());
         }
-        crate::devices::open_member(context, path)
+        crate::devices::open_member(path, context.arguments().ignores_signatures())
     };
     images.iter().map(open).collect()
 }

@@ -30,8 +30,13 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     array(bytes, at).map_or(0, u32::from_be_bytes)
 }
 
+/// Returns bytes of a device, or zeros where it ends before.
 fn read<const N: usize>(device: &dyn Device, offset: u64) -> io::Result<[u8; N]> {
-    super::table::bytes_at(device, offset)
+    let mut bytes = [0; N];
+    if offset.checked_add(N as u64).is_some_and(|end| end <= device.size()) {
+        device.read_at(&mut bytes, PhysicalAddress(offset))?;
+    }
+    Ok(bytes)
 }
 
 pub(super) fn starts_with(device: &dyn Device, offset: u64, magic: &[u8; 24]) -> io::Result<bool> {

@@ -1,53 +1,25 @@
 //! Recognises what a device contains by the signatures at its start and end.
 //!
-//! Owns [`signatures`], [`Signature`] and the table of them. Creating a file system refuses to
-//! overwrite each of them. Opening one refuses to write beside those that are
-//! [good](Signature::is_good) and belong to a format that [uses the device](SignatureUse::Member).
+//! Owns [`signatures`] and the table of them. Creating a file system refuses to overwrite each of
+//! them. Opening one refuses to write beside those that are [good](Signature::is_good).
 //!
 //! **Invariant**: a signature is good only if the rest of its header agrees: versions, places,
 //! sizes and checksums, as far as the format has them. The data of a file can look like a
 //! signature, and so can one that was left by an earlier use.
 //!
-//! The places are those where libblkid looks. Sources: the kernel's `include/uapi/linux/raid/md_p.h`,
-//! `include/uapi/linux/bcache.h` and `include/linux/swap.h`; LVM2's and cryptsetup's documents of
-//! their formats; OpenZFS' `uberblock.h`; DRBD's `drbd_int.h`.
+//! The places are those where libblkid looks. Sources: the kernel's headers of md and bcache
+//! (`include/uapi/linux/raid/md_p.h`, `bcache.h`) and of swap (`include/linux/swap.h`); documents
+//! of the formats of LVM2 and LUKS; `uberblock.h` of OpenZFS; `drbd_int.h` of DRBD.
 
 mod checks;
 mod table;
+mod types;
+
+pub use types::{Signature, SignatureUse};
 
 use crate::device::Device;
 use papilio_format::PhysicalAddress;
 use std::io;
-
-/// What the owner of a signature does with the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SignatureUse {
-    /// It is a Btrfs file system.
-    Btrfs,
-    /// It is another file system.
-    FileSystem,
-    /// It is a part of something else: an array, a volume group, an encrypted volume, swap.
-    Member,
-    /// It has partitions.
-    Partitions,
-}
-
-/// A signature on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signature {
-    /// The format, with its article.
-    pub name: &'static str,
-    /// What to do about it, in the imperative; empty if nothing is known.
-    pub advice: &'static str,
-    /// What the device is used for.
-    pub usage: SignatureUse,
-    /// The offset of the header in bytes.
-    pub offset: u64,
-    /// Whether the rest of the header agrees.
-    pub is_good: bool,
-    /// Whether the header is at the end of the device.
-    pub is_at_end: bool,
-}
 
 /// Bytes at the start of a device that contain all magic numbers there.
 const FRONT: usize = (64 << 10) + 4096;

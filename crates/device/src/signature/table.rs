@@ -1,10 +1,9 @@
 //! The signatures, their places and their checks.
 
 use super::checks;
-use super::{Signature, SignatureUse};
+use super::types::{Signature, SignatureUse};
 use crate::device::Device;
 use crate::partition_table::PartitionTable;
-use papilio_format::PhysicalAddress;
 use std::io;
 
 use SignatureUse::{Btrfs, FileSystem, Member, Partitions};
@@ -207,13 +206,4 @@ pub(super) fn at_end(device: &dyn Device) -> io::Result<Vec<Signature>> {
 #[cfg(test)]
 pub(super) fn rows() -> impl Iterator<Item = (&'static str, u64, &'static [u8])> {
     AT_START.iter().map(|row| (row.name, row.offset, row.magic))
-}
-
-/// Returns bytes of a device, or zeros where it ends before.
-pub(super) fn bytes_at<const N: usize>(device: &dyn Device, offset: u64) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    if offset.checked_add(N as u64).is_some_and(|end| end <= device.size()) {
-        device.read_at(&mut bytes, PhysicalAddress(offset))?;
-    }
-    Ok(bytes)
 }

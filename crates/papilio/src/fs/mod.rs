@@ -49,6 +49,8 @@ mod memory_use;
 mod metadata;
 mod names;
 mod names_by_path;
+#[cfg(test)]
+mod other_signatures;
 mod paths;
 mod permissions;
 mod quotas;

@@ -1,4 +1,4 @@
-//! What a user may do with an inode, for front ends whose users the kernel does not check.
+//! The rights of a user to an inode, for front ends whose users the kernel does not check.
 //!
 //! The methods answer by the metadata as of when the [`Inode`] was made, and change nothing. A
 //! front end that changes names holds other changes back between the check and the change.

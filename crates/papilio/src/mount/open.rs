@@ -460,8 +460,8 @@ pub(crate) fn open_devices(
         .collect()
 }
 
-/// Returns whether a device is the file or block device at `path` itself. What is compressed, or
-/// comes from a server, is not read at both ends only to warn.
+/// Returns whether a device is the file or block device at `path` itself. An image
+/// that is compressed, or on a server, is not read at both ends only to warn.
 fn is_raw(path: &Path, device: &dyn Device) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() || found.len() == device.size())
 }

@@ -1,5 +1,5 @@
-//! What users may do is decided as in the kernel: seeded directories with files of random owners,
-//! modes and access control lists, and operations of random users.
+//! The rights of users are those that the kernel grants: seeded directories with files of random
+//! owners, modes and access control lists, and operations of random users.
 //!
 //! The kernel carries out each operation on a mount. Papilio checks it, and carries it out on a
 //! copy of the image. Results, and then owners, modes and names, must be equal.
