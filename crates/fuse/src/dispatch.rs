@@ -491,25 +491,20 @@ fn run_on_content<O: Operations>(
                 node,
                 Changed { room: operations.lost_room(), ..Changed::default() },
             );
-            stale.before_reply.extend(
-                reply
-                    .changed
-                    .into_iter()
-                    .flat_map(|changed| match changed {
-                        IoctlChanged::Entry { directory: (tree, inode), name } => {
-                            [Some(Stale::Entry { directory: operations.node_of(tree, inode), name }), None]
-                        }
-                        IoctlChanged::Inode(tree, inode) => {
-                            [Some(Stale::Attributes(operations.node_of(tree, inode))), None]
-                        }
-                        IoctlChanged::Data { file: (tree, inode), offset, length, last } => {
-                            let node = operations.node_of(tree, inode);
-                            let size = last.map(|last| Stale::Size(node, offset + length, last));
-                            [size, Some(Stale::Pages(node, offset, length))]
-                        }
-                    })
-                    .flatten(),
-            );
+            stale.before_reply.extend(reply.changed.into_iter().flat_map(|changed| match changed {
+                IoctlChanged::Deleted(tree) => entries(operations.names_in_deleted(tree)).collect(),
+                IoctlChanged::Entry { directory: (tree, inode), name } => {
+                    vec![Stale::Entry { directory: operations.node_of(tree, inode), name }]
+                }
+                IoctlChanged::Inode(tree, inode) => {
+                    vec![Stale::Attributes(operations.node_of(tree, inode))]
+                }
+                IoctlChanged::Data { file: (tree, inode), offset, length, last } => {
+                    let node = operations.node_of(tree, inode);
+                    let size = last.map(|last| Stale::Size(node, offset + length, last));
+                    size.into_iter().chain([Stale::Pages(node, offset, length)]).collect::<Vec<_>>()
+                }
+            }));
             Answer::Ioctl { result: reply.result, output: reply.output }
         }
         // The callers have handled all other requests.

@@ -122,6 +122,16 @@ impl Node {
         }
     }
 
+    /// Returns the subvolume of the inode.
+    pub(crate) fn tree(&self) -> TreeId {
+        self.kept.tree()
+    }
+
+    /// Returns whether the file is open, as far as the server hears of it.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_resting()
+    }
+
     /// Returns whether the node is in use without a process that has it open.
     fn is_resting(&self) -> bool {
         self.opens.load(Ordering::Acquire) == 0

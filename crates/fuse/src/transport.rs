@@ -358,6 +358,12 @@ pub trait Operations: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Returns the names in a deleted subvolume of inodes that processes may use, as directories
+    /// and entries. The kernel must forget them, and with the last use the inodes.
+    fn names_in_deleted(&self, _tree: papilio::format::TreeId) -> Vec<(NodeId, Vec<u8>)> {
+        Vec::new()
+    }
+
     /// Returns whether room is so short that the kernel must write back a file's data before it
     /// takes more into its cache.
     fn is_short_of_room(&self) -> bool;

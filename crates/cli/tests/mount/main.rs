@@ -23,6 +23,7 @@ mod logs;
 mod maintenance;
 mod newer;
 mod quotas;
+mod refusals;
 mod siblings;
 mod space;
 mod world;

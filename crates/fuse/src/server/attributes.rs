@@ -111,7 +111,20 @@ impl Server {
             ) if error.kind() == ErrorKind::Path(PathError::ReadOnly) && self.is_written(node) => {
                 used.inode.store_write_times(mtime, ctime).map_err(stale)
             }
-            (result, _) => result.map_err(stale),
+            (result, _) => result.map_err(|error| self.refusal(node, error)),
+        }
+    }
+
+    /// Converts an error of a change of attributes. The kernel looks at the inode's flags before it
+    /// asks the file system about the subvolume.
+    pub(super) fn refusal(&self, node: &Node, error: papilio::Error) -> Errno {
+        let is_immutable = || {
+            let inode = node.current(&self.fs);
+            inode.is_ok_and(|inode| inode.metadata().flags().contains(InodeFlags::IMMUTABLE))
+        };
+        match error.kind() {
+            ErrorKind::Path(PathError::ReadOnly) if is_immutable() => Errno(libc::EPERM),
+            _ => stale(error),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::nodes::{Node, stale};
 use crate::transport::{NodeId, Write};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{InodeNumber, TreeId, objectid};
-use papilio::{ErrorKind, File};
+use papilio::{ErrorKind, File, FileKind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -25,6 +25,8 @@ const GUESS: u64 = 128 << 10;
 /// How long data from the cache waits for the data before it, at most.
 const ORDER_ATTEMPTS: u32 = 20;
 const ORDER_PAUSE: Duration = Duration::from_millis(1);
+/// Names in a deleted subvolume that the kernel is told to forget, at most.
+const MOST_NAMED: usize = 10_000;
 /// Directories on the way to a file, at most.
 const DEPTH: usize = 256;
 
@@ -127,6 +129,22 @@ impl Server {
             Some(names.map(|(parent, name)| (self.nodes.id(tree, parent), name)).collect())
         };
         names().unwrap_or_default()
+    }
+
+    /// Returns the names in a deleted subvolume of directories and open files. While the kernel has a
+    /// name in its cache, it keeps the inode after the last use, and with it the subvolume.
+    ///
+    /// A file that is opened afterwards, through a directory in use, stays until the kernel shrinks
+    /// its caches.
+    pub(super) fn names_in(&self, tree: TreeId) -> Vec<(NodeId, Vec<u8>)> {
+        let mut used = self.nodes.select(|node| {
+            node.tree() == tree && (node.kind != FileKind::Regular || node.is_open() || self.opens_by_kernel)
+        });
+        if used.len() > MOST_NAMED {
+            tracing::debug!("subvolume {tree} stays until the kernel forgets its {} inodes", used.len());
+            used.truncate(MOST_NAMED);
+        }
+        used.into_iter().flat_map(|node| self.known_names(node)).collect()
     }
 
     /// Returns the names of a file that was closed and that lost a write.

@@ -95,6 +95,10 @@ impl Operations for Server {
         self.names_to_forget(node)
     }
 
+    fn names_in_deleted(&self, tree: TreeId) -> Vec<(NodeId, Vec<u8>)> {
+        self.names_in(tree)
+    }
+
     fn is_short_of_room(&self) -> bool {
         self.room.is_short()
     }

@@ -54,7 +54,7 @@ impl Server {
             }
             used.inode.set_xattr(name, &self.ownership().stored_list(value)?, how)?;
         } else {
-            used.inode.set_xattr(name, value, how)?;
+            used.inode.set_xattr(name, value, how).map_err(|error| self.refusal(&node, error))?;
         }
         if name == LABEL {
             self.labelled.store(true, Ordering::Relaxed);
@@ -76,7 +76,8 @@ impl Server {
 
     pub(super) fn drop_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         let node = self.node(node)?;
-        self.used(&node)?.inode.remove_xattr(name)?;
+        let removed = self.used(&node)?.inode.remove_xattr(name);
+        removed.map_err(|error| self.refusal(&node, error))?;
         self.changed(&node);
         Ok(())
     }

@@ -70,7 +70,7 @@ fn change(fs: &FileSystem, case: &Case, file: &File) {
 }
 
 fn add_flags(file: &File, flags: InodeFlags) {
-    let kept = file.metadata().unwrap().flags();
+    let kept = file.metadata().unwrap().flags() & InodeFlags::NODATACOW;
     file.inode().set_flags(kept | flags).unwrap();
 }
 

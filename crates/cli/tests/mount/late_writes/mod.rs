@@ -12,7 +12,7 @@ mod library;
 
 use crate::kernel::KernelMount;
 use crate::world::{World, run, succeed};
-use case::{Case, Change, Outcome, Way};
+use case::{Case, Change, Operation, Outcome, Way};
 use papilio::{FileSystem, OpenOptions};
 use papilio_oracle::Need;
 use std::fs;
@@ -78,7 +78,15 @@ fn batch(world: &World, options: &[&str], numbers: std::ops::Range<u64>) {
     let kernel = KernelMount::new(&image, &world.directory(), "rw");
     for (case, ours) in on_ours.iter().filter(|(case, _)| without_mapped_refusals(case)) {
         let theirs = descriptor::perform(&world.directory(), case);
-        assert_eq!(ours.steps, theirs.steps, "ours beside the kernel's: {case:?}");
+        // The kernel refuses these with EROFS where it has to set a time, and not within the clock's
+        // resolution after a write.
+        let by_chance = case.change == Change::ReadOnly
+            && matches!(case.operation, Operation::Allocate | Operation::PunchHole);
+        let from = usize::from(by_chance);
+        assert_eq!(ours.steps[from..], theirs.steps[from..], "ours beside the kernel's: {case:?}");
+        if by_chance {
+            assert_eq!(ours.steps[0].1, Some(libc::EROFS), "{case:?}");
+        }
     }
     drop(kernel);
     fs::remove_file(image).unwrap();
@@ -120,7 +128,7 @@ fn a_line_after_a_subvolume_became_read_only_is_in_the_image() {
         let mut new = fs::File::create(world.at("c/new")).unwrap();
         succeed(["property", "set", &world.at("c"), "ro", "true"]);
         let refused = fs::File::options().append(true).open(world.at("c/g")).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(libc_erofs()));
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         open.write_all(b"more\n").unwrap();
         new.write_all(b"new\n").unwrap();
         drop((open, new));
@@ -197,13 +205,9 @@ fn remounting_read_only_waits_for_writers() {
         drop(open);
         assert!(remount().status.success(), "{options}");
         let refused = fs::File::options().append(true).open(&path).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(libc_erofs()));
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         world.unmount();
         let fs = FileSystem::open_with(world.image(), &OpenOptions::new()).unwrap();
         assert_eq!(fs.read(format!("/{options}")).unwrap(), b"before and after");
     }
-}
-
-fn libc_erofs() -> i32 {
-    rustix::io::Errno::ROFS.raw_os_error()
 }

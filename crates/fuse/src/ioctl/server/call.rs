@@ -125,6 +125,8 @@ pub enum Changed {
         /// The entry's name.
         name: Vec<u8>,
     },
+    /// A subvolume was deleted. The kernel still keeps what processes use of it.
+    Deleted(TreeId),
     /// The attributes of an inode.
     Inode(TreeId, InodeNumber),
     /// Data of a file.

@@ -150,7 +150,10 @@ fn remove(call: &IoctlCall<'_>, directory: &Inode, name: &[u8]) -> Result<IoctlR
     }
     call.may_delete_from(directory, &victim)?;
     directory.delete_subvolume(name)?;
-    done(entry_changed(directory, name))
+    // In this order: the kernel finds names in the subvolume while it has the way to them.
+    let mut changed = vec![Changed::Deleted(victim.tree())];
+    changed.extend(entry_changed(directory, name));
+    done(changed)
 }
 
 /// Returns the subvolume if the call is on its root directory; EINVAL otherwise.
