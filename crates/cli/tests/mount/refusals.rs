@@ -44,7 +44,9 @@ fn set_times(path: &Path, nanoseconds: i64) -> Result {
 }
 
 /// The operations, each on a file of its own. `PATH.other` exists beside it.
-const OPERATIONS: [(&str, fn(&Path) -> Result); 20] = [
+type Operation = (&'static str, fn(&Path) -> Result);
+
+const OPERATIONS: [Operation; 20] = [
     ("open to read", |path| open(path, OFlags::RDONLY)),
     ("open to write", |path| open(path, OFlags::WRONLY)),
     ("open to read and write", |path| open(path, OFlags::RDWR)),

@@ -45,6 +45,9 @@ fn at(directory: &nfs_fh3, text: &str) -> diropargs3<'static> {
     diropargs3 { dir: directory.clone(), name: name(text) }
 }
 
+/// A part of a directory: its entries, the cookie of the last one, and whether it is the last part.
+pub type Page<T> = (Vec<T>, u64, bool);
+
 impl Raw {
     pub fn connect(address: SocketAddr, uid: u32, gid: u32, groups: &[u32]) -> Self {
         let stream = TcpStream::connect(address).unwrap();
@@ -255,12 +258,7 @@ impl Raw {
     }
 
     /// As [`Raw::readdir`]; for each name also whether the server tells its attributes and handle.
-    pub fn readdirplus(
-        &self,
-        dir: &nfs_fh3,
-        cookie: u64,
-        maxcount: u32,
-    ) -> Status<(Vec<(String, bool)>, u64, bool)> {
+    pub fn readdirplus(&self, dir: &nfs_fh3, cookie: u64, maxcount: u32) -> Status<Page<(String, bool)>> {
         let cookieverf = cookieverf3::default();
         let arguments =
             READDIRPLUS3args { dir: dir.clone(), cookie, cookieverf, dircount: maxcount, maxcount };
