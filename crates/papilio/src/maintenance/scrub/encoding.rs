@@ -11,9 +11,9 @@
 //! - An extent whose reference is gone is left out: it is free since, or was written anew. So is
 //!   one that only deleted subvolumes have.
 //!
-//! **Locks**: those of rows, for reads of trees and of extents that a unit does not have as a whole.
-//! A reader of a row with parity waits for the unit that has it. So trees are read before the rows
-//! of a unit are loaded, or after they are dropped, as the rest of its extents.
+//! **Locks**: those of rows, for reads of trees and of extents that a unit does not have as a
+//! whole. A reader of a row with parity waits for the unit that has it. So trees are read before
+//! the rows of a unit are loaded, or after they are dropped, as the rest of its extents.
 //!
 //! Kernel counterpart: `btrfs_decompress` (`fs/btrfs/compression.c`).
 
