@@ -18,9 +18,13 @@ fn put_drbd(device: &MemoryDevice, size: u64) {
     device.write_at(&bytes, PhysicalAddress(size - 4096)).unwrap();
 }
 
+fn format(device: &Arc<MemoryDevice>, options: &MkfsOptions) {
+    mkfs_device(&(Arc::clone(device) as Arc<dyn Device>), options).unwrap();
+}
+
 fn made(file_system: u64, device: u64) -> Arc<MemoryDevice> {
     let made = Arc::new(MemoryDevice::new(device));
-    mkfs_device(&*made, &MkfsOptions::new().size(file_system)).unwrap();
+    format(&made, &MkfsOptions::new().size(file_system));
     made
 }
 
@@ -40,7 +44,7 @@ fn signatures_after_the_file_system_count() {
     assert_eq!(refused.errno(), 16);
     open(&device, true).unwrap();
     // Creating a file system removes it.
-    mkfs_device(&*device, &MkfsOptions::new().size(128 * MIB).force(true)).unwrap();
+    format(&device, &MkfsOptions::new().size(128 * MIB).force(true));
     open(&device, false).unwrap();
 }
 
