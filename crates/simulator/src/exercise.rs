@@ -44,7 +44,7 @@ pub fn exercise_reads(device: MemoryDevice) -> Summary {
 }
 
 fn options() -> OpenOptions {
-    OpenOptions::new().use_backup_root(true).degraded(true).node_cache_bytes(8 << 20)
+    OpenOptions::new().use_backup_root(true).degraded(true).allow_older(true).node_cache_bytes(8 << 20)
 }
 
 fn read_all(devices: Vec<Arc<dyn Device>>) -> Summary {
@@ -54,6 +54,9 @@ fn read_all(devices: Vec<Arc<dyn Device>>) -> Summary {
         return summary;
     };
     summary.mounted = true;
+    for state in fs.older_states() {
+        summary.errors += fs.older_files(state).len();
+    }
     summary.errors += usize::from(fs.subvolumes().is_err());
     summary.errors += usize::from(fs.default_subvolume().is_err());
     let Ok(walk) = fs.walk("/") else {
