@@ -138,8 +138,8 @@ fn refusals_are_those_of_the_kernel() {
     assert!(differ.is_empty(), "ours beside the kernel's: {differ:?}");
 }
 
-/// A file with fs-verity, made by a kernel that has it: no data can change, and it is not opened for
-/// writing. Names and attributes can change.
+/// A file with fs-verity, made by a kernel that has it. No data can change, and it is not opened
+/// for writing. Names and attributes can change.
 #[test]
 fn a_file_with_verity_is_not_opened_for_writing() {
     let Some(world) = World::new(MOUNT) else { return };

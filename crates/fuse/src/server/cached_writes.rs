@@ -131,8 +131,8 @@ impl Server {
         names().unwrap_or_default()
     }
 
-    /// Returns the names in a deleted subvolume of directories and open files. While the kernel has a
-    /// name in its cache, it keeps the inode after the last use, and with it the subvolume.
+    /// Returns the names in a deleted subvolume of directories and open files. While the kernel has
+    /// a name in its cache, it keeps the inode after the last use, and with it the subvolume.
     ///
     /// A file that is opened afterwards, through a directory in use, stays until the kernel shrinks
     /// its caches.

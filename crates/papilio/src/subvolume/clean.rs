@@ -110,8 +110,8 @@ pub(crate) fn drop_relocation_trees(transactions: &Arc<Transactions>) -> Result<
     Ok(())
 }
 
-/// Ends the hold of a tree: from here on, nothing finds it. Changes that have found it end with this
-/// transaction at the latest, which is recorded as that of the deletion.
+/// Ends the hold of a tree: from here on, nothing finds it. Changes that have found it end with
+/// this transaction at the latest, which is recorded as that of the deletion.
 fn end_hold(transactions: &Transactions, tree: &LiveTree) -> Result<()> {
     transactions.change_to_free(ITEMS, |handle| {
         let _editor = tree.edit(handle);

@@ -1,8 +1,8 @@
 //! Deleting subvolumes: the part that takes effect at once.
 //!
 //! Owns [`delete`] and [`forget_entry`]. A deletion removes the name and all references, and lists
-//! the subvolume as an orphan in the root tree. The tree is *held* for inodes in use; once there are
-//! none, `clean_step` drops it.
+//! the subvolume as an orphan in the root tree. The tree is *held* for inodes in use. Once there
+//! are none, `clean_step` drops it.
 //!
 //! **Invariants**
 //! - A subvolume that contains others is not deleted, so that no entry leads to a missing

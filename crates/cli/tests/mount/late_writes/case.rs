@@ -187,7 +187,7 @@ impl Case {
     }
 }
 
-/// What a program was told, and the content that follows from it.
+/// The results that a program got, and the content that follows from them.
 #[derive(Debug)]
 pub struct Outcome {
     /// Each step with its error number.

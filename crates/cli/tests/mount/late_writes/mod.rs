@@ -78,8 +78,8 @@ fn batch(world: &World, options: &[&str], numbers: std::ops::Range<u64>) {
     let kernel = KernelMount::new(&image, &world.directory(), "rw");
     for (case, ours) in on_ours.iter().filter(|(case, _)| without_mapped_refusals(case)) {
         let theirs = descriptor::perform(&world.directory(), case);
-        // The kernel refuses these with EROFS where it has to set a time, and not within the clock's
-        // resolution after a write.
+        // The kernel refuses these with EROFS where it has to set a time, and not within the
+        // clock's resolution after a write.
         let by_chance = case.change == Change::ReadOnly
             && matches!(case.operation, Operation::Allocate | Operation::PunchHole);
         let from = usize::from(by_chance);
@@ -141,8 +141,8 @@ fn a_line_after_a_subvolume_became_read_only_is_in_the_image() {
     }
 }
 
-/// A subvolume that is deleted while a program writes: the program goes on, every sync succeeds, and
-/// the space is free after its last file is closed.
+/// A subvolume is deleted while a program writes. The program goes on, every sync succeeds, and the
+/// space is free after its last file is closed.
 #[test]
 fn a_deleted_subvolume_stays_while_a_program_writes() {
     use std::os::unix::fs::FileExt as _;
