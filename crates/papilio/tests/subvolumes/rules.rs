@@ -73,7 +73,16 @@ fn a_deleted_subvolume_cannot_be_reached() {
     let unlinked = fs.create_file("/a/unlinked").unwrap();
     fs.remove_file("/a/unlinked").unwrap();
     fs.delete_subvolume("/a").unwrap();
+    // Files that are open stay usable, and a crash leaves nothing of them.
     file.write_all_at(&[2; 10], 0).unwrap();
+    file.sync_all().unwrap();
+    file.set_len(5000).unwrap();
+    assert_eq!(file.read_all().unwrap(), [vec![2; 10], vec![1; 4990]].concat());
+    assert_eq!(kind(fs.set_subvolume_read_only_by_id(id, true)), PathError::NoSubvolume);
+    let after_crash = crashed(&device);
+    let again = open(&after_crash);
+    again.clean_subvolumes().unwrap();
+    close_clean(again, &after_crash);
     assert_eq!(kind(fs.subvolume_root(id)), PathError::NoSubvolume);
     assert_eq!(kind(fs.inode("/a")), PathError::NotFound);
     drop(unlinked);
