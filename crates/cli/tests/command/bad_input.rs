@@ -101,7 +101,7 @@ fn unsupported_features_are_named() {
 }
 
 #[test]
-fn backup_roots_are_used_with_a_warning() {
+fn an_older_state_of_a_backup_root_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     let image = path.to_str().unwrap();
@@ -124,12 +124,18 @@ fn backup_roots_are_used_with_a_warning() {
     }
     assert_eq!(copies, 2);
     fail(1, "checksum", ["ls", &at("")]);
+    // The user did not choose the root that is shown, so that the older state is a failure.
     let output = papilio(["ls", "--backup-root", &at("")]);
-    let warning = text(&output.stderr);
-    assert!(output.status.success(), "{warning}");
-    assert!(warning.starts_with("papilio: warning: ") && warning.contains("backup root"), "{warning}");
+    let messages = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{messages}");
+    assert!(messages.starts_with("papilio: warning: ") && messages.contains("backup root"), "{messages}");
     assert_eq!(text(&output.stdout), "old\n", "the state before the last commit");
-    assert_eq!(text(&papilio(["ls", "-q", "--backup-root", &at("")]).stderr), "");
+    let quiet = papilio(["ls", "-q", "--backup-root", &at("")]);
+    let messages = text(&quiet.stderr);
+    assert_eq!(quiet.status.code(), Some(1), "{messages}");
+    assert!(messages.lines().count() == 1 && messages.contains("an older state"), "{messages}");
+    // A root that the user names is one that was asked for.
+    assert_eq!(succeed(["ls", "--backup-root=1", &at("")]), b"old\n");
 }
 
 #[test]
