@@ -32,15 +32,15 @@ impl ChangedDevices {
         self.found.borrow_mut().extend(paths);
     }
 
-    /// Notes a device that belongs to no file system any more.
-    pub fn note_removed(&self, path: &Path) {
-        self.removed.borrow_mut().push(path.to_owned());
+    /// Notes a device that belongs to no file system any more; `None` if it was missing.
+    pub fn note_removed(&self, path: Option<PathBuf>) {
+        self.removed.borrow_mut().extend(path);
     }
 
     /// Tells the kernel, once the file systems are closed. `given` are devices that the user named.
     /// Returns the failures, one for each device. A machine without the kernel's Btrfs has none.
     pub fn tell_kernel(&self, given: &[PathBuf]) -> Vec<anyhow::Error> {
-        let (changed, removed, found) = (self.changed.take(), self.removed.take(), self.found.take());
+        let (changed, mut removed, found) = (self.changed.take(), self.removed.take(), self.found.take());
         let is_device = |path: &&PathBuf| block_device(path).is_some();
         if !changed.iter().chain(&removed).chain(&found).any(|path| is_device(&path)) {
             return Vec::new();
@@ -50,6 +50,10 @@ impl ChangedDevices {
             Ok(None) => return Vec::new(),
             Err(error) => return vec![error.into()],
         };
+        // The command may have removed the very device by which it found the file system.
+        let is_erased = |path: &PathBuf| matches!(FoundDevice::read(path), Ok(None));
+        let (erased, changed): (Vec<_>, Vec<_>) = changed.into_iter().partition(is_erased);
+        removed.extend(erased);
         let mut failures = Vec::new();
         for path in removed.iter().filter_map(|path| block_device(path)) {
             match control.forget(Some(&path)) {
@@ -83,7 +87,7 @@ fn siblings_of(changed: &[PathBuf], given: &[PathBuf]) -> Vec<PathBuf> {
     let named = [changed, given].concat();
     let mut all = Vec::new();
     for path in changed {
-        // A superblock was erased, or another failure was reported.
+        // Another failure was reported.
         let Ok(Some(device)) = FoundDevice::read(path) else { continue };
         if device.devices > 1 {
             all.extend(siblings(&device, &named).into_iter().map(|device| device.path));

@@ -128,6 +128,13 @@ fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Resul
     paths.iter().map(|path| devices::open_member(path, context.arguments().ignores_signatures())).collect()
 }
 
+/// Returns the path of a device of the file system on `image`; `None` if it is missing.
+fn path_of(context: &Context, image: &Path, devid: DeviceId) -> anyhow::Result<Option<PathBuf>> {
+    let first = FoundDevice::read(image)?;
+    let others = first.iter().flat_map(|first| devices::siblings(first, &context.arguments().device));
+    Ok(first.iter().cloned().chain(others).find(|device| device.devid == devid).map(|device| device.path))
+}
+
 fn options(context: &Context) -> OpenOptions {
     OpenOptions::new().degraded(context.arguments().degraded)
 }
@@ -146,6 +153,7 @@ impl Start {
             }
         };
         let devices = open(context, &image, Some(&self.target))?;
+        let source_path = path_of(context, &image, source)?;
         let target = devices::open_for_writing(&self.target)?;
         let bar = (std::io::stderr().is_terminal() && context.verbosity >= 0).then(new_bar);
         context.set_progress(bar.clone());
@@ -163,7 +171,7 @@ impl Start {
         }
         let report = replaced.map_err(|error| of_image(&image, error))?;
         context.changed_devices.note([&image, &self.target]);
-        context.changed_devices.note_removed(Path::new(&self.source));
+        context.changed_devices.note_removed(source_path);
         print(&report)?;
         if report.uncorrectable_read_errors > 0 {
             let errors = report.uncorrectable_read_errors;
@@ -212,9 +220,7 @@ impl Start {
         jobs::follow_moves(context, mounted, &mount)?;
         let (report, _) = mount.replace_status().map_err(|error| mounted.at(&error))?;
         context.changed_devices.note([target]);
-        if let Some(source) = source {
-            context.changed_devices.note_removed(&source);
-        }
+        context.changed_devices.note_removed(source);
         print(&report)
     }
 }

@@ -51,6 +51,14 @@ fn the_kernel_hears_of_devices_that_are_made_changed_and_removed() {
     succeed(["replace", "start", third, second, first]);
     assert!(mounts(&scratch, b.path()), "after replace");
 
+    // The command names the file system by the very device that it gives up.
+    succeed(["replace", "start", "1", third, first]);
+    assert!(mounts(&scratch, c.path()), "after the replacement of the named device");
+    succeed(["device", "add", "--force", first, third]);
+    succeed(["device", "remove", first, first]);
+    assert!(mounts(&scratch, b.path()), "after the removal of the named device");
+    succeed(["replace", "start", "1", first, third]);
+
     let dump = scratch.path().join("dump");
     let dump = dump.to_str().unwrap();
     succeed(["image", "dump", first, dump]);

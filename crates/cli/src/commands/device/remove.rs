@@ -59,12 +59,15 @@ impl Args {
         context.changed_devices.note([image]);
         for name in removed {
             let devid = device_id(&fs, name)?;
+            let devices = fs.usage()?.devices;
+            let path =
+                devices.into_iter().find(|device| device.devid == devid).and_then(|device| device.path);
             let bar = MovingBar::new(context);
             let gone =
                 fs.remove_device(devid, |report| bar.show(report)).map_err(|error| of_image(image, error));
             drop(bar);
             gone.with_context(|| format!("device {devid}"))?;
-            context.changed_devices.note_removed(name);
+            context.changed_devices.note_removed(path.map(PathBuf::from));
             if context.verbosity >= 0 {
                 let mut output = Output::new()?;
                 output.text(format_args!("device {devid} removed\n"))?;
@@ -115,11 +118,11 @@ fn run_mounted(
         let Some(device) = devices.iter().find(is_named) else {
             bail!("{}: is not a device of the file system", name.display());
         };
-        let devid = device.devid;
+        let (devid, path) = (device.devid, device.path.clone().map(PathBuf::from));
         jobs::start(mounted, &mount, JobKind::RemoveDevice, enqueue, || mount.start_remove_device(devid))?;
         let status = jobs::follow_moves(context, mounted, &mount)?;
         if status.state == JobState::Done {
-            context.changed_devices.note_removed(&whole);
+            context.changed_devices.note_removed(path);
         }
         if context.verbosity >= 0 && status.state == JobState::Done {
             let mut output = Output::new()?;

@@ -67,9 +67,7 @@ impl Args {
         }
         Ok(output.finish()?)
     }
-}
 
-impl Args {
     /// Makes the kernel forget devices.
     fn forget(&self) -> anyhow::Result<()> {
         let Some(control) = control_device()? else { return Ok(()) };
