@@ -206,23 +206,37 @@ fn mutated_bytes_give_errors_not_panics() {
 /// Inputs of the fuzz target `mount_change` that made writers panic: an empty extent, inline data
 /// behind the start of a file, a tree that seems to take almost 2^64 bytes, and a block in use
 /// whose space is free.
+///
+/// The last two broke small images, whose blocks move when the library writes them in another
+/// order. So the broken images themselves are kept.
 #[test]
 fn inputs_that_the_fuzzer_found_give_errors() {
     const STEPS: usize = 12;
-    let kernels = [IMAGES[0], IMAGES[1], LOG].map(BaseImage::load);
-    let small = small_images().unwrap();
-    let inputs: [&[u8]; 4] = [
+    let mut cases = Vec::new();
+    let inputs: [&[u8]; 2] = [
         include_bytes!("../../../tests/fixtures/mount-change/empty-extent.bin"),
-        include_bytes!("../../../tests/fixtures/mount-change/inline-behind.bin"),
-        include_bytes!("../../../tests/fixtures/mount-change/bytes-used.bin"),
         include_bytes!("../../../tests/fixtures/mount-change/taken-twice.bin"),
     ];
+    let kernels = [IMAGES[0], IMAGES[1], LOG].map(BaseImage::load);
     for input in inputs {
         let (choice, rest) = input.split_first().unwrap();
+        assert_eq!(choice % 16, 0, "a change of an image of the kernel");
         let (steps, plan) = rest.split_at(STEPS);
-        let number = usize::from(choice / 16);
-        let base = if choice % 16 == 0 { &kernels[number % 3] } else { &small[number % 4] };
-        let summary = exercise_changes(mutate(base, plan), steps);
+        cases.push((mutate(&kernels[usize::from(choice / 16) % 3], plan), steps));
+    }
+    let images: [(&[u8], &[u8]); 2] = [
+        (
+            include_bytes!("../../../tests/fixtures/mount-change/inline-behind.img.zst"),
+            include_bytes!("../../../tests/fixtures/mount-change/inline-behind.steps"),
+        ),
+        (
+            include_bytes!("../../../tests/fixtures/mount-change/bytes-used.img.zst"),
+            include_bytes!("../../../tests/fixtures/mount-change/bytes-used.steps"),
+        ),
+    ];
+    cases.extend(images.map(|(image, steps)| (BaseImage::load(image).copy(), steps)));
+    for (device, steps) in cases {
+        let summary = exercise_changes(device, steps);
         assert!(summary.mounted && summary.mounts_again, "{summary:?}");
     }
 }
