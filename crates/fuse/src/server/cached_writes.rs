@@ -15,7 +15,7 @@ use crate::nodes::{Node, stale};
 use crate::transport::{NodeId, Write};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{InodeNumber, TreeId, objectid};
-use papilio::{ErrorKind, File, FileKind};
+use papilio::{ErrorKind, File, FileKind, Inode};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -25,6 +25,9 @@ const GUESS: u64 = 128 << 10;
 /// How long data from the cache waits for the data before it, at most.
 const ORDER_ATTEMPTS: u32 = 20;
 const ORDER_PAUSE: Duration = Duration::from_millis(1);
+/// How long a look-up of a file that lost a write waits for a close that is under way, at most.
+const CLOSE_ATTEMPTS: u32 = 20;
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 /// Names in a deleted subvolume that the kernel is told to forget, at most.
 const MOST_NAMED: usize = 10_000;
 /// Directories on the way to a file, at most.
@@ -118,6 +121,27 @@ impl Server {
             }
             std::thread::sleep(ORDER_PAUSE);
         }
+    }
+
+    /// Waits for the close of a file that lost a write, if the program has closed it. The kernel
+    /// tells the server of a close after the program goes on. A look-up in between would find the
+    /// kernel's inode, with a size that the file does not have.
+    pub(super) fn wait_for_close(&self, inode: &Inode) {
+        if !self.room.is_short() {
+            return;
+        }
+        let Ok(node) = self.node(self.nodes.id(inode.tree(), inode.number())) else { return };
+        if !self.lost.has(&node) {
+            return;
+        }
+        for _ in 0..CLOSE_ATTEMPTS {
+            if !node.is_open() {
+                break;
+            }
+            std::thread::sleep(CLOSE_PAUSE);
+        }
+        // The kernel drops its inode when it has the reply.
+        std::thread::sleep(CLOSE_PAUSE);
     }
 
     /// Returns the names under which the kernel may know a file, as directories and entries.

@@ -15,6 +15,7 @@ impl Server {
         }
         let parent = self.used_node(parent)?;
         let child = parent.inode.lookup(name).map_err(stale)?.ok_or(Errno(libc::ENOENT))?;
+        self.wait_for_close(&child);
         Ok(self.learn(&parent.inode, name, &child))
     }
 
