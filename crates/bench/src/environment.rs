@@ -115,12 +115,7 @@ fn existing_engine(option: &str, path: &Path) -> anyhow::Result<PathBuf> {
 
 /// Finds the papilio command: this program, one next to it, or an installed one.
 pub fn papilio_command() -> Option<PathBuf> {
-    own_command().or_else(|| next_to_us("papilio")).or_else(|| find_command("papilio"))
-}
-
-/// Returns the running program if it is the papilio command.
-fn own_command() -> Option<PathBuf> {
-    std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "papilio"))
+    next_to_us("papilio").or_else(|| find_command("papilio"))
 }
 
 /// Finds a file that was built or installed together with this program.

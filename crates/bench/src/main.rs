@@ -1,4 +1,4 @@
-//! `papilio-bench`: `papilio bench` as a separate program.
+//! `papilio-bench`: measures Papilio beside the kernel. `papilio bench` runs it.
 //!
 //! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage.
 
@@ -10,12 +10,16 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
+    /// Print no progress
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     bench: BenchArgs,
 }
 
 fn main() -> ExitCode {
-    match papilio_bench::run(&Cli::parse().bench, false) {
+    let cli = Cli::parse();
+    match papilio_bench::run(&cli.bench, cli.quiet) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("papilio-bench: {error:#}");

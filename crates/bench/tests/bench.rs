@@ -199,6 +199,7 @@ fn errors_are_one_line() {
     wrong(&["--sides", "ext4"], 2, "unknown side \"ext4\"");
     wrong(&["--against", "/no/such.so"], 1, "--against /no/such.so");
     wrong(&["--scale", "0"], 2, "--scale 0");
+    wrong(&["sweep", "--over", "threads", "--rounds", "0"], 2, "--rounds 0");
     wrong(&["--report", "/nowhere/report.json"], 1, "/nowhere/report.json");
     wrong(&["--output", "/proc/nowhere"], 1, "/proc/nowhere/fio");
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -272,4 +273,18 @@ fn profiles_and_memory_are_in_the_report() {
         assert!(profile.side == Side::Papilio && profile.samples > 5 && profile.symbols.len() > 5);
         assert!(profile.parts.iter().any(|(part, _)| part == "kernel and device"), "{profile:?}");
     }
+}
+
+#[test]
+fn images_of_a_directory_are_compared() {
+    if !Path::new(PROGRAM).with_file_name("papilio").is_file() {
+        assert!(std::env::var_os("PAPILIO_REQUIRE_ALL").is_none(), "the command is not built");
+        eprintln!("skipped: the papilio command is not built");
+        return;
+    }
+    let output = bench(&["--quiet", "image", "--files", "150", "--rounds", "1"]);
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(table.contains("papilio mkfs --rootdir") && table.contains("1.00 times papilio"), "{table}");
+    assert_eq!(table.lines().count(), 3, "{table}");
 }

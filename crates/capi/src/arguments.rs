@@ -38,6 +38,9 @@ pub(crate) unsafe fn utf8<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn host_path<'a>(pointer: *const c_char, name: &str) -> Result<&'a Path> {
+    // Every function that opens a device takes its path from here.
+    #[cfg(feature = "store")]
+    papilio_store::install();
     // SAFETY: the caller's promise is the same.
     let bytes = unsafe { text(pointer, name) }?;
     Ok(Path::new(OsStr::from_bytes(bytes)))

@@ -28,6 +28,7 @@ mod log;
 mod mounted;
 mod moving;
 mod operands;
+mod other_program;
 mod output;
 mod path;
 mod scanning;
@@ -43,8 +44,9 @@ use clap::CommandFactory;
 use cli::Cli;
 use context::Context;
 use std::ffi::OsString;
+use std::process::ExitCode;
 
-/// How a run ended; `main` turns it into an exit code.
+/// How a run ended, which is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything that was requested was done.
@@ -57,9 +59,21 @@ pub enum Outcome {
     Code(u8),
 }
 
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::SUCCESS,
+            Outcome::Failed => Self::from(1),
+            Outcome::WrongUsage => Self::from(2),
+            Outcome::Code(code) => Self::from(code),
+        }
+    }
+}
+
 /// Runs the command with `arguments`, the first of which is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    other_program::run_with_stores(&arguments);
     let usage_code = drop_in::usage_code(&arguments);
     match run_arguments(arguments) {
         Outcome::WrongUsage => usage_code.map_or(Outcome::WrongUsage, Outcome::Code),

@@ -266,16 +266,23 @@ pub(crate) fn fill_with_zeros<D: Device + ?Sized>(
     Ok(())
 }
 
-/// Checks that a read lies within the device.
-pub(crate) fn check_read(size: u64, offset: PhysicalAddress, length: usize) -> io::Result<()> {
+/// Checks that a read lies within a device of `size` bytes. For implementors of [`Device`].
+///
+/// # Errors
+/// A range past the end.
+pub fn check_read(size: u64, offset: PhysicalAddress, length: usize) -> io::Result<()> {
     match offset.checked_add(length as u64) {
         Some(end) if end.get() <= size => Ok(()),
         _ => Err(past_end(io::ErrorKind::UnexpectedEof, "read", size, offset, length as u64)),
     }
 }
 
-/// Checks that a write or discard is permitted and lies within the device.
-pub(crate) fn check_write(access: Access, size: u64, offset: PhysicalAddress, length: u64) -> io::Result<()> {
+/// Checks that a write or discard is permitted and lies within a device of `size` bytes. For
+/// implementors of [`Device`].
+///
+/// # Errors
+/// A device that is open read-only; a range past the end.
+pub fn check_write(access: Access, size: u64, offset: PhysicalAddress, length: u64) -> io::Result<()> {
     if access == Access::ReadOnly {
         return Err(read_only());
     }
@@ -286,7 +293,7 @@ pub(crate) fn check_write(access: Access, size: u64, offset: PhysicalAddress, le
 }
 
 /// Returns the error for changing a read-only device.
-pub(crate) fn read_only() -> io::Error {
+pub fn read_only() -> io::Error {
     io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is open read-only")
 }
 

@@ -79,6 +79,9 @@ pub enum OpenErrorKind {
     /// An image at a URL, for a purpose that needs a file or a block device.
     #[error("an image at a URL can only be read, and not by this command")]
     RemoteReadOnly,
+    /// An image at a URL, in a program that installed no object stores.
+    #[error("this program opens no URLs: it was built without papilio-store")]
+    NoObjectStores,
     /// A URL that names no image. A store that does not answer is [`OpenErrorKind::Io`].
     #[error("{0}")]
     Remote(String),

@@ -4,7 +4,7 @@
 //!   queues.
 //! - [`PartitionDevice`]: a range of another device; [`PartitionTable`] finds those of a disk.
 //! - [`OpenOptions::open_image`] opens disk images of other formats than raw.
-//! - `RemoteDevice`, with the feature `remote`: an object of a store or web server, for reading.
+//! - [`install_object_stores`] lets images at URLs be opened, by the crate `papilio-store`.
 //! - [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
 //! - [`OverlayDevice`]: keeps all writes in memory; the device below it is only read.
 //! - [`UndoDevice`]: saves old blocks in an undo file before they are overwritten.
@@ -83,17 +83,16 @@ mod loop_use;
 mod memory;
 #[cfg(not(target_os = "linux"))]
 mod no_uring;
+mod object_stores;
 mod open;
 mod overlay;
 mod partition;
 mod partition_table;
 mod recorder;
-mod remote;
 mod shuffle;
 mod signature;
 mod stable;
 mod started;
-mod store;
 mod undo;
 #[cfg(target_os = "linux")]
 mod uring;
@@ -107,7 +106,9 @@ pub use aligned::AlignedBuffer;
 pub use clock::{coarse_time, thread_cpu_time};
 pub use deadline::DeadlineDevice;
 pub use delay::DelayDevice;
-pub use device::{Access, Advice, Device, ReadRequest, RingTarget, WriteRequest};
+pub use device::{
+    Access, Advice, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write, read_only,
+};
 pub use driver::{Completed, Driver, Piece};
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
@@ -119,24 +120,19 @@ pub use image::{
 };
 pub use load::{Busy, Load};
 pub use memory::MemoryDevice;
+pub use object_stores::{
+    ObjectStores, RemoteCache, RemoteOptions, StoreCheckpoint, install_object_stores, object_stores, url_text,
+};
 pub use open::OpenOptions;
 pub use overlay::{OverlayDevice, OverlayFull};
 pub use papilio_format::PhysicalAddress;
 pub use partition::PartitionDevice;
 pub use partition_table::{Partition, PartitionTable, PartitionType, TableKind};
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};
-pub use remote::{RemoteCache, RemoteOptions};
-#[cfg(feature = "remote")]
-pub use remote::{RemoteDevice, RemoteStatistics};
 pub use shuffle::ShuffleDevice;
 pub use signature::{Signature, SignatureUse, describe_content, signatures};
 pub use stable::StableBuffer;
 pub use started::{Direction, Job, StartedOp};
-#[cfg(feature = "store")]
-pub use store::{
-    StoreCheckpoint, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
-    list_checkpoints,
-};
 pub use undo::{UndoDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
 pub use uring::io_uring_available;
 pub use url::{URL_SCHEMES, is_store_url, is_url, url_prefix};

@@ -148,6 +148,7 @@ fn open_errno(kind: &OpenErrorKind) -> Errno {
         | OpenErrorKind::InUseByLoop(_) => Errno::BUSY,
         OpenErrorKind::TextBusy => Errno::TXTBSY,
         OpenErrorKind::ReadOnlyMedium | OpenErrorKind::RemoteReadOnly => Errno::ROFS,
+        OpenErrorKind::NoObjectStores => Errno::OPNOTSUPP,
         OpenErrorKind::Io(source) => host_errno(source),
         // An empty device, missing direct I/O, and kinds that are added later.
         _ => Errno::INVAL,

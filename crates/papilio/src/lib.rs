@@ -192,15 +192,11 @@ pub mod device {
     pub use papilio_device::OpenOptions as DeviceOptions;
     pub use papilio_device::{
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, ImageTarget, MemoryDevice,
-        OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice, PartitionTable,
-        PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, Signature, SignatureUse,
-        StartedOp, TableKind, UndoFile, WriteRequest, describe_content, is_inside_image, is_raw_file,
-        is_store_url, is_url, signatures, split_partition, url_prefix,
-    };
-    #[cfg(feature = "store")]
-    pub use papilio_device::{
-        StoreCheckpoint, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
-        list_checkpoints,
+        ObjectStores, OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice,
+        PartitionTable, PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, Signature,
+        SignatureUse, StartedOp, StoreCheckpoint, TableKind, UndoFile, WriteRequest, describe_content,
+        is_inside_image, is_raw_file, is_store_url, is_url, object_stores, signatures, split_partition,
+        url_prefix,
     };
 }
 

@@ -143,7 +143,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how images at URLs are read. They need the feature `remote`.
+    /// Sets how images at URLs are read. The program must have
+    /// installed object stores, those of the crate `papilio-store`.
     pub fn remote(mut self, remote: RemoteOptions) -> Self {
         self.image.remote = remote;
         self

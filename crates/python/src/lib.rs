@@ -41,6 +41,8 @@ use pyo3::prelude::*;
 /// The native part of papilio.
 #[pymodule(name = "_papilio")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    #[cfg(feature = "store")]
+    papilio_store::install();
     let py = module.py();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("CorruptError", py.get_type::<errors::CorruptError>())?;

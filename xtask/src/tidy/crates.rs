@@ -10,10 +10,10 @@ use super::sources::{Manifest, Sources};
 /// The packages, from the highest layer to the lowest; those of one layer do not depend on one
 /// another.
 const LAYERS: [&[&str]; 10] = [
-    &["xtask", "papilio-fuzz"],
-    &["papilio-cli"],
-    &["papilio-bench"],
+    &["xtask", "papilio-fuzz", "papilio-cli-store"],
+    &["papilio-cli", "papilio-bench"],
     &["papilio-fuse", "papilio-fio", "papilio-capi", "papilio-python", "papilio-nbd", "papilio-nfs"],
+    &["papilio-store"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],
@@ -117,7 +117,7 @@ mod tests {
     fn downward_dependencies_pass() {
         for (package, rest) in [
             ("papilio", "[dependencies]\npapilio-format.workspace = true\npapilio-device = {}\nserde = '1'"),
-            ("papilio-cli", "[dependencies]\npapilio-bench = {}\npapilio-fuse = {}\npapilio = {}"),
+            ("papilio-cli", "[dependencies]\npapilio-fuse = {}\npapilio = {}"),
             ("papilio-format", "[dev-dependencies]\npapilio-oracle.workspace = true"),
             ("papilio-bench", "[dependencies]\npapilio-oracle = {}"),
         ] {

@@ -1,28 +1,35 @@
-//! `papilio bench`: runs `papilio-bench` with this command's exit codes.
+//! `papilio bench`: runs `papilio-bench`.
 
 use crate::context::Context;
-use crate::usage_error::UsageError;
+use crate::other_program::BENCH;
+use anyhow::bail;
+use std::ffi::{OsStr, OsString};
 
 /// Compare Papilio with the kernel's Btrfs on the same workloads, in turn
 ///
-/// Without a subcommand, fio jobs run on the kernel's Btrfs, on Papilio inside fio (with each job's
-/// tuning switch in both positions), on Papilio's mount, and on the backing without a file system.
-/// Sides that this machine cannot run are skipped, and the report says why. Needs fio, and root for
-/// the kernel's side.
+/// Runs the program papilio-bench with the same arguments; `papilio bench --help` lists them. fio
+/// jobs run on the kernel's Btrfs, on Papilio inside fio, on Papilio's mount, and on the backing
+/// without a file system. Sides that this machine cannot run are skipped, and the report says why.
+/// Needs fio, and root for the kernel's side.
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Args {
-    #[command(flatten)]
-    bench: papilio_bench::BenchArgs,
+    /// Arguments of papilio-bench
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
 impl Args {
-    /// Runs the command.
+    /// Runs the program in the place of this one.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        papilio_bench::run(&self.bench, context.verbosity < 0).map_err(|error| match error
-            .downcast_ref::<papilio_bench::UsageError>(
-        ) {
-            Some(usage) => UsageError::new(usage).into(),
-            None => error,
-        })
+        let mut arguments = self.arguments;
+        if context.verbosity < 0 {
+            arguments.insert(0, "--quiet".into());
+        }
+        BENCH.replace_this_one(OsStr::new(BENCH.name), &arguments);
+        bail!(
+            "{} is not installed beside this program; build it with: cargo build --release -p {0}",
+            BENCH.name
+        )
     }
 }

@@ -80,7 +80,6 @@ const ENTRIES: &[Entry] = &[
     ("receive", 8, &["papilio-send(8)", "papilio-subvolume(8)", "btrfs-receive(8)"]),
     ("mount", 8, &["papilio-umount(8)", "mount(8)", "btrfs(5)", "fuse(4)"]),
     ("umount", 8, &["papilio-mount(8)", "umount(8)"]),
-    #[cfg(feature = "store")]
     ("store", 8, &["papilio-mkfs(8)", "papilio-mount(8)"]),
     ("serve", 8, &["papilio-mount(8)", "nbd-client(8)", "nbdinfo(1)", "qemu-nbd(8)"]),
     ("mkfs", 8, &["papilio-check(8)", "mkfs.btrfs(8)"]),

@@ -52,7 +52,6 @@ mod serve;
 mod setfattr;
 pub mod shell;
 mod stat;
-#[cfg(feature = "store")]
 mod store;
 mod subvolume;
 mod touch;
@@ -104,7 +103,6 @@ pub enum Command {
     #[cfg(target_os = "linux")]
     Umount(umount::Args),
     Serve(serve::Args),
-    #[cfg(feature = "store")]
     Store(store::Args),
     Mkfs(Box<mkfs::Args>),
     Filesystem(filesystem::Args),
@@ -117,7 +115,7 @@ pub enum Command {
     #[command(visible_alias = "inspect-internal")]
     Inspect(inspect::Args),
     #[cfg(target_os = "linux")]
-    Bench(Box<bench::Args>),
+    Bench(bench::Args),
     #[command(hide = true)]
     FsckAtBoot(fsck_at_boot::Args),
     #[command(hide = true)]
@@ -174,7 +172,6 @@ impl Command {
             #[cfg(target_os = "linux")]
             Self::Umount(command) => command.run(context),
             Self::Serve(command) => command.run(context),
-            #[cfg(feature = "store")]
             Self::Store(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),

@@ -5,10 +5,7 @@ use crate::time;
 use crate::units::parse_size;
 use anyhow::Context as _;
 use papilio::Timespec;
-use papilio::device::{
-    OpenError, OpenErrorKind, StoreCheckpoint, StoreDevice, StoreUrl, clone_store, create_checkpoint,
-    delete_checkpoint, list_checkpoints,
-};
+use papilio::device::{ObjectStores, OpenError, OpenErrorKind, StoreCheckpoint, object_stores};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -88,35 +85,38 @@ enum Subcommand {
 impl Args {
     /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let options = context.arguments().remote_options();
         match self.command {
             Subcommand::Checkpoint { url, name, expires } => {
                 let lifetime = expires.map(|days| Duration::from_secs(days * 24 * 3600));
-                let parsed = parse(context, &url)?;
-                let made = create_checkpoint(&parsed, name.as_deref(), lifetime).map_err(at(&url))?;
+                let make =
+                    |stores: Stores| stores.create_checkpoint(&url, name.as_deref(), lifetime, &options);
+                let made = object_stores().and_then(make).map_err(at(&url))?;
                 writeln!(std::io::stdout(), "{}", made.id).context("standard output")
             }
             Subcommand::List { url, json } => {
-                let found = list_checkpoints(&parse(context, &url)?).map_err(at(&url))?;
+                let list_all = |stores: Stores| stores.checkpoints(&url, &options);
+                let found = object_stores().and_then(list_all).map_err(at(&url))?;
                 list(&found, json).context("standard output")
             }
             Subcommand::Delete { url, checkpoint } => {
-                Ok(delete_checkpoint(&parse(context, &url)?, &checkpoint).map_err(at(&url))?)
+                let delete = |stores: Stores| stores.delete_checkpoint(&url, &checkpoint, &options);
+                Ok(object_stores().and_then(delete).map_err(at(&url))?)
             }
             Subcommand::Clone { url, to } => {
-                Ok(clone_store(&parse(context, &url)?, &parse(context, &to)?).map_err(at(&url))?)
+                let clone = |stores: Stores| stores.clone_device(&url, &to, &options);
+                Ok(object_stores().and_then(clone).map_err(at(&url))?)
             }
             Subcommand::Grow { url, size } => {
-                let options = context.arguments().remote_options();
-                StoreDevice::grow(&parse(context, &url)?, size, &options).map_err(at(&url))?;
+                let grow = |stores: Stores| stores.grow(&url, size, &options);
+                object_stores().and_then(grow).map_err(at(&url))?;
                 Ok(())
             }
         }
     }
 }
 
-fn parse(context: &Context, url: &str) -> Result<StoreUrl, OpenError> {
-    StoreUrl::parse(url, &context.arguments().remote_options()).map_err(at(url))
-}
+type Stores = &'static dyn ObjectStores;
 
 fn at(url: &str) -> impl Fn(OpenErrorKind) -> OpenError {
     let path = PathBuf::from(url);

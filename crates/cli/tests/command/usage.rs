@@ -1,8 +1,9 @@
 //! Wrong usage, help, completions and manual pages.
 
-use crate::common::{fail, papilio, succeed, text};
+use crate::common::{binary, check_failure, command, fail, papilio, succeed, text};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
@@ -24,26 +25,51 @@ fn wrong_usage_is_exit_code_2() {
     fail(2, "not an octal mode", ["find", "a:/", "-perm", "u+x"]);
     fail(2, "not a list of", ["find", "a:/", "-type", "x"]);
     fail(2, "not a time", ["find", "a:/", "-newermt", "teatime"]);
-    fail(2, "unknown job \"9\"", ["bench", "--jobs", "9"]);
-    fail(2, "unknown side \"ext4\"", ["bench", "--sides", "ext4"]);
-    fail(2, "--rounds 0", ["bench", "sweep", "--over", "threads", "--rounds", "0"]);
+}
+
+/// Writes a shell script that prints the name it was called by and its arguments, and ends with 7.
+fn script(folder: &Path) -> PathBuf {
+    let program = folder.join("program");
+    std::fs::write(&program, "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 7\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
 }
 
 #[test]
-fn missing_bench_report_is_named() {
-    fail(1, "/nowhere/report.json", ["bench", "--report", "/nowhere/report.json"]);
+fn bench_and_urls_run_programs_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = script(folder.path());
+    for (variable, arguments, passed) in [
+        ("PAPILIO_BENCH_PROGRAM", &["-q", "bench", "image", "--help"][..], "--quiet\nimage\n--help\n"),
+        ("PAPILIO_STORE_PROGRAM", &["ls", "-l", "s3://bucket/a"], "ls\n-l\ns3://bucket/a\n"),
+        ("PAPILIO_STORE_PROGRAM", &["store", "list", "x"], "store\nlist\nx\n"),
+    ] {
+        let output = command().env(variable, &program).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{arguments:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), passed, "{arguments:?}");
+    }
 }
 
 #[test]
-fn bench_compares_images_of_a_directory() {
-    let table = text(&succeed(["--quiet", "bench", "image", "--files", "150", "--rounds", "1"]));
-    assert!(table.contains("papilio mkfs --rootdir") && table.contains("1.00 times papilio"), "{table}");
-    assert_eq!(table.lines().count(), 3, "{table}");
+fn a_command_without_its_other_programs_names_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("papilio");
+    papilio_oracle::program::copy_program(binary(), &alone).unwrap();
+    for (arguments, part) in [
+        (&["bench"][..], "papilio-bench is not installed"),
+        (&["ls", "https://host/disk.img"], "https://host/disk.img: this program opens no URLs"),
+        (&["store", "list", "slatedb+file:///d"], "papilio-store"),
+        (&["mkfs", "--size", "256M", "slatedb+file:///d"], "papilio-store"),
+    ] {
+        let output = Command::new(&alone).args(arguments).output().unwrap();
+        check_failure(&output, 1, part);
+        assert!(output.stdout.is_empty());
+    }
 }
 
 #[test]
 fn help_is_on_standard_output() {
-    for command in ["ls", "cat", "stat", "cp", "find", "du", "mkfs", "bench", "completions", "man"] {
+    for command in ["ls", "cat", "stat", "cp", "find", "du", "mkfs", "completions", "man"] {
         let help = text(&succeed([command, "--help"]));
         assert!(help.contains("Usage: papilio"), "{help}");
     }

@@ -8,9 +8,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Returns the path of the binary.
+/// Returns the path of the binary: the command of the package that is tested.
 pub fn binary() -> &'static Path {
-    Path::new(assert_cmd::cargo::cargo_bin!("papilio"))
+    let command = option_env!("CARGO_BIN_EXE_papilio").or(option_env!("CARGO_BIN_EXE_papilio-store"));
+    Path::new(command.expect("cargo names the binary of the package"))
 }
 
 /// Returns a command that runs the binary in UTC, without arguments yet.

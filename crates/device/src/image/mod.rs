@@ -23,9 +23,8 @@ mod disk;
 mod format;
 #[cfg(feature = "images")]
 mod qcow2;
-#[cfg(feature = "remote")]
 mod remote;
-#[cfg(all(feature = "images", feature = "remote"))]
+#[cfg(feature = "images")]
 mod remote_qcow2;
 #[cfg(feature = "images")]
 mod sparse;
@@ -45,8 +44,8 @@ pub use format::ImageFormat;
 use crate::device::{Access, Device};
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
+use crate::object_stores::RemoteOptions;
 use crate::open::OpenOptions;
-use crate::remote::RemoteOptions;
 use crate::url::{is_store_url, is_url};
 use disk::is_btrfs;
 use papilio_format::PhysicalAddress;
@@ -217,22 +216,6 @@ impl OpenOptions {
             }
         };
         OpenedImage::of(disk, format)
-    }
-
-    #[cfg(not(feature = "remote"))]
-    fn open_url_disk(&self, _: &Path, _: &ImageOptions) -> Result<OpenedImage, OpenErrorKind> {
-        const WITHOUT: &str = "this program was built without the feature \"remote\"";
-        Err(OpenErrorKind::Remote(WITHOUT.to_owned()))
-    }
-
-    #[cfg(not(feature = "remote"))]
-    fn open_url(
-        &self,
-        path: &Path,
-        options: &ImageOptions,
-        choice: &PartitionChoice,
-    ) -> Result<Arc<dyn Device>, OpenErrorKind> {
-        self.open_url_disk(path, options)?.into_device(choice)
     }
 }
 

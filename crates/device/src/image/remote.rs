@@ -1,46 +1,22 @@
-//! Disk images at URLs, for reading.
+//! Disk images at URLs.
 //!
 //! Owns the steps of [`OpenOptions::open_image`] for them. They are those for files, without locks:
-//! the ETag tells whether the object has changed.
+//! the object stores tell whether an object has changed.
 
 use super::disk::{OpenedImage, is_btrfs};
 use super::format::{self, ImageFormat};
 use super::{ImageOptions, PartitionChoice};
 use crate::device::{Access, Device};
 use crate::error::OpenErrorKind;
+use crate::object_stores::{object_stores, url_text};
 use crate::open::OpenOptions;
-use crate::remote::RemoteDevice;
-use crate::url::is_store_url;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
 use std::sync::Arc;
 
-fn url_of(path: &Path) -> Result<&str, OpenErrorKind> {
-    path.to_str().ok_or_else(|| OpenErrorKind::Remote("the URL is not valid UTF-8".to_owned()))
-}
-
 impl OpenOptions {
     fn object(&self, path: &Path, options: &ImageOptions) -> Result<Arc<dyn Device>, OpenErrorKind> {
-        if is_store_url(path) {
-            return self.in_store(path, options);
-        }
-        if self.access == Access::ReadWrite {
-            return Err(OpenErrorKind::RemoteReadOnly);
-        }
-        Ok(Arc::new(RemoteDevice::open(url_of(path)?, &options.remote)?))
-    }
-
-    #[cfg(feature = "store")]
-    fn in_store(&self, path: &Path, options: &ImageOptions) -> Result<Arc<dyn Device>, OpenErrorKind> {
-        use crate::store::{StoreDevice, StoreUrl};
-        let url = StoreUrl::parse(url_of(path)?, &options.remote)?;
-        Ok(Arc::new(StoreDevice::open(&url, self.access, &options.remote)?))
-    }
-
-    #[cfg(not(feature = "store"))]
-    fn in_store(&self, _: &Path, _: &ImageOptions) -> Result<Arc<dyn Device>, OpenErrorKind> {
-        const WITHOUT: &str = "this program was built without the feature \"store\"";
-        Err(OpenErrorKind::Remote(WITHOUT.to_owned()))
+        object_stores()?.open(url_text(path)?, self.access, &options.remote)
     }
 
     /// Opens the file system in the image at a URL.
@@ -89,7 +65,7 @@ fn open_format(
         ImageFormat::Qcow2 => {
             let sibling = |image: &dyn Device, name: &str| -> Result<Arc<dyn Device>, OpenErrorKind> {
                 let directory = image.name().rsplit_once('/').map_or("", |(directory, _)| directory);
-                Ok(Arc::new(RemoteDevice::open(&format!("{directory}/{name}"), &options.remote)?))
+                object_stores()?.open(&format!("{directory}/{name}"), Access::ReadOnly, &options.remote)
             };
             Arc::new(super::remote_qcow2::open(object, &sibling)?)
         }

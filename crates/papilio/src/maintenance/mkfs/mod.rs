@@ -27,7 +27,8 @@ use crate::errors::{Error, Result};
 use layout::Layout;
 use options::Choice;
 use papilio_device::{
-    Access, Device, FileDevice, ImageOptions, ImageTarget, OpenError, OpenErrorKind, is_inside_image,
+    Access, Device, FileDevice, ImageOptions, ImageTarget, OpenError, OpenErrorKind, RemoteOptions,
+    is_inside_image, object_stores, url_text,
 };
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
@@ -128,8 +129,8 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
 /// Makes a file system on several images or block devices. The first has devid 1.
 ///
 /// [`MkfsOptions::size`] is the size on each of them, and has the effects of [`mkfs`]. It makes a
-/// device at a `slatedb+` URL, which needs the feature `store`. `IMAGE@N` is a partition, and a
-/// qcow2 image the disk in it. Nothing is written unless all devices can be used.
+/// device at a `slatedb+` URL, which needs the crate `papilio-store`. `IMAGE@N` is a partition, and
+/// a qcow2 image the disk in it. Nothing is written unless all devices can be used.
 ///
 /// # Errors
 /// - As [`mkfs`]; an image at a URL.
@@ -236,32 +237,21 @@ fn make(devices: &[&dyn Device], options: &MkfsOptions, choice: &Choice) -> Resu
     Ok(describe(devices, &layout, choice))
 }
 
-/// Refuses paths of the same file or block device.
 /// Opens the device at a URL of an object store for writing. Makes it if `size` is given, or gives
 /// it that size.
-#[cfg(feature = "store")]
 fn open_store(path: &Path, size: Option<u64>) -> Result<Arc<dyn Device>> {
-    use papilio_device::{RemoteOptions, StoreDevice, StoreUrl};
     let options = RemoteOptions::default();
     let open = || {
-        let url =
-            path.to_str().ok_or_else(|| OpenErrorKind::Remote("the URL is not valid UTF-8".to_owned()))?;
-        let url = StoreUrl::parse(url, &options)?;
+        let (stores, url) = (object_stores()?, url_text(path)?);
         match size {
-            Some(size) => StoreDevice::create(&url, size, &options),
-            None => StoreDevice::open(&url, Access::ReadWrite, &options),
+            Some(size) => stores.create(url, size, &options),
+            None => stores.open(url, Access::ReadWrite, &options),
         }
     };
-    let device = open().map_err(|kind| OpenError { path: path.to_owned(), kind })?;
-    Ok(Arc::new(device))
+    Ok(open().map_err(|kind| OpenError { path: path.to_owned(), kind })?)
 }
 
-#[cfg(not(feature = "store"))]
-fn open_store(path: &Path, _: Option<u64>) -> Result<Arc<dyn Device>> {
-    let reason = "this program was built without the feature \"store\"".to_owned();
-    Err(OpenError { path: path.to_owned(), kind: OpenErrorKind::Remote(reason) }.into())
-}
-
+/// Refuses paths of the same file or block device.
 fn refuse_twice(paths: &[impl AsRef<Path>]) -> Result<()> {
     let mut seen = Vec::new();
     for path in paths.iter().map(AsRef::as_ref).filter(|path| !is_inside_image(path)) {

@@ -8,8 +8,6 @@
 //! are compared too, for servers that ignore the header, and for weak ETags, which no server
 //! matches.
 
-use super::RemoteOptions;
-use crate::error::OpenErrorKind;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -18,6 +16,7 @@ use object_store::path::Path;
 use object_store::{
     BackoffConfig, ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, RetryConfig,
 };
+use papilio_device::{OpenErrorKind, RemoteOptions};
 use std::error::Error;
 use std::io;
 use std::ops::Range;
@@ -128,7 +127,6 @@ fn store(
 }
 
 /// Makes the client of the store that a URL names.
-#[cfg(feature = "store")]
 pub(crate) fn object_store(
     location: &Location<'_>,
     options: &RemoteOptions,

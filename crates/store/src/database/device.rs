@@ -15,12 +15,12 @@
 use super::errors::{error_of, opening};
 use super::still::StillClock;
 use super::url::StoreUrl;
-use crate::device::{Access, Device, ReadRequest, check_read, check_write, read_only};
-use crate::error::OpenErrorKind;
-use crate::remote::{RemoteOptions, directory_name, root_of, runtime};
-use crate::started::{Direction, StartedOp};
+use crate::remote::{directory_name, root_of, runtime};
 use futures_util::StreamExt;
-use papilio_format::PhysicalAddress;
+use papilio_device::{
+    Access, Device, Direction, OpenErrorKind, PhysicalAddress, ReadRequest, RemoteOptions, StartedOp,
+    check_read, check_write, read_only,
+};
 use slatedb::bytes::Bytes;
 use slatedb::config::{
     DbReaderOptions, FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions, WriteOptions,

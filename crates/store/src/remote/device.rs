@@ -4,16 +4,15 @@
 //!
 //! **Locks**: `streams`, held for one lookup.
 
-use super::RemoteOptions;
 use super::blocks::BLOCK;
 use super::disk_cache::{self, DiskCache};
 use super::fetch::Fetcher;
 use super::object::Object;
 use super::readahead::Streams;
-use crate::device::{Access, Advice, Device, ReadRequest, check_read, read_only};
-use crate::error::OpenErrorKind;
-use crate::started::StartedOp;
-use papilio_format::PhysicalAddress;
+use papilio_device::{
+    Access, Advice, Device, OpenErrorKind, PhysicalAddress, ReadRequest, RemoteOptions, StartedOp,
+    check_read, read_only,
+};
 use papilio_locks::Mutex;
 use std::io;
 use std::sync::Arc;

@@ -2,10 +2,11 @@
 
 use papilio_device::{
     Access, Device, ImageOptions, OpenErrorKind, OpenOptions, PartitionChoice, PhysicalAddress, ReadRequest,
-    RemoteCache, RemoteDevice, RemoteOptions,
+    RemoteCache, RemoteOptions,
 };
 use papilio_oracle::object_server::{ObjectServer, PROGRAM, Proxy};
 use papilio_oracle::{Need, require};
+use papilio_store::RemoteDevice;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 impl Served {
     fn start(delay: Duration) -> Option<Self> {
+        papilio_store::install();
         let _met = require(&[Need::Command(PROGRAM)])?;
         let server = ObjectServer::start().unwrap();
         server.make_bucket("bucket").unwrap();
@@ -200,6 +202,7 @@ fn silence_and_missing_ranges_are_errors() {
 
 #[test]
 fn writers_and_partitions_are_refused_by_name() {
+    papilio_store::install();
     let error = OpenOptions::new(Access::ReadWrite)
         .open_image("https://host.invalid/disk.img@2", &ImageOptions::default())
         .unwrap_err();

@@ -13,8 +13,8 @@
 //!
 //! **Locks**: none; `written` is atomic.
 
-use super::{RemoteCache, RemoteOptions};
 use crc_fast::CrcAlgorithm;
+use papilio_device::{RemoteCache, RemoteOptions};
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};

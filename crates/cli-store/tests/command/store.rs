@@ -1,10 +1,11 @@
 //! File systems in object stores: made, filled, mounted, read at a checkpoint, and cloned.
 
 use crate::common::{check_failure, command, fail, succeed, succeed_json, succeed_text, text};
-use papilio::device::{Access, RemoteCache, RemoteOptions, StoreDevice, StoreUrl};
+use papilio::device::{Access, RemoteCache, RemoteOptions};
 use papilio_device::{Device, PhysicalAddress};
 use papilio_oracle::object_server::{ObjectServer, PROGRAM};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
+use papilio_store::{StoreDevice, StoreUrl};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -3,12 +3,11 @@
 //! The syntax is `slatedb+SCHEME://BUCKET/PREFIX`, with the schemes `s3`, `gs` and `az`, or
 //! `slatedb+file:///DIRECTORY`. `?checkpoint=NAME` or `?checkpoint=UUID` names a checkpoint.
 
-use crate::error::OpenErrorKind;
-use crate::remote::RemoteOptions;
 use crate::remote::object::{Location, object_store};
 use ::object_store::ObjectStore;
 use ::object_store::local::LocalFileSystem;
 use ::object_store::path::Path;
+use papilio_device::{OpenErrorKind, RemoteOptions};
 use std::sync::Arc;
 
 /// The start of all URLs of such devices.

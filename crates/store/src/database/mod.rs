@@ -15,22 +15,14 @@
 //! - A device opened for reading has one state: that of its checkpoint, or of the moment it was
 //!   opened.
 
-#[cfg(feature = "store")]
 mod admin;
-#[cfg(feature = "store")]
 mod device;
-#[cfg(feature = "store")]
 mod errors;
-#[cfg(feature = "store")]
 mod still;
-#[cfg(all(test, feature = "store"))]
+#[cfg(test)]
 mod tests;
-#[cfg(feature = "store")]
 mod url;
 
-#[cfg(feature = "store")]
-pub use admin::{StoreCheckpoint, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints};
-#[cfg(feature = "store")]
+pub use admin::{clone_store, create_checkpoint, delete_checkpoint, list_checkpoints};
 pub use device::StoreDevice;
-#[cfg(feature = "store")]
 pub use url::StoreUrl;

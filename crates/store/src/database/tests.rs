@@ -1,10 +1,9 @@
 //! Devices in a store of local files.
 
 use super::*;
-use crate::device::{Access, Device, ReadRequest};
-use crate::error::OpenErrorKind;
-use crate::remote::{RemoteCache, RemoteOptions};
-use papilio_format::PhysicalAddress;
+use papilio_device::{
+    Access, Device, OpenErrorKind, PhysicalAddress, ReadRequest, RemoteCache, RemoteOptions,
+};
 use std::io;
 
 const SIZE: u64 = 16 << 20;

@@ -3,13 +3,14 @@
 //! Compares three devices whose requests each take the same time: a disk, a store without and one
 //! with a cache on disk. The objects are in memory, so that nothing but the latency counts.
 //!
-//! Run it with `cargo run --release -p papilio-cli --example store_latency`.
+//! Run it with `cargo run --release -p papilio-cli-store --example store_latency`.
 
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
-use papilio::device::{Access, Device, MemoryDevice, RemoteCache, RemoteOptions, StoreDevice, StoreUrl};
+use papilio::device::{Access, Device, MemoryDevice, RemoteCache, RemoteOptions};
 use papilio::{DelayDevice, FileSystem, MkfsOptions, OpenOptions};
+use papilio_store::{StoreDevice, StoreUrl};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Errors of SlateDB as those of devices.
 
-use crate::error::OpenErrorKind;
+use papilio_device::OpenErrorKind;
 use slatedb::{CloseReason, ErrorKind};
 use std::io;
 

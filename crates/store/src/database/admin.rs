@@ -1,34 +1,21 @@
 //! Checkpoints and clones of devices in object stores.
 //!
-//! Owns [`StoreCheckpoint`] and the functions that make, list and delete checkpoints, and
+//! Owns the functions that make, list and delete checkpoints, and
 //! [`clone_store`]. A checkpoint is a state of the device that stays readable. A clone is a new
 //! device that begins with such a state; it copies no data, and each of the two can be written.
 
 use super::errors::opening;
 use super::url::StoreUrl;
-use crate::error::OpenErrorKind;
 use crate::remote::object::describe;
 use crate::remote::runtime;
 use futures_util::StreamExt;
+use papilio_device::{OpenErrorKind, StoreCheckpoint};
 use slatedb::CloneSourceSpec;
 use slatedb::admin::{Admin, AdminBuilder};
 use slatedb::config::CheckpointOptions;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-
-/// A checkpoint of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreCheckpoint {
-    /// The UUID.
-    pub id: String,
-    /// The name, if it has one.
-    pub name: Option<String>,
-    /// When it was made.
-    pub created: SystemTime,
-    /// When it expires, if it does.
-    pub expires: Option<SystemTime>,
-}
 
 fn admin(url: &StoreUrl) -> Admin {
     AdminBuilder::new(url.path.clone(), Arc::clone(&url.store)).build()

@@ -2,10 +2,11 @@
 //!
 //! `PAPILIO_STORE_KILLS` is the number of writers to kill, `PAPILIO_STORE_KILLS_S3` that for S3.
 
-use papilio::device::{Access, Device, RemoteCache, RemoteOptions, StoreDevice, StoreUrl};
+use papilio::device::{Access, Device, RemoteCache, RemoteOptions};
 use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions};
 use papilio_oracle::object_server::{ObjectServer, PROGRAM};
 use papilio_oracle::{Need, Scratch, require};
+use papilio_store::{StoreDevice, StoreUrl};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

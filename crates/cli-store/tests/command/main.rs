@@ -1,0 +1,7 @@
+//! Tests of the `papilio` command on images at URLs and devices in object stores.
+
+#[path = "../../../cli/tests/common/mod.rs"]
+mod common;
+mod remote;
+mod store;
+mod store_crashes;

@@ -1,0 +1,85 @@
+//! Programs that run in the place of this one, with its arguments.
+//!
+//! - `papilio-store` is the same command with object stores, which bring HTTP, TLS and SlateDB.
+//!   [`run_with_stores`] starts it if an argument names a URL. Without it, the command that opens
+//!   the URL names the missing program.
+//! - `papilio-bench` measures, and needs libraries for plots.
+//!
+//! A program is looked for at the path in an environment variable, beside this one, and in
+//! `../lib/papilio`.
+
+use papilio::device::{object_stores, url_prefix};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A program of Papilio beside the command.
+pub(crate) struct OtherProgram {
+    pub(crate) name: &'static str,
+    /// The environment variable that can hold its path.
+    pub(crate) variable: &'static str,
+}
+
+/// The command with object stores.
+pub(crate) const STORE: OtherProgram =
+    OtherProgram { name: "papilio-store", variable: "PAPILIO_STORE_PROGRAM" };
+/// The benchmarks.
+#[cfg(target_os = "linux")]
+pub(crate) const BENCH: OtherProgram =
+    OtherProgram { name: "papilio-bench", variable: "PAPILIO_BENCH_PROGRAM" };
+
+impl OtherProgram {
+    /// Runs the program in the place of this one, under the name `called`. Returns only if there is
+    /// none, or none that can be run.
+    pub(crate) fn replace_this_one<S: AsRef<OsStr>>(&self, called: &OsStr, arguments: &[S]) {
+        for program in self.candidates() {
+            // It returns only if the program cannot be run; the next one may be.
+            let _ = Command::new(program).arg0(called).args(arguments).exec();
+        }
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = PathBuf> {
+        let given = std::env::var_os(self.variable).map(PathBuf::from);
+        let own = std::env::current_exe().ok();
+        let folder = own.as_deref().and_then(|own| own.parent());
+        let beside = folder.map(|folder| folder.join(self.name));
+        let library = folder.map(|folder| folder.join("../lib/papilio").join(self.name));
+        [given, beside, library].into_iter().flatten().filter(|path| path.is_file())
+    }
+}
+
+/// Runs `papilio-store` with the same arguments, and does not return, if they need it and it is
+/// there.
+pub(crate) fn run_with_stores(arguments: &[OsString]) {
+    let Some((called, rest)) = arguments.split_first() else { return };
+    if object_stores().is_err() && rest.iter().any(|argument| needs_stores(argument)) {
+        STORE.replace_this_one(called, rest);
+    }
+}
+
+/// Returns whether an argument is or contains a URL, or is the name of the command for stores. One
+/// that only looks so costs the start of the larger program.
+fn needs_stores(argument: &OsStr) -> bool {
+    let bytes = argument.as_bytes();
+    let starts = |part: &[u8]| url_prefix(part).is_some();
+    bytes == b"store" || bytes.split(|byte| matches!(byte, b'=' | b',')).any(starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_with_urls_need_stores() {
+        for argument in
+            ["s3://b/k", "--image=https://h/i", "ro,backing=gs://b/k", "slatedb+file:///d", "store"]
+        {
+            assert!(needs_stores(OsStr::new(argument)), "{argument}");
+        }
+        for argument in ["/s3://b", "nbd://h", "a:/http:", "stores", "--store", ""] {
+            assert!(!needs_stores(OsStr::new(argument)), "{argument}");
+        }
+    }
+}

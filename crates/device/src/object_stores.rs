@@ -1,0 +1,173 @@
+//! Devices at URLs, which the object stores of a program open.
+//!
+//! Owns [`ObjectStores`], the options of its calls, and the process's installed stores. The stores
+//! themselves are in the crate `papilio-store`, which brings an HTTP client, TLS, an async runtime
+//! and SlateDB. Programs that need none of them do not compile it.
+//!
+//! **Invariant**: the first stores that a program installs stay until it ends.
+
+use crate::device::{Access, Device};
+use crate::error::OpenErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+/// Where blocks that were fetched are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RemoteCache {
+    /// `papilio/remote` in the user's cache directory: `$XDG_CACHE_HOME`, else `$HOME/.cache`. In
+    /// memory only if neither is set.
+    #[default]
+    User,
+    /// This directory, which is made if it is missing.
+    Directory(PathBuf),
+    /// In memory only.
+    Memory,
+}
+
+/// How images at URLs are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteOptions {
+    /// The place of the cache on disk.
+    pub cache: RemoteCache,
+    /// The most bytes of the cache on disk, for all images together. The default is 1 GiB.
+    pub cache_bytes: u64,
+    /// The most bytes of an image's blocks in memory. The default is 64 MiB.
+    pub memory_bytes: u64,
+    /// The longest time that one attempt of a request may take. The default is 30 s.
+    pub timeout: Duration,
+    /// How often a request that a store throttled, failed or did not answer is sent again. The
+    /// default is 5. The waits between attempts grow from 0.1 s to 5 s and are random.
+    pub retries: usize,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        Self {
+            cache: RemoteCache::User,
+            cache_bytes: 1 << 30,
+            memory_bytes: 64 << 20,
+            timeout: Duration::from_secs(30),
+            retries: 5,
+        }
+    }
+}
+
+/// A checkpoint of a device in an object store: a state that stays readable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreCheckpoint {
+    /// The UUID.
+    pub id: String,
+    /// The name, if it has one.
+    pub name: Option<String>,
+    /// When it was made.
+    pub created: SystemTime,
+    /// When it expires, if it does.
+    pub expires: Option<SystemTime>,
+}
+
+/// Opens devices at URLs and administers those in object stores.
+///
+/// Every URL has one of the schemes in [`URL_SCHEMES`](crate::URL_SCHEMES). Functions that concern
+/// a device in a store fail for a URL of another scheme than `slatedb+...`.
+pub trait ObjectStores: Send + Sync {
+    /// Opens the device at a URL. A URL without `slatedb+` names an object, which is only read.
+    ///
+    /// # Errors
+    /// A URL that names no device; no such device; a store that does not answer, or denies access.
+    fn open(
+        &self,
+        url: &str,
+        access: Access,
+        options: &RemoteOptions,
+    ) -> Result<Arc<dyn Device>, OpenErrorKind>;
+
+    /// Opens the device in a store for writing. Makes it with `size` bytes if there is none, or
+    /// gives it that size.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); a size that is no multiple of 4096.
+    fn create(&self, url: &str, size: u64, options: &RemoteOptions)
+    -> Result<Arc<dyn Device>, OpenErrorKind>;
+
+    /// Makes the device in a store larger; the new part reads as zeros. Returns the size in bytes
+    /// before.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); a size below that of the device, or no multiple of 4096.
+    fn grow(&self, url: &str, size: u64, options: &RemoteOptions) -> Result<u64, OpenErrorKind>;
+
+    /// Makes a checkpoint of a device in a store. It expires after `lifetime`, if that is given.
+    ///
+    /// # Errors
+    /// No such device; a name in use; a store that does not answer.
+    fn create_checkpoint(
+        &self,
+        url: &str,
+        name: Option<&str>,
+        lifetime: Option<Duration>,
+        options: &RemoteOptions,
+    ) -> Result<StoreCheckpoint, OpenErrorKind>;
+
+    /// Returns the checkpoints of a device in a store, the oldest first.
+    ///
+    /// # Errors
+    /// No such device; a store that does not answer.
+    fn checkpoints(&self, url: &str, options: &RemoteOptions) -> Result<Vec<StoreCheckpoint>, OpenErrorKind>;
+
+    /// Deletes a checkpoint, by its name or UUID.
+    ///
+    /// # Errors
+    /// No such device or checkpoint; a store that does not answer.
+    fn delete_checkpoint(
+        &self,
+        url: &str,
+        checkpoint: &str,
+        options: &RemoteOptions,
+    ) -> Result<(), OpenErrorKind>;
+
+    /// Makes a device at `to` that begins with the state of the one at `url`.
+    ///
+    /// # Errors
+    /// No such device or checkpoint; a device at `to`; URLs in different buckets; a store that does
+    /// not answer.
+    fn clone_device(&self, url: &str, to: &str, options: &RemoteOptions) -> Result<(), OpenErrorKind>;
+}
+
+static INSTALLED: OnceLock<&'static dyn ObjectStores> = OnceLock::new();
+
+/// Installs the object stores of this process, and returns whether there were none before.
+pub fn install_object_stores(stores: &'static dyn ObjectStores) -> bool {
+    INSTALLED.set(stores).is_ok()
+}
+
+/// Returns the object stores of this process.
+///
+/// # Errors
+/// [`OpenErrorKind::NoObjectStores`] if the program installed none.
+pub fn object_stores() -> Result<&'static dyn ObjectStores, OpenErrorKind> {
+    INSTALLED.get().copied().ok_or(OpenErrorKind::NoObjectStores)
+}
+
+/// Returns a URL as text.
+///
+/// # Errors
+/// [`OpenErrorKind::Remote`] if it is not valid UTF-8.
+pub fn url_text(url: &Path) -> Result<&str, OpenErrorKind> {
+    url.to_str().ok_or_else(|| OpenErrorKind::Remote("the URL is not valid UTF-8".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_object_stores_says_so() {
+        assert!(matches!(object_stores().map(drop), Err(OpenErrorKind::NoObjectStores)));
+        let url = Path::new("s3://bucket/disk.img");
+        let options = crate::OpenOptions::new(Access::ReadOnly);
+        let error = options.open_image(url, &crate::ImageOptions::default()).map(drop).unwrap_err();
+        assert_eq!(error.path, url);
+        assert!(error.to_string().contains("papilio-store"), "{error}");
+    }
+}

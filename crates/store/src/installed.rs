@@ -1,0 +1,79 @@
+//! The object stores that `papilio_device` asks.
+//!
+//! Owns [`install`]: which URL is opened by which kind of device.
+
+use crate::{
+    RemoteDevice, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints,
+};
+use papilio_device::{
+    Access, Device, ObjectStores, OpenErrorKind, RemoteOptions, StoreCheckpoint, is_store_url,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Lets this process open images at URLs. Later calls have no effect.
+pub fn install() {
+    papilio_device::install_object_stores(&Stores);
+}
+
+#[derive(Debug)]
+struct Stores;
+
+impl ObjectStores for Stores {
+    fn open(
+        &self,
+        url: &str,
+        access: Access,
+        options: &RemoteOptions,
+    ) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        if is_store_url(Path::new(url)) {
+            let url = StoreUrl::parse(url, options)?;
+            return Ok(Arc::new(StoreDevice::open(&url, access, options)?));
+        }
+        if access == Access::ReadWrite {
+            return Err(OpenErrorKind::RemoteReadOnly);
+        }
+        Ok(Arc::new(RemoteDevice::open(url, options)?))
+    }
+
+    fn create(
+        &self,
+        url: &str,
+        size: u64,
+        options: &RemoteOptions,
+    ) -> Result<Arc<dyn Device>, OpenErrorKind> {
+        Ok(Arc::new(StoreDevice::create(&StoreUrl::parse(url, options)?, size, options)?))
+    }
+
+    fn grow(&self, url: &str, size: u64, options: &RemoteOptions) -> Result<u64, OpenErrorKind> {
+        StoreDevice::grow(&StoreUrl::parse(url, options)?, size, options)
+    }
+
+    fn create_checkpoint(
+        &self,
+        url: &str,
+        name: Option<&str>,
+        lifetime: Option<Duration>,
+        options: &RemoteOptions,
+    ) -> Result<StoreCheckpoint, OpenErrorKind> {
+        create_checkpoint(&StoreUrl::parse(url, options)?, name, lifetime)
+    }
+
+    fn checkpoints(&self, url: &str, options: &RemoteOptions) -> Result<Vec<StoreCheckpoint>, OpenErrorKind> {
+        list_checkpoints(&StoreUrl::parse(url, options)?)
+    }
+
+    fn delete_checkpoint(
+        &self,
+        url: &str,
+        checkpoint: &str,
+        options: &RemoteOptions,
+    ) -> Result<(), OpenErrorKind> {
+        delete_checkpoint(&StoreUrl::parse(url, options)?, checkpoint)
+    }
+
+    fn clone_device(&self, url: &str, to: &str, options: &RemoteOptions) -> Result<(), OpenErrorKind> {
+        clone_store(&StoreUrl::parse(url, options)?, &StoreUrl::parse(to, options)?)
+    }
+}
