@@ -13,7 +13,7 @@ use crate::mounted::{Mounted, Target};
 use crate::path::ImagePath;
 use papilio::format::Uuid;
 use papilio::{DirEntry, FileExtent, FileKind, Inode, SharedExtents};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;

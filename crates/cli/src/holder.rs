@@ -5,7 +5,7 @@
 use crate::host_calls::device_numbers;
 use papilio::device::split_partition;
 use papilio::{Corrupt, Error, SuperblockError};
-use papilio_fuse::mount_table::MountEntry;
+use papilio_ioctl::mount_table::MountEntry;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

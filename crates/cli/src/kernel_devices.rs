@@ -6,7 +6,7 @@
 use crate::devices::siblings;
 use anyhow::Context as _;
 use papilio::FoundDevice;
-use papilio_fuse::ioctl::ControlDevice;
+use papilio_ioctl::ControlDevice;
 use std::cell::RefCell;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -118,5 +118,5 @@ pub fn block_device(path: &Path) -> Option<PathBuf> {
 /// # Errors
 /// It exists and cannot be opened.
 pub fn control_device() -> anyhow::Result<Option<ControlDevice>> {
-    ControlDevice::open().context(papilio_fuse::ioctl::CONTROL_DEVICE)
+    ControlDevice::open().context(papilio_ioctl::CONTROL_DEVICE)
 }

@@ -9,7 +9,7 @@ use papilio::FileSystem;
 use papilio::format::items::block_group::BlockGroupItem;
 use papilio::format::items::chunk::ChunkItem;
 use papilio::format::{Generation, ItemType, Key, LogicalAddress, TreeId, objectid};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -7,7 +7,6 @@
 //! the stale data that the kernel must drop, before it gets the reply or afterwards.
 
 use crate::assistant::{Kernel, Stale};
-use crate::errno::Errno;
 use crate::ioctl::{Caller, Changed as IoctlChanged};
 use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
@@ -15,6 +14,7 @@ use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
 use crate::transport::{Changed, ChangedPages, CopyRange, KeptListing, NodeId, Operations, Write, Written};
 use crate::wakefulness::Wakefulness;
+use papilio_ioctl::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;

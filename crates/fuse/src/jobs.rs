@@ -1,7 +1,7 @@
 //! Work on a mounted file system that takes long: it runs in a thread of its own, and commands look
 //! at its progress, pause or cancel it.
 //!
-//! Owns [`Jobs`], [`JobKind`], [`JobState`] and [`JobStatus`].
+//! Owns [`Jobs`].
 //!
 //! **Invariants**
 //! - One job runs at a time. Its status is kept until the next one starts.
@@ -11,85 +11,11 @@
 //! **Lock:** one leaf, with a condition variable that tells of the end of a job.
 
 use papilio::{BalanceControl, BalanceReport, FileSystem, ReplaceReport, ScrubLimit, ScrubReport};
+use papilio_ioctl::job::{JobKind, JobState, JobStatus};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// The kind of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobKind {
-    /// Block groups are written anew.
-    Balance,
-    /// A device is emptied and removed.
-    RemoveDevice,
-    /// The end of a device is emptied.
-    Resize,
-    /// All copies are verified.
-    Scrub,
-    /// A device is copied to another one, which takes its place.
-    ReplaceDevice,
-}
-
-impl JobKind {
-    /// All kinds; a kind's index is its number.
-    pub const ALL: [Self; 5] =
-        [Self::Balance, Self::RemoveDevice, Self::Resize, Self::Scrub, Self::ReplaceDevice];
-
-    /// Returns the words for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Balance => "a balance",
-            Self::RemoveDevice => "the removal of a device",
-            Self::ReplaceDevice => "the replacement of a device",
-            Self::Resize => "a resize",
-            Self::Scrub => "a scrub",
-        }
-    }
-}
-
-/// How a job ended, if it did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobState {
-    /// It runs.
-    Running,
-    /// It is complete.
-    Done,
-    /// It was paused and can be resumed.
-    Paused,
-    /// It was cancelled.
-    Cancelled,
-    /// It failed.
-    Failed,
-}
-
-impl JobState {
-    /// All states; a state's index is its number.
-    pub const ALL: [Self; 5] = [Self::Running, Self::Done, Self::Paused, Self::Cancelled, Self::Failed];
-}
-
-/// A job, and how far it is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct JobStatus {
-    /// Its number; a later job has a larger one.
-    pub number: u64,
-    /// Its kind.
-    pub kind: JobKind,
-    /// Whether it runs.
-    pub state: JobState,
-    /// Seconds since 1970.
-    pub started: u64,
-    /// How long it runs, or ran.
-    pub duration: Duration,
-    /// The progress of all kinds but a scrub; of a replacement only the bytes.
-    pub moved: BalanceReport,
-    /// The progress of a scrub.
-    pub scrub: ScrubReport,
-    /// The errno of its failure, or 0.
-    pub errno: i32,
-    /// The text of its failure, or nothing.
-    pub error: String,
-}
 
 #[derive(Debug, Default)]
 struct State {

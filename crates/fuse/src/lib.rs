@@ -1,6 +1,6 @@
 //! Mounts a Btrfs of Papilio through FUSE.
 //!
-//! [`Session::mount`] mounts an open file system with [`MountOptions`]. [`ioctl`] implements those
+//! [`Session::mount`] mounts an open file system with [`MountOptions`]. [`ioctl`] answers those
 //! ioctls of the kernel's Btrfs that FUSE can carry. The server translates the kernel's requests to
 //! calls of the library; a transport carries the requests ([`Transport`]).
 //!
@@ -8,8 +8,7 @@
 //! the same at each mount; `numbers.rs` describes the scheme. FUSE cannot provide `FICLONE`,
 //! `FIDEDUPERANGE`, `FIEMAP`, or a `sync` that commits; docs/mount.md lists the alternatives.
 //!
-//! Only Linux can mount. Elsewhere the clients of ioctls remain, and find no file on a Btrfs, so
-//! that programs have one source.
+//! Only Linux can mount. Elsewhere the options of a mount remain, so that programs have one source.
 
 #![cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "the server uses it"))]
 
@@ -25,15 +24,14 @@ mod device_number;
 mod device_transport;
 #[cfg(target_os = "linux")]
 mod dispatch;
-pub mod errno;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub mod io_priority;
+#[cfg(target_os = "linux")]
 pub mod ioctl;
+#[cfg(target_os = "linux")]
 pub mod jobs;
 #[cfg(target_os = "linux")]
 mod mount_point;
-pub mod mount_table;
 #[cfg(target_os = "linux")]
 mod nodes;
 #[cfg(target_os = "linux")]
@@ -63,10 +61,10 @@ pub mod whole_mount;
 
 #[cfg(target_os = "linux")]
 pub use device_transport::HandshakeError;
-pub use errno::Errno;
 #[cfg(target_os = "linux")]
 pub use mount_point::MountError;
 pub use options::{Atime, MountOptionError, MountOptions, Transport};
+pub use papilio_ioctl::Errno;
 #[cfg(target_os = "linux")]
 pub use ring_transport::RingError;
 #[cfg(target_os = "linux")]

@@ -6,11 +6,11 @@
 //! never accesses it: this process is its server and could wait for itself.
 
 use crate::device_transport::{DEVICE, HandshakeError};
-use crate::mount_table::MountEntry;
 use crate::options::{Atime, MountOptions};
 use crate::ring_transport::RingError;
 use crate::unmount::HELPER;
 use crate::whole_mount::WholeMount;
+use papilio_ioctl::mount_table::MountEntry;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;

@@ -17,11 +17,11 @@
 //! - `resting`, for one push and one pop.
 
 use crate::cached_pages::CachedPages;
-use crate::errno::Errno;
 use crate::numbers::{InodeNumbers, Place};
 use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError};
+use papilio_ioctl::Errno;
 use papilio_locks::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -12,8 +12,8 @@
 //! Kernel counterparts: `struct uid_gid_map` (`kernel/user_namespace.c`), the options of the same
 //! names in `fs/fat/inode.c`.
 
-use crate::errno::Errno;
 use papilio::FileKind;
+use papilio_ioctl::Errno;
 use std::fmt;
 
 /// The id that the kernel shows for one that it cannot map.

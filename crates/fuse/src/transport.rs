@@ -10,9 +10,9 @@
 //! - It invalidates the kernel's caches where a reply asks for that.
 
 use crate::device_number;
-use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
+use papilio_ioctl::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 

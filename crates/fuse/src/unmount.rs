@@ -2,7 +2,7 @@
 //!
 //! Owns [`Unmounter`]. Root unmounts with a system call; other users go through `fusermount3`.
 
-use crate::mount_table::MountEntry;
+use papilio_ioctl::mount_table::MountEntry;
 use rustix::mount::UnmountFlags;
 use std::io;
 use std::path::{Path, PathBuf};

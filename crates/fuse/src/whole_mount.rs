@@ -134,7 +134,7 @@ fn clone_in_private(whole: OwnedFd, inside: &Path, point: &Path) -> io::Result<O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount_table::MountEntry;
+    use papilio_ioctl::mount_table::MountEntry;
     use papilio_oracle::{Need, require};
     use rustix::fs::Mode;
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};

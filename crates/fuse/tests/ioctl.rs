@@ -2,14 +2,14 @@
 
 use papilio::format::{TreeId, objectid};
 use papilio::{FileSystem, Inode, InodeFlags, MkfsOptions, NewInode, NewKind, OpenOptions};
-use papilio_fuse::ioctl::layout::{
+use papilio_fuse::ioctl::{Caller, Changed, IoctlCall, IoctlReply, MountInfo, handle};
+use papilio_fuse::{Errno, MountOptions};
+use papilio_ioctl::layout::{
     DevInfo, FS_INFO_CSUM, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup,
     InoLookupUser, Page, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, SpaceArgs, TrimRange,
     VolArgs, VolArgsV2, put_name, until_nul,
 };
-use papilio_fuse::ioctl::number::Command;
-use papilio_fuse::ioctl::{Caller, Changed, IoctlCall, IoctlReply, MountInfo, handle};
-use papilio_fuse::{Errno, MountOptions};
+use papilio_ioctl::number::Command;
 use std::path::Path;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

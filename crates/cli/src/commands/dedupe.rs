@@ -13,7 +13,7 @@ use crate::units::{Units, parse_size};
 use crate::usage_error::UsageError;
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{ChecksumType, FileExtent, FileExtentKind};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use rustix::io::Errno;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -333,7 +333,7 @@ impl Dedupe<'_> {
                 let inode = self.context.inode(&path, false)?;
                 Opened::Image(inode.open().map_err(|error| self.context.at(&path, &error))?)
             } else {
-                let mount = papilio_fuse::mount_table::MountEntry::of(path.as_ref())?;
+                let mount = papilio_ioctl::mount_table::MountEntry::of(path.as_ref())?;
                 let mount = mount.ok_or_else(|| anyhow::anyhow!("{}: not in a mount", path.display()))?;
                 let mounted = Mounted { path: path.into(), mount };
                 let file = mounted.open()?;

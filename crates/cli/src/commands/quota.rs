@@ -8,7 +8,7 @@ use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{FileSystem, QgroupId, QgroupUsage, QuotaError, QuotaStatus};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use rustix::io::Errno;
 use serde_json::json;
 use std::io::IsTerminal;

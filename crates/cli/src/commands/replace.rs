@@ -16,7 +16,7 @@ use papilio::{
     BalanceControl, DevReplaceState, DeviceId, DeviceUsage, FoundDevice, OpenOptions, ReplaceOptions,
     ReplaceReport,
 };
-use papilio_fuse::jobs::JobKind;
+use papilio_ioctl::job::JobKind;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};

@@ -7,8 +7,8 @@
 
 use crate::context::Context;
 use anyhow::{Context as _, bail};
-use papilio_fuse::ioctl::client::MountedPath;
-use papilio_fuse::mount_table::MountEntry;
+use papilio_ioctl::client::MountedPath;
+use papilio_ioctl::mount_table::MountEntry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;

@@ -1,7 +1,7 @@
 //! Commands of Papilio and other programs on mounted paths.
 
 use crate::world::{MOUNT, World, binary, check_failure, fail, run, succeed};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::Need;
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,8 @@
 //! One file system mounted several times, and mounts that become read-only or writable.
 
 use crate::world::{MOUNT, World, eventually, fail, papilio, run, succeed, unmount};
-use papilio_fuse::ioctl::client::MountedPath;
-use papilio_fuse::mount_table::MountEntry;
+use papilio_ioctl::client::MountedPath;
+use papilio_ioctl::mount_table::MountEntry;
 use papilio_oracle::Need;
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -3,8 +3,8 @@
 //! mounted.
 
 use crate::world::{World, fail, papilio, run, succeed, unmount_kernel};
-use papilio_fuse::ioctl::client::MountedPath;
-use papilio_fuse::ioctl::layout::{GetSubvolInfo, IoctlTimespec};
+use papilio_ioctl::client::MountedPath;
+use papilio_ioctl::layout::{GetSubvolInfo, IoctlTimespec};
 use papilio_oracle::Need;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use crate::kernel::KernelMount;
 use crate::world::{World, check_failure, fail, papilio, run, succeed, unmount_kernel};
 use papilio::device::{Access, Device, FileDevice};
 use papilio::{BalanceControl, BalanceFilter, BalanceOptions, FileSystem, OpenOptions};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::Need;
 use papilio_oracle::loop_device::LoopDevice;
 use std::fs;

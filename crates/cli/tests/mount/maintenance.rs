@@ -2,7 +2,7 @@
 
 use crate::world::{MOUNT, World, eventually, fail, papilio, run, succeed};
 use papilio::{BalanceFilter, BalanceOptions, DeviceId, ReplaceOptions};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::{Need, require};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -2,7 +2,7 @@
 
 use crate::world::{MOUNT, World, eventually, fail, papilio, succeed};
 use papilio::QgroupId;
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::Need;
 use std::fs::{self, File};
 use std::io::Write;

@@ -3,7 +3,7 @@
 
 use crate::kernel::KernelMount;
 use crate::world::{MOUNT, World, fail, run, succeed};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::Need;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, Timespec, Timestamps, fallocate, ioctl_getflags,

@@ -4,8 +4,8 @@
 use crate::joined::{READ_ONLY, Second, errno};
 use crate::kernel::KernelMount;
 use crate::world::{MOUNT, World, eventually, fail, papilio, run, succeed};
-use papilio_fuse::ioctl::client::MountedPath;
-use papilio_fuse::mount_table::MountEntry;
+use papilio_ioctl::client::MountedPath;
+use papilio_ioctl::mount_table::MountEntry;
 use papilio_oracle::Need;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,8 +1,8 @@
 //! An image and a mount point for each test, and helpers.
 
 pub use crate::common::{binary, check_failure, fail, papilio, succeed_text as succeed};
-use papilio_fuse::ioctl::client::MountedPath;
-use papilio_fuse::mount_table::MountEntry;
+use papilio_ioctl::client::MountedPath;
+use papilio_ioctl::mount_table::MountEntry;
 use papilio_oracle::{Need, require};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 use super::disk::{OpenedImage, is_btrfs};
 use super::format::{self, ImageFormat};
 use super::{ImageOptions, PartitionChoice};
-use crate::device::{Access, Device};
+use crate::device::Device;
 use crate::error::OpenErrorKind;
 use crate::object_stores::{object_stores, url_text};
 use crate::open::OpenOptions;
@@ -65,7 +65,11 @@ fn open_format(
         ImageFormat::Qcow2 => {
             let sibling = |image: &dyn Device, name: &str| -> Result<Arc<dyn Device>, OpenErrorKind> {
                 let directory = image.name().rsplit_once('/').map_or("", |(directory, _)| directory);
-                object_stores()?.open(&format!("{directory}/{name}"), Access::ReadOnly, &options.remote)
+                object_stores()?.open(
+                    &format!("{directory}/{name}"),
+                    crate::device::Access::ReadOnly,
+                    &options.remote,
+                )
             };
             Arc::new(super::remote_qcow2::open(object, &sibling)?)
         }

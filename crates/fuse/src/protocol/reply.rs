@@ -11,9 +11,9 @@ use super::layout::{
     StatfsOut, Statx, StatxOut, StatxTime, WriteOut,
 };
 use crate::device_number;
-use crate::errno::Errno;
 use crate::transport::{Attributes, DirectorySink, Entry, FileSystemSizes, ListedEntry, Validity};
 use papilio::{FileKind, Timespec};
+use papilio_ioctl::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 /// The answer to a request that succeeded.

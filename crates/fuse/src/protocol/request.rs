@@ -13,13 +13,13 @@ use super::layout::{
     RequestHeader, SetAttrIn, SetXattrIn, StatxIn, WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode,
     valid,
 };
-use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::transport::{
     AttributeChange, CopyRange, DirectoryHandle, Ioctl, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
     XattrSet,
 };
 use papilio::{RenameMode, SetTime, Timespec};
+use papilio_ioctl::Errno;
 use zerocopy::FromBytes;
 
 /// Reasons why a request cannot be answered.

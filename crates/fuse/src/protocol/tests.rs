@@ -7,7 +7,6 @@ use super::layout::{
 use super::reply::{Answer, Listing};
 use super::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::dispatch::{Dispatcher, Lane, Message};
-use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
@@ -17,6 +16,7 @@ use crate::transport::{
 use crate::wakefulness::Wakefulness;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
+use papilio_ioctl::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -2,12 +2,12 @@
 
 use super::privileges;
 use super::state::Server;
-use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{AttributeChange, Attributes, Entry, FileSystemSizes, NodeId};
 use papilio::format::items::inode::InodeFlags;
 use papilio::{ErrorKind, Inode, Metadata, PathError, SetAttributes, SetTime};
+use papilio_ioctl::Errno;
 
 /// Length of the longest entry name in bytes.
 const NAME_MAX: u32 = 255;

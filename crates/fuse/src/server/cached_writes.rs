@@ -8,14 +8,14 @@
 
 use super::pending_write::Pending;
 use super::state::Server;
-use crate::errno::Errno;
-use crate::ioctl::layout::LostWrite;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::nodes::{Node, stale};
 use crate::transport::{NodeId, Write};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{ErrorKind, File, FileKind, Inode};
+use papilio_ioctl::Errno;
+use papilio_ioctl::layout::LostWrite;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::IntoBytes;

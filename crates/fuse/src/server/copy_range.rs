@@ -6,12 +6,12 @@
 //! if the files cannot share because one of them has no checksums.
 
 use super::state::Server;
-use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{Changed, CopyRange};
 use papilio::format::items::inode::InodeFlags;
 use papilio::{ErrorKind, File};
+use papilio_ioctl::Errno;
 
 /// Bytes copied at a time.
 const STEP: usize = 1 << 20;

@@ -3,12 +3,12 @@
 use super::privileges;
 use super::state::Server;
 use crate::cached_pages::StalePages;
-use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
 use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write, Written};
 use papilio::FileKind;
 use papilio::format::items::inode::InodeFlags;
+use papilio_ioctl::Errno;
 use std::sync::atomic::Ordering;
 
 /// Reply that tells the kernel to stop reporting opens and closes (`no_open`, `no_opendir`).

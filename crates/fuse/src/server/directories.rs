@@ -13,11 +13,11 @@
 
 use super::data::NO_NEED;
 use super::state::Server;
-use crate::errno::Errno;
 use crate::nodes::{Node, stale};
 use crate::options::Atime;
 use crate::transport::{DirectoryHandle, DirectorySink, Entry, KeptListing, ListedEntry, NodeId};
 use papilio::{DirEntry, EntryTarget, ErrorKind, FileKind, Inode, PathError};
+use papilio_ioctl::Errno;
 use std::sync::atomic::Ordering;
 
 /// Entries that a reply of a listing with attributes holds, roughly.

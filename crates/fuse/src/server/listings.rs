@@ -5,8 +5,8 @@
 //! **Locks**
 //! - The table's mutex, for a single look-up.
 
-use crate::errno::Errno;
 use crate::transport::DirectoryHandle;
+use papilio_ioctl::Errno;
 use papilio_locks::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -13,10 +13,10 @@
 //!
 //! Locks: `files`, a leaf; a file's turn, while data from the cache is written.
 
-use crate::errno::Errno;
 use crate::nodes::Node;
 use crate::numbers::Place;
 use papilio::format::{InodeNumber, TreeId};
+use papilio_ioctl::Errno;
 use papilio_locks::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 

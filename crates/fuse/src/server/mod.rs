@@ -25,14 +25,14 @@ mod xattrs;
 
 pub(crate) use state::Server;
 
-use crate::errno::Errno;
-use crate::ioctl::number::Command;
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
     Ioctl, KeptListing, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, Written, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
+use papilio_ioctl::Errno;
+use papilio_ioctl::number::Command;
 use std::sync::Arc;
 use std::time::Duration;
 

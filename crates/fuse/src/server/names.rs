@@ -1,11 +1,11 @@
 //! Names: looking up, creating, linking and renaming.
 
 use super::state::Server;
-use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
 use crate::transport::{Entry, NewNode, NewNodeKind, NodeId, Rename};
 use papilio::{ErrorKind, FileKind, Inode, NewInode, NewKind, PathError};
+use papilio_ioctl::Errno;
 use std::sync::Arc;
 
 impl Server {

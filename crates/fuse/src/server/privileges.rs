@@ -7,11 +7,11 @@
 //! requests the server assumes it for user 0 only.
 
 use super::state::Server;
-use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::Node;
 use papilio::SetAttributes;
 use papilio::format::items::inode::FileKind;
+use papilio_ioctl::Errno;
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;

@@ -8,14 +8,15 @@ use super::lost::LostWrites;
 use super::promises::Promises;
 use super::room::Room;
 
-use crate::errno::Errno;
 use crate::ioctl::MountInfo;
-use crate::jobs::{JobKind, Report};
+use crate::jobs::Report;
 use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions, Opens};
 use crate::ownership::Ownership;
 use crate::transport::NodeId;
 use papilio::FileSystem;
+use papilio_ioctl::Errno;
+use papilio_ioctl::job::JobKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;

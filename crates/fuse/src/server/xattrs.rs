@@ -3,11 +3,11 @@
 use super::labels::LABEL;
 use super::privileges;
 use super::state::Server;
-use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{NodeId, XattrSet};
 use papilio::SetAttributes;
+use papilio_ioctl::Errno;
 use std::sync::atomic::Ordering;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";

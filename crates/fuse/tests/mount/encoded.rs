@@ -3,8 +3,8 @@
 
 use crate::ioctls::{compile, text};
 use crate::server::{Mount, NEEDS, check};
-use papilio_fuse::ioctl::EncodedPart;
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::EncodedPart;
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::sys::{create_snapshot, create_subvolume};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
 use std::fs::{self, File};

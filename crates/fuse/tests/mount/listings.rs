@@ -2,7 +2,7 @@
 
 use crate::server::{Mount, NEEDS, make_image};
 use papilio::{FileSystem, OpenOptions};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::{Scratch, require};
 use rustix::fs::Dir;
 use std::collections::BTreeSet;

@@ -82,7 +82,7 @@ fn inode_numbers_are_unique_and_stable_across_subvolumes() {
 
 #[test]
 fn snapshot_contains_earlier_writes_and_is_visible_at_once() {
-    use papilio_fuse::ioctl::client::MountedPath;
+    use papilio_ioctl::client::MountedPath;
     use std::io::{Read, Seek, SeekFrom, Write};
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();

@@ -8,7 +8,7 @@ use crate::moving::MovingBar;
 use crate::output::Output;
 use anyhow::bail;
 use papilio::{BalanceControl, BalanceReport};
-use papilio_fuse::jobs::{JobKind, JobState};
+use papilio_ioctl::job::{JobKind, JobState};
 use std::path::PathBuf;
 
 /// Exit code of the status of a balance that is paused; a running one has 1.

@@ -13,7 +13,7 @@ use crate::mounted::Target;
 use crate::moving::MovingBar;
 use crate::usage_error::UsageError;
 use papilio::BalanceOptions;
-use papilio_fuse::jobs::JobKind;
+use papilio_ioctl::job::JobKind;
 use std::path::PathBuf;
 
 /// Write block groups anew: spread them over the devices, convert them, or free those nearly empty

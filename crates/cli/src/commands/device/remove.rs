@@ -11,7 +11,7 @@ use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
 use papilio::format::DeviceId;
 use papilio::{BalanceControl, FileSystem, FoundDevice};
-use papilio_fuse::jobs::{JobKind, JobState};
+use papilio_ioctl::job::{JobKind, JobState};
 use std::path::{Path, PathBuf};
 
 /// Move everything off devices, and remove them from a file system

@@ -8,7 +8,7 @@ use crate::units::parse_size;
 use anyhow::bail;
 use papilio::format::items::file_extent::Compression;
 use papilio::{CompressionChoice, DefragmentOptions, FileKind, Inode};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use std::ffi::OsString;
 use std::fs;
 use std::ops::Range;

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::mounted::{Mounted, Target};
 use papilio::format::Uuid;
 use papilio::{FileSystem, Usage};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use std::path::Path;
 
 /// A file system on an image or in a mount.

@@ -319,7 +319,7 @@ fn check_mount_point(directory: &Path) -> anyhow::Result<()> {
         anyhow::bail!("{shown}: the mount point is not a directory");
     }
     let point = directory.canonicalize().with_context(|| shown.to_string())?;
-    if let Ok(Some(mount)) = papilio_fuse::mount_table::MountEntry::of_papilio_on(&point) {
+    if let Ok(Some(mount)) = papilio_ioctl::mount_table::MountEntry::of_papilio_on(&point) {
         anyhow::bail!("{shown}: busy: {} is mounted on it", mount.source.display());
     }
     Ok(())

@@ -8,8 +8,8 @@
 use super::join::flags_of;
 use anyhow::{Context as _, bail};
 use papilio_fuse::MountOptions;
-use papilio_fuse::ioctl::client::MountedPath;
-use papilio_fuse::mount_table::MountEntry;
+use papilio_ioctl::client::MountedPath;
+use papilio_ioctl::mount_table::MountEntry;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::path::Path;

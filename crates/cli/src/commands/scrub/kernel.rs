@@ -10,7 +10,7 @@ use crate::mounted::Mounted;
 use anyhow::bail;
 use papilio::format::{DeviceId, LogicalAddress, PhysicalAddress, Uuid};
 use papilio::{ScrubCounts, ScrubDevice, ScrubReport};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

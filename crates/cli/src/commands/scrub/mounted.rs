@@ -8,8 +8,8 @@ use crate::jobs;
 use crate::mounted::Mounted;
 use papilio::BalanceControl;
 use papilio::format::Uuid;
-use papilio_fuse::ioctl::ScrubStart;
-use papilio_fuse::jobs::{JobKind, JobState, JobStatus};
+use papilio_ioctl::ScrubStart;
+use papilio_ioctl::job::{JobKind, JobState, JobStatus};
 use std::collections::BTreeMap;
 
 fn state_of(job: JobStatus, read_only: bool) -> State {

@@ -15,7 +15,7 @@ use candidate::{Candidate, nearest};
 use indicatif::{ProgressBar, ProgressStyle};
 use mounted::MountedSend;
 use papilio::{FileSystem, PathError, SendObserver, SendOptions, SendProtocol, Subvolume};
-use papilio_fuse::ioctl::SendRequest;
+use papilio_ioctl::SendRequest;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;

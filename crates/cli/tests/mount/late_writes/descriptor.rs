@@ -1,7 +1,7 @@
 //! A case through a descriptor of the host, on any mount.
 
 use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Way, put};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use rustix::fs::{FallocateFlags, IFlags, OFlags, fallocate, ioctl_getflags, ioctl_setflags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::fs::{self, File};

@@ -8,7 +8,7 @@
 
 use super::tree::{Descriptors, HostTree, copy_range, open_beneath};
 use papilio::{NewKind, Timespec};
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -17,7 +17,7 @@ use papilio::{
     CloneRange, EncodedWrite, Error, ExistingSubvolume, NewKind, PathError, ReceiveTarget, Received, Result,
     SentSubvolume, Timespec, Uuid,
 };
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::client::MountedPath;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;

@@ -6,8 +6,8 @@
 use super::tree::open_beneath;
 use papilio::format::TreeId;
 use papilio::{Error, SentSubvolume, Uuid};
-use papilio_fuse::ioctl::client::MountedPath;
-use papilio_fuse::mount_table::MountEntry;
+use papilio_ioctl::client::MountedPath;
+use papilio_ioctl::mount_table::MountEntry;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;

@@ -10,8 +10,8 @@
 //! - Attributes change through `/proc/self/fd`, where a descriptor stands for the inode itself.
 
 use papilio::{CloneRange, EncodedWrite, NewKind, Timespec};
-use papilio_fuse::ioctl::EncodedPart;
-use papilio_fuse::ioctl::client::MountedPath;
+use papilio_ioctl::EncodedPart;
+use papilio_ioctl::client::MountedPath;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timestamps, Uid, XattrFlags,
 };
