@@ -128,13 +128,13 @@ bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (ro
 
 BENCH := target/release/papilio-bench
 QUICK := --rounds 1 --runtime 1
-report: setup ## run all fio jobs and sweeps; write docs/bench.md and docs/plots (root; about 8 GiB of memory)
+report: setup ## run all fio jobs and sweeps; write results/bench.md and results/plots (root; about 8 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench
 	$(BENCH) --rounds 5 --runtime 1 --profile --output target/bench/jobs
 	$(BENCH) sweep --over extents --sides kernel,papilio,raw $(QUICK) --output target/bench/extents
 	$(BENCH) sweep --over snapshots,threads --sides kernel,papilio $(QUICK) --output target/bench/sweeps
 	$(BENCH) $(foreach run,jobs extents sweeps,--report target/bench/$(run)/report.json) \
-		--output target/bench --markdown docs/bench.md
+		--output target/bench --markdown results/bench.md
 
 demo: setup ## copy out a file system made by the kernel; make, change and mount another; verify each result
 	@bash scripts/demo.sh
@@ -153,10 +153,10 @@ everyday: build ## time tar, cp, find, grep, rm and dd on a mount and on the ker
 soak: build ## work on a mount with 64 processes, kill the server ten times, check (root; ten minutes)
 	@bash scripts/soak.sh
 
-campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), and continue the ledger docs/campaign.tsv (root)
+campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), and continue the ledger results/campaign.tsv (root)
 	$(CARGO) xtask campaign --minutes $(or $(CAMPAIGN_MINUTES),60)
 
-mutants: setup ## test mutants of the write path for MUTANT_MINUTES (60), and continue the ledger docs/mutants.tsv; needs cargo-mutants
+mutants: setup ## test mutants of the write path for MUTANT_MINUTES (60), and continue the ledger results/mutants.tsv; needs cargo-mutants
 	@$(CARGO) xtask mutants --minutes $(or $(MUTANT_MINUTES),60)
 
 coverage: setup ## measure which lines of the library its tests reach: target/coverage (root; half an hour; needs cargo-llvm-cov)

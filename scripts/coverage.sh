@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures which lines of the library its tests reach: those of the format, the locks, the page cache,
 # the devices and the library itself, and those of the simulator. Writes a table of modules and the
-# lines that no test reaches to target/coverage; docs/coverage.md explains them.
+# lines that no test reaches to target/coverage; results/coverage.md explains them.
 #
 # Needs cargo-llvm-cov (cargo install cargo-llvm-cov) and the component llvm-tools. Tests that need
 # root and the kernel's Btrfs are skipped without them, so the figures are of a run as root.
@@ -15,7 +15,7 @@ fi
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/coverage-build} CARGO_INCREMENTAL=0
 out=$PWD/target/coverage
 mkdir -p "$out"
-measured=(-p papilio-format -p papilio-locks -p papilio-pagecache -p papilio-device -p papilio)
+measured=(-p papilio-format -p papilio-locks -p papilio-pagecache -p papilio-device -p papilio-store -p papilio)
 # A test that fails is told by the other runs; here its coverage counts.
 cargo llvm-cov --no-report --locked --ignore-run-fail "${measured[@]}" \
     -p papilio-simulator --tests

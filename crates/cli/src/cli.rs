@@ -5,6 +5,7 @@
 //! does.
 
 use crate::args::{GlobalArgs, HEADING};
+use crate::command_table::help_template;
 use crate::commands::Command;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::{OsStr, OsString};
@@ -36,6 +37,11 @@ impl Cli {
     /// Wrong usage, or a request for the help or the version: clap makes errors of these too.
     pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut definition = with_short_help(Self::command());
+        let asks = |word: &str| arguments.iter().any(|argument| argument == word);
+        if arguments.len() < 2 || asks("-h") || asks("--help") || asks("help") {
+            let template = help_template(&definition, asks("--help") || asks("help"));
+            definition = definition.help_template(template);
+        }
         let arguments = with_long_dashes(&definition, with_long_filters(arguments));
         let mut matches = definition.try_get_matches_from_mut(arguments)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))

@@ -10,6 +10,7 @@ mod args;
 #[cfg(test)]
 mod btrfs_table;
 mod cli;
+mod command_table;
 mod commands;
 mod context;
 mod copy;

@@ -1,6 +1,6 @@
 //! The ledger of a campaign: each slice that ran, with its build and seeds.
 //!
-//! Owns `docs/campaign.tsv`. Each line is a slice, appended when it ends; nothing rewrites a line.
+//! Owns `results/campaign.tsv`. Each line is a slice, appended when it ends; nothing rewrites one.
 //! So a campaign that was stopped goes on where it was, and loses the running slices only.
 //!
 //! Locks: none; the caller appends from one thread at a time.

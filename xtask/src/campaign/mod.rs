@@ -2,7 +2,7 @@
 //!
 //! Owns the choice of the next slice. Each processor runs one slice at a time. The next slice is
 //! one of the job with the least time so far, relative to its weight. Slices that ended are in the
-//! ledger, `docs/campaign.tsv`, so that no seed runs twice.
+//! ledger, `results/campaign.tsv`, so that no seed runs twice.
 //!
 //! **Locks**: `Shared::state`, to choose a slice or to note its end. It is not held while a slice
 //! runs.
@@ -31,12 +31,12 @@ struct Options {
 }
 
 /// The ledger's path below the root.
-const LEDGER: &str = "docs/campaign.tsv";
+const LEDGER: &str = "results/campaign.tsv";
 
 /// Usage of this command, a part of xtask's.
 pub const USAGE: &str = "  campaign [--minutes N] [--jobs A,B] [--parallel N] [--profile P]
                   run seeded tests and fuzz targets for N minutes (60), and note each slice in
-                  docs/campaign.tsv. Continues where the last campaign stopped
+                  results/campaign.tsv. Continues where the last campaign stopped
   campaign --list     list the jobs
   campaign --summary  print the ledger's totals as a table";
 

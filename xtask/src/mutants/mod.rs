@@ -6,9 +6,9 @@
 //! the mutants that the test reaches ([`suite`]). Then it runs those tests for each mutant until
 //! one fails: first those that caught many mutants of the file in little time ([`record`]).
 //!
-//! Each mutant that was tested is a line of `docs/mutants.tsv`. The order of the mutants is that of
-//! a hash of their names, so that the first thousand are a fair sample of all. The tests are those
-//! that mount nothing: a mutant that only the kernel would notice counts as missed.
+//! Each mutant that was tested is a line of `results/mutants.tsv`. The order of the mutants is that
+//! of a hash of their names, so that the first thousand are a fair sample of all. The tests are
+//! those that mount nothing: a mutant that only the kernel would notice counts as missed.
 
 mod embed;
 mod listed;
@@ -34,14 +34,14 @@ use tree::Tree;
 /// Usage of this command, a part of xtask's.
 pub const USAGE: &str = "  mutants [--minutes N] [--seconds N] [--missed]
                   test mutants of the write path for N minutes (60), each by tests that take at
-                  most N seconds (60), and note each in docs/mutants.tsv. Continues where the last
+                  most N seconds (60), and note each in results/mutants.tsv. Continues where the last
                   run stopped; --missed tests those again, too, that were missed without a
-                  reason in docs/survivors.tsv. Needs cargo-mutants
+                  reason in results/survivors.tsv. Needs cargo-mutants
   mutants --summary
-                  print the ledger's totals as a table, the reasons of docs/survivors.tsv why
+                  print the ledger's totals as a table, the reasons of results/survivors.tsv why
                   mutants are missed, and the missed ones that none of them explains";
 
-const LEDGER: &str = "docs/mutants.tsv";
+const LEDGER: &str = "results/mutants.tsv";
 /// No further test of a mutant is begun that would take its tests past this many seconds, unless
 /// an option says otherwise.
 const BUDGET: f64 = 60.0;

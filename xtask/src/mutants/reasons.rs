@@ -1,4 +1,4 @@
-//! Reasons why tests miss mutants: `docs/survivors.tsv`, which people write.
+//! Reasons why tests miss mutants: `results/survivors.tsv`, which people write.
 //!
 //! A line has a file, below `crates/papilio/src`; a part of the mutants' names, which may be empty;
 //! and the reason. The first line that fits a mutant counts.
@@ -6,7 +6,7 @@
 use anyhow::Context;
 use std::path::Path;
 
-const FILE: &str = "docs/survivors.tsv";
+const FILE: &str = "results/survivors.tsv";
 const SOURCES: &str = "crates/papilio/src/";
 
 struct Reason {

@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn all_images_exist() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("docs/bench.md");
+        let path = folder.path().join("results/bench.md");
         write(&sample(), &path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let images: Vec<&str> =

@@ -5,6 +5,7 @@
 //! 1, all others in section 8, where btrfs-progs has its pages. Options that every command takes
 //! are on the page of `papilio` alone.
 
+use crate::command_table::{GROUPS, manual_of};
 use crate::output::Output;
 use anyhow::Context as _;
 use clap::Command;
@@ -43,60 +44,8 @@ impl Args {
     }
 }
 
-/// A command's section of the manual, and related pages of other programs.
-type Entry = (&'static str, u8, &'static [&'static str]);
-
-/// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: &[Entry] = &[
-    ("ls", 1, &["ls(1)"]),
-    ("cat", 1, &["cat(1)"]),
-    ("stat", 1, &["stat(1)"]),
-    ("cp", 1, &["cp(1)", "tar(1)"]),
-    ("mkdir", 1, &["mkdir(1)"]),
-    ("mv", 1, &["mv(1)"]),
-    ("rm", 1, &["rm(1)"]),
-    ("ln", 1, &["ln(1)"]),
-    ("touch", 1, &["touch(1)"]),
-    ("truncate", 1, &["truncate(1)"]),
-    ("chmod", 1, &["chmod(1)"]),
-    ("chown", 1, &["chown(1)"]),
-    ("getfattr", 1, &["papilio-setfattr(1)", "getfattr(1)", "xattr(7)"]),
-    ("setfattr", 1, &["papilio-getfattr(1)", "setfattr(1)", "xattr(7)"]),
-    ("find", 1, &["find(1)"]),
-    ("du", 1, &["du(1)", "papilio-filesystem(8)"]),
-    ("compsize", 8, &["papilio-filesystem(8)"]),
-    ("dedupe", 8, &["papilio-filesystem(8)", "papilio-compsize(8)"]),
-    ("usage", 8, &["papilio-filesystem(8)", "papilio-du(1)"]),
-    ("shell", 8, &["papilio-cp(1)", "papilio-subvolume(8)"]),
-    ("image", 8, &["papilio-inspect(8)", "btrfs-image(8)"]),
-    ("heatmap", 8, &["papilio-filesystem(8)", "papilio-inspect(8)"]),
-    ("diff", 8, &["papilio-send(8)", "papilio-subvolume(8)", "diff(1)"]),
-    ("subvolume", 8, &["papilio-property(8)", "btrfs-subvolume(8)"]),
-    ("property", 8, &["papilio-subvolume(8)", "btrfs-property(8)"]),
-    ("device", 8, &["papilio-filesystem(8)", "btrfs-device(8)"]),
-    ("scrub", 8, &["papilio-check(8)", "papilio-device(8)", "btrfs-scrub(8)"]),
-    ("replace", 8, &["papilio-scrub(8)", "papilio-device(8)", "btrfs-replace(8)"]),
-    ("send", 8, &["papilio-receive(8)", "papilio-subvolume(8)", "btrfs-send(8)"]),
-    ("receive", 8, &["papilio-send(8)", "papilio-subvolume(8)", "btrfs-receive(8)"]),
-    ("mount", 8, &["papilio-umount(8)", "mount(8)", "btrfs(5)", "fuse(4)"]),
-    ("umount", 8, &["papilio-mount(8)", "umount(8)"]),
-    ("store", 8, &["papilio-mkfs(8)", "papilio-mount(8)"]),
-    ("serve", 8, &["papilio-mount(8)", "nbd-client(8)", "nbdinfo(1)", "qemu-nbd(8)"]),
-    ("mkfs", 8, &["papilio-check(8)", "mkfs.btrfs(8)"]),
-    ("quota", 8, &["papilio-qgroup(8)", "btrfs-quota(8)"]),
-    ("qgroup", 8, &["papilio-quota(8)", "btrfs-qgroup(8)"]),
-    ("filesystem", 8, &["papilio-du(1)", "btrfs-filesystem(8)"]),
-    ("check", 8, &["papilio-inspect(8)", "btrfs-check(8)"]),
-    ("rescue", 8, &["papilio-check(8)", "papilio-restore(8)", "btrfs-rescue(8)"]),
-    ("restore", 8, &["papilio-rescue(8)", "papilio-cp(1)", "btrfs-restore(8)"]),
-    ("inspect", 8, &["papilio-check(8)", "btrfs-inspect-internal(8)"]),
-    ("bench", 8, &["fio(1)"]),
-    ("completions", 1, &["bash(1)"]),
-    ("man", 1, &["man(1)"]),
-];
-
 fn section_of(command: &str) -> u8 {
-    ENTRIES.iter().find(|(name, ..)| *name == command).map_or(8, |(_, section, _)| *section)
+    manual_of(command).0
 }
 
 /// A manual page.
@@ -125,10 +74,13 @@ fn main_page(definition: &Command, commands: &[Command]) -> Page {
     let mut page = Writer::begin("papilio", 8, definition);
     page.roff(|roff| {
         roff.control("SH", ["COMMANDS"]);
-        for command in commands {
-            roff.control("TP", []);
-            roff.text([bold(reference(command))]);
-            roff.text([roman(about(command))]);
+        for group in GROUPS {
+            roff.control("SS", [group.title]);
+            for command in group.of(definition) {
+                roff.control("TP", []);
+                roff.text([bold(reference(command))]);
+                roff.text([roman(about(command))]);
+            }
         }
     });
     page.exit_status();
@@ -141,8 +93,8 @@ fn main_page(definition: &Command, commands: &[Command]) -> Page {
 fn command_page(command: Command) -> Page {
     let command = without_global_options(command);
     let name = command.get_name();
-    let related = ENTRIES.iter().find(|(entry, ..)| *entry == name).map_or(&[][..], |(.., related)| related);
-    let mut page = Writer::begin(&format!("papilio-{name}"), section_of(name), &command);
+    let (section, related) = manual_of(name);
+    let mut page = Writer::begin(&format!("papilio-{name}"), section, &command);
     if command.get_subcommands().any(|sub| !sub.is_hide_set()) {
         page.roff(|roff| {
             roff.control("SH", ["SUBCOMMANDS"]);
