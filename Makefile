@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -64,7 +64,12 @@ uninstall: ## remove the installed files
 		$(DESTDIR)$(PREFIX)/share/man/man3/papilio.3 $(DESTDIR)$(PREFIX)/share/man/man3/papilio_*.3 \
 		$(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%) $(DROPINS:%=$(DESTDIR)$(DROPINDIR)/%)
 
+SINCE ?= HEAD
+check: ## check format, Clippy, tidy and unit tests of the crates that differ from SINCE (HEAD)
+	@bash scripts/check.sh $(SINCE)
+
 test: setup ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so
+	@echo "make test: about 35 minutes on two processors, 15 GiB in target, 8 GiB for images"
 	$(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
 	bash scripts/lock-order.sh
