@@ -1,22 +1,13 @@
-//! `Server`: accepts clients, and ends them.
+//! `Server`: an export with its clients.
 //!
-//! **Invariants**
-//! - When [`Server::stop`] returns, no thread of the server uses the device any more.
-//! - At most `most_clients` clients are connected; further ones are disconnected at once.
-//!
-//! **Locks**: `clients`, held to add, remove and end clients, and to wait for their end. No other
-//! lock is acquired under it.
+//! **Invariant**: when [`Server::stop`] returns, no thread of the server uses the device any more.
 
 use crate::address::{Address, BindError, Listener};
 use crate::connection::Connection;
 use crate::export::Export;
-use papilio_device::WakeFd;
-use papilio_locks::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, poll};
+use papilio_serving::{Clients, Listen, Protocol};
 use std::io;
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long clients may take to receive the replies to their last requests.
 const GRACE: Duration = Duration::from_secs(10);
@@ -35,22 +26,42 @@ pub enum StartError {
 /// A server with its threads. Dropping it ends it, as [`Server::stop`] does.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    clients: Clients<Nbd>,
     uri: String,
     is_public: bool,
-    acceptor: Option<JoinHandle<()>>,
 }
 
-/// The state that the threads share.
-#[derive(Debug)]
-struct Shared {
+/// The protocol of network block devices.
+struct Nbd {
     export: Export,
-    most_clients: usize,
-    /// Readable once the server ends.
-    wake: WakeFd,
-    clients: Mutex<Vec<Arc<Connection>>>,
-    /// Notified when a client has ended.
-    ended: Condvar,
+    /// Whether several clients may be connected.
+    shared: bool,
+}
+
+impl Protocol for Nbd {
+    type Connection = Connection;
+    const NAME: &'static str = "NBD";
+    const THREAD: &'static str = "papilio-nbd";
+
+    fn serve(&self, connection: &Connection) -> io::Result<()> {
+        connection.serve(&self.export, self.shared)
+    }
+
+    fn end(connection: &Connection) {
+        connection.end();
+    }
+
+    fn cut(connection: &Connection) {
+        connection.cut();
+    }
+}
+
+impl Listen for Listener {
+    type Connection = Connection;
+
+    fn accept(&self) -> io::Result<Connection> {
+        Listener::accept(self).map(Connection::new)
+    }
 }
 
 impl Server {
@@ -63,15 +74,9 @@ impl Server {
         let listener = address.listen()?;
         let uri = listener.uri(export.name());
         let is_public = listener.is_public();
-        let wake = WakeFd::new().map_err(StartError::System)?;
-        let (clients, ended) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { export, most_clients, wake, clients, ended });
-        let accepting = Arc::clone(&shared);
-        let acceptor = std::thread::Builder::new()
-            .name("papilio-nbd".to_owned())
-            .spawn(move || accepting.accept_all(&listener))
-            .map_err(StartError::System)?;
-        Ok(Self { shared, uri, is_public, acceptor: Some(acceptor) })
+        let nbd = Nbd { export, shared: most_clients > 1 };
+        let clients = Clients::accept(listener, nbd, most_clients, GRACE).map_err(StartError::System)?;
+        Ok(Self { clients, uri, is_public })
     }
 
     /// Returns the URI that clients connect to.
@@ -90,112 +95,7 @@ impl Server {
     /// # Errors
     /// That of the flush. The server has ended nevertheless.
     pub fn stop(mut self) -> io::Result<()> {
-        self.end();
-        self.shared.export.flush_rest()
-    }
-
-    fn end(&mut self) {
-        let Some(acceptor) = self.acceptor.take() else { return };
-        self.shared.wake.set();
-        // The acceptor catches no panic of its own, and has none to tell.
-        let _ = acceptor.join();
-        self.shared.end_clients();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl Shared {
-    /// Accepts clients until the server ends.
-    fn accept_all(self: &Arc<Self>, listener: &Listener) {
-        loop {
-            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-            if let Err(errno) = poll(&mut fds, None)
-                && errno != rustix::io::Errno::INTR
-            {
-                tracing::error!("cannot wait for NBD clients: {errno}");
-                return;
-            }
-            if !fds[1].revents().is_empty() {
-                return;
-            }
-            match listener.accept() {
-                Ok(stream) => self.begin(Connection::new(stream)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => {
-                    // Too many open files, for example; or the client is gone already.
-                    tracing::warn!("cannot accept an NBD client: {error}");
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-            }
-        }
-    }
-
-    fn begin(self: &Arc<Self>, connection: Connection) {
-        let connection = Arc::new(connection);
-        let mut clients = self.clients.lock();
-        if clients.len() >= self.most_clients {
-            tracing::warn!("an NBD client was refused: {} are connected", clients.len());
-            return;
-        }
-        clients.push(Arc::clone(&connection));
-        drop(clients);
-        let (shared, own) = (Arc::clone(self), Arc::clone(&connection));
-        let started = std::thread::Builder::new()
-            .name("papilio-nbd-client".to_owned())
-            .spawn(move || shared.serve(&own));
-        if let Err(error) = started {
-            tracing::warn!("an NBD client was refused: {error}");
-            self.forget(&connection);
-        }
-    }
-
-    fn serve(&self, connection: &Arc<Connection>) {
-        // Also after a panic, or the server would wait for this client forever.
-        let _gone = Gone { shared: self, connection };
-        let shared = self.most_clients > 1;
-        if let Err(error) = connection.serve(&self.export, shared) {
-            // A client that goes away in the handshake is not worth a warning.
-            tracing::debug!("an NBD client's connection ended: {error}");
-        }
-    }
-
-    fn forget(&self, connection: &Arc<Connection>) {
-        self.clients.lock().retain(|client| !Arc::ptr_eq(client, connection));
-        self.ended.notify_all();
-    }
-
-    /// Ends all clients, and waits for them.
-    fn end_clients(&self) {
-        let mut clients = self.clients.lock();
-        clients.iter().for_each(|client| client.end());
-        let deadline = Instant::now() + GRACE;
-        while !clients.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if self.ended.wait_for(&mut clients, left).timed_out() {
-                break;
-            }
-        }
-        clients.iter().for_each(|client| client.cut());
-        while !clients.is_empty() {
-            self.ended.wait(&mut clients);
-        }
-    }
-}
-
-/// Disconnects a client and forgets it, when it is dropped.
-struct Gone<'a> {
-    shared: &'a Shared,
-    connection: &'a Arc<Connection>,
-}
-
-impl Drop for Gone<'_> {
-    fn drop(&mut self) {
-        self.connection.cut();
-        self.shared.forget(self.connection);
+        self.clients.end();
+        self.clients.protocol().export.flush_rest()
     }
 }

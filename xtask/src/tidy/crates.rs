@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 10] = [
     &["xtask", "papilio-fuzz", "papilio-cli-store"],
     &["papilio-cli", "papilio-bench"],
     &["papilio-fuse", "papilio-fio", "papilio-capi", "papilio-python", "papilio-nbd", "papilio-nfs"],
-    &["papilio-store", "papilio-ioctl"],
+    &["papilio-store", "papilio-ioctl", "papilio-serving"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],
