@@ -1,10 +1,11 @@
-//! Development tasks: `cargo xtask tidy`, `ci`, `man3`, `campaign` and `mutants`.
+//! Development tasks: `cargo xtask tidy`, `counterparts`, `ci`, `man3`, `campaign`, `mutants`.
 //!
 //! Users of Papilio do not need this crate. `tidy` enforces project rules that neither the compiler
 //! nor Clippy checks (see [`tidy`]). `ci` runs the checks that every change must pass.
 
 mod campaign;
 mod ci;
+mod counterparts;
 mod man3;
 mod mutants;
 mod tidy;
@@ -13,12 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: cargo xtask tidy [--tighten | --cycles] | cargo xtask ci | cargo xtask man3 FOLDER
+    "usage: cargo xtask tidy [--tighten | --cycles] | cargo xtask counterparts | cargo xtask ci |
+       cargo xtask man3 FOLDER
 
   tidy            check layers, import cycles, dead files, long functions, file headers,
                   width and wording of comments, and leftover macros
   tidy --tighten  first lower the exceptions in xtask/tidy-ratchet.toml to the present numbers
   tidy --cycles   list the files that import one another in a circle, and check nothing
+  counterparts    write docs/internals/counterparts.md, the table of kernel counterparts
   ci              run .ci/run: format, Clippy, tidy, tests and the demo
   man3            write the manual pages of the C interface to FOLDER/man3";
 
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&workspace_root(), false),
         ["tidy", "--tighten"] => tidy::run(&workspace_root(), true),
         ["tidy", "--cycles"] => tidy::print_cycles(&workspace_root()).map(|()| true),
+        ["counterparts"] => tidy::write_counterparts(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),
         ["campaign", arguments @ ..] => campaign::run(&workspace_root(), arguments),
         ["mutants", arguments @ ..] => mutants::run(&workspace_root(), arguments),

@@ -10,6 +10,7 @@
 //! - [`headers`]: every file opens with `//!`, and one over 1,000 lines says there why;
 //! - [`long_lines`]: comments and documents are at most 100 columns wide;
 //! - [`headless`]: no clause in a comment begins with "who", "whoever" or "what";
+//! - the table of kernel counterparts is that of the headers ([`counterparts`]);
 //! - [`leftovers`]: no `todo!`, `unimplemented!` or `dbg!`.
 //!
 //! Each takes parsed sources and returns findings, so its tests need no workspace on disk. The
@@ -33,6 +34,7 @@ mod ratchet;
 mod sources;
 mod tokens;
 
+use crate::counterparts;
 use finding::Finding;
 use ratchet::{Measured, Ratchet};
 use sources::Sources;
@@ -40,6 +42,28 @@ use std::path::Path;
 
 /// The file of the exceptions.
 const RATCHET: &str = "xtask/tidy-ratchet.toml";
+
+/// Writes the table of kernel counterparts.
+///
+/// # Errors
+/// A file that cannot be read, parsed or written.
+pub fn write_counterparts(root: &Path) -> anyhow::Result<()> {
+    let sources = Sources::load(root)?;
+    counterparts::run(root, shipped(&sources))
+}
+
+fn counterpart_page(sources: &Sources) -> String {
+    counterparts::page(shipped(sources))
+}
+
+/// Returns path and text of the files that are in a shipped crate.
+fn shipped(sources: &Sources) -> impl Iterator<Item = (&str, &str)> {
+    let is_shipped = |path: &str| path.starts_with("crates/") && path.contains("/src/");
+    sources
+        .files()
+        .filter(move |file| is_shipped(&file.path))
+        .map(|file| (file.path.as_str(), file.text.as_str()))
+}
 
 /// Checks the workspace at `root` and prints the findings; `Ok(true)` when there are none.
 ///
@@ -76,6 +100,12 @@ pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
     findings.extend(counts::check(long_lines, &ratchet.long_lines, "long_lines", RATCHET));
     let allowed = &ratchet.headless_clauses;
     findings.extend(counts::check(headless_clauses, allowed, "headless_clauses", RATCHET));
+    if std::fs::read_to_string(root.join(counterparts::PAGE)).unwrap_or_default()
+        != counterpart_page(&sources)
+    {
+        let message = "differs from the headers of the files: run `cargo xtask counterparts`";
+        findings.push(Finding::new(counterparts::PAGE, 1, message));
+    }
     for file in sources.files() {
         findings.extend(headers::check(file));
         findings.extend(leftovers::check(file));
