@@ -65,6 +65,9 @@ impl Context {
         let mut options =
             OpenOptions::new().degraded(arguments.degraded).scan(arguments.scan).orphans(arguments.orphans);
         options = options.ignore_signatures(arguments.ignores_signatures());
+        if let Some(bytes) = arguments.replay_bytes {
+            options = options.replay_bytes(bytes);
+        }
         options = match arguments.backup_root {
             None => options,
             Some(None) => options.use_backup_root(true),

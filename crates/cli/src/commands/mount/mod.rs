@@ -43,6 +43,7 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   rescue=ignoremetacsums    Ignore wrong checksums of tree blocks; needs ro
   rescue=ignorebadroots     Do without trees whose roots are bad; needs ro
   rescue=nologreplay        Do not replay the log; needs ro
+  replay_bytes=BYTES        The most memory for replaying the log with ro (256m)
   rescue=all                All of these but nologreplay; needs ro
   user_subvol_rm_allowed    Users may delete subvolumes that they may write
   noatime, relatime, strictatime, nodiratime
@@ -158,6 +159,9 @@ impl Args {
         if global.ignores_signatures() {
             texts.push("ignore_signatures".to_owned());
         }
+        if let Some(bytes) = global.replay_bytes {
+            texts.push(format!("replay_bytes={bytes}"));
+        }
         if global.backup_root == Some(None) {
             texts.push("usebackuproot".to_owned());
         }
@@ -245,6 +249,9 @@ impl Args {
         }
         if let Some(bytes) = global.remote_cache_size {
             arguments.extend(["--remote-cache-size".into(), bytes.to_string().into()]);
+        }
+        if let Some(bytes) = global.replay_bytes {
+            arguments.extend(["--replay-bytes".into(), bytes.to_string().into()]);
         }
         let switches = [
             (global.partition == Some(PartitionChoice::Whole), "--partition=none"),
