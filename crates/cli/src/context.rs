@@ -31,6 +31,8 @@ use std::sync::Arc;
 pub const LOST_CHECKSUMS: &str =
     "the checksum tree is lost: nothing is verified, and data that is read may be wrong";
 
+/// Seconds that the user has to stop work that [`Context::count_down`] announces.
+const COUNT_DOWN: u64 = 10;
 /// The most files that are named because their newest content is not shown.
 const MOST_OLDER: usize = 20;
 /// As [`MOST_OLDER`], for commands whose result is a copy of everything.
@@ -227,6 +229,13 @@ impl Context {
         }
     }
 
+    /// Warns of work that is about to begin, and gives the user of a terminal or script time to stop
+    /// it, as btrfs(8) does.
+    pub fn count_down(&self, warning: impl fmt::Display) {
+        self.warning(format_args!("{warning}; it starts in {COUNT_DOWN} seconds, Ctrl+C stops it"));
+        std::thread::sleep(std::time::Duration::from_secs(COUNT_DOWN));
+    }
+
     /// Warns, once for an image, that its data is read without verification, if that is so because
     /// the checksum tree is lost.
     pub fn warn_of_lost_checksums(&self, image: &Path, system: &FileSystem) {
@@ -353,7 +362,11 @@ impl Context {
     /// Reports a failure. The run continues and ends with exit code 1.
     pub fn error(&self, text: impl fmt::Display) {
         self.failed.set(true);
-        self.line(format_args!("papilio: {text}"));
+        match self.arguments.drop_in {
+            // The words that scripts for btrfs-progs look for.
+            true => self.line(format_args!("ERROR: {text}")),
+            false => self.line(format_args!("papilio: {text}")),
+        }
     }
 
     /// Reports an error. If a device is in use, the message names the process that uses it.
@@ -392,7 +405,10 @@ impl Context {
     /// Prints a warning, which does not change the exit code.
     pub fn warning(&self, text: impl fmt::Display) {
         if self.verbosity >= 0 {
-            self.line(format_args!("papilio: warning: {text}"));
+            match self.arguments.drop_in {
+                true => self.line(format_args!("WARNING: {text}")),
+                false => self.line(format_args!("papilio: warning: {text}")),
+            }
         }
     }
 

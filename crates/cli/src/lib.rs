@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod btrfs_json;
 #[cfg(test)]
 mod btrfs_table;
 mod cli;

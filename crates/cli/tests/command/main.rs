@@ -27,6 +27,7 @@ mod remote;
 mod repair;
 mod replace;
 mod rootdir;
+mod scripts;
 mod scrub;
 mod send_flags;
 mod serve;

@@ -4,6 +4,7 @@ mod details;
 mod dump_super;
 mod dump_tree;
 mod flags;
+mod host_paths;
 mod items;
 mod key_text;
 mod list_chunks;

@@ -26,12 +26,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Mounts on `directory` what a running server of the file system on `image` has. Returns false if
-/// there is no such server, or this user may not mount so; then the image is to be opened.
+/// there is no such server, or this user may not mount so; then the image is to be opened. What is
+/// mounted there already is left as it is.
 ///
 /// # Errors
 /// The running mount cannot show what the options ask for.
 pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> anyhow::Result<bool> {
     let Some((mount, path)) = running(image) else { return Ok(false) };
+    if is_there(&mount, &path, directory, options) {
+        return Ok(true);
+    }
     // Only root may make bind mounts. For others the message about the busy image says enough.
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
@@ -65,6 +69,19 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
     .and_then(|()| set_flags(&directory, options))
     .with_context(|| directory.display().to_string())?;
     Ok(true)
+}
+
+/// Returns whether the mount on a directory is what the options ask for: `mount -a` runs twice.
+fn is_there(mount: &MountEntry, path: &MountedPath, directory: &Path, options: &MountOptions) -> bool {
+    let (Ok(state), Ok(subvolumes)) = (path.state(), path.subvolumes()) else { return false };
+    let Ok(target) = chosen(options, &state, &subvolumes) else { return false };
+    let Ok(inside) = inside(target, &state, &subvolumes) else { return false };
+    let (Ok(directory), Ok(mounts)) = (directory.canonicalize(), MountEntry::all()) else { return false };
+    let newest = mounts.into_iter().rev().find(|other| other.point == directory);
+    newest.is_some_and(|other| {
+        let shown = other.root.as_os_str().as_bytes();
+        other.device == mount.device && shown.strip_prefix(b"/").unwrap_or(shown) == inside
+    })
 }
 
 /// Returns the running mount of the file system on an image: by the image itself, or by the UUID of

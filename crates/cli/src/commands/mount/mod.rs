@@ -50,8 +50,9 @@ Mount options, named as in btrfs(5) where Btrfs has them:
                             When access times change (relatime)
   nodev, nosuid, noexec, sync, dirsync
                             As in mount(8)
-  allow_other               Other users may use the mount
-  allow_root                Root may use the mount beside its owner
+  allow_other               Other users may use the mount, as permissions allow
+                            (a mount by root has it, unless allow_root is given)
+  allow_root                Only root may use the mount beside its owner
   uid=ID, gid=ID            Show one owner, one group for all files
   umask=MASK, fmask=MASK, dmask=MASK
                             Show all permissions but these (octal)
@@ -174,6 +175,8 @@ impl Args {
             }
         }
         let mut options = MountOptions::parse(&texts.join(",")).map_err(anyhow::Error::msg)?;
+        // As on every file system that root mounts; permissions hold.
+        options.allow_other |= rustix::process::geteuid().is_root() && !options.allow_root;
         // Paths are bytes and need not be UTF-8.
         for device in &global.device {
             // The server leaves its working directory.
