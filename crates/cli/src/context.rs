@@ -168,7 +168,15 @@ impl Context {
     ) -> anyhow::Result<FileSystem> {
         let options = &options.clone().allow_older(true);
         if !options.wants_scan() {
-            let system = FileSystem::open_with(image, options).map_err(holder::explain)?;
+            let system = match FileSystem::open_with(image, options) {
+                // Readers of btrfs-progs warn and go on.
+                Err(error @ Error::DeviceMissing { .. }) if self.arguments.drop_in => {
+                    self.warning(format_args!("{}: {error}", image.display()));
+                    FileSystem::open_with(image, &options.clone().degraded(true))
+                }
+                opened => opened,
+            };
+            let system = system.map_err(holder::explain)?;
             self.warn_of_lost_checksums(image, &system);
             return Ok(system);
         }

@@ -194,6 +194,18 @@ fn of_btrfs(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
     let is_command = |words: &[OsString], (group, name): &(&str, &str)| {
         is(words.first(), group, 2) && is(words.get(1), name, 2)
     };
+    let is_verbose = |word: &OsString| ["-v", "--verbose", "-q", "--quiet"].iter().any(|one| word == one);
+    if is_command(&words, &("filesystem", "df")) && words.iter().any(is_verbose) {
+        return Err(UsageError::new("filesystem df: has no options -v and -q"));
+    }
+    if is_command(&words, &("filesystem", "resize")) && !words.iter().any(|word| word == "--help") {
+        let operands = words.iter().skip(2).filter(|word| !word.as_encoded_bytes().starts_with(b"--"));
+        let count = operands.count();
+        if count != 2 {
+            let text = format!("btrfs filesystem resize: exactly 2 arguments expected, {count} given");
+            return Err(UsageError::new(text));
+        }
+    }
     if global.dry_run {
         if !is_command(&words, &("subvolume", "delete")) {
             return Err(UsageError::new("--dry-run: only subvolume delete has it"));
@@ -298,6 +310,8 @@ mod tests {
             "btrfs --format xml fi df /m",
             "btrfs --format json filesystem usage /m",
             "btrfs --dry-run subvolume create /m/a",
+            "btrfs filesystem df -v /m",
+            "btrfs filesystem resize /m",
         ] {
             let words = refused.split(' ').map(OsString::from).collect();
             assert!(translate(words).is_err(), "{refused}");

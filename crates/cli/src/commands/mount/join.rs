@@ -26,16 +26,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Mounts on `directory` what a running server of the file system on `image` has. Returns false if
-/// there is no such server, or this user may not mount so; then the image is to be opened. What is
-/// mounted there already is left as it is.
+/// there is no such server, or this user may not mount so; then the image is to be opened.
 ///
 /// # Errors
 /// The running mount cannot show what the options ask for.
 pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> anyhow::Result<bool> {
     let Some((mount, path)) = running(image) else { return Ok(false) };
-    if is_there(&mount, &path, directory, options) {
-        return Ok(true);
-    }
     // Only root may make bind mounts. For others the message about the busy image says enough.
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
@@ -71,14 +67,21 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
     Ok(true)
 }
 
-/// Returns whether the mount on a directory is what the options ask for: `mount -a` runs twice.
-fn is_there(mount: &MountEntry, path: &MountedPath, directory: &Path, options: &MountOptions) -> bool {
+/// Returns whether the file system on an image is mounted on a directory already, with the subvolume
+/// that the options choose: `mount -a` runs twice.
+pub(super) fn is_mounted(image: &Path, directory: &Path, options: &MountOptions) -> bool {
+    let Some((mount, path)) = running(image) else { return false };
     let (Ok(state), Ok(subvolumes)) = (path.state(), path.subvolumes()) else { return false };
     let Ok(target) = chosen(options, &state, &subvolumes) else { return false };
     let Ok(inside) = inside(target, &state, &subvolumes) else { return false };
     let (Ok(directory), Ok(mounts)) = (directory.canonicalize(), MountEntry::all()) else { return false };
     let newest = mounts.into_iter().rev().find(|other| other.point == directory);
+    let is_read_only = rustix::fs::statvfs(&directory)
+        .is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
     newest.is_some_and(|other| {
+        if is_read_only != options.read_only {
+            return false;
+        }
         let shown = other.root.as_os_str().as_bytes();
         other.device == mount.device && shown.strip_prefix(b"/").unwrap_or(shown) == inside
     })

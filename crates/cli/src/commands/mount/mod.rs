@@ -124,11 +124,19 @@ impl Args {
             return Err(crate::UsageError::new(text).into());
         }
         let options = self.mount_options(global)?;
+        let resolved = tag::resolve(&self.image);
+        let resolved = resolved.and_then(|image| with_partition(image, &global.image_options()));
+        if !self.serve
+            && let Ok(image) = &resolved
+            && join::is_mounted(image, &self.directory, &options)
+        {
+            return Ok(());
+        }
         check_mount_point(&self.directory)?;
         if self.fake {
             return Ok(());
         }
-        self.image = with_partition(tag::resolve(&self.image)?, &global.image_options())?;
+        self.image = resolved?;
         if self.foreground || self.serve {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);
