@@ -43,7 +43,7 @@ const MISSING: [&str; 1] = ["btrfs-convert"];
 /// A program that has no counterpart.
 pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
     if usage_code(&arguments).is_none() {
-        return of_program(arguments);
+        return of_program(arguments).map(with_algorithm);
     }
     of_program(arguments.into_iter().map(without_blanks).collect()).map(with_algorithm)
 }

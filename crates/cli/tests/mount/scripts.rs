@@ -1,15 +1,16 @@
 //! What scripts and other programs expect of a mount: `mount -a` twice, other users, the use of
 //! space right after writes, ioctls by the inode numbers that stat shows.
 
-use crate::world::{MOUNT, World, fail, run, succeed, unmount};
+use crate::world::{MOUNT, World, binary, eventually, fail, papilio, run, succeed, unmount};
 use papilio::format::{InodeNumber, ItemType, Key, TreeId};
 use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::mount_table::MountEntry;
 use papilio_oracle::Need;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Counts the mounts of Papilio on a directory.
 fn mounts_on(directory: &Path) -> usize {
@@ -33,6 +34,53 @@ fn what_is_mounted_already_is_left_as_it_is() {
     fail(1, "busy", [Path::new("mount"), "-r".as_ref(), &image, &directory]);
     unmount(&second);
     world.unmount();
+}
+
+/// A server lives on after its mount was detached while in use, or in another namespace. A further
+/// mount joins it.
+#[test]
+fn a_mount_joins_a_server_that_no_mount_shows() {
+    let Some(world) = World::new(&[MOUNT, &[Need::Command("unshare")]].concat()) else { return };
+    world.mount(&[]);
+    fs::write(world.at("kept"), "before").unwrap();
+    let server = world.server();
+    let open = fs::File::open(world.at("kept")).unwrap();
+    succeed([Path::new("umount"), "--lazy".as_ref(), &world.directory()]);
+    assert!(world.entry().is_none());
+    world.mount(&[]);
+    assert_eq!(world.server(), server);
+    assert_eq!(world.entry().unwrap().source, world.image());
+    drop(open);
+    fs::write(world.at("kept"), "after").unwrap();
+    world.unmount();
+    assert_eq!(succeed(["cat", &format!("{}:/kept", world.image().display())]), "after");
+
+    let script =
+        "umount -a -t fuse.papilio; \"$1\" mount \"$2\" \"$3\" && echo ready && read end; umount \"$3\"";
+    let mut elsewhere = Command::new("unshare")
+        .args(["--mount", "--propagation", "slave", "sh", "-c", script, "sh"])
+        .args([binary().into(), world.image(), world.directory()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(elsewhere.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    assert!(world.entry().is_none());
+    world.mount(&[]);
+    assert_eq!(fs::read_to_string(world.at("kept")).unwrap(), "after");
+    fs::write(world.at("kept"), "joined").unwrap();
+    // The server goes on in the other namespace, and the command says so.
+    let unmounted = papilio([Path::new("umount"), &world.directory()]);
+    let said = String::from_utf8_lossy(&unmounted.stderr);
+    assert!(unmounted.status.success() && said.contains("in another namespace"), "{said}");
+    assert!(world.entry().is_none());
+    drop(elsewhere.stdin.take());
+    elsewhere.wait().unwrap();
+    eventually("the server ends", || {
+        papilio(["cat", &format!("{}:/kept", world.image().display())]).stdout == b"joined"
+    });
 }
 
 #[test]
