@@ -237,8 +237,8 @@ impl Context {
         }
     }
 
-    /// Warns of work that is about to begin, and gives the user of a terminal or script time to stop
-    /// it, as btrfs(8) does.
+    /// Warns of work that is about to begin, and gives the user of a terminal or script time to
+    /// stop it, as btrfs(8) does.
     pub fn count_down(&self, warning: impl fmt::Display) {
         self.warning(format_args!("{warning}; it starts in {COUNT_DOWN} seconds, Ctrl+C stops it"));
         std::thread::sleep(std::time::Duration::from_secs(COUNT_DOWN));

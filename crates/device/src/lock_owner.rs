@@ -3,7 +3,7 @@
 //! Owns [`is_held_above`]. systemd-repart locks a device while its child formats it, and scripts
 //! use flock(1) so. Such a lock keeps others away, and is no conflict for the child.
 //!
-//! **Invariant**: only locks of processes that wait for this one count. What this process opened
+//! **Invariant**: only locks of processes above this one count. A lock that this process holds
 //! itself conflicts as ever, and so do QEMU's locks, which Papilio holds besides.
 
 use std::fs::{self, File};

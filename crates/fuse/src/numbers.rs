@@ -94,8 +94,8 @@ impl InodeNumbers {
     }
 }
 
-/// Returns the own number of an inode of `tree` that callers know by the number which a mount shows.
-/// `None` for any other number, such as one that is its own already.
+/// Returns the own number of an inode of `tree` that callers know by the number which a mount
+/// shows. `None` for any other number, such as one that is its own already.
 pub(crate) fn own_number(tree: TreeId, shown: u64) -> Option<u64> {
     let is_shown = shown < OTHERS && shown >> NUMBER_BITS == tree.0 && tree.0 != 0;
     is_shown.then_some(shown & ((1 << NUMBER_BITS) - 1))

@@ -81,13 +81,13 @@ impl WholeMount {
     }
 
     /// Makes a mount of the whole file system that a process serves, also where none of its mounts
-    /// is in this mount namespace, or all were detached while in use. The kernel makes a further mount
-    /// of the file system behind an open connection (Linux 5.14). `source` is the name in the table
-    /// of mounts.
+    /// is in this mount namespace, or all were detached while in use. The kernel makes a further
+    /// mount of the file system behind an open connection (Linux 5.14). `source` is the name in the
+    /// table of mounts.
     ///
     /// # Errors
-    /// EPERM without `CAP_SYS_PTRACE` or `CAP_SYS_ADMIN`; ENOENT if the process serves none; another
-    /// error of the system.
+    /// EPERM without `CAP_SYS_PTRACE` or `CAP_SYS_ADMIN`; ENOENT if the process serves none;
+    /// another error of the system.
     pub fn of_server(server: Pid, source: &Path) -> io::Result<Self> {
         use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
         use rustix::mount::{fsconfig_create, fsconfig_set_string, fsmount, fsopen};

@@ -183,9 +183,9 @@ impl OpenOptions {
         self
     }
 
-    /// Limits the memory for a replay of the log of fsyncs, in bytes for each device. The default is
-    /// 256 MiB. It counts only for a file system that is opened for reading. A log that needs more
-    /// cannot be replayed: opening for writing replays it on the devices.
+    /// Limits the memory for a replay of the log of fsyncs, in bytes for each device. The default
+    /// is 256 MiB. It counts only for a file system that is opened for reading. A log that needs
+    /// more cannot be replayed: opening for writing replays it on the devices.
     pub fn replay_bytes(mut self, bytes: u64) -> Self {
         self.replay_bytes = bytes;
         self

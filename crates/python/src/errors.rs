@@ -4,7 +4,7 @@
 //! `OSError` with errno, text and, where one is known, the path. Python chooses the subclass by
 //! errno, such as `FileNotFoundError`.
 
-use crate::older::OlderFile;
+use crate::older_file::OlderFile;
 use crate::paths::PathArg;
 use papilio::{Error, ErrorKind};
 use pyo3::exceptions::{PyOSError, PyRuntimeError};

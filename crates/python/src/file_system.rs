@@ -62,6 +62,18 @@ impl FileSystem {
     }
 }
 
+/// Returns whether a mode allows writing.
+fn is_writable(mode: &str) -> PyResult<bool> {
+    match mode {
+        "r" => Ok(false),
+        "rw" | "r+" => Ok(true),
+        other => {
+            let text = format!("mode {other:?}: expected 'r' for reading or 'rw' for reading and writing");
+            Err(PyValueError::new_err(text))
+        }
+    }
+}
+
 /// Parses a value of the mount option `compress`.
 fn compression(value: &str) -> PyResult<CompressionChoice> {
     value.parse().map_err(|error: Error| PyValueError::new_err(error.to_string()))
@@ -103,15 +115,7 @@ impl FileSystem {
         owner: (u32, u32),
         umask: u32,
     ) -> PyResult<Self> {
-        let write = match mode {
-            "r" => false,
-            "rw" | "r+" => true,
-            other => {
-                let text =
-                    format!("mode {other:?}: expected 'r' for reading or 'rw' for reading and writing");
-                return Err(PyValueError::new_err(text));
-            }
-        };
+        let write = is_writable(mode)?;
         let commit_interval = match commit_interval.map(Duration::try_from_secs_f64).transpose() {
             Ok(interval) => interval,
             Err(error) => return Err(PyValueError::new_err(format!("commit_interval: {error}"))),

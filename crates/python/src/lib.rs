@@ -27,6 +27,7 @@ mod handle;
 mod mkfs;
 mod names;
 mod older;
+mod older_file;
 mod paths;
 mod queue;
 mod scan;
@@ -63,7 +64,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<check::Finding>()?;
     module.add_class::<mkfs::Made>()?;
     module.add_class::<older::OlderState>()?;
-    module.add_class::<older::OlderFile>()?;
+    module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
     module.add_function(wrap_pyfunction!(check::check, module)?)?;
     module.add_function(wrap_pyfunction!(mkfs::mkfs, module)?)

@@ -33,8 +33,8 @@ pub struct Args {
     /// Do not write; accepted for btrfs-check(8)'s sake, as nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
-    /// Check a device that the kernel has mounted, too, or repair it, without asking; the findings may
-    /// be of changes under way, and a repair of what changes meanwhile can damage it
+    /// Check a device that the kernel has mounted, too, or repair it, without asking; the findings
+    /// may be of changes under way, and a repair of what changes meanwhile can damage it
     #[arg(long)]
     force: bool,
     /// Use this copy of the superblock (0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB)
@@ -134,7 +134,15 @@ impl Args {
             options = options.progress(move |progress| show(&bar, progress));
         }
         context.set_progress(bar.clone());
-        let report = papilio::check(&self.image, &self.open_options(context), &options);
+        let opened = self.open_options(context);
+        let report = match papilio::check(&self.image, &opened, &options) {
+            // btrfs-check(8) warns and goes on.
+            Err(error @ papilio::Error::DeviceMissing { .. }) if context.arguments().drop_in => {
+                context.warning(format_args!("{}: {error}", self.image.display()));
+                papilio::check(&self.image, &opened.degraded(true), &options)
+            }
+            report => report,
+        };
         context.set_progress(None);
         if let Some(bar) = bar {
             bar.finish_and_clear();

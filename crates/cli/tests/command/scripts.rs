@@ -1,5 +1,5 @@
-//! What scripts for btrfs-progs meet under their names: words, codes, keys of JSON, options as
-//! getopt_long(3) takes them.
+//! The words, codes, keys of JSON and shortened options that scripts expect under the names of
+//! btrfs-progs.
 
 use crate::common::binary;
 use papilio_oracle::{ImageSet, LoopDevice, Need, Scratch, require};

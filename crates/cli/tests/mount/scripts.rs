@@ -1,5 +1,5 @@
-//! What scripts and other programs expect of a mount: `mount -a` twice, other users, the use of
-//! space right after writes, ioctls by the inode numbers that stat shows.
+//! A mount serves scripts and other programs: `mount -a` twice, other users, the use of space right
+//! after writes, ioctls by the inode numbers that stat shows.
 
 use crate::world::{MOUNT, World, binary, eventually, fail, papilio, run, succeed, unmount};
 use papilio::format::{InodeNumber, ItemType, Key, TreeId};

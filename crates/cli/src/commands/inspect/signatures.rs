@@ -1,4 +1,4 @@
-//! `papilio inspect signatures`: what the signatures on devices say that they belong to.
+//! `papilio inspect signatures`: the owners of devices, by the signatures at both ends.
 
 use crate::context::Context;
 use crate::output::{JsonArray, Output};

@@ -182,8 +182,8 @@ impl FormatArgs {
     }
 }
 
-/// Refuses the UUID of a file system on other devices of this machine: the kernel would take the two
-/// for one.
+/// Refuses the UUID of a file system on other devices of this machine: the kernel would take the
+/// two for one.
 fn refuse_used(uuid: Uuid, images: &[PathBuf]) -> anyhow::Result<()> {
     // Devices that cannot be searched are no reason to refuse.
     let found = FoundDevice::on_this_machine().unwrap_or_default();

@@ -81,8 +81,8 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
     Ok(true)
 }
 
-/// Returns whether the file system on an image is mounted on a directory already, with the subvolume
-/// that the options choose: `mount -a` runs twice.
+/// Returns whether the file system on an image is mounted on a directory already, with the
+/// subvolume that the options choose: `mount -a` runs twice.
 pub(super) fn is_mounted(image: &Path, directory: &Path, options: &MountOptions) -> bool {
     let Some((mount, path)) = running(image) else { return false };
     let (Ok(state), Ok(subvolumes)) = (path.state(), path.subvolumes()) else { return false };
@@ -127,8 +127,8 @@ fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
     })
 }
 
-/// Returns the file system of a server that has the image open while no mount of it is in sight: all
-/// were detached while in use, or are in other namespaces.
+/// Returns the file system of a server that has the image open while no mount of it is in sight:
+/// all were detached while in use, or are in other namespaces.
 fn unseen(image: &Path) -> Option<(MountedPath, WholeMount)> {
     let file = split_partition(image).0;
     let process = Pid::from_raw(holder::lock_holder(file)?)?;

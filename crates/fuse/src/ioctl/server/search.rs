@@ -24,8 +24,8 @@ struct Found {
 
 /// Searches with space for `space` bytes of items and their headers.
 ///
-/// A caller may know an inode by the number that the mount shows. The headers then have that number,
-/// too, so that a caller can go on from them.
+/// A caller may know an inode by the number that the mount shows. The headers then have that
+/// number, too, so that a caller can go on from them.
 fn search(call: &IoctlCall<'_>, key: &SearchKey, space: u64) -> Result<Found> {
     let tree = if key.tree == 0 { call.inode.tree() } else { TreeId(key.tree) };
     let prefix = own_number(tree, key.min_objectid).map_or(0, |own| key.min_objectid - own);
