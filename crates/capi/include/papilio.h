@@ -90,6 +90,12 @@
 // Flag of papilio_rename(): exchanges the two names, which both exist.
 #define PAPILIO_RENAME_EXCHANGE 2
 
+// Bit of papilio_older_state.flags: the options ask for exactly this state.
+#define PAPILIO_OLDER_ASKED 1
+
+// Bit of papilio_older_state.flags: a log of fsyncs belongs to the state.
+#define PAPILIO_OLDER_LOG 2
+
 // The most requests that a queue may have in flight.
 #define PAPILIO_QUEUE_DEPTH_MAX 65536
 
@@ -135,6 +141,9 @@ struct papilio_fs;
 
 // Options of a new file system. Made by papilio_mkfs_options_new().
 struct papilio_mkfs_options;
+
+// A list of older states. Made by papilio_older(), freed by papilio_older_free().
+struct papilio_older_list;
 
 // Options for opening a file system. Made by papilio_options_new().
 struct papilio_options;
@@ -301,6 +310,40 @@ struct papilio_extent {
     uint32_t kind;
     // The compression: 0 none, 1 zlib, 2 lzo, 3 zstd.
     uint32_t compression;
+};
+
+// A state that is older than the newest one on the devices. The texts belong to the list.
+struct papilio_older_state {
+    // A short name of the cause, such as "log-unusable", which stays the same between versions.
+    const char *cause;
+    // A description in one line.
+    const char *message;
+    // The generation that is shown.
+    uint64_t generation;
+    // The number of files that are known to be older.
+    uint64_t files;
+    // Bits PAPILIO_OLDER_*.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+};
+
+// A file or directory for which the log of fsyncs has something newer. The texts belong to the
+// list.
+struct papilio_older_file {
+    // The path from the top level, without a leading slash, as far as it is known.
+    const char *path;
+    // The bytes of the path, without the NUL.
+    size_t path_length;
+    // The difference: "changed", "missing", "removed", or "unknown" for a part of the log that
+    // cannot be read.
+    const char *part;
+    // The difference in words.
+    const char *reason;
+    // The id of the subvolume; 0 if the fault concerns all logs.
+    uint64_t subvolume;
+    // The inode number; 0 for a fault of the log.
+    uint64_t inode;
 };
 
 // A completed request.
@@ -996,6 +1039,39 @@ int papilio_unlink(struct papilio_fs *fs, const char *path);
 // Returns 0 or a negative errno: -ENOTEMPTY.
 int papilio_rmdir(struct papilio_fs *fs, const char *path);
 
+// Lists the reasons why `fs` shows an older state than the newest one on its devices, each with
+// the files for which the log of fsyncs has something newer. There are none if `fs` shows the
+// newest state, or is open for writing. The list goes to `*list`. Free it with
+// papilio_older_free().
+//
+// Returns the number of states or a negative errno.
+int64_t papilio_older(struct papilio_fs *fs, struct papilio_older_list **list);
+
+// Describes the state at `index` of a list, counted from 0. `state` points to a
+// papilio_older_state, and `size` is its sizeof. Its texts are NUL-terminated UTF-8, and valid
+// until the list is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_older_get(struct papilio_older_list *list,
+                      size_t index,
+                      struct papilio_older_state *state,
+                      size_t size);
+
+// Describes file `number`, counted from 0, of the state at `index` of a list. `file` points to a
+// papilio_older_file, and `size` is its sizeof. Its texts are valid until the list is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_older_file_get(struct papilio_older_list *list,
+                           size_t index,
+                           size_t number,
+                           struct papilio_older_file *file,
+                           size_t size);
+
+// Frees a list of older states, and the texts in it.
+//
+// Returns 0 or a negative errno.
+int papilio_older_free(struct papilio_older_list *list);
+
 // Makes an options object with the defaults: reading only, one device, none missing, the top-level
 // subvolume. The object goes to `*options`. Free it with papilio_options_free().
 //
@@ -1119,6 +1195,25 @@ int papilio_options_set_tree_log(struct papilio_options *options, bool log);
 //
 // Returns 0 or a negative errno.
 int papilio_options_set_replay_log(struct papilio_options *options, bool replay);
+
+// Sets whether the last commit may be shown if a log of fsyncs cannot be replayed. The default is
+// false: papilio_open() fails then, and the message names files that are older. If it is true,
+// papilio_older() lists the reasons and those files. It counts only for opening for reading.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_allow_older(struct papilio_options *options, bool allow);
+
+// Limits the memory for the replay of a log of fsyncs, in bytes for each device. The default is
+// 256 MiB. It counts only for opening for reading: a log that needs more cannot be replayed then.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_replay_bytes(struct papilio_options *options, uint64_t bytes);
+
+// Sets whether a device may be written that has the signature of something else, such as a member
+// of an array or an encrypted volume. The default is false: papilio_open() gives -EBUSY.
+//
+// Returns 0 or a negative errno.
+int papilio_options_set_ignore_signatures(struct papilio_options *options, bool ignore);
 
 // Sets whether older roots of the superblock are tried if the newest cannot be read. The default
 // is false.

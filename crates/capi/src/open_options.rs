@@ -256,6 +256,37 @@ pub extern "C" fn papilio_options_set_replay_log(options: *mut papilio_options, 
     change(options, |held| held.replay_log(replay))
 }
 
+/// Sets whether the last commit may be shown if a log of fsyncs cannot be replayed. The default is
+/// false: papilio_open() fails then, and the message names files that are older. If it is true,
+/// papilio_older() lists the reasons and those files. It counts only for opening for reading.
+///
+/// Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn papilio_options_set_allow_older(options: *mut papilio_options, allow: bool) -> c_int {
+    change(options, |held| held.allow_older(allow))
+}
+
+/// Limits the memory for the replay of a log of fsyncs, in bytes for each device. The default is
+/// 256 MiB. It counts only for opening for reading: a log that needs more cannot be replayed then.
+///
+/// Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn papilio_options_set_replay_bytes(options: *mut papilio_options, bytes: u64) -> c_int {
+    change(options, |held| held.replay_bytes(bytes))
+}
+
+/// Sets whether a device may be written that has the signature of something else, such as a member
+/// of an array or an encrypted volume. The default is false: papilio_open() gives -EBUSY.
+///
+/// Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn papilio_options_set_ignore_signatures(
+    options: *mut papilio_options,
+    ignore: bool,
+) -> c_int {
+    change(options, |held| held.ignore_signatures(ignore))
+}
+
 /// Sets whether older roots of the superblock are tried if the newest cannot be read. The default
 /// is false.
 ///

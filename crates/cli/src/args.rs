@@ -38,6 +38,10 @@ pub struct GlobalArgs {
     /// Write to a device although it has the signature of something else, such as an array's member
     #[arg(long, global = true, help_heading = HEADING)]
     pub ignore_signatures: bool,
+    /// The most memory for replaying a log of fsyncs when reading, for each device; the default is
+    /// 256M
+    #[arg(long, value_name = "SIZE", global = true, help_heading = HEADING, value_parser = parse_size)]
+    pub replay_bytes: Option<u64>,
     /// Open the file system although devices are missing, as far as each chunk's profile allows
     #[arg(long, global = true, help_heading = HEADING)]
     pub degraded: bool,

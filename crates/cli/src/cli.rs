@@ -42,6 +42,10 @@ impl Cli {
             let template = help_template(&definition, asks("--help") || asks("help"));
             definition = definition.help_template(template);
         }
+        if arguments.get(1).is_some_and(|first| first == "--drop-in") {
+            // As getopt_long(3) does.
+            definition = definition.infer_long_args(true);
+        }
         let arguments = with_long_dashes(&definition, with_long_filters(arguments));
         let mut matches = definition.try_get_matches_from_mut(arguments)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))

@@ -31,6 +31,8 @@ use std::sync::Arc;
 pub const LOST_CHECKSUMS: &str =
     "the checksum tree is lost: nothing is verified, and data that is read may be wrong";
 
+/// Seconds that the user has to stop work that [`Context::count_down`] announces.
+const COUNT_DOWN: u64 = 10;
 /// The most files that are named because their newest content is not shown.
 const MOST_OLDER: usize = 20;
 /// As [`MOST_OLDER`], for commands whose result is a copy of everything.
@@ -65,6 +67,9 @@ impl Context {
         let mut options =
             OpenOptions::new().degraded(arguments.degraded).scan(arguments.scan).orphans(arguments.orphans);
         options = options.ignore_signatures(arguments.ignores_signatures());
+        if let Some(bytes) = arguments.replay_bytes {
+            options = options.replay_bytes(bytes);
+        }
         options = match arguments.backup_root {
             None => options,
             Some(None) => options.use_backup_root(true),
@@ -163,7 +168,15 @@ impl Context {
     ) -> anyhow::Result<FileSystem> {
         let options = &options.clone().allow_older(true);
         if !options.wants_scan() {
-            let system = FileSystem::open_with(image, options).map_err(holder::explain)?;
+            let system = match FileSystem::open_with(image, options) {
+                // Readers of btrfs-progs warn and go on.
+                Err(error @ Error::DeviceMissing { .. }) if self.arguments.drop_in => {
+                    self.warning(format_args!("{}: {error}", image.display()));
+                    FileSystem::open_with(image, &options.clone().degraded(true))
+                }
+                opened => opened,
+            };
+            let system = system.map_err(holder::explain)?;
             self.warn_of_lost_checksums(image, &system);
             return Ok(system);
         }
@@ -222,6 +235,13 @@ impl Context {
         if let Some(rest) = files.len().checked_sub(most).filter(|rest| *rest > 0) {
             self.error(format_args!("{name}: {rest} more are older; papilio restore lists all"));
         }
+    }
+
+    /// Warns of work that is about to begin, and gives the user of a terminal or script time to
+    /// stop it, as btrfs(8) does.
+    pub fn count_down(&self, warning: impl fmt::Display) {
+        self.warning(format_args!("{warning}; it starts in {COUNT_DOWN} seconds, Ctrl+C stops it"));
+        std::thread::sleep(std::time::Duration::from_secs(COUNT_DOWN));
     }
 
     /// Warns, once for an image, that its data is read without verification, if that is so because
@@ -350,7 +370,11 @@ impl Context {
     /// Reports a failure. The run continues and ends with exit code 1.
     pub fn error(&self, text: impl fmt::Display) {
         self.failed.set(true);
-        self.line(format_args!("papilio: {text}"));
+        match self.arguments.drop_in {
+            // The words that scripts for btrfs-progs look for.
+            true => self.line(format_args!("ERROR: {text}")),
+            false => self.line(format_args!("papilio: {text}")),
+        }
     }
 
     /// Reports an error. If a device is in use, the message names the process that uses it.
@@ -389,7 +413,10 @@ impl Context {
     /// Prints a warning, which does not change the exit code.
     pub fn warning(&self, text: impl fmt::Display) {
         if self.verbosity >= 0 {
-            self.line(format_args!("papilio: warning: {text}"));
+            match self.arguments.drop_in {
+                true => self.line(format_args!("WARNING: {text}")),
+                false => self.line(format_args!("papilio: warning: {text}")),
+            }
         }
     }
 

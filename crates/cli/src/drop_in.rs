@@ -6,6 +6,7 @@
 //! commands are those of `papilio`'s, which are named after btrfs-progs' wherever both have one;
 //! docs/commands.md lists the differences.
 
+use crate::btrfs_json::FORMATTED;
 use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -41,7 +42,36 @@ const MISSING: [&str; 1] = ["btrfs-convert"];
 /// # Errors
 /// A program that has no counterpart.
 pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
-    of_program(arguments).map(with_algorithm)
+    if usage_code(&arguments).is_none() {
+        return of_program(arguments).map(with_algorithm);
+    }
+    of_program(arguments.into_iter().map(without_blanks).collect()).map(with_algorithm)
+}
+
+/// Removes the blanks before a number, as strtoull(3) does: `--byte-count ' 1G'`.
+fn without_blanks(argument: OsString) -> OsString {
+    let Some(text) = argument.to_str() else { return argument };
+    let (name, value) = match text.split_once('=').filter(|(name, _)| name.starts_with("--")) {
+        Some((name, value)) => (&text[..=name.len()], value),
+        None => ("", text),
+    };
+    let number = value.trim_start();
+    let digits = number.trim_start_matches(['+', '-']);
+    let is_number =
+        digits.starts_with(|c: char| c.is_ascii_digit()) && digits.chars().all(|c| c.is_ascii_alphanumeric());
+    // `-S 1` as one word.
+    if let Some((letter, value)) = text.split_once(' ')
+        && letter.len() == 2
+        && letter.starts_with('-')
+        && value.trim_start().starts_with(|c: char| c.is_ascii_digit())
+        && value.trim_start().chars().all(|c| c.is_ascii_alphanumeric())
+    {
+        return format!("{letter}{}", value.trim_start()).into();
+    }
+    match is_number && number.len() < value.len() {
+        true => format!("{name}{number}").into(),
+        false => argument,
+    }
 }
 
 /// Writes the algorithm of `filesystem defragment -czstd` behind an equal sign: a value that may be
@@ -72,7 +102,8 @@ fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
 pub fn usage_code(arguments: &[OsString]) -> Option<u8> {
     match program_name(arguments).as_str() {
         "fsck.btrfs" => Some(16),
-        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" | "btrfs-image" | "btrfs-map-logical" => Some(1),
+        "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" | "btrfs-image" | "btrfs-map-logical"
+        | "btrfs-find-root" | "btrfs-select-super" => Some(1),
         name if MISSING.contains(&name) => Some(1),
         _ => None,
     }
@@ -92,7 +123,7 @@ fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
         Ok(start.chain(rest).collect())
     };
     match name {
-        "btrfs" => prefixed(&[DROP_IN], &mut of_btrfs(rest().collect()).into_iter()),
+        "btrfs" => prefixed(&[DROP_IN], &mut of_btrfs(rest().collect())?.into_iter()),
         "mkfs.btrfs" => prefixed(&[DROP_IN, "mkfs"], &mut rest()),
         "btrfstune" => prefixed(&[DROP_IN, "tune"], &mut rest()),
         "btrfs-image" => prefixed(&[DROP_IN, "btrfs-image"], &mut rest()),
@@ -110,26 +141,22 @@ fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
 }
 
 /// Translates the global options of `btrfs`, and commands that are elsewhere in `papilio`.
-fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
+fn of_btrfs(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
     let mut translated = Vec::new();
-    let mut json = false;
+    let mut global = Global::default();
     let mut arguments = arguments.into_iter().peekable();
     while let Some(option) = arguments.next_if(|argument| argument.to_str().is_some_and(is_option)) {
-        match option.to_str().unwrap_or_default() {
-            "--format" => json |= arguments.next().is_some_and(|format| format == "json"),
-            text if text.starts_with("--format=") => json |= text.ends_with("=json"),
-            "--log" => drop(arguments.next()),
-            text if text.starts_with("--log=") => {}
-            _ => translated.push(option),
+        if !global.take(&option, &mut arguments)? {
+            translated.push(option);
         }
     }
-    // The option may also follow the command.
+    // The format may also follow the command.
     let mut words: Vec<OsString> = Vec::new();
     while let Some(word) = arguments.next() {
-        match word.to_str().unwrap_or_default() {
-            "--format" => json |= arguments.next().is_some_and(|format| format == "json"),
-            text if text.starts_with("--format=") => json |= text.ends_with("=json"),
-            _ => words.push(word),
+        if !word.to_str().is_some_and(|text| text.starts_with("--format"))
+            || !global.take(&word, &mut arguments)?
+        {
+            words.push(word);
         }
     }
     if let Some(first) = words.first_mut()
@@ -143,8 +170,13 @@ fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
     let is = |word: Option<&OsString>, whole: &str, least: usize| {
         word.and_then(|word| word.to_str()).is_some_and(|word| word.len() >= least && whole.starts_with(word))
     };
-    if is(words.first(), "version", 1) && words.len() == 1 {
-        words[0] = "--version".into();
+    let bare = words.iter().skip(1).all(|word| word == "--");
+    if is(words.first(), "version", 1) && bare {
+        words = vec!["--version".into()];
+    }
+    let full = words.iter().skip(1).all(|word| word == "--" || word == "--full");
+    if words.first().is_some_and(|word| word == "help" || word == "--help") && full {
+        words.truncate(1);
     }
     let grouped = [("filesystem", "balance", 1), ("device", "replace", 3)];
     if grouped
@@ -159,11 +191,75 @@ fn of_btrfs(arguments: Vec<OsString>) -> Vec<OsString> {
             *word = "--rootid".into();
         }
     }
-    translated.extend(words);
-    if json {
-        translated.push("--json".into());
+    let is_command = |words: &[OsString], (group, name): &(&str, &str)| {
+        is(words.first(), group, 2) && is(words.get(1), name, 2)
+    };
+    let is_verbose = |word: &OsString| ["-v", "--verbose", "-q", "--quiet"].iter().any(|one| word == one);
+    if is_command(&words, &("filesystem", "df")) && words.iter().any(is_verbose) {
+        return Err(UsageError::new("filesystem df: has no options -v and -q"));
     }
-    translated
+    if is_command(&words, &("filesystem", "resize")) && !words.iter().any(|word| word == "--help") {
+        let operands = words.iter().skip(2).filter(|word| !word.as_encoded_bytes().starts_with(b"--"));
+        let count = operands.count();
+        if count != 2 {
+            let text = format!("btrfs filesystem resize: exactly 2 arguments expected, {count} given");
+            return Err(UsageError::new(text));
+        }
+    }
+    if global.dry_run {
+        if !is_command(&words, &("subvolume", "delete")) {
+            return Err(UsageError::new("--dry-run: only subvolume delete has it"));
+        }
+        words.push("--dry-run".into());
+    }
+    if global.json {
+        if !FORMATTED.iter().any(|command| is_command(&words, command)) {
+            return Err(UsageError::new("--format json: this command has no such output"));
+        }
+        words.push("--json".into());
+    }
+    translated.extend(words);
+    Ok(translated)
+}
+
+/// The global options of `btrfs` that are translated.
+#[derive(Default)]
+struct Global {
+    json: bool,
+    dry_run: bool,
+}
+
+impl Global {
+    /// Takes an option, and its value from the arguments behind it. Returns whether it is one of
+    /// these.
+    fn take(
+        &mut self,
+        option: &OsStr,
+        behind: &mut impl Iterator<Item = OsString>,
+    ) -> Result<bool, UsageError> {
+        let text = option.to_str().unwrap_or_default();
+        let (name, given) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let mut value = || match given {
+            Some(value) => value.to_owned(),
+            None => behind.next().map(|value| value.to_string_lossy().into_owned()).unwrap_or_default(),
+        };
+        match name {
+            "--format" => match &*value() {
+                "json" => self.json = true,
+                "text" => self.json = false,
+                other => {
+                    return Err(UsageError::new(format_args!("--format: {other:?} is not text or json")));
+                }
+            },
+            "--log" => match &*value() {
+                "default" | "info" | "verbose" | "debug" | "quiet" => {}
+                other => return Err(UsageError::new(format_args!("--log: {other:?} is no level"))),
+            },
+            "--dry-run" => self.dry_run = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
 }
 
 fn is_option(text: &str) -> bool {
@@ -186,6 +282,12 @@ mod tests {
         assert_eq!(translated("btrfs -q fi df /m"), "papilio --drop-in -q filesystem df /m");
         assert_eq!(translated("btrfs --format json dev st /m"), "papilio --drop-in device st /m --json");
         assert_eq!(translated("btrfs qgr show --format=json /m"), "papilio --drop-in qgroup show /m --json");
+        assert_eq!(translated("btrfs version --"), "papilio --drop-in --version");
+        assert_eq!(translated("btrfs help --full"), "papilio --drop-in help");
+        assert_eq!(translated("btrfs --help --full"), "papilio --drop-in --help");
+        assert_eq!(translated("btrfs --log=info help"), "papilio --drop-in help");
+        let dry = translated("btrfs --dry-run sub del /m/a /m/b");
+        assert_eq!(dry, "papilio --drop-in subvolume del /m/a /m/b --dry-run");
         assert_eq!(translated("btrfs fi df --format text /m"), "papilio --drop-in filesystem df /m");
         let mapped = translated("btrfs-map-logical -l 5 /dev/a");
         assert_eq!(mapped, "papilio --drop-in inspect map-logical -l 5 /dev/a");
@@ -202,6 +304,27 @@ mod tests {
         assert_eq!(translated("btrfs-image -r a b"), "papilio --drop-in btrfs-image -r a b");
         assert_eq!(translated("btrfsck img"), "papilio --drop-in check img");
         assert_eq!(translated("papilio check img"), "papilio check img");
-        assert!(translate(vec!["btrfs-convert".into(), "image".into()]).is_err());
+        for refused in [
+            "btrfs-convert image",
+            "btrfs --log=loud help",
+            "btrfs --format xml fi df /m",
+            "btrfs --format json filesystem usage /m",
+            "btrfs --dry-run subvolume create /m/a",
+            "btrfs filesystem df -v /m",
+            "btrfs filesystem resize /m",
+        ] {
+            let words = refused.split(' ').map(OsString::from).collect();
+            assert!(translate(words).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn numbers_may_have_blanks() {
+        let words = |program: &str| vec![program.into(), "-b".into(), " 1G".into(), "--size= 5".into()];
+        let expected = ["papilio", "--drop-in", "mkfs", "-b", "1G", "--size=5"];
+        assert_eq!(translate(words("mkfs.btrfs")).unwrap(), expected.map(OsString::from));
+        assert_eq!(translate(words("papilio")).unwrap(), words("papilio"));
+        assert_eq!(without_blanks("-S 1".into()), "-S1");
+        assert_eq!(without_blanks(" name of a file".into()), " name of a file");
     }
 }

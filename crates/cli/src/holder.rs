@@ -64,8 +64,8 @@ pub fn kernel_mount_of(image: &Path) -> Option<MountEntry> {
     })
 }
 
-/// Returns the process that holds a lock on a file, as `process 123, papilio`.
-fn locker(path: &Path) -> Option<String> {
+/// Returns the process that holds a lock on a file.
+pub fn lock_holder(path: &Path) -> Option<i32> {
     let metadata = fs::metadata(path).ok()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
     let (major, minor) = device_numbers(device);
@@ -77,9 +77,12 @@ fn locker(path: &Path) -> Option<String> {
         (fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str()))
             .then(|| fields[4].to_owned())
     })?;
-    if pid.parse::<i32>().ok()? <= 0 {
-        return None;
-    }
+    pid.parse().ok().filter(|pid| *pid > 0)
+}
+
+/// Names the process that holds a lock on a file, as `process 123, papilio`.
+fn locker(path: &Path) -> Option<String> {
+    let pid = lock_holder(path)?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     match name.trim() {
         "" => Some(format!("process {pid}")),

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod btrfs_json;
 #[cfg(test)]
 mod btrfs_table;
 mod cli;
@@ -83,11 +84,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
 }
 
 fn run_arguments(arguments: Vec<OsString>) -> Outcome {
+    let is_drop_in = drop_in::usage_code(&arguments).is_some();
     let arguments = drop_in::translate(arguments).and_then(helper::translate);
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(error) => {
-            Context::resolve(args::GlobalArgs::default()).error(error);
+            let global = args::GlobalArgs { drop_in: is_drop_in, ..args::GlobalArgs::default() };
+            Context::resolve(global).error(error);
             return Outcome::WrongUsage;
         }
     };
@@ -96,7 +99,10 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
         Err(error) => {
             let wrong = error.use_stderr();
             // A failure to print the message cannot be reported either.
-            let _ = error.print();
+            let _ = match is_drop_in {
+                true => print_as_btrfs(&error),
+                false => error.print(),
+            };
             return if wrong { Outcome::WrongUsage } else { Outcome::Done };
         }
     };
@@ -117,6 +123,17 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
                 None => Outcome::Failed,
             }
         }
+    }
+}
+
+/// Prints a help or an error with the first words of those of btrfs-progs, which scripts look for.
+fn print_as_btrfs(error: &clap::Error) -> std::io::Result<()> {
+    use std::io::Write;
+    let text = error.render().to_string();
+    let text = text.replace("Usage: papilio", "usage: btrfs").replacen("error: ", "ERROR: ", 1);
+    match error.use_stderr() {
+        true => std::io::stderr().write_all(text.as_bytes()),
+        false => std::io::stdout().write_all(text.as_bytes()),
     }
 }
 

@@ -66,6 +66,27 @@ impl Target {
         }
         Self::parse(argument)
     }
+
+    /// Parses an argument that names something that will be created, with directories above it that
+    /// need not exist.
+    ///
+    /// # Errors
+    /// Same as [`Target::parse`].
+    pub fn parse_with_parents(argument: &OsStr) -> Result<Self, UsageError> {
+        if let Operand::Host(path) = Operand::parse(argument)
+            && let Some(existing) = path.ancestors().skip(1).map(or_here).find(|above| above.exists())
+            && existing.is_dir()
+            && let Some(mount) = btrfs_mount_of(existing)
+        {
+            return Ok(Self::Mounted(Mounted { path, mount }));
+        }
+        Self::parse_new(argument)
+    }
+}
+
+/// Returns `.` for an empty path.
+fn or_here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
 /// Returns the directory part of a path, or `.` if it has none.

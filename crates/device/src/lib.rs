@@ -79,6 +79,7 @@ mod host;
 mod image;
 mod load;
 mod lock;
+mod lock_owner;
 mod loop_use;
 mod memory;
 #[cfg(not(target_os = "linux"))]

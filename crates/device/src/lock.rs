@@ -11,8 +11,10 @@
 use crate::device::Access;
 use crate::error::OpenErrorKind;
 use crate::host::calls;
+use crate::lock_owner::is_held_above;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -65,12 +67,17 @@ impl Permissions {
 }
 
 /// Acquires the locks that `access` needs on an open file.
-pub(crate) fn acquire(file: impl AsFd, access: Access) -> Result<(), OpenErrorKind> {
+///
+/// A `flock` lock of a process above this one keeps others away already, and is no conflict.
+pub(crate) fn acquire(file: &File, access: Access) -> Result<(), OpenErrorKind> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
-    patiently(|| rustix::fs::flock(file.as_fd(), operation))?;
+    match patiently(|| rustix::fs::flock(file.as_fd(), operation)) {
+        Err(OpenErrorKind::InUseByProcess) if is_held_above(file) => {}
+        locked => locked?,
+    }
     patiently(|| Permissions::of(access).acquire(file.as_fd()))
 }
 
@@ -99,7 +106,6 @@ fn patiently(mut attempt: impl FnMut() -> rustix::io::Result<()>) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
@@ -119,9 +125,9 @@ mod tests {
         assert!(in_use(acquire(&writer, Access::ReadWrite)));
         drop(second);
         acquire(&writer, Access::ReadWrite).unwrap();
-        assert!(in_use(acquire(open(), Access::ReadOnly)));
+        assert!(in_use(acquire(&open(), Access::ReadOnly)));
         drop(writer);
-        acquire(open(), Access::ReadOnly).unwrap();
+        acquire(&open(), Access::ReadOnly).unwrap();
     }
 
     #[test]
@@ -137,12 +143,12 @@ mod tests {
             .expect("failed to run flock (util-linux)");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let while_locked = acquire(image.reopen().unwrap(), Access::ReadOnly);
+        let while_locked = acquire(&image.reopen().unwrap(), Access::ReadOnly);
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
         child.wait().unwrap();
         assert_eq!(line, "locked\n");
         assert!(in_use(while_locked));
-        acquire(image.reopen().unwrap(), Access::ReadWrite).unwrap();
+        acquire(&image.reopen().unwrap(), Access::ReadWrite).unwrap();
     }
 
     /// Runs qemu-io with `arguments` on the image until its input ends, and waits until it has

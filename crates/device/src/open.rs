@@ -29,13 +29,15 @@ pub struct OpenOptions {
     /// Whether a host without direct I/O is served through its page cache instead of refused.
     fallback: bool,
     lock: bool,
+    /// Whether a block device is not claimed.
+    shared: bool,
     ring: bool,
 }
 
 impl OpenOptions {
     /// Creates the default options: buffered, locked, io_uring for batches.
     pub fn new(access: Access) -> Self {
-        Self { access, direct: false, fallback: false, lock: true, ring: true }
+        Self { access, direct: false, fallback: false, lock: true, shared: false, ring: true }
     }
 
     /// Sets whether to bypass the host's page cache (`O_DIRECT`). Requests not aligned to
@@ -52,6 +54,14 @@ impl OpenOptions {
     /// writes.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
+        self
+    }
+
+    /// Sets whether a block device may be written that is mounted or claimed by others, without a
+    /// lock (default: no). Only a program whose user insists on it needs this.
+    pub fn shared(mut self, shared: bool) -> Self {
+        self.shared = shared;
+        self.lock &= !shared;
         self
     }
 
@@ -138,6 +148,7 @@ impl OpenOptions {
         // file it has no effect without O_CREAT.
         flags |= match self.access {
             Access::ReadOnly => OFlags::RDONLY,
+            Access::ReadWrite if self.shared => OFlags::RDWR,
             Access::ReadWrite => OFlags::RDWR | OFlags::EXCL,
         };
         flags

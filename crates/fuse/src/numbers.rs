@@ -94,9 +94,27 @@ impl InodeNumbers {
     }
 }
 
+/// Returns the own number of an inode of `tree` that callers know by the number which a mount
+/// shows. `None` for any other number, such as one that is its own already.
+pub(crate) fn own_number(tree: TreeId, shown: u64) -> Option<u64> {
+    let is_shown = shown < OTHERS && shown >> NUMBER_BITS == tree.0 && tree.0 != 0;
+    is_shown.then_some(shown & ((1 << NUMBER_BITS) - 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_a_mount_shows_lead_to_own_ones() {
+        let numbers = InodeNumbers::new(TreeId(5));
+        let shown = numbers.number(&Place::Inode(TreeId(300), InodeNumber(257)));
+        assert_eq!(own_number(TreeId(300), shown), Some(257));
+        assert_eq!(own_number(TreeId(301), shown), None);
+        assert_eq!(own_number(TreeId(300), 257), None);
+        // The orphan items of a tree.
+        assert_eq!(own_number(TreeId((1 << 24) - 1), -5_i64 as u64), None);
+    }
 
     #[test]
     fn numbers_are_distinct_and_round_trip() {

@@ -13,9 +13,11 @@
 //!
 //! Kernel counterpart: `mount_subtree` (`fs/namespace.c`).
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -78,6 +80,40 @@ impl WholeMount {
         Ok(Self { mount: rustix::mount::open_tree(root, "", flags)? })
     }
 
+    /// Makes a mount of the whole file system that a process serves, also where none of its mounts
+    /// is in this mount namespace, or all were detached while in use. The kernel makes a further
+    /// mount of the file system behind an open connection (Linux 5.14). `source` is the name in the
+    /// table of mounts.
+    ///
+    /// # Errors
+    /// EPERM without `CAP_SYS_PTRACE` or `CAP_SYS_ADMIN`; ENOENT if the process serves none;
+    /// another error of the system.
+    pub fn of_server(server: Pid, source: &Path) -> io::Result<Self> {
+        use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+        use rustix::mount::{fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+        let connection = connection_of(server)?;
+        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, "source", source)?;
+        fsconfig_set_string(&context, "subtype", "papilio")?;
+        fsconfig_set_string(&context, "fd", connection.as_raw_fd().to_string())?;
+        // They count for a new file system only, and the kernel wants them nevertheless.
+        for (key, value) in [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")] {
+            fsconfig_set_string(&context, key, value)?;
+        }
+        fsconfig_create(&context)?;
+        let mount = fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        Ok(Self { mount })
+    }
+
+    /// Opens the root directory of the file system.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_root(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.mount, ".", flags, Mode::empty())?.into())
+    }
+
     /// Attaches the part of the file system below its directory `inside` to the directory `point`,
     /// both without symbolic links. `inside` is relative, and empty for the whole; `point` is
     /// absolute.
@@ -99,6 +135,19 @@ impl WholeMount {
             tree => Ok(tree?),
         }
     }
+}
+
+/// Returns a copy of the descriptor by which a process is connected with the kernel's FUSE.
+fn connection_of(server: Pid) -> io::Result<OwnedFd> {
+    let process = rustix::process::pidfd_open(server, PidfdFlags::empty())?;
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", server.as_raw_nonzero()))?.flatten() {
+        let is_connection = std::fs::read_link(entry.path()).is_ok_and(|link| link == Path::new("/dev/fuse"));
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if let (true, Some(number)) = (is_connection, number) {
+            return Ok(rustix::process::pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
 }
 
 /// Makes a mount of a directory below another one, attached nowhere.
@@ -136,7 +185,6 @@ mod tests {
     use super::*;
     use papilio_ioctl::mount_table::MountEntry;
     use papilio_oracle::{Need, require};
-    use rustix::fs::Mode;
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
     /// Makes a file system in memory, attached nowhere, with the directory `a/b`.

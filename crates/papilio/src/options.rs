@@ -16,6 +16,9 @@ use rescue::{Rescue, TreeRootChoice};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The most bytes that the replay of a log for reading only may keep in memory, for each device.
+const REPLAY_BYTES: u64 = 256 << 20;
+
 /// Options for opening a file system. All defaults are the safe ones.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -55,6 +58,7 @@ pub struct OpenOptions {
     pub(crate) unfinished: bool,
     /// Whether a device may be written that has another owner, by its signatures.
     pub(crate) ignore_signatures: bool,
+    pub(crate) replay_bytes: u64,
     pub(crate) rescue: Rescue,
     /// How the device at the path that the caller opens is found in a disk image.
     pub(crate) image: ImageOptions,
@@ -108,6 +112,7 @@ impl Default for OpenOptions {
             replacing: false,
             unfinished: false,
             ignore_signatures: false,
+            replay_bytes: REPLAY_BYTES,
             rescue: Rescue::default(),
             image: ImageOptions::default(),
         }
@@ -176,6 +181,14 @@ impl OpenOptions {
     /// system with a log can only be opened for reading, which shows the last commit.
     pub fn replay_log(mut self, replay: bool) -> Self {
         self.replay_log = replay;
+        self
+    }
+
+    /// Limits the memory for a replay of the log of fsyncs, in bytes for each device. The default
+    /// is 256 MiB. It counts only for a file system that is opened for reading. A log that needs
+    /// more cannot be replayed: opening for writing replays it on the devices.
+    pub fn replay_bytes(mut self, bytes: u64) -> Self {
+        self.replay_bytes = bytes;
         self
     }
 

@@ -4,6 +4,7 @@
 //! `OSError` with errno, text and, where one is known, the path. Python chooses the subclass by
 //! errno, such as `FileNotFoundError`.
 
+use crate::older_file::OlderFile;
 use crate::paths::PathArg;
 use papilio::{Error, ErrorKind};
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
@@ -108,6 +109,11 @@ fn exception(py: Python<'_>, error: Error, path: Option<&PathArg>, other: Option
     };
     if raised.is_some() {
         made.set_cause(py, raised);
+    }
+    if let Error::Unreplayed { older, .. } = &error {
+        let files: PyResult<Vec<_>> = older.iter().map(|file| OlderFile::new(py, file)).collect();
+        // An exception that happens here takes the place of the attribute, not of the error.
+        let _ = files.and_then(|files| made.value(py).setattr("older", files));
     }
     made
 }

@@ -62,6 +62,18 @@ impl FileSystem {
     }
 }
 
+/// Returns whether a mode allows writing.
+fn is_writable(mode: &str) -> PyResult<bool> {
+    match mode {
+        "r" => Ok(false),
+        "rw" | "r+" => Ok(true),
+        other => {
+            let text = format!("mode {other:?}: expected 'r' for reading or 'rw' for reading and writing");
+            Err(PyValueError::new_err(text))
+        }
+    }
+}
+
 /// Parses a value of the mount option `compress`.
 fn compression(value: &str) -> PyResult<CompressionChoice> {
     value.parse().map_err(|error: Error| PyValueError::new_err(error.to_string()))
@@ -74,7 +86,8 @@ impl FileSystem {
         image, mode = "r", *, devices = Vec::new(), subvolume = None, degraded = false, compress = None,
         compress_force = None, cache_bytes = 0, node_cache_bytes = None, direct_io = false,
         commit_interval = Some(30.0), verify_data = true, use_backup_root = false, replay_log = true,
-        superblock_mirror = None, discard = false, timestamp = None, owner = (0, 0), umask = 0o022,
+        allow_older = false, replay_bytes = None, ignore_signatures = false, superblock_mirror = None,
+        discard = false, timestamp = None, owner = (0, 0), umask = 0o022,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
     fn new(
@@ -93,21 +106,16 @@ impl FileSystem {
         verify_data: bool,
         use_backup_root: bool,
         replay_log: bool,
+        allow_older: bool,
+        replay_bytes: Option<u64>,
+        ignore_signatures: bool,
         superblock_mirror: Option<usize>,
         discard: bool,
         timestamp: Option<Bound<'_, PyAny>>,
         owner: (u32, u32),
         umask: u32,
     ) -> PyResult<Self> {
-        let write = match mode {
-            "r" => false,
-            "rw" | "r+" => true,
-            other => {
-                let text =
-                    format!("mode {other:?}: expected 'r' for reading or 'rw' for reading and writing");
-                return Err(PyValueError::new_err(text));
-            }
-        };
+        let write = is_writable(mode)?;
         let commit_interval = match commit_interval.map(Duration::try_from_secs_f64).transpose() {
             Ok(interval) => interval,
             Err(error) => return Err(PyValueError::new_err(format!("commit_interval: {error}"))),
@@ -121,10 +129,15 @@ impl FileSystem {
             .verify_data(verify_data)
             .use_backup_root(use_backup_root)
             .replay_log(replay_log)
+            .allow_older(allow_older)
+            .ignore_signatures(ignore_signatures)
             .discard(discard)
             .timestamp(timestamp.map(|time| crate::times::from_seconds(&time)).transpose()?);
         if let Some(bytes) = node_cache_bytes {
             options = options.node_cache_bytes(bytes);
+        }
+        if let Some(bytes) = replay_bytes {
+            options = options.replay_bytes(bytes);
         }
         if let Some(mirror) = superblock_mirror {
             options = options.superblock_mirror(mirror);

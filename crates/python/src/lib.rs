@@ -4,7 +4,7 @@
 //! system are written in Python. This crate translates calls and holds no file-system logic.
 //!
 //! - `handle`, `slot`: the objects of an open file system, closing, and the refusal after a fork
-//! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`: the class `FileSystem`
+//! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`, `older`: the class `FileSystem`
 //! - `file`, `queue`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
 //! - `paths`, `buffer`, `times`, `errors`: conversions
 //! - `device`: devices that read by a Python callback
@@ -26,6 +26,8 @@ mod file_system;
 mod handle;
 mod mkfs;
 mod names;
+mod older;
+mod older_file;
 mod paths;
 mod queue;
 mod scan;
@@ -63,6 +65,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<check::CheckReport>()?;
     module.add_class::<check::Finding>()?;
     module.add_class::<mkfs::Made>()?;
+    module.add_class::<older::OlderState>()?;
+    module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
     module.add_function(wrap_pyfunction!(check::check, module)?)?;
     module.add_function(wrap_pyfunction!(mkfs::mkfs, module)?)

@@ -36,6 +36,34 @@ fn everything_works_under_address_sanitizer() {
 }
 
 #[test]
+fn every_level_of_compression_can_be_read_by_the_kernel() {
+    let bench = run("compression", Link::Shared);
+    let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
+    let images = ImageSet::open(&bench.scratch, vec![bench.path("mixed.img")]);
+    let mounted = images.mount().unwrap();
+    let mut compared = 0;
+    for entry in std::fs::read_dir(bench.path("expected")).unwrap() {
+        let name = entry.unwrap().file_name();
+        let expected = std::fs::read(bench.path("expected").join(&name)).unwrap();
+        let seen = std::fs::read(mounted.path().join(&name)).unwrap();
+        assert!(seen == expected, "{}: the kernel reads something else", name.display());
+        compared += 1;
+    }
+    assert_eq!(compared, 84);
+    mounted.unmount().unwrap();
+}
+
+#[test]
+fn older_states_are_listed_and_signatures_obeyed() {
+    run("older", Link::Shared);
+}
+
+#[test]
+fn older_states_are_listed_under_address_sanitizer() {
+    run("older", Link::Address);
+}
+
+#[test]
 fn file_systems_in_stores_are_written_and_read() {
     run("store", Link::Shared);
 }

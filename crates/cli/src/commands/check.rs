@@ -33,8 +33,9 @@ pub struct Args {
     /// Do not write; accepted for btrfs-check(8)'s sake, as nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
-    /// Check a device that the kernel has mounted, too; the findings may be of changes under way
-    #[arg(long, conflicts_with = "repair")]
+    /// Check a device that the kernel has mounted, too, or repair it, without asking; the findings
+    /// may be of changes under way, and a repair of what changes meanwhile can damage it
+    #[arg(long)]
     force: bool,
     /// Use this copy of the superblock (0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB)
     #[arg(short = 's', long = "super", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -98,11 +99,13 @@ pub struct Args {
 impl Args {
     /// Checks the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        if !self.force
-            && let Some(mount) = holder::kernel_mount_of(&self.image)
-        {
+        if let Some(mount) = holder::kernel_mount_of(&self.image) {
             let (image, point) = (self.image.display(), mount.point.display());
-            anyhow::bail!("{image}: the kernel has mounted it on {point}; --force checks it anyway");
+            if !self.force {
+                anyhow::bail!("{image}: the kernel has mounted it on {point}; --force checks it anyway");
+            }
+            let risk = if self.repair { ", and a repair can damage what changes meanwhile" } else { "" };
+            context.warning(format_args!("{image}: the kernel has mounted it on {point}{risk}"));
         }
         if self.repair {
             return self.repair(context);
@@ -131,7 +134,15 @@ impl Args {
             options = options.progress(move |progress| show(&bar, progress));
         }
         context.set_progress(bar.clone());
-        let report = papilio::check(&self.image, &self.open_options(context), &options);
+        let opened = self.open_options(context);
+        let report = match papilio::check(&self.image, &opened, &options) {
+            // btrfs-check(8) warns and goes on.
+            Err(error @ papilio::Error::DeviceMissing { .. }) if context.arguments().drop_in => {
+                context.warning(format_args!("{}: {error}", self.image.display()));
+                papilio::check(&self.image, &opened.degraded(true), &options)
+            }
+            report => report,
+        };
         context.set_progress(None);
         if let Some(bar) = bar {
             bar.finish_and_clear();
@@ -195,7 +206,11 @@ impl Args {
 
     /// Plans a repair, and makes it if it is wanted.
     fn repair(&self, context: &Context) -> anyhow::Result<()> {
-        let devices = rescue_change::open(context, &self.images(context))?;
+        let images = self.images(context);
+        let devices = match self.force {
+            true => rescue_change::open_forced(context, &images)?,
+            false => rescue_change::open(context, &images)?,
+        };
         let options = self.open_options(context);
         let wishes = papilio::RepairOptions::new()
             .init_extent_tree(self.init_extent_tree)
@@ -220,7 +235,7 @@ impl Args {
         }
         output.text(format_args!("afterwards {left} errors, {warnings} warnings\n"))?;
         output.finish()?;
-        if !self.yes && !rescue_change::confirmed("Repair?")? {
+        if !self.agrees(context) && !rescue_change::confirmed("Repair?")? {
             anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
         }
         let undo = self.undo_file(context);
@@ -234,6 +249,11 @@ impl Args {
             context.error(format_args!("{}: {left} errors are left", self.image.display()));
         }
         Ok(())
+    }
+
+    /// Returns whether the repair needs no consent. Scripts for `btrfs check` answer no questions.
+    fn agrees(&self, context: &Context) -> bool {
+        self.yes || self.force || context.arguments().drop_in && !std::io::stdin().is_terminal()
     }
 
     /// Returns all images and devices of the file system that were named.
@@ -315,7 +335,11 @@ impl Args {
             }
         }
         let (errors, warnings) = (report.errors(), report.warnings());
-        output.text(format_args!("{errors} errors, {warnings} warnings\n"))?;
+        match (errors, warnings) {
+            // The words that scripts look for in the output of btrfs-check(8).
+            (0, 0) => output.text(format_args!("no error found\n"))?,
+            _ => output.text(format_args!("{errors} errors, {warnings} warnings\n"))?,
+        }
         Ok(())
     }
 }

@@ -300,7 +300,11 @@ fn target(path: &Path, size: u64, force: bool, made: &mut Made) -> anyhow::Resul
             bail!("{shown}: neither a file nor a device");
         }
         // Locked before it is emptied: a mount may use it.
-        let in_use = found.map(|_| FileDevice::open(path, Access::ReadWrite)).transpose();
+        // An empty file is one to be made.
+        let in_use = found
+            .filter(|found| found.len() > 0)
+            .map(|_| FileDevice::open(path, Access::ReadWrite))
+            .transpose();
         let in_use = in_use.map_err(|error| crate::holder::explain(error.into()))?;
         if in_use.is_none() {
             made.0.push(path.to_owned());

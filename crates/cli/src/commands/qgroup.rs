@@ -1,6 +1,7 @@
 //! `papilio qgroup`: groups of subvolumes, and their limits.
 
 use super::quota::{Quotas, parse_qgroup};
+use crate::btrfs_json::list_of_btrfs;
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::Output;
@@ -252,7 +253,10 @@ impl Show {
         }
         self.sort(&mut groups, &paths)?;
         let mut output = Output::new()?;
-        if self.json {
+        if self.json && context.arguments().drop_in {
+            let rows = groups.iter().map(|group| json_of_btrfs(group, &paths));
+            output.text(format_args!("{:#}\n", list_of_btrfs("qgroup-show", rows)))?;
+        } else if self.json {
             let rows = groups.iter().map(|group| json_of(group, &paths)).collect::<Value>();
             output.text(format_args!("{rows:#}\n"))?;
         } else {
@@ -349,6 +353,20 @@ fn json_of(group: &QgroupUsage, paths: &Paths) -> Value {
         "parents": list(&group.parents),
         "children": list(&group.members),
     })
+}
+
+/// The keys and types of `btrfs qgroup show`.
+fn json_of_btrfs(group: &QgroupUsage, paths: &Paths) -> Value {
+    let mut value = json_of(group, paths);
+    for limit in ["max_referenced", "max_exclusive"] {
+        if value[limit].is_null() {
+            value[limit] = "none".into();
+        }
+    }
+    if value["path"].is_null() {
+        value["path"] = "".into();
+    }
+    value
 }
 
 fn print(columns: &[Column], output: &mut Output) -> anyhow::Result<()> {

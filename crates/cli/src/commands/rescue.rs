@@ -186,6 +186,12 @@ impl FindRoot {
                     false => format!("{} blocks, {} cannot be read", root.blocks, root.missing),
                 };
                 let (address, generation, level) = (root.address, root.generation, root.level);
+                if listed.is_empty() && root.is_whole() && context.arguments().drop_in {
+                    // The line that scripts for btrfs-find-root look for.
+                    output.text(format_args!(
+                        "Found tree root at {address} gen {generation} level {level}\n"
+                    ))?;
+                }
                 output.text(format_args!("{address} generation {generation} level {level}: {state}\n"))?;
             }
             if root.is_whole() && !filtered {

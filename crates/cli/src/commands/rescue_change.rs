@@ -6,7 +6,7 @@
 
 use crate::context::Context;
 use crate::output::Output;
-use papilio::device::{Device, UndoFile};
+use papilio::device::{Access, Device, DeviceOptions, UndoFile};
 use papilio::{OpenOptions, RepairOptions, RescueChange};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -226,6 +226,19 @@ pub fn undo_of(context: &Context, image: &Path) -> PathBuf {
         }
     }
     first
+}
+
+/// As [`open`], also while the kernel has the devices mounted. The caller warns of that.
+pub fn open_forced(context: &Context, images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    let open = |path: &PathBuf| -> anyhow::Result<Arc<dyn Device>> {
+        if crate::holder::kernel_mount_of(path).is_none() {
+            return crate::devices::open_member(path, context.arguments().ignores_signatures());
+        }
+        let device = DeviceOptions::new(Access::ReadWrite).shared(true).open(path)?;
+        papilio::check_signatures(&device, context.arguments().ignores_signatures())?;
+        Ok(Arc::new(device))
+    };
+    images.iter().map(open).collect()
 }
 
 /// Opens all devices of a file system for writing.

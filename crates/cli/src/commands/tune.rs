@@ -64,7 +64,8 @@ pub struct Args {
     /// Remove the free-space tree
     #[arg(long, group = "change")]
     convert_from_free_space_tree: bool,
-    /// Allow to clear the seed flag, although file systems that build on the seed become unreadable
+    /// Allow to clear the seed flag, although file systems that build on the seed become
+    /// unreadable; under the name btrfstune, ask nothing
     #[arg(short, long)]
     force: bool,
     /// The image or device, and all others of its file system
@@ -75,9 +76,11 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let change = self.change()?;
+        let change = self.change(context)?;
         let images: Vec<_> = self.image.iter().chain(&context.arguments().device).cloned().collect();
         let devices = super::rescue_change::open(context, &images)?;
+        let current = papilio::FoundDevice::read(&images[0])?.map(|found| found.fsid);
+        self.ask(context, change)?;
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template(match change {
                 Tune::Checksum(_) => "{bar:30} {bytes} of {total_bytes}, {eta} left",
@@ -103,6 +106,9 @@ impl Args {
         if tuned.resumed {
             output.text(format_args!("finished an interrupted change\n"))?;
         }
+        if let (Some(current), Tune::Uuid(_) | Tune::MetadataUuid(_)) = (current, change) {
+            output.text(format_args!("Current fsid: {current}\nNew fsid: {}\n", tuned.fsid))?;
+        }
         match change {
             Tune::Uuid(_) => {
                 output.text(format_args!("UUID {}, {} tree blocks rewritten\n", tuned.fsid, tuned.blocks))?;
@@ -118,10 +124,27 @@ impl Args {
         Ok(())
     }
 
+    /// Asks before a change that btrfstune(8) asks about, under that name.
+    fn ask(&self, context: &Context, change: Tune) -> anyhow::Result<()> {
+        let risk = match change {
+            Tune::Uuid(_) => "a change of the UUID rewrites all tree blocks; check the file system first",
+            Tune::Seed(false) => "file systems that build on this seed become unreadable",
+            _ => return Ok(()),
+        };
+        if self.force || !context.arguments().drop_in {
+            return Ok(());
+        }
+        context.warning(risk);
+        match super::rescue_change::confirmed("Go on?")? {
+            true => Ok(()),
+            false => anyhow::bail!("{}: nothing was written", self.image[0].display()),
+        }
+    }
+
     /// Returns the one change that was chosen.
-    fn change(&self) -> anyhow::Result<Tune> {
+    fn change(&self, context: &Context) -> anyhow::Result<Tune> {
         Ok(match self.seed {
-            Some(0) if !self.force => {
+            Some(0) if !self.force && !context.arguments().drop_in => {
                 return Err(UsageError::new(
                     "-S 0 makes file systems that build on the seed unreadable: add --force",
                 )

@@ -132,7 +132,17 @@ fn is_elsewhere(mount: &MountEntry) -> bool {
 /// in a different namespace.
 fn is_alive(mount: &MountEntry) -> bool {
     let Some((_, minor)) = mount.device.split_once(':') else { return false };
-    Path::new("/sys/fs/fuse/connections").join(minor).exists()
+    Path::new("/sys/fs/fuse/connections").join(minor).exists() || is_seen_by_others(mount)
+}
+
+/// Looks for the mount in the tables of other processes: the folder of connections need not be
+/// mounted.
+fn is_seen_by_others(mount: &MountEntry) -> bool {
+    let device = format!(" {} ", mount.device);
+    let tables = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let tables = tables.filter_map(|entry| std::fs::read_to_string(entry.path().join("mountinfo")).ok());
+    let mut lines = tables.map(|table| table.lines().any(|line| line.contains(&device)));
+    lines.any(|is_there| is_there)
 }
 
 fn wait_for_process(context: &Context, mount: &MountEntry, process: &OwnedFd) -> anyhow::Result<()> {

@@ -3,8 +3,9 @@
 use crate::common::{fail, papilio, succeed, text};
 use crate::fixture::noise;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A new image with an empty file system, in a directory of its own.
 struct Image {
@@ -246,10 +247,19 @@ fn label_and_size_are_changed() {
 #[test]
 fn images_that_cannot_be_written_are_refused() {
     let image = Image::new("128M");
-    let holder = fs::File::open(&image.path).unwrap();
-    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockShared).unwrap();
+    // A lock of this process, which runs the command, would be no conflict.
+    let mut holder = Command::new("flock")
+        .args(["--shared", "--no-fork", &image.path.display().to_string()])
+        .args(["sh", "-c", "echo locked; read end"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
     fail(1, "image: another process is using it", ["mkdir", &image.at("/d")]);
-    drop(holder);
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
     fail(1, "no such file or device", ["mkdir", "/nowhere/image:/d"]);
     fs::write(image.host("text"), "no file system").unwrap();
     fail(1, "text", ["mkdir", &format!("{}:/d", image.host("text"))]);

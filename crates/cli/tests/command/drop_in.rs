@@ -48,7 +48,8 @@ fn scripts_for_btrfs_progs_work_with_an_image() {
     assert_eq!(world.succeed("btrfs", &["-q", "subvolume", "create", &format!("{image}:/c")]), "");
     assert!(world.succeed("btrfs", &["su", "li", &image]).contains("path deep/er/a"));
     let listed = world.succeed("btrfs", &["--format", "json", "subvolume", "list", &image]);
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&listed).unwrap().as_array().unwrap().len(), 3);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["subvolume-list"].as_array().unwrap().len(), 3);
     assert_eq!(world.succeed("btrfs", &["subvolume", "get-default", &image]), "ID 5 (FS_TREE)\n");
     world.succeed("btrfs", &["subvolume", "set-default", "256", &image]);
     let shown = world.succeed("btrfs", &["subvolume", "get-default", &image]);

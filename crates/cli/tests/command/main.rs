@@ -26,6 +26,7 @@ mod quotas;
 mod repair;
 mod replace;
 mod rootdir;
+mod scripts;
 mod scrub;
 mod send_flags;
 mod serve;

@@ -107,9 +107,9 @@ fn content_that_does_not_fit_leaves_no_file_system() {
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("first"), "small").unwrap();
     std::fs::write(source.join("second"), vec![1; 200 << 20]).unwrap();
-    std::fs::File::create(&image).unwrap().set_len(120 << 20).unwrap();
     let [source, image] = [&source, &image].map(|path| path.to_str().unwrap());
-    fail(1, "space", ["mkfs", "--rootdir", source, image]);
+    std::fs::File::create(image).unwrap().set_len(120 << 20).unwrap();
+    fail(1, "space", ["mkfs", "-b", "120M", "--rootdir", source, image]);
     fail(1, "was not finished", ["ls", &format!("{image}:/")]);
     fail(1, "was not finished", ["check", image]);
     // It is no file system that would have to be overwritten by force.

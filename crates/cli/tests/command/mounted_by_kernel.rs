@@ -1,6 +1,6 @@
 //! Images that the kernel's Btrfs has mounted.
 
-use crate::common::{fail, succeed_text as succeed};
+use crate::common::{fail, papilio, succeed_text as succeed, text};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 
 #[test]
@@ -15,7 +15,12 @@ fn check_needs_force_while_the_kernel_has_an_image_mounted() {
     let images = ImageSet::open(&scratch, vec![path]);
     let mounted = images.mount().unwrap();
     fail(1, "the kernel has mounted it on", ["check", &image]);
-    succeed(["check", "--force", &image]);
+    let forced = papilio(["check", "--force", &image]);
+    let (said, warned) = (text(&forced.stdout), text(&forced.stderr));
+    assert!(said.contains("no error found") && warned.contains("warning: "), "{said}{warned}");
+    // There is nothing to repair.
+    let forced = papilio(["check", "--repair", "--force", &image]);
+    assert!(forced.status.success() && text(&forced.stdout).contains("nothing was written"));
     mounted.unmount().unwrap();
     succeed(["check", "-s", "0", &image]);
     succeed(["check", "-b", &image]);

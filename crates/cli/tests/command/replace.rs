@@ -32,7 +32,5 @@ fn a_device_is_replaced_and_a_missing_one_rebuilt() {
     assert!(output.status.success() && text(&output.stderr).contains("a device is missing"));
     assert_eq!(succeed_json(["replace", "status", "--json", "--device", &c, &d])["state"], "finished");
     assert_eq!(succeed(["cat", "--device", &c, &format!("{d}:/file")]), noise(7, 5 << 20));
-    assert!(
-        succeed_text(["check", "--check-data-csum", "--device", &c, &d]).contains("0 errors, 0 warnings")
-    );
+    assert!(succeed_text(["check", "--check-data-csum", "--device", &c, &d]).contains("no error found"));
 }

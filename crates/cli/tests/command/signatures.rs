@@ -1,10 +1,13 @@
 //! Devices that belong to something else, and files that are no Btrfs: they are named, and not
 //! written.
 
-use crate::common::{fail, papilio, succeed, succeed_text, text};
-use papilio_oracle::Scratch;
+use crate::common::{fail, papilio, succeed, succeed_json, succeed_text, text};
+use papilio_oracle::{LoopDevice, Need, Scratch, require};
 use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 const SIZE: u64 = 160 << 20;
 
@@ -15,6 +18,11 @@ fn put(image: &str, offset: u64, bytes: &[u8]) {
 /// The superblock of a mirror of md, version 1.0, for a member of `size` bytes.
 fn mirror(size: u64) -> (u64, Vec<u8>) {
     let offset = (size - 8192) & !4095;
+    (offset, mirror_at(offset))
+}
+
+/// The superblock of a mirror of md, version 1, for the place `offset`.
+fn mirror_at(offset: u64) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0, &[0xfc, 0x4e, 0x2b, 0xa9, 1]);
@@ -27,7 +35,123 @@ fn mirror(size: u64) -> (u64, Vec<u8>) {
     let words = bytes[..260].as_chunks::<4>().0;
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_le_bytes(*word))).sum();
     bytes[216..220].copy_from_slice(&((sum as u32).wrapping_add((sum >> 32) as u32)).to_le_bytes());
-    (offset, bytes)
+    bytes
+}
+
+/// The superblock of a mirror of md, version 0.90.
+fn old_mirror() -> Vec<u8> {
+    let mut words = [0_u32; 1024];
+    words[..3].copy_from_slice(&[0xa92b_4efc, 0, 90]);
+    words[5..11].copy_from_slice(&[0x1234, 1_700_000_000, 1, 1024, 2, 2]);
+    words[13..16].copy_from_slice(&[1, 2, 3]);
+    words[32..36].copy_from_slice(&[1_700_000_000, 1, 2, 2]);
+    for (place, number) in [(128, 0), (160, 1), (992, 0)] {
+        words[place..place + 5].copy_from_slice(&[number, 7, number, number, 6]);
+    }
+    let sum: u64 = words.iter().map(|word| u64::from(*word)).sum();
+    words[38] = (sum as u32).wrapping_add((sum >> 32) as u32);
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Lists name, offset and end of the good signatures on an image.
+fn listed(image: &str) -> Vec<(String, u64, String)> {
+    let found = succeed_json(["inspect", "signatures", "--json", image]);
+    let good = found.as_array().unwrap().iter().filter(|signature| signature["good"] == true);
+    good.map(|signature| {
+        assert_eq!(signature["device"], image);
+        let at = signature["at"].as_str().unwrap().to_owned();
+        (signature["name"].as_str().unwrap().to_owned(), signature["offset"].as_u64().unwrap(), at)
+    })
+    .collect()
+}
+
+/// Runs a tool, which succeeds, and returns its output.
+fn tool(name: &str, arguments: &[&str], input: &str) -> String {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("sh");
+    let line = format!("exec {name} \"$@\"");
+    command.args(["-c", &line, name]).args(arguments).env("PATH", path);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{name} {arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// mdadm(8) and libblkid find the superblocks of md where Papilio does. Without arrays in the
+/// kernel mdadm makes none, but it judges these.
+#[test]
+fn superblocks_of_md_are_listed_where_its_tools_find_them() {
+    let Some(_met) = require(&[Need::Root, Need::Loop, Need::Command("mdadm"), Need::Command("wipefs")])
+    else {
+        return;
+    };
+    const MEMBER: u64 = 64 << 20;
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let end = MEMBER - 8192;
+    let cases = [
+        ("1.0", end, mirror_at(end), "end"),
+        ("1.1", 0, mirror_at(0), "start"),
+        ("1.2", 4096, mirror_at(4096), "start"),
+        ("0.90", MEMBER - 65536, old_mirror(), "end"),
+    ];
+    for (version, offset, bytes, at) in cases {
+        let image = scratch.image(version, MEMBER).unwrap().to_str().unwrap().to_owned();
+        put(&image, offset, &bytes);
+        let device = LoopDevice::attach(Path::new(&image), true).unwrap();
+        let judged = tool("mdadm", &["--examine", device.path().to_str().unwrap()], "");
+        assert!(judged.contains(&format!("Version : {version}")), "{judged}");
+        assert!(judged.contains("- correct"), "{judged}");
+        let wiped = tool("wipefs", &["--parsable", &image], "");
+        assert!(wiped.contains(&format!("{offset:#x},")) && wiped.contains("linux_raid_member"), "{wiped}");
+        let name = "a member of a RAID array (md)".to_owned();
+        assert_eq!(listed(&image), [(name, offset, at.to_owned())], "{version}");
+        let table = succeed_text(["inspect", "signatures", &image]);
+        let line = table.lines().nth(1).unwrap();
+        assert!(line.contains(&format!("  {offset}  {at}")) && line.contains("mdadm(8)"), "{table}");
+    }
+}
+
+/// Swap, LUKS and LVM as their own tools write them.
+#[test]
+fn signatures_of_real_tools_are_listed() {
+    let needs = ["mkswap", "cryptsetup", "pvcreate"].map(Need::Command);
+    let Some(_met) = require(&[&needs[..], &[Need::Root, Need::Loop]].concat()) else { return };
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let make = |name: &str| scratch.image(name, 64 << 20).unwrap().to_str().unwrap().to_owned();
+    let (swap, luks1, luks2, lvm) = (make("swap"), make("luks1"), make("luks2"), make("lvm"));
+    tool("mkswap", &[&swap], "");
+    for (kind, image) in [("luks1", &luks1), ("luks2", &luks2)] {
+        let cheap = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+        tool(
+            "cryptsetup",
+            &[&["-q", "luksFormat", "--type", kind], &cheap[..], &[image, "-"]].concat(),
+            "key",
+        );
+    }
+    let device = LoopDevice::attach(Path::new(&lvm), false).unwrap();
+    tool("pvcreate", &["-ff", "-y", device.path().to_str().unwrap()], "");
+    drop(device);
+    let start = "start".to_owned();
+    assert_eq!(listed(&swap), [("a swap area".to_owned(), 4086, start.clone())]);
+    for image in [&luks1, &luks2] {
+        assert_eq!(listed(image), [("an encrypted volume (LUKS)".to_owned(), 0, start.clone())]);
+    }
+    assert_eq!(listed(&lvm), [("an LVM physical volume".to_owned(), 512, start.clone())]);
+    for image in [&swap, &luks1, &luks2, &lvm] {
+        fail(1, "only -f overwrites it", ["mkfs", "-q", image]);
+    }
+
+    let btrfs = make("btrfs");
+    succeed(["mkfs", "-q", "-M", "-b", "32M", &btrfs]);
+    assert_eq!(listed(&btrfs), [("a Btrfs file system".to_owned(), 0x1_0040, start)]);
+    let several = succeed_text(["inspect", "signatures", &btrfs, &lvm]);
+    assert_eq!(several.lines().count(), 3, "{several}");
+    assert!(succeed_text(["inspect", "signatures", &make("empty")]).is_empty());
+    let missing = papilio(["inspect", "signatures", "/nowhere", &lvm]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stdout).contains("LVM") && text(&missing.stderr).contains("/nowhere"));
 }
 
 #[test]

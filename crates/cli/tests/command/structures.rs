@@ -90,7 +90,8 @@ fn addresses_and_inodes_lead_to_the_paths_of_btrfs() {
         sorted(btrfs(&["inspect-internal", "logical-resolve", "-P", byte, world.mount()]))
     );
     let paths = sorted(succeed(["inspect", "logical-resolve", byte, world.mount()]));
-    assert_eq!(paths, ["/snap/again", "/snap/d/f", "/sub/again", "/sub/d/f"]);
+    let expected = ["/snap/again", "/snap/d/f", "/sub/again", "/sub/d/f"];
+    assert_eq!(paths, expected.map(|path| format!("{}{path}", world.mount())));
     fail(1, "nothing is at", ["inspect", "logical-resolve", "4096", world.mount()]);
     let listed = succeed(["subvolume", "list", world.mount()]);
     assert_eq!(listed, btrfs(&["subvolume", "list", world.mount()]));
@@ -98,7 +99,7 @@ fn addresses_and_inodes_lead_to_the_paths_of_btrfs() {
     let least = succeed(["inspect", "min-dev-size", world.mount()]);
     let mapped = succeed(["inspect", "map-logical", "-l", byte, "-b", "8192", world.mount()]);
     world.unmount();
-    assert_eq!(sorted(succeed(["inspect", "logical-resolve", byte, &world.image()])), paths);
+    assert_eq!(sorted(succeed(["inspect", "logical-resolve", byte, &world.image()])), expected);
     assert_eq!(succeed(["inspect", "list-chunks", "-b", &world.image()]), chunks);
     assert_eq!(succeed(["inspect", "min-dev-size", &world.image()]), least);
     // The mount named a loop device.
@@ -278,7 +279,7 @@ fn odd_options_of_devices_and_properties() {
     fail(1, "not mounted", ["filesystem", "commit-stats", &a]);
     fs::File::create(&b).unwrap().set_len(256 << 20).unwrap();
     succeed(["device", "add", "-K", "--enqueue", &b, &a]);
-    fail(1, "is missing", ["device", "remove", "missing", "--device", &b, &a]);
+    fail(1, "no missing devices", ["device", "remove", "missing", "--device", &b, &a]);
     succeed(["balance", "start", "-f", "-mconvert=raid1", "-sconvert=raid1", "--device", &b, &a]);
     fs::remove_file(&b).unwrap();
     fail(1, "RAID1 needs 2 devices", ["-q", "device", "remove", "missing", "--degraded", &a]);

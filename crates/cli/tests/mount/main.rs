@@ -24,6 +24,7 @@ mod maintenance;
 mod newer;
 mod quotas;
 mod refusals;
+mod scripts;
 mod siblings;
 mod space;
 mod world;

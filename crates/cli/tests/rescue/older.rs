@@ -342,6 +342,27 @@ fn an_older_state_that_was_asked_for_is_named_in_one_line() {
     assert!(shown.errors.contains("a log of fsyncs follows it"), "{}", shown.errors);
 }
 
+/// A log that needs more memory than the limit is not replayed; the files are listed, and a higher
+/// limit shows the newest content.
+#[test]
+fn a_log_that_exceeds_the_memory_of_a_replay_is_a_failure_with_a_list() {
+    let (folder, image) = logged();
+    let path = image.to_str().unwrap();
+    let newest = restore(&["-s"], &image, folder.path());
+    assert_answer(&newest, 0, &"newer".repeat(3), "");
+    let small = restore(&["-s", "--replay-bytes", "16k"], &image, folder.path());
+    assert_answer(&small, 1, "oldold", "would take more than 16384 bytes");
+    for file in ["/e/b: it is missing", "/e/c: it is older", "/sub/d/f: it is older"] {
+        assert!(small.errors.contains(file), "{file}: {}", small.errors);
+    }
+    for arguments in [["ls", path], ["du", path]] {
+        let seen = command(&[&["--replay-bytes=16k"], &arguments[..]].concat());
+        assert_eq!(seen.code, Some(1), "{}", seen.errors);
+        assert!(seen.errors.contains("/e/b: it is missing"), "{}", seen.errors);
+    }
+    assert_eq!(command(&["--replay-bytes=1m", "ls", path]).code, Some(0));
+}
+
 fn read_superblock(image: &Path, copy: usize) -> Superblock {
     let device = FileDevice::open(image, Access::ReadOnly).unwrap();
     let mut bytes = vec![0; SUPERBLOCK_SIZE];

@@ -246,6 +246,11 @@ pub(super) fn get_features(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 /// Our own: returns the usage of space. The first page starts with the spaces, and devices follow.
 pub(super) fn usage(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let asked = call.argument::<Page>()?;
+    if asked.cursor == 0 {
+        // The trees tell the use as of the last commit. Without one, space that was taken since
+        // then would count as free. A mount that takes no changes has nothing to commit.
+        let _ = call.fs.sync();
+    }
     let usage = call.fs.usage()?;
     let mut writer = Writer::default();
     if asked.cursor == 0 {

@@ -5,6 +5,7 @@
 
 use super::access::{EXECUTE, READ};
 use super::call::{Changed, IoctlCall, IoctlReply, Result, done};
+use crate::numbers::own_number;
 use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{FileKind, Inode, InodeFlags};
 use papilio_ioctl::Errno;
@@ -152,8 +153,10 @@ pub(super) fn ino_lookup(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         lookup.tree = call.inode.tree().0;
     }
     lookup.name.fill(0);
-    if lookup.inode != objectid::FIRST_INODE.0 {
-        let inode = call.fs.inode_at(TreeId(lookup.tree), InodeNumber(lookup.inode))?;
+    // A caller may know the inode by the number that the mount shows.
+    let number = own_number(TreeId(lookup.tree), lookup.inode).unwrap_or(lookup.inode);
+    if number != objectid::FIRST_INODE.0 {
+        let inode = call.fs.inode_at(TreeId(lookup.tree), InodeNumber(number))?;
         let path = path_of(&inode, objectid::FIRST_INODE)?;
         if !put_name(&mut lookup.name, &path) {
             return Err(Errno(libc::ENAMETOOLONG));

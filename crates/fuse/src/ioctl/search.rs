@@ -5,6 +5,7 @@
 
 use super::call::{IoctlCall, IoctlReply, Result};
 use super::caller_memory::BlockedCaller;
+use crate::numbers::own_number;
 use papilio::format::{Generation, ItemType, Key, TreeId};
 use papilio_ioctl::Errno;
 use papilio_ioctl::layout::{SearchArgs, SearchArgsV2, SearchHeader, SearchKey};
@@ -22,9 +23,14 @@ struct Found {
 }
 
 /// Searches with space for `space` bytes of items and their headers.
+///
+/// A caller may know an inode by the number that the mount shows. The headers then have that
+/// number, too, so that a caller can go on from them.
 fn search(call: &IoctlCall<'_>, key: &SearchKey, space: u64) -> Result<Found> {
     let tree = if key.tree == 0 { call.inode.tree() } else { TreeId(key.tree) };
-    let of = |objectid, kind: u32, offset| {
+    let prefix = own_number(tree, key.min_objectid).map_or(0, |own| key.min_objectid - own);
+    let of = |objectid: u64, kind: u32, offset| {
+        let objectid = own_number(tree, objectid).filter(|_| prefix > 0).unwrap_or(objectid);
         u8::try_from(kind).map(|kind| Key::new(objectid, ItemType(kind), offset))
     };
     // A type above 255 lies behind all types.
@@ -47,7 +53,7 @@ fn search(call: &IoctlCall<'_>, key: &SearchKey, space: u64) -> Result<Found> {
             }
             let mut header = SearchHeader {
                 generation: generation.0,
-                objectid: at.objectid,
+                objectid: at.objectid | prefix,
                 offset: at.offset,
                 kind: at.item_type.0.into(),
                 length: data.len() as u32,

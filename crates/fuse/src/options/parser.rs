@@ -175,6 +175,7 @@ impl Parser {
         self.open = match name {
             "degraded" => open.degraded(true),
             "ignore_signatures" => open.ignore_signatures(true),
+            "replay_bytes" => open.replay_bytes(bytes_of(name, value)?),
             "commit" => {
                 let seconds = match number(name, value, 0..=u64::from(u32::MAX))? {
                     0 => COMMIT_SECONDS,

@@ -96,6 +96,7 @@ fn other_btrfs_options() {
     let expectations = [
         ("degraded,device=/dev/b,device=/dev/c", base().degraded(true).device("/dev/b").device("/dev/c")),
         ("ignore_signatures", base().ignore_signatures(true)),
+        ("replay_bytes=1m", base().replay_bytes(1 << 20)),
         ("commit=5", base().commit_interval(seconds(5))),
         ("commit=0", base().commit_interval(seconds(30))),
         ("discard", base().discard(true)),

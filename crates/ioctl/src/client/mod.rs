@@ -427,6 +427,17 @@ impl MountedPath {
         self.call(Command::DEFAULT_SUBVOL, &mut id)
     }
 
+    /// Returns the subvolume that a mount without options shows.
+    ///
+    /// # Errors
+    /// As [`MountedPath::subvolumes`].
+    pub fn default_subvolume(&self) -> io::Result<TreeId> {
+        match self.state() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.searched_default(),
+            state => Ok(state?.default_subvolume),
+        }
+    }
+
     /// Returns all subvolumes by ascending id, the top level first. Includes those being deleted.
     ///
     /// # Errors
@@ -544,7 +555,7 @@ fn refusal(code: i32) -> io::Error {
         3 => "profile RAID5 needs 2 devices",
         4 => "profile RAID6 needs 3 devices",
         5 => "the target of a replacement cannot be removed",
-        6 => "no device of the file system is missing",
+        6 => "no missing devices found to remove",
         7 => "it is the only device that can be written",
         8 => return io::Error::from_raw_os_error(libc::EINPROGRESS),
         9 => "profile RAID1C3 needs 3 devices",

@@ -10,6 +10,7 @@ use crate::layout::{DedupeRange, DevInfo, InoLookup, LogicalIno, until_nul};
 use crate::number::Command;
 use papilio::ExtentOwner;
 use papilio::Subvolume;
+use papilio::format::items::dir_item::DirEntries;
 use papilio::format::items::inode_ref::{InodeExtrefs, InodeRefs};
 use papilio::format::items::root::RootItem;
 use papilio::format::items::root_ref::RootRef;
@@ -26,6 +27,8 @@ const IGNORE_OFFSET: u64 = 1;
 const DIFFERS: i32 = 1;
 /// Most subvolumes in one another, as a limit for damaged trees.
 const DEPTH_LIMIT: usize = 1 << 10;
+/// The name of the default subvolume in the directory of the root tree.
+const DEFAULT_ENTRY: &[u8] = b"default";
 
 impl MountedPath {
     /// Returns the files that contain the byte at `address`, or with `whole` any byte of its
@@ -74,7 +77,9 @@ impl MountedPath {
             match self.call(Command::DEV_INFO, &mut info) {
                 Ok(()) => {
                     let path = until_nul(&info.path).unwrap_or_default();
-                    found.push((DeviceId(devid), (!path.is_empty()).then(|| path.to_vec())));
+                    // The kernel's words for a device that it does not have.
+                    let is_there = !path.is_empty() && path != b"<missing disk>";
+                    found.push((DeviceId(devid), is_there.then(|| path.to_vec())));
                 }
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 Err(error) => return Err(error),
@@ -162,6 +167,22 @@ impl MountedPath {
     }
 
     /// Lists the subvolumes by searching the root tree.
+    /// Reads the entry of the root tree that names the default subvolume. Without one it is the top
+    /// level.
+    pub(super) fn searched_default(&self) -> io::Result<TreeId> {
+        let key = |offset| Key::new(objectid::ROOT_TREE_DIR, ItemType::DIR_ITEM, offset);
+        let mut found = objectid::FS_TREE;
+        self.search_tree(objectid::ROOT_TREE, key(0)..=key(u64::MAX), 0, |_, _, item| {
+            for entry in DirEntries::parse(item).map_err(|_| garbled())? {
+                if entry.name == DEFAULT_ENTRY {
+                    found = TreeId(entry.location.objectid);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     pub(super) fn searched_subvolumes(&self) -> io::Result<Vec<Subvolume>> {
         let mut items: Vec<(TreeId, RootItem)> = Vec::new();
         let mut parents = HashMap::new();

@@ -7,7 +7,10 @@ use crate::layout::{
     SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY, VolArgsV2, put_name,
 };
 use crate::number::Command;
+use papilio::format::items::qgroup::{QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus};
+use papilio::format::{ItemType, Key, LogicalAddress, objectid};
 use papilio::{QgroupId, QgroupUsage, QuotaStatus};
+use std::collections::BTreeMap;
 use std::io;
 use zerocopy::IntoBytes;
 
@@ -153,22 +156,80 @@ impl MountedPath {
         done
     }
 
-    /// Returns the state of quotas and all qgroups.
+    /// Returns the state of quotas and all qgroups, ascending.
     ///
     /// # Errors
-    /// ENOTTY if the server is not Papilio; ENOTCONN if quotas are off.
+    /// ENOTCONN if quotas are off; on the kernel's Btrfs EPERM without `CAP_SYS_ADMIN`.
     pub fn qgroups(&self) -> io::Result<(QuotaStatus, Vec<QgroupUsage>)> {
         let mut status = None;
         let mut groups = Vec::new();
-        self.pages(Command::QGROUPS, |mut reader| {
+        let listed = self.pages(Command::QGROUPS, |mut reader| {
             status = Some(reader.quota_status().ok_or_else(garbled)?);
             while !reader.is_empty() {
                 groups.push(reader.qgroup().ok_or_else(garbled)?);
             }
             Ok(())
-        })?;
+        });
+        match listed {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return self.searched_qgroups(),
+            listed => listed?,
+        }
         Ok((status.ok_or_else(garbled)?, groups))
     }
+
+    /// Reads the quota tree of the last commit.
+    fn searched_qgroups(&self) -> io::Result<(QuotaStatus, Vec<QgroupUsage>)> {
+        let mut status = None;
+        let mut groups: BTreeMap<QgroupId, QgroupUsage> = BTreeMap::new();
+        let mut relations = Vec::new();
+        let searched = self.search_tree(objectid::QUOTA_TREE, Key::MIN..=Key::MAX, 0, |_, key, item| {
+            let id = QgroupId(key.offset);
+            match key.item_type {
+                ItemType::QGROUP_STATUS => {
+                    status = Some(QgroupStatus::parse(item).map_err(|_| garbled())?.header);
+                }
+                ItemType::QGROUP_INFO => {
+                    let info = QgroupInfo::parse(item).map_err(|_| garbled())?;
+                    let group = groups.entry(id).or_insert_with(|| empty(id));
+                    (group.referenced, group.exclusive) = (info.referenced, info.exclusive);
+                }
+                ItemType::QGROUP_LIMIT => {
+                    let limit = QgroupLimit::parse(item).map_err(|_| garbled())?;
+                    let set = |flag, bytes| limit.flags.contains(flag).then_some(bytes);
+                    let group = groups.entry(id).or_insert_with(|| empty(id));
+                    group.max_referenced = set(QgroupLimitFlags::MAX_REFERENCED, limit.max_referenced);
+                    group.max_exclusive = set(QgroupLimitFlags::MAX_EXCLUSIVE, limit.max_exclusive);
+                }
+                // Each relation has two items, one in each direction.
+                ItemType::QGROUP_RELATION if key.objectid < key.offset => {
+                    relations.push((QgroupId(key.objectid), id));
+                }
+                _ => {}
+            }
+            Ok(())
+        });
+        match searched {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
+            }
+            searched => searched?,
+        }
+        let status = status.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))?;
+        for (member, parent) in relations {
+            groups.entry(member).or_insert_with(|| empty(member)).parents.push(parent);
+            groups.entry(parent).or_insert_with(|| empty(parent)).members.push(member);
+        }
+        let rescanned = LogicalAddress(status.rescan);
+        let status = QuotaStatus { flags: status.flags, rescanned, qgroups: groups.len() };
+        Ok((status, groups.into_values().collect()))
+    }
+}
+
+fn empty(id: QgroupId) -> QgroupUsage {
+    let (referenced, exclusive) = (0, 0);
+    let (max_referenced, max_exclusive) = (None, None);
+    let (parents, members) = (Vec::new(), Vec::new());
+    QgroupUsage { id, referenced, exclusive, max_referenced, max_exclusive, parents, members }
 }
 
 fn limits(id: Option<QgroupId>, bytes: Option<u64>, exclusive: bool) -> QgroupLimitArgs {

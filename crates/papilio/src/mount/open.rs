@@ -62,9 +62,6 @@ const ORDERED_SHARE: usize = 2;
 /// The least limit on a transaction's changed tree blocks, in bytes.
 const LEAST_DIRTY: u64 = 1 << 20;
 
-/// The most bytes that the replay of a log for reading only may keep in memory, for each device.
-const REPLAY_LIMIT: u64 = 256 << 20;
-
 /// Opens the device or image at `path` and those that the options name.
 pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
     let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
@@ -219,7 +216,7 @@ pub(crate) fn replayed(
 /// ignore faults count for the reader only: a replay needs whole trees.
 fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<Replayed> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
-        Arc::new(OverlayDevice::new(Arc::clone(device), REPLAY_LIMIT))
+        Arc::new(OverlayDevice::new(Arc::clone(device), options.replay_bytes))
     };
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
     let mut options = options.clone().write(true).discard(false);

@@ -65,6 +65,23 @@ pub enum OlderCause {
     },
 }
 
+impl OlderCause {
+    /// Returns a short name, which stays the same between versions.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LogForbidden => "log-forbidden",
+            Self::LogUnusable { .. } => "log-unusable",
+            Self::LogLost => "log-lost",
+            Self::Chosen { .. } => "chosen-root",
+            Self::ChosenSuperblock { .. } => "chosen-superblock",
+            Self::LogUnknown { .. } => "log-unknown",
+            Self::ChosenRootOfFiles { .. } => "chosen-root-of-files",
+            Self::Fallback { .. } => "fallback",
+            Self::NewerSuperblock { .. } => "newer-superblock",
+        }
+    }
+}
+
 /// An older state that a reader shows, and its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -172,6 +189,18 @@ pub enum OlderPart {
         /// The fault, and its place.
         reason: String,
     },
+}
+
+impl OlderPart {
+    /// Returns a short name, which stays the same between versions.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Missing => "missing",
+            Self::Removed => "removed",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
 }
 
 /// A file or directory for which a log of fsyncs has something newer than the state that is shown.

@@ -2,7 +2,7 @@
 
 use crate::bridge::Papilio;
 use crate::carried;
-use crate::in_memory::{crashed, open, open_last_commit, open_read_only, try_open, writable};
+use crate::in_memory::{crashed, open, open_last_commit, open_read_only, open_with, try_open, writable};
 use papilio::OpenOptions;
 use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 
@@ -85,4 +85,24 @@ fn fsynced_files_are_seen_after_a_crash() {
     assert_eq!(seen.read("/fsynced").unwrap(), vec![7; 300_000]);
     assert!(seen.create_file("/new").is_err(), "it is open for reading");
     assert!(content(&cut) == before);
+}
+
+/// The memory of a replay is limited for each device, and a writer needs none.
+#[test]
+fn a_replay_stays_within_its_memory() {
+    let device = carried::disk();
+    let before = content(&device);
+    let small = OpenOptions::new().replay_bytes(32 << 10);
+    let refused = try_open(&device, &small).unwrap_err();
+    let papilio::Error::Unreplayed { older, .. } = &refused else { panic!("{refused}") };
+    assert!(older.iter().any(|file| file.path == b"copy" && file.part.name() == "missing"), "{refused}");
+    assert!(refused.to_string().contains("more than 32768 bytes"), "{refused}");
+    let fs = open_with(&device, &small.clone().allow_older(true));
+    let [state] = fs.older_states() else { panic!("{:?}", fs.older_states()) };
+    assert_eq!((state.cause.name(), fs.older_files(state).len()), ("log-unusable", older.len()));
+    drop(fs);
+    assert!(try_open(&device, &OpenOptions::new().replay_bytes(4 << 20)).is_ok());
+    assert!(content(&device) == before);
+    let fs = try_open(&device, &small.write(true)).unwrap();
+    assert_eq!(fs.read("/copy").unwrap().len(), 65_536);
 }

@@ -45,6 +45,9 @@ class FileSystem(_papilio.FileSystem):
     commit_interval: seconds between commits; None commits only on sync and close
     verify_data: verify checksums of data
     use_backup_root, replay_log, superblock_mirror: what to read of a damaged file system
+    allow_older: show the last commit if a log of fsyncs cannot be replayed; see ``older_states``
+    replay_bytes: memory for a replay with ``mode="r"``, for each device; the default is 256 MiB
+    ignore_signatures: write to a device that has the signature of something else
     discard: discard freed space after each commit
     timestamp: seconds since 1970 that all changes carry, for reproducible images
     owner, umask: owner of new files, and permission bits that they lack

@@ -12,7 +12,9 @@ _Progress = Callable[[str, int, "int | None"], object]
 __version__: str
 DEFAULT_SUBVOLUME: int
 
-class CorruptError(OSError): ...
+class CorruptError(OSError):
+    older: list[OlderFile]
+
 class UnsupportedError(OSError): ...
 class ForkError(RuntimeError): ...
 
@@ -218,6 +220,25 @@ class Made:
     checksum: str
     features: list[str]
 
+class OlderState:
+    @property
+    def cause(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def is_asked(self) -> bool: ...
+    @property
+    def has_log(self) -> bool: ...
+
+class OlderFile:
+    path: str
+    part: str
+    reason: str
+    subvolume: int | None
+    inode: int | None
+
 class FileSystem:
     def __new__(
         cls,
@@ -236,6 +257,9 @@ class FileSystem:
         verify_data: bool = True,
         use_backup_root: bool = False,
         replay_log: bool = True,
+        allow_older: bool = False,
+        replay_bytes: int | None = None,
+        ignore_signatures: bool = False,
         superblock_mirror: int | None = None,
         discard: bool = False,
         timestamp: float | None = None,
@@ -257,6 +281,8 @@ class FileSystem:
     def default_subvolume(self) -> int: ...
     def sync(self) -> None: ...
     def usage(self) -> Usage: ...
+    def older_states(self) -> list[OlderState]: ...
+    def older_files(self, state: OlderState) -> list[OlderFile]: ...
     def trim(self) -> int: ...
     def check(
         self, *, data_csum: bool = False, max_findings: int = 10_000, progress: _Progress | None = None

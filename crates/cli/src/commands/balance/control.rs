@@ -1,5 +1,6 @@
 //! `papilio balance pause`, `cancel`, `resume` and `status`.
 
+use crate::commands::filesystem::warn_of_profiles;
 use crate::context::{Context, of_image};
 use crate::jobs;
 use crate::kernel_jobs;
@@ -70,9 +71,13 @@ pub fn print_done(context: &Context, report: &BalanceReport) -> anyhow::Result<(
 
 impl Pause {
     /// Pauses the balance.
-    pub fn run(self, _context: &Context) -> anyhow::Result<()> {
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match Target::parse(self.path.as_os_str())? {
-            Target::Mounted(mounted) => jobs::stop(&mounted, JobKind::Balance, BalanceControl::Pause),
+            Target::Mounted(mounted) => {
+                let stopped = jobs::stop(&mounted, JobKind::Balance, BalanceControl::Pause);
+                warn_of_profiles(context, &self.path)?;
+                stopped
+            }
             Target::Image(path) => {
                 bail!("{}: it is not mounted; interrupt the command that balances it", path.image.display())
             }
@@ -84,7 +89,11 @@ impl Cancel {
     /// Cancels the balance.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match Target::parse(self.image.as_os_str())? {
-            Target::Mounted(mounted) => jobs::stop(&mounted, JobKind::Balance, BalanceControl::Cancel),
+            Target::Mounted(mounted) => {
+                let stopped = jobs::stop(&mounted, JobKind::Balance, BalanceControl::Cancel);
+                warn_of_profiles(context, &self.image)?;
+                stopped
+            }
             Target::Image(path) => {
                 let fs = context.change(&path.image)?;
                 fs.cancel_balance().map_err(|error| of_image(&path.image, error))

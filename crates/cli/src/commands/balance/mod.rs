@@ -12,7 +12,8 @@ use crate::kernel_jobs;
 use crate::mounted::Target;
 use crate::moving::MovingBar;
 use crate::usage_error::UsageError;
-use papilio::BalanceOptions;
+use papilio::format::items::block_group::BlockGroupFlags;
+use papilio::{BalanceFilter, BalanceOptions};
 use papilio_ioctl::job::JobKind;
 use std::path::PathBuf;
 
@@ -68,6 +69,14 @@ struct Start {
     image: PathBuf,
 }
 
+/// The warning about RAID5 and RAID6 under the names of btrfs-progs.
+pub const PARITY: &str = "RAID5 and RAID6: a crash of the kernel's Btrfs while it writes, followed by the loss of \
+                          a device, can lose data (the write hole)";
+
+fn converts_to(filter: Option<&BalanceFilter>, profiles: BlockGroupFlags) -> bool {
+    filter.and_then(|filter| filter.convert).is_some_and(|profile| profiles.intersects(profile))
+}
+
 impl Args {
     /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
@@ -107,6 +116,18 @@ impl Start {
 
     fn run(&self, context: &Context) -> anyhow::Result<()> {
         let options = self.options()?;
+        let is_filtered = self.data.is_some() || self.metadata.is_some() || self.system.is_some();
+        if context.arguments().drop_in && !is_filtered && !self.full_balance {
+            context.count_down(format_args!(
+                "Full balance without filters requested. It moves everything and can take very long; \
+                 --full-balance starts it at once"
+            ));
+        }
+        let filters = [&options.data, &options.metadata, &options.system];
+        let parity = BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6;
+        if context.arguments().drop_in && filters.iter().any(|filter| converts_to(filter.as_ref(), parity)) {
+            context.warning(PARITY);
+        }
         let report = match Target::parse(self.image.as_os_str())? {
             Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
                 let done =

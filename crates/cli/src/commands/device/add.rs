@@ -1,5 +1,6 @@
 //! `papilio device add`.
 
+use crate::commands::filesystem::warn_of_profiles;
 use crate::context::{Context, of_image};
 use crate::devices::{absolute, open_for_writing, siblings};
 use crate::jobs;
@@ -136,7 +137,7 @@ impl Args {
                 kernel_jobs::add(mounted, path, self.force, self.enqueue)?;
                 was_added(context, path)?;
             }
-            return Ok(());
+            return warn_of_profiles(context, &mounted.path);
         }
         let mount = jobs::open(mounted)?;
         for path in added {
@@ -161,6 +162,6 @@ impl Args {
             context.changed_devices.note([path]);
             was_added(context, path)?;
         }
-        Ok(())
+        warn_of_profiles(context, &mounted.path)
     }
 }

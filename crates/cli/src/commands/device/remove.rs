@@ -1,5 +1,6 @@
 //! `papilio device remove`.
 
+use crate::commands::filesystem::warn_of_profiles;
 use crate::context::{Context, of_image};
 use crate::devices::absolute;
 use crate::jobs;
@@ -30,6 +31,9 @@ pub struct Args {
     /// Wait while the server of a mount does other work
     #[arg(long)]
     enqueue: bool,
+    /// Do not wait before several devices are removed; only the name btrfs makes a pause there
+    #[arg(short, long)]
+    force: bool,
 }
 
 /// Stands for the first missing device.
@@ -46,11 +50,16 @@ impl Args {
         if cancels && removed.len() > 1 {
             return Err(UsageError::new("device remove: cancel stands alone").into());
         }
+        if context.arguments().drop_in && !self.force && removed.len() > 1 {
+            let count = removed.len();
+            context.count_down(format_args!("{count} devices are removed one after the other"));
+        }
         if let Target::Mounted(mounted) = Target::parse(image.as_os_str())? {
             if cancels {
                 return jobs::stop(&mounted, JobKind::RemoveDevice, BalanceControl::Cancel);
             }
-            return run_mounted(context, &mounted, removed, self.enqueue);
+            run_mounted(context, &mounted, removed, self.enqueue)?;
+            return warn_of_profiles(context, image);
         }
         if cancels {
             bail!("{}: no device is being removed: the file system is not mounted", image.display());
@@ -140,7 +149,7 @@ fn device_id(fs: &FileSystem, name: &Path) -> anyhow::Result<DeviceId> {
     }
     if name.as_os_str() == MISSING {
         let missing = fs.usage()?.devices.into_iter().find(papilio::DeviceUsage::is_missing);
-        return Ok(missing.context("no device of the file system is missing")?.devid);
+        return Ok(missing.context("no missing devices found to remove")?.devid);
     }
     let found = FoundDevice::read(name)?;
     match found {

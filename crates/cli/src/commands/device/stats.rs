@@ -1,5 +1,6 @@
 //! `papilio device stats`.
 
+use crate::btrfs_json::list_of_btrfs;
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
 use crate::output::{Output, escaped};
@@ -79,7 +80,10 @@ impl Args {
 
     fn print(&self, context: &Context, devices: &[DeviceErrors]) -> anyhow::Result<()> {
         let mut output = Output::new()?;
-        if self.json {
+        if self.json && context.arguments().drop_in {
+            let rows = devices.iter().map(json_of);
+            output.text(format_args!("{:#}\n", list_of_btrfs("device-stats", rows)))?;
+        } else if self.json {
             let array = devices.iter().map(json_of).collect();
             output.text(format_args!("{:#}\n", Value::Array(array)))?;
         }

@@ -1,6 +1,6 @@
 //! `papilio device usage`, in the format of `btrfs device usage`.
 
-use crate::commands::filesystem::Source;
+use crate::commands::filesystem::{Source, warn_of_mixed};
 use crate::context::Context;
 use crate::output::Output;
 use crate::units::UnitArgs;
@@ -41,6 +41,8 @@ impl Args {
             line("Unallocated", device.unallocated())?;
             output.text(format_args!("\n"))?;
         }
-        Ok(output.finish()?)
+        output.finish()?;
+        warn_of_mixed(context, &usage);
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! `papilio filesystem df`, in the format of `btrfs filesystem df`.
 
-use super::source::Source;
+use super::source::{Source, warn_of_mixed};
+use crate::btrfs_json::list_of_btrfs;
 use crate::context::Context;
 use crate::output::Output;
 use crate::units::UnitArgs;
@@ -36,7 +37,12 @@ impl Args {
             .map(|space| (space.kind_name(), space.profile.name(), space.total, space.used))
             .chain([("GlobalReserve", "single", usage.global_reserve, 0)]);
         let mut output = Output::new()?;
-        if self.json {
+        if self.json && context.arguments().drop_in {
+            let rows = rows.map(|(kind, profile, total, used)| {
+                json!({ "bg-type": kind, "bg-profile": profile, "total": total, "used": used })
+            });
+            output.text(format_args!("{:#}\n", list_of_btrfs("filesystem-df", rows)))?;
+        } else if self.json {
             let rows = rows.map(|(kind, profile, total, used)| {
                 json!({ "type": kind, "profile": profile, "total": total, "used": used })
             });
@@ -48,6 +54,8 @@ impl Args {
                 output.text(format_args!("{kind}, {profile}: total={total}, used={used}\n"))?;
             }
         }
-        Ok(output.finish()?)
+        output.finish()?;
+        warn_of_mixed(context, &usage);
+        Ok(())
     }
 }

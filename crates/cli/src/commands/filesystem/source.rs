@@ -5,6 +5,7 @@ use crate::mounted::{Mounted, Target};
 use papilio::format::Uuid;
 use papilio::{FileSystem, Usage};
 use papilio_ioctl::client::MountedPath;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A file system on an image or in a mount.
@@ -25,6 +26,30 @@ pub struct Names {
     pub metadata_uuid: Uuid,
     /// The number of devices.
     pub devices: u64,
+}
+
+/// Warns of a mount or an image with several profiles for one kind of block groups, as btrfs(8)
+/// does. Only under that name.
+pub fn warn_of_profiles(context: &Context, path: &Path) -> anyhow::Result<()> {
+    if context.arguments().drop_in {
+        warn_of_mixed(context, &Source::open(context, path)?.usage()?);
+    }
+    Ok(())
+}
+
+/// As [`warn_of_profiles`], where the use of space is known.
+pub fn warn_of_mixed(context: &Context, usage: &Usage) {
+    if !context.arguments().drop_in || !usage.has_multiple_profiles() {
+        return;
+    }
+    let mut kinds: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for space in &usage.spaces {
+        kinds.entry(space.kind_name()).or_default().push(space.profile.name().to_lowercase());
+    }
+    context.warning("Multiple block group profiles detected; a balance with the filter convert ends that");
+    for (kind, profiles) in kinds.into_iter().filter(|(_, profiles)| profiles.len() > 1) {
+        context.warning(format_args!("    {kind}: {}", profiles.join(", ")));
+    }
 }
 
 impl Source {

@@ -253,7 +253,11 @@ impl Dump<'_> {
                 (Ok(block), None) => self.block_text(&block)?,
                 (Ok(block), Some(_)) => self.block_json(root, &block)?,
                 (Err(error), _) => {
-                    self.context.error(&error);
+                    match self.context.arguments().drop_in {
+                        // btrfs(8) tells of it, and what it printed counts.
+                        true => self.context.warning(&error),
+                        false => self.context.error(&error),
+                    }
                     self.bad_block(root, &error.to_string())?;
                 }
             }

@@ -4,6 +4,7 @@ mod details;
 mod dump_super;
 mod dump_tree;
 mod flags;
+mod host_paths;
 mod items;
 mod key_text;
 mod list_chunks;
@@ -11,6 +12,7 @@ mod map_logical;
 mod map_swapfile;
 mod partitions;
 mod resolve;
+mod signatures;
 mod tree_stats;
 
 pub use dump_tree::parse_tree;
@@ -40,6 +42,7 @@ enum Subcommand {
     MapSwapfile(map_swapfile::Args),
     MapLogical(map_logical::Args),
     Partitions(partitions::Args),
+    Signatures(signatures::Args),
 }
 
 impl Args {
@@ -58,6 +61,7 @@ impl Args {
             Subcommand::MapSwapfile(command) => command.run(context),
             Subcommand::MapLogical(command) => command.run(context),
             Subcommand::Partitions(command) => command.run(context),
+            Subcommand::Signatures(command) => command.run(context),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `papilio inspect rootid`, `inode-resolve`, `logical-resolve`, `subvolid-resolve` and
 //! `min-dev-size`.
 
+use super::host_paths::HostPaths;
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
@@ -158,7 +159,7 @@ impl InodeResolve {
 }
 
 impl LogicalResolve {
-    /// Prints paths from the top level, as for an image.
+    /// Prints paths of the host, below a mount that shows them.
     fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
         let mount = mounted.open()?;
         let address = LogicalAddress(self.logical);
@@ -172,6 +173,7 @@ impl LogicalResolve {
                 _ => mounted.at(&error),
             })?;
         let subvolumes = mount.subvolumes().map_err(|error| mounted.at(&error))?;
+        let shown = HostPaths::of(mounted, &mount, &subvolumes)?;
         let mut output = Output::new()?;
         for owner in owners {
             if self.numbers {
@@ -182,7 +184,16 @@ impl LogicalResolve {
             let path = path.unwrap_or_else(|| format!("(subvolume {})", owner.tree).into());
             let prefix = if path.is_empty() { path } else { [b"/", &path[..]].concat() };
             let paths = mount.inode_paths(owner.tree, owner.inode).map_err(|error| mounted.at(&error))?;
-            print_paths(&mut output, below(&prefix, paths))?;
+            for path in below(&prefix, paths) {
+                match shown.find(&path) {
+                    Some(path) => print_paths(&mut output, vec![path])?,
+                    None => {
+                        output.text(format_args!("inode {} of the subvolume ", owner.inode.0))?;
+                        output.name(if prefix.is_empty() { b"/" } else { &prefix })?;
+                        output.text(format_args!(": not mounted\n"))?;
+                    }
+                }
+            }
         }
         if missed > 0 {
             context.error(format_args!("{mounted}: {missed} files are left out; give more memory with -s"));

@@ -150,20 +150,29 @@ impl ContentArgs {
                 UsageError::new(format_args!("{}: a device there needs --size", url.display())).into()
             );
         }
-        let missing: Vec<_> = images.iter().filter(|image| !image.exists()).collect();
+        let missing: Vec<_> = images.iter().filter(|image| is_to_be_made(image)).collect();
         let new = missing.len() == images.len();
         if new && !sized && images.len() > 1 && matches!(source, Source::Stream(_)) {
             return Err(UsageError::new("content from a stream on several devices needs --size").into());
         }
         let build = Build { arguments: self, context, images, timestamp, source, populate };
-        let made = match new && !sized {
+        let existed: Vec<_> = missing.iter().map(|image| image.exists()).collect();
+        let made = match !sized && (new || build.outgrows_file()?) {
             true => build.sized_by_content(&options),
-            false => build.once(&options, self.shrink),
+            false => match build.once(&options, self.shrink) {
+                Err(error) if !sized && is_full(&error) && build.empty_file()? => {
+                    build.sized_by_content(&options)
+                }
+                made => made,
+            },
         };
         if made.is_err() {
-            for image in missing {
+            for (image, existed) in missing.into_iter().zip(existed) {
                 // Removes a partial image. That may fail because the image was never created.
-                let _ = std::fs::remove_file(image);
+                let _ = match existed {
+                    true => File::options().write(true).truncate(true).open(image).map(drop),
+                    false => std::fs::remove_file(image),
+                };
             }
         }
         made
@@ -192,7 +201,43 @@ impl ContentArgs {
     }
 }
 
+/// Returns whether an image is missing, or an empty regular file, which stands for a missing one.
+fn is_to_be_made(image: &Path) -> bool {
+    image.metadata().map_or(true, |metadata| metadata.is_file() && metadata.len() == 0)
+}
+
 impl Build<'_> {
+    /// Returns whether the only image is a regular file that is too short for the content.
+    fn outgrows_file(&self) -> anyhow::Result<bool> {
+        let [image] = self.images else { return Ok(false) };
+        if is_inside_image(image) || split_partition(image).1.is_some() {
+            return Ok(false);
+        }
+        let length = match image.metadata() {
+            Ok(metadata) if metadata.is_file() => metadata.len(),
+            _ => return Ok(false),
+        };
+        let needed = match self.source {
+            Source::Directory(directory) => self.populate.estimated_size(directory)?,
+            Source::Archive(archive) => self.populate.estimated_size_of_tar(archive, open(archive)?)?,
+            Source::Stream(_) => return Ok(false),
+        };
+        // An estimate is generous. A file that is nearly long enough is tried as it is.
+        Ok(length < needed / 2)
+    }
+
+    /// Empties the only image if it is a regular file, so that it can be made with another size.
+    fn empty_file(&self) -> anyhow::Result<bool> {
+        let [image] = self.images else { return Ok(false) };
+        let is_file = image.metadata().is_ok_and(|metadata| metadata.is_file());
+        if !is_file || is_inside_image(image) || matches!(self.source, Source::Stream(_)) {
+            return Ok(false);
+        }
+        let emptied = File::options().write(true).truncate(true).open(image);
+        emptied.with_context(|| image.display().to_string())?;
+        Ok(true)
+    }
+
     fn sized_by_content(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
         let shrink = self.arguments.shrink;
         let mut size = match self.source {

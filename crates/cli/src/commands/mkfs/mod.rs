@@ -14,12 +14,13 @@ use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
 use papilio::{
-    FeatureMeaning, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec,
+    FeatureMeaning, FoundDevice, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated,
+    Timespec,
 };
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The environment variable for the time of all new inodes (reproducible-builds.org).
 const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
@@ -131,6 +132,15 @@ impl Args {
         }
         // The option --device of all commands names further devices.
         let images = [&self.images[..], &context.arguments().device].concat();
+        let profiles = [self.format.data, self.format.metadata];
+        let has_parity =
+            |profile: &Option<RaidProfile>| matches!(profile, Some(RaidProfile::Raid5 | RaidProfile::Raid6));
+        if context.arguments().drop_in && profiles.iter().any(has_parity) {
+            context.warning(super::balance::PARITY);
+        }
+        if let Some(uuid) = self.format.uuid {
+            refuse_used(uuid, &images)?;
+        }
         let made = self.content.make(context, &images, options, epoch, sized);
         // With content, it may be the content that is refused.
         let options_alone = self.content.rootdir.is_none();
@@ -148,7 +158,7 @@ impl Args {
 }
 
 impl FormatArgs {
-    fn options(self) -> anyhow::Result<MkfsOptions> {
+    fn options(&self) -> anyhow::Result<MkfsOptions> {
         if self.leafsize.is_some() {
             return Err(UsageError::new("--leafsize: btrfs-progs 6.0 removed it; use --nodesize").into());
         }
@@ -160,7 +170,7 @@ impl FormatArgs {
             options = options.feature(MkfsFeature::MixedGroups, true);
         }
         options = or(options, self.size, MkfsOptions::size);
-        options = or(options, self.label.map(OsStringExt::into_vec), MkfsOptions::label);
+        options = or(options, self.label.clone().map(OsStringExt::into_vec), MkfsOptions::label);
         options = or(options, self.uuid, MkfsOptions::fsid);
         options = or(options, self.device_uuid, MkfsOptions::device_uuid);
         options = or(options, self.metadata_uuid, MkfsOptions::metadata_uuid);
@@ -169,6 +179,21 @@ impl FormatArgs {
         options = or(options, self.csum, MkfsOptions::checksum);
         options = or(options, self.data, MkfsOptions::data_profile);
         Ok(or(options, self.metadata, MkfsOptions::metadata_profile))
+    }
+}
+
+/// Refuses the UUID of a file system on other devices of this machine: the kernel would take the
+/// two for one.
+fn refuse_used(uuid: Uuid, images: &[PathBuf]) -> anyhow::Result<()> {
+    // Devices that cannot be searched are no reason to refuse.
+    let found = FoundDevice::on_this_machine().unwrap_or_default();
+    let is_target = |path: &Path| {
+        let target = path.canonicalize().ok();
+        images.iter().any(|image| image == path || image.canonicalize().ok() == target)
+    };
+    match found.into_iter().find(|device| device.fsid == uuid && !is_target(&device.path)) {
+        Some(device) => anyhow::bail!("{uuid}: {} has a file system with this UUID", device.path.display()),
+        None => Ok(()),
     }
 }
 

@@ -21,6 +21,7 @@ use papilio_fuse::{Atime, MountOptions};
 use papilio_ioctl::client::{MountedPath, State};
 use papilio_ioctl::mount_table::MountEntry;
 use rustix::mount::MountFlags;
+use rustix::process::Pid;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,13 +32,21 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// The running mount cannot show what the options ask for.
 pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> anyhow::Result<bool> {
-    let Some((mount, path)) = running(image) else { return Ok(false) };
     // Only root may make bind mounts. For others the message about the busy image says enough.
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
     }
+    let (mount, path, whole) = match running(image) {
+        Some((mount, path)) => (Some(mount), path, None),
+        None => match unseen(image) {
+            Some((path, whole)) => (None, path, Some(whole)),
+            None => return Ok(false),
+        },
+    };
     let Ok(state) = path.state() else { return Ok(false) };
-    let (shown, point) = (image.display(), mount.point.display());
+    let shown = image.display();
+    let point =
+        mount.as_ref().map_or_else(|| "no directory here".to_owned(), |m| m.point.display().to_string());
     let is_read_only = !state.writable || state.read_only;
     if is_read_only && !options.read_only {
         bail!("{shown}: mounted read-only on {point}: mount with -o ro, or unmount it first");
@@ -54,17 +63,42 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
     let inside =
         inside(target, &state, &subvolumes).with_context(|| format!("{shown}: mounted on {point}"))?;
     let directory = directory.canonicalize().with_context(|| directory.display().to_string())?;
-    match WholeMount::of(path.file()) {
-        Ok(whole) => whole.attach(Path::new(OsStr::from_bytes(inside)), &directory),
+    let whole = match (whole, &mount) {
+        (Some(whole), _) => Ok(whole),
+        (None, _) => WholeMount::of(path.file()),
+    };
+    match (whole, &mount) {
+        (Ok(whole), _) => whole.attach(Path::new(OsStr::from_bytes(inside)), &directory),
+        (Err(error), None) => Err(error),
         // This process may not open file handles.
-        Err(_) => {
-            let place = place_of(inside, &mount).with_context(|| format!("{shown}: mounted on {point}"))?;
+        (Err(_), Some(mount)) => {
+            let place = place_of(inside, mount).with_context(|| format!("{shown}: mounted on {point}"))?;
             rustix::mount::mount_bind(place, &directory).map_err(Into::into)
         }
     }
     .and_then(|()| set_flags(&directory, options))
     .with_context(|| directory.display().to_string())?;
     Ok(true)
+}
+
+/// Returns whether the file system on an image is mounted on a directory already, with the
+/// subvolume that the options choose: `mount -a` runs twice.
+pub(super) fn is_mounted(image: &Path, directory: &Path, options: &MountOptions) -> bool {
+    let Some((mount, path)) = running(image) else { return false };
+    let (Ok(state), Ok(subvolumes)) = (path.state(), path.subvolumes()) else { return false };
+    let Ok(target) = chosen(options, &state, &subvolumes) else { return false };
+    let Ok(inside) = inside(target, &state, &subvolumes) else { return false };
+    let (Ok(directory), Ok(mounts)) = (directory.canonicalize(), MountEntry::all()) else { return false };
+    let newest = mounts.into_iter().rev().find(|other| other.point == directory);
+    let is_read_only = rustix::fs::statvfs(&directory)
+        .is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+    newest.is_some_and(|other| {
+        if is_read_only != options.read_only {
+            return false;
+        }
+        let shown = other.root.as_os_str().as_bytes();
+        other.device == mount.device && shown.strip_prefix(b"/").unwrap_or(shown) == inside
+    })
 }
 
 /// Returns the running mount of the file system on an image: by the image itself, or by the UUID of
@@ -91,6 +125,21 @@ fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
                 .any(|device| device.path.as_ref().is_some_and(|path| is_same_file(Path::new(path), image)))
         })
     })
+}
+
+/// Returns the file system of a server that has the image open while no mount of it is in sight:
+/// all were detached while in use, or are in other namespaces.
+fn unseen(image: &Path) -> Option<(MountedPath, WholeMount)> {
+    let file = split_partition(image).0;
+    let process = Pid::from_raw(holder::lock_holder(file)?)?;
+    let whole =
+        WholeMount::of_server(process, &image.canonicalize().unwrap_or_else(|_| image.into())).ok()?;
+    let path = MountedPath::from_file(whole.open_root().ok()?);
+    let server = path.server().ok()?;
+    // Another partition of the image is another file system.
+    let is_same = split_partition(&server.source).1 == split_partition(image).1
+        && is_same_file(split_partition(&server.source).0, file);
+    is_same.then_some((path, whole))
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {

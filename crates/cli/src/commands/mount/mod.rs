@@ -43,14 +43,16 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   rescue=ignoremetacsums    Ignore wrong checksums of tree blocks; needs ro
   rescue=ignorebadroots     Do without trees whose roots are bad; needs ro
   rescue=nologreplay        Do not replay the log; needs ro
+  replay_bytes=BYTES        The most memory for replaying the log with ro (256m)
   rescue=all                All of these but nologreplay; needs ro
   user_subvol_rm_allowed    Users may delete subvolumes that they may write
   noatime, relatime, strictatime, nodiratime
                             When access times change (relatime)
   nodev, nosuid, noexec, sync, dirsync
                             As in mount(8)
-  allow_other               Other users may use the mount
-  allow_root                Root may use the mount beside its owner
+  allow_other               Other users may use the mount, as permissions allow
+                            (a mount by root has it, unless allow_root is given)
+  allow_root                Only root may use the mount beside its owner
   uid=ID, gid=ID            Show one owner, one group for all files
   umask=MASK, fmask=MASK, dmask=MASK
                             Show all permissions but these (octal)
@@ -122,11 +124,19 @@ impl Args {
             return Err(crate::UsageError::new(text).into());
         }
         let options = self.mount_options(global)?;
+        let resolved = tag::resolve(&self.image);
+        let resolved = resolved.and_then(|image| with_partition(image, &global.image_options()));
+        if !self.serve
+            && let Ok(image) = &resolved
+            && join::is_mounted(image, &self.directory, &options)
+        {
+            return Ok(());
+        }
         check_mount_point(&self.directory)?;
         if self.fake {
             return Ok(());
         }
-        self.image = with_partition(tag::resolve(&self.image)?, &global.image_options())?;
+        self.image = resolved?;
         if self.foreground || self.serve {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);
@@ -158,6 +168,9 @@ impl Args {
         if global.ignores_signatures() {
             texts.push("ignore_signatures".to_owned());
         }
+        if let Some(bytes) = global.replay_bytes {
+            texts.push(format!("replay_bytes={bytes}"));
+        }
         if global.backup_root == Some(None) {
             texts.push("usebackuproot".to_owned());
         }
@@ -170,6 +183,8 @@ impl Args {
             }
         }
         let mut options = MountOptions::parse(&texts.join(",")).map_err(anyhow::Error::msg)?;
+        // As on every file system that root mounts; permissions hold.
+        options.allow_other |= rustix::process::geteuid().is_root() && !options.allow_root;
         // Paths are bytes and need not be UTF-8.
         for device in &global.device {
             // The server leaves its working directory.
@@ -245,6 +260,9 @@ impl Args {
         }
         if let Some(bytes) = global.remote_cache_size {
             arguments.extend(["--remote-cache-size".into(), bytes.to_string().into()]);
+        }
+        if let Some(bytes) = global.replay_bytes {
+            arguments.extend(["--replay-bytes".into(), bytes.to_string().into()]);
         }
         let switches = [
             (global.partition == Some(PartitionChoice::Whole), "--partition=none"),

@@ -77,11 +77,12 @@ fn describe(command: &Command, subvolume: &[u8], full: &dyn Fn(&[u8]) -> Vec<u8>
         Command::SetXattr { path, name, value } => {
             let length = format!(" len={}", value.len());
             // btrfs-progs prints the value as a string, up to its first NUL.
-            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
-            let rest: [&[u8]; 5] = [b"name=", name, b" data=", text, length.as_bytes()];
+            let text = quoted(value.split(|byte| *byte == 0).next().unwrap_or_default());
+            let name = quoted(name);
+            let rest: [&[u8]; 5] = [b"name=", &name, b" data=", &text, length.as_bytes()];
             (full(path), rest.concat())
         }
-        Command::RemoveXattr { path, name } => (full(path), with(b"name=", name)),
+        Command::RemoveXattr { path, name } => (full(path), with(b"name=", &quoted(name))),
         Command::Chmod { path, mode } => (full(path), format!("mode={mode:o}").into_bytes()),
         Command::Chown { path, uid, gid } => (full(path), format!("gid={gid} uid={uid}").into_bytes()),
         Command::Utimes { path, atime, mtime, ctime, .. } => {
@@ -102,8 +103,7 @@ fn describe_data(command: &Command, full: &dyn Fn(&[u8]) -> Vec<u8>) -> (Vec<u8>
     let (path, rest) = match command {
         Command::Write { path, offset, data } => (full(path), format!("offset={offset} len={}", data.len())),
         Command::Clone { path, offset, length, clone_path, clone_offset, .. } => {
-            // btrfs-progs quotes every path but this one.
-            let from = full(clone_path);
+            let from = quoted(&full(clone_path));
             let before = format!("offset={offset} len={length} from=").into_bytes();
             let after = format!(" clone_offset={clone_offset}").into_bytes();
             return (full(path), [before, from, after].concat());

@@ -35,6 +35,12 @@ pub struct Limit {
     /// Btrfs that of each device
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
+    /// Only the device with this id, on a mount of the kernel's Btrfs
+    #[arg(short, long, value_name = "DEVID", conflicts_with = "all")]
+    devid: Option<u64>,
+    /// All devices, as without -d
+    #[arg(short, long, requires = "limit")]
+    all: bool,
     /// The image or device, or a directory in a mount
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
@@ -81,9 +87,14 @@ impl Limit {
     pub fn run(self, _context: &Context) -> anyhow::Result<()> {
         let folder = match Target::parse(self.image.as_os_str())? {
             Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
-                let limits = super::kernel::limits(&mounted, self.limit)?;
+                let only = self.devid.map(DeviceId);
+                let limits = super::kernel::limits(&mounted, only, self.limit)?;
                 return if self.limit.is_some() { Ok(()) } else { print_limits(&limits) };
             }
+            _ if self.devid.is_some() => anyhow::bail!(
+                "{}: Papilio bounds a scrub of all devices together: leave -d out",
+                self.image.display()
+            ),
             Target::Mounted(mounted) => super::mounted::limit(&mounted, self.limit)?,
             Target::Image(_) => folder_of(&self.image)?,
         };

@@ -160,10 +160,18 @@ fn report(context: &Context, mounted: &Mounted, state: &State) {
 }
 
 /// Sets the bytes that a scrub reads of each device in a second, or returns those that are set.
-pub fn limits(mounted: &Mounted, limit: Option<u64>) -> anyhow::Result<Vec<(DeviceId, u64)>> {
+/// With `only`, that device alone counts.
+pub fn limits(
+    mounted: &Mounted,
+    only: Option<DeviceId>,
+    limit: Option<u64>,
+) -> anyhow::Result<Vec<(DeviceId, u64)>> {
     let mount = mounted.open()?;
     let fsid = fsid_of(mounted, &mount)?;
-    let devices: Vec<_> = devices(mounted, &mount, None)?.into_iter().map(|(devid, _)| devid).collect();
+    let devices: Vec<_> = devices(mounted, &mount, only)?.into_iter().map(|(devid, _)| devid).collect();
+    if let (Some(devid), []) = (only, &devices[..]) {
+        anyhow::bail!("{mounted}: has no device with the id {devid}");
+    }
     speed::limits(fsid, &devices, limit)
 }
 

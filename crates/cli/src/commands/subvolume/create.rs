@@ -29,7 +29,8 @@ impl Args {
     /// Creates the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let caller = Caller::new();
-        for_each_target(context, &self.paths, Target::parse_new, |target| {
+        let parse = if self.parents { Target::parse_with_parents } else { Target::parse_new };
+        for_each_target(context, &self.paths, parse, |target| {
             let path = match target {
                 Target::Image(path) => path,
                 Target::Mounted(mounted) => {

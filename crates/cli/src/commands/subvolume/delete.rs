@@ -30,6 +30,9 @@ pub struct Args {
     /// Delete the subvolumes inside, too, the deepest first
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Only print what would be deleted
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl Args {
@@ -39,6 +42,11 @@ impl Args {
             let [path] = &self.paths[..] else {
                 return Err(UsageError::new("subvolume delete: --rootid needs exactly one path").into());
             };
+            if self.dry_run {
+                return Err(
+                    UsageError::new("subvolume delete: --dry-run is for paths, not for --rootid").into()
+                );
+            }
             return self.delete_by_id(context, path, TreeId(id));
         }
         for_each_target(context, &self.paths, Target::parse, |target| {
@@ -46,12 +54,24 @@ impl Args {
                 Target::Image(path) => path,
                 Target::Mounted(mounted) => {
                     self.delete_mounted(context, &mounted)?;
+                    if self.dry_run {
+                        return self.announce(context, &mounted);
+                    }
                     if self.commit_after || self.commit_each {
                         sync_parent(&mounted)?;
                     }
                     return self.announce(context, &mounted);
                 }
             };
+            if self.dry_run {
+                let inode = context.inode(&path, false)?;
+                if !inode.is_subvolume_root() {
+                    return Err(
+                        context.at(&path, &Error::Path { path: Vec::new(), kind: PathError::NoSubvolume })
+                    );
+                }
+                return self.announce(context, &path);
+            }
             let fs = context.change(&path.image)?;
             let deleted = match fs.inode_nofollow(&path.path) {
                 Ok(inode) if !inode.is_subvolume_root() => {
@@ -77,7 +97,8 @@ impl Args {
     }
 
     fn announce(&self, context: &Context, path: &dyn Display) -> anyhow::Result<()> {
-        context.announce(format_args!("Delete subvolume ({}): '{path}'", self.commit_word()))
+        let would = if self.dry_run { "Would delete" } else { "Delete" };
+        context.announce(format_args!("{would} subvolume ({}): '{path}'", self.commit_word()))
     }
 
     fn commit_word(&self) -> &'static str {
@@ -127,7 +148,7 @@ impl Args {
         if !mount.is_subvolume_root().map_err(|error| mounted.at(&error))? {
             anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
         }
-        if self.recursive {
+        if self.recursive && !self.dry_run {
             let all = mount.subvolumes().map_err(|error| mounted.at(&error))?;
             let own = mount.subvolume_id().map_err(|error| mounted.at(&error))?;
             for one in inside_of(&all, own) {
@@ -140,6 +161,9 @@ impl Args {
                 }
                 context.announce(format_args!("Delete subvolume ({}): '{shown}'", self.commit_word()))?;
             }
+        }
+        if self.dry_run {
+            return Ok(());
         }
         // The last component, which is deleted, must not be in use.
         drop(mount);

@@ -1,6 +1,7 @@
 //! `papilio subvolume list`, in the format of `btrfs subvolume list`.
 
-use super::format::{to_json, uuid_text};
+use super::format::{btrfs_facts, to_json, uuid_text};
+use crate::btrfs_json::list_of_btrfs;
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{JsonArray, Output};
@@ -8,6 +9,7 @@ use crate::time;
 use crate::usage_error::UsageError;
 use papilio::Subvolume;
 use papilio::format::objectid;
+use serde_json::Value;
 use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::str::FromStr;
@@ -177,6 +179,19 @@ impl Column {
     }
 }
 
+impl Column {
+    /// The key in the JSON of btrfs-progs.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Generation => "generation",
+            Self::Created => "cgeneration",
+            Self::TopLevel => "top_level",
+            other => other.name(),
+        }
+    }
+}
+
 impl Args {
     /// Lists the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
@@ -203,7 +218,11 @@ impl Args {
             keys.fold(Ordering::Equal, Ordering::then).then_with(|| a.id.cmp(&b.id))
         });
         let mut output = Output::new()?;
-        if self.json {
+        if self.json && context.arguments().drop_in {
+            let keys: Vec<&str> = self.columns().into_iter().map(Column::key).collect();
+            let rows = subvolumes.iter().map(|one| Value::Object(btrfs_facts(one, &keys).collect()));
+            output.text(format_args!("{:#}\n", list_of_btrfs("subvolume-list", rows)))?;
+        } else if self.json {
             let mut array = JsonArray::begin(&mut output)?;
             for subvolume in &subvolumes {
                 array.push(&mut output, &to_json(subvolume))?;

@@ -1,10 +1,11 @@
 //! `papilio subvolume show`, in the format of `btrfs subvolume show`.
 
-use super::format::{to_json, uuid_text};
+use super::format::{btrfs_facts, to_json, uuid_text};
+use crate::btrfs_json::of_btrfs;
 use crate::commands::quota::Quotas;
 use crate::context::Context;
 use crate::mounted::Target;
-use crate::output::{Output, json_bytes};
+use crate::output::{Output, escaped, json_bytes};
 use crate::time;
 use crate::units::{UnitArgs, Units};
 use crate::usage_error::UsageError;
@@ -49,9 +50,18 @@ impl Args {
             .iter()
             .filter(|other| !subvolume.uuid.is_nil() && other.parent_uuid == subvolume.uuid)
             .collect();
+        if context.arguments().drop_in && !subvolume.received_uuid.is_nil() && !subvolume.is_read_only() {
+            context.warning(
+                "the subvolume can be written and has a received_uuid: an incremental stream that is \
+                 applied to it may not fit",
+            );
+        }
         let mut output = Output::new()?;
         let quota = self.quota(context, subvolume.id)?;
-        if self.json {
+        if self.json && context.arguments().drop_in {
+            let value = json_of_btrfs(subvolume, &snapshots, quota.as_ref());
+            output.text(format_args!("{value:#}\n"))?;
+        } else if self.json {
             print_json(&mut output, subvolume, &snapshots, quota.as_ref())?;
         } else {
             print(&mut output, subvolume, &snapshots)?;
@@ -91,7 +101,7 @@ impl Args {
 
     /// Returns the qgroup of a subvolume, if quotas are enabled and can be read.
     fn quota(&self, context: &Context, id: TreeId) -> anyhow::Result<Option<QgroupUsage>> {
-        // Quotas may be off, and the kernel's Btrfs does not show them this way.
+        // Quotas may be off.
         let Ok((_, groups)) = Quotas::open(context, Path::new(&self.path), false)?.read() else {
             return Ok(None);
         };
@@ -108,6 +118,49 @@ impl Args {
         let found = all.iter().find(|subvolume| subvolume.id == id);
         found.ok_or_else(|| anyhow::anyhow!("{path}: no subvolume with id {id}"))
     }
+}
+
+/// The keys of `btrfs subvolume show`.
+const KEYS: &[&str] = &[
+    "name",
+    "uuid",
+    "parent_uuid",
+    "received_uuid",
+    "otime",
+    "id",
+    "generation",
+    "cgeneration",
+    "parent",
+    "top_level",
+    "flags",
+    "stransid",
+    "stime",
+    "rtransid",
+    "rtime",
+];
+
+/// One object, under the path of the subvolume.
+fn json_of_btrfs(subvolume: &Subvolume, snapshots: &[&Subvolume], quota: Option<&QgroupUsage>) -> Value {
+    let text = |path: Option<&[u8]>| String::from_utf8_lossy(&escaped(path.unwrap_or_default())).into_owned();
+    let mut facts: Map<String, Value> = btrfs_facts(subvolume, KEYS).collect();
+    let paths = snapshots.iter().map(|snapshot| Value::from(text(snapshot.path.as_deref())));
+    facts.insert("snapshots".to_owned(), paths.collect());
+    if let Some(group) = quota {
+        let of_group = json!({
+            "qgroupid": group.id.to_string(),
+            "limit": {
+                "referenced": group.max_referenced.unwrap_or(0),
+                "exclusive": group.max_exclusive.unwrap_or(0),
+            },
+            "usage": { "referenced": group.referenced, "exclusive": group.exclusive },
+        });
+        facts.insert("qgroup".to_owned(), of_group);
+    }
+    let path = match subvolume.id {
+        objectid::FS_TREE => "/".to_owned(),
+        _ => text(subvolume.path.as_deref()),
+    };
+    of_btrfs([(path, Value::Object(facts))])
 }
 
 fn print_json(

@@ -170,9 +170,13 @@ fn inode_keys(inode: u64) -> (Key, Key) {
 
 fn clear_inode_cache(editor: &Editor<'_>, inventory: &Inventory) -> Result<Changed> {
     let (first, last) = inode_keys(objectid::FREE_INO);
+    // In a subvolume, the header of the cache is the only item of that object.
+    let (header, last_header) = inode_keys(objectid::FREE_SPACE);
     let mut changed = Changed::default();
     for root in inventory.roots.iter().filter(|root| objectid::is_subvolume(root.id)) {
-        if editor.replace(root.id, &first, &last, Items::new())? {
+        let has_items = editor.replace(root.id, &first, &last, Items::new())?;
+        let has_header = editor.replace(root.id, &header, &last_header, Items::new())?;
+        if has_items || has_header {
             changed.changes.push(format!("tree {}: remove the cache of free inode numbers", root.id));
         }
     }
