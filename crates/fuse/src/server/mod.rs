@@ -84,7 +84,7 @@ impl Operations for Server {
     }
 
     fn lost_room(&self) -> bool {
-        self.room.look(&self.fs)
+        self.look_for_room()
     }
 
     fn names_after_failure(&self, node: NodeId) -> Vec<(NodeId, Vec<u8>)> {

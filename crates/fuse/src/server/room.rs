@@ -7,10 +7,23 @@
 //! a write for which there is no space, and keeps the space of one that it admits
 //! ([`super::promises`]).
 //!
-//! Owns [`Room`].
+//! Owns [`Room`], and how the kernel learns that room is short:
+//! 1. The thread that finds it drops the kernel's attributes of all files that may be written, by
+//!    itself. Other writes that have to look wait for that, and the kernel's limit for dirty data
+//!    then holds its callers up. So no more data than the limit is in its cache when it asks first.
+//! 2. The assistant has the kernel write this data back, before it answers the first question. Only
+//!    then space is promised to other writes.
+//!
+//! Locks: `telling`, while a thread looks and tells. The table of nodes and the library's locks on
+//! space are acquired below it.
 
+use super::state::Server;
+use crate::transport::NodeId;
 use papilio::FileSystem;
+use papilio_locks::Mutex;
+use std::fmt;
 use std::fs;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Bytes that the kernel may hold beyond its limit for dirty data of a FUSE mount: requests in
@@ -21,8 +34,10 @@ const FUSE_RATIO: u64 = 1;
 /// Bytes written between two looks at the free space, at most.
 const STEP: i64 = 16 << 20;
 
+/// Has the kernel drop the attributes of a file that it caches.
+pub(crate) type ForgetAttributes = Box<dyn Fn(NodeId) + Send + Sync>;
+
 /// The room that is left, as far as the server has looked.
-#[derive(Debug)]
 pub(super) struct Room {
     /// The kernel caches writes.
     caching: bool,
@@ -31,12 +46,34 @@ pub(super) struct Room {
     short: AtomicBool,
     /// Bytes that may be written before the next look at the free space.
     until_look: AtomicI64,
+    telling: Mutex<()>,
+    /// Set once the kernel can be told.
+    tell: OnceLock<ForgetAttributes>,
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Room");
+        debug.field("dirty_max", &self.dirty_max).field("short", &self.short).finish_non_exhaustive()
+    }
 }
 
 impl Room {
     pub(super) fn new(caching: bool) -> Self {
         let dirty_max = dirty_limit() * FUSE_RATIO / 100 + BEYOND;
-        Self { caching, dirty_max, short: AtomicBool::new(false), until_look: AtomicI64::new(0) }
+        Self {
+            caching,
+            dirty_max,
+            short: AtomicBool::new(false),
+            until_look: AtomicI64::new(0),
+            telling: Mutex::default(),
+            tell: OnceLock::new(),
+        }
+    }
+
+    /// Says how the kernel is told.
+    pub(super) fn tell_with(&self, tell: ForgetAttributes) {
+        let _ = self.tell.set(tell);
     }
 
     /// Returns whether the kernel may not cache more than one write of a writer.
@@ -44,13 +81,9 @@ impl Room {
         self.short.load(Ordering::Acquire)
     }
 
-    /// Counts written bytes; returns whether room became short.
-    pub(super) fn shrank(&self, fs: &FileSystem, bytes: usize) -> bool {
-        if !self.caching {
-            return false;
-        }
-        let left = self.until_look.fetch_sub(bytes as i64, Ordering::AcqRel) - bytes as i64;
-        left <= 0 && self.look(fs)
+    /// Counts written bytes; returns whether it is time to look.
+    fn count(&self, bytes: i64) -> bool {
+        self.caching && self.until_look.fetch_sub(bytes, Ordering::AcqRel) - bytes <= 0
     }
 
     /// Looks at the free space; returns whether room became short.
@@ -68,6 +101,33 @@ impl Room {
             self.short.store(short, Ordering::Release);
             false
         }
+    }
+}
+
+impl Server {
+    /// Counts written bytes; returns whether room became short. The kernel was told so, and the
+    /// data in its cache is to be written back.
+    pub(super) fn room_shrank(&self, bytes: usize) -> bool {
+        if !self.room.count(bytes as i64) {
+            return false;
+        }
+        let _turn = self.room.telling.lock();
+        // Another thread may have looked meanwhile.
+        self.room.count(0) && self.look_and_tell()
+    }
+
+    /// Looks at the free space, and returns as [`Server::room_shrank`].
+    pub(super) fn look_for_room(&self) -> bool {
+        let _turn = self.room.telling.lock();
+        self.look_and_tell()
+    }
+
+    fn look_and_tell(&self) -> bool {
+        let became_short = self.room.look(&self.fs);
+        if became_short && let Some(tell) = self.room.tell.get() {
+            self.dirty_candidates().into_iter().for_each(tell);
+        }
+        became_short
     }
 }
 
