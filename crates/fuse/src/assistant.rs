@@ -113,6 +113,17 @@ impl Assistant {
         Ok((Self { tasks, device }, thread))
     }
 
+    /// Returns a function that has the kernel drop the attributes of a node. That waits for
+    /// nothing, so any thread may call it.
+    pub(crate) fn attributes_forgetter(&self) -> impl Fn(NodeId) + Send + Sync + 'static {
+        let device = Arc::downgrade(&self.device);
+        move |node| {
+            if let Some(device) = device.upgrade() {
+                Kernel { device }.forget_attributes(node);
+            }
+        }
+    }
+
     /// Has the kernel drop stale data, some time from now.
     pub(crate) fn forget_later(&self, stale: Vec<Stale>) {
         if !stale.is_empty() {

@@ -86,6 +86,7 @@ impl Session {
         let agreed = channel.shake_hands(options, ring.is_some()).map_err(|error| detach(error.into()))?;
         let (assistant, helper) =
             Assistant::start(Arc::clone(&device)).map_err(|error| detach(MountError::Thread(error)))?;
+        server.tell_with(Box::new(assistant.attributes_forgetter()));
         let mut beside = vec![helper];
         let wakefulness = Wakefulness::start(&mut beside);
         let dispatcher = Dispatcher::new(Arc::clone(&server), agreed.parallel_direct, wakefulness);

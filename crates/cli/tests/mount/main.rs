@@ -24,7 +24,9 @@ mod maintenance;
 mod newer;
 mod quotas;
 mod refusals;
+mod root_items;
 mod scripts;
+
 mod siblings;
 mod space;
 mod world;

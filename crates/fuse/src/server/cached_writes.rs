@@ -41,7 +41,7 @@ impl Server {
             return Ok(());
         }
         if self.room.is_short() {
-            self.room.look(&self.fs);
+            self.look_for_room();
         }
         let node = self.node(id)?;
         let failed = node.failed.load(Ordering::Acquire) != 0;

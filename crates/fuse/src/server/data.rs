@@ -181,7 +181,7 @@ impl Server {
             StalePages::All(accesses) => ChangedPages::All(accesses),
         });
         let attributes = written.kills_privileges && self.kill_privileges(caller, node)?;
-        Ok(Changed { attributes, pages, room: self.room.shrank(&self.fs, written.length) })
+        Ok(Changed { attributes, pages, room: self.room_shrank(written.length) })
     }
 
     pub(super) fn allocate_range(
@@ -219,7 +219,7 @@ impl Server {
     /// whether the caller may keep them.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
         let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
-        Ok(Changed { attributes, room: self.room.look(&self.fs), ..Changed::default() })
+        Ok(Changed { attributes, room: self.look_for_room(), ..Changed::default() })
     }
 
     pub(super) fn seek_file(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {

@@ -7,10 +7,14 @@
 //! a write for which there is no space, and keeps the space of one that it admits
 //! ([`super::promises`]).
 //!
-//! Owns [`Room`].
+//! Owns [`Room`]. [`super::short_room`] looks and tells the kernel.
 
+use crate::transport::NodeId;
 use papilio::FileSystem;
+use papilio_locks::Mutex;
+use std::fmt;
 use std::fs;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Bytes that the kernel may hold beyond its limit for dirty data of a FUSE mount: requests in
@@ -21,8 +25,10 @@ const FUSE_RATIO: u64 = 1;
 /// Bytes written between two looks at the free space, at most.
 const STEP: i64 = 16 << 20;
 
+/// Has the kernel drop the attributes of a file that it caches.
+pub(crate) type ForgetAttributes = Box<dyn Fn(NodeId) + Send + Sync>;
+
 /// The room that is left, as far as the server has looked.
-#[derive(Debug)]
 pub(super) struct Room {
     /// The kernel caches writes.
     caching: bool,
@@ -31,12 +37,34 @@ pub(super) struct Room {
     short: AtomicBool,
     /// Bytes that may be written before the next look at the free space.
     until_look: AtomicI64,
+    pub(super) telling: Mutex<()>,
+    /// Set once the kernel can be told.
+    pub(super) tell: OnceLock<ForgetAttributes>,
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Room");
+        debug.field("dirty_max", &self.dirty_max).field("short", &self.short).finish_non_exhaustive()
+    }
 }
 
 impl Room {
     pub(super) fn new(caching: bool) -> Self {
         let dirty_max = dirty_limit() * FUSE_RATIO / 100 + BEYOND;
-        Self { caching, dirty_max, short: AtomicBool::new(false), until_look: AtomicI64::new(0) }
+        Self {
+            caching,
+            dirty_max,
+            short: AtomicBool::new(false),
+            until_look: AtomicI64::new(0),
+            telling: Mutex::default(),
+            tell: OnceLock::new(),
+        }
+    }
+
+    /// Says how the kernel is told.
+    pub(super) fn tell_with(&self, tell: ForgetAttributes) {
+        let _ = self.tell.set(tell);
     }
 
     /// Returns whether the kernel may not cache more than one write of a writer.
@@ -44,21 +72,22 @@ impl Room {
         self.short.load(Ordering::Acquire)
     }
 
-    /// Counts written bytes; returns whether room became short.
-    pub(super) fn shrank(&self, fs: &FileSystem, bytes: usize) -> bool {
-        if !self.caching {
-            return false;
-        }
-        let left = self.until_look.fetch_sub(bytes as i64, Ordering::AcqRel) - bytes as i64;
-        left <= 0 && self.look(fs)
+    /// Counts written bytes; returns whether it is time to look.
+    pub(super) fn count(&self, bytes: i64) -> bool {
+        self.caching && self.until_look.fetch_sub(bytes, Ordering::AcqRel) - bytes <= 0
     }
 
     /// Looks at the free space; returns whether room became short.
     pub(super) fn look(&self, fs: &FileSystem) -> bool {
+        self.look_without(fs, 0)
+    }
+
+    /// Looks at the free space that is left without `taken` bytes.
+    pub(super) fn look_without(&self, fs: &FileSystem, taken: u64) -> bool {
         if !self.caching {
             return false;
         }
-        let available = fs.writable_bytes();
+        let available = fs.writable_bytes().saturating_sub(taken);
         // Leaving takes twice the room, so that the state does not flap.
         let limit = if self.is_short() { 2 * self.dirty_max } else { self.dirty_max };
         let short = available < limit;

@@ -6,7 +6,7 @@ use super::labels::has_labels;
 use super::listings::Listings;
 use super::lost::LostWrites;
 use super::promises::Promises;
-use super::room::Room;
+use super::room::{ForgetAttributes, Room};
 
 use crate::ioctl::MountInfo;
 use crate::jobs::Report;
@@ -90,6 +90,11 @@ impl Server {
     /// Returns a handle to the file system, to close it after the server is gone.
     pub(crate) fn file_system(&self) -> FileSystem {
         self.fs.clone()
+    }
+
+    /// Says how the kernel is told that room is short.
+    pub(crate) fn tell_with(&self, tell: ForgetAttributes) {
+        self.room.tell_with(tell);
     }
 
     /// Resumes the work that an earlier mount has left, in the background.

@@ -185,7 +185,7 @@ impl OpenFile {
                 Ok(Filled::All) => stop,
                 Err(_) => at,
             };
-            let own = self.keep_reserved(reserved, dirtied);
+            let own = self.keep_reserved(reserved, dirtied, promise);
             if reached > at {
                 fs.dirty_inodes.touch(&self.open, stamp.time(fs.transactions()?), reached);
                 attempts = 0;

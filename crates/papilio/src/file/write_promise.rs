@@ -230,19 +230,22 @@ impl OpenFile {
         Ok(Some(Reserved { until, bytes, data: None, metadata, tail, own: Some(sharing) }))
     }
 
-    /// Keeps what was reserved for `dirtied` bytes of pages that were clean, and releases the rest.
-    /// The caller drops the result once the table of dirty files has the file.
+    /// Keeps what was reserved for `dirtied` bytes of pages that were clean, and returns the rest
+    /// to the promise: the write may go on. The caller drops the result once the table of dirty
+    /// files has the file.
     pub(super) fn keep_reserved<'a>(
         &self,
         reserved: Reserved<'a>,
         dirtied: u64,
+        promise: &mut WritePromise,
     ) -> Option<RwLockReadGuard<'a, u64>> {
         let Reserved { until: _, bytes, data, mut metadata, tail, own } = reserved;
         tail.into_iter().for_each(|tail| self.open.add_tail(tail));
         let unused = bytes.saturating_sub(dirtied);
-        drop(metadata.split(unused / DATA_PER_METADATA));
+        let unused_metadata = metadata.split(unused / DATA_PER_METADATA);
         let data = data.map(|mut data| {
-            drop(data.split(unused));
+            let unused_data = data.split(unused);
+            promise.merge(WritePromise { space: Some((unused_data, unused_metadata)) });
             data
         });
         self.open.add_reservation(data, metadata);
