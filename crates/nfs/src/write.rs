@@ -49,7 +49,13 @@ impl Session<'_> {
     pub(crate) fn commit(&self, mut arguments: Arguments<'_>) -> Result<COMMIT3res, Garbage> {
         let handle = arguments.opaque(NFS3_FHSIZE)?;
         let sync = || {
-            let inode = self.written(handle)?;
+            // Not `written`: data that was accepted is stored, also where the file or its subvolume
+            // takes no more since.
+            self.must_be_writable()?;
+            let inode = self.regular(self.open_handle(handle)?)?;
+            if self.caller.uid() != inode.metadata().uid() {
+                self.must_have(&inode, Permissions::WRITE)?;
+            }
             inode.open().and_then(|file| file.sync_all()).map_err(|error| status(&error))
         };
         let done =

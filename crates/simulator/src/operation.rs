@@ -204,6 +204,11 @@ pub enum Operation {
     DeleteSubvolume {
         path: Text,
     },
+    /// Files of the subvolume may be open for writing.
+    SetReadOnly {
+        path: Text,
+        read_only: bool,
+    },
     Fsync {
         file: FileAt,
     },
@@ -269,6 +274,7 @@ impl Operation {
             Operation::CreateSubvolume { path } => model.create_subvolume(path)?,
             Operation::Snapshot { source, path, read_only } => model.snapshot(source, path, *read_only)?,
             Operation::DeleteSubvolume { path } => model.delete_subvolume(path)?,
+            Operation::SetReadOnly { path, read_only } => model.set_read_only(path, *read_only)?,
             Operation::Fsync { file } => model.file(file).map(drop)?,
             Operation::FsyncInode { path } => model.resolve(path, false).map(drop)?,
             Operation::Sync | Operation::Balance { .. } => {}
@@ -285,10 +291,10 @@ impl Operation {
                 model.file(file).map(drop)
             }
             Operation::Write { file, offset, fill } => {
-                model.edit(file, |content| content.write(*offset, &fill.bytes()))
+                model.write(file, |content| content.write(*offset, &fill.bytes()))
             }
             Operation::Append { file, fill } => {
-                model.edit(file, |content| content.write(content.size(), &fill.bytes()))
+                model.write(file, |content| content.write(content.size(), &fill.bytes()))
             }
             Operation::Truncate { file, size } => model.edit(file, |content| content.set_size(*size)),
             Operation::PunchHole { file, offset, length } => {

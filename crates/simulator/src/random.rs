@@ -373,8 +373,10 @@ impl Generator {
         let path = self.fresh(model);
         let open: Vec<(u8, Place)> = model.slots().collect();
         if !open.is_empty() && self.one_in(3) {
-            let (slot, _) = open[self.random.usize(..open.len())];
-            return Operation::LinkOpen { slot, path };
+            let (slot, place) = open[self.random.usize(..open.len())];
+            if !model.is_deleted(place.subvolume) {
+                return Operation::LinkOpen { slot, path };
+            }
         }
         Operation::Link {
             existing: self.existing(model, |kind| !matches!(kind, NodeKind::Directory(_))),
@@ -432,16 +434,19 @@ impl Generator {
     fn subvolume(&mut self, model: &Model) -> Operation {
         let known = subvolume_paths(model);
         let source = known[self.random.usize(..known.len())].clone();
-        match self.random.u8(..8) {
+        match self.random.u8(..12) {
+            8..12 if !source.is_empty() => {
+                // Half of them in time become writable again.
+                let read_only = self.random.bool();
+                Operation::SetReadOnly { path: source, read_only }
+            }
             0..2 if known.len() < 8 => Operation::CreateSubvolume { path: self.fresh(model) },
             2..5 if known.len() < 8 => {
                 let read_only = self.one_in(3);
                 let source = if source.is_empty() { Text(b"/".to_vec()) } else { source };
                 Operation::Snapshot { source, path: self.fresh(model), read_only }
             }
-            _ if known.len() > 1 && !source.is_empty() => {
-                Self::unless_open(model, &source).unwrap_or(Operation::DeleteSubvolume { path: source })
-            }
+            _ if known.len() > 1 && !source.is_empty() => Operation::DeleteSubvolume { path: source },
             _ => Operation::CreateSubvolume { path: self.fresh(model) },
         }
     }

@@ -356,10 +356,13 @@ impl Session {
             Operation::CreateUnnamed { slot, directory } => {
                 let directory = self.fs().inode(self.path(directory))?;
                 let file = directory.create_unnamed(&NewInode::new(NewKind::Regular, 0o600))?;
+                file.begin_writing()?;
                 self.files.insert(*slot, file);
             }
             Operation::Open { slot, path } => {
                 let file = self.fs().open_file(self.path(path))?;
+                // For reading only, where the subvolume is read-only.
+                let _ = file.begin_writing();
                 self.files.insert(*slot, file);
             }
             Operation::Close { slot } => drop(self.files.remove(slot)),
@@ -481,6 +484,9 @@ impl Session {
                 fs.snapshot(self.path(source), self.path(path), *read_only).map(drop)
             }
             Operation::DeleteSubvolume { path } => fs.delete_subvolume(self.path(path)),
+            Operation::SetReadOnly { path, read_only } => {
+                fs.set_subvolume_read_only(self.path(path), *read_only)
+            }
             _ => unreachable!("not a change of names: {operation:?}"),
         }
     }

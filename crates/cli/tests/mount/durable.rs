@@ -1,12 +1,13 @@
 //! The durability of commands: the server is killed when one returns, and the image must show the
 //! command's effect. The rows are those of the table in docs/durability.md.
 
-use crate::world::{MOUNT, World, run, succeed, unmount};
+use crate::world::{MOUNT, World, papilio, run, succeed, unmount};
 use papilio_oracle::{Need, require};
 use std::fs;
+use std::path::PathBuf;
 
-/// A row of the table. Commands are words separated by blanks; `@` stands for the mount point and
-/// `%` for a second device. Those that begin with `!` are programs of the system.
+/// A row of the table. Commands are words separated by blanks; `@` stands for the mount point, `%`
+/// for a second device, and `#` for a stream. Those that begin with `!` are programs of the system.
 struct Row {
     setup: &'static [&'static str],
     command: &'static str,
@@ -29,6 +30,9 @@ const LIST: &str = "subvolume list @";
 const ROOTS: &str = "inspect-internal dump-tree -t root @";
 const QUOTA_TREE: &str = "inspect-internal dump-tree -t quota @";
 const SUPER: &str = "inspect-internal dump-super @";
+const SECOND: &str = "inspect-internal dump-super %";
+const USE: &str = "compsize @:/s/big";
+const SHARED: &str = "compsize @:/s";
 
 const ROWS: &[Row] = &[
     row(&[], "subvolume create @/new", (LIST, "path new")),
@@ -67,50 +71,54 @@ const ROWS: &[Row] = &[
     row(&[], "device add % @", (SUPER, "num_devices\t\t2")),
     row(&["device add % @"], "device remove % @", (SUPER, "num_devices\t\t1")),
     row(&[], "balance start --full-balance @", (ROOTS, "-BALANCE")),
+    row(&[], "replace start 1 % @", (SECOND, "dev_item.devid\t\t1")),
+    row(&[], "receive -f # @", (LIST, "path sent")),
+    row(&[], "receive -f # @/other", (LIST, "path other/sent")),
+    row(&["filesystem defragment -czstd @/s/big"], "filesystem sync @", (USE, "zstd")),
+    row(&["filesystem defragment -czstd @/s/big"], "!sync @/s/big", (USE, "zstd")),
+    row(&["dedupe @/s"], "filesystem sync @", (SHARED, "12 refs")),
+    row(&["!cp @/s/big @/s/copy"], "!sync @/s/copy", ("cat @:/s/copy", "the last line")),
+    row(&["!rm @/s/big"], "filesystem sync @", ("ls @:/s", "-big\n")),
+    row(&["!rm @/s/big"], "!fstrim @", ("cat @:/s/same", "the last line")),
     row(&["!touch @/s/new"], "filesystem sync @", ("ls @:/s", "new")),
     row(&["!touch @/s/new"], "!sync @/s/new", ("ls @:/s", "new")),
 ];
 
-fn words<'a>(text: &'a str, at: &'a str, second: &'a str) -> Vec<String> {
-    text.split(' ').map(|word| word.replace('@', at).replace('%', second)).collect()
+/// What the signs in commands stand for.
+#[derive(Clone, Copy)]
+struct Signs<'a> {
+    /// `@`
+    at: &'a str,
+    /// `%`
+    second: &'a str,
+    /// `#`
+    stream: &'a str,
 }
 
-fn carry_out(text: &str, at: &str, second: &str) -> String {
-    let words = words(text.trim_start_matches('!'), at, second);
-    if text.starts_with('!') {
-        let arguments: Vec<&str> = words[1..].iter().map(String::as_str).collect();
-        return run(&words[0], &arguments);
+impl Signs<'_> {
+    fn words(&self, text: &str) -> Vec<String> {
+        let word =
+            |word: &str| word.replace('@', self.at).replace('%', self.second).replace('#', self.stream);
+        text.split(' ').map(word).collect()
     }
-    succeed(&words)
-}
 
-#[test]
-fn an_acknowledged_command_survives_the_death_of_the_server() {
-    let Some(world) = World::new(MOUNT) else { return };
-    let kernel = require(&[Need::Command("btrfs")]).is_some();
-    let second = world.beside("second.img");
-    let (second, at) = (second.to_str().unwrap(), world.directory());
-    let at = at.to_str().unwrap();
-    let pristine = world.beside("pristine.img");
-    world.mount(&["-o", "commit=3600"]);
-    for path in ["s", "other"] {
-        succeed(["subvolume", "create", &world.at(path)]);
-        fs::write(world.at(path) + "/f", "content").unwrap();
+    fn carry_out(&self, text: &str) -> String {
+        let words = self.words(text.trim_start_matches('!'));
+        if text.starts_with('!') {
+            let arguments: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+            return run(&words[0], &arguments);
+        }
+        succeed(&words)
     }
-    world.unmount();
-    fs::copy(world.image(), &pristine).unwrap();
-    for (index, row) in ROWS.iter().enumerate() {
-        fs::copy(&pristine, world.image()).unwrap();
-        fs::File::create(second).unwrap().set_len(512 << 20).unwrap();
-        world.mount(&["-o", "commit=3600"]);
-        row.setup.iter().for_each(|command| drop(carry_out(command, at, second)));
-        carry_out(row.command, at, second);
-        world.kill_server();
-        unmount(&world.directory());
-        let image = world.image();
-        let mut shown = words(row.shows.0, image.to_str().unwrap(), second);
-        if row.command.starts_with("device add") {
-            shown.extend(["--device".to_owned(), second.to_owned()]);
+
+    /// Asserts what a row says about the image `@`, after its command.
+    fn assert_shows(&self, row: &Row, kernel: bool) {
+        let (adds, replaces) = (row.command.starts_with("device add"), row.command.starts_with("replace"));
+        let mut shown = self.words(row.shows.0);
+        let mut check = vec!["check", if replaces { self.second } else { self.at }];
+        if adds {
+            shown.extend(["--device".to_owned(), self.second.to_owned()]);
+            check.extend(["--device", self.second]);
         }
         let shown = succeed(&shown);
         let (wanted, text) = match row.shows.1.strip_prefix('-') {
@@ -118,12 +126,175 @@ fn an_acknowledged_command_survives_the_death_of_the_server() {
             None => (true, row.shows.1),
         };
         assert_eq!(shown.contains(text), wanted, "{}: {text:?} in\n{shown}", row.command);
-        let mut check = vec!["check", image.to_str().unwrap()];
-        if row.command.starts_with("device add") {
-            check.extend(["--device", second]);
-        } else if kernel && index % 5 == 0 {
-            run("btrfs", &["check", "--check-data-csum", image.to_str().unwrap()]);
+        if kernel && !adds {
+            run("btrfs", &["check", "--check-data-csum", check[1]]);
         }
         succeed(check);
     }
+}
+
+/// Makes the file system of the rows, and a stream of a snapshot `sent`.
+fn make_pristine(world: &World) -> (PathBuf, PathBuf) {
+    let (pristine, stream) = (world.beside("pristine.img"), world.beside("stream"));
+    world.mount(&["-o", "commit=3600"]);
+    for path in ["s", "other"] {
+        succeed(["subvolume", "create", &world.at(path)]);
+        fs::write(world.at(path) + "/f", "content").unwrap();
+    }
+    let lines: String = (0..100_000).map(|line| format!("line {line}\n")).collect();
+    for path in ["s/big", "s/same"] {
+        fs::write(world.at(path), lines.clone() + "the last line\n").unwrap();
+    }
+    let (snapshot, file) = (world.at("sent"), stream.to_str().unwrap());
+    succeed(["subvolume", "snapshot", "-r", &world.at("s"), &snapshot]);
+    succeed(["send", "-q", "-f", file, &snapshot]);
+    succeed(["subvolume", "delete", "-c", &snapshot]);
+    succeed(["subvolume", "sync", &world.at("")]);
+    world.unmount();
+    fs::copy(world.image(), &pristine).unwrap();
+    (pristine, stream)
+}
+
+#[test]
+fn an_acknowledged_command_survives_the_death_of_the_server() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let kernel = require(&[Need::Command("btrfs")]).is_some();
+    let (second, at, image) = (world.beside("second.img"), world.directory(), world.image());
+    let (pristine, stream) = make_pristine(&world);
+    let signs = Signs {
+        at: at.to_str().unwrap(),
+        second: second.to_str().unwrap(),
+        stream: stream.to_str().unwrap(),
+    };
+    for (index, row) in ROWS.iter().enumerate() {
+        fs::copy(&pristine, &image).unwrap();
+        fs::File::create(&second).unwrap().set_len(512 << 20).unwrap();
+        world.mount(&["-o", "commit=3600"]);
+        row.setup.iter().for_each(|command| drop(signs.carry_out(command)));
+        signs.carry_out(row.command);
+        world.kill_server();
+        unmount(&world.directory());
+        Signs { at: image.to_str().unwrap(), ..signs }.assert_shows(row, kernel && index % 5 == 0);
+    }
+}
+
+/// Rows for images: `@` stands for the image in the commands, too.
+const ON_IMAGES: &[Row] = &[
+    row(&[], "subvolume create @:/new", (LIST, "path new")),
+    row(&[], "subvolume snapshot @:/s @:/new", (LIST, "path new")),
+    row(&[], "subvolume snapshot -r @:/s @:/new", ("property get @:/new ro", "ro=true")),
+    row(&[], "subvolume delete @:/other", (LIST, "-path other")),
+    row(&[], "subvolume set-default @:/s", ("subvolume get-default @", "path s")),
+    row(&[], "property set @:/s ro true", ("property get @:/s ro", "ro=true")),
+    row(&[], "property set @:/s/f compression zstd", ("property get @:/s/f compression", "zstd")),
+    row(&[], "filesystem label @ changed", ("filesystem label @", "changed")),
+    row(&[], "filesystem resize 400M @", (SUPER, "total_bytes\t\t419430400")),
+    row(&[], "quota enable @", (QUOTA_TREE, "QGROUP_STATUS")),
+    row(&["quota enable @"], "quota disable @", (ROOTS, "-QUOTA_TREE")),
+    row(&["quota enable @"], "quota rescan @", ("quota status @", "-inconsistent")),
+    row(&["quota enable @"], "qgroup create 1/1 @", (QUOTA_TREE, "1/1")),
+    row(&["quota enable @"], "qgroup limit 10M 0/256 @", (QUOTA_TREE, "10485760")),
+    row(&[], "device add % @", (SUPER, "num_devices\t\t2")),
+    row(&["device add % @"], "device remove % @ --device %", (SUPER, "num_devices\t\t1")),
+    row(&[], "replace start 1 % @", (SECOND, "dev_item.devid\t\t1")),
+    row(&[], "balance start --full-balance @", (ROOTS, "-BALANCE")),
+    row(&[], "receive -f # @", (LIST, "path sent")),
+    row(&[], "filesystem defragment -czstd @:/s/big", (USE, "zstd")),
+    row(&[], "dedupe @:/s", (SHARED, "12 refs")),
+    row(&[], "mkdir @:/s/new", ("ls @:/s", "new")),
+    row(&[], "mv @:/s/f @:/s/new", ("ls @:/s", "new")),
+    row(&[], "rm @:/s/f", ("ls @:/s", "-f\n")),
+    row(&[], "rm -r @:/other", (LIST, "-path other")),
+    row(&[], "ln @:/s/f @:/s/new", ("ls @:/s", "new")),
+    row(&[], "touch @:/s/new", ("ls @:/s", "new")),
+    row(&[], "truncate -s 3 @:/s/f", ("cat @:/s/f", "-content")),
+    row(&[], "chmod 741 @:/s/f", ("stat @:/s/f", "0741")),
+    row(&[], "chown 77 @:/s/f", ("stat @:/s/f", "77")),
+    row(&[], "setfattr -n user.new -v value @:/s/f", ("getfattr -d @:/s/f", "user.new")),
+    row(&[], "cp @:/s/big @:/s/new", ("cat @:/s/new", "the last line")),
+    row(&[], "cp # @:/s/new", ("ls @:/s", "new")),
+];
+
+/// A command on an image commits before it ends: a copy of the image that is made then has all of
+/// it.
+#[test]
+fn an_image_has_what_a_command_did_when_it_ends() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let kernel = require(&[Need::Command("btrfs")]).is_some();
+    let (second, image, copy) = (world.beside("second.img"), world.image(), world.beside("copy.img"));
+    let (pristine, stream) = make_pristine(&world);
+    let signs = Signs {
+        at: image.to_str().unwrap(),
+        second: second.to_str().unwrap(),
+        stream: stream.to_str().unwrap(),
+    };
+    for (index, row) in ON_IMAGES.iter().enumerate() {
+        fs::copy(&pristine, &image).unwrap();
+        fs::File::create(&second).unwrap().set_len(512 << 20).unwrap();
+        row.setup.iter().for_each(|command| drop(signs.carry_out(command)));
+        signs.carry_out(row.command);
+        fs::copy(&image, &copy).unwrap();
+        Signs { at: copy.to_str().unwrap(), ..signs }.assert_shows(row, kernel && index % 5 == 0);
+    }
+}
+
+/// Counters of errors that were reset stay so once the file system is synced.
+#[test]
+fn reset_counters_of_errors_survive_the_death_of_the_server() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let (image, at) = (world.image(), world.at(""));
+    world.mount(&[]);
+    fs::write(world.at("f"), b"a mark in the data ".repeat(4000)).unwrap();
+    world.unmount();
+    let mut bytes = fs::read(&image).unwrap();
+    let mark = b"a mark in the data";
+    let place = bytes.chunks(4096).position(|sector| sector.starts_with(mark)).expect("the data") * 4096;
+    bytes[place] ^= 1;
+    fs::write(&image, bytes).unwrap();
+    let errors = |path: &str| succeed(["device", "stats", path]).contains("corruption_errs  1");
+    world.mount(&["-o", "commit=3600"]);
+    assert!(fs::read(world.at("f")).is_err());
+    succeed(["filesystem", "sync", &at]);
+    world.kill_server();
+    unmount(&world.directory());
+    let path = image.to_str().unwrap();
+    assert!(errors(path), "{}", succeed(["device", "stats", path]));
+    world.mount(&["-o", "commit=3600"]);
+    assert!(succeed(["device", "stats", "-z", &at]).contains("corruption_errs  1"));
+    succeed(["filesystem", "sync", &at]);
+    world.kill_server();
+    unmount(&world.directory());
+    assert!(!errors(path), "{}", succeed(["device", "stats", path]));
+}
+
+/// A balance that was paused is in the image, and goes on with the next mount.
+#[test]
+fn a_paused_balance_survives_the_death_of_the_server() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let (image, at) = (world.image(), world.at(""));
+    let path = image.to_str().unwrap();
+    let bytes: Vec<u8> =
+        (0..1_000_000_u32).flat_map(|number| number.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    world.mount(&["-o", "commit=3600"]);
+    for number in 0..40 {
+        fs::write(world.at(&format!("f{number}")), &bytes).unwrap();
+    }
+    let paused = (0..20).any(|_| {
+        succeed(["balance", "start", "--background", "--full-balance", &at]);
+        papilio(["balance", "pause", &at]).status.success()
+    });
+    assert!(paused, "each balance ended before it was paused");
+    world.kill_server();
+    unmount(&world.directory());
+    assert!(succeed(["inspect-internal", "dump-tree", "-t", "root", path]).contains("BALANCE"));
+    succeed(["check", path]);
+    world.mount(&["-o", "skip_balance"]);
+    assert!(String::from_utf8_lossy(&papilio(["balance", "status", &at]).stdout).contains("paused"));
+    succeed(["balance", "resume", &at]);
+    for number in 0..40 {
+        assert!(fs::read(world.at(&format!("f{number}"))).unwrap() == bytes);
+    }
+    world.unmount();
+    assert!(!succeed(["inspect-internal", "dump-tree", "-t", "root", path]).contains("BALANCE"));
+    succeed(["check", "--check-data-csum", path]);
 }

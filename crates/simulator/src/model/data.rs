@@ -11,7 +11,7 @@ impl Model {
     /// As for a path; also if the target is not a regular file.
     pub fn file(&self, file: &FileAt) -> Verdict<Place> {
         let place = match file {
-            FileAt::Open(slot) => self.open[slot],
+            FileAt::Open(slot) => self.open[slot].place,
             FileAt::Path(path) => self.resolve(path, true)?,
         };
         match self.node(place).kind {
@@ -44,6 +44,27 @@ impl Model {
         match &mut self.node_mut(place).kind {
             NodeKind::File(content) => change(content),
             _ => unreachable!("`file` returned a regular file"),
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of a file. A slot that was opened while its subvolume was writable may do so
+    /// after it became read-only or was deleted.
+    ///
+    /// # Errors
+    /// As [`Model::edit`].
+    pub fn write(&mut self, file: &FileAt, change: impl FnOnce(&mut Content)) -> Verdict {
+        let place = self.file(file)?;
+        let writes = matches!(file, FileAt::Open(slot) if self.open[slot].writes);
+        if !writes {
+            self.check_changeable(place)?;
+        }
+        match &mut self.node_mut(place).kind {
+            NodeKind::File(content) => change(content),
+            _ => unreachable!("`file` returned a regular file"),
+        }
+        if let FileAt::Open(slot) = file {
+            self.open.get_mut(slot).expect("the slot is open").writes = true;
         }
         Ok(())
     }

@@ -4,7 +4,8 @@
 //! shares only the names of errors with the code under test. It follows the kernel's rules for
 //! refusals and their reasons.
 //!
-//! **Invariant:** an inode exists while it has a name or is open.
+//! **Invariants:** an inode exists while it has a name or is open. A deleted subvolume exists while
+//! a file of it is open.
 //!
 //! [`content`] holds bytes, [`names`] the rules for directories, [`data`] those for files.
 
@@ -150,6 +151,16 @@ impl Node {
 pub struct Subvolume {
     nodes: BTreeMap<u64, Arc<Node>>,
     read_only: bool,
+    /// It has no name any more.
+    deleted: bool,
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug)]
+struct OpenSlot {
+    place: Place,
+    /// Its subvolume was writable when it was opened, or when it was written.
+    writes: bool,
 }
 
 /// Inode number of each subvolume's root directory.
@@ -160,7 +171,7 @@ pub const ROOT: u64 = 0;
 pub struct Model {
     subvolumes: BTreeMap<u64, Subvolume>,
     next: u64,
-    open: BTreeMap<u8, Place>,
+    open: BTreeMap<u8, OpenSlot>,
     sector: u64,
 }
 
@@ -218,6 +229,24 @@ impl Model {
     /// Returns whether a subvolume is read-only.
     pub fn is_read_only(&self, subvolume: u64) -> bool {
         self.subvolumes[&subvolume].read_only
+    }
+
+    /// Returns whether a subvolume was deleted, and exists for its open files only.
+    pub fn is_deleted(&self, subvolume: u64) -> bool {
+        self.subvolumes[&subvolume].deleted
+    }
+
+    /// Makes the subvolume at `path` read-only or writable.
+    ///
+    /// # Errors
+    /// As for a path; also if it is no subvolume.
+    pub fn set_read_only(&mut self, path: &[u8], read_only: bool) -> Verdict {
+        let place = self.resolve(path, false)?;
+        if place.node != ROOT {
+            return Err(PathError::NoSubvolume.into());
+        }
+        self.subvolumes.get_mut(&place.subvolume).expect("a path leads there").read_only = read_only;
+        Ok(())
     }
 
     fn check_changeable(&self, place: Place) -> Verdict {
@@ -333,14 +362,22 @@ impl Model {
             NodeKind::Directory(_) => return Err(PathError::IsADirectory.into()),
             _ => return Err(PathError::NotAFile.into()),
         }
-        self.open.insert(slot, place);
+        self.insert_open(slot, place);
         Ok(())
+    }
+
+    fn insert_open(&mut self, slot: u8, place: Place) {
+        let writes = !self.is_read_only(place.subvolume);
+        self.open.insert(slot, OpenSlot { place, writes });
     }
 
     /// Closes a file and deletes it if it has no name.
     pub fn close(&mut self, slot: u8) {
-        if let Some(place) = self.open.remove(&slot) {
+        if let Some(OpenSlot { place, .. }) = self.open.remove(&slot) {
             self.delete_if_unused(place);
+            if self.is_deleted(place.subvolume) && !self.has_open(place.subvolume) {
+                self.subvolumes.remove(&place.subvolume);
+            }
         }
     }
 
@@ -353,14 +390,18 @@ impl Model {
 
     /// Returns the open files.
     pub fn slots(&self) -> impl Iterator<Item = (u8, Place)> + '_ {
-        self.open.iter().map(|(slot, place)| (*slot, *place))
+        self.open.iter().map(|(slot, open)| (*slot, open.place))
+    }
+
+    fn has_open(&self, subvolume: u64) -> bool {
+        self.open.values().any(|open| open.place.subvolume == subvolume)
     }
 
     /// Deletes an inode without names and open files.
     fn delete_if_unused(&mut self, place: Place) {
         let Some(subvolume) = self.subvolumes.get_mut(&place.subvolume) else { return };
         let unnamed = subvolume.nodes.get(&place.node).is_some_and(|node| node.nlink == 0);
-        if unnamed && !self.open.values().any(|open| *open == place) {
+        if unnamed && !self.open.values().any(|open| open.place == place) {
             subvolume.nodes.remove(&place.node);
         }
     }
@@ -369,6 +410,6 @@ impl Model {
 impl Subvolume {
     fn new(mode: u32) -> Self {
         let root = Node::empty_directory(mode);
-        Self { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), read_only: false }
+        Self { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), read_only: false, deleted: false }
     }
 }

@@ -45,7 +45,7 @@ impl Model {
         self.check_changeable(parent)?;
         let node = self.inherit(parent, 0o600, (0, 0), &NewFile::Regular);
         let place = self.add_node(parent.subvolume, Node { linkable: true, ..node });
-        self.open.insert(slot, place);
+        self.insert_open(slot, place);
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Model {
     /// # Errors
     /// The POSIX error; [`PathError::NotFound`] for a file that has lost its last name.
     pub fn link_open(&mut self, slot: u8, path: &[u8]) -> Verdict {
-        self.link_place(self.open[&slot], path)
+        self.link_place(self.open[&slot].place, path)
     }
 
     fn link_place(&mut self, target: Place, path: &[u8]) -> Verdict {
@@ -474,7 +474,10 @@ impl Model {
             return Err(PathError::NotEmpty.into());
         }
         self.entries_mut(parent).remove(name);
-        self.subvolumes.remove(&number);
+        match self.has_open(number) {
+            true => self.subvolumes.get_mut(&number).expect("it has a name").deleted = true,
+            false => drop(self.subvolumes.remove(&number)),
+        }
         Ok(())
     }
 }

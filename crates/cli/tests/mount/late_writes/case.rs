@@ -38,9 +38,15 @@ pub enum Change {
     Snapshot,
     /// Read-only and writable again.
     ThereAndBack,
+    /// Another file takes all free space.
+    DiskFull,
+    /// The subvolume has more than its new limit allows.
+    LimitReached,
+    /// One of the two devices of a mirror fails for good.
+    DeviceMissing,
 }
 
-const CHANGES: [Change; 8] = [
+const CHANGES: [Change; 11] = [
     Change::ReadOnly,
     Change::Deleted,
     Change::Received,
@@ -49,6 +55,9 @@ const CHANGES: [Change; 8] = [
     Change::Snapshot,
     Change::ThereAndBack,
     Change::Nothing,
+    Change::DiskFull,
+    Change::LimitReached,
+    Change::DeviceMissing,
 ];
 
 /// The way to the file.
@@ -57,11 +66,18 @@ pub enum Way {
     Buffered,
     Direct,
     Mapped,
+    /// The file is a disk that a server of NBD shows.
+    Nbd,
     Library,
     Queue,
+    /// A client of our server of NFS.
+    Nfs,
+    /// The functions of the C interface.
+    C,
 }
 
-const WAYS: [Way; 5] = [Way::Buffered, Way::Direct, Way::Mapped, Way::Library, Way::Queue];
+const WAYS: [Way; 8] =
+    [Way::Buffered, Way::Library, Way::Direct, Way::Nfs, Way::Mapped, Way::Queue, Way::Nbd, Way::C];
 
 /// How the program asks for durable data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,26 +133,43 @@ pub const BLOCK: usize = 4096;
 
 impl Case {
     /// Returns the case with a number. Every combination of way, change and operation occurs within
-    /// the first 320.
+    /// the first 704.
     pub fn new(number: u64) -> Self {
         let mut random = Random(number);
         // Spread, so that few cases have all ways, changes and operations.
-        let mixed = (number * 133 + 7) % 320 + number / 320 * 320;
+        let mixed = (number * 133 + 7) % 704;
         let pick = |of: u64| (mixed / of) as usize;
+        let way = WAYS[pick(1) % 8];
+        let change = match CHANGES[pick(8) % 11] {
+            // The C interface has no limits.
+            Change::LimitReached if way == Way::C => Change::Nothing,
+            change => change,
+        };
         Self {
             number,
-            way: WAYS[pick(1) % 5],
-            change: CHANGES[pick(5) % 8],
-            operation: OPERATIONS[pick(40) % 8],
+            way,
+            change,
+            operation: OPERATIONS[pick(88) % 8],
             durable: DURABLE[random.below(3)],
             dirty: random.below(2) == 0,
             nocow: random.below(4) == 0,
-            empty: random.below(5) == 0,
+            // A disk has bytes.
+            empty: random.below(5) == 0 && way != Way::Nbd,
         }
     }
 
     pub fn is_on_a_mount(&self) -> bool {
-        matches!(self.way, Way::Buffered | Way::Direct | Way::Mapped)
+        matches!(self.way, Way::Buffered | Way::Direct | Way::Mapped | Way::Nbd)
+    }
+
+    /// Returns whether a write may fail for want of space.
+    pub fn is_scarce(&self) -> bool {
+        matches!(self.change, Change::DiskFull | Change::LimitReached)
+    }
+
+    /// Returns whether the case has a file system of its own.
+    pub fn is_alone(&self) -> bool {
+        self.change == Change::DeviceMissing
     }
 
     /// The random numbers of the case's content.
@@ -178,6 +211,11 @@ impl Case {
             Operation::Overwrite => 0,
             _ => return None,
         };
+        if self.way == Way::Nbd {
+            // A disk does not grow.
+            let length = length.min(size);
+            return Some((offset.min(size - length), random.bytes(length)));
+        }
         let length = if self.operation == Operation::Overwrite && size > 0 {
             length.min(size - offset)
         } else {
@@ -192,8 +230,9 @@ impl Case {
 pub struct Outcome {
     /// Each step with its error number.
     pub steps: Vec<(&'static str, Option<i32>)>,
-    /// The content before the operation.
-    pub before: Vec<u8>,
+    /// The contents that an error allows, in any mixture: the first one, the one before the
+    /// operation, and the one after it.
+    pub allowed: [Vec<u8>; 3],
     /// The content if all was stored that was acknowledged; `None` for a file that is gone.
     pub after: Option<Vec<u8>>,
     /// Whether an error says that acknowledged data is not stored.
@@ -208,7 +247,7 @@ impl Outcome {
             (Some(found), Some(after)) => {
                 let differs = found.iter().zip(after).position(|(found, after)| found != after);
                 assert!(
-                    found == &after[..] || self.lost && found == &self.before[..],
+                    found == &after[..] || self.lost && self.allows(found),
                     "{what}: {} bytes instead of {}, first difference at {differs:?}",
                     found.len(),
                     after.len(),
@@ -218,6 +257,15 @@ impl Outcome {
                 panic!("{what}: there is a file: {}, expected: {}", found.is_some(), after.is_some());
             }
         }
+    }
+}
+
+impl Outcome {
+    fn allows(&self, found: &[u8]) -> bool {
+        let lengths = self.allowed.iter().map(Vec::len);
+        let (least, most) = (lengths.clone().min().unwrap(), lengths.max().unwrap());
+        let is = |at: usize, byte| self.allowed.iter().any(|one| one.get(at).copied().unwrap_or(0) == byte);
+        (least..=most).contains(&found.len()) && found.iter().enumerate().all(|(at, byte)| is(at, *byte))
     }
 }
 

@@ -1,16 +1,21 @@
 //! A case through a descriptor of the host, on any mount.
 
 use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Way, put};
+use super::disk::Disk;
+use papilio::QgroupId;
 use papilio_fuse::ioctl::client::MountedPath;
 use rustix::fs::{FallocateFlags, IFlags, OFlags, fallocate, ioctl_getflags, ioctl_setflags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Bytes of a mapping: every file of a case is smaller.
 const MAPPED: usize = 128 * BLOCK;
+/// The file that takes all space.
+const FILL: &str = "fill";
 
 /// The file of a case, open for writing.
 struct Open {
@@ -18,6 +23,7 @@ struct Open {
     way: Way,
     /// The start of the mapping.
     mapped: *mut std::ffi::c_void,
+    disk: Option<Disk>,
 }
 
 impl Open {
@@ -36,13 +42,33 @@ impl Open {
             },
             _ => std::ptr::null_mut(),
         };
-        Self { file, way: case.way, mapped }
+        let disk = (case.way == Way::Nbd).then(|| Disk::new(path));
+        Self { file, way: case.way, mapped, disk }
+    }
+
+    /// Makes durable what was written in this way.
+    fn sync(&self) -> io::Result<()> {
+        match &self.disk {
+            Some(disk) => disk.flush(),
+            None => self.file.sync_all(),
+        }
+    }
+
+    /// Closes a descriptor of the file, which reports errors as the last one does.
+    fn close_one(&self) -> io::Result<()> {
+        let other = self.file.try_clone()?.into_raw_fd();
+        // SAFETY: the descriptor was made for this, and nothing else has it.
+        match unsafe { libc::close(other) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Writes whole blocks at a block's start.
     fn write(&self, data: &[u8], offset: usize) -> io::Result<()> {
-        match self.way {
-            Way::Mapped => {
+        match (self.way, &self.disk) {
+            (_, Some(disk)) => disk.write(data, offset as u64),
+            (Way::Mapped, None) => {
                 // A mapping cannot make the file longer.
                 let size = self.file.metadata()?.len() as usize;
                 if size < offset + data.len() {
@@ -81,7 +107,35 @@ fn add_flags(file: &File, flags: IFlags) {
     ioctl_setflags(file, ioctl_getflags(file).unwrap() | flags).unwrap();
 }
 
-fn change(root: &Path, case: &Case, file: &File) {
+/// Fills what is left, so that a block finds no space.
+fn fill(root: &Path) {
+    let file = File::create(root.join(FILL)).unwrap();
+    let (mut at, mut step) = (0, 256 << 20);
+    while step >= BLOCK as u64 {
+        match fallocate(&file, FallocateFlags::empty(), at, step) {
+            Ok(()) => at += step,
+            Err(_) => step /= 2,
+        }
+    }
+    file.sync_all().unwrap();
+}
+
+/// Ends a want of space, as far as a case made one.
+fn end_scarcity(root: &Path, case: &Case, outcome: &Outcome) {
+    let top = MountedPath::open(root).unwrap();
+    match case.change {
+        Change::DiskFull => {
+            fs::remove_file(root.join(FILL)).unwrap();
+            // It names a file that was told of a loss.
+            let synced = top.sync();
+            assert!(synced.is_ok() || outcome.lost, "{case:?}: {synced:?} after {:?}", outcome.steps);
+        }
+        Change::LimitReached => top.disable_quotas().unwrap(),
+        _ => {}
+    }
+}
+
+fn change(root: &Path, case: &Case, file: &File, lose_device: impl FnOnce()) {
     let top = MountedPath::open(root).unwrap();
     let subvolume = || MountedPath::open(&root.join(case.subvolume())).unwrap();
     match case.change {
@@ -91,6 +145,14 @@ fn change(root: &Path, case: &Case, file: &File) {
             subvolume().set_subvolume_read_only(true).unwrap();
             subvolume().set_subvolume_read_only(false).unwrap();
         }
+        Change::DiskFull => fill(root),
+        Change::LimitReached => {
+            top.enable_quotas(false).unwrap();
+            top.wait_for_quota_rescan().unwrap();
+            let id = QgroupId::new(0, subvolume().subvolume_id().unwrap().0).unwrap();
+            top.limit_qgroup(Some(id), Some(BLOCK as u64), false).unwrap();
+        }
+        Change::DeviceMissing => lose_device(),
         Change::Deleted => top.delete_subvolume(case.subvolume().as_bytes()).unwrap(),
         Change::Received => subvolume().mark_received([case.number as u8 | 1; 16]).unwrap(),
         Change::Immutable => add_flags(file, IFlags::IMMUTABLE),
@@ -102,8 +164,8 @@ fn change(root: &Path, case: &Case, file: &File) {
     }
 }
 
-/// Performs a case below `root`.
-pub fn perform(root: &Path, case: &Case) -> Outcome {
+/// Performs a case below `root`. `lose_device` takes a device away.
+pub fn perform(root: &Path, case: &Case, lose_device: impl FnOnce()) -> Outcome {
     let mut random = case.random();
     let top = MountedPath::open(root).unwrap();
     top.create_subvolume(case.subvolume().as_bytes()).unwrap();
@@ -116,6 +178,7 @@ pub fn perform(root: &Path, case: &Case) -> Outcome {
     let mut content = case.initial(&mut random);
     created.write_all_at(&content, 0).unwrap();
     drop(created);
+    let initial = content.clone();
     let replacement = random.bytes(3 * BLOCK);
     let other = path.with_file_name("t");
     fs::write(&other, &replacement).unwrap();
@@ -125,9 +188,10 @@ pub fn perform(root: &Path, case: &Case) -> Outcome {
         open.write(&early, 0).unwrap();
         put(&mut content, 0, &early);
     }
-    change(root, case, &open.file);
+    change(root, case, &open.file, lose_device);
     let snapshot = content.clone();
     let (before, mut after, mut replaced) = (content.clone(), content, false);
+    let mut attempted = after.clone();
     let result = match case.operation {
         Operation::Allocate => {
             let length = after.len() + 8 * BLOCK;
@@ -149,29 +213,39 @@ pub fn perform(root: &Path, case: &Case) -> Outcome {
         Operation::Sync => Ok(()),
         Operation::Write | Operation::Append | Operation::Overwrite => {
             let (offset, data) = case.write(&mut random, after.len()).unwrap();
+            put(&mut attempted, offset, &data);
             let done = open.write(&data, offset);
             done.map(|()| put(&mut after, offset, &data))
         }
     };
+    if attempted.len() < after.len() {
+        attempted.resize(after.len(), 0);
+    }
+    let allowed = [initial, before, attempted];
     let mut outcome =
-        Outcome { steps: vec![("operation", errno(&result))], before, after: None, lost: false };
+        Outcome { steps: vec![("operation", errno(&result))], allowed, after: None, lost: false };
     let durable = match case.durable {
-        Durable::Fsync => open.file.sync_all(),
+        Durable::Fsync => open.sync(),
         Durable::FileSystemSync => top.sync(),
         Durable::Close => Ok(()),
     };
     outcome.steps.push(("durable", errno(&durable)));
-    outcome.lost = durable.is_err();
+    let closed = open.close_one();
+    outcome.steps.push(("close", errno(&closed)));
+    outcome.lost = durable.is_err() || closed.is_err() || case.is_scarce() && result.is_err();
+    end_scarcity(root, case, &outcome);
     // No other file has an error.
     bystander.write_all_at(&case.bystander_content(), 0).unwrap();
     bystander.sync_all().unwrap();
     // The program reads its own writes, also where the file has no name any more.
     let mut found = vec![0; after.len()];
-    if case.way != Way::Direct {
+    if case.way != Way::Direct && !outcome.lost {
         open.file.read_exact_at(&mut found, 0).unwrap();
         assert!(found == after, "{case:?}: the open file");
     }
-    assert_eq!(open.file.metadata().unwrap().len(), after.len() as u64, "{case:?}");
+    if !outcome.lost {
+        assert_eq!(open.file.metadata().unwrap().len(), after.len() as u64, "{case:?}");
+    }
     if case.change == Change::Snapshot {
         let kept = fs::read(root.join(format!("s{}/f", case.number))).unwrap();
         assert!(kept == snapshot, "{case:?}: the snapshot");

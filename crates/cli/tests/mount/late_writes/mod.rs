@@ -1,14 +1,19 @@
 //! Writes after a change of state: a file is open for writing, then its subvolume becomes read-only
-//! or is deleted, or its flags change, and the program goes on.
+//! or is deleted, its flags change, space ends or a device is lost, and the program goes on.
 //!
 //! Rule: an acknowledged write is stored, or an error is reported at the file that was written and
 //! at no other. On a mount, each step has the result that it has on the kernel's Btrfs.
 //!
 //! An ordinary run tries a few dozen cases. `PAPILIO_LATE_WRITES=2000` tries that many.
 
+mod c_interface;
 mod case;
 mod descriptor;
+mod disk;
 mod library;
+#[path = "../../../../nfs/tests/clients/raw.rs"]
+#[allow(dead_code)] // The server's own tests use all of it.
+mod nfs_client;
 
 use crate::kernel::KernelMount;
 use crate::world::{World, run, succeed};
@@ -40,10 +45,35 @@ fn verify(image: &Path, outcomes: &[(Case, Outcome)], who: &str) {
     assert!(fs.subvolumes().unwrap().iter().all(|one| !one.is_being_deleted()), "{who}: deleted ones stay");
 }
 
-fn without_mapped_refusals(case: &Case) -> bool {
+fn is_comparable(case: &Case) -> bool {
     // The kernel's Btrfs ends the program with SIGBUS where a page of a read-only subvolume is
-    // first written. FUSE does not ask the server, so the data is stored.
-    !(case.way == Way::Mapped && case.change == Change::ReadOnly)
+    // first written. FUSE does not ask the server, so the data is stored. How many blocks fit last
+    // is another matter, too.
+    !(case.way == Way::Mapped && case.change == Change::ReadOnly) && !case.is_scarce()
+}
+
+/// Performs a case on a mirror of two devices. The second is a file in another mount, whose server
+/// is killed. The first one alone then has everything.
+fn without_a_device(case: &Case, options: &[&str]) {
+    let (Some(world), Some(helper)) = (World::new(crate::world::MOUNT), World::new(crate::world::MOUNT))
+    else {
+        return;
+    };
+    helper.mount(&[]);
+    let second = helper.at("second.img");
+    fs::File::create(&second).unwrap().set_len(256 << 20).unwrap();
+    let image = world.image();
+    succeed(["mkfs", "-q", "-f", "-d", "raid1", "-m", "raid1", image.to_str().unwrap(), &second]);
+    let device = format!("device={second}");
+    world.mount(&[options, &["-o", &device]].concat());
+    let outcome = descriptor::perform(&world.directory(), case, || helper.kill_server());
+    assert!(outcome.steps.iter().all(|(_, error)| error.is_none()), "{case:?}: {:?}", outcome.steps);
+    succeed(["filesystem", "sync", world.directory().to_str().unwrap()]);
+    world.unmount();
+    let fs = FileSystem::open_with(&image, &OpenOptions::new().degraded(true)).unwrap();
+    let found = fs.read(case.path()).ok();
+    outcome.verify(found.as_deref(), &format!("one device: {case:?}"));
+    assert!(fs.read(case.bystander()).unwrap() == case.bystander_content(), "{case:?}");
 }
 
 /// Waits until the space of deleted subvolumes is free, then syncs.
@@ -53,11 +83,13 @@ fn settle(root: &Path) {
 }
 
 fn batch(world: &World, options: &[&str], numbers: std::ops::Range<u64>) {
-    let cases: Vec<_> = numbers.map(Case::new).filter(Case::is_on_a_mount).collect();
+    let all = numbers.map(Case::new).filter(Case::is_on_a_mount);
+    let (alone, cases): (Vec<_>, Vec<_>) = all.partition(Case::is_alone);
+    alone.iter().for_each(|case| without_a_device(case, options));
     let on_ours: Vec<_> = {
         world.mount(options);
-        let outcomes = cases.iter().map(|case| (case.clone(), descriptor::perform(&world.directory(), case)));
-        let outcomes = outcomes.collect();
+        let perform = |case| descriptor::perform(&world.directory(), case, || {});
+        let outcomes = cases.iter().map(|case| (case.clone(), perform(case))).collect();
         settle(&world.directory());
         world.unmount();
         outcomes
@@ -76,8 +108,8 @@ fn batch(world: &World, options: &[&str], numbers: std::ops::Range<u64>) {
     fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
     run("mkfs.btrfs", &["-q", image.to_str().unwrap()]);
     let kernel = KernelMount::new(&image, &world.directory(), "rw");
-    for (case, ours) in on_ours.iter().filter(|(case, _)| without_mapped_refusals(case)) {
-        let theirs = descriptor::perform(&world.directory(), case);
+    for (case, ours) in on_ours.iter().filter(|(case, _)| is_comparable(case)) {
+        let theirs = descriptor::perform(&world.directory(), case, || {});
         // The kernel refuses these with EROFS where it has to set a time, and not within the
         // clock's resolution after a write.
         let by_chance = case.change == Change::ReadOnly
@@ -108,10 +140,16 @@ fn what_a_descriptor_accepts_after_a_change_is_stored() {
 
 #[test]
 fn what_the_library_accepts_after_a_change_is_stored() {
-    let all: Vec<_> = (0..cases()).map(Case::new).filter(|case| !case.is_on_a_mount()).collect();
-    for (number, cases) in all.chunks(BATCH as usize).enumerate() {
+    let all = (0..cases()).map(Case::new).filter(|case| !case.is_on_a_mount());
+    let (in_c, others): (Vec<_>, Vec<_>) = all.partition(|case| case.way == Way::C);
+    let (alone, together): (Vec<_>, Vec<_>) = others.into_iter().partition(Case::is_alone);
+    for (number, cases) in together.chunks(BATCH as usize).enumerate() {
         library::batch(cases, number % 2 == 0);
     }
+    for case in &alone {
+        library::without_a_device(case);
+    }
+    c_interface::batch(&in_c);
 }
 
 /// The steps of the report: a line that was written after `property set ro true`.
