@@ -126,13 +126,14 @@ fn end_scarcity(root: &Path, case: &Case, outcome: &Outcome) {
     match case.change {
         Change::DiskFull => {
             fs::remove_file(root.join(FILL)).unwrap();
-            // It names a file that was told of a loss.
-            let synced = top.sync();
-            assert!(synced.is_ok() || outcome.lost, "{case:?}: {synced:?} after {:?}", outcome.steps);
         }
         Change::LimitReached => top.disable_quotas().unwrap(),
-        _ => {}
+        _ => return,
     }
+    // It names a file whose program was told of a loss, once.
+    let synced = top.sync();
+    assert!(synced.is_ok() || outcome.lost, "{case:?}: {synced:?} after {:?}", outcome.steps);
+    top.sync().unwrap();
 }
 
 fn change(root: &Path, case: &Case, file: &File, lose_device: impl FnOnce()) {
@@ -257,5 +258,11 @@ pub fn perform(root: &Path, case: &Case, lose_device: impl FnOnce()) -> Outcome 
 }
 
 fn errno(result: &io::Result<()>) -> Option<i32> {
-    result.as_ref().err().map(|error| error.raw_os_error().expect("an error of the kernel"))
+    result.as_ref().err().map(|error| match (error.raw_os_error(), error.kind()) {
+        (Some(number), _) => number,
+        // A sync that names a file.
+        (None, io::ErrorKind::StorageFull) => libc::ENOSPC,
+        (None, io::ErrorKind::QuotaExceeded) => libc::EDQUOT,
+        (None, kind) => panic!("{kind:?}: {error}"),
+    })
 }

@@ -187,7 +187,6 @@ fn expected(case: &Case) -> Option<i32> {
         // A request names a file, not an open one.
         (Change::ReadOnly, _) if !is_write || case.way == Way::Nfs => refused(rustix::io::Errno::ROFS),
         (Change::Deleted, Operation::RenameOver) => refused(rustix::io::Errno::NOENT),
-        (Change::Deleted, _) if is_write && case.way == Way::Nfs => refused(rustix::io::Errno::STALE),
         (Change::Immutable, _) | (Change::AppendOnly, Operation::RenameOver) => {
             refused(rustix::io::Errno::PERM)
         }
