@@ -9,7 +9,7 @@
 use crate::assistant::{Kernel, Stale};
 use crate::errno::Errno;
 use crate::ioctl::{Caller, Changed as IoctlChanged};
-use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
+use crate::protocol::layout::{FallocateIn, IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
@@ -200,10 +200,18 @@ impl<O: Operations> Dispatcher<O> {
                 },
                 Err(_) => Lane::Here,
             },
+            opcode::FALLOCATE => match head.argument::<FallocateIn>() {
+                Ok(argument) if argument.mode & libc::FALLOC_FL_PUNCH_HOLE == 0 => {
+                    match self.operations.dirty_before_allocating(argument.length) {
+                        none if none.is_empty() => Lane::Aside,
+                        dirty => Lane::AfterWriteBack(dirty),
+                    }
+                }
+                _ => Lane::Aside,
+            },
             opcode::FSYNC
             | opcode::FSYNCDIR
             | opcode::SYNCFS
-            | opcode::FALLOCATE
             | opcode::COPY_FILE_RANGE
             | opcode::COPY_FILE_RANGE_64 => Lane::Aside,
             // The kernel asks so before it caches a write.

@@ -364,6 +364,12 @@ pub trait Operations: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Returns the files whose data the kernel must write back before `length` bytes are allocated:
+    /// none where these leave room for it.
+    fn dirty_before_allocating(&self, _length: u64) -> Vec<NodeId> {
+        Vec::new()
+    }
+
     /// Returns whether room is so short that the kernel must write back a file's data before it
     /// takes more into its cache.
     fn is_short_of_room(&self) -> bool;

@@ -36,9 +36,9 @@ use papilio::format::{InodeNumber, TreeId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Ioctls that need all data written before them: snapshots, commits, and making a subvolume
-/// read-only, after which nothing could be written back to it.
-const NEEDS_DATA: [Command; 8] = [
+/// Ioctls that need all data written before them: snapshots, commits, making a subvolume read-only,
+/// after which nothing could be written back to it, and changes of limits, which would refuse it.
+const NEEDS_DATA: [Command; 12] = [
     Command::DEFRAG,
     Command::DEFRAG_RANGE,
     Command::SNAP_CREATE,
@@ -47,6 +47,10 @@ const NEEDS_DATA: [Command; 8] = [
     Command::SUBVOL_SETFLAGS,
     Command::SYNC,
     Command::START_SYNC,
+    Command::QUOTA_CTL,
+    Command::QGROUP_ASSIGN,
+    Command::QGROUP_LIMIT,
+    Command::LIMIT_QGROUP,
 ];
 
 impl Operations for Server {
@@ -97,6 +101,10 @@ impl Operations for Server {
 
     fn names_in_deleted(&self, tree: TreeId) -> Vec<(NodeId, Vec<u8>)> {
         self.names_in(tree)
+    }
+
+    fn dirty_before_allocating(&self, length: u64) -> Vec<NodeId> {
+        if self.make_room(length) { self.dirty_candidates() } else { Vec::new() }
     }
 
     fn is_short_of_room(&self) -> bool {

@@ -88,10 +88,15 @@ impl Room {
 
     /// Looks at the free space; returns whether room became short.
     pub(super) fn look(&self, fs: &FileSystem) -> bool {
+        self.look_without(fs, 0)
+    }
+
+    /// Looks at the free space that is left without `taken` bytes.
+    fn look_without(&self, fs: &FileSystem, taken: u64) -> bool {
         if !self.caching {
             return false;
         }
-        let available = fs.writable_bytes();
+        let available = fs.writable_bytes().saturating_sub(taken);
         // Leaving takes twice the room, so that the state does not flap.
         let limit = if self.is_short() { 2 * self.dirty_max } else { self.dirty_max };
         let short = available < limit;
@@ -113,17 +118,24 @@ impl Server {
         }
         let _turn = self.room.telling.lock();
         // Another thread may have looked meanwhile.
-        self.room.count(0) && self.look_and_tell()
+        self.room.count(0) && self.look_and_tell(0)
     }
 
     /// Looks at the free space, and returns as [`Server::room_shrank`].
     pub(super) fn look_for_room(&self) -> bool {
         let _turn = self.room.telling.lock();
-        self.look_and_tell()
+        self.look_and_tell(0)
     }
 
-    fn look_and_tell(&self) -> bool {
-        let became_short = self.room.look(&self.fs);
+    /// Looks at the free space that `taken` bytes will leave, and returns as
+    /// [`Server::room_shrank`].
+    pub(super) fn make_room(&self, taken: u64) -> bool {
+        let _turn = self.room.telling.lock();
+        !self.room.is_short() && self.look_and_tell(taken)
+    }
+
+    fn look_and_tell(&self, taken: u64) -> bool {
+        let became_short = self.room.look_without(&self.fs, taken);
         if became_short && let Some(tell) = self.room.tell.get() {
             self.dirty_candidates().into_iter().for_each(tell);
         }

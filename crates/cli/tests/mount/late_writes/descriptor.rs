@@ -154,7 +154,10 @@ fn change(root: &Path, case: &Case, file: &File, lose_device: impl FnOnce()) {
             top.limit_qgroup(Some(id), Some(BLOCK as u64), false).unwrap();
         }
         Change::DeviceMissing => lose_device(),
-        Change::Deleted => top.delete_subvolume(case.subvolume().as_bytes()).unwrap(),
+        Change::Deleted => {
+            let deleted = top.delete_subvolume(case.subvolume().as_bytes());
+            deleted.unwrap_or_else(|error| panic!("{case:?}: deleting: {error}"));
+        }
         Change::Received => subvolume().mark_received([case.number as u8 | 1; 16]).unwrap(),
         Change::Immutable => add_flags(file, IFlags::IMMUTABLE),
         Change::AppendOnly => add_flags(file, IFlags::APPEND),
@@ -208,6 +211,7 @@ pub fn perform(root: &Path, case: &Case, lose_device: impl FnOnce()) -> Outcome 
         }
         Operation::Truncate => {
             let size = after.len() / 2;
+            attempted.truncate(size);
             open.file.set_len(size as u64).map(|()| after.truncate(size))
         }
         Operation::RenameOver => fs::rename(&other, &path).map(|()| replaced = true),
