@@ -24,6 +24,7 @@ mod maintenance;
 mod newer;
 mod quotas;
 mod refusals;
+mod root_items;
 mod siblings;
 mod space;
 mod world;

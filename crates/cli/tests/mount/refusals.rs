@@ -11,6 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 type Result = rustix::io::Result<()>;
@@ -138,6 +139,77 @@ fn refusals_are_those_of_the_kernel() {
     world.unmount();
     let differ: Vec<_> = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs).collect();
     assert!(differ.is_empty(), "ours beside the kernel's: {differ:?}");
+}
+
+/// Makes a file that can be swapped to.
+fn make_swap_file(path: &Path) {
+    const SIZE: usize = 1 << 20;
+    let file = File::create(path).unwrap();
+    ioctl_setflags(&file, ioctl_getflags(&file).unwrap() | IFlags::NOCOW).unwrap();
+    let mut bytes = vec![0; SIZE];
+    // `union swap_header` of linux/swap.h: version 1, and the number of the last page.
+    bytes[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+    bytes[1028..1032].copy_from_slice(&(SIZE as u32 / 4096 - 1).to_ne_bytes());
+    bytes[4086..4096].copy_from_slice(b"SWAPSPACE2");
+    file.write_all_at(&bytes, 0).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Calls `swapon` or `swapoff`.
+fn swap(path: &Path, on: bool) -> Result {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: the path is a string that ends with NUL.
+    match unsafe { if on { libc::swapon(path.as_ptr(), 0) } else { libc::swapoff(path.as_ptr()) } } {
+        0 => Ok(()),
+        _ => Err(Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap())),
+    }
+}
+
+/// The kernel refuses changes of a swap file in use. No file of a FUSE mount can be one, so our
+/// mount has nothing to refuse.
+#[test]
+fn a_swap_file_in_use_is_refused_or_cannot_be() {
+    let needs = [Need::KERNEL_MOUNT, &[Need::Fuse, Need::Command("mkfs.btrfs")]].concat();
+    let Some(world) = World::new(&needs) else { return };
+    let image = world.beside("kernel.img");
+    File::create(&image).unwrap().set_len(512 << 20).unwrap();
+    run("mkfs.btrfs", &["-q", image.to_str().unwrap()]);
+    let path = |number: usize| world.directory().join(format!("swap{number}"));
+    {
+        let _kernel = KernelMount::new(&image, &world.directory(), "rw");
+        for (number, (operation, perform)) in OPERATIONS.into_iter().enumerate() {
+            let path = path(number);
+            make_swap_file(&path);
+            fs::write(other(&path), "other").unwrap();
+            swap(&path, true).unwrap();
+            let refused = perform(&path).err();
+            let written = File::options().write(true).open(&path).unwrap().write_all_at(b"x", 0);
+            swap(&path, false).unwrap();
+            let expected = match operation {
+                "truncate" | "fallocate" => Some(Errno::TXTBSY),
+                _ if operation.contains("cut") => Some(Errno::TXTBSY),
+                "rename" | "rename over" | "unlink" => Some(Errno::PERM),
+                "remove an attribute" => Some(Errno::NODATA),
+                _ => None,
+            };
+            assert_eq!(refused, expected, "{operation}");
+            assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::ETXTBSY), "{operation}");
+        }
+    }
+    for (round, options) in ["opens=server", "nowriteback_cache", "opens=kernel"].into_iter().enumerate() {
+        world.mount(&["-o", options]);
+        for (number, (operation, perform)) in OPERATIONS.into_iter().enumerate() {
+            let path = path(100 * round + number);
+            make_swap_file(&path);
+            fs::write(other(&path), "other").unwrap();
+            assert_eq!(swap(&path, true), Err(Errno::INVAL), "{options}");
+            let expected = (operation == "remove an attribute").then_some(Errno::NODATA);
+            assert_eq!(perform(&path).err(), expected, "{options}: {operation}");
+        }
+        world.unmount();
+        succeed(["check", world.image().to_str().unwrap()]);
+    }
 }
 
 /// A file with fs-verity, made by a kernel that has it: no data can change, and it is not opened
