@@ -113,8 +113,8 @@ impl Assistant {
         Ok((Self { tasks, device }, thread))
     }
 
-    /// Returns a function that has the kernel drop the attributes of a node. That waits for nothing,
-    /// so any thread may call it.
+    /// Returns a function that has the kernel drop the attributes of a node. That waits for
+    /// nothing, so any thread may call it.
     pub(crate) fn attributes_forgetter(&self) -> impl Fn(NodeId) + Send + Sync + 'static {
         let device = Arc::downgrade(&self.device);
         move |node| {

@@ -83,7 +83,7 @@ const ROWS: &[Row] = &[
     row(&["!touch @/s/new"], "!sync @/s/new", ("ls @:/s", "new")),
 ];
 
-/// What the signs in commands stand for.
+/// The meanings of the signs in commands.
 #[derive(Clone, Copy)]
 struct Signs<'a> {
     /// `@`

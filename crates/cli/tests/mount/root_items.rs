@@ -148,8 +148,8 @@ fn items(image: &Path, tree: &str) -> BTreeMap<String, Vec<String>> {
     items
 }
 
-/// What is compared of an image: root items of subvolumes, references to them, and the items of the
-/// top level and of the root directories of subvolumes.
+/// Returns the items that are compared: root items of subvolumes, references to them, and the items
+/// of the top level and of the root directories of subvolumes.
 fn fields(image: &Path) -> BTreeMap<String, Vec<String>> {
     let is_subvolume = |key: &str| {
         let id = key.trim_start_matches('(').split(' ').next().unwrap();

@@ -20,6 +20,7 @@ mod pending_write;
 mod privileges;
 mod promises;
 mod room;
+mod short_room;
 mod state;
 mod xattrs;
 

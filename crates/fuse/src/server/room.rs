@@ -7,17 +7,8 @@
 //! a write for which there is no space, and keeps the space of one that it admits
 //! ([`super::promises`]).
 //!
-//! Owns [`Room`], and how the kernel learns that room is short:
-//! 1. The thread that finds it drops the kernel's attributes of all files that may be written, by
-//!    itself. Other writes that have to look wait for that, and the kernel's limit for dirty data
-//!    then holds its callers up. So no more data than the limit is in its cache when it asks first.
-//! 2. The assistant has the kernel write this data back, before it answers the first question. Only
-//!    then space is promised to other writes.
-//!
-//! Locks: `telling`, while a thread looks and tells. The table of nodes and the library's locks on
-//! space are acquired below it.
+//! Owns [`Room`]. [`super::short_room`] looks and tells the kernel.
 
-use super::state::Server;
 use crate::transport::NodeId;
 use papilio::FileSystem;
 use papilio_locks::Mutex;
@@ -46,9 +37,9 @@ pub(super) struct Room {
     short: AtomicBool,
     /// Bytes that may be written before the next look at the free space.
     until_look: AtomicI64,
-    telling: Mutex<()>,
+    pub(super) telling: Mutex<()>,
     /// Set once the kernel can be told.
-    tell: OnceLock<ForgetAttributes>,
+    pub(super) tell: OnceLock<ForgetAttributes>,
 }
 
 impl fmt::Debug for Room {
@@ -82,7 +73,7 @@ impl Room {
     }
 
     /// Counts written bytes; returns whether it is time to look.
-    fn count(&self, bytes: i64) -> bool {
+    pub(super) fn count(&self, bytes: i64) -> bool {
         self.caching && self.until_look.fetch_sub(bytes, Ordering::AcqRel) - bytes <= 0
     }
 
@@ -92,7 +83,7 @@ impl Room {
     }
 
     /// Looks at the free space that is left without `taken` bytes.
-    fn look_without(&self, fs: &FileSystem, taken: u64) -> bool {
+    pub(super) fn look_without(&self, fs: &FileSystem, taken: u64) -> bool {
         if !self.caching {
             return false;
         }
@@ -106,40 +97,6 @@ impl Room {
             self.short.store(short, Ordering::Release);
             false
         }
-    }
-}
-
-impl Server {
-    /// Counts written bytes; returns whether room became short. The kernel was told so, and the
-    /// data in its cache is to be written back.
-    pub(super) fn room_shrank(&self, bytes: usize) -> bool {
-        if !self.room.count(bytes as i64) {
-            return false;
-        }
-        let _turn = self.room.telling.lock();
-        // Another thread may have looked meanwhile.
-        self.room.count(0) && self.look_and_tell(0)
-    }
-
-    /// Looks at the free space, and returns as [`Server::room_shrank`].
-    pub(super) fn look_for_room(&self) -> bool {
-        let _turn = self.room.telling.lock();
-        self.look_and_tell(0)
-    }
-
-    /// Looks at the free space that `taken` bytes will leave, and returns as
-    /// [`Server::room_shrank`].
-    pub(super) fn make_room(&self, taken: u64) -> bool {
-        let _turn = self.room.telling.lock();
-        !self.room.is_short() && self.look_and_tell(taken)
-    }
-
-    fn look_and_tell(&self, taken: u64) -> bool {
-        let became_short = self.room.look_without(&self.fs, taken);
-        if became_short && let Some(tell) = self.room.tell.get() {
-            self.dirty_candidates().into_iter().for_each(tell);
-        }
-        became_short
     }
 }
 

@@ -230,9 +230,9 @@ impl OpenFile {
         Ok(Some(Reserved { until, bytes, data: None, metadata, tail, own: Some(sharing) }))
     }
 
-    /// Keeps what was reserved for `dirtied` bytes of pages that were clean, and returns the rest to
-    /// the promise: the write may go on. The caller drops the result once the table of dirty files
-    /// has the file.
+    /// Keeps what was reserved for `dirtied` bytes of pages that were clean, and returns the rest
+    /// to the promise: the write may go on. The caller drops the result once the table of dirty
+    /// files has the file.
     pub(super) fn keep_reserved<'a>(
         &self,
         reserved: Reserved<'a>,

@@ -237,7 +237,7 @@ fn perform(fs: &Fs, case: &Case, lose_device: impl FnOnce()) -> Outcome {
         Durable::FileSystemSync => fs.sync(),
         Durable::Close => Ok(()),
     };
-    // What was accepted has its space.
+    // Accepted data has its space.
     assert_eq!(durable, Ok(()), "{case:?}");
     if case.change == Change::DiskFull {
         let path = text("/fill");

@@ -1,6 +1,6 @@
 //! A case through a descriptor of the host, on any mount.
 
-use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Way, put};
+use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Random, Way, put};
 use super::disk::Disk;
 use papilio::QgroupId;
 use papilio_fuse::ioctl::client::MountedPath;
@@ -194,34 +194,11 @@ pub fn perform(root: &Path, case: &Case, lose_device: impl FnOnce()) -> Outcome 
     }
     change(root, case, &open.file, lose_device);
     let snapshot = content.clone();
-    let (before, mut after, mut replaced) = (content.clone(), content, false);
-    let mut attempted = after.clone();
+    let (before, mut after, mut attempted) = (content.clone(), content.clone(), content);
+    let mut replaced = false;
     let result = match case.operation {
-        Operation::Allocate => {
-            let length = after.len() + 8 * BLOCK;
-            let done = fallocate(&open.file, FallocateFlags::empty(), 0, length as u64);
-            done.map(|()| after.resize(length, 0)).map_err(io::Error::from)
-        }
-        Operation::PunchHole => {
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let end = after.len().min(BLOCK);
-            fallocate(&open.file, hole, 0, BLOCK as u64)
-                .map(|()| after[..end].fill(0))
-                .map_err(io::Error::from)
-        }
-        Operation::Truncate => {
-            let size = after.len() / 2;
-            attempted.truncate(size);
-            open.file.set_len(size as u64).map(|()| after.truncate(size))
-        }
         Operation::RenameOver => fs::rename(&other, &path).map(|()| replaced = true),
-        Operation::Sync => Ok(()),
-        Operation::Write | Operation::Append | Operation::Overwrite => {
-            let (offset, data) = case.write(&mut random, after.len()).unwrap();
-            put(&mut attempted, offset, &data);
-            let done = open.write(&data, offset);
-            done.map(|()| put(&mut after, offset, &data))
-        }
+        _ => operate(&open, case, &mut random, &mut after, &mut attempted),
     };
     if attempted.len() < after.len() {
         attempted.resize(after.len(), 0);
@@ -259,6 +236,44 @@ pub fn perform(root: &Path, case: &Case, lose_device: impl FnOnce()) -> Outcome 
         outcome.after = Some(if replaced { replacement } else { after });
     }
     outcome
+}
+
+/// Performs the operation on the file. Changes `after` as far as it was acknowledged, and
+/// `attempted` in any case.
+fn operate(
+    open: &Open,
+    case: &Case,
+    random: &mut Random,
+    after: &mut Vec<u8>,
+    attempted: &mut Vec<u8>,
+) -> io::Result<()> {
+    match case.operation {
+        Operation::Allocate => {
+            let length = after.len() + 8 * BLOCK;
+            fallocate(&open.file, FallocateFlags::empty(), 0, length as u64)?;
+            after.resize(length, 0);
+        }
+        Operation::PunchHole => {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let end = after.len().min(BLOCK);
+            fallocate(&open.file, hole, 0, BLOCK as u64)?;
+            after[..end].fill(0);
+        }
+        Operation::Truncate => {
+            let size = after.len() / 2;
+            attempted.truncate(size);
+            open.file.set_len(size as u64)?;
+            after.truncate(size);
+        }
+        Operation::RenameOver | Operation::Sync => {}
+        Operation::Write | Operation::Append | Operation::Overwrite => {
+            let (offset, data) = case.write(random, after.len()).unwrap();
+            put(attempted, offset, &data);
+            open.write(&data, offset)?;
+            put(after, offset, &data);
+        }
+    }
+    Ok(())
 }
 
 fn errno(result: &io::Result<()>) -> Option<i32> {

@@ -246,7 +246,7 @@ fn perform(fs: &FileSystem, case: &Case, lose_device: impl FnOnce()) -> Outcome 
     if attempted.len() < after.len() {
         attempted.resize(after.len(), 0);
     }
-    // What was accepted has its space.
+    // Accepted data has its space.
     let durable = match case.durable {
         Durable::Fsync => writer.sync(&file),
         Durable::FileSystemSync => fs.sync().map_err(errno),
