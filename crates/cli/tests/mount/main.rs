@@ -25,8 +25,6 @@ mod newer;
 mod quotas;
 mod refusals;
 mod root_items;
-mod scripts;
-
 mod siblings;
 mod space;
 mod world;

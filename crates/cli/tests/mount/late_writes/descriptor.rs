@@ -1,7 +1,6 @@
 //! A case through a descriptor of the host, on any mount.
 
 use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Random, Way, put};
-use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Way, put};
 use super::disk::Disk;
 use papilio::QgroupId;
 use papilio_ioctl::client::MountedPath;
