@@ -169,9 +169,15 @@ fn caches_of_inode_numbers_are_removed() {
     });
     planted.insert(FS, Key::new(objectid::FREE_INO, ItemType::INODE_ITEM, 0), inode);
     planted.insert(FS, Key::new(objectid::FREE_INO, ItemType::EXTENT_DATA, 0), data);
+    // The header: the key of that inode, a generation, and the numbers of entries and bitmaps.
+    let numbers = [7_u64, 1, 0].map(u64::to_le_bytes);
+    let key = [&objectid::FREE_INO.to_le_bytes()[..], &[1], &[0; 8]].concat();
+    let header = [&key[..], &numbers.concat()].concat();
+    planted.insert(FS, Key::new(objectid::FREE_SPACE, ItemType(0), 0), header);
     let (after, plan) = changed(&planted.device, RescueChange::ClearInodeCache);
     assert!(plan.changes.iter().any(|change| change.contains("cache of free inode numbers")));
-    assert_eq!(count(&image(&after), FS, |key| key.objectid == objectid::FREE_INO), 0);
+    let of_cache = |key: &Key| [objectid::FREE_INO, objectid::FREE_SPACE].contains(&key.objectid);
+    assert_eq!(count(&image(&after), FS, of_cache), 0);
     agrees(&after, &sound).unwrap();
 }
 
