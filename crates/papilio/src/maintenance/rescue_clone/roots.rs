@@ -4,7 +4,7 @@
 
 use super::loss::CloneLoss;
 use crate::btree::{Cursor, Tree};
-use crate::items::trees::Trees;
+use crate::items::trees::{Trees, is_mistyped_root};
 use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::items::root_ref::RootRef;
 use papilio_format::{ItemType, Key, TreeId, objectid};
@@ -74,6 +74,7 @@ impl Roots {
         let id = TreeId(key.objectid);
         let is_one = objectid::is_subvolume(id);
         match key.item_type {
+            _ if is_one && is_mistyped_root(key, data) => drop(ids.entry(id).or_insert(0)),
             ItemType::ROOT_ITEM if is_one => match RootItem::parse(data) {
                 Ok(_) => drop(ids.insert(id, key.offset)),
                 Err(reason) => self.losses.push(CloneLoss::of(format!("subvolume {id}"), reason)),
