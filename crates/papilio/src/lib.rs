@@ -129,6 +129,7 @@ pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, Popu
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
 pub use items::xattr_edit::XattrSet;
+pub use maintenance::census::Kept;
 pub use maintenance::check::{
     CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind,
     Note as CheckNote, Place, Severity,

@@ -9,7 +9,9 @@
 
 use super::blank_inode::{blank_inode, is_for_inode, sound_inode};
 use super::mended_fields::{Around, FieldMender, Mended};
+use papilio_format::items::root::{LEGACY_SIZE, RawRootItem, RootItem};
 use papilio_format::node::{ItemHeader, NodeHeader};
+use papilio_format::superblock::MAX_LEVEL;
 use papilio_format::{
     Corrupt, Geometry, ItemType, Key, LogicalAddress, Node, NodeExpectation, TreeId, objectid,
 };
@@ -115,6 +117,10 @@ pub(crate) fn sound_items(
                 Err(Corrupt::Item { slot, key, reason }) => (slot, key, reason),
                 Err(_) => return None,
             };
+        if place.tree == objectid::ROOT_TREE && correct_type(&mut sound.items, slot) {
+            sound.mended.push((key, "key.type", reason.to_string()));
+            continue;
+        }
         // Each field once, so that this ends.
         if let Some(Mended { data, field }) = fields.mend(&sound.items, slot, &reason)
             && set.insert((key, field))
@@ -145,6 +151,29 @@ pub(crate) fn sound_items(
         }
     }
     Some((sound, encode_leaf(empty, &Items::new())?))
+}
+
+/// Corrects the type in the key of a root item, if one bit of it is wrong and the tree has no other
+/// root item in the leaf.
+fn correct_type(items: &mut Items, slot: usize) -> bool {
+    let (key, data) = &items[slot];
+    let right = Key::new(key.objectid, ItemType::ROOT_ITEM, key.offset);
+    let is_root = |other: &Key| other.objectid == right.objectid && other.item_type == right.item_type;
+    if !is_mistyped_root(key, data) || items.iter().any(|(other, _)| is_root(other)) {
+        return false;
+    }
+    items[slot].0 = right;
+    items.sort_by_key(|(key, _)| *key);
+    true
+}
+
+/// Returns whether an item of the root tree can only be a root item whose key has one wrong bit in
+/// its type: no other item has that size.
+pub(crate) fn is_mistyped_root(key: &Key, data: &[u8]) -> bool {
+    let bits = key.item_type.0 ^ ItemType::ROOT_ITEM.0;
+    bits.count_ones() == 1
+        && matches!(data.len(), RawRootItem::SIZE | LEGACY_SIZE)
+        && RootItem::parse(data).is_ok_and(|root| root.address.0 > 0 && root.level < MAX_LEVEL)
 }
 
 /// Encodes a leaf with the header of the old one; `None` if the items do not fit.

@@ -16,10 +16,10 @@
 use crate::btree::{Forest, LiveTree, RootPointer, RootRecord, Tree};
 use crate::errors::{Error, PathError, Result};
 use crate::items::item_error;
+use crate::items::sound_items::is_mistyped_root;
 use crate::options::rescue::{ItemFault, ItemUse};
 use crate::transaction::Transactions;
-use papilio_format::items::root::{LEGACY_SIZE, RawRootItem, RootItem};
-use papilio_format::superblock::MAX_LEVEL;
+use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
 use papilio_locks::RwLock;
 use std::collections::HashMap;
@@ -275,15 +275,6 @@ impl Trees {
         }
         self.find(id)?.filter(|open| is_there(open)).ok_or_else(missing)
     }
-}
-
-/// Returns whether an item of the root tree can only be a root item whose key has one wrong bit in
-/// its type: no other item has that size.
-pub(crate) fn is_mistyped_root(key: &Key, data: &[u8]) -> bool {
-    let bits = key.item_type.0 ^ ItemType::ROOT_ITEM.0;
-    bits.count_ones() == 1
-        && matches!(data.len(), RawRootItem::SIZE | LEGACY_SIZE)
-        && RootItem::parse(data).is_ok_and(|root| root.address.0 > 0 && root.level < MAX_LEVEL)
 }
 
 /// The tree as it is now, pinned.

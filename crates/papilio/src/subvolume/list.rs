@@ -9,7 +9,8 @@
 use crate::errors::{Error, PathError, Result};
 use crate::items::inode::first_name;
 use crate::items::item_error;
-use crate::items::trees::{OpenTree, Trees, is_mistyped_root};
+use crate::items::sound_items::is_mistyped_root;
+use crate::items::trees::{OpenTree, Trees};
 use papilio_format::items::inode::Timespec;
 use papilio_format::items::root::RootFlags;
 use papilio_format::items::root_ref::RootRef;

@@ -215,6 +215,7 @@ impl<'a> Checker<'a> {
             collected.roots.read_leaf(visit);
             collected.caches.read_leaf(visit);
         });
+        self.roots.adopt_mistyped(&mut self.findings);
         if self.whole.has(objectid::ROOT_TREE) {
             self.roots.check_required(&self.geometry, &mut self.findings);
         }

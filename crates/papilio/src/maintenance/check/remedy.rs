@@ -63,6 +63,11 @@ pub(crate) enum Remedy {
     FileExtent { tree: TreeId, key: Key },
     /// Sets the size of a file that ends before its data does.
     SizeOfData { tree: TreeId, inode: u64, end: u64 },
+    /// Adds the directory entries that a parent's reference to a subvolume names. Where they do not
+    /// fit, the subvolume gets a name in `lost+found`: its number.
+    HangSubvolume { parent: TreeId, child: TreeId },
+    /// Adds the hole extents that a file lacks, up to its size.
+    FillHoles { tree: TreeId, inode: u64 },
     /// Writes a required tree that does not exist.
     AddTree(TreeId),
     /// Removes a tree that nothing uses from the root tree.
@@ -128,6 +133,8 @@ impl Remedy {
             Self::FileExtent { .. } | Self::ExtentFlags { .. } => 0,
             remedy if remedy.is_local() => 0,
             remedy if remedy.only_removes() => 1,
+            // What other remedies leave of a file decides where holes are.
+            Self::FillHoles { .. } => 3,
             _ => 2,
         }
     }
@@ -254,6 +261,12 @@ impl fmt::Display for Remedy {
             }
             Self::SizeOfData { tree, inode, .. } => {
                 write!(f, "tree {}: set the size of inode {inode} to the end of its data", name(tree))
+            }
+            Self::HangSubvolume { parent, child } => {
+                write!(f, "tree {}: add the directory entries of subvolume {child}", name(parent))
+            }
+            Self::FillHoles { tree, inode } => {
+                write!(f, "tree {}, inode {inode}: add the missing file extents of holes", name(tree))
             }
             Self::AddTree(tree) => write!(f, "tree {}: write it, as others say", name(tree)),
             Self::DropTree(tree) => write!(f, "tree {}: remove it, as nothing uses it", name(tree)),

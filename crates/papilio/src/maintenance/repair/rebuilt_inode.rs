@@ -1,6 +1,6 @@
 //! Mends the items of one inode: rebuilds its inode item from the others, and file extents.
 //!
-//! Owns [`rebuild`], [`fit_extent`] and [`set_size`].
+//! Owns [`rebuild`], [`fit_extent`], [`set_size`] and [`fill_holes`].
 //!
 //! Userspace counterpart: `repair_inode_no_item` (`check/main.c` of btrfs-progs).
 
@@ -133,4 +133,50 @@ pub(super) fn set_size(editor: &Editor<'_>, tree: TreeId, inode: u64, end: u64) 
     }
     item.size = size;
     editor.put(tree, key, item.to_bytes().to_vec())
+}
+
+/// Adds file extents of holes where a file has none, up to its size.
+pub(super) fn fill_holes(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<bool> {
+    let (_, item) = inode_item(editor, tree, inode)?;
+    let geometry = editor.volume.geometry();
+    let sector = u64::from(geometry.sector_size);
+    let Some(size) = item.size.checked_next_multiple_of(sector) else {
+        return refuse("the size is too large");
+    };
+    let key = |offset| Key::new(inode, ItemType::EXTENT_DATA, offset);
+    let mut holes = Items::new();
+    let mut end = 0;
+    let mut add = |start: u64, end: u64| {
+        if start < end {
+            let part = ExtentPart {
+                disk_address: LogicalAddress(0),
+                disk_length: 0,
+                offset: 0,
+                length: end - start,
+            };
+            let extent = FileExtentItem {
+                generation: geometry.generation,
+                ram_bytes: end - start,
+                compression: Compression::None,
+                other_encoding: 0,
+                content: FileExtentContent::Regular(part),
+            };
+            holes.push((key(start), extent.to_bytes()));
+        }
+    };
+    for (found, data) in editor.items(tree, &key(0), &key(u64::MAX))? {
+        let Ok(extent) = FileExtentItem::parse(&data) else { return refuse("a file extent cannot be read") };
+        if matches!(extent.content, FileExtentContent::Inline(_)) && found.offset == 0 && size <= sector {
+            return refuse("the file is inline");
+        }
+        add(end, found.offset.min(size));
+        let after = extent.end(papilio_format::FileOffset(found.offset), geometry.sector_size);
+        end = end.max(after.map_or(u64::MAX, |after| after.0));
+    }
+    add(end, size);
+    let mut changed = false;
+    for (key, data) in holes {
+        changed |= editor.put(tree, key, data)?;
+    }
+    Ok(changed)
 }

@@ -21,7 +21,7 @@ mod extents;
 mod inodes;
 mod loss;
 mod report;
-mod roots;
+pub(super) mod roots;
 mod shared;
 mod tree;
 
