@@ -349,6 +349,7 @@ fn a_path_that_nobody_receives_is_not_sent() {
             at = at.create("d".repeat(250).as_bytes(), &new).unwrap();
         }
         fs.snapshot(&name, format!("{name}.ro"), true).unwrap();
+        drop(at);
         fs.close().unwrap();
         let stream = folder.path().join("stream");
         let source = format!("{}:{name}.ro", place(&image));
@@ -367,10 +368,8 @@ fn a_path_that_nobody_receives_is_not_sent() {
 fn tar(folder: &Path, name: &str) -> Vec<u8> {
     let path = folder.join(name);
     fs::write(&path, "").unwrap();
-    let output = std::process::Command::new("tar")
-        .args(["-C", place(folder), "-cf", "-", name])
-        .output()
-        .unwrap();
+    let output =
+        std::process::Command::new("tar").args(["-C", place(folder), "-cf", "-", name]).output().unwrap();
     output.stdout
 }
 

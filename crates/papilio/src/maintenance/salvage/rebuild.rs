@@ -228,15 +228,24 @@ fn base_superblock(scan: &BlockScan, mirror: Option<usize>) -> Result<(Superbloc
     let own = |candidate: &&Candidate| candidate.identity().is_some_and(|(fsid, ..)| fsid == scan.fsid);
     let good = scan.superblocks.iter().filter(wanted).filter(own);
     let good = good.filter_map(|candidate| Some((candidate, candidate.good.as_ref()?)));
-    // Of equally new ones the first.
-    let best =
-        good.reduce(|best, other| if other.1.raw.generation > best.1.raw.generation { other } else { best });
+    // Of equally new ones the first whose root block is there.
+    let leads = |raw: &RawSuperblock| {
+        let is_root = |block: &FoundBlock| (block.address, block.generation) == (raw.root, raw.generation);
+        scan.blocks.iter().any(is_root)
+    };
+    let order = |superblock: &Superblock| (superblock.raw.generation, leads(&superblock.raw));
+    let best = good.reduce(|best, other| if order(other.1) > order(best.1) { other } else { best });
     if let Some((candidate, superblock)) = best {
         let (device, copy) = (candidate.device, candidate.mirror);
         return Ok((superblock.clone(), SuperblockSource::Good { device, copy }));
     }
     let made = made_superblock(scan)?;
-    let Some(torn) = scan.superblocks.iter().find(|candidate| own(candidate)) else {
+    // The newest of those whose root block is there, else the first.
+    let torn = scan.superblocks.iter().filter(own).reduce(|best, other| {
+        let order = |candidate: &Candidate| leads(&candidate.raw).then_some(candidate.raw.generation);
+        if order(other) > order(best) { other } else { best }
+    });
+    let Some(torn) = torn else {
         return Ok((made, SuperblockSource::Made));
     };
     // Only what shows and what the trees are read by; each could be the torn part.
