@@ -59,8 +59,8 @@ pub struct Args {
     /// .undo in the working directory]
     #[arg(long, value_name = "FILE", requires = "writes", value_hint = clap::ValueHint::FilePath)]
     undo: Option<PathBuf>,
-    /// Repair although files are lost that a reader of the damaged file system still gets (`restore`,
-    /// `rescue clone`); the exit status is 1
+    /// Repair although files are lost that a reader of the damaged file system still gets, as
+    /// `restore` and `rescue clone` do; the exit status is 1
     #[arg(long, requires = "repair")]
     accept_loss: bool,
     /// Repair without asking

@@ -134,8 +134,24 @@ impl Args {
             .with_context(|| format!("{}: cannot create the directory", directory.display()))?;
         let place = Place::Content(directory.clone());
         self.copy(context, vec![source], options, vec![(path, place)])?;
+        self.list_item_faults(&system)?;
         self.report_no_match(context, matched.load(Ordering::Relaxed));
         Ok(())
+    }
+
+    /// Lists the parts of trees that the copy went without as JSON. The end of the run reports them
+    /// as messages.
+    fn list_item_faults(&self, system: &FileSystem) -> anyhow::Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() }.to_string();
+        let mut output = Output::new()?;
+        for fault in system.item_faults() {
+            let line = serde_json::json!({ "path": path, "reason": fault.to_string(), "item": true });
+            output.text(format_args!("{line}\n"))?;
+        }
+        Ok(output.finish()?)
     }
 
     /// Reports that the expression let no file through.

@@ -261,8 +261,8 @@ fn a_root_item_with_a_wrong_bit_in_its_key_is_used_and_mended() {
     }
 }
 
-/// Makes an image with files in the top level and in two subvolumes, and overwrites the only leaf of
-/// the top level.
+/// Makes an image with files in the top level and in two subvolumes, and overwrites the only leaf
+/// of the top level.
 fn without_top_level(folder: &Path) -> PathBuf {
     let image = folder.join("image");
     papilio::mkfs(&image, &MkfsOptions::new().size(SIZE)).unwrap();

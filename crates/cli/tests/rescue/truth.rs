@@ -1,10 +1,10 @@
-//! Success is never said over a wrong or empty answer: many faults, chosen at random, in the hands of
-//! each command.
+//! Success is never said over a wrong or empty answer: many faults, chosen at random, in the hands
+//! of each command.
 //!
 //! A case breaks one item, field, block, superblock or device of a file system that the kernel
 //! filled, and runs one command. If the command ends with 0, its answer has every file of the sound
-//! image; or btrfs-progs and the kernel find no more files in it than the command did. A repair that
-//! ends with 0 leaves at least the files that could be read before it.
+//! image; or btrfs-progs and the kernel find no more files in it than the command did. A repair
+//! that ends with 0 leaves at least the files that could be read before it.
 //!
 //! `PAPILIO_TRUTH_CASES` sets the number of cases, `PAPILIO_TRUTH_SEED` runs one of them alone.
 
@@ -122,7 +122,7 @@ struct Case<'a> {
     subject: &'a Subject,
     seed: u64,
     random: fastrand::Rng,
-    /// What was broken, in words.
+    /// The fault, in words.
     what: String,
     /// The devices that are there.
     present: Vec<usize>,

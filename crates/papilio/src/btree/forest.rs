@@ -37,8 +37,8 @@ pub(crate) struct Forest {
 
 /// Leaves with the sound items of bad ones.
 pub(crate) trait SoundLeaves: std::fmt::Debug + Send + Sync {
-    /// Returns a leaf with those items of the bad leaf `bytes` that are sound, below `bound`, and the
-    /// faults of the others; `None` if it is no leaf that `expected` describes.
+    /// Returns a leaf with those items of the bad leaf `bytes` that are sound, below `bound`, and
+    /// the faults of the others; `None` if it is no leaf that `expected` describes.
     fn sound_leaf(
         &self,
         tree: TreeId,

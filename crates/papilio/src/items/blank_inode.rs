@@ -5,7 +5,7 @@
 //!
 //! Userspace counterpart: `repair_inode_no_item` (`check/main.c` of btrfs-progs).
 
-use super::sound_items::Items;
+use super::Items;
 use papilio_format::items::dir_item::DirEntries;
 use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, MODE_PERMISSION_MASK};

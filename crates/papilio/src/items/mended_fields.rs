@@ -7,8 +7,8 @@
 //! Locks: none. Userspace counterparts: `repair_imode`, `repair_inode_gen`, `repair_root_items`
 //! (`check/main.c` of btrfs-progs).
 
+use super::Items;
 use super::blank_inode::{blank_inode, kind_in};
-use super::sound_items::Items;
 use papilio_format::items::dir_item::{DirEntries, DirItemHeader};
 use papilio_format::items::file_extent::{ExtentPart, FileExtentHeader, FileExtentItem};
 use papilio_format::items::file_type::FileType;
@@ -17,7 +17,7 @@ use papilio_format::items::inode_ref::InodeRefs;
 use papilio_format::items::root::{RawRootItem, RootFlags};
 use papilio_format::{Corrupt, Generation, Geometry, ItemType, Key, LogicalAddress, TreeId, objectid};
 
-/// What can be read around a leaf.
+/// A reader of the items and blocks around a leaf.
 pub(crate) trait Around {
     /// Returns an item of another leaf.
     fn item(&self, tree: TreeId, key: &Key) -> Option<Vec<u8>>;

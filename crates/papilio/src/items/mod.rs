@@ -18,7 +18,10 @@ pub(crate) mod xattr_edit;
 
 use crate::btree::{Item, Tree};
 use crate::errors::Error;
-use papilio_format::Corrupt;
+use papilio_format::{Corrupt, Key};
+
+/// Items of a leaf, decoded.
+pub(crate) type Items = Vec<(Key, Vec<u8>)>;
 
 /// The error for an item of `tree` that contradicts other items.
 pub(crate) fn item_error(tree: &Tree, item: &Item, reason: Corrupt) -> Error {

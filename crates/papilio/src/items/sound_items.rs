@@ -7,6 +7,7 @@
 //!
 //! Locks: none.
 
+use super::Items;
 use super::blank_inode::{blank_inode, is_for_inode, sound_inode};
 use super::mended_fields::{Around, FieldMender, Mended};
 use papilio_format::items::root::{LEGACY_SIZE, RawRootItem, RootItem};
@@ -16,9 +17,6 @@ use papilio_format::{
     Corrupt, Geometry, ItemType, Key, LogicalAddress, Node, NodeExpectation, TreeId, objectid,
 };
 use std::collections::BTreeSet;
-
-/// Items of a leaf, decoded.
-pub(crate) type Items = Vec<(Key, Vec<u8>)>;
 
 /// The items of a bad leaf that stay.
 #[derive(Debug, Default)]

@@ -63,7 +63,7 @@ impl Census {
                 match walk.next() {
                     Ok(Some((key, data))) => subvolume.take(key.objectid, key.item_type, data),
                     Ok(None) => break,
-                    // What is behind the gap follows.
+                    // The items behind the gap follow.
                     Err(_) => {}
                 }
             }

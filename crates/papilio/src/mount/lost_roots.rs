@@ -12,7 +12,8 @@
 //! Kernel counterpart: none.
 
 use crate::btree::{StandIns, Tree, TreeBlock};
-use crate::items::sound_items::{Items, encode_leaf};
+use crate::items::Items;
+use crate::items::sound_items::encode_leaf;
 use crate::options::rescue::{FaultList, ItemFault, ItemUse};
 use papilio_format::items::dir_item::{DirEntry, FileType, dir_item_key};
 use papilio_format::items::inode::{FileKind, InodeItem};
@@ -53,7 +54,7 @@ impl LostRoots {
     fn children(&self, parent: TreeId) -> BTreeMap<Vec<u8>, TreeId> {
         let (mut roots, mut references) = (BTreeSet::new(), Vec::new());
         for item in self.root_tree.items() {
-            // What is behind a fault has no name here.
+            // Subvolumes behind a fault have no name here.
             let Ok(item) = item else { break };
             let id = TreeId(item.key.objectid);
             match item.key.item_type {

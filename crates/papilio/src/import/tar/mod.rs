@@ -89,8 +89,8 @@ pub(super) fn unpack(
     Ok(())
 }
 
-/// Returns whether a member is a whiteout of an OCI image layer: an empty file whose name says which
-/// file of a lower layer is deleted.
+/// Returns whether a member is a whiteout of an OCI image layer: an empty file whose name tells
+/// which file of a lower layer is deleted.
 fn is_whiteout(member: &Member) -> bool {
     let (_, name) = split(&member.path);
     matches!(member.kind, MemberKind::File { size: 0, .. }) && name.starts_with(b".wh.")

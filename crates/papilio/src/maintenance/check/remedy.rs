@@ -133,7 +133,7 @@ impl Remedy {
             Self::FileExtent { .. } | Self::ExtentFlags { .. } => 0,
             remedy if remedy.is_local() => 0,
             remedy if remedy.only_removes() => 1,
-            // What other remedies leave of a file decides where holes are.
+            // The other remedies decide where the holes of a file are.
             Self::FillHoles { .. } => 3,
             _ => 2,
         }
@@ -186,6 +186,16 @@ fn new_name(inode: u64) -> String {
         papilio_format::objectid::FIRST_FREE => "write the root directory's reference to itself".to_owned(),
         _ => format!("put inode {inode} into lost+found"),
     }
+}
+
+/// Says how a subvolume gets its directory entries.
+fn hung(child: TreeId) -> String {
+    format!("add the directory entries of subvolume {child}")
+}
+
+/// Says how an inode gets the file extents of its holes.
+fn filled(inode: u64) -> String {
+    format!("add the missing file extents of the holes of inode {inode}")
 }
 
 impl fmt::Display for Remedy {
@@ -262,12 +272,8 @@ impl fmt::Display for Remedy {
             Self::SizeOfData { tree, inode, .. } => {
                 write!(f, "tree {}: set the size of inode {inode} to the end of its data", name(tree))
             }
-            Self::HangSubvolume { parent, child } => {
-                write!(f, "tree {}: add the directory entries of subvolume {child}", name(parent))
-            }
-            Self::FillHoles { tree, inode } => {
-                write!(f, "tree {}, inode {inode}: add the missing file extents of holes", name(tree))
-            }
+            Self::HangSubvolume { parent, child } => write!(f, "tree {}: {}", name(parent), hung(*child)),
+            Self::FillHoles { tree, inode } => write!(f, "tree {}: {}", name(tree), filled(*inode)),
             Self::AddTree(tree) => write!(f, "tree {}: write it, as others say", name(tree)),
             Self::DropTree(tree) => write!(f, "tree {}: remove it, as nothing uses it", name(tree)),
         }

@@ -18,8 +18,8 @@
 use super::free_blocks::FreeBlocks;
 use crate::btree::{Forest, TreeBlock};
 use crate::errors::{Error, Result};
+pub(super) use crate::items::Items;
 use crate::items::mended_fields::Around;
-pub(super) use crate::items::sound_items::Items;
 use crate::items::sound_items::encode_leaf;
 use crate::volume::Volume;
 use papilio_format::items::inode::InodeItem;

@@ -1,8 +1,7 @@
 //! The directory `lost+found` of a subvolume, for inodes that no path leads to.
 //!
-//! Owns [`put`], [`drop_ref`] and [`hang_subvolume`]. The directory is created at the subvolume's root when it is first
-//! needed. The name in it of an
-//! inode or of a subvolume is its number.
+//! Owns [`put`], [`drop_ref`] and [`hang_subvolume`]. The directory is created at the subvolume's
+//! root when it is first needed. The name in it of an inode or of a subvolume is its number.
 
 use super::editor::{Editor, Items, inode_item, refuse};
 use crate::errors::Result;
@@ -58,8 +57,8 @@ pub(super) fn drop_ref(
     editor.replace(tree, &key, &key, items)
 }
 
-/// Adds the directory entries of a subvolume where its parent's reference says. If that directory is
-/// lost, or has another entry of that name or index, the subvolume gets a name in `lost+found`.
+/// Adds the directory entries of a subvolume where its parent's reference says. If that directory
+/// is lost, or has another entry of that name or index, the subvolume gets a name in `lost+found`.
 pub(super) fn hang_subvolume(editor: &Editor<'_>, parent: TreeId, child: TreeId) -> Result<bool> {
     let roots = objectid::ROOT_TREE;
     let key = root_ref_key(parent, child);
