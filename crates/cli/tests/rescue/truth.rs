@@ -6,7 +6,8 @@
 //! image; or btrfs-progs and the kernel find no more files in it than the command did. A repair
 //! that ends with 0 leaves at least the files that could be read before it.
 //!
-//! `PAPILIO_TRUTH_CASES` sets the number of cases, `PAPILIO_TRUTH_SEED` runs one of them alone.
+//! `PAPILIO_TRUTH_CASES` sets the number of cases and `PAPILIO_TRUTH_FROM` the first;
+//! `PAPILIO_TRUTH_SEED` runs one of them alone.
 
 use crate::surgery::{items, scan, seal};
 use crate::world::{Files, World};
@@ -386,7 +387,10 @@ fn no_command_says_success_over_a_wrong_answer() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seeds = match number("PAPILIO_TRUTH_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("PAPILIO_TRUTH_CASES").unwrap_or(CASES),
+        None => {
+            let from = number("PAPILIO_TRUTH_FROM").unwrap_or(0);
+            from..from + number("PAPILIO_TRUTH_CASES").unwrap_or(CASES)
+        }
     };
     let goes_on = number("PAPILIO_TRUTH_CASES").is_some();
     let mut failed = Vec::new();
