@@ -53,6 +53,8 @@ pub struct Context {
     unverified: RefCell<Vec<PathBuf>>,
     /// The images that were said to show an older state.
     older: RefCell<Vec<PathBuf>>,
+    /// The file systems that are open for reading, whose faults are reported at the end.
+    read: RefCell<Vec<(PathBuf, FileSystem)>>,
     failed: Cell<bool>,
     /// The exit code of a failure, if it is not 1.
     code: Cell<Option<u8>>,
@@ -110,6 +112,7 @@ impl Context {
             reads_only: Cell::new(false),
             unverified: RefCell::default(),
             older: RefCell::default(),
+            read: RefCell::default(),
             failed: Cell::new(false),
             code: Cell::new(None),
             progress: RefCell::default(),
@@ -178,6 +181,7 @@ impl Context {
             };
             let system = system.map_err(holder::explain)?;
             self.warn_of_lost_checksums(image, &system);
+            self.read.borrow_mut().push((image.to_path_buf(), system.clone()));
             return Ok(system);
         }
         let devices = scanning::open_devices(image, &self.arguments.image_options(), others)?;
@@ -188,6 +192,7 @@ impl Context {
         }
         let system = FileSystem::from_devices(devices, rebuilt.options()).map_err(holder::explain)?;
         self.warn_of_lost_checksums(image, &system);
+        self.read.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)
     }
 
@@ -207,6 +212,7 @@ impl Context {
     /// Warns that a server shows an older state than the newest one on the devices.
     pub fn warn_of_older(&self, image: &Path, system: &FileSystem) {
         let name = image.display();
+        system.log_item_faults();
         for state in system.older_states() {
             self.warning(format_args!("{name}: {state}"));
             for file in system.older_files(state).iter().take(MOST_OLDER).filter(|_| !state.is_asked()) {
@@ -315,15 +321,34 @@ impl Context {
         if self.reads_only.get() {
             anyhow::bail!("{}: opened for reading only", image.display());
         }
+        // A reader would keep its lock.
+        self.read.borrow_mut().retain(|(path, _)| path != image);
         let options = further(self.options_for(image).write(true).commit_interval(None));
         let system = FileSystem::open_with(image, &options).map_err(|error| of_image(image, error))?;
         self.changing.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)
     }
 
+    /// Reports the faults of the trees that commands read so far and went without. One that may
+    /// cost something is a failure.
+    pub fn report_item_faults(&self) {
+        for (image, system) in self.read.take() {
+            for fault in system.item_faults() {
+                let line = format_args!("{}: {fault}", image.display());
+                if fault.is_loss() { self.error(line) } else { self.warning(line) }
+            }
+        }
+    }
+
+    /// Forgets the faults of file systems that are open for reading: the command reported them.
+    pub fn forget_item_faults(&self) {
+        self.read.take();
+    }
+
     /// Closes the file systems that are open for writing, which commits their changes, and tells
     /// the kernel of changed devices. Reports failures.
     pub fn close(&self) {
+        self.report_item_faults();
         for (image, system) in self.changing.take() {
             if let Err(error) = system.close() {
                 self.error(of_image(&image, error));

@@ -80,5 +80,15 @@ pub fn explanations(rebuilt: &Rebuilt) -> Vec<String> {
             "the root tree cannot be read; using that at {address} of generation {generation}{lacks}"
         ));
     }
+    if let (Some(root), Some((choice, rivals))) = (&rebuilt.root, &rebuilt.rivals) {
+        let others: Vec<String> = rivals.iter().map(ToString::to_string).collect();
+        lines.push(format!(
+            "there are {} root trees of generation {}: that at {} was taken, as {choice}, not that at {}",
+            rivals.len() + 1,
+            root.generation,
+            root.address,
+            others.join(", ")
+        ));
+    }
     lines
 }

@@ -71,6 +71,22 @@ pub enum Error {
         /// Bytes that the device has.
         have: u64,
     },
+    /// A device of the file system was cut after it had been made.
+    #[error(
+        "{device}: the device was cut: it has {have} bytes, the file system says {need}{}{}",
+        split_hint(device),
+        cut_hint(*used <= *have)
+    )]
+    DeviceCut {
+        /// Path of the device or image.
+        device: String,
+        /// Bytes that the file system expects the device to have.
+        need: u64,
+        /// Bytes that the device has.
+        have: u64,
+        /// The end of the last chunk on the device.
+        used: u64,
+    },
     /// A device failed.
     #[error("{device}: {operation} of {length} bytes at {offset}: {source}")]
     Device {
@@ -113,7 +129,8 @@ pub enum Error {
     },
     /// Too many devices are missing to read a range.
     #[error(
-        "logical address {logical}: {missing} of the chunk's devices are missing, but it tolerates only {tolerated}"
+        "logical address {logical}: {missing} of the chunk's devices are missing, but it tolerates only \
+         {tolerated}; what the other devices have can be read, with --degraded or -o ro,degraded"
     )]
     TooManyMissing {
         /// The start of the range.
@@ -543,6 +560,7 @@ impl Error {
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,
             Error::DeviceMissing { .. } | Error::TooManyMissing { .. } => ErrorKind::MissingDevice,
             Error::Truncated { .. }
+            | Error::DeviceCut { .. }
             | Error::Device { .. }
             | Error::SuperblockWrite { .. }
             | Error::Unmapped { .. }
@@ -602,6 +620,14 @@ fn content(found: &Option<String>) -> String {
 
 fn advice_first(advice: &str) -> String {
     if advice.is_empty() { String::new() } else { format!("{advice}; ") }
+}
+
+/// Returns the command that helps with a device that was cut.
+fn cut_hint(behind_all: bool) -> &'static str {
+    match behind_all {
+        true => "; no chunk is behind its end: `papilio rescue fix-device-size` sets the size",
+        false => "; --degraded reads what is left",
+    }
 }
 
 /// Says of the first part of a split image what to do about it.

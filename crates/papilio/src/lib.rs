@@ -129,6 +129,7 @@ pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, Popu
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
 pub use items::xattr_edit::XattrSet;
+pub use maintenance::census::Kept;
 pub use maintenance::check::{
     CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind,
     Note as CheckNote, Place, Severity,
@@ -147,6 +148,7 @@ pub use maintenance::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress}
 pub use maintenance::salvage::chunks::ChunkSources;
 pub use maintenance::salvage::deleted::DeletedFile;
 pub use maintenance::salvage::rebuild::{Rebuilt, SuperblockSource};
+pub use maintenance::salvage::root_choice::RootChoice;
 pub use maintenance::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};
 pub use maintenance::salvage::tree_roots::FoundRoot;
 pub use maintenance::scan::FoundDevice;
@@ -160,7 +162,7 @@ pub use namespace::permission::{Caller, Permissions};
 pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::older::{OlderCause, OlderFile, OlderPart, OlderState};
-pub use options::rescue::{FoundBlock, TreeRootChoice};
+pub use options::rescue::{FoundBlock, ItemFault, ItemUse, TreeRootChoice};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use receive::{
     CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,

@@ -420,6 +420,7 @@ impl OpenOptions {
     /// the root tree are taken from there if they cannot be read. The default is false.
     pub fn scan(mut self, scan: bool) -> Self {
         self.rescue.scan = scan;
+        self.rescue.sound_items |= scan;
         self
     }
 
@@ -442,6 +443,7 @@ impl OpenOptions {
     /// `rescue=ignorebadroots`.
     pub fn ignore_bad_roots(mut self, ignore: bool) -> Self {
         self.rescue.ignore_bad_roots = ignore;
+        self.rescue.sound_items |= ignore;
         self
     }
 

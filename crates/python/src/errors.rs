@@ -65,6 +65,7 @@ fn is_corruption(error: &Error) -> bool {
         | Error::MissingChecksum { .. }
         | Error::Decompress { .. }
         | Error::Truncated { .. }
+        | Error::DeviceCut { .. }
         | Error::Unmapped { .. } => error.kind() == ErrorKind::Io,
         Error::Superblock { .. } => error.kind() == ErrorKind::Io,
         Error::Receive { source, .. } => is_corruption(source),

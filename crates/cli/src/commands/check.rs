@@ -60,6 +60,10 @@ pub struct Args {
     /// .undo in the working directory]
     #[arg(long, value_name = "FILE", requires = "writes", value_hint = clap::ValueHint::FilePath)]
     undo: Option<PathBuf>,
+    /// Repair although files are lost that a reader of the damaged file system still gets, as
+    /// `restore` and `rescue clone` do; the exit status is 1
+    #[arg(long, requires = "repair")]
+    accept_loss: bool,
     /// Repair without asking
     #[arg(short, long, requires = "repair")]
     yes: bool,
@@ -233,8 +237,10 @@ impl Args {
             }
             anyhow::bail!("{}: it cannot be repaired: {} errors", self.image.display(), plan.before.errors());
         }
+        print_kept(&plan, &mut output)?;
         output.text(format_args!("afterwards {left} errors, {warnings} warnings\n"))?;
         output.finish()?;
+        self.refuse_losses(&plan)?;
         if !self.agrees(context) && !rescue_change::confirmed("Repair?")? {
             anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
         }
@@ -245,6 +251,10 @@ impl Args {
         let (changes, undo) = (made.changes.len(), undo.display());
         output.text(format_args!("repaired with {changes} changes; {undo} takes them back\n"))?;
         output.finish()?;
+        if lost_files(&plan) > 0 {
+            let count = lost_files(&plan);
+            context.error(format_args!("{}: the repair lost {count} files or parts", self.image.display()));
+        }
         if !made.after.is_clean() {
             context.error(format_args!("{}: {left} errors are left", self.image.display()));
         }
@@ -254,6 +264,19 @@ impl Args {
     /// Returns whether the repair needs no consent. Scripts for `btrfs check` answer no questions.
     fn agrees(&self, context: &Context) -> bool {
         self.yes || self.force || context.arguments().drop_in && !std::io::stdin().is_terminal()
+    }
+
+    /// Refuses a repair that would lose what a reader still gets, unless that is accepted.
+    fn refuse_losses(&self, plan: &papilio::RepairPlan) -> anyhow::Result<()> {
+        let count = lost_files(plan);
+        if count == 0 || self.accept_loss {
+            return Ok(());
+        }
+        anyhow::bail!(
+            "{}: not repaired: {count} files or parts that can be read now would be lost; copy them \
+             first with `papilio restore` or `papilio rescue clone`, then use --accept-loss",
+            self.image.display()
+        )
     }
 
     /// Returns all images and devices of the file system that were named.
@@ -274,7 +297,8 @@ impl Args {
         options: &OpenOptions,
         plan: &papilio::RepairPlan,
     ) -> anyhow::Result<()> {
-        let made = match plan.better && !plan.changes.is_empty() && self.yes {
+        let allowed = self.refuse_losses(plan);
+        let made = match plan.better && !plan.changes.is_empty() && self.yes && allowed.is_ok() {
             true => {
                 let undo = self.undo_file(context);
                 papilio::repair(devices, options, plan, &undo)?;
@@ -291,6 +315,13 @@ impl Args {
             "refused": plan.refused,
             "losses": plan.losses,
             "better": plan.better,
+            "kept": plan.kept.as_ref().map(|kept| json!({
+                "files_before": kept.before.0,
+                "bytes_before": kept.before.1,
+                "files_after": kept.after.0,
+                "bytes_after": kept.after.1,
+                "lost": kept.lost,
+            })),
             "repaired": made.is_some(),
             "undo": made.as_ref().map(|undo| undo.to_string_lossy()),
         });
@@ -300,7 +331,10 @@ impl Args {
         if !left.is_clean() {
             context.error(format_args!("{}: {} errors are left", self.image.display(), left.errors()));
         }
-        Ok(())
+        if lost_files(plan) > 0 && self.accept_loss {
+            context.fail_silently();
+        }
+        allowed
     }
 
     fn print(&self, report: &CheckReport, output: &mut Output) -> anyhow::Result<()> {
@@ -342,6 +376,26 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Returns how many files, or parts of files, a repair would lose that a reader still gets.
+fn lost_files(plan: &papilio::RepairPlan) -> usize {
+    plan.kept.as_ref().map_or(0, |kept| kept.lost.len())
+}
+
+/// Prints the files that can be read before and after a repair, and those that it would lose.
+fn print_kept(plan: &papilio::RepairPlan, output: &mut Output) -> anyhow::Result<()> {
+    let Some(kept) = &plan.kept else { return Ok(()) };
+    for line in &kept.lost {
+        let mut line = [b"lost file: ", &*escaped(line.as_bytes())].concat();
+        line.push(b'\n');
+        output.bytes(&line)?;
+    }
+    let ((files, bytes), (files_after, bytes_after)) = (kept.before, kept.after);
+    output.text(format_args!(
+        "before {files} files with {bytes} bytes can be read, afterwards {files_after} with {bytes_after}\n"
+    ))?;
+    Ok(())
 }
 
 fn new_bar() -> ProgressBar {

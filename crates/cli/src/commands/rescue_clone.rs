@@ -83,6 +83,8 @@ impl Args {
         if let Some(bar) = bar {
             bar.finish_and_clear();
         }
+        // They are losses of the clone.
+        context.forget_item_faults();
         let (cloned, report) = made.map_err(|error| of_image(out, error))?;
         if let Some(error) = failed {
             return Err(error.into());

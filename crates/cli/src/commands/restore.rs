@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 /// Copy what can be read out of a damaged file system
 ///
@@ -117,11 +118,14 @@ impl Args {
         let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() };
         let inode = system.inode("/").map_err(|error| context.at(&path, &error))?;
         let options = self.source_options(context)?;
+        let matched = std::sync::Arc::clone(&options.matched);
         let source = Source { path: path.clone(), inode };
         if self.dry_run {
             let mut list = List { output: Output::new()?, path: Vec::new() };
             copy::run(context, vec![source], options, &mut list, &Progress::new(false))?;
-            return Ok(list.output.finish()?);
+            list.output.finish()?;
+            self.report_no_match(context, matched.load(Ordering::Relaxed));
+            return Ok(());
         }
         let Some(directory) = &self.directory else {
             return Err(UsageError::new("restore: the directory is missing").into());
@@ -129,7 +133,36 @@ impl Args {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("{}: cannot create the directory", directory.display()))?;
         let place = Place::Content(directory.clone());
-        self.copy(context, vec![source], options, vec![(path, place)])
+        self.copy(context, vec![source], options, vec![(path, place)])?;
+        self.list_item_faults(&system)?;
+        self.report_no_match(context, matched.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// Lists the parts of trees that the copy went without as JSON. The end of the run reports them
+    /// as messages.
+    fn list_item_faults(&self, system: &FileSystem) -> anyhow::Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let path = ImagePath { image: self.image.clone(), path: b"/".to_vec() }.to_string();
+        let mut output = Output::new()?;
+        for fault in system.item_faults() {
+            let line = serde_json::json!({ "path": path, "reason": fault.to_string(), "item": true });
+            output.text(format_args!("{line}\n"))?;
+        }
+        Ok(output.finish()?)
+    }
+
+    /// Reports that the expression let no file through.
+    fn report_no_match(&self, context: &Context, matched: u64) {
+        if let Some(expression) = self.path_regex.as_ref().filter(|_| matched == 0) {
+            let image = self.image.display();
+            context.error(format_args!(
+                "{image}: --path-regex {expression}: no file matches; the expression has to match the \
+                 directories on the way, too"
+            ));
+        }
     }
 
     /// If the checksum tree is lost, lists everything as not verified, and makes the exit status 1.
@@ -225,6 +258,7 @@ impl Args {
             let path = [b"/", &file.path[..]].concat();
             filter.as_ref().is_none_or(|filter| filter.is_match(&path))
         });
+        self.report_no_match(context, found.len() as u64);
         if self.dry_run {
             let mut list = List { output: Output::new()?, path: Vec::new() };
             found.iter().try_for_each(|file| list.line(&file.path).map_err(|stop| stop.0))?;

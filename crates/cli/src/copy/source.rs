@@ -52,6 +52,8 @@ pub struct SourceOptions {
     pub only_files: bool,
     /// Copies only what has a path that matches, from the source on, with a slash in front.
     pub filter: Option<regex::bytes::Regex>,
+    /// Counts the files that the filter let through, which are no directories.
+    pub matched: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
 /// The writer has stopped, so there is nothing left to do.
@@ -168,6 +170,9 @@ impl Reader<'_> {
             }
             match entry.inode() {
                 Ok(inode) => {
+                    if inode.metadata().file_type() != FileKind::Directory {
+                        self.options.matched.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
                     let name = name.to_vec();
                     self.inode(&mut tree, path, name, &inode)?;
                 }

@@ -7,5 +7,8 @@ mod damage;
 mod deleted;
 mod ledger;
 mod older;
+mod said;
 mod stock;
+mod surgery;
+mod truth;
 mod world;

@@ -167,6 +167,37 @@ pub enum Command {
 }
 
 impl Command {
+    /// Returns the paths of files that the command names; not the target of a symbolic link.
+    pub fn paths(&self) -> [Option<&[u8]>; 2] {
+        match self {
+            Self::Rename { from, to } => [Some(from), Some(to)],
+            Self::Link { path, existing } => [Some(path), Some(existing)],
+            Self::Clone { path, clone_path, .. } => [Some(path), Some(clone_path)],
+            Self::End => [None, None],
+            Self::EncodedWrite(write) => [Some(&write.path), None],
+            Self::Subvol { path, .. }
+            | Self::Snapshot { path, .. }
+            | Self::Mkfile { path, .. }
+            | Self::Mkdir { path, .. }
+            | Self::Mknod { path, .. }
+            | Self::Mkfifo { path, .. }
+            | Self::Mksock { path, .. }
+            | Self::Symlink { path, .. }
+            | Self::Unlink { path }
+            | Self::Rmdir { path }
+            | Self::SetXattr { path, .. }
+            | Self::RemoveXattr { path, .. }
+            | Self::Write { path, .. }
+            | Self::Truncate { path, .. }
+            | Self::Chmod { path, .. }
+            | Self::Chown { path, .. }
+            | Self::Utimes { path, .. }
+            | Self::UpdateExtent { path, .. }
+            | Self::Fallocate { path, .. }
+            | Self::Fileattr { path, .. } => [Some(path), None],
+        }
+    }
+
     /// Parses the command at byte `offset` of the stream; `bytes` follow its header.
     ///
     /// # Errors

@@ -25,6 +25,8 @@ pub(crate) struct TreeBlock {
     pub(super) level: u8,
     /// Stamp of the freeze clock at its creation; 0 for a clean block.
     pub(super) stamp: u64,
+    /// Whether items of the block on the device were left out or changed.
+    pub(super) is_partial: bool,
     /// Children that are not yet on disk, by slot; empty if there are none.
     pub(super) links: Vec<Option<Arc<TreeBlock>>>,
 }
@@ -64,6 +66,7 @@ impl TreeBlock {
             owner: header.owner,
             level: header.level,
             stamp: 0,
+            is_partial: false,
             links: Vec::new(),
         }
     }
@@ -82,6 +85,14 @@ impl TreeBlock {
         let mut own = BlockBytes::zeroed(bytes.len());
         own.copy_from_slice(&bytes);
         Ok(Self { links, ..Self::check_without_csum(own, &expected, geometry)? })
+    }
+
+    /// Creates a leaf with the sound items of a bad one.
+    ///
+    /// # Errors
+    /// As [`TreeBlock::in_memory`].
+    pub(crate) fn partial(bytes: Vec<u8>, geometry: &Geometry) -> Result<Self, Corrupt> {
+        Ok(Self { is_partial: true, ..Self::in_memory(bytes, Vec::new(), geometry)? })
     }
 
     /// Checks that a block read under other expectations meets these as well.
@@ -109,6 +120,7 @@ impl TreeBlock {
         if let Some(first_key) = expected.first_key
             && !view.is_empty()
             && view.key(0) != first_key
+            && !(self.is_partial && view.key(0) > first_key)
         {
             return Err(Corrupt::FirstKey { expected: first_key, found: view.key(0) });
         }

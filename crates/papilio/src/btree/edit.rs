@@ -97,6 +97,7 @@ impl TreeBlock {
             owner: identity.owner,
             level,
             stamp: identity.stamp,
+            is_partial: false,
             links: Vec::new(),
         };
         block.set_len(0);
@@ -124,6 +125,7 @@ impl TreeBlock {
             owner: self.owner,
             level: self.level,
             stamp: 0,
+            is_partial: false,
             links: Vec::new(),
         }
     }

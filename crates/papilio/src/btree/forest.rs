@@ -13,8 +13,10 @@ use crate::btree::block_bytes::BlockBytes;
 use crate::btree::block_reads::{BlockReads, must_not_wait};
 use crate::btree::cache::NodeCache;
 use crate::errors::{BlockFault, Error, ErrorKind, Result};
+use crate::options::rescue::{FaultList, ItemFault};
 use crate::volume::{LogicalRead, Volume};
-use papilio_format::{Key, LogicalAddress, NodeExpectation, TreeId};
+use papilio_format::checksum::CHECKSUM_SIZE;
+use papilio_format::{Geometry, Key, LogicalAddress, NodeExpectation, TreeId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,6 +31,35 @@ pub(crate) struct Forest {
     /// Whether checksums of blocks are not looked at.
     ignore_csums: bool,
     stand_ins: Option<Box<dyn StandIns>>,
+    sound_leaves: Option<Box<dyn SoundLeaves>>,
+    faults: Arc<FaultList>,
+}
+
+/// Leaves with the sound items of bad ones.
+pub(crate) trait SoundLeaves: std::fmt::Debug + Send + Sync {
+    /// Returns a leaf with those items of the bad leaf `bytes` that are sound, below `bound`, and
+    /// the faults of the others; `None` if it is no leaf that `expected` describes.
+    fn sound_leaf(
+        &self,
+        tree: TreeId,
+        bytes: &[u8],
+        expected: &NodeExpectation,
+        bound: Option<Key>,
+        geometry: &Geometry,
+    ) -> Option<(TreeBlock, Vec<ItemFault>)>;
+}
+
+/// The parts of a forest that read a damaged file system.
+#[derive(Debug, Default)]
+pub(crate) struct RescueParts {
+    /// Whether blocks with wrong checksums are accepted.
+    pub(crate) ignore_csums: bool,
+    /// Blocks that replace those that cannot be read.
+    pub(crate) stand_ins: Option<Box<dyn StandIns>>,
+    /// Leaves that replace bad ones.
+    pub(crate) sound_leaves: Option<Box<dyn SoundLeaves>>,
+    /// The faults that were met.
+    pub(crate) faults: Arc<FaultList>,
 }
 
 /// Blocks that take the place of those that cannot be read.
@@ -66,17 +97,12 @@ impl Forest {
     /// Creates a forest over `volume` with a cache of at most `cache_bytes`, including blocks that
     /// are not yet on disk.
     pub(crate) fn new(volume: Arc<Volume>, cache_bytes: usize) -> Arc<Self> {
-        Self::for_rescue(volume, cache_bytes, false, None)
+        Self::for_rescue(volume, cache_bytes, RescueParts::default())
     }
 
-    /// As [`Forest::new`]. With `ignore_csums` blocks with wrong checksums are accepted;
-    /// `stand_ins` replace those that cannot be read.
-    pub(crate) fn for_rescue(
-        volume: Arc<Volume>,
-        cache_bytes: usize,
-        ignore_csums: bool,
-        stand_ins: Option<Box<dyn StandIns>>,
-    ) -> Arc<Self> {
+    /// As [`Forest::new`], with parts that read a damaged file system.
+    pub(crate) fn for_rescue(volume: Arc<Volume>, cache_bytes: usize, parts: RescueParts) -> Arc<Self> {
+        let RescueParts { ignore_csums, stand_ins, sound_leaves, faults } = parts;
         Arc::new(Self {
             volume,
             cache: NodeCache::new(cache_bytes),
@@ -85,15 +111,53 @@ impl Forest {
             bad_copies: AtomicU64::new(0),
             ignore_csums,
             stand_ins,
+            sound_leaves,
+            faults,
         })
     }
 
-    /// Returns the block that takes the place of one that cannot be read, or else `error`.
+    /// Returns the parts with faults that were read so far.
+    pub(crate) fn faults(&self) -> &Arc<FaultList> {
+        &self.faults
+    }
+
+    /// Returns whether the sound items of bad leaves are read.
+    pub(crate) fn has_sound_leaves(&self) -> bool {
+        self.sound_leaves.is_some()
+    }
+
     /// Whether blocks that cannot be read are replaced.
     pub(crate) fn has_stand_ins(&self) -> bool {
         self.stand_ins.is_some()
     }
 
+    /// Returns a leaf with the sound items of the first copy that has any, below `bound`.
+    pub(super) fn sound_leaf(
+        &self,
+        tree: TreeId,
+        expected: &NodeExpectation,
+        bound: Option<Key>,
+    ) -> Option<TreeBlock> {
+        let maker = self.sound_leaves.as_ref()?;
+        let geometry = self.volume.geometry();
+        for copy in self.volume.copies_in_order(expected.address).ok()? {
+            let mut bytes = vec![0; geometry.node_size as usize];
+            if self.volume.read_copy(expected.address, &mut bytes, copy).is_err() {
+                continue;
+            }
+            let sum = geometry.checksum_type;
+            if !self.ignore_csums && !sum.verify(&bytes[CHECKSUM_SIZE..], &bytes) {
+                continue;
+            }
+            if let Some((leaf, faults)) = maker.sound_leaf(tree, &bytes, expected, bound, &geometry) {
+                self.faults.add(faults);
+                return Some(leaf);
+            }
+        }
+        None
+    }
+
+    /// Returns the block that takes the place of one that cannot be read, or else `error`.
     pub(super) fn stand_in(
         &self,
         tree: TreeId,
@@ -201,6 +265,9 @@ impl Forest {
             }
         }
         let fault = first.expect("a chunk has at least one copy");
+        if let Some(leaf) = self.sound_leaf(tree, expected, None) {
+            return Ok(leaf);
+        }
         self.volume.note_bad_copy(address);
         Err(fail(copies, fault))
     }

@@ -33,6 +33,6 @@ pub(crate) use dirty::{dirty_blocks, dirty_blocks_since, sealed};
 pub(crate) use edit::BlockIdentity;
 pub(crate) use editor::{Change, TreeEditor, empty_root};
 pub use forest::CacheStatistics;
-pub(crate) use forest::{Forest, StandIns};
+pub(crate) use forest::{Forest, RescueParts, SoundLeaves, StandIns};
 pub(crate) use live::{LiveTree, RootRecord};
 pub(crate) use tree::{Item, ReadPin, RootPointer, Tree};

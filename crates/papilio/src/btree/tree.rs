@@ -87,14 +87,26 @@ impl Tree {
         if let Some(block) = &self.live {
             return Ok(Arc::clone(block));
         }
-        let expected = NodeExpectation {
+        let expected = self.root_expectation();
+        let found = self.forest.block(self.id, &expected);
+        found.or_else(|error| self.forest.stand_in(self.id, &expected, None, error))
+    }
+
+    /// Returns the error if the root block cannot be read, whatever would stand in for it.
+    pub(crate) fn require_root_block(&self) -> Result<()> {
+        if self.live.is_some() {
+            return Ok(());
+        }
+        self.forest.block(self.id, &self.root_expectation()).map(drop)
+    }
+
+    fn root_expectation(&self) -> NodeExpectation {
+        NodeExpectation {
             level: Some(self.root.level),
             generation: self.root.generation,
             owner: Some(self.id),
             ..NodeExpectation::at(self.root.address)
-        };
-        let found = self.forest.block(self.id, &expected);
-        found.or_else(|error| self.forest.stand_in(self.id, &expected, None, error))
+        }
     }
 
     /// Returns the child in a slot of one of this tree's nodes. All its keys must be below `bound`.
@@ -107,10 +119,12 @@ impl Tree {
         }
         let expected = node.child_expectation(slot, self.id);
         let found = self.forest.block(self.id, &expected).and_then(|child| {
-            child
-                .check_child(bound)
-                .map_err(|reason| block_error(self.id, expected.address, 1, reason.into()))?;
-            Ok(child)
+            let Err(reason) = child.check_child(bound) else { return Ok(child) };
+            // Keys at or past the next leaf's.
+            match self.forest.sound_leaf(self.id, &expected, bound) {
+                Some(leaf) => Ok(Arc::new(leaf)),
+                None => Err(block_error(self.id, expected.address, 1, reason.into())),
+            }
         });
         found.or_else(|error| self.forest.stand_in(self.id, &expected, bound, error))
     }

@@ -11,6 +11,7 @@ use crate::maintenance::replace;
 use crate::mount::{self, Closer};
 use crate::options::OpenOptions;
 use crate::options::older::{OlderFile, OlderState};
+use crate::options::rescue::ItemFault;
 use crate::subvolume::{self, Subvolume, default_subvolume};
 use crate::transaction::clock;
 use papilio_device::{Access, Device};
@@ -157,6 +158,19 @@ impl FileSystem {
     /// shown, by path. Faults of the log are listed, too. Empty if no log belongs to `state`.
     pub fn older_files(&self, state: &OlderState) -> Vec<OlderFile> {
         state.log.map_or_else(Vec::new, |log| mount::older_files(&self.info.trees, log))
+    }
+
+    /// Returns the parts of trees with faults that reads have met so far and went without, each
+    /// once. Only a file system that was opened to ignore faults
+    /// ([`OpenOptions::ignore_bad_roots`](crate::OpenOptions::ignore_bad_roots),
+    /// [`OpenOptions::scan`](crate::OpenOptions::scan)) or to allow an older state has any.
+    pub fn item_faults(&self) -> Vec<ItemFault> {
+        self.info.trees.forest().faults().all()
+    }
+
+    /// Logs the faults so far, and each further one when a read meets it, as servers do.
+    pub fn log_item_faults(&self) {
+        self.info.trees.forest().faults().announce();
     }
 
     /// Returns whether a backup root is in use because the newest roots could not be read.

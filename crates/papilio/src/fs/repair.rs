@@ -7,6 +7,7 @@
 //! checked again, and set back if the result is not as it was in memory.
 
 use crate::errors::{Error, Result};
+use crate::maintenance::census::{Census, Kept};
 use crate::maintenance::check::{CheckOptions, CheckReport};
 use crate::maintenance::repair::change::RescueChange;
 use crate::maintenance::repair::chunk_tree::NewChunkTree;
@@ -14,6 +15,7 @@ use crate::maintenance::repair::log::OVERLAY_LIMIT;
 use crate::maintenance::repair::{self, Mended, Wishes};
 use crate::maintenance::salvage::block_scan::{self, ScanOptions};
 use crate::maintenance::salvage::rebuild::rebuild;
+use crate::mount::from_devices;
 use crate::options::OpenOptions;
 use crate::volume::{Volume, superblock_of};
 use papilio_device::{Device, OverlayDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
@@ -74,6 +76,9 @@ pub struct RepairPlan {
     pub losses: Vec<String>,
     /// Whether more can be read than before, or there are fewer faults and none of a new kind.
     pub better: bool,
+    /// The files that a reader of the damaged file system can read, and those after the repair;
+    /// `None` if nothing is changed, or neither can be read at all.
+    pub kept: Option<Kept>,
     wishes: Wishes,
     /// The chunk tree to write first.
     chunk_tree: Option<Arc<NewChunkTree>>,
@@ -83,7 +88,7 @@ impl RepairPlan {
     fn new(mended: Mended, wishes: Wishes, chunk_tree: Option<Arc<NewChunkTree>>) -> Self {
         let better = mended.is_better();
         let Mended { before, after, changes, refused, losses, .. } = mended;
-        Self { before, after, changes, refused, losses, better, wishes, chunk_tree }
+        Self { before, after, changes, refused, losses, better, kept: None, wishes, chunk_tree }
     }
 }
 
@@ -108,29 +113,54 @@ pub fn plan_repair_with(
     let wishes = options.wishes;
     if wishes.only == Some(RescueChange::WriteChunkTree) {
         let tree = scanned_chunk_tree(devices, open)?;
-        let mended = mend_in_memory(devices, open, wishes, Some(&tree))?;
+        let (mended, _) = mend_in_memory(devices, open, wishes, Some(&tree))?;
         return Ok(RepairPlan::new(mended, wishes, Some(tree)));
     }
-    let mended = mend_in_memory(devices, open, wishes, None)?;
+    let mut plan = plan_all(devices, open, wishes)?;
+    if !plan.0.changes.is_empty() && plan.0.better && wishes.only.is_none() {
+        let before = census(devices, open);
+        plan.0.kept = before.and_then(|before| Some(before.compare(&census(&plan.1, open)?)));
+    }
+    Ok(plan.0)
+}
+
+/// Counts the files that a reader can read who goes on around faults, with a scan if it must.
+fn census(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Option<Census> {
+    let options = open.clone().write(false).ignore_bad_roots(true).allow_older(true).degraded(true);
+    let info = from_devices(devices.to_vec(), &options).ok().or_else(|| {
+        let scan = block_scan::scan(devices, &ScanOptions::new())?;
+        let rebuilt = rebuild(devices, &options, &scan).ok()?;
+        from_devices(devices.to_vec(), rebuilt.options()).ok()
+    });
+    info.map(|info| Census::take(&info.trees))
+}
+
+/// Plans a repair. Returns overlays of the devices with it.
+fn plan_all(
+    devices: &[Arc<dyn Device>],
+    open: &OpenOptions,
+    wishes: Wishes,
+) -> Result<(RepairPlan, Vec<Arc<dyn Device>>)> {
+    let (mended, overlays) = mend_in_memory(devices, open, wishes, None)?;
     if !mended.has_chunk_tree && !mended.after.is_clean() && wishes.only.is_none() {
         // Other trees repeat the content of the chunk tree; a scan takes longer.
         let second = scanned_chunk_tree(devices, open).and_then(|tree| {
-            let mended = mend_in_memory(devices, open, wishes, Some(&tree))?;
-            Ok((mended, tree))
+            let (mended, overlays) = mend_in_memory(devices, open, wishes, Some(&tree))?;
+            Ok((mended, overlays, tree))
         });
         match second {
-            Ok((second, tree)) if second.rank() < mended.rank() => {
-                return Ok(RepairPlan::new(second, wishes, Some(tree)));
+            Ok((second, overlays, tree)) if second.rank() < mended.rank() => {
+                return Ok((RepairPlan::new(second, wishes, Some(tree)), overlays));
             }
             Ok(_) => {}
             Err(error) => {
                 let mut plan = RepairPlan::new(mended, wishes, None);
                 plan.refused.push(format!("write a chunk tree from a scan: {error}"));
-                return Ok(plan);
+                return Ok((plan, overlays));
             }
         }
     }
-    Ok(RepairPlan::new(mended, wishes, None))
+    Ok((RepairPlan::new(mended, wishes, None), overlays))
 }
 
 fn mend_in_memory(
@@ -138,13 +168,14 @@ fn mend_in_memory(
     open: &OpenOptions,
     wishes: Wishes,
     tree: Option<&Arc<NewChunkTree>>,
-) -> Result<Mended> {
+) -> Result<(Mended, Vec<Arc<dyn Device>>)> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(Arc::clone(device), OVERLAY_LIMIT))
     };
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
     let tree = tree.map(|tree| &**tree);
-    repair::mend(&overlays, open, CACHE_BYTES, &check_options(wishes), wishes, tree)
+    let mended = repair::mend(&overlays, open, CACHE_BYTES, &check_options(wishes), wishes, tree)?;
+    Ok((mended, overlays))
 }
 
 /// Makes a chunk tree from a scan of the devices.
@@ -187,7 +218,7 @@ pub fn repair(
     match made {
         Ok(made) if made.better && made.after.counts == plan.after.counts && flushed.is_ok() => {
             log.complete().map_err(|error| host("the undo file", error))?;
-            Ok(made)
+            Ok(RepairPlan { kept: plan.kept.clone(), ..made })
         }
         made => {
             let file = UndoFile::open(undo).map_err(|error| host("taking the repair back", error))?;

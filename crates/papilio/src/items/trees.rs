@@ -16,6 +16,8 @@
 use crate::btree::{Forest, LiveTree, RootPointer, RootRecord, Tree};
 use crate::errors::{Error, PathError, Result};
 use crate::items::item_error;
+use crate::items::sound_items::is_mistyped_root;
+use crate::options::rescue::{ItemFault, ItemUse};
 use crate::transaction::Transactions;
 use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
@@ -202,13 +204,40 @@ impl Trees {
     /// apart.
     fn look_up(&self, root_tree: &Tree, id: TreeId) -> Result<Option<OpenTree>> {
         let last = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
-        let Some(item) = root_tree.last_up_to(&last)? else { return Ok(None) };
-        if item.key.objectid != id.0 || item.key.item_type != ItemType::ROOT_ITEM {
-            return Ok(None);
-        }
+        let found = root_tree.last_up_to(&last)?;
+        let found =
+            found.filter(|item| item.key.objectid == id.0 && item.key.item_type == ItemType::ROOT_ITEM);
+        let Some(item) = found else { return self.look_up_mistyped(root_tree, id) };
         let root = RootItem::parse(item.data()).map_err(|reason| item_error(root_tree, &item, reason))?;
         let tree = self.forest().tree(id, root_pointer(&root));
         Ok(Some(OpenTree::new(tree, root)))
+    }
+
+    /// Returns the tree of a root item whose key has one wrong bit in its type, if the sound items
+    /// of bad leaves are read.
+    fn look_up_mistyped(&self, root_tree: &Tree, id: TreeId) -> Result<Option<OpenTree>> {
+        if !self.forest.has_sound_leaves() {
+            return Ok(None);
+        }
+        for item in root_tree.range(Key::first_of(id.0)..=Key::last_of(id.0)) {
+            let item = item?;
+            if !is_mistyped_root(&item.key, item.data()) {
+                continue;
+            }
+            let Ok(root) = RootItem::parse(item.data()) else { continue };
+            let tree = self.forest.tree(id, root_pointer(&root));
+            if tree.root_block().is_ok() {
+                self.forest.faults().add(vec![ItemFault {
+                    tree: objectid::ROOT_TREE,
+                    block: item.leaf_address(),
+                    key: Some(item.key),
+                    used: ItemUse::Guessed,
+                    reason: "used as a root item: one bit of its key's type is wrong".to_owned(),
+                }]);
+                return Ok(Some(OpenTree::new(tree, root)));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns a tree that must exist.

@@ -1,6 +1,7 @@
 //! Operations on a whole file system: making and checking it, and reporting the use of its space,
 //! the structure of its trees and the content of its superblocks.
 
+pub(crate) mod census;
 pub(crate) mod check;
 pub(crate) mod dump;
 mod extent_copies;

@@ -10,7 +10,7 @@
 //!
 //! Kernel counterparts: `open_ctree`, `init_tree_roots` (`fs/btrfs/disk-io.c`).
 
-use crate::btree::{Forest, RootPointer, StandIns};
+use crate::btree::{Forest, RescueParts, RootPointer, SoundLeaves, StandIns};
 use crate::data::ReadContext;
 use crate::data::write_rules::WriteOptions;
 use crate::errors::{Error, PathError, Result, reason_of};
@@ -30,13 +30,15 @@ use crate::fsync_log::name_changes::NameChanges;
 use crate::items::trees::Trees;
 use crate::mount::chosen::{choose, header_at};
 use crate::mount::chunk_tree::read_chunk_tree;
+use crate::mount::lost_roots::{Either, LostRoots};
 use crate::mount::roots::Roots;
 use crate::mount::signatures::check_signatures;
+use crate::mount::sound_leaf::SoundItems;
 use crate::mount::stand_ins::ScannedLeaves;
 use crate::mount::unreplayed::older_files;
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
-use crate::options::rescue::{Found, Rescue};
+use crate::options::rescue::{FaultList, Found, Rescue};
 use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, drop_relocation_trees, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
@@ -61,6 +63,9 @@ const CHECKSUM_SHARE: usize = 8;
 const ORDERED_SHARE: usize = 2;
 /// The least limit on a transaction's changed tree blocks, in bytes.
 const LEAST_DIRTY: u64 = 1 << 20;
+
+/// Bytes of the cache for a second look at the root tree.
+const ROOTS_BYTES: usize = 1 << 20;
 
 /// Opens the device or image at `path` and those that the options name.
 pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
@@ -91,7 +96,7 @@ pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
         if !options.replay_log {
             older.push(state(OlderCause::LogForbidden));
         } else {
-            match replay_in_memory(&devices, options) {
+            match replay_sound_items(&devices, options, &mut older, &state) {
                 Ok(replayed) => {
                     // Its superblock has no log, so nothing below is about one.
                     let (devices, options) = replayed.named_in(options);
@@ -202,8 +207,8 @@ pub(crate) fn replayed(
     let volume = Volume::open(devices.to_vec(), options)?;
     let has_log = volume.superblock().log_root().is_some();
     if has_log && options.replay_log && !options.rescue.chooses_roots() {
-        match replay_in_memory(devices, options) {
-            Ok(replayed) => return Ok(replayed.named_in(options)),
+        match replay_in_memory(devices, options, false) {
+            Ok((replayed, _)) => return Ok(replayed.named_in(options)),
             Err(error) => {
                 tracing::warn!("the log of fsyncs cannot be replayed: {}", reason_of(&error));
             }
@@ -214,14 +219,18 @@ pub(crate) fn replayed(
 
 /// Replays the log into overlays of the devices. Nothing is written to the devices. Options that
 /// ignore faults count for the reader only: a replay needs whole trees.
-fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<Replayed> {
+fn replay_in_memory(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    sound_items: bool,
+) -> Result<(Replayed, Arc<FaultList>)> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(Arc::clone(device), options.replay_bytes))
     };
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
     let mut options = options.clone().write(true).discard(false);
     options.in_memory = true;
-    let mut rescue = Rescue::default();
+    let mut rescue = Rescue { sound_items, ..Rescue::default() };
     if let Some(found) = &options.rescue.found {
         // Blocks of the log are newer than the commit, and are expected to be.
         let newest = found.superblock.raw.generation;
@@ -231,26 +240,83 @@ fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Resul
     let volume = Arc::new(Volume::open(overlays.clone(), &options)?);
     let trees = with_roots(&volume, Roots::current(volume.superblock()), &options)?;
     let transactions = open_transactions(&trees, &options)?;
-    Ok(Replayed { devices: overlays, superblock: transactions.superblock() })
+    let faults = Arc::clone(trees.forest().faults());
+    Ok((Replayed { devices: overlays, superblock: transactions.superblock() }, faults))
 }
 
-/// Reads the chunk tree and opens the root tree. Checks that the root of the top-level subvolume
-/// can be read.
+/// Replays the log as [`replay_in_memory`]. Where that fails and the options allow it, replays the
+/// items of the log that are sound; the others are a cause in `older`.
+fn replay_sound_items(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    older: &mut Vec<OlderState>,
+    state: &dyn Fn(OlderCause) -> OlderState,
+) -> Result<Replayed> {
+    let whole = replay_in_memory(devices, options, false);
+    let error = match whole {
+        Ok((replayed, _)) => return Ok(replayed),
+        Err(error) => error,
+    };
+    if !options.rescue.sound_items || !options.allow_older {
+        return Err(error);
+    }
+    let Ok((replayed, faults)) = replay_in_memory(devices, options, true) else { return Err(error) };
+    let faults = faults.all();
+    // Without a fault of an item the second replay would have failed as the first did.
+    let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    older.push(OlderState { log: None, ..state(OlderCause::LogPartial { faults }) });
+    Ok(replayed)
+}
+
+/// Reads the chunk tree and opens the root tree. Checks that the root block of the subvolume that
+/// the options choose can be read; of a path, that of the top level may be lost.
 fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Result<Trees> {
     let rescue = &options.rescue;
+    let reads = !options.write;
+    let faults = Arc::new(FaultList::default());
+    let sound_leaves = || rescue.sound_items.then(|| Box::new(SoundItems) as Box<dyn SoundLeaves>);
     let blocks = rescue.found.as_ref().and_then(|found| found.blocks.as_ref());
-    let stand_ins =
+    let scanned =
         blocks.map(|blocks| Box::new(ScannedLeaves::new(blocks, volume.geometry())) as Box<dyn StandIns>);
-    let volume_of_forest = Arc::clone(volume);
-    let forest =
-        Forest::for_rescue(volume_of_forest, block_bytes(options), rescue.ignore_meta_csums, stand_ins);
+    let lost = reads.then(|| {
+        let parts = RescueParts { sound_leaves: sound_leaves(), ..RescueParts::default() };
+        let forest = Forest::for_rescue(Arc::clone(volume), ROOTS_BYTES, parts);
+        let root_tree = forest.tree(objectid::ROOT_TREE, roots.root);
+        let all = rescue.sound_items;
+        Box::new(LostRoots::new(root_tree, volume.geometry(), all, &faults)) as Box<dyn StandIns>
+    });
+    let stand_ins = match (scanned, lost) {
+        (Some(scanned), Some(lost)) => Some(Box::new(Either(scanned, lost)) as Box<dyn StandIns>),
+        (scanned, lost) => scanned.or(lost),
+    };
+    let ignore_csums = rescue.ignore_meta_csums;
+    let parts = RescueParts { ignore_csums, stand_ins, sound_leaves: sound_leaves(), faults };
+    let forest = Forest::for_rescue(Arc::clone(volume), block_bytes(options), parts);
     let trees = Trees::new(&forest, roots.root, roots.chunk_root);
     read_chunk_tree(volume, &trees.chunk_tree(), options)?;
     trees.root_tree().root_block()?;
     if let Some(address) = rescue.fs_root {
         show_as_top(volume, &trees, address)?;
-    } else if !rescue.ignore_bad_roots {
-        trees.get(objectid::FS_TREE, "the top-level subvolume")?.tree.root_block()?;
+        return Ok(trees);
+    }
+    let start = match &options.subvolume {
+        SubvolumeChoice::Id(id) => *id,
+        SubvolumeChoice::Default => default_subvolume(&trees).unwrap_or(objectid::FS_TREE),
+        SubvolumeChoice::TopLevel | SubvolumeChoice::Path(_) => objectid::FS_TREE,
+    };
+    let found = trees
+        .get(start, "the root of a subvolume")
+        .and_then(|open| open.tree.require_root_block().map(|()| open));
+    let Err(error) = found else { return Ok(trees) };
+    let is_path = matches!(options.subvolume, SubvolumeChoice::Path(_));
+    let allowed = rescue.ignore_bad_roots
+        || start == objectid::FS_TREE && (is_path || options.allow_older) && !options.use_backup_root;
+    if !reads || !allowed {
+        return Err(error);
+    }
+    if start == objectid::FS_TREE && !matches!(trees.find(start), Ok(Some(_))) {
+        // Its root item is lost.
+        trees.show_as_top(start, RootPointer { address: LogicalAddress(0), level: 0, generation: None });
     }
     Ok(trees)
 }
@@ -480,12 +546,12 @@ fn report_slow_io(path: &Path, device: &dyn Device) {
 
 /// Returns the directory that paths start from.
 fn choose_root(trees: &Trees, choice: &SubvolumeChoice) -> Result<Handle> {
-    let top = subvolume_root(trees, objectid::FS_TREE)?;
     match choice {
-        SubvolumeChoice::TopLevel => Ok(top),
+        SubvolumeChoice::TopLevel => subvolume_root(trees, objectid::FS_TREE),
         SubvolumeChoice::Id(id) => subvolume_root(trees, *id),
         SubvolumeChoice::Default => subvolume_root(trees, default_subvolume(trees)?),
         SubvolumeChoice::Path(path) => {
+            let top = subvolume_root(trees, objectid::FS_TREE)?;
             let found = resolve(trees, &top, path, true)?;
             if found.number != found.subvolume.root_directory() {
                 return Err(Error::path(path, PathError::NoSubvolume));

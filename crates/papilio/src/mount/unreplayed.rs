@@ -13,7 +13,7 @@
 //! Kernel counterpart: none; the order of the items is that of `btrfs_recover_log_trees`
 //! (`fs/btrfs/tree-log.c`).
 
-use crate::btree::{Cursor, Forest, RootPointer, Tree};
+use crate::btree::{Cursor, Forest, RescueParts, RootPointer, Tree};
 use crate::errors::Error;
 use crate::items::dir;
 use crate::items::inode::{first_name, inode};
@@ -38,7 +38,11 @@ const CACHE_BYTES: usize = 16 << 20;
 /// Lists what `log` has and `trees`, which show the state before it, do not, by path.
 pub(crate) fn older_files(trees: &Trees, log: UnreplayedLog) -> Vec<OlderFile> {
     let volume: &Arc<Volume> = trees.forest().volume();
-    let forest = Forest::for_rescue(Arc::clone(volume), CACHE_BYTES, true, None);
+    let forest = Forest::for_rescue(
+        Arc::clone(volume),
+        CACHE_BYTES,
+        RescueParts { ignore_csums: true, ..RescueParts::default() },
+    );
     let generation = Some(Generation(log.committed.0.saturating_add(1)));
     let root = RootPointer { address: log.address, level: log.level, generation };
     let root = forest.tree(objectid::TREE_LOG, root);

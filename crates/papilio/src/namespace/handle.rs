@@ -11,6 +11,7 @@ use crate::items::dir::{self, EntryTarget};
 use crate::items::inode;
 use crate::items::item_error;
 use crate::items::trees::{OpenTree, Trees};
+use crate::options::rescue::{ItemFault, ItemUse};
 use papilio_format::items::dir_item::NAME_MAX;
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem};
 use papilio_format::items::root_ref::RootRef;
@@ -111,10 +112,28 @@ impl Handle {
     fn names_subvolume(&self, trees: &Trees, name: &[u8], id: TreeId) -> Result<bool> {
         let root_tree = trees.root_tree();
         let key = Key::new(self.tree().id().0, ItemType::ROOT_REF, id.0);
-        let Some(item) = root_tree.get(&key)? else { return Ok(false) };
-        let reference =
-            RootRef::parse(item.data()).map_err(|reason| item_error(&root_tree, &item, reason))?;
-        Ok(reference.directory == self.number && reference.name == name)
+        let found = root_tree.get(&key)?;
+        if let Some(item) = &found {
+            let reference =
+                RootRef::parse(item.data()).map_err(|reason| item_error(&root_tree, item, reason))?;
+            if reference.directory == self.number && reference.name == name {
+                return Ok(true);
+            }
+        }
+        if !trees.forest().has_sound_leaves() {
+            return Ok(false);
+        }
+        // A snapshot has no reference to the subvolume at all, in neither direction.
+        let back = Key::new(id.0, ItemType::ROOT_BACKREF, self.tree().id().0);
+        let Some(item) = root_tree.get(&back)?.or(found) else { return Ok(false) };
+        trees.forest().faults().add(vec![ItemFault {
+            tree: objectid::ROOT_TREE,
+            block: item.leaf_address(),
+            key: Some(key),
+            used: ItemUse::FieldSet("name"),
+            reason: format!("the entry \"{}\" and the references differ", name.escape_ascii()),
+        }]);
+        Ok(true)
     }
 
     /// The empty directory that the kernel shows for a snapshot's copy of a subvolume's entry.

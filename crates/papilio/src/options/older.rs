@@ -24,6 +24,11 @@ pub enum OlderCause {
         /// The fault, and its place.
         reason: String,
     },
+    /// The log of fsyncs was replayed without its bad items.
+    LogPartial {
+        /// The items that were left out or changed.
+        faults: Vec<String>,
+    },
     /// The superblock that names the log of fsyncs is lost, but blocks of a log are left.
     LogLost,
     /// The options choose other roots than the newest.
@@ -54,6 +59,16 @@ pub enum OlderCause {
         /// The fault of those roots; empty if it was reported already.
         reason: String,
     },
+    /// Several root trees of one generation were found, and nothing tells which one is the last.
+    Doubtful {
+        /// The addresses of the others.
+        others: Vec<LogicalAddress>,
+    },
+    /// The root tree that was found is incomplete: subvolumes may be missing.
+    IncompleteRoots {
+        /// The blocks that it lacks.
+        missing: u64,
+    },
     /// Another superblock copy is newer than the one in use.
     NewerSuperblock {
         /// The device.
@@ -71,12 +86,15 @@ impl OlderCause {
         match self {
             Self::LogForbidden => "log-forbidden",
             Self::LogUnusable { .. } => "log-unusable",
+            Self::LogPartial { .. } => "log-partial",
             Self::LogLost => "log-lost",
             Self::Chosen { .. } => "chosen-root",
             Self::ChosenSuperblock { .. } => "chosen-superblock",
             Self::LogUnknown { .. } => "log-unknown",
             Self::ChosenRootOfFiles { .. } => "chosen-root-of-files",
             Self::Fallback { .. } => "fallback",
+            Self::Doubtful { .. } => "doubtful-roots",
+            Self::IncompleteRoots { .. } => "incomplete-roots",
             Self::NewerSuperblock { .. } => "newer-superblock",
         }
     }
@@ -118,7 +136,10 @@ impl OlderState {
             | OlderCause::ChosenRootOfFiles { .. } => true,
             OlderCause::LogUnusable { .. }
             | OlderCause::LogLost
+            | OlderCause::LogPartial { .. }
             | OlderCause::Fallback { .. }
+            | OlderCause::Doubtful { .. }
+            | OlderCause::IncompleteRoots { .. }
             | OlderCause::NewerSuperblock { .. } => false,
         }
     }
@@ -141,6 +162,11 @@ impl fmt::Display for OlderState {
                 f,
                 "the log of fsyncs cannot be replayed: {reason}; the last commit, of generation {shown}, is \
                  shown"
+            ),
+            OlderCause::LogPartial { faults } => write!(
+                f,
+                "the log of fsyncs was replayed without what cannot be read, so files may be older: {}",
+                faults.join("; ")
             ),
             OlderCause::LogLost => write!(
                 f,
@@ -165,6 +191,19 @@ impl fmt::Display for OlderState {
                 write!(f, "generation {shown} is shown, and blocks of generation {newest} are left")?;
                 if reason.is_empty() { Ok(()) } else { write!(f, " ({reason})") }
             }
+            OlderCause::Doubtful { others } => {
+                let others: Vec<String> = others.iter().map(LogicalAddress::to_string).collect();
+                write!(
+                    f,
+                    "this may be an older state: nothing tells which root tree of generation {shown} is \
+                     the last one; --tree-root {} shows another",
+                    others.join(" or ")
+                )
+            }
+            OlderCause::IncompleteRoots { missing } => write!(
+                f,
+                "the root tree of generation {shown} lacks {missing} blocks: subvolumes may be missing"
+            ),
             OlderCause::NewerSuperblock { device, copy, newest } => write!(
                 f,
                 "superblock copy {copy} of {device} is newer: it names generation {newest}, and \

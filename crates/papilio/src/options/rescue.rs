@@ -1,13 +1,18 @@
 //! The options for reading a file system that is damaged.
 //!
 //! Owns [`Rescue`], a part of the options of opening, [`TreeRootChoice`], and [`Found`], the parts
-//! of a file system that were found by other means than its superblock; [`FoundBlock`].
+//! of a file system that were found by other means than its superblock; [`FoundBlock`]; and
+//! [`ItemFault`], the parts that a reader goes without.
 
 use super::older::OlderState;
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
+use papilio_format::objectid::Objectid;
 use papilio_format::{Generation, Key, LogicalAddress, PhysicalAddress, Superblock, TreeId};
+use papilio_locks::Mutex;
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The root tree to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +59,8 @@ pub(crate) struct Rescue {
     pub(crate) orphans: bool,
     pub(crate) ignore_bad_roots: bool,
     pub(crate) ignore_meta_csums: bool,
+    /// Whether the sound items of a bad leaf are read.
+    pub(crate) sound_items: bool,
     pub(crate) found: Option<Arc<Found>>,
     /// Whether `found` has the superblock of a new file system, and all devices are seeds.
     pub(crate) sprouting: bool,
@@ -96,6 +103,110 @@ pub(crate) struct Found {
     pub(crate) blocks: Option<Arc<Vec<FoundBlock>>>,
     /// Why these parts are those of an older state, if they are.
     pub(crate) older: Option<OlderState>,
+}
+
+/// How a reader uses an item with a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ItemUse {
+    /// It is left out.
+    LeftOut,
+    /// A field has the value that it must have; the others are as they are.
+    FieldSet(&'static str),
+    /// Its fields are guesses, as far as they are wrong or lost.
+    Guessed,
+    /// Its key was found at another place of the leaf than its order says.
+    Moved,
+    /// A block is lost: of the subvolume only the subvolumes in it are shown.
+    RootLost,
+}
+
+/// A part of a tree with a fault, which a reader goes without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ItemFault {
+    /// The tree.
+    pub tree: TreeId,
+    /// The tree block.
+    pub block: LogicalAddress,
+    /// The item; `None` for a whole block.
+    pub key: Option<Key>,
+    /// How it is used.
+    pub used: ItemUse,
+    /// The fault.
+    pub reason: String,
+}
+
+impl ItemFault {
+    /// Returns whether a reader may miss something. Else a field was set whose value is certain, or
+    /// which readers do not need.
+    pub fn is_loss(&self) -> bool {
+        match self.used {
+            ItemUse::FieldSet(field) => !matches!(
+                field,
+                "flags"
+                    | "generation"
+                    | "transid"
+                    | "generation_v2"
+                    | "last_snapshot"
+                    | "ram_bytes"
+                    | "encryption"
+                    | "drop_level"
+            ),
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for ItemFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tree, block, reason) = (Objectid(self.tree.0), self.block, &self.reason);
+        write!(f, "tree {tree}, block {block}")?;
+        if let Some(key) = self.key {
+            write!(f, ", item {key}")?;
+        }
+        match self.used {
+            ItemUse::LeftOut => write!(f, ": left out: {reason}"),
+            ItemUse::FieldSet(field) => write!(f, ": used with other {field}: {reason}"),
+            ItemUse::Guessed => write!(f, ": owner, mode, times or size are guesses: {reason}"),
+            ItemUse::Moved => write!(f, ": used, but may be a wrong one: {reason}"),
+            ItemUse::RootLost => write!(
+                f,
+                ": {reason}; of this subvolume only the subvolumes that the root tree names are shown"
+            ),
+        }
+    }
+}
+
+/// The faults that a reader has met so far.
+#[derive(Debug, Default)]
+pub(crate) struct FaultList {
+    faults: Mutex<Vec<ItemFault>>,
+    announces: AtomicBool,
+}
+
+impl FaultList {
+    pub(crate) fn add(&self, faults: Vec<ItemFault>) {
+        let mut known = self.faults.lock();
+        for fault in faults {
+            if !known.contains(&fault) {
+                if self.announces.load(Ordering::Relaxed) {
+                    tracing::warn!("{fault}");
+                }
+                known.push(fault);
+            }
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<ItemFault> {
+        self.faults.lock().clone()
+    }
+
+    /// Logs the faults so far, and each further one when it is met.
+    pub(crate) fn announce(&self) {
+        self.announces.store(true, Ordering::Relaxed);
+        self.all().iter().for_each(|fault| tracing::warn!("{fault}"));
+    }
 }
 
 /// A tree block that a scan found.

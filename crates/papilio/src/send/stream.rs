@@ -9,6 +9,8 @@ use std::io::Write;
 
 /// Bytes that are collected before they are written.
 const BUFFER: usize = 1 << 20;
+/// The longest path in bytes: `PATH_MAX` without the NUL.
+const LONGEST_PATH: usize = 4095;
 
 /// Writes commands to `out`.
 pub(super) struct StreamWriter<'a> {
@@ -41,7 +43,16 @@ impl<'a> StreamWriter<'a> {
         self.commands
     }
 
+    /// # Errors
+    /// A path that no receiver can use, as it is longer than the kernel's `PATH_MAX` allows.
     pub(super) fn put(&mut self, command: &Command) -> Result<()> {
+        if let Some(path) = command.paths().into_iter().flatten().find(|path| path.len() > LONGEST_PATH) {
+            let start = String::from_utf8_lossy(&path[..80]);
+            return Err(Error::Invalid(format!(
+                "a path of {} bytes cannot be sent, as receivers take at most {LONGEST_PATH}: {start}...",
+                path.len()
+            )));
+        }
         command.append_to(self.protocol, &mut self.buffer)?;
         self.commands += 1;
         if self.buffer.len() >= BUFFER { self.flush() } else { Ok(()) }

@@ -9,6 +9,7 @@
 use crate::errors::{Error, PathError, Result};
 use crate::items::inode::first_name;
 use crate::items::item_error;
+use crate::items::sound_items::is_mistyped_root;
 use crate::items::trees::{OpenTree, Trees};
 use papilio_format::items::inode::Timespec;
 use papilio_format::items::root::RootFlags;
@@ -105,7 +106,8 @@ pub(crate) fn list(trees: &Trees) -> Result<Vec<Subvolume>> {
         if !objectid::is_subvolume(id) {
             continue;
         }
-        if item.key.item_type == ItemType::ROOT_ITEM && ids.last() != Some(&id) {
+        let mistyped = trees.forest().has_sound_leaves() && is_mistyped_root(&item.key, item.data());
+        if (item.key.item_type == ItemType::ROOT_ITEM || mistyped) && ids.last() != Some(&id) {
             ids.push(id);
         } else if item.key.item_type == ItemType::ROOT_BACKREF {
             let reference =

@@ -16,7 +16,7 @@
 use crate::{Error, Result};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, STRIPE_LENGTH, Stripe};
-use papilio_format::{Corrupt, Key, LogicalAddress, objectid};
+use papilio_format::{Corrupt, DeviceId, Key, LogicalAddress, Uuid, objectid};
 use std::sync::Arc;
 
 /// The number of data stripes that the powers of the generator of GF(2^8) can distinguish.
@@ -132,6 +132,16 @@ impl ChunkMap {
     /// Iterates over all chunks in ascending order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Chunk>> {
         self.chunks.iter()
+    }
+
+    /// Returns the end of the last stripe on a device, in bytes from its start.
+    pub(crate) fn end_on(&self, devid: DeviceId, uuid: Uuid) -> u64 {
+        let ends = self.chunks.iter().flat_map(|chunk| {
+            let bytes = chunk.length.div_ceil(chunk.profile.data_stripes(chunk.stripes.len()).max(1) as u64);
+            let own = |stripe: &&Stripe| stripe.devid == devid && stripe.device_uuid == uuid;
+            chunk.stripes.iter().filter(own).map(move |stripe| stripe.offset.0.saturating_add(bytes))
+        });
+        ends.max().unwrap_or(0)
     }
 
     /// Returns this map with additional chunks. An identical chunk may be added again, because

@@ -172,7 +172,6 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
         let superblock = read_with(&*device, mirror, parse)?;
-        check_size(&*device, superblock.raw.dev_item.total_bytes, options.degraded)?;
         found.push((device, superblock));
     }
     let mut newest = newest(&found)

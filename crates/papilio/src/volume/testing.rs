@@ -242,7 +242,8 @@ impl TestVolume {
     ) -> Result<Volume> {
         let present = devices.enumerate().filter(|(index, _)| missing & (1 << index) == 0);
         let devices = present.map(|(_, device)| device).collect();
-        let volume = Volume::open(devices, &OpenOptions::new().degraded(degraded))?;
+        // For writing: a reader does not ask for missing devices until it reads.
+        let volume = Volume::open(devices, &OpenOptions::new().degraded(degraded).write(true))?;
         volume.install_chunks([self.data_chunk.clone()])?;
         volume.install_devices(self.superblocks.iter().map(|raw| raw.dev_item))?;
         Ok(volume)

@@ -5,7 +5,7 @@
 //!
 //! **Invariant**: published snapshots of chunks and devices were checked against each other.
 //! Without `degraded` no chunk has a missing device. With it, none lacks so many that its data
-//! cannot be read.
+//! cannot be read, if the volume is written; a reader meets the missing copies at its reads.
 //!
 //! **Locks**: `install` serialises writers of the snapshots; readers load them without a lock. For
 //! `rows` see [`super::row_locks`]. `replaced` is a leaf.
@@ -41,6 +41,8 @@ pub(crate) struct Volume {
     generation: AtomicU64,
     compat_ro: AtomicU64,
     degraded: bool,
+    /// Whether the devices are written.
+    writes: bool,
     pub(super) chunks: ArcSwap<ChunkMap>,
     pub(super) devices: ArcSwap<DeviceTable>,
     pub(super) rows: RowLocks,
@@ -102,6 +104,7 @@ impl Volume {
             generation: AtomicU64::new(newest.0),
             compat_ro: AtomicU64::new(superblock.raw.compat_ro_flags.bits()),
             degraded: options.degraded,
+            writes: options.write && !options.in_memory,
             chunks: ArcSwap::from_pointee(ChunkMap::default()),
             devices: ArcSwap::from_pointee(assembled.devices),
             rows: RowLocks::default(),
@@ -245,15 +248,15 @@ impl Volume {
     /// Installs the device items of the chunk tree.
     ///
     /// # Errors
-    /// Fails if a device is missing (without `degraded`) or smaller than its item says, or if a
-    /// chunk lacks too many devices to be read.
+    /// Fails without `degraded` if a device is missing, or is cut within a chunk or, for writing,
+    /// at all. Fails for writing if a chunk lacks too many devices to be read.
     pub(crate) fn install_devices(&self, items: impl IntoIterator<Item = DeviceItem>) -> Result<()> {
         let _writer = self.install.lock();
         let devices = self.devices.load().with_items(items);
         let mut known = 0u64;
         for slot in devices.iter() {
             known += u64::from(slot.in_chunk_tree);
-            self.check_slot(slot)?;
+            self.check_slot(slot, &self.chunks.load())?;
         }
         // Like the kernel since 5.19, trust the chunk tree over the superblock's count.
         if known != self.superblock.raw.num_devices {
@@ -268,9 +271,20 @@ impl Volume {
         Ok(())
     }
 
-    fn check_slot(&self, slot: &DeviceSlot) -> Result<()> {
+    fn check_slot(&self, slot: &DeviceSlot, chunks: &ChunkMap) -> Result<()> {
         match &slot.device {
-            Some(device) if slot.in_chunk_tree => check_size(&**device, slot.item.total_bytes, self.degraded),
+            Some(device) if slot.in_chunk_tree && device.size() < slot.item.total_bytes => {
+                let (need, have) = (slot.item.total_bytes, device.size());
+                let used = chunks.end_on(slot.item.devid, slot.item.uuid);
+                let cut = Error::DeviceCut { device: device.name().to_owned(), need, have, used };
+                // Where no chunk is behind the end, a reader misses nothing.
+                if !self.degraded && (self.writes || used > have) {
+                    return Err(cut);
+                }
+                tracing::warn!("{cut}");
+                Ok(())
+            }
+            Some(_) if slot.in_chunk_tree => Ok(()),
             // The target of a replacement.
             Some(_) if slot.devid() == DeviceId(0) => Ok(()),
             Some(device) => {
@@ -305,7 +319,21 @@ impl Volume {
 
     /// Checks that each chunk has enough devices to be read.
     fn check_devices(&self, chunks: &ChunkMap, devices: &DeviceTable) -> Result<()> {
+        // A reader meets what is missing at the reads that need it.
+        if self.degraded && !self.writes {
+            return Ok(());
+        }
         chunks.iter().try_for_each(|chunk| check_chunk(chunk, devices, self.degraded))
+    }
+
+    /// Returns the chunks that cannot be read because too many of their devices are missing.
+    pub(crate) fn unreadable_chunks(&self) -> Vec<(Arc<Chunk>, Error)> {
+        let (chunks, devices) = (self.chunks.load(), self.devices.load());
+        let unreadable = |chunk: &Arc<Chunk>| {
+            let error = check_chunk(chunk, &devices, true).err()?;
+            Some((Arc::clone(chunk), error))
+        };
+        chunks.iter().filter_map(unreadable).collect()
     }
 }
 

@@ -57,13 +57,13 @@ fn bad_devices_are_refused() {
     }
     refused(&[torn], &undo, "checksum");
     let long = sample();
-    let short = Arc::new(MemoryDevice::new(SIZE / 2));
+    let short = Arc::new(MemoryDevice::new(SIZE / 8));
     let mut part = vec![0; 1 << 20];
-    for at in (0..SIZE / 2).step_by(part.len()) {
+    for at in (0..SIZE / 8).step_by(part.len()) {
         long.read_at(&mut part, PhysicalAddress(at)).unwrap();
         short.write_at(&part, PhysicalAddress(at)).unwrap();
     }
-    refused(&[short], &undo, "bytes");
+    refused(&[short], &undo, "was cut");
     // One device twice, and one of another file system.
     refused(&[mendable(), mendable()], &undo, "");
     assert!(!undo.exists());

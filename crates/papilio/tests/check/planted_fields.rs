@@ -39,6 +39,15 @@ fn is_root_item(key: &Key, tree: TreeId) -> bool {
     key.objectid == tree.0 && key.item_type == ItemType::ROOT_ITEM
 }
 
+/// Flips bits of the type in the key of the top level's root item.
+fn root_key(name: &'static str, bits: u8) -> Fault {
+    fault(name, ItemInvalid, move |image| {
+        let (key, data) = image.find(ROOTS, |key, _| is_root_item(key, FS));
+        image.remove(ROOTS, &key);
+        image.insert(ROOTS, Key { item_type: ItemType(key.item_type.0 ^ bits), ..key }, data);
+    })
+}
+
 /// Changes the header of a file extent that `wanted` accepts.
 fn extent(
     name: &'static str,
@@ -105,6 +114,8 @@ pub fn field_faults() -> Vec<Fault> {
         root("an unknown flag of a root", FS, |raw| {
             raw.flags |= RootFlags::from_bits_retain(1 << 20);
         }),
+        root_key("the type in a root item's key, to another one", 0x04),
+        root_key("the type in a root item's key, to an unknown one", 0x08),
         extent("an inline extent's size", is_inline, |header| header.ram_bytes += 1),
         extent("an encrypted extent", is_on_disk, |header| header.encryption = 1),
         entry("an entry's unknown type", ItemType::DIR_INDEX, |header| header.file_type = 0x44),

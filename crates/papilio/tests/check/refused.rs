@@ -81,7 +81,7 @@ const REFUSED: &[(&str, &str, bool, Plant)] = &[
             papilio::format::features::CompatRoFeatures::from_bits_retain(bits);
         image.write_superblock();
     }),
-    ("a device item beyond the device", "", false, |image| {
+    ("a device item beyond the device", "fix-device-size", true, |image| {
         edit_device(image, |item| item.total_bytes += MIB);
         image.superblock.raw.total_bytes += MIB;
         image.superblock.raw.dev_item.total_bytes += MIB;

@@ -4,6 +4,7 @@
 //! estimate turns out too small, the file system is created again with twice the size.
 
 use crate::context::Context;
+use crate::fakeroot;
 use crate::filling::Report;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow};
@@ -127,6 +128,9 @@ impl ContentArgs {
             Ok(_) => Source::Stream(Some(rootdir)),
             Err(error) => return Err(error).with_context(|| rootdir.display().to_string()),
         };
+        if let (Source::Directory(directory), None) = (&source, &self.manifest) {
+            fakeroot::refuse(directory)?;
+        }
         let mut populate = Populate::new().steady_access_times(timestamp.is_some());
         if let Some(path) = &self.manifest {
             let text = std::fs::read(path).with_context(|| path.display().to_string())?;

@@ -126,6 +126,30 @@ impl<'r> Members<'r> {
         }
     }
 
+    /// Returns the offset of another archive behind the end of this one, if there is one. Reads the
+    /// zeros between them.
+    ///
+    /// # Errors
+    /// An archive that cannot be read.
+    pub(super) fn another_archive(&mut self) -> Result<Option<u64>> {
+        let mut block = Header([0; BLOCK]);
+        loop {
+            let mut filled = 0;
+            while filled < BLOCK {
+                match self.archive.read(&mut block.0[filled..]) {
+                    Ok(0) => return Ok(None),
+                    Ok(length) => filled += length,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(source) => return Err(self.host(source)),
+                }
+            }
+            self.at += BLOCK as u64;
+            if !block.is_end() {
+                return Ok(block.is_valid().then(|| self.at - BLOCK as u64));
+            }
+        }
+    }
+
     /// Fills `buffer` with the current member's data.
     ///
     /// # Errors
@@ -201,6 +225,7 @@ impl<'r> Members<'r> {
             }
         }
         if header.is_end() {
+            self.at += BLOCK as u64;
             return Ok(None);
         }
         if !header.is_valid() {

@@ -61,11 +61,23 @@ pub(super) fn unpack(
             writer.report_entry(&member.path);
         }
         match unpack_member(&mut members, &member, &mut directories, writer) {
+            Ok(()) if is_whiteout(&member) => {
+                let path = String::from_utf8_lossy(&member.path);
+                let text = format!(
+                    "{path}: a whiteout of an image layer: it deletes nothing here, and is a file of this name"
+                );
+                writer.report_at(&member.path, Error::Invalid(text))?;
+            }
             Ok(()) => {}
             // The archive itself is invalid or cannot be read, so nothing after it can be trusted.
             Err(error) if members.has_failed() => return Err(error),
             Err(error) => writer.report_at(&member.path, error)?,
         }
+    }
+    if let Some(at) = members.another_archive()? {
+        let name = name.display();
+        let text = format!("{name}: another archive begins at byte {at}: it was left out");
+        writer.report_at(b"", Error::Invalid(text))?;
     }
     // In reverse order of paths, so that each directory comes before its parent.
     for (path, directory) in directories.into_iter().rev() {
@@ -75,6 +87,13 @@ pub(super) fn unpack(
         }
     }
     Ok(())
+}
+
+/// Returns whether a member is a whiteout of an OCI image layer: an empty file whose name tells
+/// which file of a lower layer is deleted.
+fn is_whiteout(member: &Member) -> bool {
+    let (_, name) = split(&member.path);
+    matches!(member.kind, MemberKind::File { size: 0, .. }) && name.starts_with(b".wh.")
 }
 
 /// Sums up the content of an archive.

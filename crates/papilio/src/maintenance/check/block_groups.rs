@@ -36,6 +36,11 @@ impl BlockGroup {
         // Cannot overflow: the tree checker refuses such an item.
         self.start.saturating_add(self.length)
     }
+
+    /// Whether anything is in it, by its item or by its extents.
+    pub(super) fn has_extents(&self) -> bool {
+        self.used > 0 || self.counted > 0
+    }
 }
 
 /// Returns the keys of all block group items that start at an address.

@@ -67,6 +67,7 @@ pub(crate) fn take_inventory(
     checker.read_subvolumes();
     checker.read_log();
     checker.compare();
+    checker.report_unreadable_chunks();
     if checker.whole.all && checker.roots.find(objectid::QUOTA_TREE).is_some() {
         quotas::compare(&forest, &checker.superblock, &mut checker.findings);
     }
@@ -198,6 +199,7 @@ impl<'a> Checker<'a> {
         volume.install_devices(self.devices.items.iter().copied())?;
         if self.whole.has(objectid::CHUNK_TREE) {
             superblocks::compare_chunk_tree(volume.superblock(), &self.devices, &mut self.findings);
+            superblocks::check_cut_devices(volume, &self.devices, &mut self.findings);
         }
         Ok(())
     }
@@ -213,6 +215,7 @@ impl<'a> Checker<'a> {
             collected.roots.read_leaf(visit);
             collected.caches.read_leaf(visit);
         });
+        self.roots.adopt_mistyped(&mut self.findings);
         if self.whole.has(objectid::ROOT_TREE) {
             self.roots.check_required(&self.geometry, &mut self.findings);
         }
@@ -485,6 +488,24 @@ impl<'a> Checker<'a> {
                 "copies-missing",
                 format!("{count} copies of tree blocks are on missing devices: not checked"),
             );
+        }
+    }
+
+    /// Reports the chunks that cannot be read because too many of their devices are missing.
+    fn report_unreadable_chunks(&mut self) {
+        for (chunk, error) in self.forest.volume().unreadable_chunks() {
+            let start = chunk.start();
+            let used = self.block_groups.find(start.0).is_none_or(|group| group.has_extents());
+            let kind = match used {
+                true => FindingKind::ChunkUnreadable,
+                false => FindingKind::ChunkUnreadableEmpty,
+            };
+            let place = Place { address: Some(start), ..Place::tree(objectid::CHUNK_TREE) };
+            let bytes = chunk.length();
+            let Error::TooManyMissing { missing, tolerated, .. } = error else { continue };
+            let message =
+                format_args!("{bytes} bytes: {missing} of its devices are missing, it tolerates {tolerated}");
+            self.findings.add(kind, place, message);
         }
     }
 

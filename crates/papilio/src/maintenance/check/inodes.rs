@@ -191,8 +191,13 @@ impl<'a> Inodes<'a> {
         };
         let kind = item.kind();
         self.names.inodes.push(InodeRecord { number: current.number, nlink: item.nlink, kind });
-        current.compare_entries(self.tree, &mut self.names, &mut self.findings);
-        if kind == Some(FileKind::Directory) {
+        // A deletion that was cut short leaves entries by index, whose inodes are deleted as well.
+        let is_deleted = item.nlink == 0 && current.items.is_empty();
+        if !is_deleted {
+            current.compare_entries(self.tree, &mut self.names, &mut self.findings);
+        }
+        if kind == Some(FileKind::Directory) && is_deleted {
+        } else if kind == Some(FileKind::Directory) {
             if item.size != current.name_bytes {
                 let (size, bytes) = (item.size, current.name_bytes);
                 let message = format_args!("its size is {size}, the names of its entries have {bytes} bytes");
@@ -394,6 +399,7 @@ impl Extents {
             Some(FileKind::Symlink) => self.check_symlink(item, place, findings),
             _ => Vec::new(),
         };
+        let mut holes = false;
         let mut add = |kind, message: std::fmt::Arguments<'_>| findings.add(kind, place.clone(), message);
         match kind {
             Some(FileKind::Regular | FileKind::Symlink) => {}
@@ -419,6 +425,7 @@ impl Extents {
             let gap = self.gap.unwrap_or(self.end);
             if gap < item.size {
                 add(FindingKind::FileExtentHole, format_args!("a hole at {gap} without a file extent"));
+                holes = true;
             }
         }
         if let Some(offset) = self.beyond_end {
@@ -448,6 +455,9 @@ impl Extents {
         }
         if let (Some(tree), Some(inode)) = (place.tree, place.inode) {
             let inode = inode.0;
+            if holes {
+                findings.mend(Remedy::FillHoles { tree, inode });
+            }
             if self.beyond_end.is_some() {
                 findings.mend(Remedy::SizeOfData { tree, inode, end: self.end });
             }

@@ -164,9 +164,11 @@ impl Names {
         let same = |found: &NameRef| found.directory == entry.directory && found.name == entry.name;
         let taken = self.refs.iter().any(|found| found.inode != entry.target && same(found));
         let is_directory =
-            self.inode(entry.target).is_some_and(|inode| inode.kind == Some(FileKind::Directory));
-        let named = self.refs.iter().any(|found| found.inode == entry.target);
-        findings.mend(match taken || (is_directory && named) {
+            |number| self.inode(number).is_some_and(|inode| inode.kind == Some(FileKind::Directory));
+        // A reference to a directory that does not exist is no name.
+        let named =
+            self.refs.iter().any(|found| found.inode == entry.target && is_directory(found.directory));
+        findings.mend(match taken || (is_directory(entry.target) && named) {
             true => Remedy::DropEntries { tree: self.tree, index },
             false => Remedy::AddInodeRef { tree: self.tree, index },
         });
@@ -193,7 +195,8 @@ impl Names {
         }
         let first = self.refs.partition_point(|other| other.inode < inode);
         let mut own = self.refs[first..].iter().take_while(|other| other.inode == inode);
-        findings.mend(match own.any(|other| is_directory(other.directory)) {
+        let has_other = own.any(|other| is_directory(other.directory)) || self.has_entry(inode);
+        findings.mend(match has_other {
             true => Remedy::DropInodeRef { tree: self.tree, inode, directory, index },
             false => Remedy::LostAndFound { tree: self.tree, inode },
         });

@@ -63,6 +63,11 @@ pub(crate) enum Remedy {
     FileExtent { tree: TreeId, key: Key },
     /// Sets the size of a file that ends before its data does.
     SizeOfData { tree: TreeId, inode: u64, end: u64 },
+    /// Adds the directory entries that a parent's reference to a subvolume names. Where they do not
+    /// fit, the subvolume gets a name in `lost+found`: its number.
+    HangSubvolume { parent: TreeId, child: TreeId },
+    /// Adds the hole extents that a file lacks, up to its size.
+    FillHoles { tree: TreeId, inode: u64 },
     /// Writes a required tree that does not exist.
     AddTree(TreeId),
     /// Removes a tree that nothing uses from the root tree.
@@ -128,6 +133,8 @@ impl Remedy {
             Self::FileExtent { .. } | Self::ExtentFlags { .. } => 0,
             remedy if remedy.is_local() => 0,
             remedy if remedy.only_removes() => 1,
+            // The other remedies decide where the holes of a file are.
+            Self::FillHoles { .. } => 3,
             _ => 2,
         }
     }
@@ -179,6 +186,16 @@ fn new_name(inode: u64) -> String {
         papilio_format::objectid::FIRST_FREE => "write the root directory's reference to itself".to_owned(),
         _ => format!("put inode {inode} into lost+found"),
     }
+}
+
+/// Says how a subvolume gets its directory entries.
+fn hung(child: TreeId) -> String {
+    format!("add the directory entries of subvolume {child}")
+}
+
+/// Says how an inode gets the file extents of its holes.
+fn filled(inode: u64) -> String {
+    format!("add the missing file extents of the holes of inode {inode}")
 }
 
 impl fmt::Display for Remedy {
@@ -255,6 +272,8 @@ impl fmt::Display for Remedy {
             Self::SizeOfData { tree, inode, .. } => {
                 write!(f, "tree {}: set the size of inode {inode} to the end of its data", name(tree))
             }
+            Self::HangSubvolume { parent, child } => write!(f, "tree {}: {}", name(parent), hung(*child)),
+            Self::FillHoles { tree, inode } => write!(f, "tree {}: {}", name(tree), filled(*inode)),
             Self::AddTree(tree) => write!(f, "tree {}: write it, as others say", name(tree)),
             Self::DropTree(tree) => write!(f, "tree {}: remove it, as nothing uses it", name(tree)),
         }

@@ -270,6 +270,13 @@ finding_kinds! {
     /// A size of a device or of the file system that is not a multiple of the sector size.
     DeviceSizeUnaligned "device-size-unaligned" Error;
 
+    /// A device that is smaller than its item says: it was cut.
+    DeviceCut "device-cut" Error;
+    /// A chunk with data that cannot be read, as too many of its devices are missing.
+    ChunkUnreadable "chunk-unreadable" Error;
+    /// As `ChunkUnreadable`, of a chunk without data: the kernel mounts it for reading only.
+    ChunkUnreadableEmpty "chunk-unreadable-empty" Warning;
+
     /// Something could not be checked because of another finding.
     NotChecked "not-checked" Warning;
 }

@@ -13,6 +13,7 @@ use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use super::walker::{DropProgress, Visit, Walk};
 use crate::btree::RootPointer;
+use crate::items::sound_items::is_mistyped_root;
 use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::dir_item::DirEntries;
 use papilio_format::items::free_space_cache::FreeSpaceHeader;
@@ -78,6 +79,8 @@ pub(super) struct Roots {
     default_subvolume: Option<u64>,
     pub(super) caches: Vec<(Key, FreeSpaceHeader)>,
     uuids: BTreeSet<(ItemType, Uuid, u64)>,
+    /// Items that can only be root items, with a wrong bit in the type of their key.
+    mistyped: Vec<(Key, Vec<u8>)>,
 }
 
 impl Roots {
@@ -106,6 +109,7 @@ impl Roots {
                 _ if key.objectid == objectid::FREE_SPACE && key.item_type.0 == 0 => {
                     self.caches.extend(FreeSpaceHeader::parse(data).ok().map(|header| (key, header)));
                 }
+                _ if is_mistyped_root(&key, data) => self.mistyped.push((key, data.to_vec())),
                 _ => {}
             }
         }
@@ -130,6 +134,24 @@ impl Roots {
         // The roots are in the order of their keys; the last one of a tree is current.
         let after = self.roots.partition_point(|root| root.id <= id);
         self.roots.get(after.checked_sub(1)?).filter(|root| root.id == id)
+    }
+
+    /// Uses the items that can only be root items, with a wrong bit in the type of their key, as
+    /// those of trees that have no other.
+    pub(super) fn adopt_mistyped(&mut self, findings: &mut Findings) {
+        for (key, data) in std::mem::take(&mut self.mistyped) {
+            let id = TreeId(key.objectid);
+            let Some(item) = RootItem::parse(&data).ok().filter(|_| self.find(id).is_none()) else {
+                continue;
+            };
+            let right = Key::new(key.objectid, ItemType::ROOT_ITEM, key.offset);
+            let message = format_args!("a root item, but one bit of its key's type is wrong");
+            findings.add(FindingKind::ItemInvalid, Place::item(objectid::ROOT_TREE, key), message);
+            findings.mend(Remedy::remove(objectid::ROOT_TREE, key));
+            findings.mend(Remedy::put(objectid::ROOT_TREE, right, data));
+            let at = self.roots.partition_point(|root| root.key < right);
+            self.roots.insert(at, Root { id, key: right, item });
+        }
     }
 
     /// Finds missing trees that the features of the file system require.
@@ -259,6 +281,8 @@ impl Roots {
                         Place::item(objectid::ROOT_TREE, key),
                         format_args!("directory {directory} has no entry by {what} for \"{name}\""),
                     );
+                    let (parent, child) = (parent, TreeId(child));
+                    findings.mend(Remedy::HangSubvolume { parent, child });
                 }
             }
         }

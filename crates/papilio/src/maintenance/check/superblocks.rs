@@ -189,6 +189,34 @@ fn check_alignment(main: &Superblock, devices: &Devices, findings: &mut Findings
     }
 }
 
+/// Finds devices that are smaller than their items say. Where no chunk is behind the end, the item
+/// can say so.
+pub(super) fn check_cut_devices(volume: &Volume, devices: &Devices, findings: &mut Findings) {
+    let sector = u64::from(volume.superblock().raw.sector_size);
+    let table = volume.devices();
+    for item in &devices.items {
+        let own = |slot: &&DeviceSlot| (slot.item.devid, slot.item.uuid) == (item.devid, item.uuid);
+        let Some(device) = table.iter().find(own).and_then(|slot| slot.device.as_ref()) else { continue };
+        let (have, need) = (device.size(), item.total_bytes);
+        if have >= need {
+            continue;
+        }
+        let used = volume.chunk_map().end_on(item.devid, item.uuid);
+        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, item.devid.0);
+        let what = match used <= have {
+            true => "no chunk is behind its end".to_owned(),
+            false => format!("chunks reach to {used}"),
+        };
+        let message = format_args!("device {} has {have} of {need} bytes; {what}", item.devid);
+        findings.add(FindingKind::DeviceCut, Place::item(objectid::CHUNK_TREE, key), message);
+        let total_bytes = have - have % sector;
+        if used <= total_bytes {
+            let item = DeviceItem { total_bytes, ..*item };
+            findings.mend(Remedy::put(objectid::CHUNK_TREE, key, item.to_bytes()));
+        }
+    }
+}
+
 /// Finds conversions of the whole file system that were interrupted.
 pub(super) fn check_conversions(main: &Superblock, findings: &mut Findings) {
     let conversions = [

@@ -121,6 +121,8 @@ fn apply_other(
         }
         Remedy::FileExtent { tree, key } => inodes::fit_extent(editor, tree, key),
         Remedy::SizeOfData { tree, inode, end } => inodes::set_size(editor, tree, inode, end),
+        Remedy::HangSubvolume { parent, child } => lost_found::hang_subvolume(editor, parent, child),
+        Remedy::FillHoles { tree, inode } => inodes::fill_holes(editor, tree, inode),
         Remedy::AddTree(tree) => {
             let items = match tree {
                 objectid::DEV_TREE => space_trees::device_extents(inventory),

@@ -18,6 +18,9 @@
 use super::free_blocks::FreeBlocks;
 use crate::btree::{Forest, TreeBlock};
 use crate::errors::{Error, Result};
+pub(super) use crate::items::Items;
+use crate::items::mended_fields::Around;
+use crate::items::sound_items::encode_leaf;
 use crate::volume::Volume;
 use papilio_format::items::inode::InodeItem;
 use papilio_format::items::root::RootItem;
@@ -33,9 +36,6 @@ const CHECKSUM: usize = 32;
 
 /// The levels of a tree are below this (`BTRFS_MAX_LEVEL`).
 pub(super) const MAX_LEVEL: u8 = 8;
-
-/// Items of a leaf, decoded.
-pub(super) type Items = Vec<(Key, Vec<u8>)>;
 
 /// One step down from the root: the block, and the slot of the child.
 pub(super) type Path = Vec<(Arc<TreeBlock>, usize)>;
@@ -546,24 +546,23 @@ pub(super) fn decode(leaf: &TreeBlock) -> Items {
 
 /// Encodes a leaf with the header of the old one.
 pub(super) fn encode(old: &[u8], items: &Items) -> Result<Vec<u8>> {
-    let room = old.len() - NodeHeader::SIZE;
-    let need: usize = items.iter().map(|(_, data)| data.len() + ItemHeader::SIZE).sum();
-    if need > room {
-        return refuse(format!("a leaf has no room: its items take {need} of {room} bytes"));
+    match encode_leaf(old, items) {
+        Some(bytes) => Ok(bytes),
+        None => refuse("a leaf has no room for its items"),
     }
-    let Ok((mut header, _)) = NodeHeader::parse_prefix(old) else {
-        return refuse("a block without a header");
-    };
-    header.item_count = items.len() as u32;
-    let mut bytes = vec![0; old.len()];
-    bytes[..NodeHeader::SIZE].copy_from_slice(&header.to_bytes());
-    let mut end = room;
-    for (slot, (key, data)) in items.iter().enumerate() {
-        end -= data.len();
-        let item = ItemHeader { key: *key, offset: end as u32, size: data.len() as u32 };
-        let start = NodeHeader::SIZE + slot * ItemHeader::SIZE;
-        bytes[start..][..ItemHeader::SIZE].copy_from_slice(&item.to_bytes());
-        bytes[NodeHeader::SIZE + end..][..data.len()].copy_from_slice(data);
+}
+
+impl Around for Editor<'_> {
+    fn item(&self, tree: TreeId, key: &Key) -> Option<Vec<u8>> {
+        Editor::item(self, tree, key).ok().flatten()
     }
-    Ok(bytes)
+
+    fn items(&self, tree: TreeId, first: &Key, last: &Key) -> Items {
+        Editor::items(self, tree, first, last).unwrap_or_default()
+    }
+
+    fn block(&self, address: LogicalAddress) -> Option<(papilio_format::Generation, u8)> {
+        let block = Editor::block(self, address).ok()?;
+        Some((block.generation(), block.level()))
+    }
 }

@@ -1,14 +1,15 @@
 //! The directory `lost+found` of a subvolume, for inodes that no path leads to.
 //!
-//! Owns [`put`] and [`drop_ref`]. The directory is created at the subvolume's root when it is first
-//! needed. An inode's name in it is its number.
+//! Owns [`put`], [`drop_ref`] and [`hang_subvolume`]. The directory is created at the subvolume's
+//! root when it is first needed. The name in it of an inode or of a subvolume is its number.
 
 use super::editor::{Editor, Items, inode_item, refuse};
 use crate::errors::Result;
 use papilio_format::items::dir_item::{DirEntries, DirEntry, FileType, dir_item_key};
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::items::inode_ref::{InodeRef, InodeRefs};
-use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
+use papilio_format::items::root_ref::{RootRef, root_backref_key, root_ref_key};
+use papilio_format::{Generation, InodeNumber, ItemType, Key, TreeId, objectid};
 
 const NAME: &[u8] = b"lost+found";
 /// The first index of a directory entry; those before are `.` and `..`.
@@ -56,6 +57,57 @@ pub(super) fn drop_ref(
     editor.replace(tree, &key, &key, items)
 }
 
+/// Adds the directory entries of a subvolume where its parent's reference says. If that directory
+/// is lost, or has another entry of that name or index, the subvolume gets a name in `lost+found`.
+pub(super) fn hang_subvolume(editor: &Editor<'_>, parent: TreeId, child: TreeId) -> Result<bool> {
+    let roots = objectid::ROOT_TREE;
+    let key = root_ref_key(parent, child);
+    let data = editor.need(roots, &key)?;
+    let Ok(reference) = RootRef::parse(&data) else { return refuse("the reference cannot be read") };
+    let directory = reference.directory.0;
+    let (name, index) = (reference.name.to_vec(), reference.sequence);
+    let location = Key::new(child.0, ItemType::ROOT_ITEM, u64::MAX);
+    let own = |entry: &DirEntry<'_>| entry.name == name && entry.location.objectid == child.0;
+    let is_directory =
+        inode_item(editor, parent, directory).is_ok_and(|(_, item)| item.kind() == Some(FileKind::Directory));
+    let named_key = dir_item_key(InodeNumber(directory), &name);
+    let index_key = Key::new(directory, ItemType::DIR_INDEX, index);
+    let named = editor.item(parent, &named_key)?.unwrap_or_default();
+    let indexed = editor.item(parent, &index_key)?;
+    let entries = |data: &[u8]| -> Vec<bool> {
+        let same = |entry: DirEntry<'_>| (entry.name == name).then(|| own(&entry));
+        DirEntries::parse(data).into_iter().flatten().filter_map(same).collect()
+    };
+    let name_is_ours = entries(&named).iter().all(|own| *own);
+    let index_is_ours = indexed.as_ref().is_none_or(|data| entries(data) == [true]);
+    if !is_directory || !name_is_ours || !index_is_ours {
+        let directory = find_or_create(editor, parent)?;
+        let name = child.to_string().into_bytes();
+        let (_, item) = inode_item(editor, parent, directory)?;
+        let index =
+            add_entry_of(editor, parent, directory, location, &name, FileType::Directory, item.transid)?;
+        let moved = RootRef { directory: InodeNumber(directory), sequence: index, name: &name }.to_bytes();
+        editor.put(roots, key, moved.clone())?;
+        return editor.put(roots, root_backref_key(child, parent), moved);
+    }
+    let (inode_key, mut item) = inode_item(editor, parent, directory)?;
+    let (transid, file_type) = (item.transid, FileType::Directory);
+    let entry = DirEntry { location, transid, file_type, encrypted: false, name: &name, data: &[] };
+    let (by_name, by_index) = (entries(&named).is_empty(), indexed.is_none());
+    if by_name {
+        let mut data = named;
+        entry.append_to(&mut data);
+        editor.put(parent, named_key, data)?;
+    }
+    if by_index {
+        editor.put(parent, index_key, entry.to_bytes())?;
+    }
+    let added = name.len() as u64 * (u64::from(by_name) + u64::from(by_index));
+    item.size = item.size.saturating_add(added);
+    editor.put(parent, inode_key, item.to_bytes().to_vec())?;
+    Ok(by_name || by_index)
+}
+
 /// Returns the number of the directory `lost+found`.
 fn find_or_create(editor: &Editor<'_>, tree: TreeId) -> Result<u64> {
     let root = objectid::FIRST_FREE;
@@ -99,7 +151,7 @@ fn last_inode(editor: &Editor<'_>, tree: TreeId) -> Result<u64> {
     }
 }
 
-/// Adds both entries for a name, and counts the name in the directory's size. Returns the index.
+/// Adds both entries for a name of an inode.
 fn add_entry(
     editor: &Editor<'_>,
     tree: TreeId,
@@ -109,14 +161,21 @@ fn add_entry(
     file_type: FileType,
     item: &InodeItem,
 ) -> Result<u64> {
-    let entry = DirEntry {
-        location: Key::new(inode, ItemType::INODE_ITEM, 0),
-        transid: item.transid,
-        file_type,
-        encrypted: false,
-        name,
-        data: &[],
-    };
+    let location = Key::new(inode, ItemType::INODE_ITEM, 0);
+    add_entry_of(editor, tree, directory, location, name, file_type, item.transid)
+}
+
+/// Adds both entries for a name, and counts the name in the directory's size. Returns the index.
+fn add_entry_of(
+    editor: &Editor<'_>,
+    tree: TreeId,
+    directory: u64,
+    location: Key,
+    name: &[u8],
+    file_type: FileType,
+    transid: Generation,
+) -> Result<u64> {
+    let entry = DirEntry { location, transid, file_type, encrypted: false, name, data: &[] };
     let named = dir_item_key(InodeNumber(directory), name);
     let mut data = editor.item(tree, &named)?.unwrap_or_default();
     if DirEntries::parse(&data).into_iter().flatten().any(|found| found.name == name) {

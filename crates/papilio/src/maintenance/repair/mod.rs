@@ -16,7 +16,6 @@ mod editor;
 mod free_blocks;
 pub(crate) mod log;
 mod lost_found;
-mod mended_fields;
 mod new_chunk;
 mod orphans;
 mod rebuilt_inode;

@@ -1,77 +1,18 @@
 //! Mends the items of one inode: rebuilds its inode item from the others, and file extents.
 //!
-//! Owns [`blank_inode`], [`sound_inode`], [`rebuild`], [`fit_extent`] and [`set_size`]. Mode, owner
-//! and times are lost with an inode item; the inode then belongs to root.
+//! Owns [`rebuild`], [`fit_extent`], [`set_size`] and [`fill_holes`].
 //!
 //! Userspace counterpart: `repair_inode_no_item` (`check/main.c` of btrfs-progs).
 
 use super::editor::{Editor, Items, inode_item, refuse};
 use crate::errors::Result;
+use crate::items::blank_inode::{blank_inode, kind_in};
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
-use papilio_format::items::dir_item::DirEntries;
 use papilio_format::items::extent::ExtentItem;
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
-use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, MODE_PERMISSION_MASK};
+use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::items::inode_ref::InodeRefs;
-use papilio_format::{Generation, ItemType, Key, LogicalAddress, TreeId, objectid};
-
-/// Whether an item belongs to an inode.
-pub(super) fn is_for_inode(key: &Key) -> bool {
-    (objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&key.objectid)
-        && matches!(
-            key.item_type,
-            ItemType::INODE_ITEM
-                | ItemType::INODE_REF
-                | ItemType::INODE_EXTREF
-                | ItemType::XATTR_ITEM
-                | ItemType::DIR_ITEM
-                | ItemType::DIR_INDEX
-                | ItemType::EXTENT_DATA
-        )
-}
-
-/// Returns the inode item of a number, as its other items in `items` say: a directory if it has
-/// entries, otherwise a file that ends with its last extent. The next check corrects the rest.
-pub(super) fn blank_inode(number: u64, items: &Items, generation: Generation) -> (Key, Vec<u8>) {
-    let own = || items.iter().filter(|(key, _)| key.objectid == number);
-    let is_entry = |key: &Key| matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
-    let directory = number == objectid::FIRST_FREE || own().any(|(key, _)| is_entry(key));
-    let mut inode = InodeItem::parse(&[0; InodeItem::SIZE]).expect("zeros are an inode");
-    (inode.generation, inode.transid, inode.nlink) = (generation, generation, 1);
-    inode.mode = match directory {
-        true => FileKind::Directory.mode_bits() | 0o700,
-        false => FileKind::Regular.mode_bits() | 0o600,
-    };
-    for (key, data) in own().filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA) {
-        let Ok(item) = FileExtentItem::parse(data) else { continue };
-        let (end, bytes) = match item.content {
-            FileExtentContent::Inline(_) => (item.ram_bytes, item.ram_bytes),
-            FileExtentContent::Regular(part) => {
-                (key.offset.saturating_add(part.length), if part.is_hole() { 0 } else { part.length })
-            }
-            FileExtentContent::Prealloc(part) => (0, part.length),
-        };
-        inode.size = inode.size.max(end);
-        inode.nbytes = inode.nbytes.saturating_add(bytes);
-    }
-    (Key::new(number, ItemType::INODE_ITEM, 0), inode.to_bytes().to_vec())
-}
-
-/// Returns an inode item whose fields the reader refuses, with those that are sound.
-pub(super) fn sound_inode(number: u64, data: &[u8], items: &Items, generation: Generation) -> (Key, Vec<u8>) {
-    let (key, blank) = blank_inode(number, items, generation);
-    let (Ok(mut old), Ok(blank)) = (InodeItem::parse(data), InodeItem::parse(&blank)) else {
-        return (key, blank);
-    };
-    if old.kind().is_none() {
-        let permissions = if old.permissions() == 0 { blank.permissions() } else { old.permissions() };
-        old.mode = blank.mode & !MODE_PERMISSION_MASK | permissions;
-    }
-    old.generation.0 = old.generation.0.min(generation.0);
-    old.transid.0 = old.transid.0.min(generation.0);
-    old.flags = old.flags.intersection(InodeFlags::KNOWN.union(InodeFlags::KNOWN_RO));
-    (key, old.to_bytes().to_vec())
-}
+use papilio_format::{ItemType, Key, LogicalAddress, TreeId, objectid};
 
 /// Writes the inode item of an inode that has other items, or of a root directory that has none.
 /// One that has only attributes goes.
@@ -108,12 +49,6 @@ fn named_kind(editor: &Editor<'_>, tree: TreeId, items: &Items) -> Result<Option
         }
     }
     Ok(None)
-}
-
-/// Returns the kind that a directory item has for a name.
-pub(super) fn kind_in(item: &[u8], name: &[u8]) -> Option<FileKind> {
-    let mut entries = DirEntries::parse(item).into_iter().flatten();
-    entries.find(|entry| entry.name == name)?.file_type.kind()
 }
 
 /// Makes a file extent a part of its extent on disk: by the back reference that fits, else by
@@ -198,4 +133,50 @@ pub(super) fn set_size(editor: &Editor<'_>, tree: TreeId, inode: u64, end: u64) 
     }
     item.size = size;
     editor.put(tree, key, item.to_bytes().to_vec())
+}
+
+/// Adds file extents of holes where a file has none, up to its size.
+pub(super) fn fill_holes(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<bool> {
+    let (_, item) = inode_item(editor, tree, inode)?;
+    let geometry = editor.volume.geometry();
+    let sector = u64::from(geometry.sector_size);
+    let Some(size) = item.size.checked_next_multiple_of(sector) else {
+        return refuse("the size is too large");
+    };
+    let key = |offset| Key::new(inode, ItemType::EXTENT_DATA, offset);
+    let mut holes = Items::new();
+    let mut end = 0;
+    let mut add = |start: u64, end: u64| {
+        if start < end {
+            let part = ExtentPart {
+                disk_address: LogicalAddress(0),
+                disk_length: 0,
+                offset: 0,
+                length: end - start,
+            };
+            let extent = FileExtentItem {
+                generation: geometry.generation,
+                ram_bytes: end - start,
+                compression: Compression::None,
+                other_encoding: 0,
+                content: FileExtentContent::Regular(part),
+            };
+            holes.push((key(start), extent.to_bytes()));
+        }
+    };
+    for (found, data) in editor.items(tree, &key(0), &key(u64::MAX))? {
+        let Ok(extent) = FileExtentItem::parse(&data) else { return refuse("a file extent cannot be read") };
+        if matches!(extent.content, FileExtentContent::Inline(_)) && found.offset == 0 && size <= sector {
+            return refuse("the file is inline");
+        }
+        add(end, found.offset.min(size));
+        let after = extent.end(papilio_format::FileOffset(found.offset), geometry.sector_size);
+        end = end.max(after.map_or(u64::MAX, |after| after.0));
+    }
+    add(end, size);
+    let mut changed = false;
+    for (key, data) in holes {
+        changed |= editor.put(tree, key, data)?;
+    }
+    Ok(changed)
 }

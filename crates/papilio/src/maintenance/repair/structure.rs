@@ -1,7 +1,7 @@
 //! Mends trees with parts that cannot be visited.
 //!
 //! Owns [`mend_damages`]. For each part, in this order:
-//! 1. a leaf stays if only fields of its items are wrong and can be set ([`FieldMender`]);
+//! 1. a leaf stays if only fields of its items are wrong and can be set ([`sound_items`]);
 //! 2. the blocks below it that can be found take its place;
 //! 3. the items of a bad leaf that are sound by themselves stay, in order;
 //! 4. the rest is lost: the pointer goes, and the losses say so.
@@ -17,19 +17,16 @@ use super::super::check::inventory::Inventory;
 use super::editor::{
     Editor, Items, Workshop, children, current_superblock, encode, encode_node, refuse, set_header,
 };
-use super::mended_fields::{FieldMender, Mended};
 use super::orphans::{Found, Orphans, Part};
-use super::rebuilt_inode::{blank_inode, is_for_inode, sound_inode};
 use super::space_trees::{device_extents, rebuild_space, replace_tree, root_directory};
-use super::tree_writer::{empty_block, seal};
+use super::tree_writer::empty_block;
 use crate::errors::Result;
+use crate::items::sound_items::{self, LeafPlace, readable_items, sound_items};
 use crate::volume::Volume;
 use papilio_format::items::root::RootItem;
-use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
+use papilio_format::node::{KeyPointer, NodeHeader};
 use papilio_format::objectid::Objectid;
-use papilio_format::{
-    Corrupt, Generation, ItemType, Key, LogicalAddress, Node, NodeExpectation, TreeId, objectid,
-};
+use papilio_format::{Generation, Key, LogicalAddress, TreeId, objectid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -84,6 +81,19 @@ struct Sound {
     mended: Vec<String>,
     /// Whether the leaf is the one that its parent points to, not an older state of its place.
     is_newest: bool,
+}
+
+impl Sound {
+    fn new(sound: sound_items::Sound, is_newest: bool) -> Self {
+        let line = |(key, field, reason)| format!("item {key}: set {field}: {reason}");
+        let (lost, guessed) = (sound.lost.into_iter(), sound.guessed.into_iter());
+        Self {
+            items: sound.items,
+            lost: lost.chain(guessed).map(|(key, _)| key).collect(),
+            mended: sound.mended.into_iter().map(line).collect(),
+            is_newest,
+        }
+    }
 }
 
 fn rewritten(tree: Objectid, damage: &Damage, count: usize) -> String {
@@ -388,84 +398,20 @@ impl Mender<'_> {
     }
 
     /// Returns the items of a bad leaf that are inside the part's bounds and sound by themselves,
-    /// or with a field set; sorted.
+    /// or with a field set.
     fn sound_items(&self, damage: &Damage) -> Option<Sound> {
         let bytes = self.raw_leaf(damage)?;
         let header = NodeHeader::parse_prefix(&bytes).ok()?.0;
-        let room = bytes.len() - NodeHeader::SIZE;
-        let (mut items, mut lost) = (Items::new(), Vec::new());
-        for slot in 0..(header.item_count as usize).min(room / ItemHeader::SIZE) {
-            let at = NodeHeader::SIZE + slot * ItemHeader::SIZE;
-            let item = ItemHeader::parse(&bytes[at..][..ItemHeader::SIZE]).ok()?;
-            let end = u64::from(item.offset) + u64::from(item.size);
-            let inside = item.key >= damage.key && damage.bound.is_none_or(|bound| item.key < bound);
-            match inside && end <= room as u64 {
-                true => {
-                    let start = NodeHeader::SIZE + item.offset as usize;
-                    items.push((item.key, bytes[start..start + item.size as usize].to_vec()));
-                }
-                false => lost.push(item.key),
-            }
-        }
-        items.sort_by_key(|(key, _)| *key);
-        items.dedup_by(|later, earlier| later.0 == earlier.0);
-        let generation = header.generation.0.min(self.volume.geometry().generation.0);
+        let Damage { tree, address, key, bound, .. } = *damage;
+        let place = LeafPlace { tree, address, first: key, bound };
+        let geometry = self.volume.geometry();
+        let generation = header.generation.0.min(geometry.generation.0);
         let uuid = header.chunk_tree_uuid;
-        let empty = empty_block(self.volume, uuid, damage.tree, 0, damage.address, Generation(generation));
+        let empty = empty_block(self.volume, uuid, tree, 0, address, Generation(generation));
         let editor = Editor::new(self.volume, self.workshop);
         let is_newest = self.named_generation(&editor, damage) == Some(header.generation);
-        self.keep_sound(damage, &empty, Sound { items, lost, mended: Vec::new(), is_newest })
-    }
-
-    /// Sets fields, drops items or adds inodes, until the leaf passes the reader's checks.
-    fn keep_sound(&self, damage: &Damage, empty: &[u8], sound: Sound) -> Option<Sound> {
-        let Sound { mut items, mut lost, mut mended, is_newest } = sound;
-        let geometry = self.volume.geometry();
-        let editor = Editor::new(self.volume, self.workshop);
-        let fields = FieldMender { editor: &editor, tree: damage.tree, bound: damage.bound, geometry };
-        let (mut added, mut set) = (BTreeSet::new(), BTreeSet::new());
-        while !items.is_empty() {
-            let mut bytes = match encode(empty, &items) {
-                Ok(bytes) => bytes,
-                // An added inode may not fit.
-                Err(_) => {
-                    lost.push(items.pop()?.0);
-                    continue;
-                }
-            };
-            seal(self.volume, &mut bytes);
-            let (slot, key, reason) =
-                match Node::check(&bytes, &NodeExpectation::at(damage.address), &geometry) {
-                    Ok(_) => return Some(Sound { items, lost, mended, is_newest }),
-                    Err(Corrupt::Item { slot, key, reason }) => (slot, key, reason),
-                    Err(_) => return None,
-                };
-            // Each field once, so that this ends.
-            if let Some(Mended { data, field }) = fields.mend(&items, slot, &reason)
-                && set.insert((key, field))
-            {
-                items[slot].1 = data;
-                mended.push(format!("item {key}: set {field}: {reason}"));
-                continue;
-            }
-            let needs_inode = objectid::is_subvolume(damage.tree)
-                && is_for_inode(&key)
-                && key.item_type != ItemType::INODE_ITEM
-                && !items[..slot].iter().any(|(other, _)| other.objectid == key.objectid)
-                && added.insert(key.objectid);
-            let bad_inode = objectid::is_subvolume(damage.tree)
-                && key.item_type == ItemType::INODE_ITEM
-                && added.insert(key.objectid);
-            if bad_inode {
-                items[slot] = sound_inode(key.objectid, &items[slot].1, &items, geometry.generation);
-                lost.push(key);
-            } else if needs_inode {
-                let inode = blank_inode(key.objectid, &items, geometry.generation);
-                items.insert(slot, inode);
-            } else {
-                lost.push(items.remove(slot).0);
-            }
-        }
-        Some(Sound { items, lost, mended, is_newest })
+        let readable = readable_items(&bytes, &place)?;
+        let (sound, _) = sound_items(&place, &empty, readable, geometry, &editor)?;
+        Some(Sound::new(sound, is_newest))
     }
 }

@@ -21,7 +21,7 @@ mod extents;
 mod inodes;
 mod loss;
 mod report;
-mod roots;
+pub(super) mod roots;
 mod shared;
 mod tree;
 
@@ -144,5 +144,8 @@ pub(crate) fn clone_into(
     }
     transactions.commit()?;
     let bytes = extents.bytes;
+    for fault in source.trees.forest().faults().all() {
+        listener.lose(CloneLoss::of("", fault));
+    }
     Ok(Cloned { subvolumes: roots.subvolumes.len(), bytes, losses: listener.losses, mended: Vec::new() })
 }

@@ -4,6 +4,7 @@
 
 use super::loss::CloneLoss;
 use crate::btree::{Cursor, Tree};
+use crate::items::sound_items::is_mistyped_root;
 use crate::items::trees::Trees;
 use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::items::root_ref::RootRef;
@@ -11,24 +12,24 @@ use papilio_format::{ItemType, Key, TreeId, objectid};
 use std::collections::BTreeMap;
 
 /// A subvolume whose tree can be read, at least in part.
-pub(super) struct Root {
-    pub(super) tree: Tree,
-    pub(super) item: RawRootItem,
+pub(in crate::maintenance) struct Root {
+    pub(in crate::maintenance) tree: Tree,
+    pub(in crate::maintenance) item: RawRootItem,
     /// The offset of the root item's key.
-    pub(super) key_offset: u64,
+    pub(in crate::maintenance) key_offset: u64,
 }
 
 /// The subvolumes and their references in the root tree.
-pub(super) struct Roots {
-    pub(super) subvolumes: BTreeMap<TreeId, Root>,
+pub(in crate::maintenance) struct Roots {
+    pub(in crate::maintenance) subvolumes: BTreeMap<TreeId, Root>,
     /// For each child its parent and the reference.
     parents: BTreeMap<TreeId, (TreeId, Vec<u8>)>,
-    pub(super) losses: Vec<CloneLoss>,
+    pub(in crate::maintenance) losses: Vec<CloneLoss>,
 }
 
 impl Roots {
     /// Reads the root tree.
-    pub(super) fn read(trees: &Trees) -> Self {
+    pub(in crate::maintenance) fn read(trees: &Trees) -> Self {
         let mut roots = Self { subvolumes: BTreeMap::new(), parents: BTreeMap::new(), losses: Vec::new() };
         let tree = trees.root_tree();
         let mut ids = BTreeMap::from([(objectid::FS_TREE, 0)]);
@@ -74,6 +75,7 @@ impl Roots {
         let id = TreeId(key.objectid);
         let is_one = objectid::is_subvolume(id);
         match key.item_type {
+            _ if is_one && is_mistyped_root(key, data) => drop(ids.entry(id).or_insert(0)),
             ItemType::ROOT_ITEM if is_one => match RootItem::parse(data) {
                 Ok(_) => drop(ids.insert(id, key.offset)),
                 Err(reason) => self.losses.push(CloneLoss::of(format!("subvolume {id}"), reason)),
@@ -90,13 +92,13 @@ impl Roots {
     }
 
     /// Returns the parent of a subvolume and its entry there.
-    pub(super) fn parent_of(&self, child: TreeId) -> Option<(TreeId, RootRef<'_>)> {
+    pub(in crate::maintenance) fn parent_of(&self, child: TreeId) -> Option<(TreeId, RootRef<'_>)> {
         let (parent, data) = self.parents.get(&child)?;
         Some((*parent, RootRef::parse(data).ok()?))
     }
 
     /// Returns each child and its parent that the clone gets, with the reference.
-    pub(super) fn references(&self) -> impl Iterator<Item = (TreeId, TreeId, &[u8])> {
+    pub(in crate::maintenance) fn references(&self) -> impl Iterator<Item = (TreeId, TreeId, &[u8])> {
         let has = |id: &TreeId| self.subvolumes.contains_key(id);
         self.parents
             .iter()
@@ -124,10 +126,10 @@ fn for_each_item(
 }
 
 /// Keys from the first one up to the second one, which is not included; `None` is the end.
-pub(super) type KeyRange = (Key, Option<Key>);
+pub(in crate::maintenance) type KeyRange = (Key, Option<Key>);
 
 /// A walk over the items of a tree that goes on behind each block that cannot be read.
-pub(super) struct Walk<'a> {
+pub(in crate::maintenance) struct Walk<'a> {
     cursor: Cursor<'a>,
     /// The next key, if the cursor has to be moved there.
     next: Option<Key>,
@@ -139,25 +141,25 @@ pub(super) struct Walk<'a> {
 }
 
 /// Keys whose items cannot be read.
-pub(super) struct Gap {
-    pub(super) from: Key,
+pub(in crate::maintenance) struct Gap {
+    pub(in crate::maintenance) from: Key,
     /// The first key behind it; `None` for the rest of the tree.
-    pub(super) behind: Option<Key>,
-    pub(super) error: Box<crate::Error>,
+    pub(in crate::maintenance) behind: Option<Key>,
+    pub(in crate::maintenance) error: Box<crate::Error>,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(tree: &'a Tree) -> Self {
+    pub(in crate::maintenance) fn new(tree: &'a Tree) -> Self {
         Self::within(tree, (Key::MIN, None))
     }
 
     /// Walks over the items with the keys of a range.
-    pub(super) fn within(tree: &'a Tree, (from, end): KeyRange) -> Self {
+    pub(in crate::maintenance) fn within(tree: &'a Tree, (from, end): KeyRange) -> Self {
         Self { cursor: Cursor::new(tree), next: Some(from), expected: from, end, done: false }
     }
 
     /// Returns the next item, or the next gap.
-    pub(super) fn next(&mut self) -> Result<Option<(Key, &[u8])>, Gap> {
+    pub(in crate::maintenance) fn next(&mut self) -> Result<Option<(Key, &[u8])>, Gap> {
         if self.done {
             return Ok(None);
         }

@@ -14,6 +14,8 @@
 //! Kernel counterpart: none; `btrfs-find-root` and `btrfs rescue chunk-recover` scan alike.
 
 use super::candidates::{Candidate, candidates};
+use crate::btree::SoundLeaves;
+use crate::mount::SoundItems;
 use crate::options::rescue::FoundBlock;
 use papilio_device::{Advice, Device};
 use papilio_format::checksum::CHECKSUM_SIZE;
@@ -193,7 +195,14 @@ impl Family {
             return None;
         }
         let geometry = geometry(self.fsid, self.node_size, self.checksum_type);
-        let node = Node::check_summed(bytes, &NodeExpectation::at(header.address), &geometry).ok();
+        let expected = NodeExpectation::at(header.address);
+        let node = Node::check_summed(bytes, &expected, &geometry).ok();
+        // One bad item does not hide the others.
+        let partial = match node {
+            Some(_) => None,
+            None => SoundItems.sound_leaf(header.owner, bytes, &expected, None, &geometry),
+        };
+        let node = node.or_else(|| partial.as_ref().map(|(leaf, _)| leaf.view()));
         let keys = node.filter(|node| !node.is_empty()).map(|node| (node.key(0), node.key(node.len() - 1)));
         self.blocks.push(FoundBlock {
             address: header.address,

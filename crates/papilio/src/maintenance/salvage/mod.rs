@@ -5,6 +5,7 @@
 //! - `chunks`: the chunk map, from chunk items, device extents, or the places of blocks
 //! - `striped`: the order of the stripes of a striped chunk
 //! - `tree_roots`: the root trees among the blocks, and which of them are whole
+//! - `root_choice`: which of them is the last one
 //! - `deleted`: the files that only older root trees have
 //! - `rebuild`: a superblock in memory that leads to all of it
 //! - `super_recover`, `select_super`: writing superblocks
@@ -16,6 +17,7 @@ pub(crate) mod candidates;
 pub(crate) mod chunks;
 pub(crate) mod deleted;
 pub(crate) mod rebuild;
+pub(crate) mod root_choice;
 mod striped;
 pub(crate) mod super_recover;
 pub(crate) mod tree_roots;

@@ -4,19 +4,20 @@
 //! 1. the best superblock: a good copy, a torn one, or one made of what the blocks say;
 //! 2. the devices: by their superblocks, else by the places of their blocks;
 //! 3. the chunk map: the chunk tree if it can be read, else [`super::chunks`];
-//! 4. the root tree: that of the superblock if it can be read, else the newest that is whole.
+//! 4. the root tree: that of the superblock if it can be read, else the newest that is whole
+//!    ([`RootSearch`]).
 //!
 //! **Invariant**: nothing is written; a rebuilt file system is for reading only.
 
 use super::block_scan::BlockScan;
 use super::candidates::Candidate;
 use super::chunks::{ChunkSources, rebuild_chunks};
+use super::root_choice::{ChosenRoot, RootChoice, RootSearch};
 use super::striped::Evidence;
-use super::tree_roots::{FoundRoot, count_blocks, pointer, roots_of};
+use super::tree_roots::{FoundRoot, pointer};
 use crate::btree::{Forest, RootPointer};
 use crate::errors::{Error, Result};
-use crate::items::trees::Trees;
-use crate::mount::read_chunk_tree;
+use crate::mount::{read_chunk_tree, rescue_forest};
 use crate::options::OpenOptions;
 use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
 use crate::options::rescue::{Found, FoundBlock, FoundChunks, TreeRootChoice};
@@ -32,8 +33,6 @@ use std::sync::Arc;
 
 /// Blocks of a device that are compared with the chunks to find out which device it is.
 const VOTES: usize = 4096;
-/// Root trees that are walked before the best of them is taken.
-const MOST_ROOTS: usize = 200;
 /// Bytes of the cache of tree blocks.
 const CACHE_BYTES: usize = 64 << 20;
 
@@ -73,6 +72,8 @@ pub struct Rebuilt {
     pub(crate) chunk_items: Vec<(LogicalAddress, ChunkItem)>,
     /// The root tree, if it is not the superblock's.
     pub root: Option<FoundRoot>,
+    /// Why that root was taken, and the other root blocks of its generation, if there are any.
+    pub rivals: Option<(RootChoice, Vec<LogicalAddress>)>,
     /// Whether newer tree blocks than that root were found: the state is not that of the last
     /// commit.
     pub is_older: bool,
@@ -147,27 +148,34 @@ pub(crate) fn rebuild(
     if found.chunk_tree.as_ref().is_some_and(|tree| tree.chunks.is_empty()) {
         return Err(Error::Invalid("the scan found no chunk, nor blocks to make one of".to_owned()));
     }
-    if let Some(TreeRootChoice::Generation(generation)) = options.rescue.tree_root {
-        // The superblock may not know it.
-        let root = roots_of(scan, objectid::ROOT_TREE).into_iter().find(|root| root.generation == generation);
-        if let Some(root) = root {
-            options.rescue.tree_root = Some(TreeRootChoice::Address(root.address));
-        }
-    }
     let last = found.superblock.raw;
-    let root = newest_root(devices, &options, &mut found, scan)?;
-    let is_older = root.as_ref().is_some_and(|root| root.generation < newest);
+    let chosen = choose_root(devices, &mut options, &mut found, scan)?;
+    let root = chosen.as_ref().map(|chosen| chosen.root);
+    let is_first = matches!(source, SuperblockSource::Good { copy: 0, .. });
+    let is_chosen = options.superblock_mirror.is_some() || options.rescue.chooses_roots();
+    let later = match &root {
+        Some(_) => Some(newest),
+        // A superblock that is not the first one may be of an earlier commit.
+        None if !is_first && !is_chosen => search(devices, &options, &found, scan)?.newest_whole(),
+        None => None,
+    };
+    let later = later.filter(|later| *later > found.superblock.raw.generation);
+    let is_older = later.is_some();
     if root.is_some() || !is_good {
         found.superblock.raw.log_root = LogicalAddress(0);
     }
-    name_older(&mut found, &last, is_older.then_some(newest));
-    let is_first = matches!(source, SuperblockSource::Good { copy: 0, .. });
+    name_older(&mut found, &last, later);
+    if let Some(chosen) = chosen.as_ref().filter(|_| found.older.is_none()) {
+        name_doubt(&mut found, chosen);
+    }
     if found.older.is_none() && !is_first && options.superblock_mirror.is_none() {
         name_lost_log(&mut found, scan);
     }
     options.rescue.found = Some(Arc::new(found));
     options.rescue.scan = false;
-    Ok(Rebuilt { superblock: source, chunks: sources, chunk_items, root, is_older, options })
+    let rivals = chosen.filter(|chosen| !chosen.rivals.is_empty());
+    let rivals = rivals.map(|chosen| (chosen.choice, chosen.rivals));
+    Ok(Rebuilt { superblock: source, chunks: sources, chunk_items, root, rivals, is_older, options })
 }
 
 /// Keeps for the reader that the root tree is older than `newest`, the newest block that is left.
@@ -178,6 +186,16 @@ fn name_older(found: &mut Found, last: &RawSuperblock, newest: Option<Generation
     let log = Some(UnreplayedLog { address, level, committed }).filter(|log| log.address.0 != 0);
     let cause = OlderCause::Fallback { newest, reason: String::new() };
     found.older = Some(OlderState::new(cause, found.superblock.raw.generation, log));
+}
+
+/// Keeps for the reader that the root tree is incomplete, or one of several that could be the last.
+fn name_doubt(found: &mut Found, chosen: &ChosenRoot) {
+    let cause = match (chosen.root.missing, chosen.choice) {
+        (1.., _) => OlderCause::IncompleteRoots { missing: chosen.root.missing },
+        (0, RootChoice::Unclear) => OlderCause::Doubtful { others: chosen.rivals.clone() },
+        _ => return,
+    };
+    found.older = Some(OlderState::new(cause, found.superblock.raw.generation, None));
 }
 
 /// Looks for the log of fsyncs that a lost first superblock copy named: an fsync writes no other
@@ -210,15 +228,24 @@ fn base_superblock(scan: &BlockScan, mirror: Option<usize>) -> Result<(Superbloc
     let own = |candidate: &&Candidate| candidate.identity().is_some_and(|(fsid, ..)| fsid == scan.fsid);
     let good = scan.superblocks.iter().filter(wanted).filter(own);
     let good = good.filter_map(|candidate| Some((candidate, candidate.good.as_ref()?)));
-    // Of equally new ones the first.
-    let best =
-        good.reduce(|best, other| if other.1.raw.generation > best.1.raw.generation { other } else { best });
+    // Of equally new ones the first whose root block is there.
+    let leads = |raw: &RawSuperblock| {
+        let is_root = |block: &FoundBlock| (block.address, block.generation) == (raw.root, raw.generation);
+        scan.blocks.iter().any(is_root)
+    };
+    let order = |superblock: &Superblock| (superblock.raw.generation, leads(&superblock.raw));
+    let best = good.reduce(|best, other| if order(other.1) > order(best.1) { other } else { best });
     if let Some((candidate, superblock)) = best {
         let (device, copy) = (candidate.device, candidate.mirror);
         return Ok((superblock.clone(), SuperblockSource::Good { device, copy }));
     }
     let made = made_superblock(scan)?;
-    let Some(torn) = scan.superblocks.iter().find(|candidate| own(candidate)) else {
+    // The newest of those whose root block is there, else the first.
+    let torn = scan.superblocks.iter().filter(own).reduce(|best, other| {
+        let order = |candidate: &Candidate| leads(&candidate.raw).then_some(candidate.raw.generation);
+        if order(other) > order(best) { other } else { best }
+    });
+    let Some(torn) = torn else {
         return Ok((made, SuperblockSource::Made));
     };
     // Only what shows and what the trees are read by; each could be the torn part.
@@ -393,49 +420,46 @@ pub(crate) fn rebuilt_volume(devices: &[Arc<dyn Device>], rebuilt: &Rebuilt) -> 
     volume(devices, &rebuilt.options, found)
 }
 
-/// Names the newest whole root tree in the superblock, unless its own can be read. Returns it.
-fn newest_root(
+/// Opens the volume for a search for root trees.
+fn search<'a>(
     devices: &[Arc<dyn Device>],
     options: &OpenOptions,
+    found: &Found,
+    scan: &'a BlockScan,
+) -> Result<RootSearch<'a>> {
+    let volume = volume(devices, options, found)?;
+    let forest = rescue_forest(&volume, CACHE_BYTES);
+    Ok(RootSearch { forest, scan, orphans: options.rescue.orphans })
+}
+
+/// Names the newest whole root tree in the superblock, unless its own can be read or the options
+/// choose another one. Returns it.
+fn choose_root(
+    devices: &[Arc<dyn Device>],
+    options: &mut OpenOptions,
     found: &mut Found,
     scan: &BlockScan,
-) -> Result<Option<FoundRoot>> {
-    let volume = volume(devices, options, found)?;
-    let forest = Forest::new(Arc::clone(&volume), CACHE_BYTES);
-    let chunk_root = RootPointer { address: LogicalAddress(0), level: 0, generation: None };
-    let leads_to_files = |root: RootPointer| {
-        let trees = Trees::new(&forest, root, chunk_root);
-        // Scanned leaves may take the place of the root block.
-        let orphans = options.rescue.orphans;
-        let found = trees.find(objectid::FS_TREE);
-        matches!(found, Ok(Some(top)) if orphans || top.tree.root_block().is_ok())
-    };
+) -> Result<Option<ChosenRoot>> {
+    let search = search(devices, options, found, scan)?;
+    if let Some(TreeRootChoice::Generation(generation)) = options.rescue.tree_root {
+        // The superblock may not know it.
+        if let Some(chosen) = search.of_generation(generation) {
+            options.rescue.tree_root = Some(TreeRootChoice::Address(chosen.root.address));
+        }
+    }
     let raw = &found.superblock.raw;
     let own = RootPointer { address: raw.root, level: raw.root_level, generation: Some(raw.generation) };
-    if raw.root.0 != 0 && leads_to_files(own) {
+    let has_own = raw.root.0 != 0;
+    if has_own && search.leads_to_files(own) {
         return Ok(None);
     }
-    let mut best: Option<FoundRoot> = None;
-    for root in roots_of(scan, objectid::ROOT_TREE).iter().take(MOST_ROOTS) {
-        let counted = count_blocks(&forest, root);
-        if counted.blocks == 0 {
-            continue;
-        }
-        if counted.is_whole() && leads_to_files(pointer(root)) {
-            best = Some(counted);
-            break;
-        }
-        let is_better = |known: &FoundRoot| {
-            leads_to_files(pointer(root))
-                && (!leads_to_files(pointer(known)) || counted.missing < known.missing)
-        };
-        if best.as_ref().is_none_or(is_better) {
-            best = Some(counted);
-        }
+    let Some(chosen) = search.newest() else { return Ok(None) };
+    // The current state without its top level may have more than an older one that is whole.
+    let blocks = if has_own { search.blocks_of_files(own) } else { 0 };
+    if blocks > 0 && blocks >= search.blocks_of_files(pointer(&chosen.root)) {
+        return Ok(None);
     }
-    if let Some(root) = &best {
-        let raw = &mut found.superblock.raw;
-        (raw.root, raw.root_level, raw.generation) = (root.address, root.level, root.generation);
-    }
-    Ok(best)
+    let (root, raw) = (chosen.root, &mut found.superblock.raw);
+    (raw.root, raw.root_level, raw.generation) = (root.address, root.level, root.generation);
+    Ok(Some(chosen))
 }

@@ -9,6 +9,7 @@
 use super::block_scan::BlockScan;
 use crate::btree::{Forest, RootPointer};
 use crate::maintenance::dump::{TreeBlocks, TreeRoot};
+use crate::mount::rescue_forest;
 use crate::options::rescue::FoundBlock;
 use crate::volume::Volume;
 use papilio_format::{Generation, LogicalAddress, TreeId};
@@ -86,7 +87,7 @@ pub(crate) fn count_blocks(forest: &Arc<Forest>, root: &FoundRoot) -> FoundRoot 
 pub(crate) fn find_roots(volume: &Arc<Volume>, scan: &BlockScan, tree: TreeId) -> Vec<FoundRoot> {
     let known = volume.geometry().generation;
     volume.set_generation(known.max(scan.newest()));
-    let forest = Forest::new(Arc::clone(volume), 64 << 20);
+    let forest = rescue_forest(volume, 64 << 20);
     roots_of(scan, tree).iter().map(|root| count_blocks(&forest, root)).collect()
 }
 

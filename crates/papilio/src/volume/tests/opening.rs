@@ -32,9 +32,12 @@ fn truncated_device_is_rejected_unless_degraded() {
     let test = TestVolume::new(RaidProfile::Single, 1);
     let full = test.devices[0].size();
     test.devices[0].resize(full - 4096);
-    let error = open(&test).unwrap_err();
+    // Which chunks are cut is known with the device items.
+    let volume = open(&test).unwrap();
+    volume.install_chunks([test.data_chunk.clone()]).unwrap();
+    let error = volume.install_devices([test.superblocks[0].dev_item]).unwrap_err();
     assert!(
-        matches!(error, Error::Truncated { need, have, .. } if need == full && have == full - 4096),
+        matches!(error, Error::DeviceCut { need, have, .. } if need == full && have == full - 4096),
         "{error}"
     );
     let volume = Volume::open(test.all_devices(), &OpenOptions::new().degraded(true)).unwrap();

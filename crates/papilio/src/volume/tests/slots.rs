@@ -69,7 +69,7 @@ fn a_device_that_shrank_gets_no_superblock() {
 #[test]
 fn items_of_the_chunk_tree_decide_on_devices() {
     let test = TestVolume::blank(RaidProfile::Raid1, 2);
-    let open = |degraded| OpenOptions::new().degraded(degraded);
+    let open = |degraded| OpenOptions::new().degraded(degraded).write(true);
     let items: Vec<_> = test.superblocks.iter().map(|raw| raw.dev_item).collect();
     for degraded in [false, true] {
         let volume = Volume::open(test.all_devices(), &open(degraded)).unwrap();
@@ -78,7 +78,7 @@ fn items_of_the_chunk_tree_decide_on_devices() {
         large[1].total_bytes += 4096;
         let result = volume.install_devices(large);
         assert!(degraded == result.is_ok(), "{result:?}");
-        assert!(degraded || matches!(result, Err(Error::Truncated { .. })));
+        assert!(degraded || matches!(result, Err(Error::DeviceCut { .. })));
         // One that nothing uses, and that is not there.
         let mut more = items.clone();
         more.push(items[0]);

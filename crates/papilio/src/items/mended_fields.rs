@@ -7,15 +7,44 @@
 //! Locks: none. Userspace counterparts: `repair_imode`, `repair_inode_gen`, `repair_root_items`
 //! (`check/main.c` of btrfs-progs).
 
-use super::editor::{Editor, Items};
-use super::rebuilt_inode::{blank_inode, kind_in};
+use super::Items;
+use super::blank_inode::{blank_inode, kind_in};
 use papilio_format::items::dir_item::{DirEntries, DirItemHeader};
 use papilio_format::items::file_extent::{ExtentPart, FileExtentHeader, FileExtentItem};
 use papilio_format::items::file_type::FileType;
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, MODE_KIND_MASK, MODE_PERMISSION_MASK};
 use papilio_format::items::inode_ref::InodeRefs;
 use papilio_format::items::root::{RawRootItem, RootFlags};
-use papilio_format::{Corrupt, Generation, Geometry, ItemType, Key, TreeId, objectid};
+use papilio_format::{Corrupt, Generation, Geometry, ItemType, Key, LogicalAddress, TreeId, objectid};
+
+/// A reader of the items and blocks around a leaf.
+pub(crate) trait Around {
+    /// Returns an item of another leaf.
+    fn item(&self, tree: TreeId, key: &Key) -> Option<Vec<u8>>;
+
+    /// Returns the items of other leaves in a range of keys.
+    fn items(&self, tree: TreeId, first: &Key, last: &Key) -> Items;
+
+    /// Returns generation and level of a block.
+    fn block(&self, address: LogicalAddress) -> Option<(Generation, u8)>;
+}
+
+/// A leaf of which nothing else can be read.
+pub(crate) struct Alone;
+
+impl Around for Alone {
+    fn item(&self, _tree: TreeId, _key: &Key) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn items(&self, _tree: TreeId, _first: &Key, _last: &Key) -> Items {
+        Items::new()
+    }
+
+    fn block(&self, _address: LogicalAddress) -> Option<(Generation, u8)> {
+        None
+    }
+}
 
 /// An item with a field that was set.
 pub(super) struct Mended {
@@ -25,15 +54,15 @@ pub(super) struct Mended {
 }
 
 /// Mends fields of the items of one leaf.
-pub(super) struct FieldMender<'a, 'b> {
-    pub(super) editor: &'a Editor<'b>,
+pub(super) struct FieldMender<'a> {
+    pub(super) around: &'a dyn Around,
     pub(super) tree: TreeId,
     /// The first key of the next leaf.
     pub(super) bound: Option<Key>,
     pub(super) geometry: Geometry,
 }
 
-impl FieldMender<'_, '_> {
+impl FieldMender<'_> {
     /// Returns the item in `slot` with the field set that `reason` names, or `None` if nothing says
     /// which value it had.
     pub(super) fn mend(&self, items: &Items, slot: usize, reason: &Corrupt) -> Option<Mended> {
@@ -105,8 +134,7 @@ impl FieldMender<'_, '_> {
         // The inode's items may go on in the next leaf.
         let last = Key::new(number, ItemType::INODE_REF, u64::MAX);
         let next = self.bound.filter(|bound| bound.objectid == number && *bound <= last);
-        let next =
-            next.and_then(|bound| self.editor.items(self.tree, &bound, &last).ok()).unwrap_or_default();
+        let next = next.map(|bound| self.around.items(self.tree, &bound, &last)).unwrap_or_default();
         for (key, data) in items.iter().chain(&next).filter(|(key, _)| of_inode(key)) {
             for found in InodeRefs::parse(data).into_iter().flatten() {
                 let index = Key::new(key.offset, ItemType::DIR_INDEX, found.index);
@@ -124,7 +152,7 @@ impl FieldMender<'_, '_> {
     fn item(&self, items: &Items, key: &Key) -> Option<Vec<u8>> {
         match items.iter().find(|(other, _)| other == key) {
             Some((_, data)) => Some(data.clone()),
-            None => self.editor.item(self.tree, key).ok().flatten(),
+            None => self.around.item(self.tree, key),
         }
     }
 
@@ -136,10 +164,14 @@ impl FieldMender<'_, '_> {
         match field {
             "generation" | "level" => {
                 // The block that the item names has both.
-                let block = self.editor.block(raw.address).ok()?;
+                let (generation, level) = match self.around.block(raw.address) {
+                    Some(found) => found,
+                    None if field == "generation" => (raw.generation, raw.level),
+                    None => return None,
+                };
                 let was_current = raw.generation_v2 == raw.generation;
-                raw.generation = self.not_later(block.generation());
-                raw.level = block.level();
+                raw.generation = self.not_later(generation);
+                raw.level = level;
                 if was_current {
                     raw.generation_v2 = raw.generation;
                 }
