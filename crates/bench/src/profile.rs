@@ -21,7 +21,7 @@ const FREQUENCY: &str = "1999";
 /// Number of symbols kept.
 const SYMBOLS: usize = 15;
 /// Time limit for perf to start and to exit.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The profile of one side in one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ impl Recorder {
         // perf creates the file once it samples.
         let start = Instant::now();
         while !data.exists() {
-            if recorder.perf.try_wait()?.is_some() || start.elapsed() > PATIENCE {
+            if recorder.perf.try_wait()?.is_some() || start.elapsed() > TIMEOUT {
                 bail!("perf: {}", recorder.message());
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -102,8 +102,8 @@ impl Recorder {
         self.interrupt();
         let start = Instant::now();
         while self.perf.try_wait()?.is_none() {
-            if start.elapsed() > PATIENCE {
-                bail!("perf did not exit within {} s", PATIENCE.as_secs());
+            if start.elapsed() > TIMEOUT {
+                bail!("perf did not exit within {} s", TIMEOUT.as_secs());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How long `acquire` retries: longer than a fork takes, too short for a user to notice.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// What QEMU calls the permissions of a user of an image file, one bit for each. They are held as
 /// shared locks of single bytes: those that a user has from byte 100 on, and those that it denies
@@ -88,8 +88,8 @@ fn patiently(mut attempt: impl FnMut() -> rustix::io::Result<()>) -> Result<(), 
         return match attempt() {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => {
-                std::thread::sleep(PATIENCE / 20);
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < TIMEOUT => {
+                std::thread::sleep(TIMEOUT / 20);
                 continue;
             }
             Err(Errno::WOULDBLOCK) => Err(OpenErrorKind::InUseByProcess),

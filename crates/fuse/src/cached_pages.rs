@@ -35,7 +35,7 @@ pub(crate) enum StalePages {
 
 impl CachedPages {
     /// Counts an access that brings pages in.
-    pub(crate) fn came_in(&self) {
+    pub(crate) fn note_pages(&self) {
         self.accesses.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -70,7 +70,7 @@ mod tests {
     fn direct_writes_in_a_row_drop_all_pages_once() {
         let pages = CachedPages::default();
         assert_eq!((pages.may_exist(), pages.stale()), (false, None));
-        pages.came_in();
+        pages.note_pages();
         assert_eq!(pages.stale(), Some(StalePages::Written));
         assert_eq!(pages.stale(), Some(StalePages::All(1)));
         // Before the kernel has dropped them, another write has them dropped, too.
@@ -82,10 +82,10 @@ mod tests {
     #[test]
     fn pages_that_came_in_meanwhile_are_not_forgotten() {
         let pages = CachedPages::default();
-        pages.came_in();
+        pages.note_pages();
         pages.stale();
         assert_eq!(pages.stale(), Some(StalePages::All(1)));
-        pages.came_in();
+        pages.note_pages();
         pages.dropped(1);
         assert!(pages.may_exist());
         assert_eq!(pages.stale(), Some(StalePages::Written));

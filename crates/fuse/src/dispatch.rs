@@ -7,13 +7,13 @@
 //! the stale data that the kernel must drop, before it gets the reply or afterwards.
 
 use crate::assistant::{Kernel, Stale};
+use crate::cpu_latency::CpuLatency;
 use crate::ioctl::{Caller, Changed as IoctlChanged};
 use crate::protocol::layout::{FallocateIn, IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
 use crate::transport::{Changed, ChangedPages, CopyRange, KeptListing, NodeId, Operations, Write, Written};
-use crate::wakefulness::Wakefulness;
 use papilio_ioctl::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -157,13 +157,13 @@ pub(crate) struct Dispatcher<O> {
     /// Reads and writes of data wait for a device.
     waits: bool,
     counts: RequestCounts,
-    wakefulness: Wakefulness,
+    cpu_latency: CpuLatency,
 }
 
 impl<O: Operations> Dispatcher<O> {
-    pub(crate) fn new(operations: Arc<O>, parallel_direct: bool, wakefulness: Wakefulness) -> Self {
+    pub(crate) fn new(operations: Arc<O>, parallel_direct: bool, cpu_latency: CpuLatency) -> Self {
         let waits = operations.waits_for_devices();
-        Self { operations, parallel_direct, waits, counts: RequestCounts::default(), wakefulness }
+        Self { operations, parallel_direct, waits, counts: RequestCounts::default(), cpu_latency }
     }
 
     /// Returns the number of requests of each kind so far.
@@ -182,7 +182,7 @@ impl<O: Operations> Dispatcher<O> {
         let (operation, node) = (head.general.opcode, head.general.node);
         tracing::trace!(node, pid = head.general.pid, "{}", operation_name(operation));
         self.counts.count(operation);
-        self.wakefulness.note();
+        self.cpu_latency.note();
         // The thread meets the same error when it answers.
         caught(|| Ok(self.lane_of(&head))).unwrap_or(Lane::Here)
     }
@@ -362,7 +362,7 @@ impl<O: Operations> Dispatcher<O> {
             _ => self.run(&self.operations, &request, stale)?,
         };
         let mut valid = self.operations.valid_for();
-        if request.node == NodeId::ROOT && self.operations.is_choosy() {
+        if request.node == NodeId::ROOT && self.operations.refuses_callers() {
             // Each caller's way starts here, so the kernel asks once for each.
             if matches!(answer, Answer::Attributes(_) | Answer::ExtendedAttributes(_)) {
                 valid.attributes = Duration::ZERO;

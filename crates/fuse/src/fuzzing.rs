@@ -5,6 +5,7 @@
 //!
 //! Built with the feature `fuzzing` only.
 
+use crate::cpu_latency::CpuLatency;
 use crate::device_transport::DeviceMessage;
 use crate::dispatch::Dispatcher;
 use crate::ioctl::MountInfo;
@@ -13,7 +14,6 @@ use crate::protocol::init::{MAX_WRITE, Negotiated, negotiate};
 use crate::protocol::layout::{EntryInOut, InHeader, OutHeader, RequestHeader, opcode};
 use crate::protocol::request::{DecodeError, Head, Request};
 use crate::server::Server;
-use crate::wakefulness::Wakefulness;
 use papilio::FileSystem;
 use std::path::Path;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Served {
         let options = MountOptions::default();
         let nowhere = Path::new("/nonexistent/papilio");
         let server = Server::new(fs.clone(), MountInfo::new(nowhere, nowhere, &options), &options)?;
-        let dispatcher = Dispatcher::new(Arc::new(server), false, Wakefulness::off());
+        let dispatcher = Dispatcher::new(Arc::new(server), false, CpuLatency::off());
         Ok(Self { fs, dispatcher, message: DeviceMessage::new() })
     }
 

@@ -17,6 +17,8 @@ mod assistant;
 #[cfg(target_os = "linux")]
 mod cached_pages;
 #[cfg(target_os = "linux")]
+mod cpu_latency;
+#[cfg(target_os = "linux")]
 mod data_queue;
 #[cfg(target_os = "linux")]
 mod device_number;
@@ -54,8 +56,6 @@ pub mod streams;
 pub mod transport;
 #[cfg(target_os = "linux")]
 mod unmount;
-#[cfg(target_os = "linux")]
-mod wakefulness;
 #[cfg(target_os = "linux")]
 pub mod whole_mount;
 

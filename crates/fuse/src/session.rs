@@ -11,6 +11,7 @@
 //! Dropping a session unmounts, lazily if necessary, and waits.
 
 use crate::assistant::Assistant;
+use crate::cpu_latency::CpuLatency;
 use crate::device_transport::{Channel, DeviceTransport};
 use crate::dispatch::Dispatcher;
 use crate::ioctl::MountInfo;
@@ -21,7 +22,6 @@ use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
-use crate::wakefulness::Wakefulness;
 use crate::whole_mount::WholeMount;
 use papilio::FileSystem;
 use papilio::format::objectid;
@@ -88,8 +88,8 @@ impl Session {
             Assistant::start(Arc::clone(&device)).map_err(|error| detach(MountError::Thread(error)))?;
         server.tell_with(Box::new(assistant.attributes_forgetter()));
         let mut beside = vec![helper];
-        let wakefulness = Wakefulness::start(&mut beside);
-        let dispatcher = Dispatcher::new(Arc::clone(&server), agreed.parallel_direct, wakefulness);
+        let cpu_latency = CpuLatency::start(&mut beside);
+        let dispatcher = Dispatcher::new(Arc::clone(&server), agreed.parallel_direct, cpu_latency);
         let dispatcher = Arc::new(dispatcher);
         let rings = match ring.filter(|_| agreed.ring) {
             None if options.transport == Transport::Ring => return Err(detach(RingError::Off.into())),

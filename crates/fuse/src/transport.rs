@@ -323,7 +323,7 @@ pub trait Operations: Send + Sync + 'static {
 
     /// Returns whether [`Operations::admits`] refuses any caller. The kernel must then ask for the
     /// root directory's attributes each time that a caller passes through it.
-    fn is_choosy(&self) -> bool {
+    fn refuses_callers(&self) -> bool {
         false
     }
 

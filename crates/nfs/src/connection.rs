@@ -26,7 +26,7 @@ const MAX_THREADS: usize = 8;
 const MAX_MESSAGE: usize = MOST as usize + 4096;
 const LAST_FRAGMENT: u32 = 1 << 31;
 /// How long a client may refuse to take a reply.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client that is connected.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Connection {
     pub(crate) fn serve(&self, export: &Export, duplicates: &Duplicates) -> io::Result<()> {
         // Replies are whole messages.
         self.stream.set_nodelay(true)?;
-        self.stream.set_write_timeout(Some(PATIENCE))?;
+        self.stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         let conversation = Conversation {
             connection: self,
             export,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(120);
 /// A test with a mutant may use this many processor seconds, by the seconds without: a factor, and
 /// seconds.
-const PATIENCE: (f64, f64) = (10.0, 10.0);
+const TIMEOUT: (f64, f64) = (10.0, 10.0);
 /// A test may take this many times as long as it may use a processor: other programs may have them.
 const WALL: f64 = 3.0;
 /// The most memory of a test, in bytes: a mutant may allocate for ever.
@@ -37,7 +37,7 @@ impl Test {
     /// # Errors
     /// The test cannot be started.
     pub fn passes(&self, mutant: u32) -> anyhow::Result<bool> {
-        let limit = self.seconds.mul_add(PATIENCE.0, PATIENCE.1).ceil();
+        let limit = self.seconds.mul_add(TIMEOUT.0, TIMEOUT.1).ceil();
         let number = mutant.to_string();
         Ok(self.run(limit, ("PAPILIO_MUTANT", Path::new(&number)))?.success())
     }

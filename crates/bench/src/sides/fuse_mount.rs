@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Limit on the time until a mount appears, and until its server exits after the unmount.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A mount and its server. Dropping it unmounts and waits for the server.
 struct Served {
@@ -99,8 +99,8 @@ impl Served {
                 bail!("papilio mount: {}", served.last_message().unwrap_or_else(|| status.to_string()));
             }
             interrupt::check()?;
-            if start.elapsed() > PATIENCE {
-                bail!("papilio mount: not mounted after {} s", PATIENCE.as_secs());
+            if start.elapsed() > TIMEOUT {
+                bail!("papilio mount: not mounted after {} s", TIMEOUT.as_secs());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -124,8 +124,8 @@ impl Served {
                 Some(status) => {
                     bail!("papilio mount: {}", self.last_message().unwrap_or_else(|| status.to_string()));
                 }
-                None if start.elapsed() > PATIENCE => {
-                    bail!("papilio mount: server still running {} s after the unmount", PATIENCE.as_secs());
+                None if start.elapsed() > TIMEOUT => {
+                    bail!("papilio mount: server still running {} s after the unmount", TIMEOUT.as_secs());
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }

@@ -37,7 +37,7 @@ pub struct Args {
 /// The interval between attempts to lock the image.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The time after which a warning says that the command is waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Args {
     /// Unmounts the operands.
@@ -182,7 +182,7 @@ fn wait_for_lock(context: &Context, mount: &MountEntry) -> anyhow::Result<()> {
 
 /// Returns whether to keep waiting. Warns once if the wait is long.
 fn keep_waiting(context: &Context, mount: &MountEntry, start: Instant, warned: &mut bool) -> bool {
-    if start.elapsed() < PATIENCE {
+    if start.elapsed() < TIMEOUT {
         return true;
     }
     let source = mount.source.display();

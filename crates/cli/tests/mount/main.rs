@@ -25,6 +25,7 @@ mod newer;
 mod quotas;
 mod refusals;
 mod root_items;
+mod scripts;
 mod siblings;
 mod space;
 mod world;

@@ -28,7 +28,7 @@ const KNOWN: u64 = NO_FILE_DATA | OMIT_STREAM_HEADER | OMIT_END_CMD | VERSION | 
 /// Bytes that a pipe takes at once.
 const PIPE_BUF: usize = 4096;
 /// How long a write waits before it looks whether the caller still lives.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+const TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Most clone sources of a call.
 const SOURCE_LIMIT: u64 = 1 << 16;
@@ -110,7 +110,7 @@ impl Write for Watched<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let mut polled = [PollFd::new(&self.file, PollFlags::OUT)];
-            if poll(&mut polled, Some(&PATIENCE))? > 0 {
+            if poll(&mut polled, Some(&TIMEOUT))? > 0 {
                 break;
             }
             if self.caller.is_killed() {

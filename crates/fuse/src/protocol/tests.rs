@@ -6,6 +6,7 @@ use super::layout::{
 };
 use super::reply::{Answer, Listing};
 use super::request::{Body, DecodeError, Head, Request, SetHow};
+use crate::cpu_latency::CpuLatency;
 use crate::dispatch::{Dispatcher, Lane, Message};
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
@@ -13,7 +14,6 @@ use crate::transport::{
     Ioctl, KeptListing, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity,
     Write, Written, XattrSet,
 };
-use crate::wakefulness::Wakefulness;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
 use papilio_ioctl::Errno;
@@ -339,7 +339,7 @@ impl Message for InMemory {
 
 #[test]
 fn panicking_operations_are_answered() {
-    let dispatcher = Dispatcher::new(Arc::new(Panics), false, Wakefulness::off());
+    let dispatcher = Dispatcher::new(Arc::new(Panics), false, CpuLatency::off());
     for opcode in 0..60 {
         // Two names; the value after the first has no stated length.
         let payload = b"one\0two\0";

@@ -151,7 +151,7 @@ impl Server {
     ) -> Result<Changed, Errno> {
         let node = self.node(node)?;
         if !write.direct {
-            node.cached.came_in();
+            node.cached.note_pages();
         }
         let used = self.used(&node)?;
         let file = used.file()?;

@@ -64,7 +64,7 @@ impl Operations for Server {
         self.owner_beside_root.is_none_or(|owner| caller.uid == 0 || caller.uid == owner)
     }
 
-    fn is_choosy(&self) -> bool {
+    fn refuses_callers(&self) -> bool {
         self.owner_beside_root.is_some()
     }
 
@@ -187,7 +187,7 @@ impl Operations for Server {
     fn data_file(&self, node: NodeId, direct: bool) -> Result<Arc<papilio::File>, Errno> {
         let node = self.node(node)?;
         if !direct {
-            node.cached.came_in();
+            node.cached.note_pages();
         }
         self.used(&node)?.shared_file()
     }
@@ -207,7 +207,7 @@ impl Operations for Server {
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
         let node = self.node(node)?;
         if flags & libc::O_DIRECT == 0 {
-            node.cached.came_in();
+            node.cached.note_pages();
         }
         if offset == 0 {
             self.count_unseen_close();

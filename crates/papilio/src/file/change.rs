@@ -283,11 +283,11 @@ impl FsInfo {
         if self.open_inodes.is_deleting(place) {
             return Err(not_found(place));
         }
-        self.edit_data_alone(handle, place, change)
+        self.edit_data_of_deleted(handle, place, change)
     }
 
     /// As [`FsInfo::edit_data`], for the thread that deletes the file.
-    pub(super) fn edit_data_alone<R>(
+    pub(super) fn edit_data_of_deleted<R>(
         &self,
         handle: &Handle<'_>,
         place: Place,

@@ -25,7 +25,7 @@ impl OpenFile {
         let _locked =
             ordered.map(|ordered| ordered.lock_to_read(self.sectors(MAX_UNCOMPRESSED as usize, offset)));
         self.fs
-            .read_beside_moves(|| self.with_file_data(ordered, |file| self.read_extent(file, offset, most)))
+            .read_until_unmoved(|| self.with_file_data(ordered, |file| self.read_extent(file, offset, most)))
     }
 
     fn read_extent(&self, file: &FileData<'_>, offset: u64, most: usize) -> Result<Option<EncodedRead>> {

@@ -152,7 +152,7 @@ impl FsInfo {
         if has_extents {
             loop {
                 let progress = transactions.change_to_free(EXTENT_ITEMS, |handle| {
-                    self.edit_data_alone(handle, place, |context, file| {
+                    self.edit_data_of_deleted(handle, place, |context, file| {
                         shrink(context, file, 0, STEP_EXTENTS)
                     })
                 })?;

@@ -13,7 +13,7 @@
 //! - A write's buffer does not change while it is in flight, so its checksums may be computed then.
 //!
 //! Locks: beginning only tries the locks above, in the order of [`super::write`]. It may wait for
-//! space, and with [`Patience::Waits`] for tree blocks. Ending takes those of the ordered extents,
+//! space, and with [`MayWait::Yes`] for tree blocks. Ending takes those of the ordered extents,
 //! of the space and of the table of dirty inodes. Kernel counterpart: `fs/btrfs/direct-io.c`.
 
 use crate::btree::{LiveTree, without_waiting};
@@ -50,11 +50,11 @@ pub(crate) enum Begin<R> {
 
 /// Whether beginning a request may wait for tree blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum MayWait {
     /// It may.
-    Waits,
+    Yes,
     /// It may not.
-    None,
+    No,
 }
 
 /// A read in flight.
@@ -91,7 +91,7 @@ enum Target {
 
 /// The work that a write leaves to a thread that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Chore {
+pub(crate) enum DeferredWork {
     /// Publish some of the ordered extents.
     Publish,
     /// Write back a dirty page that the range cut, then drop it from the cache.
@@ -104,13 +104,13 @@ pub(crate) enum Chore {
 }
 
 impl OpenFile {
-    /// Begins a read of `length` bytes at `offset`, and adds its pieces. With `patience` it waits
+    /// Begins a read of `length` bytes at `offset`, and adds its pieces. With `may_wait` it waits
     /// for tree blocks that are not cached; else the answer is then [`Begin::Wait`].
     pub(crate) fn begin_read(
         &self,
         offset: u64,
         length: usize,
-        patience: Patience,
+        may_wait: MayWait,
         pieces: &mut Pieces,
     ) -> Begin<ReadInFlight> {
         let open = &self.open;
@@ -129,11 +129,11 @@ impl OpenFile {
         };
         let reader = &self.fs.reader;
         let moves = reader.moves();
-        let placed = match patience {
-            Patience::Waits => {
+        let placed = match may_wait {
+            MayWait::Yes => {
                 self.with_file_data(ordered, |file| reader.place_read(file, offset, length, pieces))
             }
-            Patience::None => without_waiting(|| {
+            MayWait::No => without_waiting(|| {
                 self.with_file_data(ordered, |file| {
                     let read = reader.place_read(file, offset, length, pieces)?;
                     if let Some(read) = &read {
@@ -175,13 +175,13 @@ impl OpenFile {
         }
     }
 
-    /// Begins a write of `data` at `offset`, and adds its pieces. Without `patience` the answer is
+    /// Begins a write of `data` at `offset`, and adds its pieces. Without `may_wait` the answer is
     /// [`Begin::Wait`] where the inode is not cached.
     pub(crate) fn begin_write(
         &self,
         data: &[u8],
         offset: u64,
-        (stamp, patience): (Stamp, Patience),
+        (stamp, may_wait): (Stamp, MayWait),
         pieces: &mut Pieces,
     ) -> Begin<WriteInFlight> {
         let Some(end) = offset.checked_add(data.len() as u64) else { return Begin::Wait };
@@ -193,7 +193,7 @@ impl OpenFile {
         {
             return Begin::Wait;
         }
-        if patience == Patience::None && !self.is_at_hand(&range) {
+        if may_wait == MayWait::No && !self.is_at_hand(&range) {
             return Begin::Wait;
         }
         let begun = self.try_begin_write(data, &range, stamp, pieces);
@@ -343,10 +343,10 @@ impl OpenFile {
         write: WriteInFlight,
         data: &[u8],
         failed: Option<Error>,
-    ) -> Result<Option<Chore>> {
+    ) -> Result<Option<DeferredWork>> {
         let (open, fs) = (&self.open, &*self.fs);
         let WriteInFlight { range, time, to } = write;
-        let chore = match (to, &failed) {
+        let deferred = match (to, &failed) {
             (Target::Ordered { ticket, parts, new, checksums }, None) => {
                 let checksums = checksums.unwrap_or_else(|| self.checksums(data));
                 let lock = open.ordered.redeem(ticket);
@@ -356,7 +356,7 @@ impl OpenFile {
                 } else {
                     lock.record_overwrite(&parts, &range, &checksums);
                 }
-                open.ordered.is_full().then_some(Chore::Publish)
+                open.ordered.is_full().then_some(DeferredWork::Publish)
             }
             (Target::Ordered { ticket, parts, new, .. }, Some(_)) => {
                 let lock = open.ordered.redeem(ticket);
@@ -374,30 +374,30 @@ impl OpenFile {
             }
             (Target::InPlace(_), Some(_)) => None,
         };
-        let mut chore = chore;
+        let mut deferred = deferred;
         if failed.is_none() {
             fs.dirty_inodes.touch(open, time, 0);
             let Range { start, end } = range;
             if let Some(mapping) = &open.mapping
                 && mapping.invalidate(start..end, Invalidate::All).kept > 0
             {
-                chore = Some(Chore::DropPages { start, end });
+                deferred = Some(DeferredWork::DropPages { start, end });
             }
         }
         open.data.leave();
         fs.sharing.leave();
-        failed.map_or(Ok(chore), Err)
+        failed.map_or(Ok(deferred), Err)
     }
 
     /// Does the work that a write in flight has left.
     ///
     /// # Errors
     /// An error of the device or of changing trees.
-    pub(crate) fn do_chore(&self, chore: Chore) -> Result<()> {
-        match chore {
-            Chore::Publish if self.open.ordered.is_full() => self.open.publish_some_ordered(&self.fs),
-            Chore::Publish => Ok(()),
-            Chore::DropPages { start, end } => {
+    pub(crate) fn do_chore(&self, deferred: DeferredWork) -> Result<()> {
+        match deferred {
+            DeferredWork::Publish if self.open.ordered.is_full() => self.open.publish_some_ordered(&self.fs),
+            DeferredWork::Publish => Ok(()),
+            DeferredWork::DropPages { start, end } => {
                 self.flush()?;
                 if let Some(mapping) = &self.open.mapping {
                     mapping.invalidate(start..end, Invalidate::All);

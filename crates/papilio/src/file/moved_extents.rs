@@ -1,7 +1,7 @@
 //! Moving extents while files are open.
 //!
 //! Owns the switch to the new places of extents ([`FsInfo::switch_extents`]) and the reads that go
-//! on beside it ([`FsInfo::read_beside_moves`]).
+//! on beside it ([`FsInfo::read_until_unmoved`]).
 //!
 //! Invariants:
 //! - No thread changes a file's data, or shares it, while extents move: the mover holds `sharing`
@@ -56,7 +56,7 @@ impl FsInfo {
     ///
     /// # Errors
     /// Errors of `read`.
-    pub(crate) fn read_beside_moves<R>(&self, mut read: impl FnMut() -> Result<R>) -> Result<R> {
+    pub(crate) fn read_until_unmoved<R>(&self, mut read: impl FnMut() -> Result<R>) -> Result<R> {
         for _ in 0..TRIES {
             let moves = self.reader.moves();
             let result = read();

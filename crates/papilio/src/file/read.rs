@@ -49,7 +49,7 @@ impl OpenFile {
     pub(super) fn read_trees(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let ordered = Some(&self.open.ordered).filter(|ordered| !ordered.is_empty());
         let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer.len(), offset)));
-        self.fs.read_beside_moves(|| {
+        self.fs.read_until_unmoved(|| {
             self.with_file_data(ordered, |file| self.fs.reader.read(file, FileOffset(offset), buffer))
         })
     }

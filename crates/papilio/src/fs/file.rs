@@ -148,7 +148,7 @@ impl File {
     }
 
     fn read_committed(&self, reader: &ReadContext, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        self.inode.file_system().info.read_beside_moves(|| {
+        self.inode.file_system().info.read_until_unmoved(|| {
             let handle = self.inode.handle()?;
             let file = FileData {
                 tree: handle.tree().into(),

@@ -19,7 +19,7 @@
 //! Kernel counterpart: `io_uring/rw.c`.
 
 use crate::data::in_flight::{self, Collect};
-use crate::file::in_flight_io::{Begin, Chore, Patience, ReadInFlight, WriteInFlight};
+use crate::file::in_flight_io::{Begin, DeferredWork, MayWait, ReadInFlight, WriteInFlight};
 use crate::file::open_file::Stamp;
 use crate::fs::file::File;
 use crate::fs::io_pool::{Pool, Work, do_chore};
@@ -77,8 +77,8 @@ enum Io {
 
 /// A request whose I/O has ended.
 enum Ended<B> {
-    /// It is complete, but for a chore.
-    Done(IoCompletion<B>, Arc<File>, Option<Chore>),
+    /// It is complete, but for deferred work.
+    Done(IoCompletion<B>, Arc<File>, Option<DeferredWork>),
     /// A read that arrived bad, or a write that a device failed which the others can do without.
     Again(IoRequest<B>),
 }
@@ -126,11 +126,11 @@ fn end<B: StableBuffer>(completed: Completed<B, Tag>) -> Ended<B> {
             ended
         }
     };
-    let (result, chore) = match result {
-        Ok(chore) => (Ok(buffer.stable().len()), chore),
+    let (result, deferred) = match result {
+        Ok(deferred) => (Ok(buffer.stable().len()), deferred),
         Err(error) => (Err(error), None),
     };
-    Ended::Done(IoCompletion { token, buffer: Some(buffer), result }, file, chore)
+    Ended::Done(IoCompletion { token, buffer: Some(buffer), result }, file, deferred)
 }
 
 impl<B: StableBuffer> Collect for Core<B> {
@@ -200,13 +200,13 @@ impl<B: StableBuffer> Driven<B> {
         let pieces = &mut self.pieces;
         pieces.clear();
         let Some(open) = request.file.writable() else { return self.block(request) };
-        let patience = if self.pool.is_some() { Patience::None } else { Patience::Waits };
+        let may_wait = if self.pool.is_some() { MayWait::No } else { MayWait::Yes };
         let begun = match &request.operation {
             IoOperation::Read { buffer, offset } => {
-                map(open.begin_read(*offset, buffer.stable().len(), patience, pieces), Io::Read)
+                map(open.begin_read(*offset, buffer.stable().len(), may_wait, pieces), Io::Read)
             }
             IoOperation::Write { buffer, offset } => {
-                map(open.begin_write(buffer.stable(), *offset, (Stamp::Now, patience), pieces), Io::Write)
+                map(open.begin_write(buffer.stable(), *offset, (Stamp::Now, may_wait), pieces), Io::Write)
             }
             _ => Begin::Wait,
         };
@@ -310,13 +310,13 @@ impl<B: StableBuffer> Driven<B> {
             match ended {
                 Ended::Again(request) => self.block(request),
                 Ended::Done(completion, _, None) => completions.push(completion),
-                Ended::Done(mut completion, file, Some(chore)) => match &self.pool {
+                Ended::Done(mut completion, file, Some(deferred)) => match &self.pool {
                     Some(pool) => {
                         let job = self.core.state.lock().driver.job();
-                        pool.submit(Work::Chore(completion, file, chore), Some(job));
+                        pool.submit(Work::DeferredWork(completion, file, deferred), Some(job));
                     }
                     None => {
-                        if let Err(error) = do_chore(&file, chore) {
+                        if let Err(error) = do_chore(&file, deferred) {
                             completion.result = Err(error);
                         }
                         completions.push(completion);

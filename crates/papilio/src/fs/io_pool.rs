@@ -8,7 +8,7 @@
 //! Kernel counterpart: `io_uring/io-wq.c`.
 
 use crate::errors::Result;
-use crate::file::in_flight_io::Chore;
+use crate::file::in_flight_io::DeferredWork;
 use crate::fs::file::File;
 use crate::fs::io_request::{IoCompletion, IoRequest};
 use papilio_device::{Job, StableBuffer, WakeFd};
@@ -75,15 +75,15 @@ pub(super) enum Work<B> {
     /// A request.
     Request(IoRequest<B>),
     /// The rest of a write in flight, before its completion can be taken.
-    Chore(IoCompletion<B>, Arc<File>, Chore),
+    DeferredWork(IoCompletion<B>, Arc<File>, DeferredWork),
 }
 
 impl<B: StableBuffer> Work<B> {
     fn run(self) -> IoCompletion<B> {
         match self {
             Self::Request(request) => request.run(),
-            Self::Chore(mut completion, file, chore) => {
-                if let Err(error) = do_chore(&file, chore) {
+            Self::DeferredWork(mut completion, file, deferred) => {
+                if let Err(error) = do_chore(&file, deferred) {
                     completion.result = Err(error);
                 }
                 completion
@@ -96,8 +96,8 @@ impl<B: StableBuffer> Work<B> {
 ///
 /// # Errors
 /// An error of the device or of changing trees.
-pub(super) fn do_chore(file: &File, chore: Chore) -> Result<()> {
-    file.writable().expect("only open files have requests in flight").do_chore(chore)
+pub(super) fn do_chore(file: &File, deferred: DeferredWork) -> Result<()> {
+    file.writable().expect("only open files have requests in flight").do_chore(deferred)
 }
 
 impl<B: StableBuffer> Pool<B> {

@@ -12,7 +12,7 @@ use crate::maintenance::check::{CheckOptions, CheckReport};
 use crate::maintenance::repair::change::RescueChange;
 use crate::maintenance::repair::chunk_tree::NewChunkTree;
 use crate::maintenance::repair::log::OVERLAY_LIMIT;
-use crate::maintenance::repair::{self, Mended, Wishes};
+use crate::maintenance::repair::{self, Mended, RepairScope};
 use crate::maintenance::salvage::block_scan::{self, ScanOptions};
 use crate::maintenance::salvage::rebuild::rebuild;
 use crate::mount::from_devices;
@@ -30,7 +30,7 @@ const CACHE_BYTES: usize = 256 << 20;
 /// Trees that a repair writes anew even if they can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairOptions {
-    wishes: Wishes,
+    scope: RepairScope,
 }
 
 impl RepairOptions {
@@ -42,20 +42,20 @@ impl RepairOptions {
     /// Writes the extent tree with all back references, the block groups and the free-space tree
     /// anew, from the trees that refer to extents.
     pub fn init_extent_tree(mut self, yes: bool) -> Self {
-        self.wishes.init_extent_tree = yes;
+        self.scope.init_extent_tree = yes;
         self
     }
 
     /// Writes the checksum tree anew, from the data as it is. Data that is damaged by then counts
     /// as right afterwards; the plan lists the files.
     pub fn init_csum_tree(mut self, yes: bool) -> Self {
-        self.wishes.init_csum_tree = yes;
+        self.scope.init_csum_tree = yes;
         self
     }
 
     /// Makes one change only, and mends nothing else that a check finds.
     pub fn only(mut self, change: RescueChange) -> Self {
-        self.wishes.only = Some(change);
+        self.scope.only = Some(change);
         self
     }
 }
@@ -79,16 +79,16 @@ pub struct RepairPlan {
     /// The files that a reader of the damaged file system can read, and those after the repair;
     /// `None` if nothing is changed, or neither can be read at all.
     pub kept: Option<Kept>,
-    wishes: Wishes,
+    scope: RepairScope,
     /// The chunk tree to write first.
     chunk_tree: Option<Arc<NewChunkTree>>,
 }
 
 impl RepairPlan {
-    fn new(mended: Mended, wishes: Wishes, chunk_tree: Option<Arc<NewChunkTree>>) -> Self {
+    fn new(mended: Mended, scope: RepairScope, chunk_tree: Option<Arc<NewChunkTree>>) -> Self {
         let better = mended.is_better();
         let Mended { before, after, changes, refused, losses, .. } = mended;
-        Self { before, after, changes, refused, losses, better, kept: None, wishes, chunk_tree }
+        Self { before, after, changes, refused, losses, better, kept: None, scope, chunk_tree }
     }
 }
 
@@ -110,14 +110,14 @@ pub fn plan_repair_with(
     open: &OpenOptions,
     options: &RepairOptions,
 ) -> Result<RepairPlan> {
-    let wishes = options.wishes;
-    if wishes.only == Some(RescueChange::WriteChunkTree) {
+    let scope = options.scope;
+    if scope.only == Some(RescueChange::WriteChunkTree) {
         let tree = scanned_chunk_tree(devices, open)?;
-        let (mended, _) = mend_in_memory(devices, open, wishes, Some(&tree))?;
-        return Ok(RepairPlan::new(mended, wishes, Some(tree)));
+        let (mended, _) = mend_in_memory(devices, open, scope, Some(&tree))?;
+        return Ok(RepairPlan::new(mended, scope, Some(tree)));
     }
-    let mut plan = plan_all(devices, open, wishes)?;
-    if !plan.0.changes.is_empty() && plan.0.better && wishes.only.is_none() {
+    let mut plan = plan_all(devices, open, scope)?;
+    if !plan.0.changes.is_empty() && plan.0.better && scope.only.is_none() {
         let before = census(devices, open);
         plan.0.kept = before.and_then(|before| Some(before.compare(&census(&plan.1, open)?)));
     }
@@ -139,34 +139,34 @@ fn census(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Option<Census> {
 fn plan_all(
     devices: &[Arc<dyn Device>],
     open: &OpenOptions,
-    wishes: Wishes,
+    scope: RepairScope,
 ) -> Result<(RepairPlan, Vec<Arc<dyn Device>>)> {
-    let (mended, overlays) = mend_in_memory(devices, open, wishes, None)?;
-    if !mended.has_chunk_tree && !mended.after.is_clean() && wishes.only.is_none() {
+    let (mended, overlays) = mend_in_memory(devices, open, scope, None)?;
+    if !mended.has_chunk_tree && !mended.after.is_clean() && scope.only.is_none() {
         // Other trees repeat the content of the chunk tree; a scan takes longer.
         let second = scanned_chunk_tree(devices, open).and_then(|tree| {
-            let (mended, overlays) = mend_in_memory(devices, open, wishes, Some(&tree))?;
+            let (mended, overlays) = mend_in_memory(devices, open, scope, Some(&tree))?;
             Ok((mended, overlays, tree))
         });
         match second {
             Ok((second, overlays, tree)) if second.rank() < mended.rank() => {
-                return Ok((RepairPlan::new(second, wishes, Some(tree)), overlays));
+                return Ok((RepairPlan::new(second, scope, Some(tree)), overlays));
             }
             Ok(_) => {}
             Err(error) => {
-                let mut plan = RepairPlan::new(mended, wishes, None);
+                let mut plan = RepairPlan::new(mended, scope, None);
                 plan.refused.push(format!("write a chunk tree from a scan: {error}"));
                 return Ok((plan, overlays));
             }
         }
     }
-    Ok((RepairPlan::new(mended, wishes, None), overlays))
+    Ok((RepairPlan::new(mended, scope, None), overlays))
 }
 
 fn mend_in_memory(
     devices: &[Arc<dyn Device>],
     open: &OpenOptions,
-    wishes: Wishes,
+    scope: RepairScope,
     tree: Option<&Arc<NewChunkTree>>,
 ) -> Result<(Mended, Vec<Arc<dyn Device>>)> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
@@ -174,7 +174,7 @@ fn mend_in_memory(
     };
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
     let tree = tree.map(|tree| &**tree);
-    let mended = repair::mend(&overlays, open, CACHE_BYTES, &check_options(wishes), wishes, tree)?;
+    let mended = repair::mend(&overlays, open, CACHE_BYTES, &check_options(scope), scope, tree)?;
     Ok((mended, overlays))
 }
 
@@ -187,8 +187,8 @@ fn scanned_chunk_tree(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result
     Ok(Arc::new(NewChunkTree::new(devices, rebuilt, &scan)?))
 }
 
-fn check_options(wishes: Wishes) -> CheckOptions {
-    CheckOptions::new().data_csum(wishes.only.is_some_and(RescueChange::needs_data))
+fn check_options(scope: RepairScope) -> CheckOptions {
+    CheckOptions::new().data_csum(scope.only.is_some_and(RescueChange::needs_data))
 }
 
 /// Makes a planned repair on the devices. The old content goes to the new file `undo` first.
@@ -210,10 +210,10 @@ pub fn repair(
     let host =
         |what: &str, error: std::io::Error| Error::Invalid(format!("{}: {what}: {error}", undo.display()));
     let (log, recorded) = start_log(devices, undo, identity)?;
-    let wishes = plan.wishes;
+    let scope = plan.scope;
     let tree = plan.chunk_tree.as_deref();
-    let made = repair::mend(&recorded, open, CACHE_BYTES, &check_options(wishes), wishes, tree)
-        .map(|mended| RepairPlan::new(mended, wishes, plan.chunk_tree.clone()));
+    let made = repair::mend(&recorded, open, CACHE_BYTES, &check_options(scope), scope, tree)
+        .map(|mended| RepairPlan::new(mended, scope, plan.chunk_tree.clone()));
     let flushed = recorded.iter().try_for_each(|device| device.flush());
     match made {
         Ok(made) if made.better && made.after.counts == plan.after.counts && flushed.is_ok() => {

@@ -10,7 +10,7 @@ use crate::fs::check::check;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::check::{CheckOptions, CheckReport};
 use crate::maintenance::mkfs::{find_signature, mkfs};
-use crate::maintenance::repair::{self, Wishes};
+use crate::maintenance::repair::{self, RepairScope};
 use crate::maintenance::rescue_clone::{self as cloning, CloneProgress, Cloned};
 use crate::mount::open_devices;
 use crate::options::OpenOptions;
@@ -142,8 +142,8 @@ fn settle(out: &Path, cloned: &mut Cloned) -> Result<CheckReport> {
     }
     let devices = open_devices(out, &open, Access::ReadWrite)?;
     // One subvolume may have lost something that another one, which shares the block, has.
-    let wishes = Wishes { keeps_apart: true, ..Wishes::default() };
-    let mended = repair::mend(&devices, &open, CACHE_BYTES, &CheckOptions::new(), wishes, None)?;
+    let scope = RepairScope { keeps_apart: true, ..RepairScope::default() };
+    let mended = repair::mend(&devices, &open, CACHE_BYTES, &CheckOptions::new(), scope, None)?;
     devices.iter().try_for_each(|device| device.flush()).map_err(|error| {
         Error::Invalid(format!("{}: the repaired clone cannot be flushed: {error}", out.display()))
     })?;

@@ -3,7 +3,7 @@
 //! Owns [`ReplaceOptions`], [`ReplaceReport`], [`replace`] and [`cancel`].
 //!
 //! The steps:
-//! 1. The target gets superblocks with devid 0. A [`TwinDevice`] takes the source's place: from now
+//! 1. The target gets superblocks with devid 0. A [`DevReplace`] takes the source's place: from now
 //!    on all is written to both. A commit makes an item of the device tree durable that says so.
 //! 2. All that the last commit's trees have on the source is copied to the same places of the
 //!    target, from the source or rebuilt ([`CopyOf`]).
@@ -29,7 +29,7 @@ use crate::file::exclusive::{BalanceControl, Operation};
 use crate::file::fs_info::FsInfo;
 use crate::maintenance::mkfs::find_signature;
 use crate::maintenance::scrub::copy::CopyOf;
-use crate::volume::TwinDevice;
+use crate::volume::DevReplace;
 use papilio_device::Device;
 use papilio_format::items::dev_replace::{DevReplaceItem, DevReplaceState};
 use papilio_format::items::device::DeviceItem;
@@ -136,8 +136,8 @@ pub(crate) fn replace(
     if target.size() < need {
         return Err(Error::Truncated { device: target.name().to_owned(), need, have: target.size() });
     }
-    let twin = Arc::new(TwinDevice::new(slot.device.clone(), Arc::clone(target)));
-    let run = Run { info, source, item: slot.item, was_stale: slot.stale, twin };
+    let dev_replace = Arc::new(DevReplace::new(slot.device.clone(), Arc::clone(target)));
+    let run = Run { info, source, item: slot.item, was_stale: slot.stale, dev_replace };
     let begun = run.begin(options)?;
     let ended = run.copy(begun, options, progress);
     match ended {
@@ -163,20 +163,20 @@ struct Run<'a> {
     source: DeviceId,
     item: DeviceItem,
     was_stale: bool,
-    twin: Arc<TwinDevice>,
+    dev_replace: Arc<DevReplace>,
 }
 
 impl Run<'_> {
     /// Lets writes go to both devices. Returns after those that began earlier are known to the last
     /// commit's trees.
     fn begin(&self, options: ReplaceOptions) -> Result<DevReplaceItem> {
-        let (info, target) = (self.info, self.twin.target());
+        let (info, target) = (self.info, self.dev_replace.target());
         let item = begin(info, self.item, target, options)?;
         // Without a source, only what its profile restores is read.
-        let stale = self.was_stale || self.twin.source().is_none();
-        let device: Arc<dyn Device> = self.twin.clone();
+        let stale = self.was_stale || self.dev_replace.source().is_none();
+        let device: Arc<dyn Device> = self.dev_replace.clone();
         info.volume().set_device(self.source, Some(&device), stale);
-        info.volume().set_replaced(Some((self.source, Arc::clone(&self.twin))));
+        info.volume().set_replaced(Some((self.source, Arc::clone(&self.dev_replace))));
         let begun = self.make_durable(&item);
         if begun.is_err() {
             self.leave();
@@ -200,11 +200,11 @@ impl Run<'_> {
         progress: &mut dyn FnMut(&ReplaceReport) -> BalanceControl,
     ) -> Result<(DevReplaceItem, ReplaceReport, BalanceControl)> {
         let mut report = report_of(&item);
-        let avoided = options.avoid_source || self.twin.source().is_none();
+        let avoided = options.avoid_source || self.dev_replace.source().is_none();
         let mut copy = CopyOf::new(self.info, self.source, avoided);
         (report.bytes_done, report.bytes_total) = copy.progress();
-        while copy.next(&self.twin)? {
-            self.twin.check()?;
+        while copy.next(&self.dev_replace)? {
+            self.dev_replace.check()?;
             (report.bytes_done, report.bytes_total) = copy.progress();
             report.uncorrectable_read_errors = item.uncorrectable_read_errors + copy.unknown;
             let control = progress(&report);
@@ -212,15 +212,15 @@ impl Run<'_> {
                 return Ok((item, report, control));
             }
         }
-        let flushed = self.twin.flush();
+        let flushed = self.dev_replace.flush();
         flushed.map_err(|source| Error::Device {
-            device: self.twin.name().to_owned(),
+            device: self.dev_replace.name().to_owned(),
             operation: "flush",
             offset: PhysicalAddress(0),
             length: 0,
             source,
         })?;
-        self.twin.check()?;
+        self.dev_replace.check()?;
         Ok((item, report, BalanceControl::Continue))
     }
 
@@ -232,10 +232,10 @@ impl Run<'_> {
         item.uncorrectable_read_errors = report.uncorrectable_read_errors;
         item.time_stopped = now(self.info);
         put(self.info, &item)?;
-        self.info.transactions()?.commit_replacing(self.source, &self.twin)?;
+        self.info.transactions()?.commit_replacing(self.source, &self.dev_replace)?;
         self.info.volume().set_replaced(None);
         self.info.volume().forget_device(TARGET);
-        if let Some(device) = self.twin.source() {
+        if let Some(device) = self.dev_replace.source() {
             erase_superblocks(&**device)?;
         }
         let total = report.bytes_total;
@@ -244,14 +244,14 @@ impl Run<'_> {
 
     /// Writes to the source alone again.
     fn leave(&self) {
-        self.info.volume().set_device(self.source, self.twin.source(), self.was_stale);
+        self.info.volume().set_device(self.source, self.dev_replace.source(), self.was_stale);
         self.info.volume().set_replaced(None);
     }
 
     fn cancel(&self, item: DevReplaceItem) -> Result<ReplaceReport> {
         self.leave();
         self.info.volume().forget_device(TARGET);
-        cancel_item(self.info, item, Some(&**self.twin.target()))
+        cancel_item(self.info, item, Some(&**self.dev_replace.target()))
     }
 }
 

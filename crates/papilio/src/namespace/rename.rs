@@ -189,7 +189,7 @@ fn directory_of(value: &EntryValue) -> Option<InodeNumber> {
 fn is_within(draft: &mut Draft<'_>, directory: InodeNumber, above: InodeNumber) -> Result<bool> {
     let mut current = directory;
     // Brent's algorithm: a walk in a cycle of directories meets the mark again and ends.
-    let (mut mark, mut steps, mut patience) = (directory, 0_u64, 1_u64);
+    let (mut mark, mut steps, mut limit) = (directory, 0_u64, 1_u64);
     while current != above {
         let parent = match inode_ref_edit::parent(draft, current)? {
             // A subvolume's root directory is its own parent.
@@ -202,8 +202,8 @@ fn is_within(draft: &mut Draft<'_>, directory: InodeNumber, above: InodeNumber) 
             return Err(draft.fault(inode_ref_edit::inode_ref_key(current, InodeNumber(0)), reason));
         }
         steps += 1;
-        if steps == patience {
-            (mark, steps, patience) = (current, 0, patience * 2);
+        if steps == limit {
+            (mark, steps, limit) = (current, 0, limit * 2);
         }
     }
     Ok(true)

@@ -3,8 +3,8 @@
 //! Owns [`Transactions::change`] and [`Transactions::change_to_free`], which reserve metadata, join
 //! the transaction with a [`Handle`], and abort it if a change fails half done.
 //!
-//! **Locks**, in this order: `hunger`; `commit`, if a commit is due; the gate, shared, while the
-//! change runs.
+//! **Locks**, in this order: `reserve_tickets`; `commit`, if a commit is due; the gate, shared,
+//! while the change runs.
 //!
 //! Kernel counterpart: `start_transaction`, `btrfs_end_transaction` (`fs/btrfs/transaction.c`).
 
@@ -55,12 +55,12 @@ impl Transactions {
     /// # Errors
     /// Errors of `attempt` and of the commits.
     pub(crate) fn retry_after_commits<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
-        self.hunger.wait();
+        self.reserve_tickets.wait();
         match attempt() {
             Err(Error::NoSpace { .. }) => {}
             result => return result,
         }
-        let _first = self.hunger.queue();
+        let _first = self.reserve_tickets.queue();
         let mut commits = 0;
         loop {
             // Space that a transaction freed is available once the commit's superblocks are on

@@ -27,7 +27,7 @@ use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::{Error, Result};
 use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
-use crate::volume::TwinDevice;
+use crate::volume::DevReplace;
 use papilio_device::AlignedBuffer;
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::root::{RootItem, root_key};
@@ -80,16 +80,16 @@ impl Transactions {
         result
     }
 
-    /// Commits, and lets the target of `twin` take the place of device `devid`. Trees and logs of
-    /// earlier states are on both devices; the superblocks of this one are on the target.
+    /// Commits, and lets the target of `dev_replace` take the place of device `devid`. Trees and
+    /// logs of earlier states are on both devices; the superblocks of this one are on the target.
     ///
     /// # Errors
     /// As [`Transactions::commit`]; a failure of the target, which makes the file system read-only.
-    pub(crate) fn commit_replacing(&self, devid: DeviceId, twin: &Arc<TwinDevice>) -> Result<()> {
+    pub(crate) fn commit_replacing(&self, devid: DeviceId, dev_replace: &Arc<DevReplace>) -> Result<()> {
         let mut state = self.commit.lock();
         self.check_running()?;
         state.superblock_changed = true;
-        state.replaced = Some((devid, Arc::clone(twin)));
+        state.replaced = Some((devid, Arc::clone(dev_replace)));
         self.commit_locked(&mut state, || {}).inspect_err(|error| self.abort(error))
     }
 
@@ -269,9 +269,9 @@ impl Transactions {
         let left = self.frozen_bytes.swap(0, Ordering::Relaxed);
         self.live.forest().unwritten_shrank(left);
         self.volume.flush()?;
-        if let Some((devid, twin)) = state.replaced.take() {
-            twin.check()?;
-            self.volume.set_device(devid, Some(twin.target()), false);
+        if let Some((devid, dev_replace)) = state.replaced.take() {
+            dev_replace.check()?;
+            self.volume.set_device(devid, Some(dev_replace.target()), false);
         }
         self.volume.write_superblocks(&frozen.superblock)?;
         (state.written, state.log_superblocks) = (frozen.superblock, None);

@@ -4,7 +4,7 @@
 
 use crate::btree::ReadPin;
 use crate::space::Pinned;
-use crate::volume::{LogSuperblocks, TwinDevice};
+use crate::volume::{DevReplace, LogSuperblocks};
 use papilio_device::AlignedBuffer;
 use papilio_format::DeviceId;
 use papilio_format::superblock::RawSuperblock;
@@ -30,7 +30,7 @@ pub(crate) struct CommitState {
     pub(super) only_moves: bool,
     /// The device that the next commit replaces by its copy, between the tree blocks and the
     /// superblocks.
-    pub(super) replaced: Option<(DeviceId, Arc<TwinDevice>)>,
+    pub(super) replaced: Option<(DeviceId, Arc<DevReplace>)>,
     /// The buffer for writing tree blocks.
     pub(super) buffer: AlignedBuffer,
 }

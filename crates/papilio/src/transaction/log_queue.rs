@@ -12,7 +12,7 @@
 //! - On a device in memory the leader yields first. A waiter yields some times before it sleeps,
 //!   because sleeping and waking cost as much as the sync. This pays off while a yield takes
 //!   microseconds. Where yields hand the processor to other work for long, no thread yields during
-//!   the next syncs ([`Patience`]).
+//!   the next syncs ([`AdaptiveWait`]).
 //! - On a device that waits the leader *gathers*: it sleeps until those threads have come back that
 //!   shared the last sync, for at most a part of the time that a sync takes. A waiter sleeps at
 //!   once. Where gathering was in vain, the next leaders do not gather.
@@ -84,26 +84,26 @@ struct State {
     waiting: Vec<(LogTicket, Thread)>,
     /// The last thread that led.
     led: Option<ThreadId>,
-    patience: Patience,
+    patience: AdaptiveWait,
     /// Threads that shared the last sync and have not come back.
     away: usize,
     /// The leader, while it gathers.
     gathering: Option<Thread>,
     /// The time that the last sync took.
     took: Duration,
-    gathers: Patience,
+    gathers: AdaptiveWait,
 }
 
 /// Whether waiting for others pays off, by yielding or gathering.
 #[derive(Debug, Default)]
-struct Patience {
+struct AdaptiveWait {
     /// Remaining syncs that do not wait.
     skip: u32,
     /// Syncs that did not wait after the last time in vain.
     skipped: u32,
 }
 
-impl Patience {
+impl AdaptiveWait {
     /// Starts a sync; returns whether to wait in it.
     fn starts(&mut self) -> bool {
         let waits = self.skip == 0;
@@ -117,14 +117,14 @@ impl Patience {
     }
 
     /// Records that waiting was in vain. The fewest and the most syncs that do not wait are given.
-    fn in_vain(&mut self, (fewest, most): (u32, u32)) {
+    fn did_not_pay_off(&mut self, (fewest, most): (u32, u32)) {
         self.skipped = (self.skipped * 2).clamp(fewest, most);
         self.skip = self.skipped;
     }
 
     /// Records how long the yields of a sync took.
     fn took(&mut self, time: Duration) {
-        if time < LONG { self.paid_off() } else { self.in_vain(SKIPPED) }
+        if time < LONG { self.paid_off() } else { self.did_not_pay_off(SKIPPED) }
     }
 }
 
@@ -209,7 +209,7 @@ impl Lead<'_> {
         }
         match state.gathering.take() {
             None => state.gathers.paid_off(),
-            Some(_) => state.gathers.in_vain(UNGATHERED),
+            Some(_) => state.gathers.did_not_pay_off(UNGATHERED),
         }
         state.away = 0;
     }
@@ -367,9 +367,9 @@ mod tests {
 
     #[test]
     fn long_yields_pause_yielding() {
-        let mut patience = Patience::default();
+        let mut patience = AdaptiveWait::default();
         let (short, long) = (LONG / 2, LONG * 2);
-        let syncs_until_yield = |patience: &mut Patience| (0..10_000).find(|_| patience.starts());
+        let syncs_until_yield = |patience: &mut AdaptiveWait| (0..10_000).find(|_| patience.starts());
         for _ in 0..3 {
             assert_eq!(syncs_until_yield(&mut patience), Some(0));
             patience.took(short);

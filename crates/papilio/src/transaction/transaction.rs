@@ -10,8 +10,8 @@
 //!   last good commit left it.
 //!
 //! **Locks**, in this order:
-//! - `cleaning`, `hunger`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent
-//!   tree's root, the chunks';
+//! - `cleaning`, `reserve_tickets`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`,
+//!   the extent tree's root, the chunks';
 //! - leaves: `failure`, `changed_trees`, `dropped_data`, `pin`, those of the space and of the
 //!   delayed references.
 //!
@@ -23,11 +23,11 @@ use super::clock;
 use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
 use super::device_stats::load_counters;
-use super::hunger::Hunger;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
 use super::log_state::LogTrees;
 use super::quota::Quotas;
+use super::reserve_tickets::ReserveTickets;
 use super::writable::{check_writable, incomplete_chunks};
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
@@ -108,7 +108,7 @@ pub(crate) struct Transactions {
     /// Held by the thread that drops the trees of deleted subvolumes.
     cleaning: Mutex<()>,
     /// Threads that found no space.
-    pub(super) hunger: Hunger,
+    pub(super) reserve_tickets: ReserveTickets,
     /// Feature bits that the next superblock gets.
     pub(super) features: Mutex<IncompatFeatures>,
     /// The pin that new readers get.
@@ -182,7 +182,7 @@ impl Transactions {
             dropped_data: Mutex::default(),
             sharing: Mutex::default(),
             cleaning: Mutex::default(),
-            hunger: Hunger::default(),
+            reserve_tickets: ReserveTickets::default(),
             features: Mutex::default(),
             pin: Mutex::default(),
             failed: AtomicBool::new(false),

@@ -9,8 +9,8 @@
 //! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
 //! - [`lost_devices`]: devices that fail while in use;
-//! - [`twin`]: a device that is being replaced, with its copy; [`new_rows`]: chunks that are made
-//!   meanwhile;
+//! - [`dev_replace`]: a device that is being replaced, with its copy; [`new_rows`]: chunks that are
+//!   made meanwhile;
 //! - [`loaded_rows`]: all stripes of some rows in memory, for a scrub;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
@@ -18,6 +18,7 @@
 mod at_once;
 pub(crate) mod chunk_map;
 pub(crate) mod counters;
+mod dev_replace;
 mod device_writes;
 pub(crate) mod devices;
 mod loaded_rows;
@@ -37,13 +38,13 @@ mod superblocks;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod twin;
 #[allow(clippy::module_inception)]
 mod volume;
 pub(crate) mod write;
 mod write_rows;
 
 pub(crate) use chunk_map::Chunk;
+pub(crate) use dev_replace::{DevReplace, HeldRanges};
 pub(crate) use devices::DeviceSlot;
 pub(crate) use loaded_rows::{LoadedPlace, LoadedRows};
 pub(crate) use log_superblocks::LogSuperblocks;
@@ -51,6 +52,5 @@ pub(crate) use mapping::Element;
 pub(crate) use pieces::Pieces;
 pub(crate) use read::LogicalRead;
 pub(crate) use superblocks::{compare_copies, read_superblock as superblock_of};
-pub(crate) use twin::{HeldRanges, TwinDevice};
 pub(crate) use volume::Volume;
 pub(crate) use write::LogicalWrite;

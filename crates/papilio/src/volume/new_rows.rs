@@ -8,8 +8,8 @@
 //!
 //! **Locks**: `replaced`, not across device I/O.
 
+use super::dev_replace::DevReplace;
 use super::device_writes::device_error;
-use super::twin::TwinDevice;
 use super::volume::Volume;
 use crate::Result;
 use papilio_format::items::chunk::Stripe;
@@ -21,7 +21,7 @@ const PIECE: u64 = 1 << 20;
 
 impl Volume {
     /// Sets the device that is being replaced, or that none is.
-    pub(crate) fn set_replaced(&self, replaced: Option<(DeviceId, Arc<TwinDevice>)>) {
+    pub(crate) fn set_replaced(&self, replaced: Option<(DeviceId, Arc<DevReplace>)>) {
         *self.replaced.lock() = replaced;
     }
 
@@ -32,11 +32,11 @@ impl Volume {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if zeros cannot be written.
     pub(crate) fn settle_new_rows(&self, stripes: &[Stripe], bytes: u64) -> Result<()> {
-        let Some((devid, twin)) = self.replaced.lock().clone() else { return Ok(()) };
+        let Some((devid, dev_replace)) = self.replaced.lock().clone() else { return Ok(()) };
         let Some(stripe) = stripes.iter().find(|stripe| stripe.devid == devid) else { return Ok(()) };
-        if twin.source().is_some() {
+        if dev_replace.source().is_some() {
             for (offset, length) in pieces(stripe.offset, bytes) {
-                twin.copy_unused(offset, length);
+                dev_replace.copy_unused(offset, length);
             }
             return Ok(());
         }
@@ -77,10 +77,10 @@ mod tests {
             bytes
         };
         let target = Arc::new(MemoryDevice::new(test.devices[1].size()));
-        let twin = Arc::new(TwinDevice::new(Some(test.devices[1].clone()), target.clone()));
+        let dev_replace = Arc::new(DevReplace::new(Some(test.devices[1].clone()), target.clone()));
         volume.settle_new_rows(stripes, 300_000).unwrap();
         assert!(bytes(&target).iter().all(|byte| *byte == 0), "nothing is being replaced");
-        volume.set_replaced(Some((DeviceId(2), twin)));
+        volume.set_replaced(Some((DeviceId(2), dev_replace)));
         volume.settle_new_rows(stripes, 300_000).unwrap();
         assert!(bytes(&target) == bytes(&test.devices[1]));
         volume.set_replaced(None);

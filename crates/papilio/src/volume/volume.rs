@@ -15,10 +15,10 @@
 
 use super::chunk_map::{Chunk, ChunkMap};
 use super::counters::BadCopies;
+use super::dev_replace::DevReplace;
 use super::devices::{DeviceSlot, DeviceTable};
 use super::row_locks::RowLocks;
 use super::superblocks::{assemble, check_size};
-use super::twin::TwinDevice;
 use crate::options::OpenOptions;
 use crate::{Error, Result};
 use arc_swap::ArcSwap;
@@ -53,7 +53,7 @@ pub(crate) struct Volume {
     pub(super) tells_missing: AtomicBool,
     pub(super) install: Mutex<()>,
     /// The device that is being replaced.
-    pub(super) replaced: Mutex<Option<(DeviceId, Arc<TwinDevice>)>>,
+    pub(super) replaced: Mutex<Option<(DeviceId, Arc<DevReplace>)>>,
 }
 
 impl Volume {

@@ -26,7 +26,7 @@ pub fn open(images: &[PathBuf], options: &OpenOptions) -> papilio::Result<FileSy
     loop {
         match FileSystem::open_with(&images[0], &options) {
             Err(papilio::Error::Open(error))
-                if matches!(error.kind, OpenErrorKind::InUseByProcess) && start.elapsed() < PATIENCE =>
+                if matches!(error.kind, OpenErrorKind::InUseByProcess) && start.elapsed() < TIMEOUT =>
             {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -36,7 +36,7 @@ pub fn open(images: &[PathBuf], options: &OpenOptions) -> papilio::Result<FileSy
 }
 
 /// How long an image may be in use by a program that another test starts.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Adds all images but the first to the options.
 fn with_devices(images: &[PathBuf], options: &OpenOptions) -> OpenOptions {

@@ -47,7 +47,7 @@ pub fn without_a_device(case: &Case) {
     let devices = vec![Arc::clone(&first), Arc::<FaultDevice>::clone(&second)];
     let profile = RaidProfile::Raid1;
     mkfs_devices(&devices, &MkfsOptions::new().data_profile(profile).metadata_profile(profile)).unwrap();
-    let cache = if case.number % 2 == 0 { 16 << 20 } else { 0 };
+    let cache = if case.number.is_multiple_of(2) { 16 << 20 } else { 0 };
     let fs = FileSystem::from_devices(devices, &OpenOptions::new().write(true).cache_bytes(cache)).unwrap();
     let outcome = perform(&fs, case, || second.fail_all());
     fs.sync().unwrap();

@@ -8,7 +8,7 @@
 use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{InodeField, Remedy, SuperblockField};
 use super::editor::{
-    Editor, Items, Workshop, current_superblock, inode_item, refuse, root_item_keys, write_superblock,
+    Editor, Items, RoundContext, current_superblock, inode_item, refuse, root_item_keys, write_superblock,
 };
 use super::{lost_found, rebuilt_inode as inodes, space_trees};
 use crate::errors::Result;
@@ -31,11 +31,11 @@ const MOST_SUMS: usize = 256;
 /// Applies a remedy. Returns whether anything changed.
 pub(super) fn apply(
     volume: &Arc<Volume>,
-    workshop: &Workshop,
+    context: &RoundContext,
     inventory: &Inventory,
     remedy: &Remedy,
 ) -> Result<bool> {
-    let editor = Editor::new(volume, workshop);
+    let editor = Editor::new(volume, context);
     match *remedy {
         Remedy::Mirror(address) => {
             let block = editor.block(address)?;
@@ -101,14 +101,14 @@ pub(super) fn apply(
             })
         }
         Remedy::Superblock(field) => set_superblock(volume, field),
-        ref other => apply_other(&editor, workshop, inventory, other),
+        ref other => apply_other(&editor, context, inventory, other),
     }
 }
 
 /// Applies the remedies for inodes without a way to them, file extents and whole trees.
 fn apply_other(
     editor: &Editor<'_>,
-    workshop: &Workshop,
+    context: &RoundContext,
     inventory: &Inventory,
     remedy: &Remedy,
 ) -> Result<bool> {
@@ -129,7 +129,7 @@ fn apply_other(
                 objectid::CSUM_TREE => Items::new(),
                 _ => return refuse("nothing says what was in it"),
             };
-            space_trees::replace_tree(editor.volume, workshop, inventory, tree, &items).map(|_| true)
+            space_trees::replace_tree(editor.volume, context, inventory, tree, &items).map(|_| true)
         }
         Remedy::DropTree(tree) => {
             let (first, last) = root_item_keys(tree);

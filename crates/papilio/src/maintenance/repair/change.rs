@@ -12,7 +12,9 @@
 use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{Remedy, SuperblockField};
 use super::super::check::{CheckReport, FindingKind};
-use super::editor::{Editor, Items, Workshop, current_superblock, refuse, root_item_keys, write_superblock};
+use super::editor::{
+    Editor, Items, RoundContext, current_superblock, refuse, root_item_keys, write_superblock,
+};
 use crate::errors::Result;
 use crate::volume::Volume;
 use papilio_format::features::CompatRoFeatures;
@@ -87,11 +89,11 @@ impl RescueChange {
     pub(super) fn make(
         self,
         volume: &Arc<Volume>,
-        workshop: &Workshop,
+        context: &RoundContext,
         inventory: &Inventory,
         report: &CheckReport,
     ) -> Result<Changed> {
-        let editor = Editor::new(volume, workshop);
+        let editor = Editor::new(volume, context);
         match self {
             Self::ClearSpaceCache => clear_space_cache(&editor),
             Self::ClearFreeSpaceTree => clear_free_space_tree(&editor, inventory),

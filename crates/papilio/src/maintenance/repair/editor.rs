@@ -1,7 +1,7 @@
 //! Changes of trees, made where their blocks are.
 //!
 //! Owns [`Editor`], which finds the leaf of a key and writes leaves and nodes with all their
-//! copies; and [`Workshop`], the free blocks that it takes.
+//! copies; and [`RoundContext`], the free blocks that it takes.
 //!
 //! **Invariants**
 //! - A block is read and checked before it changes; one that cannot be read is not written.
@@ -49,20 +49,20 @@ struct Found {
 
 pub(super) struct Editor<'a> {
     pub(super) volume: &'a Arc<Volume>,
-    workshop: &'a Workshop,
+    context: &'a RoundContext,
     forest: Arc<Forest>,
 }
 
 /// The means of a round of repair: free blocks, and the blocks that several trees share.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct RoundContext {
     free: RefCell<FreeBlocks>,
     shared: RefCell<HashSet<LogicalAddress>>,
     /// Whether a change of a shared block is one of a single tree.
     keeps_apart: bool,
 }
 
-impl Workshop {
+impl RoundContext {
     pub(super) fn new(free: FreeBlocks, shared: HashSet<LogicalAddress>, keeps_apart: bool) -> Self {
         Self { free: RefCell::new(free), shared: RefCell::new(shared), keeps_apart }
     }
@@ -92,9 +92,9 @@ pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T> {
 }
 
 impl<'a> Editor<'a> {
-    pub(super) fn new(volume: &'a Arc<Volume>, workshop: &'a Workshop) -> Self {
+    pub(super) fn new(volume: &'a Arc<Volume>, context: &'a RoundContext) -> Self {
         // Without a cache, as blocks change behind it.
-        Self { volume, workshop, forest: Forest::new(Arc::clone(volume), 0) }
+        Self { volume, context, forest: Forest::new(Arc::clone(volume), 0) }
     }
 
     /// Reads the first good copy of a block.
@@ -249,7 +249,7 @@ impl<'a> Editor<'a> {
 
     /// Writes a leaf with other items: removes it without any, and divides it if they do not fit.
     fn store(&self, tree: TreeId, found: &mut Found, items: &Items) -> Result<()> {
-        if self.workshop.keeps_apart {
+        if self.context.keeps_apart {
             self.unshare(tree, found)?;
         }
         let old = found.leaf.bytes();
@@ -285,7 +285,7 @@ impl<'a> Editor<'a> {
         for (number, (key, mut bytes)) in pieces.into_iter().enumerate() {
             let address = match number {
                 0 if !path.is_empty() => block.address(),
-                _ => self.workshop.take(tree)?,
+                _ => self.context.take(tree)?,
             };
             set_header(&mut bytes, |header| header.address = address)?;
             self.write(address, bytes)?;
@@ -352,7 +352,7 @@ impl<'a> Editor<'a> {
     /// Gives a tree blocks of its own on the way to a leaf, from the first one on that other trees
     /// share: they get no pointers to the new blocks.
     fn unshare(&self, tree: TreeId, found: &mut Found) -> Result<()> {
-        let shared = |block: &TreeBlock| self.workshop.is_shared(block.address());
+        let shared = |block: &TreeBlock| self.context.is_shared(block.address());
         let mut blocks = found.path.iter().map(|(block, _)| block).chain([&found.leaf]);
         let Some(first) = blocks.position(|block| shared(block)) else { return Ok(()) };
         drop(blocks);
@@ -366,12 +366,12 @@ impl<'a> Editor<'a> {
                 Some((block, _)) => Arc::clone(block),
                 None => Arc::clone(&found.leaf),
             };
-            let address = self.workshop.take(tree)?;
+            let address = self.context.take(tree)?;
             let mut bytes = old.bytes().to_vec();
             set_header(&mut bytes, |header| (header.address, header.owner) = (address, tree))?;
             self.write(address, bytes)?;
             if old.level() > 0 {
-                children(&old).iter().for_each(|child| self.workshop.share(child.address));
+                children(&old).iter().for_each(|child| self.context.share(child.address));
             }
             self.edit_pointer(&parent, slot, |pointer| pointer.address = address)?;
             let new = self.block(address)?;

@@ -31,7 +31,7 @@ use crate::options::OpenOptions;
 use crate::volume::Volume;
 use change::RescueChange;
 use chunk_tree::NewChunkTree;
-use editor::Workshop;
+use editor::RoundContext;
 use free_blocks::{FreeBlocks, NO_ROOM};
 use orphans::{Candidates, Orphans};
 use papilio_device::Device;
@@ -49,7 +49,7 @@ const MOST_NEW_CHUNKS: usize = 4;
 
 /// Trees to write anew, beside mending the findings of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wishes {
+pub(crate) struct RepairScope {
     /// Writes the extent tree, the block groups and the free-space tree anew.
     pub(crate) init_extent_tree: bool,
     /// Writes the checksum tree anew, from the data as it is.
@@ -119,7 +119,7 @@ pub(crate) fn mend(
     open: &OpenOptions,
     cache_bytes: usize,
     options: &CheckOptions,
-    wishes: Wishes,
+    scope: RepairScope,
     chunk_tree: Option<&NewChunkTree>,
 ) -> Result<Mended> {
     let look = || -> Result<Look> {
@@ -136,11 +136,11 @@ pub(crate) fn mend(
         changes.append(&mut tree.write(devices)?);
         now = look()?;
     }
-    let mut wishes = Pending { wishes, made: false, new_chunks: 0, candidates: Candidates::default() };
+    let mut scope = Pending { scope, made: false, new_chunks: 0, candidates: Candidates::default() };
     let mut wished = false;
     let (mut best, mut idle) = (now.rank(), 0);
     for _ in 0..MOST_ROUNDS {
-        let mut round = mend_once(&now, &mut wishes);
+        let mut round = mend_once(&now, &mut scope);
         wished |= round.wished;
         refused.extend(round.refused);
         losses.append(&mut round.losses);
@@ -165,9 +165,9 @@ pub(crate) fn mend(
     Ok(Mended { before, after, changes, refused, losses, has_chunk_tree, parts, wished })
 }
 
-/// The wishes that are not fulfilled yet.
+/// The scope that are not fulfilled yet.
 struct Pending {
-    wishes: Wishes,
+    scope: RepairScope,
     /// Whether the only change was made.
     made: bool,
     /// The metadata chunks that were added.
@@ -193,16 +193,16 @@ fn mend_once(now: &Look, pending: &mut Pending) -> Round {
     let mut reserved = orphans.addresses();
     reserved.extend(inventory.log_blocks.iter().map(|block| block.0));
     let free = FreeBlocks::new(volume, inventory, &reserved);
-    let wishes = pending.wishes;
-    let workshop = Workshop::new(free, inventory.references.shared_blocks(), wishes.keeps_apart);
-    mend_with(now, &workshop, &mut orphans, pending, &mut round);
-    if workshop.ran_out() && wishes.only.is_none() && pending.new_chunks < MOST_NEW_CHUNKS {
+    let scope = pending.scope;
+    let context = RoundContext::new(free, inventory.references.shared_blocks(), scope.keeps_apart);
+    mend_with(now, &context, &mut orphans, pending, &mut round);
+    if context.ran_out() && scope.only.is_none() && pending.new_chunks < MOST_NEW_CHUNKS {
         pending.new_chunks += 1;
-        match new_chunk::add_metadata_chunk(volume, &workshop, inventory) {
+        match new_chunk::add_metadata_chunk(volume, &context, inventory) {
             Ok(change) => {
                 // The next round tries again.
                 if !round.wished {
-                    pending.wishes = wishes;
+                    pending.scope = scope;
                 }
                 round.refused.retain(|reason| !reason.contains(NO_ROOM));
                 round.changes.push(change);
@@ -216,7 +216,7 @@ fn mend_once(now: &Look, pending: &mut Pending) -> Round {
 /// As [`mend_once`], with the blocks that are free now.
 fn mend_with(
     now: &Look,
-    workshop: &Workshop,
+    context: &RoundContext,
     orphans: &mut Orphans,
     pending: &mut Pending,
     round: &mut Round,
@@ -224,26 +224,26 @@ fn mend_with(
     let Look { volume, report, inventory } = now;
     let mut remedies: Vec<&Remedy> = report.remedies.iter().collect();
     remedies.sort_by_key(|remedy| remedy.rank());
-    if let Some(change) = pending.wishes.only {
-        make_only(now, workshop, change, remedies, pending, round);
+    if let Some(change) = pending.scope.only {
+        make_only(now, context, change, remedies, pending, round);
         return;
     }
     if !inventory.is_whole() {
         remedies.retain(|remedy| remedy.is_local());
-        apply_all(now, workshop, &remedies, round);
+        apply_all(now, context, &remedies, round);
         // A block that is mended shows what is below it.
         if round.changes.is_empty() {
-            let made = structure::mend_damages(volume, workshop, orphans, inventory);
+            let made = structure::mend_damages(volume, context, orphans, inventory);
             round.changes.extend(made.changes);
             round.refused.extend(made.refused);
             round.losses.extend(made.losses);
         }
         return;
     }
-    let wishes = &mut pending.wishes;
-    if wishes.init_extent_tree {
-        wishes.init_extent_tree = false;
-        match space_trees::rebuild_space(volume, workshop, inventory) {
+    let scope = &mut pending.scope;
+    if scope.init_extent_tree {
+        scope.init_extent_tree = false;
+        match space_trees::rebuild_space(volume, context, inventory) {
             Ok(made) => {
                 round.wished = true;
                 round.changes.extend(made);
@@ -252,10 +252,10 @@ fn mend_with(
             Err(error) => round.refused.push(format!("write the extent tree anew: {error}")),
         }
     }
-    if wishes.init_csum_tree {
-        wishes.init_csum_tree = false;
+    if scope.init_csum_tree {
+        scope.init_csum_tree = false;
         let (tree, empty) = (objectid::CSUM_TREE, Vec::new());
-        match space_trees::replace_tree(volume, workshop, inventory, tree, &empty) {
+        match space_trees::replace_tree(volume, context, inventory, tree, &empty) {
             Ok(made) => {
                 round.wished = true;
                 round.changes.push(made);
@@ -264,7 +264,7 @@ fn mend_with(
             Err(error) => round.refused.push(format!("write the checksum tree anew: {error}")),
         }
     }
-    apply_all(now, workshop, &remedies, round);
+    apply_all(now, context, &remedies, round);
     if remedies.iter().any(|remedy| matches!(remedy, Remedy::AddCsums { .. })) {
         let unverified = report.findings.iter().filter(|finding| finding.kind == FindingKind::CsumMissing);
         let loss =
@@ -276,7 +276,7 @@ fn mend_with(
 /// Makes the only change, then applies the remedies that it needs.
 fn make_only(
     now: &Look,
-    workshop: &Workshop,
+    context: &RoundContext,
     change: RescueChange,
     mut remedies: Vec<&Remedy>,
     pending: &mut Pending,
@@ -290,7 +290,7 @@ fn make_only(
     // Further rounds fix the data that a report had no room for.
     if !pending.made || change.needs_data() {
         pending.made = true;
-        match change.make(volume, workshop, inventory, report) {
+        match change.make(volume, context, inventory, report) {
             Ok(made) => {
                 round.wished = !made.changes.is_empty();
                 round.changes.extend(made.changes);
@@ -304,10 +304,10 @@ fn make_only(
         }
     }
     remedies.retain(|remedy| change.allows(remedy));
-    apply_all(now, workshop, &remedies, round);
+    apply_all(now, context, &remedies, round);
 }
 
-fn apply_all(now: &Look, workshop: &Workshop, remedies: &[&Remedy], round: &mut Round) {
+fn apply_all(now: &Look, context: &RoundContext, remedies: &[&Remedy], round: &mut Round) {
     let Look { volume, inventory, .. } = now;
     // A checksum is the only proof of what its data was. It goes when nothing else can need it.
     let keeps_csums = remedies.iter().any(|remedy| remedy.gives_data_an_extent());
@@ -315,7 +315,7 @@ fn apply_all(now: &Look, workshop: &Workshop, remedies: &[&Remedy], round: &mut 
         if keeps_csums && matches!(remedy, Remedy::DropCsums { .. }) {
             continue;
         }
-        match apply::apply(volume, workshop, inventory, remedy) {
+        match apply::apply(volume, context, inventory, remedy) {
             Ok(true) => {
                 round.changes.push(remedy.to_string());
                 round.losses.extend(remedy.guess());

@@ -10,7 +10,7 @@
 //! Kernel counterpart: `btrfs_chunk_alloc` (`fs/btrfs/block-group.c`).
 
 use super::super::check::inventory::Inventory;
-use super::editor::{Editor, Workshop, refuse};
+use super::editor::{Editor, RoundContext, refuse};
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::{ChunkLimits, DeviceSpace, next_chunk_start, plan_chunk};
 use crate::volume::Volume;
@@ -30,7 +30,7 @@ const LENGTH_MAX: u64 = 64 << 20;
 /// without space outside the chunks; no room in the system chunks.
 pub(super) fn add_metadata_chunk(
     volume: &Arc<Volume>,
-    workshop: &Workshop,
+    context: &RoundContext,
     inventory: &Inventory,
 ) -> Result<String> {
     if !inventory.whole.contains(&objectid::CHUNK_TREE) {
@@ -44,7 +44,7 @@ pub(super) fn add_metadata_chunk(
     let Some(start) = next_chunk_start(&map) else {
         return Err(Error::NoSpace { what: "a chunk" });
     };
-    let editor = Editor::new(volume, workshop);
+    let editor = Editor::new(volume, context);
     let geometry = volume.geometry();
     let limits = ChunkLimits { length_max: LENGTH_MAX, ..ChunkLimits::new(geometry.node_size) };
     let plan = plan_chunk(&device_spaces(volume, &editor, inventory), flags, &limits)?;

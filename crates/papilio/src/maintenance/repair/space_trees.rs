@@ -11,7 +11,7 @@ use super::super::check::block_groups::group_item;
 use super::super::check::free_space::items_of_group;
 use super::super::check::inventory::Inventory;
 use super::super::check::recount::{NewBlock, Recount};
-use super::editor::{Editor, Items, Workshop, refuse, root_item_keys};
+use super::editor::{Editor, Items, RoundContext, refuse, root_item_keys};
 use super::tree_writer::NewTree;
 use crate::btree::Forest;
 use crate::errors::Result;
@@ -34,7 +34,7 @@ const MOST_TRIES: usize = 64;
 /// Forms of items that are not supported; lack of space; failures of a device.
 pub(super) fn rebuild_space(
     volume: &Arc<Volume>,
-    workshop: &Workshop,
+    context: &RoundContext,
     inventory: &Inventory,
 ) -> Result<Vec<String>> {
     let forest = Forest::new(Arc::clone(volume), 16 << 20);
@@ -65,7 +65,7 @@ pub(super) fn rebuild_space(
                 (a.address, a.level, a.first_key) == (b.address, b.level, b.first_key)
             };
             if listed.len() == written.len() && listed.iter().zip(&written).all(same) {
-                return write_trees(volume, workshop, inventory, &plans, &addresses);
+                return write_trees(volume, context, inventory, &plans, &addresses);
             }
             written = listed;
             continue;
@@ -74,7 +74,7 @@ pub(super) fn rebuild_space(
             // Blocks that are no longer needed stay free: nothing was written to them.
             addresses.truncate(plan.blocks());
             while addresses.len() < plan.blocks() {
-                addresses.push(workshop.take(*tree)?);
+                addresses.push(context.take(*tree)?);
             }
         }
         written = plans.iter().zip(&addresses).flat_map(|(plan, addresses)| plan.at(addresses)).collect();
@@ -116,7 +116,7 @@ fn items_of_trees(
 
 fn write_trees(
     volume: &Arc<Volume>,
-    workshop: &Workshop,
+    context: &RoundContext,
     inventory: &Inventory,
     plans: &[NewTree<'_>],
     addresses: &[Vec<LogicalAddress>],
@@ -126,7 +126,7 @@ fn write_trees(
     for (plan, addresses) in plans.iter().zip(addresses) {
         plan.write(volume, uuid, generation, addresses)?;
     }
-    let editor = Editor::new(volume, workshop);
+    let editor = Editor::new(volume, context);
     let mut changes = Vec::new();
     for (plan, addresses) in plans.iter().zip(addresses) {
         switch_root(&editor, plan, addresses, generation)?;
@@ -174,16 +174,16 @@ fn new_root_item(volume: &Volume, tree: TreeId, address: LogicalAddress, level: 
 /// Lack of space; failures of a device.
 pub(super) fn replace_tree(
     volume: &Arc<Volume>,
-    workshop: &Workshop,
+    context: &RoundContext,
     inventory: &Inventory,
     tree: TreeId,
     items: &Items,
 ) -> Result<String> {
     let plan = NewTree::plan(tree, items, volume.geometry().node_size)?;
-    let addresses: Vec<_> = (0..plan.blocks()).map(|_| workshop.take(tree)).collect::<Result<_>>()?;
+    let addresses: Vec<_> = (0..plan.blocks()).map(|_| context.take(tree)).collect::<Result<_>>()?;
     let generation = volume.geometry().generation;
     plan.write(volume, inventory.chunk_tree_uuid, generation, &addresses)?;
-    switch_root(&Editor::new(volume, workshop), &plan, &addresses, generation)?;
+    switch_root(&Editor::new(volume, context), &plan, &addresses, generation)?;
     Ok(plan.to_string())
 }
 

@@ -15,7 +15,7 @@
 use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
 use super::editor::{
-    Editor, Items, Workshop, children, current_superblock, encode, encode_node, refuse, set_header,
+    Editor, Items, RoundContext, children, current_superblock, encode, encode_node, refuse, set_header,
 };
 use super::orphans::{Found, Orphans, Part};
 use super::space_trees::{device_extents, rebuild_space, replace_tree, root_directory};
@@ -42,11 +42,11 @@ pub(super) struct Outcome {
 /// next group.
 pub(super) fn mend_damages(
     volume: &Arc<Volume>,
-    workshop: &Workshop,
+    context: &RoundContext,
     orphans: &mut Orphans,
     inventory: &Inventory,
 ) -> Outcome {
-    let mut mender = Mender { volume, workshop, orphans, inventory, outcome: Outcome::default() };
+    let mut mender = Mender { volume, context, orphans, inventory, outcome: Outcome::default() };
     let group = |tree: TreeId| match tree {
         objectid::CHUNK_TREE => 0,
         objectid::ROOT_TREE => 1,
@@ -102,7 +102,7 @@ fn rewritten(tree: Objectid, damage: &Damage, count: usize) -> String {
 
 struct Mender<'a> {
     volume: &'a Arc<Volume>,
-    workshop: &'a Workshop,
+    context: &'a RoundContext,
     orphans: &'a mut Orphans,
     inventory: &'a Inventory,
     outcome: Outcome,
@@ -213,14 +213,14 @@ impl Mender<'_> {
                 objectid::DEV_TREE => {
                     self.outcome.losses.push("the devices' counters of errors".to_owned());
                     let items = device_extents(self.inventory);
-                    replace_tree(self.volume, self.workshop, self.inventory, *tree, &items)
+                    replace_tree(self.volume, self.context, self.inventory, *tree, &items)
                         .map(|change| vec![change])
                 }
                 objectid::UUID_TREE => {
-                    replace_tree(self.volume, self.workshop, self.inventory, *tree, &Items::new())
+                    replace_tree(self.volume, self.context, self.inventory, *tree, &Items::new())
                         .map(|change| vec![change])
                 }
-                _ => rebuild_space(self.volume, self.workshop, self.inventory),
+                _ => rebuild_space(self.volume, self.context, self.inventory),
             };
             let space = !matches!(*tree, objectid::DEV_TREE | objectid::UUID_TREE);
             match made {
@@ -262,7 +262,7 @@ impl Mender<'_> {
         let geometry = self.volume.geometry();
         let most = (geometry.node_size as usize - NodeHeader::SIZE) / KeyPointer::SIZE;
         let uuid = self.inventory.chunk_tree_uuid;
-        let editor = Editor::new(self.volume, self.workshop);
+        let editor = Editor::new(self.volume, self.context);
         let mut raised = Vec::new();
         for run in parts.chunk_by(|a, b| (a.1 == level) == (b.1 == level)) {
             if run[0].1 != level {
@@ -270,7 +270,7 @@ impl Mender<'_> {
                 continue;
             }
             for part in run.chunks(most) {
-                let address = self.workshop.take(tree)?;
+                let address = self.context.take(tree)?;
                 let generation = geometry.generation;
                 let empty = empty_block(self.volume, uuid, tree, level + 1, address, generation);
                 let pointers: Vec<_> = part.iter().map(|(pointer, _)| *pointer).collect();
@@ -283,12 +283,12 @@ impl Mender<'_> {
 
     /// Makes a block the root of a tree. The root of the root tree has the superblock's generation.
     fn set_root(&self, tree: TreeId, address: LogicalAddress, level: u8) -> Result<()> {
-        let editor = Editor::new(self.volume, self.workshop);
+        let editor = Editor::new(self.volume, self.context);
         let generation = editor.block(address)?.generation();
         let current = self.volume.geometry().generation;
         if tree == objectid::ROOT_TREE && generation != current {
             let mut bytes = editor.block(address)?.bytes().to_vec();
-            let address = self.workshop.take(tree)?;
+            let address = self.context.take(tree)?;
             set_header(&mut bytes, |header| (header.address, header.generation) = (address, current))?;
             editor.write(address, bytes)?;
             return editor.set_root(tree, |_, _, _| (address, None, level));
@@ -298,7 +298,7 @@ impl Mender<'_> {
 
     /// Replaces the pointer to a damaged part; without new ones, removes it.
     fn replace_pointer(&self, damage: &Damage, pointers: Vec<KeyPointer>) -> Result<()> {
-        let editor = Editor::new(self.volume, self.workshop);
+        let editor = Editor::new(self.volume, self.context);
         let Some(parent) = damage.parent else { return refuse("a root has no pointer") };
         let path = editor.path_to(damage.tree, &damage.key, parent)?;
         let Some(((node, _), above)) = path.split_last() else { return refuse("the path is empty") };
@@ -334,17 +334,17 @@ impl Mender<'_> {
             }
             objectid::QUOTA_TREE => {
                 let (first, last) = super::editor::root_item_keys(damage.tree);
-                let editor = Editor::new(self.volume, self.workshop);
+                let editor = Editor::new(self.volume, self.context);
                 return editor.replace(objectid::ROOT_TREE, &first, &last, Items::new()).map(drop);
             }
             _ => Items::new(),
         };
-        replace_tree(self.volume, self.workshop, self.inventory, damage.tree, &items).map(drop)
+        replace_tree(self.volume, self.context, self.inventory, damage.tree, &items).map(drop)
     }
 
     /// Writes a bad leaf anew with the items that are sound: where it is, if nothing else is there.
     fn put_items(&self, damage: &Damage, items: &Items) -> Result<()> {
-        let editor = Editor::new(self.volume, self.workshop);
+        let editor = Editor::new(self.volume, self.context);
         let current = self.volume.geometry().generation;
         // Not later than the parent.
         let limit = match damage.parent {
@@ -408,7 +408,7 @@ impl Mender<'_> {
         let generation = header.generation.0.min(geometry.generation.0);
         let uuid = header.chunk_tree_uuid;
         let empty = empty_block(self.volume, uuid, tree, 0, address, Generation(generation));
-        let editor = Editor::new(self.volume, self.workshop);
+        let editor = Editor::new(self.volume, self.context);
         let is_newest = self.named_generation(&editor, damage) == Some(header.generation);
         let readable = readable_items(&bytes, &place)?;
         let (sound, _) = sound_items(&place, &empty, readable, geometry, &editor)?;

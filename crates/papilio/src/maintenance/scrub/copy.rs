@@ -11,7 +11,7 @@
 //!   free sectors of the source, so the target must have the same bytes there.
 //! - From its first read to its last write, nothing is written over a unit. Its extents are pinned,
 //!   so that their space is not reused. In-place writers are kept out: by the locks of rows where
-//!   the chunk has parity, else by [`TwinDevice::hold`].
+//!   the chunk has parity, else by [`DevReplace::hold`].
 //! - An empty chunk may go while it is copied, and another one take its place. So the ranges are
 //!   held, and the chunk looked up once more, before the target is written.
 //!
@@ -27,7 +27,7 @@ use super::units::Unit;
 use super::verify::{UnitScrub, wanted};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
-use crate::volume::{Chunk, HeldRanges, TwinDevice};
+use crate::volume::{Chunk, DevReplace, HeldRanges};
 use crate::workers::{each_at_once, threads};
 use papilio_device::AlignedBuffer;
 use papilio_format::items::chunk::STRIPE_LENGTH;
@@ -85,15 +85,15 @@ impl<'a> CopyOf<'a> {
         self.bytes
     }
 
-    /// Copies the next units to the target of `twin`. Returns whether there were any.
+    /// Copies the next units to the target of `dev_replace`. Returns whether there were any.
     ///
     /// # Errors
     /// The extents or checksums of a unit cannot be read; the target fails.
-    pub(in crate::maintenance) fn next(&mut self, twin: &TwinDevice) -> Result<bool> {
+    pub(in crate::maintenance) fn next(&mut self, dev_replace: &DevReplace) -> Result<bool> {
         let threads = threads(self.info.volume().waits());
         let count = if threads > 1 { threads * UNITS } else { 1 };
         let units: Vec<Unit> = std::iter::from_fn(|| self.next_unit()).take(count).collect();
-        let copied = each_at_once(&units, threads, |unit| self.copy_unit(unit, twin));
+        let copied = each_at_once(&units, threads, |unit| self.copy_unit(unit, dev_replace));
         for (unit, unknown) in units.iter().zip(copied) {
             self.unknown += unknown?;
             self.bytes.0 += (unit.rows.end - unit.rows.start) * STRIPE_LENGTH;
@@ -115,7 +115,7 @@ impl<'a> CopyOf<'a> {
 
     /// Copies what the last commit has in a unit. Returns the number of sectors without a readable
     /// copy.
-    fn copy_unit(&self, unit: &Unit, twin: &TwinDevice) -> Result<u64> {
+    fn copy_unit(&self, unit: &Unit, dev_replace: &DevReplace) -> Result<u64> {
         let mut extents = UnitExtents::read(self.info, unit.range())?;
         if let Some(error) = extents.left_out.take() {
             return Err(error);
@@ -123,31 +123,37 @@ impl<'a> CopyOf<'a> {
         if extents.extents.is_empty() && unit.chunk.profile().parity() == 0 {
             return Ok(0);
         }
-        let unknown = self.copy(unit, &extents, twin, self.avoided)?;
-        if unknown > 0 && self.avoided && twin.source().is_some() {
-            return self.copy(unit, &extents, twin, false);
+        let unknown = self.copy(unit, &extents, dev_replace, self.avoided)?;
+        if unknown > 0 && self.avoided && dev_replace.source().is_some() {
+            return self.copy(unit, &extents, dev_replace, false);
         }
         Ok(unknown)
     }
 
     /// Keeps writers away from a unit. Returns `None` if its chunk is gone: a new one in its place
     /// is written to both devices.
-    fn hold<'t>(&self, unit: &Unit, twin: &'t TwinDevice) -> Option<HeldRanges<'t>> {
+    fn hold<'t>(&self, unit: &Unit, dev_replace: &'t DevReplace) -> Option<HeldRanges<'t>> {
         let rows = unit.rows.start * STRIPE_LENGTH..unit.rows.end * STRIPE_LENGTH;
         let stripes = unit.chunk.stripes().iter().filter(|stripe| stripe.devid == self.devid);
         let ranges = stripes.map(|stripe| stripe.offset.0 + rows.start..stripe.offset.0 + rows.end);
-        let held = twin.hold(ranges);
+        let held = dev_replace.hold(ranges);
         let current = self.info.volume().chunk_map();
         let found = current.find(unit.chunk.start());
         found.is_some_and(|chunk| chunk.stripes() == unit.chunk.stripes()).then_some(held)
     }
 
     /// Copies a unit. Returns the number of sectors without a readable copy.
-    fn copy(&self, unit: &Unit, extents: &UnitExtents, twin: &TwinDevice, avoided: bool) -> Result<u64> {
+    fn copy(
+        &self,
+        unit: &Unit,
+        extents: &UnitExtents,
+        dev_replace: &DevReplace,
+        avoided: bool,
+    ) -> Result<u64> {
         // A writer of a row waits for held ranges with the row locked. So these rows are locked
         // first, and their ranges held only while the target is written.
         let parity = unit.chunk.profile().parity() > 0;
-        let held = self.hold(unit, twin);
+        let held = self.hold(unit, dev_replace);
         if held.is_none() {
             return Ok(0);
         }
@@ -166,9 +172,9 @@ impl<'a> CopyOf<'a> {
         let mut scrub = UnitScrub::new(rows, extents, &mut counts, &verified).rebuilding(self.devid);
         scrub.run();
         let rows = scrub.rows;
-        let held = held.or_else(|| self.hold(unit, twin));
+        let held = held.or_else(|| self.hold(unit, dev_replace));
         let copied = match held {
-            Some(_) => rows.copy_to(self.devid, &**twin.target()),
+            Some(_) => rows.copy_to(self.devid, &**dev_replace.target()),
             None => Ok(0),
         };
         self.buffers.lock().push(rows.into_buffers());

@@ -6,7 +6,7 @@
 //! Documentation/power/pm_qos_interface.rst): while `/dev/cpu_dma_latency` is held open with the
 //! value 0, idle processors poll instead of sleeping.
 //!
-//! Owns [`Wakefulness`]. Its thread holds the device only while requests come faster than
+//! Owns [`CpuLatency`]. Its thread holds the device only while requests come faster than
 //! [`STREAM`] in each period, and releases it a period after the last one. Polling costs a busy
 //! machine nothing, because only idle processors poll. It is off on machines with more than
 //! [`MAX_PROCESSORS`], where most processors would poll for nothing, and where this process may not
@@ -37,7 +37,7 @@ const MAX_PROCESSORS: usize = 8;
 
 /// A handle to the thread. The thread ends when the last handle is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Wakefulness(Option<Arc<Handle>>);
+pub(crate) struct CpuLatency(Option<Arc<Handle>>);
 
 #[derive(Debug)]
 struct Handle(Arc<Shared>);
@@ -52,7 +52,7 @@ struct Shared {
     wake: Condvar,
 }
 
-impl Wakefulness {
+impl CpuLatency {
     /// Returns a handle that does nothing.
     pub(crate) fn off() -> Self {
         Self(None)
@@ -165,13 +165,13 @@ mod tests {
     #[test]
     fn thread_ends_with_its_last_handle() {
         let mut threads = Vec::new();
-        let wakefulness = Wakefulness::start(&mut threads);
-        let other = wakefulness.clone();
+        let cpu_latency = CpuLatency::start(&mut threads);
+        let other = cpu_latency.clone();
         for _ in 0..10_000 {
             other.note();
         }
-        drop((wakefulness, other));
+        drop((cpu_latency, other));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        Wakefulness::off().note();
+        CpuLatency::off().note();
     }
 }

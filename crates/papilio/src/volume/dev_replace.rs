@@ -1,11 +1,11 @@
 //! A device and its copy, while the device is being replaced.
 //!
-//! Owns [`TwinDevice`]: the device in the table while all that it holds is copied to the target of
+//! Owns [`DevReplace`]: the device in the table while all that it holds is copied to the target of
 //! a replacement. Reads go to the source, writes to both.
 //!
 //! **Invariants**
 //! - What is written here is on the target, too, unless the target failed. Its failure is noted
-//!   ([`TwinDevice::check`]), and fails no request of the file system.
+//!   ([`DevReplace::check`]), and fails no request of the file system.
 //! - The places of superblocks are written on the source only. The target keeps the superblocks of
 //!   a target until it takes the source's place.
 //! - No write goes to a range that the copier holds, and the copier waits for writes under way, so
@@ -52,7 +52,7 @@ struct Failure {
 
 /// A device and the target of its replacement.
 #[derive(Debug)]
-pub(crate) struct TwinDevice {
+pub(crate) struct DevReplace {
     /// The device that is replaced; `None` if it is missing.
     source: Option<Arc<dyn Device>>,
     target: Arc<dyn Device>,
@@ -63,13 +63,13 @@ pub(crate) struct TwinDevice {
 /// Ranges that nothing writes to until this is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldRanges<'a> {
-    twin: &'a TwinDevice,
+    dev_replace: &'a DevReplace,
     ranges: Ranges,
 }
 
 /// Writes under way.
 struct Writing<'a> {
-    twin: &'a TwinDevice,
+    dev_replace: &'a DevReplace,
     ranges: Ranges,
 }
 
@@ -87,7 +87,7 @@ fn is_superblock(range: &Range<u64>) -> bool {
     places.any(|place| overlaps(range, &range_of(place, SUPERBLOCK_SIZE as u64)))
 }
 
-impl TwinDevice {
+impl DevReplace {
     pub(crate) fn new(source: Option<Arc<dyn Device>>, target: Arc<dyn Device>) -> Self {
         Self { source, target, state: Mutex::default(), changed: Condvar::new() }
     }
@@ -113,7 +113,7 @@ impl TwinDevice {
         while state.writing.iter().any(is_ours) {
             self.changed.wait(&mut state);
         }
-        HeldRanges { twin: self, ranges }
+        HeldRanges { dev_replace: self, ranges }
     }
 
     /// Fails if the target has failed, so that it is no copy of the source.
@@ -148,7 +148,7 @@ impl TwinDevice {
             self.changed.wait(&mut state);
         }
         state.writing.extend(ranges.iter().cloned());
-        Writing { twin: self, ranges }
+        Writing { dev_replace: self, ranges }
     }
 
     fn note(&self, result: io::Result<()>, operation: &'static str, offset: PhysicalAddress) {
@@ -188,19 +188,19 @@ impl TwinDevice {
 
 impl Drop for HeldRanges<'_> {
     fn drop(&mut self) {
-        let mut state = self.twin.state.lock();
+        let mut state = self.dev_replace.state.lock();
         for range in &self.ranges {
             let at = state.held.iter().position(|other| other == range);
             state.held.swap_remove(at.expect("a held range is listed"));
         }
         drop(state);
-        self.twin.changed.notify_all();
+        self.dev_replace.changed.notify_all();
     }
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut state = self.twin.state.lock();
+        let mut state = self.dev_replace.state.lock();
         for range in &self.ranges {
             let at = state.writing.iter().position(|other| other == range);
             state.writing.swap_remove(at.expect("a write under way is listed"));
@@ -208,12 +208,12 @@ impl Drop for Writing<'_> {
         let waited_for = !state.held.is_empty();
         drop(state);
         if waited_for {
-            self.twin.changed.notify_all();
+            self.dev_replace.changed.notify_all();
         }
     }
 }
 
-impl Device for TwinDevice {
+impl Device for DevReplace {
     fn name(&self) -> &str {
         self.source.as_ref().map_or(self.target.name(), |source| source.name())
     }
@@ -335,33 +335,33 @@ mod tests {
     #[test]
     fn writes_reach_both_but_superblocks_only_the_source() {
         let devices: [Arc<MemoryDevice>; 2] = std::array::from_fn(|_| Arc::new(MemoryDevice::new(MIB)));
-        let twin = TwinDevice::new(Some(devices[0].clone()), devices[1].clone());
-        twin.write_at(&[1; 4096], PhysicalAddress(4096)).unwrap();
-        twin.write_fua(&[2; 4096], superblock_offset(0)).unwrap();
-        twin.write_fua(&[5; 4096], PhysicalAddress(12_288)).unwrap();
+        let dev_replace = DevReplace::new(Some(devices[0].clone()), devices[1].clone());
+        dev_replace.write_at(&[1; 4096], PhysicalAddress(4096)).unwrap();
+        dev_replace.write_fua(&[2; 4096], superblock_offset(0)).unwrap();
+        dev_replace.write_fua(&[5; 4096], PhysicalAddress(12_288)).unwrap();
         assert_eq!(byte(&*devices[0], superblock_offset(0).0), 2);
         assert_eq!(devices.each_ref().map(|device| byte(&**device, 12_288)), [5, 5]);
         let mut batch = [
             WriteRequest::new(PhysicalAddress(8192), &[3; 4096]),
             WriteRequest::new(superblock_offset(0), &[4; 4096]),
         ];
-        twin.write_many(&mut batch);
+        dev_replace.write_many(&mut batch);
         assert!(batch.iter().all(|request| request.result.is_ok()));
         let at = |device: &MemoryDevice| [4096, 8192, superblock_offset(0).0].map(|at| byte(device, at));
         assert_eq!((at(&devices[0]), at(&devices[1])), ([1, 3, 4], [1, 3, 0]));
-        assert!(twin.check().is_ok() && twin.state.lock().writing.is_empty());
+        assert!(dev_replace.check().is_ok() && dev_replace.state.lock().writing.is_empty());
     }
 
     #[test]
     fn a_writer_waits_for_the_copier() {
         let devices: [Arc<MemoryDevice>; 2] = std::array::from_fn(|_| Arc::new(MemoryDevice::new(MIB)));
-        let twin = TwinDevice::new(Some(devices[0].clone()), devices[1].clone());
+        let dev_replace = DevReplace::new(Some(devices[0].clone()), devices[1].clone());
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let held = twin.hold([0..4096, 16384..20480]);
-            twin.write_at(&[1; 4096], PhysicalAddress(4096)).unwrap();
+            let held = dev_replace.hold([0..4096, 16384..20480]);
+            dev_replace.write_at(&[1; 4096], PhysicalAddress(4096)).unwrap();
             scope.spawn(|| {
-                twin.write_at(&[2; 8192], PhysicalAddress(12288)).unwrap();
+                dev_replace.write_at(&[2; 8192], PhysicalAddress(12288)).unwrap();
                 done.store(true, Ordering::SeqCst);
             });
             std::thread::sleep(Duration::from_millis(50));
@@ -380,10 +380,13 @@ mod tests {
             Arc::new(FaultDevice::new(device))
         });
         let [source, target] = &devices;
-        let twin = TwinDevice::new(Some(source.clone()), target.clone());
-        assert_eq!((twin.name(), twin.size(), twin.access()), ("source", MIB, Access::ReadWrite));
-        twin.flush().unwrap();
-        twin.discard(PhysicalAddress(4096), 4096).unwrap();
+        let dev_replace = DevReplace::new(Some(source.clone()), target.clone());
+        assert_eq!(
+            (dev_replace.name(), dev_replace.size(), dev_replace.access()),
+            ("source", MIB, Access::ReadWrite)
+        );
+        dev_replace.flush().unwrap();
+        dev_replace.discard(PhysicalAddress(4096), 4096).unwrap();
         for device in &devices {
             let counts = device.counts();
             assert_eq!((counts.flushes, counts.discards), (1, 1));
@@ -391,14 +394,14 @@ mod tests {
         }
         // An error of the source is the writer's, one of the target the copier's.
         target.fail_all();
-        twin.flush().unwrap();
-        twin.discard(PhysicalAddress(8192), 4096).unwrap();
-        assert!(twin.check().is_err());
+        dev_replace.flush().unwrap();
+        dev_replace.discard(PhysicalAddress(8192), 4096).unwrap();
+        assert!(dev_replace.check().is_err());
         source.fail_all();
-        assert!(twin.flush().is_err());
-        assert!(twin.discard(PhysicalAddress(8192), 4096).is_err());
-        assert!(twin.state.lock().writing.is_empty());
-        let alone = TwinDevice::new(None, target.clone());
+        assert!(dev_replace.flush().is_err());
+        assert!(dev_replace.discard(PhysicalAddress(8192), 4096).is_err());
+        assert!(dev_replace.state.lock().writing.is_empty());
+        let alone = DevReplace::new(None, target.clone());
         assert_eq!(alone.name(), "target");
         assert!(!alone.advance());
     }
@@ -408,18 +411,18 @@ mod tests {
         let target = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(MIB))));
         let source = Arc::new(MemoryDevice::new(MIB));
         target.fail_all();
-        let twin = TwinDevice::new(Some(source.clone()), target);
-        twin.write_at(&[1; 4096], PhysicalAddress(0)).unwrap();
+        let dev_replace = DevReplace::new(Some(source.clone()), target);
+        dev_replace.write_at(&[1; 4096], PhysicalAddress(0)).unwrap();
         assert_eq!(byte(&*source, 0), 1);
-        assert!(twin.check().is_err());
+        assert!(dev_replace.check().is_err());
     }
 
     #[test]
     fn a_copy_without_a_source_is_not_read() {
         let target = Arc::new(MemoryDevice::new(MIB));
-        let twin = TwinDevice::new(None, target.clone());
-        twin.write_at(&[1; 4096], PhysicalAddress(0)).unwrap();
+        let dev_replace = DevReplace::new(None, target.clone());
+        dev_replace.write_at(&[1; 4096], PhysicalAddress(0)).unwrap();
         assert_eq!(byte(&*target, 0), 1);
-        assert!(twin.read_at(&mut [0], PhysicalAddress(0)).is_err());
+        assert!(dev_replace.read_at(&mut [0], PhysicalAddress(0)).is_err());
     }
 }
