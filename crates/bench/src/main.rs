@@ -11,7 +11,7 @@ use std::process::ExitCode;
 #[command(version)]
 struct Cli {
     /// Print no progress
-    #[arg(short, long)]
+    #[arg(short, long, global = true)]
     quiet: bool,
     #[command(flatten)]
     bench: BenchArgs,

@@ -282,7 +282,7 @@ fn images_of_a_directory_are_compared() {
         eprintln!("skipped: the papilio command is not built");
         return;
     }
-    let output = bench(&["--quiet", "image", "--files", "150", "--rounds", "1"]);
+    let output = bench(&["image", "--files", "150", "--rounds", "1", "--quiet"]);
     let table = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(table.contains("papilio mkfs --rootdir") && table.contains("1.00 times papilio"), "{table}");

@@ -210,7 +210,7 @@ mod tests {
             text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
         assert_eq!(images.len(), 8 * 3 + 2);
         for image in images {
-            let svg = std::fs::read_to_string(folder.path().join("docs").join(image)).unwrap();
+            let svg = std::fs::read_to_string(folder.path().join("results").join(image)).unwrap();
             assert!(svg.starts_with("<svg "), "{image}");
         }
         assert!(text.contains("| kernel | 100 | 90.0 to 110 | - | 0.17 | - |"), "{text}");

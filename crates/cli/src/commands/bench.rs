@@ -24,7 +24,8 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut arguments = self.arguments;
         if context.verbosity < 0 {
-            arguments.insert(0, "--quiet".into());
+            // Behind a subcommand: options before one make it the name of a job.
+            arguments.push("--quiet".into());
         }
         BENCH.replace_this_one(OsStr::new(BENCH.name), &arguments);
         bail!(

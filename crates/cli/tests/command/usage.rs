@@ -40,7 +40,7 @@ fn bench_and_urls_run_programs_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let program = script(folder.path());
     for (variable, arguments, passed) in [
-        ("PAPILIO_BENCH_PROGRAM", &["-q", "bench", "image", "--help"][..], "--quiet\nimage\n--help\n"),
+        ("PAPILIO_BENCH_PROGRAM", &["-q", "bench", "image", "--help"][..], "image\n--help\n--quiet\n"),
         ("PAPILIO_STORE_PROGRAM", &["ls", "-l", "s3://bucket/a"], "ls\n-l\ns3://bucket/a\n"),
         ("PAPILIO_STORE_PROGRAM", &["store", "list", "x"], "store\nlist\nx\n"),
     ] {

@@ -393,7 +393,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// An error of the device or of changing trees.
-    pub(crate) fn do_chore(&self, deferred: DeferredWork) -> Result<()> {
+    pub(crate) fn do_deferred(&self, deferred: DeferredWork) -> Result<()> {
         match deferred {
             DeferredWork::Publish if self.open.ordered.is_full() => self.open.publish_some_ordered(&self.fs),
             DeferredWork::Publish => Ok(()),

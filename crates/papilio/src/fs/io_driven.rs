@@ -22,7 +22,7 @@ use crate::data::in_flight::{self, Collect};
 use crate::file::in_flight_io::{Begin, DeferredWork, MayWait, ReadInFlight, WriteInFlight};
 use crate::file::open_file::Stamp;
 use crate::fs::file::File;
-use crate::fs::io_pool::{Pool, Work, do_chore};
+use crate::fs::io_pool::{Pool, Work, do_deferred};
 use crate::fs::io_request::{IoCompletion, IoOperation, IoRequest};
 use crate::volume::Pieces;
 use papilio_device::{Completed, Direction, Driver, StableBuffer};
@@ -316,7 +316,7 @@ impl<B: StableBuffer> Driven<B> {
                         pool.submit(Work::DeferredWork(completion, file, deferred), Some(job));
                     }
                     None => {
-                        if let Err(error) = do_chore(&file, deferred) {
+                        if let Err(error) = do_deferred(&file, deferred) {
                             completion.result = Err(error);
                         }
                         completions.push(completion);

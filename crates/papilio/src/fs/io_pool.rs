@@ -83,7 +83,7 @@ impl<B: StableBuffer> Work<B> {
         match self {
             Self::Request(request) => request.run(),
             Self::DeferredWork(mut completion, file, deferred) => {
-                if let Err(error) = do_chore(&file, deferred) {
+                if let Err(error) = do_deferred(&file, deferred) {
                     completion.result = Err(error);
                 }
                 completion
@@ -96,8 +96,8 @@ impl<B: StableBuffer> Work<B> {
 ///
 /// # Errors
 /// An error of the device or of changing trees.
-pub(super) fn do_chore(file: &File, deferred: DeferredWork) -> Result<()> {
-    file.writable().expect("only open files have requests in flight").do_chore(deferred)
+pub(super) fn do_deferred(file: &File, deferred: DeferredWork) -> Result<()> {
+    file.writable().expect("only open files have requests in flight").do_deferred(deferred)
 }
 
 impl<B: StableBuffer> Pool<B> {

@@ -187,24 +187,24 @@ fn assemble_by_superblocks(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
     for (device, superblock) in found {
         check_membership(&*device, &superblock, &newest)?;
         let item = superblock.raw.dev_item;
-        if let Some(dev_replace) =
+        if let Some(earlier) =
             slots.iter().position(|slot| slot.item.devid == item.devid && slot.item.fsid == item.fsid)
         {
-            let other = &slots[dev_replace];
+            let other = &slots[earlier];
             let generation = superblock.raw.generation;
-            if generation == generations[dev_replace] {
+            if generation == generations[earlier] {
                 let other = other.name().unwrap_or_default();
                 return Err(mismatch(&*device, format!("{other} has the same devid {}", item.devid)));
             }
             // A power cut before the superblocks of a device that was replaced were erased.
-            let is_older = generation < generations[dev_replace];
+            let is_older = generation < generations[earlier];
             let older = if is_older { device.name() } else { other.name().unwrap_or_default() };
             tracing::warn!(device = older, devid = item.devid.0, "another device has replaced it");
             if is_older {
                 continue;
             }
-            slots.remove(dev_replace);
-            generations.remove(dev_replace);
+            slots.remove(earlier);
+            generations.remove(earlier);
         }
         let own = superblock.raw.fsid == newest.raw.fsid;
         // One generation less is a power cut between the superblocks of a commit: its blocks are on
