@@ -87,8 +87,14 @@ fn completions_include_commands_and_options() {
 /// Returns the commands that `papilio ARGUMENTS --help` lists, without `help` itself.
 fn commands_of(arguments: &[&str]) -> Vec<String> {
     let help = text(&succeed(arguments.iter().chain(&["--help"])));
-    let list = help.split("Commands:\n").nth(1).unwrap_or_default();
-    let lines = list.lines().take_while(|line| !line.is_empty());
+    // The main help has commands in groups, up to the options.
+    let list = match arguments {
+        [] => {
+            help.split("Usage:").nth(1).unwrap_or_default().split("\nOptions:\n").next().unwrap_or_default()
+        }
+        _ => help.split("Commands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default(),
+    };
+    let lines = list.lines();
     let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     names.filter(|name| !["", "help"].contains(name)).map(str::to_owned).collect()
 }

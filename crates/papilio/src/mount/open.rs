@@ -304,9 +304,12 @@ fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Resu
         SubvolumeChoice::Default => default_subvolume(&trees).unwrap_or(objectid::FS_TREE),
         SubvolumeChoice::TopLevel | SubvolumeChoice::Path(_) => objectid::FS_TREE,
     };
-    let found = trees
-        .get(start, "the root of a subvolume")
-        .and_then(|open| open.tree.require_root_block().map(|()| open));
+    let found = match options.subvolume {
+        // An id that no subvolume has is the caller's error, and no damage.
+        SubvolumeChoice::Id(_) if start != objectid::FS_TREE => trees.subvolume(start),
+        _ => trees.get(start, "the root of a subvolume"),
+    };
+    let found = found.and_then(|open| open.tree.require_root_block().map(|()| open));
     let Err(error) = found else { return Ok(trees) };
     let is_path = matches!(options.subvolume, SubvolumeChoice::Path(_));
     let allowed = rescue.ignore_bad_roots
