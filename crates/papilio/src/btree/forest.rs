@@ -73,6 +73,9 @@ pub(crate) trait StandIns: std::fmt::Debug + Send + Sync {
         bound: Option<Key>,
     ) -> Option<Arc<TreeBlock>>;
 
+    /// Returns whether blocks below the roots may be replaced, too.
+    fn replaces_inner_blocks(&self) -> bool;
+
     /// Returns whether a key of `tree` from `first` to `last` would be below a block that was
     /// replaced.
     fn covers(&self, tree: TreeId, first: Key, last: Key) -> bool;
@@ -126,9 +129,9 @@ impl Forest {
         self.sound_leaves.is_some()
     }
 
-    /// Whether blocks that cannot be read are replaced.
-    pub(crate) fn has_stand_ins(&self) -> bool {
-        self.stand_ins.is_some()
+    /// Returns whether blocks below the roots are replaced where they cannot be read.
+    pub(crate) fn replaces_inner_blocks(&self) -> bool {
+        self.stand_ins.as_ref().is_some_and(|stand_ins| stand_ins.replaces_inner_blocks())
     }
 
     /// Returns a leaf with the sound items of the first copy that has any, below `bound`.

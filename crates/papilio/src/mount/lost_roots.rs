@@ -198,6 +198,10 @@ impl StandIns for LostRoots {
         block
     }
 
+    fn replaces_inner_blocks(&self) -> bool {
+        false
+    }
+
     fn covers(&self, _tree: TreeId, _first: Key, _last: Key) -> bool {
         false
     }
@@ -215,6 +219,10 @@ impl StandIns for Either {
         bound: Option<Key>,
     ) -> Option<Arc<TreeBlock>> {
         self.0.stand_in(tree, expected, bound).or_else(|| self.1.stand_in(tree, expected, bound))
+    }
+
+    fn replaces_inner_blocks(&self) -> bool {
+        self.0.replaces_inner_blocks() || self.1.replaces_inner_blocks()
     }
 
     fn covers(&self, tree: TreeId, first: Key, last: Key) -> bool {

@@ -138,6 +138,10 @@ impl StandIns for ScannedLeaves {
         block
     }
 
+    fn replaces_inner_blocks(&self) -> bool {
+        true
+    }
+
     fn covers(&self, tree: TreeId, first: Key, last: Key) -> bool {
         let overlaps = |(of, from, bound): &(TreeId, Key, Option<Key>)| {
             *of == tree && *from <= last && bound.is_none_or(|bound| first < bound)

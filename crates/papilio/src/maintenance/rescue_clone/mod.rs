@@ -111,7 +111,9 @@ pub(crate) fn clone_into(
         for (at, id) in family.iter().enumerate() {
             let root = &roots.subvolumes[id];
             // Two trees may have different blocks in place of one that cannot be read.
-            let plan = match root.tree.forest().has_stand_ins() {
+            let differs =
+                root.tree.forest().replaces_inner_blocks() || root.tree.require_root_block().is_err();
+            let plan = match differs {
                 true => Plan::whole(),
                 false => Plan::after(&root.tree, &bases),
             };
