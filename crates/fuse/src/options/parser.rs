@@ -220,7 +220,11 @@ impl Parser {
                 return self.take_data(name, value);
             }
         };
-        check_bare(name, value, &["cache", "commit", "discard", "device", "max_inline", "rescue"])?;
+        check_bare(
+            name,
+            value,
+            &["cache", "commit", "discard", "device", "max_inline", "replay_bytes", "rescue"],
+        )?;
         Ok(true)
     }
 
