@@ -64,6 +64,10 @@ if [ -n "$missing" ] || ! command -v fio >/dev/null; then
 else
     say "one fio job on the kernel's Btrfs and on Papilio, in turn (for all jobs: make bench)"
     engine=$(built papilio-fio libpapilio_fio.so)
+    # The tests build it beside the command.
+    PAPILIO_BENCH_PROGRAM=$(dirname "$papilio")/papilio-bench
+    [ -x "$PAPILIO_BENCH_PROGRAM" ] || PAPILIO_BENCH_PROGRAM=$(built papilio-bench papilio-bench)
+    export PAPILIO_BENCH_PROGRAM
     show bench --jobs direct-read-1m --sides kernel,papilio --rounds 1 --runtime 1 --scale 0.004 \
         --engine "$engine"
 fi
