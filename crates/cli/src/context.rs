@@ -171,15 +171,8 @@ impl Context {
     ) -> anyhow::Result<FileSystem> {
         let options = &options.clone().allow_older(true);
         if !options.wants_scan() {
-            let system = match FileSystem::open_with(image, options) {
-                // Readers of btrfs-progs warn and go on.
-                Err(error @ Error::DeviceMissing { .. }) if self.arguments.drop_in => {
-                    self.warning(format_args!("{}: {error}", image.display()));
-                    FileSystem::open_with(image, &options.clone().degraded(true))
-                }
-                opened => opened,
-            };
-            let system = system.map_err(holder::explain)?;
+            let opened = self.or_degraded(image, options, |options| FileSystem::open_with(image, options));
+            let system = opened.map_err(holder::explain)?;
             self.warn_of_lost_checksums(image, &system);
             self.read.borrow_mut().push((image.to_path_buf(), system.clone()));
             return Ok(system);
@@ -240,6 +233,26 @@ impl Context {
         }
         if let Some(rest) = files.len().checked_sub(most).filter(|rest| *rest > 0) {
             self.error(format_args!("{name}: {rest} more are older; papilio restore lists all"));
+        }
+    }
+
+    /// Reads `image` with `read`. Under the names of btrfs-progs a missing device is a warning, and
+    /// the rest is read without it, as their readers do.
+    ///
+    /// # Errors
+    /// Errors of `read`.
+    pub fn or_degraded<T>(
+        &self,
+        image: &Path,
+        options: &OpenOptions,
+        read: impl Fn(&OpenOptions) -> papilio::Result<T>,
+    ) -> papilio::Result<T> {
+        match read(options) {
+            Err(error @ Error::DeviceMissing { .. }) if self.arguments.drop_in => {
+                self.warning(format_args!("{}: {error}", image.display()));
+                read(&options.clone().degraded(true))
+            }
+            result => result,
         }
     }
 

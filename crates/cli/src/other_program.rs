@@ -41,13 +41,19 @@ impl OtherProgram {
     }
 
     fn candidates(&self) -> impl Iterator<Item = PathBuf> {
+        // One that is this program under another name would run itself for ever.
+        let is_other = |path: &PathBuf| path.canonicalize().ok() != own_path();
         let given = std::env::var_os(self.variable).map(PathBuf::from);
         let own = std::env::current_exe().ok();
         let folder = own.as_deref().and_then(|own| own.parent());
         let beside = folder.map(|folder| folder.join(self.name));
         let library = folder.map(|folder| folder.join("../lib/papilio").join(self.name));
-        [given, beside, library].into_iter().flatten().filter(|path| path.is_file())
+        [given, beside, library].into_iter().flatten().filter(|path| path.is_file()).filter(is_other)
     }
+}
+
+fn own_path() -> Option<PathBuf> {
+    std::env::current_exe().ok()?.canonicalize().ok()
 }
 
 /// Runs `papilio-store` with the same arguments, and does not return, if they need it and it is

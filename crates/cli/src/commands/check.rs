@@ -139,14 +139,8 @@ impl Args {
         }
         context.set_progress(bar.clone());
         let opened = self.open_options(context);
-        let report = match papilio::check(&self.image, &opened, &options) {
-            // btrfs-check(8) warns and goes on.
-            Err(error @ papilio::Error::DeviceMissing { .. }) if context.arguments().drop_in => {
-                context.warning(format_args!("{}: {error}", self.image.display()));
-                papilio::check(&self.image, &opened.degraded(true), &options)
-            }
-            report => report,
-        };
+        let read = |opened: &OpenOptions| papilio::check(&self.image, opened, &options);
+        let report = context.or_degraded(&self.image, &opened, read);
         context.set_progress(None);
         if let Some(bar) = bar {
             bar.finish_and_clear();

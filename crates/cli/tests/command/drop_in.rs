@@ -1,8 +1,7 @@
 //! The command under the names of btrfs-progs.
 
-use crate::common::binary;
+use crate::common::{binary, link_names};
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -11,9 +10,7 @@ struct World(tempfile::TempDir);
 impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["btrfs", "mkfs.btrfs", "fsck.btrfs", "btrfsck", "btrfs-convert"] {
-            symlink(binary(), folder.path().join(name)).unwrap();
-        }
+        link_names(folder.path(), &["btrfs", "mkfs.btrfs", "fsck.btrfs", "btrfsck", "btrfs-convert"]);
         File::create(folder.path().join("image")).unwrap().set_len(256 << 20).unwrap();
         Self(folder)
     }

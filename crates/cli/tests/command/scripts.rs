@@ -1,13 +1,12 @@
 //! The words, codes, keys of JSON and shortened options that scripts expect under the names of
 //! btrfs-progs.
 
-use crate::common::binary;
+use crate::common::{binary, link_names};
 use papilio_oracle::{ImageSet, LoopDevice, Need, Scratch, require};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -17,9 +16,7 @@ struct World(tempfile::TempDir);
 impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["btrfs", "mkfs.btrfs", "btrfstune", "btrfs-image", "btrfs-find-root"] {
-            symlink(binary(), folder.path().join(name)).unwrap();
-        }
+        link_names(folder.path(), &["btrfs", "mkfs.btrfs", "btrfstune", "btrfs-image", "btrfs-find-root"]);
         Self(folder)
     }
 

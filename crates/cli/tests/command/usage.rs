@@ -55,6 +55,10 @@ fn a_command_without_its_other_programs_names_them() {
     let folder = tempfile::tempdir().unwrap();
     let alone = folder.path().join("papilio");
     papilio_oracle::program::copy_program(binary(), &alone).unwrap();
+    // Links to the command itself are none of them.
+    for name in ["papilio-store", "papilio-bench"] {
+        std::os::unix::fs::symlink(&alone, folder.path().join(name)).unwrap();
+    }
     for (arguments, part) in [
         (&["bench"][..], "papilio-bench is not installed"),
         (&["ls", "https://host/disk.img"], "https://host/disk.img: this program opens no URLs"),

@@ -14,6 +14,13 @@ pub fn binary() -> &'static Path {
     Path::new(command.expect("cargo names the binary of the package"))
 }
 
+/// Links names of other programs to the binary.
+pub fn link_names(folder: &Path, names: &[&str]) {
+    for name in names {
+        std::os::unix::fs::symlink(binary(), folder.join(name)).unwrap();
+    }
+}
+
 /// Returns a command that runs the binary in UTC, without arguments yet.
 pub fn command() -> Command {
     let mut command = Command::new(binary());

@@ -3,6 +3,7 @@
 
 use crate::common::{fail, papilio, succeed, text};
 use crate::surgery::{edit_blocks, erase, items, scan};
+use crate::world::two_devices;
 use papilio::device::{Access, Device, FileDevice};
 use papilio::format::{ItemType, objectid};
 use papilio::{FileSystem, MkfsOptions, OpenOptions};
@@ -97,14 +98,7 @@ fn what_one_of_two_devices_has_is_read() {
     }
     for profile in ["single", "raid0"] {
         let scratch = Scratch::new(SIZE * 4).unwrap();
-        let spec = FileSystemSpec {
-            devices: 2,
-            device_size: 300 << 20,
-            data_profile: Some(profile.to_owned()),
-            metadata_profile: Some("raid1".to_owned()),
-            ..FileSystemSpec::default()
-        };
-        let images = spec.make(&scratch).unwrap();
+        let images = two_devices(profile).make(&scratch).unwrap();
         let mounted = images.mount().unwrap();
         for number in 0..20 {
             fs::write(mounted.path().join(format!("f{number}")), vec![number; 12 << 20]).unwrap();

@@ -10,10 +10,10 @@
 //! `PAPILIO_TRUTH_SEED` runs one of them alone.
 
 use crate::surgery::{items, scan, seal};
-use crate::world::{Files, World};
+use crate::world::{Files, World, two_devices};
 use papilio::device::{Access, Device, FileDevice};
 use papilio::format::{ChecksumType, ItemType, PhysicalAddress, TreeId};
-use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -84,14 +84,7 @@ impl Subject {
     /// Two devices, with single data.
     fn two_devices(profile: &'static str) -> Self {
         let scratch = Scratch::new(1 << 30).unwrap();
-        let spec = FileSystemSpec {
-            devices: 2,
-            device_size: 300 << 20,
-            data_profile: Some(profile.to_owned()),
-            metadata_profile: Some("raid1".to_owned()),
-            ..FileSystemSpec::default()
-        };
-        let images = spec.make(&scratch).unwrap();
+        let images = two_devices(profile).make(&scratch).unwrap();
         let mounted = images.mount().unwrap();
         for number in 0..40usize {
             let length = if number % 4 == 0 { 4 << 20 } else { 50 + number * 400 };

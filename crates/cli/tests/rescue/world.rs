@@ -26,6 +26,17 @@ pub struct World {
     pub data: Vec<u64>,
 }
 
+/// A file system whose metadata has two copies, and whose data a lost device takes with it.
+pub fn two_devices(data_profile: &str) -> FileSystemSpec {
+    FileSystemSpec {
+        devices: 2,
+        device_size: 300 << 20,
+        data_profile: Some(data_profile.to_owned()),
+        metadata_profile: Some("raid1".to_owned()),
+        ..FileSystemSpec::default()
+    }
+}
+
 /// The shapes of random damage.
 pub fn shapes() -> Vec<(&'static str, FileSystemSpec)> {
     let base = FileSystemSpec { device_size: 128 << 20, ..FileSystemSpec::default() };

@@ -196,20 +196,19 @@ impl<'a> Inodes<'a> {
         if !is_deleted {
             current.compare_entries(self.tree, &mut self.names, &mut self.findings);
         }
-        if kind == Some(FileKind::Directory) && is_deleted {
-        } else if kind == Some(FileKind::Directory) {
-            if item.size != current.name_bytes {
-                let (size, bytes) = (item.size, current.name_bytes);
-                let message = format_args!("its size is {size}, the names of its entries have {bytes} bytes");
-                self.findings.add(FindingKind::DirectorySize, place.clone(), message);
-                // Entries that the repair adds change it again; the next check finds the sum.
-                self.findings.mend(Remedy::Inode {
-                    tree: self.tree,
-                    inode: current.number,
-                    field: InodeField::Size(bytes),
-                });
-            }
-        } else if !current.items.is_empty() || !current.indexes.is_empty() {
+        let is_directory = kind == Some(FileKind::Directory);
+        if is_directory && !is_deleted && item.size != current.name_bytes {
+            let (size, bytes) = (item.size, current.name_bytes);
+            let message = format_args!("its size is {size}, the names of its entries have {bytes} bytes");
+            self.findings.add(FindingKind::DirectorySize, place.clone(), message);
+            // Entries that the repair adds change it again; the next check finds the sum.
+            self.findings.mend(Remedy::Inode {
+                tree: self.tree,
+                inode: current.number,
+                field: InodeField::Size(bytes),
+            });
+        }
+        if !is_directory && (!current.items.is_empty() || !current.indexes.is_empty()) {
             let message = format_args!("directory entries of an inode that is not a directory");
             self.findings.add(FindingKind::NotADirectory, place.clone(), message);
         }
