@@ -8,7 +8,8 @@ import sys
 from collections import defaultdict
 
 MEASURED = tuple(
-    f"crates/{crate}/src" for crate in ("format", "locks", "pagecache", "device", "store", "papilio")
+    f"crates/{crate}/src" for crate in ("format", "locks", "pagecache", "device", "store", "engine", "progs", "fs", "transfer",
+                  "papilio")
 )
 # Modules with fewer lines are one row, "others" of their crate.
 SMALL = 200

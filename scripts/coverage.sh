@@ -15,7 +15,9 @@ fi
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/coverage-build} CARGO_INCREMENTAL=0
 out=$PWD/target/coverage
 mkdir -p "$out"
-measured=(-p papilio-format -p papilio-locks -p papilio-pagecache -p papilio-device -p papilio-store -p papilio)
+measured=()
+for name in format locks pagecache device store engine progs fs transfer; do measured+=(-p "papilio-$name"); done
+measured+=(-p papilio)
 # A test that fails is told by the other runs; here its coverage counts.
 cargo llvm-cov --no-report --locked --ignore-run-fail "${measured[@]}" \
     -p papilio-simulator --tests

@@ -18,7 +18,7 @@ skip() {
     [ "${PAPILIO_REQUIRE_ALL:-}" != 1 ] || exit 1
 }
 
-members=(format locks pagecache device "" oracle bench capi fuse nbd nfs fio cli)
+members=(format locks pagecache device engine progs fs transfer "" oracle bench capi fuse nbd nfs fio cli)
 packages=()
 for member in "${members[@]}"; do packages+=(-p "papilio${member:+-$member}"); done
 said=$(mktemp "${TMPDIR:-/tmp}/papilio-packages.XXXXXX")
@@ -42,7 +42,8 @@ done
 printf '== building the library from its packages\n'
 # The oracle is only for tests, but cargo looks up every package that a manifest names.
 cargo package -p papilio-format -p papilio-locks -p papilio-pagecache -p papilio-device \
-    -p papilio-oracle -p papilio --locked --allow-dirty
+    -p papilio-oracle -p papilio-engine -p papilio-progs -p papilio-fs -p papilio-transfer -p papilio \
+    --locked --allow-dirty
 
 baseline=${PAPILIO_BASELINE:-$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null || true)}
 if [ -z "$baseline" ]; then

@@ -136,7 +136,6 @@ fn describe_entry(entry: &DirEntry) -> Result<papilio_dirent> {
     let (inode, subvolume) = match entry.target() {
         EntryTarget::Inode(number) => (number.0, 0),
         EntryTarget::Subvolume(id) => (256, id.0),
-        _ => return Err(Failure::new(libc::EIO, "an entry of an unknown kind")),
     };
     let mut value = papilio_dirent {
         inode,

@@ -81,96 +81,68 @@
 //! statistics, raw tree blocks, and the on-disk format. They may change in any version.
 
 #![forbid(unsafe_code)]
-// Without the feature `unstable` nothing uses the items that only it exports.
-#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
 
-// Helpers of unit and integration tests are one file, which calls this crate by its name.
-#[cfg(test)]
-extern crate self as papilio;
-
-mod btree;
-mod data;
-mod errno;
-mod errors;
-mod file;
-mod fs;
-mod fsync_log;
-mod import;
-#[cfg(test)]
-#[path = "../tests/support/in_memory.rs"]
-mod in_memory;
-mod items;
-mod maintenance;
-mod mount;
-mod namespace;
-mod options;
-mod receive;
-mod send;
-mod space;
-mod subvolume;
-mod transaction;
-mod tuning;
-mod volume;
-mod workers;
-
-pub use data::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};
-pub use data::{FiemapExtent, FileExtent, FileExtentKind};
-pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
-pub use file::defragment::DefragmentOptions;
-pub use file::write_promise::WritePromise;
-pub use fs::{
+pub use papilio_engine::data::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};
+pub use papilio_engine::data::{FiemapExtent, FileExtent, FileExtentKind};
+pub use papilio_engine::errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
+pub use papilio_engine::file::defragment::DefragmentOptions;
+pub use papilio_engine::file::write_promise::WritePromise;
+pub use papilio_engine::items::dir::EntryTarget;
+pub use papilio_engine::items::xattr::Xattr;
+pub use papilio_engine::items::xattr_edit::XattrSet;
+pub use papilio_engine::jobs::replace::{ReplaceOptions, ReplaceReport};
+pub use papilio_engine::jobs::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
+pub use papilio_engine::jobs::signature::find_signature;
+pub use papilio_engine::jobs::statfs::Statfs;
+pub use papilio_engine::jobs::usage::{DeviceUsage, SpaceUsage, Usage};
+pub use papilio_engine::mount::check_signatures;
+pub use papilio_engine::namespace::create::{NewInode, NewKind};
+pub use papilio_engine::namespace::permission::{Caller, Permissions};
+pub use papilio_engine::namespace::rename::RenameMode;
+pub use papilio_engine::namespace::setattr::{SetAttributes, SetTime};
+pub use papilio_engine::options::older::{OlderCause, OlderFile, OlderPart, OlderState};
+pub use papilio_engine::options::rescue::{FoundBlock, ItemFault, ItemUse, TreeRootChoice};
+pub use papilio_engine::options::{CompressionChoice, OpenOptions, SubvolumeChoice};
+pub use papilio_engine::subvolume::{Received, Subvolume};
+pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
     QgroupUsage, QuotaStatus, RepairOptions, RepairPlan, RescueCloneOptions, Walk, WalkEntry, cancel_replace,
     check, check_devices, find_deleted, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
     rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
-pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
-pub use items::dir::EntryTarget;
-pub use items::xattr::Xattr;
-pub use items::xattr_edit::XattrSet;
-pub use maintenance::census::Kept;
-pub use maintenance::check::{
+pub use papilio_progs::census::Kept;
+pub use papilio_progs::check::{
     CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind,
     Note as CheckNote, Place, Severity,
 };
-pub use maintenance::image::{
+pub use papilio_progs::image::{
     ImageDump, ImageDumpOptions, ImageDumped, ImageRestored, NameReplacement, RestoreMode,
 };
-pub use maintenance::mkfs::{
+pub use papilio_progs::mkfs::{
     FeatureMeaning, FeatureName, FeatureVersions, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
-    find_signature, mkfs, mkfs_device, mkfs_devices, mkfs_many,
+    mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
-pub use maintenance::repair::change::RescueChange;
-pub use maintenance::replace::{ReplaceOptions, ReplaceReport};
-pub use maintenance::rescue_clone::{CloneLoss, CloneProgress, Cloned};
-pub use maintenance::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress};
-pub use maintenance::salvage::chunks::ChunkSources;
-pub use maintenance::salvage::deleted::DeletedFile;
-pub use maintenance::salvage::rebuild::{Rebuilt, SuperblockSource};
-pub use maintenance::salvage::root_choice::RootChoice;
-pub use maintenance::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};
-pub use maintenance::salvage::tree_roots::FoundRoot;
-pub use maintenance::scan::FoundDevice;
-pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
-pub use maintenance::statfs::Statfs;
-pub use maintenance::tune::{Tune, Tuned, tune};
-pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
-pub use mount::check_signatures;
-pub use namespace::create::{NewInode, NewKind};
-pub use namespace::permission::{Caller, Permissions};
-pub use namespace::rename::RenameMode;
-pub use namespace::setattr::{SetAttributes, SetTime};
-pub use options::older::{OlderCause, OlderFile, OlderPart, OlderState};
-pub use options::rescue::{FoundBlock, ItemFault, ItemUse, TreeRootChoice};
-pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
-pub use receive::{
+pub use papilio_progs::repair::change::RescueChange;
+pub use papilio_progs::rescue_clone::{CloneLoss, CloneProgress, Cloned};
+pub use papilio_progs::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress};
+pub use papilio_progs::salvage::chunks::ChunkSources;
+pub use papilio_progs::salvage::deleted::DeletedFile;
+pub use papilio_progs::salvage::rebuild::{Rebuilt, SuperblockSource};
+pub use papilio_progs::salvage::root_choice::RootChoice;
+pub use papilio_progs::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};
+pub use papilio_progs::salvage::tree_roots::FoundRoot;
+pub use papilio_progs::scan::FoundDevice;
+pub use papilio_progs::tune::{Tune, Tuned, tune};
+pub use papilio_transfer::import::{
+    Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated,
+};
+pub use papilio_transfer::receive::{
     CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,
     StreamReader,
 };
-pub use send::changes::{NameChange, SnapshotChange, snapshot_changes};
-pub use send::{SendObserver, SendOptions, Sent};
-pub use subvolume::{Received, Subvolume};
+pub use papilio_transfer::send::changes::{NameChange, SnapshotChange, snapshot_changes};
+pub use papilio_transfer::send::{SendObserver, SendOptions, Sent};
 
 // The types of the on-disk format that the functions above take and return.
 pub use papilio_format::items::block_group::BlockGroupFlags;
@@ -203,26 +175,28 @@ pub mod device {
 }
 
 #[cfg(feature = "unstable")]
-pub use btree::CacheStatistics;
-#[cfg(feature = "unstable")]
-pub use fs::MemoryUse;
-#[cfg(feature = "unstable")]
-pub use fsync_log::LogUsage;
-#[cfg(feature = "unstable")]
-pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
-#[cfg(feature = "unstable")]
-pub use maintenance::extent_owners::{AddressUse, ExtentOwner};
-#[cfg(feature = "unstable")]
-pub use maintenance::shared_extents::SharedExtents;
-#[cfg(feature = "unstable")]
-pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
-#[cfg(feature = "unstable")]
-pub use maintenance::tree_stats::{Layout, TreeStats};
-#[cfg(feature = "unstable")]
 pub use papilio_device::DelayDevice;
+#[cfg(feature = "unstable")]
+pub use papilio_engine::btree::CacheStatistics;
+#[cfg(feature = "unstable")]
+pub use papilio_engine::fsync_log::LogUsage;
+#[cfg(feature = "unstable")]
+pub use papilio_engine::jobs::extent_owners::{AddressUse, ExtentOwner};
+#[cfg(feature = "unstable")]
+pub use papilio_engine::jobs::shared_extents::SharedExtents;
+#[cfg(feature = "unstable")]
+pub use papilio_engine::tuning::{
+    CsumLookup, LogItems, NocowCheck, Tuning, TuningError, VerifyCompression, WriteChecksum,
+};
 #[cfg(feature = "unstable")]
 pub use papilio_format as format;
 #[cfg(feature = "unstable")]
+pub use papilio_fs::MemoryUse;
+#[cfg(feature = "unstable")]
 pub use papilio_pagecache::CacheInsert;
 #[cfg(feature = "unstable")]
-pub use tuning::{CsumLookup, LogItems, NocowCheck, Tuning, TuningError, VerifyCompression, WriteChecksum};
+pub use papilio_progs::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
+#[cfg(feature = "unstable")]
+pub use papilio_progs::superblock_copy::{ChecksumState, SuperblockCopy};
+#[cfg(feature = "unstable")]
+pub use papilio_progs::tree_stats::{Layout, TreeStats};

@@ -72,9 +72,9 @@ impl Mutant {
 /// No cargo-mutants, or one whose list differs.
 pub fn list(sources: &Path) -> anyhow::Result<Vec<Mutant>> {
     let mut command = Command::new("cargo");
-    command.args(["mutants", "--list", "--json", "--package", "papilio"]).current_dir(sources);
+    command.args(["mutants", "--list", "--json", "--package", "papilio-engine"]).current_dir(sources);
     for module in MODULES {
-        command.arg("--file").arg(format!("crates/papilio/src/{module}/**"));
+        command.arg("--file").arg(format!("crates/engine/src/{module}/**"));
     }
     let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo mutants")?;
     if !output.status.success() {

@@ -284,7 +284,7 @@ mod tests {
         let line = |outcome: &str, module: &str| Line {
             text: String::new(),
             outcome: outcome.to_owned(),
-            name: format!("crates/papilio/src/{module}/a.rs:1:2: replace a"),
+            name: format!("crates/engine/src/{module}/a.rs:1:2: replace a"),
         };
         let lines = [
             line("caught by fsync", "space"),
@@ -295,10 +295,7 @@ mod tests {
         let text = summary(&lines, &Reasons::parse("").unwrap());
         assert!(text.contains("| space | 2 | 1 | 0 | 0 | 66 % |\n"), "{text}");
         assert!(text.contains("| volume | 0 | 0 | 0 | 1 | 0 % |\n"), "{text}");
-        assert!(
-            text.ends_with("missed by 3 tests: crates/papilio/src/space/a.rs:1:2: replace a\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("missed by 3 tests: crates/engine/src/space/a.rs:1:2: replace a\n"), "{text}");
         let text = summary(&lines, &Reasons::parse("space/a.rs\treplace a\tit is only slower\n").unwrap());
         assert!(text.contains("| space | 2 | 1 | 1 | 0 | 66 % |\n"), "{text}");
         assert!(text.ends_with("| 1 | it is only slower |\n\n"), "{text}");

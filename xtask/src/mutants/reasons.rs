@@ -1,13 +1,13 @@
 //! Reasons why tests miss mutants: `results/survivors.tsv`, which people write.
 //!
-//! A line has a file, below `crates/papilio/src`; a part of the mutants' names, which may be empty;
+//! A line has a file, below `crates/engine/src`; a part of the mutants' names, which may be empty;
 //! and the reason. The first line that fits a mutant counts.
 
 use anyhow::Context;
 use std::path::Path;
 
 const FILE: &str = "results/survivors.tsv";
-const SOURCES: &str = "crates/papilio/src/";
+const SOURCES: &str = "crates/engine/src/";
 
 struct Reason {
     file: String,
@@ -58,7 +58,7 @@ mod tests {
     fn the_first_reason_that_fits_counts() {
         let text = "a/b.rs\twith - in f\tslower\na/b.rs\t\tequal\n";
         let reasons = Reasons::parse(text).unwrap();
-        let of = |name: &str| reasons.of(&format!("crates/papilio/src/{name}"));
+        let of = |name: &str| reasons.of(&format!("crates/engine/src/{name}"));
         assert_eq!(of("a/b.rs:1:2: replace + with - in f"), Some("slower"));
         assert_eq!(of("a/b.rs:1:2: replace + with * in f"), Some("equal"));
         assert_eq!(of("a/c.rs:1:2: replace + with - in f"), None);

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Packages whose tests are run.
-pub const PACKAGES: [&str; 2] = ["papilio", "papilio-simulator"];
+pub const PACKAGES: [&str; 4] = ["papilio-engine", "papilio-fs", "papilio", "papilio-simulator"];
 /// The library's sources, to which the switch is added.
-const LIBRARY: &str = "crates/papilio/src/lib.rs";
-const SWITCH_FILE: &str = "crates/papilio/src/mutant_switch.rs";
+const LIBRARY: &str = "crates/engine/src/lib.rs";
+const SWITCH_FILE: &str = "crates/engine/src/mutant_switch.rs";
 
 /// The bytes of each changed file that belong to one mutant.
 type Pieces = BTreeMap<String, Vec<(u32, Range<usize>)>>;
@@ -49,8 +49,8 @@ impl Tree {
     /// Git or cargo-mutants fails; sources that are not committed, or do not build without mutants.
     pub fn new(root: &Path, folder: &Path) -> anyhow::Result<Self> {
         let sources = folder.join("sources");
-        if !git(&["status", "--porcelain", "crates/papilio/src"], root)?.is_empty() {
-            bail!("crates/papilio/src has changes that are not committed");
+        if !git(&["status", "--porcelain", "crates/engine/src"], root)?.is_empty() {
+            bail!("crates/engine/src has changes that are not committed");
         }
         let commit = git(&["rev-parse", "--short", "HEAD"], root)?;
         if !sources.is_dir() {

@@ -1,9 +1,9 @@
-//! The layers inside `crates/papilio`: a module imports only from modules of lower layers.
+//! The layers inside `crates/engine`: a module imports only from modules of lower layers.
 //!
 //! Owns the layer map. The check covers `use` trees, paths in code and attributes, and the tokens
 //! of macros. It resolves `crate::`, `self::` and `super::`; a name that `lib.rs` re-exports counts
 //! as the module that it comes from. `lib.rs` is above all layers. Unit tests follow the same rule:
-//! tests that need a higher layer belong in `tests/`.
+//! tests that need a higher layer belong in `crates/fs` or in `crates/papilio/tests`.
 
 use super::finding::Finding;
 use super::imports::{Import, flatten, is_test_only, item_name};
@@ -14,14 +14,10 @@ use syn::spanned::Spanned;
 use syn::visit::Visit;
 
 /// The crate that has layers.
-const ROOT: &str = "crates/papilio/src/lib.rs";
+const ROOT: &str = "crates/engine/src/lib.rs";
 /// Its top-level modules, from the highest layer to the lowest.
-const LAYERS: [&str; 16] = [
-    "import",
-    "receive",
-    "send",
-    "fs",
-    "maintenance",
+const LAYERS: [&str; 12] = [
+    "jobs",
     "mount",
     "file",
     "subvolume",
@@ -35,7 +31,7 @@ const LAYERS: [&str; 16] = [
     "volume",
 ];
 /// The modules of the lowest layer, which every module may import.
-const COMMON: [&str; 6] = ["options", "tuning", "errors", "errno", "device", "workers"];
+const COMMON: [&str; 5] = ["options", "tuning", "errors", "errno", "workers"];
 
 /// Checks the layered crate, if there is one.
 pub fn check(sources: &Sources) -> Vec<Finding> {
@@ -213,7 +209,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
-        // `pub(in crate::fs)` names an ancestor and imports nothing.
+        // `pub(in crate::mount)` names an ancestor and imports nothing.
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
@@ -231,21 +227,21 @@ mod tests {
     use super::super::sources::tests::sources;
     use super::*;
 
-    const MANIFEST: (&str, &str) = ("crates/papilio/Cargo.toml", "[package]\nname = \"papilio\"\n");
-    const LIB: &str = "mod fs; mod space; mod btree; mod volume; mod errors;\n\
-                       pub use fs::{File, inner::Dir as Directory}; pub use errors::Error; fn helper() {}";
+    const MANIFEST: (&str, &str) = ("crates/engine/Cargo.toml", "[package]\nname = \"papilio-engine\"\n");
+    const LIB: &str = "mod mount; mod space; mod btree; mod volume; mod errors;\n\
+                       pub use mount::{File, inner::Dir as Directory}; pub use errors::Error; fn helper() {}";
 
     /// Returns the findings of a crate with the root `lib` whose `btree/cursor.rs` is `text`.
     fn found_below(lib: &str, text: &str) -> Vec<String> {
         let sources = sources(&[
             MANIFEST,
             (ROOT, lib),
-            ("crates/papilio/src/fs.rs", "use crate::{btree, space::Group}; use crate::File;"),
-            ("crates/papilio/src/space.rs", ""),
-            ("crates/papilio/src/btree/mod.rs", "mod cursor;"),
-            ("crates/papilio/src/btree/cursor.rs", text),
-            ("crates/papilio/src/volume.rs", ""),
-            ("crates/papilio/src/errors.rs", ""),
+            ("crates/engine/src/mount.rs", "use crate::{btree, space::Group}; use crate::File;"),
+            ("crates/engine/src/space.rs", ""),
+            ("crates/engine/src/btree/mod.rs", "mod cursor;"),
+            ("crates/engine/src/btree/cursor.rs", text),
+            ("crates/engine/src/volume.rs", ""),
+            ("crates/engine/src/errors.rs", ""),
         ]);
         check(&sources).iter().map(ToString::to_string).collect()
     }
@@ -254,19 +250,19 @@ mod tests {
         found_below(LIB, text)
     }
 
-    const CURSOR: &str = "crates/papilio/src/btree/cursor.rs";
+    const CURSOR: &str = "crates/engine/src/btree/cursor.rs";
 
     #[test]
     fn downward_and_sideways_imports_pass() {
         for text in [
             "use crate::volume::ChunkMap; use crate::{errors, volume::{self, Map}};",
             "use super::node; use super::super::volume; use self::inner::x;",
-            "use std::fs::File; use papilio_format::space; fn fs() { fs::read(); }",
+            "use std::fs::File; use papilio_format::space; fn mount() { mount::read(); }",
             "fn f() { crate::helper(); crate::Error::new(); assert!(crate::volume::x()); }",
             "pub(crate) struct A; pub(super) struct B; pub(in crate::btree) struct C;",
             "mod tests { use super::*; use super::super::*; }",
             "impl A { fn f(self) -> u8 { vec![self].len() } } macro_rules! m { () => { pub(crate) fn f() {} } }",
-            "// use crate::fs;\nconst A: &str = \"crate::fs::x\";",
+            "// use crate::mount;\nconst A: &str = \"crate::mount::x\";",
         ] {
             assert_eq!(found(text), Vec::<String>::new(), "{text}");
         }
@@ -275,20 +271,20 @@ mod tests {
     #[test]
     fn upward_imports_are_found() {
         for text in [
-            "use crate::fs;",
-            "use crate::fs::File;",
+            "use crate::mount;",
+            "use crate::mount::File;",
             "use crate::{volume, space::{Group, b::c}};",
-            "use super::super::fs::File;",
-            "mod tests { use super::super::super::fs::File; }",
-            "fn f() { crate::fs::open(); }",
+            "use super::super::mount::File;",
+            "mod tests { use super::super::super::mount::File; }",
+            "fn f() { crate::mount::open(); }",
             "fn f(x: &crate::space::Group<u8>) {}",
-            "fn f() { let x: Vec<crate::fs::File>; }",
-            "fn f() { assert_eq!(crate::fs::count(), 1); }",
-            "fn f() { vec![super::super::fs::count()]; }",
-            "macro_rules! m { () => { $crate::fs::x() } }",
-            "fn f() { inner!(use crate::{volume, fs::File};) }",
-            "#[error(fmt = crate::fs::print)] struct A;",
-            "#[cfg(test)] mod tests { use crate::fs::File; }",
+            "fn f() { let x: Vec<crate::mount::File>; }",
+            "fn f() { assert_eq!(crate::mount::count(), 1); }",
+            "fn f() { vec![super::super::mount::count()]; }",
+            "macro_rules! m { () => { $crate::mount::x() } }",
+            "fn f() { inner!(use crate::{volume, mount::File};) }",
+            "#[error(fmt = crate::mount::print)] struct A;",
+            "#[cfg(test)] mod tests { use crate::mount::File; }",
             "use crate::File;",
             "use crate::Directory;",
             "fn f(x: crate::File) {}",
@@ -299,8 +295,8 @@ mod tests {
 
     #[test]
     fn a_finding_names_line_and_layers() {
-        let expected = format!("{CURSOR}:3: `btree` imports `crate::fs::File`: `fs` is a higher layer");
-        assert_eq!(found("\nuse crate::{\n    fs::File,\n    volume::Map,\n};"), [expected]);
+        let expected = format!("{CURSOR}:3: `btree` imports `crate::mount::File`: `mount` is a higher layer");
+        assert_eq!(found("\nuse crate::{\n    mount::File,\n    volume::Map,\n};"), [expected]);
     }
 
     #[test]
@@ -314,28 +310,29 @@ mod tests {
 
     #[test]
     fn a_glob_re_export_counts_as_its_highest_module() {
-        let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use fs::*; pub use volume::*;";
+        let lib =
+            "mod mount; mod space; mod btree; mod volume; mod errors; pub use mount::*; pub use volume::*;";
         assert_eq!(found_below(lib, "use crate::Anything;").len(), 1);
-        let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use volume::*;";
+        let lib = "mod mount; mod space; mod btree; mod volume; mod errors; pub use volume::*;";
         assert_eq!(found_below(lib, "use crate::Anything;"), Vec::<String>::new());
     }
 
     #[test]
     fn common_modules_import_no_layer() {
-        let lib = "mod fs; mod errors;";
+        let lib = "mod mount; mod errors;";
         let sources = sources(&[
             MANIFEST,
             (ROOT, lib),
-            ("crates/papilio/src/fs.rs", ""),
-            ("crates/papilio/src/errors.rs", "use crate::fs::File;"),
+            ("crates/engine/src/mount.rs", ""),
+            ("crates/engine/src/errors.rs", "use crate::mount::File;"),
         ]);
         assert_eq!(check(&sources).len(), 1);
     }
 
     #[test]
     fn a_module_without_a_layer_is_found() {
-        let lib = "mod fs;\nmod util;\n#[cfg(test)]\nmod tests {}";
-        let sources = sources(&[MANIFEST, (ROOT, lib), ("crates/papilio/src/fs.rs", "")]);
+        let lib = "mod mount;\nmod util;\n#[cfg(test)]\nmod tests {}";
+        let sources = sources(&[MANIFEST, (ROOT, lib), ("crates/engine/src/mount.rs", "")]);
         let found: Vec<String> = check(&sources).iter().map(ToString::to_string).collect();
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with(&format!("{ROOT}:2: module `util` has no layer")), "{found:?}");
@@ -346,7 +343,7 @@ mod tests {
         let sources = sources(&[
             ("crates/cli/Cargo.toml", "[package]\nname = \"papilio-cli\"\n"),
             ("crates/cli/src/main.rs", "mod btree; mod util;"),
-            ("crates/cli/src/btree.rs", "use crate::fs::x;"),
+            ("crates/cli/src/btree.rs", "use crate::mount::x;"),
         ]);
         assert_eq!(check(&sources), []);
     }

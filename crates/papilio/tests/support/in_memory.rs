@@ -1,17 +1,21 @@
 //! File systems on memory devices: tests format, open and check them with these functions.
 //!
-//! Integration tests include this file with `#[path]`. Unit tests of the library find it as
-//! `crate::in_memory`: `lib.rs` includes it, and gives the crate the name `papilio` within itself.
+//! Integration tests include this file with `#[path]`. Unit tests of `papilio-fs` find it as
+//! `crate::in_memory`: its `lib.rs` includes it, and gives the crate the name `papilio` within
+//! itself.
 
 #![allow(dead_code, reason = "each crate that includes this file uses a part of it")]
+
+#[path = "watched_reads.rs"]
+mod watched_reads;
 
 use papilio::format::node::NodeHeader;
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{CheckOptions, CheckReport, FileSystem, MkfsOptions, OpenOptions};
-use papilio_device::{Access, Device, MemoryDevice, PhysicalAddress};
-use std::fmt;
-use std::io;
+use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 use std::sync::Arc;
+#[allow(unused_imports, reason = "each crate that includes this file uses a part of it")]
+pub use watched_reads::WatchedReads;
 
 /// Returns a new device of `size` bytes with an empty file system.
 pub fn formatted(size: u64) -> Arc<MemoryDevice> {
@@ -112,61 +116,4 @@ pub fn superblock(device: &MemoryDevice) -> Superblock {
 /// Whether the superblock of a device points to a log.
 pub fn has_log(device: &MemoryDevice) -> bool {
     superblock(device).log_root().is_some()
-}
-
-/// A device whose requests wait. Its reads first pass a function, which may hold or fail them.
-pub struct WatchedReads {
-    inner: Arc<MemoryDevice>,
-    before: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
-}
-
-impl WatchedReads {
-    /// Has each read of `inner` call `before`.
-    pub fn new(
-        inner: Arc<MemoryDevice>,
-        before: impl Fn() -> io::Result<()> + Send + Sync + 'static,
-    ) -> Self {
-        Self { inner, before: Box::new(before) }
-    }
-}
-
-impl fmt::Debug for WatchedReads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchedReads").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-impl Device for WatchedReads {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn access(&self) -> Access {
-        self.inner.access()
-    }
-
-    fn waits(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
-        (self.before)()?;
-        self.inner.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
-        self.inner.write_at(buffer, offset)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
-        self.inner.discard(offset, length)
-    }
 }

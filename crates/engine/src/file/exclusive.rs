@@ -1,0 +1,145 @@
+//! Operations on the whole file system that exclude one another.
+//!
+//! Owns [`Exclusive`], [`Operation`], [`Running`] and [`BalanceControl`].
+//!
+//! Invariants:
+//! - One operation that changes devices or block groups, or verifies them, runs at a time.
+//! - No extent moves while a snapshot is sent: a send reads the extents that its trees name.
+//!
+//! Lock: a leaf. Kernel counterpart: `btrfs_exclop_start` (`fs/btrfs/fs.c`).
+
+use crate::errors::{Error, Result};
+use papilio_locks::Mutex;
+
+/// An operation on the whole file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Adding a device.
+    AddDevice,
+    /// A balance that runs or is paused.
+    Balance,
+    /// Emptying and removing a device.
+    RemoveDevice,
+    /// Copying a device onto another.
+    ReplaceDevice,
+    /// Changing the size of a device's file system.
+    Resize,
+    /// A scrub.
+    Scrub,
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AddDevice => "the addition of a device",
+            Self::Balance => "a balance",
+            Self::RemoveDevice => "the removal of a device",
+            Self::ReplaceDevice => "the replacement of a device",
+            Self::Resize => "a resize",
+            Self::Scrub => "a scrub",
+        }
+    }
+
+    /// Whether it moves extents.
+    fn moves(self) -> bool {
+        matches!(self, Self::Balance | Self::RemoveDevice | Self::Resize)
+    }
+}
+
+/// How a balance, or the replacement of a device, goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalanceControl {
+    /// With the next part.
+    Continue,
+    /// It stops, and can be resumed, here or by a mount of the kernel.
+    Pause,
+    /// It ends.
+    Cancel,
+}
+
+/// True goes on, false cancels.
+impl From<bool> for BalanceControl {
+    fn from(goes_on: bool) -> Self {
+        if goes_on { Self::Continue } else { Self::Cancel }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    operation: Option<Operation>,
+    sends: usize,
+}
+
+/// The operation that runs, and the number of sends.
+#[derive(Debug, Default)]
+pub struct Exclusive(Mutex<State>);
+
+/// An operation or a send that runs until this is dropped.
+#[derive(Debug)]
+pub struct Running<'a> {
+    of: &'a Exclusive,
+    is_send: bool,
+}
+
+impl Exclusive {
+    /// Begins an operation.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while another one runs, or a send if this one moves extents.
+    pub fn begin(&self, operation: Operation) -> Result<Running<'_>> {
+        let mut state = self.0.lock();
+        if let Some(other) = state.operation {
+            return Err(Error::Busy { running: other.name() });
+        }
+        if operation.moves() && state.sends > 0 {
+            return Err(Error::Busy { running: "a send" });
+        }
+        state.operation = Some(operation);
+        Ok(Running { of: self, is_send: false })
+    }
+
+    /// Begins a send.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an operation moves extents.
+    pub fn begin_send(&self) -> Result<Running<'_>> {
+        let mut state = self.0.lock();
+        if let Some(mover) = state.operation.filter(|operation| operation.moves()) {
+            return Err(Error::Busy { running: mover.name() });
+        }
+        state.sends += 1;
+        Ok(Running { of: self, is_send: true })
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.of.0.lock();
+        match self.is_send {
+            true => state.sends -= 1,
+            false => state.operation = None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_exclude_one_another() {
+        let exclusive = Exclusive::default();
+        let running = exclusive.begin(Operation::Scrub).unwrap();
+        let refused = exclusive.begin(Operation::Balance).unwrap_err();
+        assert_eq!(refused.to_string(), "a scrub is running on the file system");
+        let sends = [exclusive.begin_send().unwrap(), exclusive.begin_send().unwrap()];
+        drop(running);
+        assert!(matches!(exclusive.begin(Operation::Resize), Err(Error::Busy { running: "a send" })));
+        drop(exclusive.begin(Operation::AddDevice).unwrap());
+        drop(sends);
+        let running = exclusive.begin(Operation::Balance).unwrap();
+        assert!(exclusive.begin_send().is_err());
+        drop(running);
+        drop(exclusive.begin_send().unwrap());
+    }
+}

@@ -1,0 +1,14 @@
+//! Jobs on a whole file system that is open, and the use of its space.
+
+pub mod balance;
+mod balance_item;
+pub mod extent_copies;
+pub mod extent_owners;
+pub mod inode_paths;
+pub mod relocation;
+pub mod replace;
+pub mod scrub;
+pub mod shared_extents;
+pub mod signature;
+pub mod statfs;
+pub mod usage;

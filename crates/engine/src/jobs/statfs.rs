@@ -1,0 +1,170 @@
+//! The sizes that `statfs` reports: total, free and available bytes.
+//!
+//! Owns [`Statfs`], computed from a [`Usage`]. The sizes are bytes of data: bytes of devices,
+//! divided by the number of copies of the data profile.
+//!
+//! Kernel counterparts: `btrfs_statfs`, `btrfs_calc_avail_data_space` (`fs/btrfs/super.c`).
+
+use super::usage::Usage;
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::RaidProfile;
+
+/// Bytes at the start of each device without chunks.
+const DEVICE_RESERVED: u64 = 1 << 20;
+/// Bytes of a stripe element, the least that a chunk takes of a device.
+const STRIPE: u64 = 64 << 10;
+/// Bytes of free metadata space beyond the reserve below which `available` is 0.
+const METADATA_THRESHOLD: u64 = 4 << 20;
+
+/// The sizes that `statfs` shows, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statfs {
+    /// Data that would fit on the empty devices.
+    pub total: u64,
+    /// The unused part of `total`.
+    pub free: u64,
+    /// Space for files: free bytes of data chunks, and bytes of data chunks that could be
+    /// allocated.
+    pub available: u64,
+}
+
+impl Usage {
+    /// Computes the sizes as the kernel does.
+    pub fn statfs(&self) -> Statfs {
+        let profile = self.data_profile();
+        // Parity does not count as a copy.
+        let factor = profile.copies() as u64;
+        let used = self.spaces.iter().fold(0_u64, |sum, space| {
+            sum.saturating_add(space.used.saturating_mul(space.profile.copies() as u64))
+        });
+        let total = self.device_size() / factor;
+        let free = total.saturating_sub(used / factor).saturating_sub(self.global_reserve);
+        let in_chunks = self
+            .spaces
+            .iter()
+            .filter(|space| space.kind.contains(BlockGroupFlags::DATA))
+            .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)));
+        let allocatable = self.allocatable(profile) / factor;
+        let mut available = in_chunks.saturating_add(allocatable);
+        if self.is_mixed() {
+            available = available.saturating_sub(self.global_reserve);
+        } else if allocatable == 0 && self.free_metadata() < self.global_reserve + METADATA_THRESHOLD {
+            available = 0;
+        }
+        Statfs { total, free, available }
+    }
+
+    /// Returns the profile of the next data chunk: the one in use with most copies.
+    fn data_profile(&self) -> RaidProfile {
+        let data = self.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
+        let profiles = data.filter(|space| space.total > 0).map(|space| space.profile);
+        profiles.max_by_key(|profile| profile.copies()).unwrap_or(RaidProfile::Single)
+    }
+
+    fn free_metadata(&self) -> u64 {
+        self.spaces
+            .iter()
+            .filter(|space| space.kind.contains(BlockGroupFlags::METADATA))
+            .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)))
+    }
+
+    /// Returns the bytes of devices that further chunks of a profile could take, with all copies
+    /// and without parity.
+    fn allocatable(&self, profile: RaidProfile) -> u64 {
+        let least = if profile == RaidProfile::Dup { 2 * STRIPE } else { STRIPE };
+        let mut unallocated: Vec<u64> = self
+            .devices
+            .iter()
+            .filter(|device| !device.is_missing())
+            .map(|device| device.unallocated() / STRIPE * STRIPE)
+            .filter(|space| *space > DEVICE_RESERVED + least)
+            .map(|space| space - DEVICE_RESERVED)
+            .collect();
+        unallocated.sort_unstable_by(|a, b| b.cmp(a));
+        let (devices_least, wanted) = match profile {
+            RaidProfile::Single | RaidProfile::Dup => (1, 1),
+            RaidProfile::Raid0 => (1, unallocated.len()),
+            RaidProfile::Raid1 => (2, 2),
+            RaidProfile::Raid1c3 => (3, 3),
+            RaidProfile::Raid1c4 => (4, 4),
+            RaidProfile::Raid10 => (2, 4),
+            RaidProfile::Raid5 => (2, unallocated.len()),
+            RaidProfile::Raid6 => (3, unallocated.len()),
+        };
+        // The kernel subtracts parity here, since its factor for the profile is 1.
+        let parity = profile.parity();
+        let mut bytes = 0_u64;
+        // Each round takes all of the smallest remaining device, and as much of as many larger ones
+        // as a chunk spans.
+        while unallocated.len() >= devices_least && !unallocated.is_empty() {
+            let span = wanted.min(unallocated.len());
+            let take = unallocated[unallocated.len() - 1];
+            if take >= least {
+                bytes = bytes.saturating_add(take.saturating_mul((span - parity) as u64));
+                let first = unallocated.len() - span;
+                for space in &mut unallocated[first..] {
+                    *space -= take;
+                }
+            }
+            unallocated.pop();
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::usage::{DeviceUsage, SpaceUsage};
+    use papilio_format::{DeviceId, Uuid};
+
+    fn usage(profile: RaidProfile, sizes: &[u64]) -> Usage {
+        let copies = profile.copies() as u64;
+        let space = SpaceUsage {
+            kind: BlockGroupFlags::DATA,
+            profile,
+            total: 1 << 30,
+            used: 1 << 20,
+            raw_total: copies << 30,
+            raw_used: copies << 20,
+        };
+        let device = |(index, &total): (usize, &u64)| DeviceUsage {
+            devid: DeviceId(index as u64 + 1),
+            uuid: Uuid::nil(),
+            path: Some("image".into()),
+            total,
+            size: Some(total),
+            allocated: 1 << 30,
+            by_space: vec![1 << 30],
+        };
+        let devices = sizes.iter().enumerate().map(device).collect();
+        Usage { spaces: vec![space], devices, global_reserve: 0, chunks_without_block_group: 0 }
+    }
+
+    #[test]
+    fn unallocated_space_of_one_device_is_available() {
+        let statfs = usage(RaidProfile::Single, &[4 << 30]).statfs();
+        assert_eq!(statfs.total, 4 << 30);
+        assert_eq!(statfs.free, (4 << 30) - (1 << 20));
+        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (3 << 30) - (1 << 20));
+    }
+
+    #[test]
+    fn two_copies_halve_the_space_and_need_two_devices() {
+        let statfs = usage(RaidProfile::Raid1, &[4 << 30, 2 << 30]).statfs();
+        assert_eq!(statfs.total, 3 << 30);
+        // The smaller device limits both: twice its unallocated space, halved.
+        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (1 << 30) - (1 << 20));
+    }
+
+    #[test]
+    fn parity_is_no_space_for_files() {
+        let in_chunks = (1 << 30) - (1 << 20);
+        let unallocated = (3 << 30) - (1 << 20);
+        let of_four = usage(RaidProfile::Raid6, &[4 << 30; 4]).statfs();
+        assert_eq!(of_four.available, in_chunks + 2 * unallocated);
+        let of_three = usage(RaidProfile::Raid5, &[4 << 30; 3]).statfs();
+        assert_eq!(of_three.available, in_chunks + 2 * unallocated);
+    }
+}

@@ -1,0 +1,165 @@
+//! The background threads. One commits at an interval, one writes dirty pages back, one cleans
+//! deleted subvolumes and carries on a rescan of quotas. On devices that wait, one reads ahead.
+//!
+//! Owns [`Committer`].
+//!
+//! Invariants:
+//! - A thread holds a reference to the file system only while it works, so that it never keeps one
+//!   open.
+//! - When a [`Committer`] has been dropped, its threads have ended: nothing changes after the file
+//!   system is closed.
+//! - No thread waits for another's work, so commits keep their interval beside a long clean-up.
+//!
+//! Kernel counterparts: `transaction_kthread`, `cleaner_kthread` (`fs/btrfs/disk-io.c`), the
+//! flusher threads (`fs/fs-writeback.c`).
+
+use crate::file::background::{Requests, Task, Wake};
+use crate::file::fs_info::FsInfo;
+use crate::subvolume::clean_step;
+use crate::transaction::quota::RescanStep;
+use papilio_locks::Class;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The running threads. Dropping this ends them.
+#[derive(Debug)]
+pub(super) struct Committer {
+    fs: Weak<FsInfo>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Committer {
+    /// Starts the threads. One heals bad copies and commits once every `interval`.
+    pub(super) fn start(fs: &Arc<FsInfo>, interval: Duration, heal: fn(&FsInfo)) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let start = |task| {
+            let work = Work {
+                fs: Arc::downgrade(fs),
+                interval: (task == Task::Commit).then_some(interval),
+                heal,
+                stop: Arc::clone(&stop),
+                requests: fs.background.connect(task),
+            };
+            let (name, lost) = match task {
+                Task::Commit => ("papilio-commit", "no commits in the background"),
+                Task::Clean => ("papilio-clean", "deleted subvolumes are not cleaned"),
+                Task::WriteBack => ("papilio-flush", "dirty pages are written by their writers only"),
+            };
+            let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || work.run());
+            spawned.inspect_err(|error| tracing::warn!("{lost}: starting a thread failed: {error}")).ok()
+        };
+        let mut threads: Vec<_> = Task::ALL.into_iter().filter_map(start).collect();
+        if fs.page_cache.is_some() && fs.volume().waits() {
+            match fs.read_ahead.start() {
+                Ok(thread) => threads.push(thread),
+                Err(error) => tracing::warn!("readers wait for readahead: starting a thread failed: {error}"),
+            }
+        }
+        Self { fs: Arc::downgrade(fs), stop, threads }
+    }
+}
+
+/// The threads at work, which closing waits for.
+static COMMITTER: Class = Class::new("committer-thread");
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        COMMITTER.might_wait(&*self.stop);
+        self.stop.store(true, Ordering::Release);
+        if let Some(fs) = self.fs.upgrade() {
+            fs.background.disconnect();
+            fs.read_ahead.stop();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a background thread panicked");
+            }
+        }
+    }
+}
+
+/// A thread's side.
+struct Work {
+    fs: Weak<FsInfo>,
+    /// For the thread that commits.
+    interval: Option<Duration>,
+    /// Rewrites copies that reads found bad; it is of a floor above.
+    heal: fn(&FsInfo),
+    stop: Arc<AtomicBool>,
+    requests: Requests,
+}
+
+impl Work {
+    fn run(&self) {
+        let _at_work = COMMITTER.tried(&*self.stop);
+        let mut commit_at = self.interval.map(|interval| Instant::now() + interval);
+        loop {
+            let request = match commit_at {
+                Some(at) => self.requests.receiver.recv_timeout(at.saturating_duration_since(Instant::now())),
+                None => self.requests.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            let Some(fs) = self.fs.upgrade() else { return };
+            match request {
+                Ok(Wake::Clean) => self.clean(&fs),
+                Ok(Wake::Rescan) => self.rescan(&fs),
+                Ok(Wake::WriteBack) => {
+                    self.requests.write_back_requested.store(false, Ordering::Release);
+                    if let Err(error) = fs.flush_all() {
+                        // The pages stay dirty, so that the next sync reports the failure.
+                        tracing::error!("writing back dirty pages: {error}");
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    (self.heal)(&fs);
+                    if let Err(error) = fs.sync() {
+                        // The file system is read-only now: the next change reports the failure.
+                        tracing::error!("committing in the background: {error}");
+                    }
+                    commit_at = self.interval.map(|interval| Instant::now() + interval);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if fs.failure().is_some() {
+                return;
+            }
+        }
+    }
+
+    fn rescan(&self, fs: &FsInfo) {
+        while !self.stop.load(Ordering::Acquire) {
+            match fs.transactions().and_then(|transactions| transactions.rescan_step()) {
+                Ok(RescanStep::Counted(_)) => {}
+                Ok(RescanStep::Done) => return,
+                Err(error) => {
+                    tracing::error!("counting for quotas: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn clean(&self, fs: &FsInfo) {
+        if let Err(error) = fs.clean_root_orphans() {
+            // The first change meets the same error.
+            tracing::error!("deleting files without names that an earlier mount left: {error}");
+        }
+        while !self.stop.load(Ordering::Acquire) {
+            let step = |transactions| clean_step(transactions, |tree| fs.is_in_use(tree));
+            match fs.transactions().and_then(step) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::error!("the next mount has to clean a deleted subvolume: {error}");
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Transactions: groups of changes that become durable together.
+//!
+//! A change holds a [`handle`]. [`delayed_refs`] collects what changes do to extents, and
+//! [`extent_items`] turns it into items of the extent tree. [`chunks`] makes new chunks when space
+//! runs short. [`commit`] writes everything out while the next transaction runs.
+
+mod block_writing;
+mod built_tree;
+mod change;
+mod chunk_items;
+mod chunks;
+pub mod clock;
+mod commit;
+mod commit_state;
+pub mod csum_items;
+mod delayed_refs;
+mod device_stats;
+mod extent_items;
+mod extent_refs;
+mod handle;
+mod kernel_rules;
+mod lazy_tree;
+mod live_trees;
+mod log_blocks;
+mod log_queue;
+mod log_state;
+mod log_sync;
+mod log_trees;
+mod no_data_io;
+mod only_reference;
+pub mod quota;
+mod relocate;
+mod relocation_plan;
+mod reserve_tickets;
+mod reserved_data;
+mod snapshot;
+mod space_trees;
+#[allow(clippy::module_inception)]
+mod transaction;
+mod whole_trees;
+mod writable;
+
+pub use built_tree::{BuiltBlock, BuiltTree};
+pub use device_stats::read_counters;
+pub(crate) use extent_refs::ExtentRefs;
+pub use handle::{DataExtent, DataReference, Handle};
+pub(crate) use lazy_tree::LazyTree;
+pub(crate) use log_queue::LogTicket;
+pub(crate) use log_sync::{Synced, log_root_key};
+pub(crate) use no_data_io::assert_no_handle;
+pub(crate) use relocate::CopiedExtent;
+pub(crate) use reserved_data::ReservedData;
+pub use transaction::{PENDING_SHARE, TransactionOptions, Transactions};

@@ -1,0 +1,26 @@
+//! Quotas: the bytes that each subvolume, and each group of subvolumes, references, and its limits.
+//!
+//! A *qgroup* counts the bytes that its subvolumes reference, and those that no other subvolume
+//! does. [`groups`] keeps the qgroups in memory. Changes mark the extents whose *root set*, the
+//! subvolumes that reach them, may change. A commit finds the root sets of these extents before
+//! and after ([`roots`]) and counts the difference ([`account`]). [`manage`] creates and joins
+//! qgroups, [`inherit`] follows subvolumes, [`rescan`] counts anew, and [`limits`] refuses writes.
+//! [`simple`] has simple quotas, which charge an extent to the subvolume that allocated it.
+//!
+//! Kernel counterpart: `fs/btrfs/qgroup.c`.
+
+mod account;
+pub mod groups;
+mod inherit;
+mod limits;
+mod manage;
+mod rescan;
+mod root_sets;
+mod roots;
+mod simple;
+
+pub use groups::{Qgroup, Quotas};
+pub use inherit::Inherit;
+pub use manage::LimitChange;
+pub use rescan::{RescanStep, count_all};
+pub use simple::count_simple;

@@ -1,0 +1,128 @@
+//! Sprouting: a new file system that builds on a seed.
+//!
+//! Owns [`FileSystem::sprout`].
+//!
+//! **Invariants**
+//! - No byte of the seed changes. Its devices are protected from writes, and block groups with a
+//!   part on them are read-only.
+//! - The new file system has a UUID of its own, and a temporary magic until all is in its place.
+//! - All blocks of the chunk tree, and so all chunks that the superblock names, are on the new
+//!   device. The kernel looks for seeds only once it has read the chunk tree.
+//! - The device items of the seed name the generation of its superblock. The kernel mounts the new
+//!   file system only if they do.
+//!
+//! **Locks**: those of [`FileSystem::add_device`].
+//!
+//! Kernel counterparts: `btrfs_setup_sprout`, `btrfs_finish_sprout`, `btrfs_relocate_sys_chunks`
+//! (`fs/btrfs/volumes.c`).
+
+use crate::file_system::FileSystem;
+use papilio_device::Device;
+use papilio_engine::errors::{Error, Result};
+use papilio_engine::options::OpenOptions;
+use papilio_engine::options::rescue::Found;
+use papilio_engine::volume::superblock_of;
+use papilio_format::features::{IncompatFeatures, SuperblockFlags};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::device::DeviceItem;
+use papilio_format::superblock::{MAGIC_TEMPORARY, superblock_offset};
+use papilio_format::{ItemType, Key, Superblock, Uuid, objectid};
+use std::sync::Arc;
+
+impl FileSystem {
+    /// Creates a file system on `device` that builds on a seed, and opens it for writing. Its files
+    /// are those of the seed; changes go to `device` only. `seeds` are all devices of the seed, and
+    /// of those that it builds on itself, its own first.
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`]: not a seed, or one with a log tree or a metadata UUID of its own.
+    /// - As [`FileSystem::add_device`], and as [`FileSystem::from_devices`].
+    pub fn sprout(
+        seeds: &[Arc<dyn Device>],
+        device: &Arc<dyn Device>,
+        force: bool,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let first = seeds.first().ok_or_else(|| Error::Invalid("no seed device was given".to_owned()))?;
+        let superblock = new_superblock(&**first)?;
+        // No thread changes anything before there is a device to write to.
+        let mut making = options.clone().write(true).commit_interval(None);
+        let newest = superblock.raw.generation;
+        let found = Found { superblock, newest, members: None, chunk_tree: None, blocks: None, older: None };
+        making.rescue.found = Some(Arc::new(found));
+        making.rescue.sprouting = true;
+        let fs = Self::from_devices(seeds.to_vec(), &making)?;
+        fs.add(Arc::clone(device), force, seeds)?;
+        fs.move_system_chunks()?;
+        fs.finish_making()?;
+        drop(fs);
+        let mut devices = vec![Arc::clone(device)];
+        devices.extend(seeds.iter().cloned());
+        Self::from_devices(devices, &options.clone().write(true))
+    }
+
+    /// Notes the generations of the seeds' superblocks in their device items, in the running
+    /// transaction.
+    pub(super) fn note_generations(&self, seeds: &[Arc<dyn Device>]) -> Result<()> {
+        let transactions = self.info.transactions()?;
+        for seed in seeds {
+            let raw = superblock_of(&**seed, 0)?.raw;
+            let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, raw.dev_item.devid.0);
+            let noted = transactions.change(1, |handle| {
+                let tree = handle.live_tree(objectid::CHUNK_TREE)?;
+                let Some(item) = tree.tree().get(&key)? else { return Ok(None) };
+                let item = DeviceItem::parse(item.data()).map_err(|reason| Error::Item {
+                    tree: objectid::CHUNK_TREE,
+                    key,
+                    reason,
+                })?;
+                let item = DeviceItem { generation: raw.generation, ..item };
+                tree.edit(handle).put(key, &item.to_bytes())?;
+                Ok(Some(item))
+            })?;
+            if let Some(item) = noted {
+                self.info.volume().set_device_item(item)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the chunk tree off the seeds.
+    fn move_system_chunks(&self) -> Result<()> {
+        let map = self.info.volume().chunk_map();
+        for group in self.info.transactions()?.space().block_groups() {
+            let on_seed =
+                map.find(group.range.start).is_some_and(|chunk| self.info.volume().is_on_seed(chunk));
+            if on_seed && group.flags.contains(BlockGroupFlags::SYSTEM) {
+                self.info.relocate_block_group(&group, &mut |_| true)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the superblock of a new file system, made from that of a seed.
+fn new_superblock(seed: &dyn Device) -> Result<Superblock> {
+    let mut raw = superblock_of(seed, 0)?.raw;
+    let refuse = |why: &str| Err(Error::Invalid(format!("{}: {why}", seed.name())));
+    if !raw.flags.contains(SuperblockFlags::SEEDING) {
+        return refuse("is not a seed device");
+    }
+    if raw.incompat_flags.contains(IncompatFeatures::METADATA_UUID) {
+        return refuse("a seed with a metadata UUID cannot be built on");
+    }
+    if raw.log_root.0 != 0 {
+        return refuse("the seed has a log tree: clear the seed flag, mount it once, and set the flag again");
+    }
+    raw.flags.remove(SuperblockFlags::SEEDING);
+    raw.fsid = Uuid::new_v4();
+    raw.dev_item.fsid = raw.fsid;
+    raw.magic = MAGIC_TEMPORARY;
+    Superblock::parse_unverified(&raw.to_bytes()).map_err(|reason| Error::Superblock {
+        device: seed.name().to_owned(),
+        offset: superblock_offset(0),
+        reason: Box::new(reason),
+        good_copies: Vec::new(),
+        found: None,
+    })
+}

@@ -1,0 +1,11 @@
+//! Trees into and out of file systems: import from a directory, a tar archive or a manifest; send
+//! streams and their reception.
+//!
+//! This crate promises nothing to the outside. Programs use the crate `papilio`, which exports the
+//! public types that are defined here.
+
+#![forbid(unsafe_code)]
+
+pub mod import;
+pub mod receive;
+pub mod send;
