@@ -1,21 +1,12 @@
-//! Changing the size of a device's file system, and the label.
+//! Sizes of devices, and the label: the public methods of [`papilio_engine::jobs::resize`].
 //!
-//! Owns [`FileSystem::resize`], [`FileSystem::minimum_size`] and [`FileSystem::set_label`].
-//!
-//! **Invariant:** the superblock's total is never below the sum of the device items, because the
-//! kernel refuses such a file system. The total grows first and shrinks last.
-//!
-//! **Locks:** those of a commit and of a transaction handle.
-//!
-//! Kernel counterparts: `btrfs_grow_device`, `btrfs_shrink_device` (`fs/btrfs/volumes.c`),
-//! `btrfs_ioctl_set_fslabel` (`fs/btrfs/ioctl.c`).
+//! Owns [`FileSystem::resize`], [`FileSystem::shrink`], [`FileSystem::minimum_size`] and
+//! [`FileSystem::set_label`].
 
 use crate::balance::BalanceReport;
 use crate::file_system::FileSystem;
-use papilio_engine::errors::{Error, Result};
-use papilio_engine::file::exclusive::Operation;
-use papilio_format::superblock::LABEL_SIZE;
-use papilio_format::{DeviceId, ItemType, Key, objectid};
+use papilio_engine::errors::Result;
+use papilio_format::DeviceId;
 
 impl FileSystem {
     /// Returns the smallest size in bytes that [`FileSystem::resize`] can shrink a device to: the
@@ -24,8 +15,7 @@ impl FileSystem {
     /// # Errors
     /// A file system that is open for reading only, or a device that is not part of it.
     pub fn minimum_size(&self, devid: DeviceId) -> Result<u64> {
-        self.device_bytes(devid)?;
-        Ok(self.info.transactions()?.chunks().device_end(devid).unwrap_or(0))
+        self.info.minimum_size(devid)
     }
 
     /// Sets the bytes of a device that the file system uses, rounded down to whole sectors, and
@@ -36,47 +26,12 @@ impl FileSystem {
     /// [`FileSystem::shrink`] moves data.
     ///
     /// # Errors
-    /// [`Error::TooSmall`] with the smallest possible size; [`Error::Truncated`] if the device is
-    /// smaller than `total_bytes`; [`Error::Busy`] while another operation runs; as
+    /// [`Error::TooSmall`](papilio_engine::Error::TooSmall) with the smallest possible size;
+    /// [`Error::Truncated`](papilio_engine::Error::Truncated) if the device is smaller than
+    /// `total_bytes`; [`Error::Busy`](papilio_engine::Error::Busy) while another operation runs; as
     /// [`FileSystem::sync`].
     pub fn resize(&self, devid: DeviceId, total_bytes: u64) -> Result<u64> {
-        let _running = self.info.exclusive.begin(Operation::Resize)?;
-        self.set_size(devid, total_bytes)
-    }
-
-    fn set_size(&self, devid: DeviceId, total_bytes: u64) -> Result<u64> {
-        let transactions = self.info.transactions()?;
-        let sector_size = u64::from(self.info.volume().geometry().sector_size);
-        let total_bytes = total_bytes - total_bytes % sector_size;
-        // The commit removes empty block groups, which may be at the end.
-        self.info.commit()?;
-        let before = self.device_bytes(devid)?;
-        let minimum = self.minimum_size(devid)?;
-        if total_bytes < minimum {
-            let devices = self.info.volume().devices();
-            let slot = devices.iter().find(|slot| slot.devid() == devid);
-            let device = slot.and_then(|slot| slot.name()).unwrap_or_default().to_owned();
-            return Err(Error::TooSmall { device, size: total_bytes, minimum });
-        }
-        self.check_device_holds(devid, total_bytes)?;
-        if total_bytes > before {
-            transactions.update_superblock(|raw| raw.total_bytes += total_bytes - before);
-        }
-        transactions.chunks().resize(devid, total_bytes, transactions.space())?;
-        let changed = self.change_device_size(devid, total_bytes);
-        if let Err(error) = changed {
-            let now = if transactions.check_running().is_ok() { before } else { total_bytes };
-            transactions.chunks().resize(devid, now, transactions.space())?;
-            if total_bytes > before {
-                transactions.update_superblock(|raw| raw.total_bytes -= total_bytes - before);
-            }
-            return Err(error);
-        }
-        if total_bytes < before {
-            transactions.update_superblock(|raw| raw.total_bytes -= before - total_bytes);
-        }
-        self.info.commit()?;
-        Ok(total_bytes)
+        self.info.resize(devid, total_bytes)
     }
 
     /// Shrinks a device as [`FileSystem::resize`], and moves what lies behind its new end. Calls
@@ -84,76 +39,24 @@ impl FileSystem {
     /// or `None` if the size stays.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if what would be left is too small; as [`FileSystem::resize`] and
-    /// [`FileSystem::balance`].
+    /// [`Error::NoSpace`](papilio_engine::Error::NoSpace) if what would be left is too small; as
+    /// [`FileSystem::resize`] and [`FileSystem::balance`].
     pub fn shrink(
         &self,
         devid: DeviceId,
         total_bytes: u64,
-        progress: impl FnMut(&BalanceReport) -> bool,
+        mut progress: impl FnMut(&BalanceReport) -> bool,
     ) -> Result<Option<u64>> {
-        let _running = self.info.exclusive.begin(Operation::Resize)?;
-        self.info.commit()?;
-        if total_bytes < self.minimum_size(devid)? && !self.vacate(devid, total_bytes, progress)? {
-            return Ok(None);
-        }
-        self.set_size(devid, total_bytes).map(Some)
+        self.info.shrink(devid, total_bytes, &mut progress)
     }
 
     /// Sets the label, which may be empty. The next commit makes it durable.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a label of more than 255 bytes or with a NUL or a line break; a
-    /// read-only file system.
+    /// [`Error::Invalid`](papilio_engine::Error::Invalid) for a label of more than 255 bytes or
+    /// with a NUL or a line break; a read-only file system.
     pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
-        let label = label.as_ref();
-        if label.len() >= LABEL_SIZE {
-            return Err(Error::Invalid(format!("label of {} bytes: at most 255 are allowed", label.len())));
-        }
-        if label.contains(&0) || label.contains(&b'\n') {
-            return Err(Error::Invalid("label contains a NUL or a line break".to_owned()));
-        }
-        let transactions = self.info.transactions()?;
-        transactions.check_running()?;
-        transactions.update_superblock(|raw| {
-            raw.label = [0; LABEL_SIZE];
-            raw.label[..label.len()].copy_from_slice(label);
-        });
-        Ok(())
-    }
-
-    fn device_bytes(&self, devid: DeviceId) -> Result<u64> {
-        let devices = self.info.volume().devices();
-        let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == devid);
-        let slot =
-            slot.ok_or_else(|| Error::Invalid(format!("device {devid} is not part of the file system")))?;
-        Ok(slot.item.total_bytes)
-    }
-
-    fn check_device_holds(&self, devid: DeviceId, need: u64) -> Result<()> {
-        let devices = self.info.volume().devices();
-        let slot = devices.iter().find(|slot| slot.devid() == devid);
-        match slot.and_then(|slot| slot.device.as_deref()) {
-            Some(device) if device.size() < need => {
-                Err(Error::Truncated { device: device.name().to_owned(), need, have: device.size() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn change_device_size(&self, devid: DeviceId, total_bytes: u64) -> Result<()> {
-        let volume = self.info.volume();
-        self.info.transactions()?.change(2, |handle| {
-            let devices = volume.devices();
-            let slot =
-                devices.iter().find(|slot| slot.devid() == devid).expect("device_bytes found the device");
-            let mut item = slot.item;
-            item.total_bytes = total_bytes;
-            let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);
-            let tree = handle.live_tree(objectid::CHUNK_TREE)?;
-            tree.edit(handle).replace(key, &item.to_bytes())?;
-            volume.set_device_item(item)
-        })
+        self.info.set_label(label.as_ref())
     }
 }
 

@@ -52,52 +52,13 @@ impl FileSystem {
         making.rescue.found = Some(Arc::new(found));
         making.rescue.sprouting = true;
         let fs = Self::from_devices(seeds.to_vec(), &making)?;
-        fs.add(Arc::clone(device), force, seeds)?;
-        fs.move_system_chunks()?;
+        fs.info.add_device(Arc::clone(device), force, seeds)?;
+        fs.info.move_system_chunks()?;
         fs.finish_making()?;
         drop(fs);
         let mut devices = vec![Arc::clone(device)];
         devices.extend(seeds.iter().cloned());
         Self::from_devices(devices, &options.clone().write(true))
-    }
-
-    /// Notes the generations of the seeds' superblocks in their device items, in the running
-    /// transaction.
-    pub(super) fn note_generations(&self, seeds: &[Arc<dyn Device>]) -> Result<()> {
-        let transactions = self.info.transactions()?;
-        for seed in seeds {
-            let raw = superblock_of(&**seed, 0)?.raw;
-            let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, raw.dev_item.devid.0);
-            let noted = transactions.change(1, |handle| {
-                let tree = handle.live_tree(objectid::CHUNK_TREE)?;
-                let Some(item) = tree.tree().get(&key)? else { return Ok(None) };
-                let item = DeviceItem::parse(item.data()).map_err(|reason| Error::Item {
-                    tree: objectid::CHUNK_TREE,
-                    key,
-                    reason,
-                })?;
-                let item = DeviceItem { generation: raw.generation, ..item };
-                tree.edit(handle).put(key, &item.to_bytes())?;
-                Ok(Some(item))
-            })?;
-            if let Some(item) = noted {
-                self.info.volume().set_device_item(item)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves the chunk tree off the seeds.
-    fn move_system_chunks(&self) -> Result<()> {
-        let map = self.info.volume().chunk_map();
-        for group in self.info.transactions()?.space().block_groups() {
-            let on_seed =
-                map.find(group.range.start).is_some_and(|chunk| self.info.volume().is_on_seed(chunk));
-            if on_seed && group.flags.contains(BlockGroupFlags::SYSTEM) {
-                self.info.relocate_block_group(&group, &mut |_| true)?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -2,13 +2,16 @@
 
 pub mod balance;
 mod balance_item;
+pub mod devices;
 pub mod extent_copies;
 pub mod extent_owners;
 pub mod inode_paths;
 pub mod relocation;
 pub mod replace;
+pub mod resize;
 pub mod scrub;
 pub mod shared_extents;
 pub mod signature;
 pub mod statfs;
+pub mod trim;
 pub mod usage;
