@@ -23,10 +23,8 @@ use papilio_engine::options::OpenOptions;
 use papilio_engine::options::rescue::Found;
 use papilio_engine::volume::superblock_of;
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
-use papilio_format::items::block_group::BlockGroupFlags;
-use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{MAGIC_TEMPORARY, superblock_offset};
-use papilio_format::{ItemType, Key, Superblock, Uuid, objectid};
+use papilio_format::{Superblock, Uuid};
 use std::sync::Arc;
 
 impl FileSystem {
