@@ -2,63 +2,22 @@
 
 use super::call::{IoctlCall, IoctlReply, Result, done};
 use papilio_ioctl::Errno;
-use papilio_ioctl::layout::{MountState, SERVER_INFO_VERSION, STATE_READ_ONLY, STATE_WRITABLE, put_text};
-use papilio_ioctl::number::Command;
+use papilio_ioctl::layout::{
+    MountState, SERVER_INFO_VERSION, STATE_READ_ONLY, STATE_WRITABLE, ServerInfo, put_text,
+};
+use std::os::unix::ffi::OsStrExt;
 
-/// The ioctls that change the file system. The kernel checks for a read-only mount before other
-/// changes, but not before a FUSE ioctl.
-pub(super) const CHANGES: [Command; 30] = [
-    Command::SET_FLAGS,
-    Command::SET_ATTRIBUTES,
-    Command::TRIM,
-    Command::SET_LABEL,
-    Command::RESIZE,
-    Command::SUBVOL_CREATE,
-    Command::SUBVOL_CREATE_V2,
-    Command::SNAP_CREATE,
-    Command::SNAP_CREATE_V2,
-    Command::SNAPSHOT_BY_ID,
-    Command::SNAP_DESTROY,
-    Command::SNAP_DESTROY_V2,
-    Command::SUBVOL_SETFLAGS,
-    Command::DEFAULT_SUBVOL,
-    Command::QUOTA_CTL,
-    Command::QGROUP_ASSIGN,
-    Command::QGROUP_CREATE,
-    Command::LIMIT_QGROUP,
-    Command::QGROUP_LIMIT,
-    Command::QUOTA_RESCAN,
-    Command::QUOTA_RESCAN_WAIT,
-    Command::SET_RECEIVED_SUBVOL,
-    Command::ENCODED_WRITE,
-    Command::DEFRAG,
-    Command::DEFRAG_RANGE,
-    Command::ADD_DEV,
-    Command::ADD_DEVICE,
-    Command::RM_DEV,
-    Command::RM_DEV_V2,
-    Command::BALANCE_V2,
-];
-
-/// The ioctls that end with a commit. Others that make their change durable do so in the library:
-/// snapshots, and changes of devices and block groups. The kernel's `SUBVOL_CREATE`,
-/// `DEFAULT_SUBVOL`, `QGROUP_ASSIGN`, `QGROUP_CREATE` and `QGROUP_LIMIT` leave the commit to a
-/// later `syncfs`, which a FUSE server does not hear of. Deletions of subvolumes are not here: as
-/// in the kernel, `SYNC` commits them.
-pub(super) const COMMITS: [Command; 12] = [
-    Command::SET_LABEL,
-    Command::SUBVOL_CREATE,
-    Command::SUBVOL_CREATE_V2,
-    Command::SUBVOL_SETFLAGS,
-    Command::DEFAULT_SUBVOL,
-    Command::SET_RECEIVED_SUBVOL,
-    Command::QUOTA_CTL,
-    Command::QGROUP_ASSIGN,
-    Command::QGROUP_CREATE,
-    Command::LIMIT_QGROUP,
-    Command::QGROUP_LIMIT,
-    Command::QUOTA_RESCAN,
-];
+/// Our own: returns the server's version, process and source.
+pub(super) fn server_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let mut info =
+        ServerInfo { version: SERVER_INFO_VERSION, pid: std::process::id(), ..ServerInfo::default() };
+    info.pid_namespace = papilio_ioctl::host::pid_namespace();
+    let source = call.mount.source.as_os_str().as_bytes();
+    let length = source.len().min(info.source.len());
+    info.source[..length].copy_from_slice(&source[..length]);
+    info.source_length = length as u64;
+    call.reply(&info)
+}
 
 /// Our own: returns the state.
 pub(super) fn get(call: &IoctlCall<'_>) -> Result<IoctlReply> {

@@ -26,6 +26,7 @@ mod xattrs;
 
 pub(crate) use state::Server;
 
+use crate::ioctl::table::{self, Data, IoctlEntry};
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
@@ -36,23 +37,6 @@ use papilio_ioctl::Errno;
 use papilio_ioctl::number::Command;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Ioctls that need all data written before them: snapshots, commits, making a subvolume read-only,
-/// after which nothing could be written back to it, and changes of limits, which would refuse it.
-const NEEDS_DATA: [Command; 12] = [
-    Command::DEFRAG,
-    Command::DEFRAG_RANGE,
-    Command::SNAP_CREATE,
-    Command::SNAP_CREATE_V2,
-    Command::SNAPSHOT_BY_ID,
-    Command::SUBVOL_SETFLAGS,
-    Command::SYNC,
-    Command::START_SYNC,
-    Command::QUOTA_CTL,
-    Command::QGROUP_ASSIGN,
-    Command::QGROUP_LIMIT,
-    Command::LIMIT_QGROUP,
-];
 
 impl Operations for Server {
     fn valid_for(&self) -> Validity {
@@ -303,32 +287,16 @@ impl Operations for Server {
     }
 
     fn dirty_before(&self, node: NodeId, command: u32) -> Vec<NodeId> {
-        match Command(command) {
-            command if NEEDS_DATA.contains(&command) => self.dirty_candidates(),
-            // The flags may forbid what was written before them.
-            Command::SET_FLAGS | Command::SET_ATTRIBUTES if self.opens_by_kernel => {
-                if self.may_have_dirty_pages(node) { vec![node] } else { Vec::new() }
-            }
-            Command::ENCODED_READ | Command::ENCODED_WRITE if self.may_have_dirty_pages(node) => vec![node],
+        match table::find(command).map_or(Data::Nothing, IoctlEntry::data) {
+            Data::All => self.dirty_candidates(),
+            Data::OwnIfKernelOpens if !self.opens_by_kernel => Vec::new(),
+            Data::OwnIfKernelOpens | Data::Own if self.may_have_dirty_pages(node) => vec![node],
             _ => Vec::new(),
         }
     }
 
     fn waits_for_programs(&self, command: u32) -> bool {
-        const WAIT: [Command; 11] = [
-            Command::SEND,
-            Command::QUOTA_RESCAN_WAIT,
-            Command::BALANCE_V2,
-            Command::DEFRAG,
-            Command::DEFRAG_RANGE,
-            Command::DEV_REPLACE,
-            Command::SCRUB,
-            Command::RM_DEV,
-            Command::RM_DEV_V2,
-            Command::RESIZE,
-            Command::CONTROL_JOB,
-        ];
-        WAIT.contains(&Command(command))
+        table::find(command).is_some_and(IoctlEntry::may_wait)
     }
 
     fn ioctl(&self, caller: Caller, node: NodeId, ioctl: &Ioctl<'_>) -> Result<IoctlReply, Errno> {
