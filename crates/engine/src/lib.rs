@@ -20,6 +20,8 @@
 //! | `options`, `tuning`, `errors`, `errno` | for all of them |
 
 #![forbid(unsafe_code)]
+// The documentation is for this project's engineers, who build it with private items.
+#![allow(rustdoc::private_intra_doc_links)]
 
 pub mod btree;
 pub mod data;

@@ -199,8 +199,8 @@ impl OpenOptions {
 
     /// Sets whether a reader may show the last commit if a log of fsyncs cannot be replayed. The
     /// default is false: opening fails then. If true, the caller asks
-    /// [`FileSystem::older_states`](crate::FileSystem::older_states) for the cause, and
-    /// [`FileSystem::older_files`](crate::FileSystem::older_files) for the files that are older
+    /// `FileSystem::older_states` for the cause, and
+    /// `FileSystem::older_files` for the files that are older
     /// than their newest content. The superblock copies are compared, too.
     pub fn allow_older(mut self, allow: bool) -> Self {
         self.allow_older = allow;
@@ -241,7 +241,7 @@ impl OpenOptions {
     }
 
     /// Sets the longest time before a change is committed (`commit=`). The default is 30 seconds.
-    /// With `None`, only [`FileSystem::sync`](crate::FileSystem::sync), memory pressure and closing
+    /// With `None`, only `FileSystem::sync`, memory pressure and closing
     /// commit.
     pub fn commit_interval(mut self, interval: Option<Duration>) -> Self {
         self.commit_interval = interval;
@@ -264,7 +264,7 @@ impl OpenOptions {
     }
 
     /// Sets whether a file system may be one that
-    /// [`MkfsOptions::unfinished`](crate::MkfsOptions::unfinished) made. The default is false.
+    /// `MkfsOptions::unfinished` made. The default is false.
     pub fn unfinished(mut self, unfinished: bool) -> Self {
         self.unfinished = unfinished;
         self
@@ -299,8 +299,8 @@ impl OpenOptions {
     /// is 0 elsewhere: the host's page cache has the data then.
     ///
     /// The page cache is used only if the file system is open for writing and has sectors of 4 KiB.
-    /// Written data is durable after [`File::sync_all`](crate::File::sync_all) or
-    /// [`FileSystem::sync`](crate::FileSystem::sync), which also report errors of writing it back.
+    /// Written data is durable after `File::sync_all` or
+    /// `FileSystem::sync`, which also report errors of writing it back.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = Some(bytes);
         self
@@ -311,7 +311,7 @@ impl OpenOptions {
     /// bypass it, or keeps the image in memory, it is used all the same.
     ///
     /// Requests of whole sectors from aligned memory go straight to the device; others are copied.
-    /// An [`IoQueue`](crate::IoQueue) then reads many requests at once, without a thread for each.
+    /// An `IoQueue` then reads many requests at once, without a thread for each.
     pub fn direct_io(mut self, direct_io: bool) -> Self {
         self.direct_io = Some(direct_io);
         self
@@ -435,7 +435,7 @@ impl OpenOptions {
     }
 
     /// Sets whether leaves that a scan finds are read where the blocks above them are lost. They
-    /// may be outdated ([`Inode::is_uncertain`](crate::Inode::is_uncertain)). Implies a scan. The
+    /// may be outdated (`Inode::is_uncertain`). Implies a scan. The
     /// default is false.
     pub fn orphans(mut self, orphans: bool) -> Self {
         self.rescue.orphans = orphans;

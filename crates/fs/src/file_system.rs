@@ -81,7 +81,7 @@ impl FileSystem {
     }
 
     /// Opens the file system on the given devices, for example in memory
-    /// ([`MemoryDevice`](crate::device::MemoryDevice)). Devices named in the options are ignored.
+    /// ([`MemoryDevice`](papilio_device::MemoryDevice)). Devices named in the options are ignored.
     ///
     /// # Errors
     /// As [`FileSystem::open_with`].
@@ -225,7 +225,8 @@ impl FileSystem {
     /// Returns the subvolume with an id.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`](crate::PathError::NoSubvolume), or as [`FileSystem::subvolumes`].
+    /// [`PathError::NoSubvolume`](papilio_engine::PathError::NoSubvolume), or as
+    /// [`FileSystem::subvolumes`].
     pub fn subvolume(&self, id: TreeId) -> Result<Subvolume> {
         subvolume::show(&self.info.trees, id)
     }

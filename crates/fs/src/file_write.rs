@@ -29,8 +29,8 @@ impl File {
     /// [`PathError::NoSubvolume`].
     ///
     /// [`Error::ReadOnlyFileSystem`]: papilio_engine::Error::ReadOnlyFileSystem
-    /// [`PathError::ReadOnly`]: crate::PathError::ReadOnly
-    /// [`PathError::NoSubvolume`]: crate::PathError::NoSubvolume
+    /// [`PathError::ReadOnly`]: papilio_engine::PathError::ReadOnly
+    /// [`PathError::NoSubvolume`]: papilio_engine::PathError::NoSubvolume
     pub fn begin_writing(&self) -> Result<()> {
         self.open_file()?.begin_writing()
     }
@@ -52,8 +52,8 @@ impl File {
     /// [`PathError::TooLarge`], [`Error::NoSpace`], [`PathError::NotPermitted`] for an immutable
     /// file, or a failure to read or write. Data before the failing step stays written.
     ///
-    /// [`PathError::TooLarge`]: crate::PathError::TooLarge
-    /// [`PathError::NotPermitted`]: crate::PathError::NotPermitted
+    /// [`PathError::TooLarge`]: papilio_engine::PathError::TooLarge
+    /// [`PathError::NotPermitted`]: papilio_engine::PathError::NotPermitted
     /// [`Error::NoSpace`]: papilio_engine::Error::NoSpace
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.change(|open| open.write_at(data, offset, Stamp::Now))
@@ -100,7 +100,7 @@ impl File {
     ///
     /// # Errors
     /// [`Error::NoSpace`](papilio_engine::Error::NoSpace), or
-    /// [`QuotaError::Exceeded`](crate::QuotaError::Exceeded).
+    /// [`QuotaError::Exceeded`](papilio_engine::QuotaError::Exceeded).
     pub fn promise_write(&self, offset: Option<u64>, length: u64) -> Result<WritePromise> {
         self.change(|open| open.promise_write(offset, length))
     }

@@ -33,8 +33,8 @@ impl FileSystem {
     }
 
     /// Writes a metadata dump of the last commit, as `btrfs-image` does, from which
-    /// [`ImageDump`](crate::ImageDump) restores the file system without its data. It can include
-    /// data. Calls `progress` with the parts done and the number of all.
+    /// [`ImageDump`](papilio_progs::image::ImageDump) restores the file system without its data. It
+    /// can include data. Calls `progress` with the parts done and the number of all.
     ///
     /// # Errors
     /// A tree that cannot be read; a block of which no copy can be read; `out` fails.

@@ -33,7 +33,7 @@ use std::os::fd::OwnedFd;
 ///
 /// **Order.** Requests run in any order, also on one file. A caller that must read the result of a
 /// write waits for the write's completion first. A sync covers the requests that had completed when
-/// it was submitted. Each request is as atomic as the method of [`File`] that it calls: a read sees
+/// it was submitted. Each request is as atomic as the method of `File` that it calls: a read sees
 /// a write of up to 8 MiB as a whole or not at all.
 ///
 /// Dropping a queue carries out all accepted requests, and discards their completions.

@@ -21,6 +21,10 @@
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 #![forbid(unsafe_code)]
+// The documentation is for this project's engineers, who build it with private items.
+#![allow(rustdoc::private_intra_doc_links)]
+// Without the feature `unstable` nothing uses the items that only it exports.
+#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
 
 // Unit tests and their helpers use the names that the facade gives its users.
 #[cfg(test)]

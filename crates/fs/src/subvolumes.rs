@@ -43,7 +43,8 @@ impl Inode {
     /// qgroups. Without quotas these are ignored.
     ///
     /// # Errors
-    /// [`QuotaError::NoQgroup`](crate::QuotaError::NoQgroup); as [`Inode::create_subvolume`].
+    /// [`QuotaError::NoQgroup`](papilio_engine::QuotaError::NoQgroup); as
+    /// [`Inode::create_subvolume`].
     pub fn create_subvolume_in(
         &self,
         name: &[u8],
@@ -84,7 +85,8 @@ impl Inode {
     /// Without quotas these are ignored; with them, it commits twice.
     ///
     /// # Errors
-    /// [`QuotaError::NoQgroup`](crate::QuotaError::NoQgroup); as [`Inode::create_snapshot`].
+    /// [`QuotaError::NoQgroup`](papilio_engine::QuotaError::NoQgroup); as
+    /// [`Inode::create_snapshot`].
     pub fn create_snapshot_in(
         &self,
         source: TreeId,

@@ -39,7 +39,7 @@ impl FileSystem {
     }
 
     /// Syncs, and gives the file system the magic by which everything recognizes it. This ends what
-    /// [`MkfsOptions::unfinished`](crate::MkfsOptions::unfinished) began.
+    /// [`MkfsOptions::unfinished`](papilio_progs::mkfs::MkfsOptions::unfinished) began.
     ///
     /// # Errors
     /// As [`FileSystem::sync`].

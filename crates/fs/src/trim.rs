@@ -13,7 +13,7 @@ impl FileSystem {
     /// of bytes discarded.
     ///
     /// # Errors
-    /// [`PathError::NotSupported`] if a device does not support discard; a device that fails; as
+    /// `PathError::NotSupported` if a device does not support discard; a device that fails; as
     /// [`FileSystem::sync`].
     pub fn trim(&self, range: Range<u64>, min_length: u64) -> Result<u64> {
         self.info.trim(range, min_length)

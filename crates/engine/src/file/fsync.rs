@@ -30,7 +30,7 @@ impl OpenFile {
     /// change or is turned off.
     ///
     /// # Errors
-    /// As [`FileSystem::sync`](crate::FileSystem::sync).
+    /// As `FileSystem::sync`.
     pub fn sync(&self) -> Result<()> {
         self.flush()?;
         self.fs.sync_inode(self.open.place(), Some(&self.open))

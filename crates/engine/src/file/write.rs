@@ -38,7 +38,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// [`PathError::TooLarge`](crate::PathError::TooLarge),
-    /// [`Error::NoSpace`](crate::Error::NoSpace),
+    /// [`Error::NoSpace`],
     /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or an
     /// error of reading or writing. Steps before the failing one stay written.
     pub fn write_at(&self, data: &[u8], offset: u64, stamp: Stamp) -> Result<()> {

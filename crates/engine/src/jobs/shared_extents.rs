@@ -6,7 +6,7 @@
 //!
 //! **Invariants**
 //! - The answer is that of the extent tree: references that are still delayed do not count.
-//!   [`crate::FileSystem::shared_extents`] commits first.
+//!   `FileSystem::shared_extents` commits first.
 //! - An extent with one reference that is younger than its subvolume's last snapshot belongs to one
 //!   file. All others are looked up once, whichever files ask.
 //!

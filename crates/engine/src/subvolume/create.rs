@@ -91,7 +91,7 @@ pub fn create(
 /// of its transaction.
 ///
 /// # Errors
-/// As [`create`]; [`crate::PathError::NoSubvolume`] if there is no such source.
+/// As [`create`](fn@create); [`crate::PathError::NoSubvolume`] if there is no such source.
 pub fn snapshot(
     handle: &Handle<'_>,
     numbers: Numbers<'_>,

@@ -449,7 +449,7 @@ pub struct CheckStatistics {
 #[non_exhaustive]
 pub struct CheckReport {
     /// The faults, up to the limit of
-    /// [`CheckOptions::max_findings`](crate::CheckOptions::max_findings).
+    /// [`CheckOptions::max_findings`](super::CheckOptions::max_findings).
     pub findings: Vec<Finding>,
     /// The number of faults of each kind, including those not kept.
     pub counts: BTreeMap<FindingKind, u64>,

@@ -161,7 +161,7 @@ impl MkfsOptions {
 
     /// Gives the file system a temporary magic, under which nothing recognizes it. Open it with
     /// [`OpenOptions::unfinished`](papilio_engine::OpenOptions::unfinished), fill it, and call
-    /// [`FileSystem::finish_making`](crate::FileSystem::finish_making). An interruption before that
+    /// `FileSystem::finish_making`. An interruption before that
     /// leaves no file system.
     pub fn unfinished(mut self, unfinished: bool) -> Self {
         self.unfinished = unfinished;

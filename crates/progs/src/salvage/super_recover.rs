@@ -1,6 +1,6 @@
 //! Writing superblock copies from good ones.
 //!
-//! Owns [`plan_super_recovery`], [`SuperRecovery`] and [`write_superblocks`].
+//! Owns [`plan`], [`SuperRecovery`] and [`SuperRecovery::write`].
 //!
 //! **Invariants**
 //! - Only copies are written that the kernel would write: those before the end of the device.

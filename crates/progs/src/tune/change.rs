@@ -4,7 +4,7 @@
 
 use papilio_format::{ChecksumType, Uuid};
 
-/// A change that [`tune`] makes.
+/// A change that [`tune`](fn@super::tune) makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tune {
@@ -33,7 +33,7 @@ pub enum Tune {
     FreeSpaceTree(bool),
 }
 
-/// The result of [`tune`].
+/// The result of [`tune`](fn@super::tune).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tuned {

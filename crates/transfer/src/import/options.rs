@@ -14,8 +14,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Existing {
-    /// Fails with [`PathError::Exists`](crate::PathError::Exists). Directories with the same name
-    /// merge.
+    /// Fails with [`PathError::Exists`](papilio_engine::PathError::Exists). Directories with the
+    /// same name merge.
     #[default]
     Refuse,
     /// Keeps what exists. Directories with the same name merge.
