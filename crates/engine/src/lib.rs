@@ -20,7 +20,7 @@
 //! | `options`, `tuning`, `errors`, `errno` | for all of them |
 
 #![forbid(unsafe_code)]
-// The documentation is for this project's engineers, who build it with private items.
+// Engineers of this project build the documentation with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod btree;

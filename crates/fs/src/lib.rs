@@ -21,7 +21,7 @@
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 #![forbid(unsafe_code)]
-// The documentation is for this project's engineers, who build it with private items.
+// Engineers of this project build the documentation with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 // Without the feature `unstable` nothing uses the items that only it exports.
 #![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]

@@ -5,7 +5,7 @@
 //! public types that are defined here.
 
 #![forbid(unsafe_code)]
-// The documentation is for this project's engineers, who build it with private items.
+// Engineers of this project build the documentation with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod import;
