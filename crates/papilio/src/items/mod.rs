@@ -1,6 +1,7 @@
 //! The typed items of trees, one file for each kind of question that the layers above ask.
 
 pub(crate) mod blank_inode;
+pub(crate) mod compared_entries;
 pub(crate) mod dir;
 pub(crate) mod dir_edit;
 pub(crate) mod draft;

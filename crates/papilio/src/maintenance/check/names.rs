@@ -169,7 +169,7 @@ impl Names {
         let named =
             self.refs.iter().any(|found| found.inode == entry.target && is_directory(found.directory));
         findings.mend(match taken || (is_directory(entry.target) && named) {
-            true => Remedy::DropEntries { tree: self.tree, index },
+            true => Remedy::DropEntries { tree: self.tree, index, target: entry.target },
             false => Remedy::AddInodeRef { tree: self.tree, index },
         });
     }
@@ -213,7 +213,7 @@ impl Names {
             let message = format_args!("an entry of inode {}, which does not exist", entry.target);
             findings.add(FindingKind::DirEntryDangling, self.entry_place(entry), message);
             if let Some(index) = entry_key(entry).filter(|_| !self.unnumbered.contains(&entry.target)) {
-                findings.mend(Remedy::DropEntries { tree: self.tree, index });
+                findings.mend(Remedy::DropEntries { tree: self.tree, index, target: entry.target });
             }
             return false;
         };

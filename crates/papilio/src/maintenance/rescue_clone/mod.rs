@@ -146,6 +146,7 @@ pub(crate) fn clone_into(
     }
     transactions.commit()?;
     let bytes = extents.bytes;
+    source.trees.forest().faults().show_root(None);
     for fault in source.trees.forest().faults().all() {
         listener.lose(CloneLoss::of("", fault));
     }

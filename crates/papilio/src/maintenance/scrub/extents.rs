@@ -15,6 +15,7 @@ use crate::btree::{ReadPin, Tree};
 use crate::data::checksum::DataChecksums;
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
+use crate::maintenance::image::is_metadata_dump;
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::items::extent::{ExtentFlags, ExtentItem, extent_end};
@@ -99,6 +100,10 @@ impl UnitExtents {
         };
         if let Some(extents) = extents {
             found.read_extents(&extents.tree)?;
+        }
+        if is_metadata_dump(&info.volume().superblock().raw) {
+            found.extents.retain(|extent| extent.kind != ExtentKind::Data);
+            found.begun.clear();
         }
         if found.extents.iter().any(|extent| extent.kind == ExtentKind::Data)
             && let Some(sums) = sums
