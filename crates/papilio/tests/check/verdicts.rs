@@ -172,3 +172,68 @@ fn a_dump_of_metadata_has_no_data_to_verify() {
     let report = read(&image.device);
     assert!(report.counts.is_empty(), "{:#?}", report.findings);
 }
+
+#[test]
+fn a_deleted_directory_with_deleted_files_is_sound() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let mount_options = vec!["commit=300".to_owned()];
+    let spec = FileSystemSpec { device_size: 128 << 20, mount_options, ..FileSystemSpec::default() };
+    let scratch = Scratch::new(512 << 20).unwrap();
+    let images = spec.make(&scratch).unwrap();
+    let mounted = images.mount().unwrap();
+    let folder = mounted.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let paths = ["a", "b", "c"].map(|name| folder.join(name));
+    paths.iter().for_each(|path| fs::write(path, vec![3; 10_000]).unwrap());
+    mounted.sync().unwrap();
+    // Their last holder keeps them until the end.
+    let held: Vec<_> = paths.iter().chain([&folder]).map(|path| fs::File::open(path).unwrap()).collect();
+    paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+    fs::remove_dir(&folder).unwrap();
+    mounted.sync().unwrap();
+    let device = Arc::new(MemoryDevice::from_image(&images.paths()[0]).unwrap());
+    drop(held);
+    mounted.unmount().unwrap();
+    let image = Image::new(device.snapshot());
+    let mut orphans = 0;
+    image.for_each_item(FS, |_, key, _| orphans += usize::from(key.item_type == ItemType::ORPHAN_ITEM));
+    assert_eq!(orphans, 4);
+    let report = check(&device);
+    assert!(report.counts.is_empty(), "{:#?}", report.findings);
+    let plan = papilio::plan_repair(&[device as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+    assert!(plan.changes.is_empty(), "{:#?}", plan.changes);
+}
+
+#[test]
+fn holes_get_the_file_extents_that_they_need() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let features = ["^no-holes"].map(str::to_owned).to_vec();
+    let spec = FileSystemSpec { device_size: 128 << 20, features, ..FileSystemSpec::default() };
+    let device = made_by_kernel(&spec, |top| {
+        for number in 0..5u64 {
+            let file = fs::File::create(top.join(format!("sparse{number}"))).unwrap();
+            file.set_len(500_000).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &[9; 5000], number * 100_000).unwrap();
+        }
+    });
+    let image = Image::new(device);
+    let mut holes = Vec::new();
+    image.for_each_item(FS, |_, key, data| {
+        if key.item_type == ItemType::EXTENT_DATA
+            && let FileExtentContent::Regular(part) = FileExtentItem::parse(data).unwrap().content
+            && part.is_hole()
+        {
+            holes.push(key);
+        }
+    });
+    assert!(holes.len() > 5, "{holes:?}");
+    // Those in the middle, at the end, and the only one of a file.
+    holes.iter().for_each(|key| image.remove(FS, key));
+    let report = check(&image.device);
+    assert_eq!(kinds(&report), [FindingKind::FileExtentHole], "{:#?}", report.findings);
+    repairs(&image, 5);
+}

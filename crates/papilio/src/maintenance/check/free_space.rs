@@ -155,7 +155,18 @@ impl FreeSpace {
             let end = info.key.objectid.saturating_add(info.key.offset);
             end <= first && (info.count, info.ranges, info.bitmaps) == (1, 1, false)
         };
+        let key_range = |info: &Info| {
+            let (start, length) = (info.key.objectid, info.key.offset);
+            let last = start.saturating_add(length.saturating_sub(1));
+            let overlaps = groups.groups.iter().any(|group| group.start <= last && group.end() > start);
+            // The items of a block group that overlaps are written anew by its own remedy.
+            (info.key, if overlaps { info.key } else { Key::last_of(last) })
+        };
         let left = self.infos.iter().filter(gone).filter(is_left).count();
+        for info in self.infos.iter().filter(gone).filter(is_left) {
+            let (first, last) = key_range(info);
+            findings.mend(Remedy::DropLeftSpace { first, last });
+        }
         if left > 0 {
             findings.note(
                 "free-space-left",
@@ -163,19 +174,14 @@ impl FreeSpace {
             );
         }
         for info in self.infos.iter().filter(gone).filter(|info| !is_left(info)) {
-            let (start, length) = (info.key.objectid, info.key.offset);
-            let message = format_args!("the block group of {length} bytes does not exist");
+            let message = format_args!("the block group of {} bytes does not exist", info.key.offset);
             findings.add(
                 FindingKind::FreeSpaceStale,
                 Place::item(objectid::FREE_SPACE_TREE, info.key),
                 message,
             );
-            let last = start.saturating_add(length.saturating_sub(1));
-            let overlaps = groups.groups.iter().any(|group| group.start <= last && group.end() > start);
-            // The items of a block group that overlaps are written anew by its own remedy.
-            let last = if overlaps { info.key } else { Key::last_of(last) };
-            let (tree, first, items) = (objectid::FREE_SPACE_TREE, info.key, Vec::new());
-            findings.mend(Remedy::Replace { tree, first, last, items });
+            let ((first, last), tree) = (key_range(info), objectid::FREE_SPACE_TREE);
+            findings.mend(Remedy::Replace { tree, first, last, items: Vec::new() });
         }
     }
 

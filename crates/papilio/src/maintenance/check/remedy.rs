@@ -21,6 +21,8 @@ pub(crate) enum Remedy {
     Pointer { parent: LogicalAddress, child: LogicalAddress, generation: Generation, first_key: Key },
     /// Writes a block to another place, where it lies in one stripe.
     MoveBlock { tree: TreeId, parent: Option<LogicalAddress>, block: LogicalAddress },
+    /// Removes free-space items that mkfs left: they go with faults, and are none by themselves.
+    DropLeftSpace { first: Key, last: Key },
     /// Removes an item of a type that is unknown.
     DropUnknown { tree: TreeId, key: Key },
     /// Sets the generation in the root item at a key.
@@ -226,6 +228,9 @@ impl fmt::Display for Remedy {
             Self::MoveBlock { tree, block, .. } => {
                 write!(f, "tree {}: write block {block} to a place in one stripe", name(tree))
             }
+            Self::DropLeftSpace { first, .. } => {
+                write!(f, "remove the free space {first} of a temporary block group of mkfs")
+            }
             Self::DropUnknown { tree, key } => {
                 write!(f, "tree {}: remove item {key}, whose type is unknown", name(tree))
             }
@@ -235,6 +240,9 @@ impl fmt::Display for Remedy {
             Self::Owner { block, owner } => write!(f, "set the owner of block {block} to {}", name(owner)),
             Self::Replace { tree, first, last, items } if items.is_empty() && first == last => {
                 write!(f, "tree {}: remove item {first}", name(tree))
+            }
+            Self::Replace { tree, first, last, items } if items.is_empty() => {
+                write!(f, "tree {}: remove the items from {first} to {last}", name(tree))
             }
             Self::Replace { tree, first, last, items } if first == last => {
                 write!(f, "tree {}: write item {first} ({} bytes)", name(tree), items[0].1.len())

@@ -63,6 +63,9 @@ pub(super) fn apply(
             Ok(true)
         }
         Remedy::MoveBlock { tree, parent, block } => move_block(&editor, context, tree, parent, block),
+        Remedy::DropLeftSpace { first, last } => {
+            editor.replace(objectid::FREE_SPACE_TREE, &first, &last, Items::new())
+        }
         Remedy::DropUnknown { tree, key } => editor.replace(tree, &key, &key, Items::new()),
         Remedy::RootGeneration { item, generation } => edit_root(&editor, item, |raw| {
             (raw.generation, raw.generation_v2) = (generation, generation);

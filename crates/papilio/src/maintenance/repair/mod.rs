@@ -277,6 +277,9 @@ fn mend_with(
 ) {
     let Look { volume, report, inventory } = now;
     let mut remedies: Vec<&Remedy> = report.remedies.iter().collect();
+    if report.is_clean() {
+        remedies.retain(|remedy| !matches!(remedy, Remedy::DropLeftSpace { .. }));
+    }
     remedies.sort_by_key(|remedy| remedy.rank());
     if let Some(change) = pending.scope.only {
         make_only(now, context, change, remedies, pending, round);
