@@ -506,7 +506,7 @@ fn no_command_says_success_over_a_wrong_answer() {
     }
     let subjects = [Subject::one_device(), Subject::two_devices("single"), Subject::two_devices("raid0")];
     let subject_of = |seed: u64| if seed % 4 == 3 { 1 + (seed / 4 % 2) as usize } else { 0 };
-    run_cases(&subjects, subject_of, Case::plant);
+    run_cases(&subjects, subject_of, |case| case.plant());
 }
 
 #[test]
@@ -515,7 +515,7 @@ fn no_command_says_success_over_a_lost_item() {
         return;
     }
     let subjects = [Subject::one_device(), Subject::holes(), Subject::logged()];
-    run_cases(&subjects, |seed| (seed / 5 % 3) as usize, Case::plant_items);
+    run_cases(&subjects, |seed| (seed / 5 % 3) as usize, |case| case.plant_items());
 }
 
 /// Runs the cases that the environment asks for.

@@ -153,7 +153,7 @@ fn a_dump_of_metadata_has_no_data_to_verify() {
     let place = superblock_offset(0);
     let read = |device: &Arc<MemoryDevice>| {
         let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
-        papilio::check_devices(&devices, &OpenOptions::new(), &options).unwrap()
+        papilio::check_devices(devices, &OpenOptions::new(), &options).unwrap()
     };
     // Overwrite the data: a dump does not have it.
     let image = Image::new(device.snapshot());
