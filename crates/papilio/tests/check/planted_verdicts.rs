@@ -21,7 +21,7 @@ pub fn verdict_faults() -> Vec<Fault> {
         }),
         fault("an item of an unknown type", FindingKind::ItemUnknown, |image| {
             let key = image.find(objectid::FS_TREE, |key, _| key.item_type == ItemType::INODE_REF).0;
-            let key = Key { item_type: ItemType(200), ..key };
+            let key = Key { item_type: ItemType(201), ..key };
             image.insert(objectid::FS_TREE, key, vec![1, 2, 3]);
         }),
         fault("a qgroup's number", FindingKind::QgroupNumbers, |image| {

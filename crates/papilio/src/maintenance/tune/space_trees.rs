@@ -13,7 +13,7 @@ use crate::maintenance::repair::log::OVERLAY_LIMIT;
 use crate::maintenance::repair::{self, RepairScope};
 use crate::mount;
 use crate::options::OpenOptions;
-use papilio_device::{Device, OverlayDevice};
+use papilio_device::{Access, Device, OverlayDevice};
 use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use std::sync::Arc;
 
@@ -69,8 +69,8 @@ fn finish_conversion(members: &Members) -> Result<Members> {
         return invalid("the interrupted conversion cannot be finished: see `papilio check --repair`");
     }
     mend(&devices)?;
-    devices
-        .iter()
+    let mut written = devices.iter().filter(|device| device.access() == Access::ReadWrite);
+    written
         .try_for_each(|device| device.flush())
         .map_err(|error| Error::Invalid(format!("the devices cannot be flushed: {error}")))?;
     Members::read(&devices)
