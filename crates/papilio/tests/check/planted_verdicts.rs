@@ -24,6 +24,18 @@ pub fn verdict_faults() -> Vec<Fault> {
             let key = Key { item_type: ItemType(201), ..key };
             image.insert(objectid::FS_TREE, key, vec![1, 2, 3]);
         }),
+        fault("another name in a directory's reference", FindingKind::InodeRefMissing, |image| {
+            let mut folders = std::collections::BTreeSet::new();
+            image.for_each_item(objectid::FS_TREE, |_, key, data| {
+                let inode = InodeItem::parse(data).ok().filter(|_| key.item_type == ItemType::INODE_ITEM);
+                let is_folder = inode.is_some_and(|inode| inode.kind() == Some(FileKind::Directory));
+                folders.extend((is_folder && key.objectid > objectid::FIRST_FREE).then_some(key.objectid));
+            });
+            let wanted =
+                |key: &Key, _: &[u8]| key.item_type == ItemType::INODE_REF && folders.contains(&key.objectid);
+            let key = image.find(objectid::FS_TREE, wanted).0;
+            image.edit(objectid::FS_TREE, &key, |data| *data.last_mut().unwrap() ^= 1);
+        }),
         fault("a qgroup's number", FindingKind::QgroupNumbers, |image| {
             let wanted = |key: &Key, _: &[u8]| key.item_type == ItemType::QGROUP_INFO;
             let key = image.find(objectid::QUOTA_TREE, wanted).0;

@@ -430,7 +430,9 @@ fn add_inode_ref(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> 
     let mut data = editor.item(tree, &key)?.unwrap_or_default();
     let kept: Vec<u8> = match InodeRefs::parse(&data) {
         Ok(refs) => {
-            refs.filter(|found| found.name != entry.name).flat_map(|found| found.to_bytes()).collect()
+            // One with this index and another name is this one.
+            let others = refs.filter(|found| found.name != entry.name && found.index != index.offset);
+            others.flat_map(|found| found.to_bytes()).collect()
         }
         Err(_) => Vec::new(),
     };
