@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted kept damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -109,6 +109,11 @@ DAMAGE_STOCK ?= 50
 planted: setup ## repair each planted fault, here and by btrfs check: the table of docs/planted-faults.md; resumes from target/planted (root; minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_PLANTED_DIR=$(CURDIR)/target/planted \
 		$(CARGO) test --locked -p papilio --test check the_whole_table -- --ignored --nocapture
+
+# A built btrfs-progs with its tests.
+PROGS ?= ../btrfs-progs
+kept: build ## repair damaged images here and by btrfs-progs (PROGS=its built folder), and compare what is kept (root; minutes)
+	bash scripts/kept.sh $(PROGS) $(PROGS)/tests/fsck-tests
 
 damage: setup ## break kernel-made images at random, read, repair and clone them; resumes from target/damage (root; hours)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_DAMAGE=$(DAMAGE_SEEDS) PAPILIO_DAMAGE_STOCK=$(DAMAGE_STOCK) \

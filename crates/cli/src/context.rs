@@ -18,7 +18,8 @@ use anyhow::Context as _;
 use papilio::device::Device;
 use papilio::format::{LogicalAddress, TreeId};
 use papilio::{
-    BlockScan, Error, FileSystem, Inode, OlderCause, OlderState, OpenOptions, PathError, SubvolumeChoice,
+    BlockScan, Error, FileSystem, Inode, ItemFault, OlderCause, OlderState, OpenOptions, PathError,
+    SubvolumeChoice,
 };
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -35,6 +36,8 @@ pub const LOST_CHECKSUMS: &str =
 const COUNT_DOWN: u64 = 10;
 /// The most files that are named because their newest content is not shown.
 const MOST_OLDER: usize = 20;
+/// Items with harmless faults that are named; the others are counted.
+const MOST_HARMLESS: usize = 3;
 /// As [`MOST_OLDER`], for commands whose result is a copy of everything.
 pub const ALL_OLDER: usize = usize::MAX;
 
@@ -346,9 +349,17 @@ impl Context {
     /// cost something is a failure.
     pub fn report_item_faults(&self) {
         for (image, system) in self.read.take() {
-            for fault in system.item_faults() {
-                let line = format_args!("{}: {fault}", image.display());
-                if fault.is_loss() { self.error(line) } else { self.warning(line) }
+            let (losses, warnings): (Vec<_>, Vec<_>) =
+                system.item_faults().into_iter().partition(ItemFault::is_loss);
+            for fault in losses {
+                self.error(format_args!("{}: {fault}", image.display()));
+            }
+            // Nothing is lost by these: a few stand for the others.
+            for fault in warnings.iter().take(MOST_HARMLESS) {
+                self.warning(format_args!("{}: {fault}", image.display()));
+            }
+            if let Some(rest) = warnings.len().checked_sub(MOST_HARMLESS).filter(|rest| *rest > 0) {
+                self.warning(format_args!("{}: {rest} more items were used in this way", image.display()));
             }
         }
     }

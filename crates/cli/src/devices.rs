@@ -56,9 +56,9 @@ pub fn add_missing(image: &Path, given: &[PathBuf], options: OpenOptions) -> Ope
 /// Returns the other devices of a file system: first those `given`, then block devices of this
 /// machine.
 pub fn siblings(first: &FoundDevice, given: &[PathBuf]) -> Vec<FoundDevice> {
-    let given = given.iter().filter_map(|path| FoundDevice::read(path).ok().flatten());
+    let named = given.iter().filter_map(|path| FoundDevice::read(path).ok().flatten());
     let is_sibling = |device: &FoundDevice| device.fsid == first.fsid && device.devid != first.devid;
-    let mut found: Vec<FoundDevice> = given.filter(is_sibling).collect();
+    let mut found: Vec<FoundDevice> = named.filter(is_sibling).collect();
     if (found.len() as u64) + 1 < first.devices {
         let block_devices = FoundDevice::on_this_machine().unwrap_or_default();
         for device in FoundDevice::without_twins(block_devices.into_iter().filter(is_sibling)) {
@@ -68,5 +68,35 @@ pub fn siblings(first: &FoundDevice, given: &[PathBuf]) -> Vec<FoundDevice> {
             }
         }
     }
+    if (found.len() as u64) + 1 < first.devices {
+        let seeds = seeds_of(first, given).into_iter();
+        found.extend(seeds.filter(|seed| seed.path != first.path));
+    }
     found
+}
+
+/// Returns the devices of the seeds that a file system builds on: first those `given`, then block
+/// devices of this machine. Their superblocks name another file system.
+fn seeds_of(first: &FoundDevice, given: &[PathBuf]) -> Vec<FoundDevice> {
+    let Ok(members) = first.members() else { return Vec::new() };
+    let is_seed = |device: &FoundDevice| {
+        device.fsid != first.fsid && members.iter().any(|item| device.is_named_by(item))
+    };
+    let given = given.iter().filter_map(|path| FoundDevice::read(path).ok().flatten());
+    let block_devices = FoundDevice::on_this_machine().unwrap_or_default();
+    FoundDevice::without_twins(given.chain(block_devices).filter(is_seed))
+}
+
+/// Returns the paths of all devices of the file system on the first of `images`: those named, and
+/// the block devices that are found.
+pub fn with_siblings(images: &[PathBuf]) -> Vec<PathBuf> {
+    let Some((image, given)) = images.split_first() else { return Vec::new() };
+    let mut all = images.to_vec();
+    if let Ok(Some(first)) = FoundDevice::read(image)
+        && first.devices > images.len() as u64
+    {
+        let found = siblings(&first, given).into_iter().map(|device| device.path);
+        all.extend(found.filter(|path| !images.contains(path)));
+    }
+    all
 }

@@ -436,7 +436,8 @@ impl UndoFile {
             devices[device as usize].write_at(&old, PhysicalAddress(offset))?;
             restored += u64::from(length);
         }
-        devices.iter().try_for_each(|device| device.flush())?;
+        let written = devices.iter().filter(|device| device.access() == Access::ReadWrite);
+        written.into_iter().try_for_each(|device| device.flush())?;
         Ok(restored)
     }
 }

@@ -5,6 +5,7 @@
 use crate::inode::Inode;
 use papilio_engine::btree::{Cursor, Tree};
 use papilio_engine::errors::{PathError, Result};
+use papilio_engine::items::compared_entries::ComparedEntries;
 use papilio_engine::items::dir::{EntryTarget, index_first_key, index_last_key};
 use papilio_engine::items::item_error;
 use papilio_format::Key;
@@ -67,13 +68,16 @@ impl DirEntry {
     }
 }
 
-/// An iterator over the entries of a directory, by index. It ends after its first error.
+/// An iterator over the entries of a directory, by index. It ends after its first error. Where the
+/// sound items of bad leaves are read, it goes on, and adds the entries that have no index.
 #[derive(Debug)]
 pub struct Entries {
     directory: Arc<Inode>,
     batch: VecDeque<DirEntry>,
     /// Where the next batch starts; `None` at the end.
     next: Option<u64>,
+    /// The first index to return.
+    from: u64,
     /// The last index to return.
     last: u64,
     /// The number of entries of the next batch.
@@ -81,6 +85,9 @@ pub struct Entries {
     with_inodes: bool,
     /// The key behind the block that could not be read.
     behind_fault: Option<Key>,
+    /// The differences to the entries by name, if the sound items of bad leaves are read.
+    compared: Option<ComparedEntries>,
+    has_further: bool,
 }
 
 impl Entries {
@@ -91,16 +98,23 @@ impl Entries {
             directory,
             batch: VecDeque::new(),
             next,
+            from: 0,
             last: u64::MAX,
             size: FIRST_BATCH,
             with_inodes: false,
             behind_fault: None,
+            compared: None,
+            has_further: next.is_some(),
         }
     }
 
     /// Goes on behind the tree block that could not be read, after the iterator has returned that
     /// error. Returns whether entries may follow there. Those in the block are left out.
     pub fn skip_unreadable(&mut self) -> bool {
+        if self.compared.is_some() && self.behind_fault.is_none() {
+            // It went on by itself.
+            return self.next.is_some() || self.has_further;
+        }
         let number = self.directory.number();
         let (first, last) = (index_first_key(number, 0), index_last_key(number));
         let behind = self.behind_fault.take().filter(|key| *key <= last);
@@ -111,7 +125,7 @@ impl Entries {
     /// Skips the entries whose index is below `index`.
     pub fn starting_at(mut self, index: u64) -> Self {
         self.batch.clear();
-        self.next = self.next.map(|_| index);
+        (self.next, self.from) = (self.next.map(|_| index), index);
         self
     }
 
@@ -136,6 +150,9 @@ impl Entries {
         let handle = self.directory.handle()?;
         let tree = handle.tree();
         let last_key = index_first_key(handle.number, self.last);
+        if self.compared.is_none() && tree.forest().has_sound_leaves() {
+            self.compared = Some(ComparedEntries::of(tree, handle.number));
+        }
         let mut cursor = Cursor::new(tree);
         let walked = self.decode_from(tree, &mut cursor, first, last_key);
         if walked.is_err() {
@@ -176,9 +193,27 @@ impl Entries {
         Ok(())
     }
 
+    /// Adds the entries that have no index, with indexes behind the last one.
+    fn add_further(&mut self) {
+        let Some(compared) = &self.compared else { return };
+        let indexes = compared.last_index.saturating_add(1)..=self.last;
+        let further = compared.further.iter().zip(indexes).filter(|(_, index)| *index >= self.from);
+        self.batch.extend(further.map(|(entry, index)| DirEntry {
+            directory: Arc::clone(&self.directory),
+            name: entry.name.clone(),
+            index,
+            file_type: entry.file_type,
+            target: entry.target,
+            item: None,
+        }));
+    }
+
     fn decode(&mut self, tree: &Tree, cursor: &Cursor<'_>, index: u64) -> Result<()> {
         let Some(item) = cursor.item() else { return Ok(()) };
         let entries = DirEntries::parse(item.data()).map_err(|reason| item_error(tree, &item, reason))?;
+        if self.compared.as_ref().is_some_and(|compared| compared.hidden.contains(&index)) {
+            return Ok(());
+        }
         self.batch.extend(entries.map(|entry| DirEntry {
             directory: Arc::clone(&self.directory),
             name: entry.name.to_vec(),
@@ -195,12 +230,19 @@ impl Iterator for Entries {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Result<DirEntry>> {
-        if self.batch.is_empty()
-            && let Some(first) = self.next.take()
-            && let Err(error) = self.fill(first)
-        {
-            self.next = None;
-            return Some(Err(error));
+        // A batch is empty if all its entries are hidden.
+        while self.batch.is_empty() {
+            let Some(first) = self.next.take() else { break };
+            if let Err(error) = self.fill(first) {
+                self.next = None;
+                if self.compared.is_some() {
+                    self.skip_unreadable();
+                }
+                return Some(Err(error));
+            }
+        }
+        if self.batch.is_empty() && std::mem::take(&mut self.has_further) {
+            self.add_further();
         }
         self.batch.pop_front().map(Ok)
     }

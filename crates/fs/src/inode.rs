@@ -277,6 +277,9 @@ impl Inode {
 impl FileSystem {
     /// Wraps a handle as an inode, with the changes that are in memory only.
     pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
+        if handle.number == handle.subvolume.root_directory() {
+            self.info.trees.forest().faults().show_root(Some(handle.tree().id()));
+        }
         let mut item = handle.item;
         for _ in 0..WRAPS {
             item = match self.info.dirty_inodes.get(handle.place()) {

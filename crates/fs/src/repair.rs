@@ -6,7 +6,7 @@
 //! better is made on the devices, each old block going to the undo file first. The devices are
 //! checked again, and set back if the result is not as it was in memory.
 
-use papilio_device::{Device, OverlayDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
+use papilio_device::{Access, Device, OverlayDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::mount::from_devices;
 use papilio_engine::options::OpenOptions;
@@ -214,7 +214,9 @@ pub fn repair(
     let tree = plan.chunk_tree.as_deref();
     let made = repair::mend(&recorded, open, CACHE_BYTES, &check_options(scope), scope, tree)
         .map(|mended| RepairPlan::new(mended, scope, plan.chunk_tree.clone()));
-    let flushed = recorded.iter().try_for_each(|device| device.flush());
+    // Devices of seeds are read only.
+    let mut written = recorded.iter().filter(|device| device.access() == Access::ReadWrite);
+    let flushed = written.try_for_each(|device| device.flush());
     match made {
         Ok(made) if made.better && made.after.counts == plan.after.counts && flushed.is_ok() => {
             log.complete().map_err(|error| host("the undo file", error))?;

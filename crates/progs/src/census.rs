@@ -1,7 +1,8 @@
 //! The files that can be read, counted before and after a repair.
 //!
 //! Owns [`Census`] and [`Kept`]. A file counts if a path leads to it from the root of its subvolume
-//! and it has an inode item. Its bytes are those of its extents; data is not read.
+//! and it has an inode item. Its bytes are those of its extents; data is not read. Its further names
+//! count if its own references confirm them.
 //!
 //! **Invariant**: the walk goes on around everything that cannot be read.
 //!
@@ -12,7 +13,8 @@ use papilio_engine::items::trees::Trees;
 use papilio_format::items::dir_item::DirEntries;
 use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::{FileKind, InodeItem};
-use papilio_format::{ItemType, TreeId, objectid};
+use papilio_format::items::inode_ref::{InodeExtrefs, InodeRefs};
+use papilio_format::{ItemType, Key, TreeId, objectid};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most names in a path. A longer path means a loop.
@@ -23,6 +25,8 @@ const DEPTH_LIMIT: usize = 4096;
 struct File {
     bytes: u64,
     path: Vec<u8>,
+    /// The names that its references confirm, if there are several: directory and name.
+    names: BTreeSet<(u64, Vec<u8>)>,
 }
 
 /// The files of all subvolumes, by subvolume and inode.
@@ -50,6 +54,8 @@ struct Subvolume {
     bytes: BTreeMap<u64, u64>,
     /// By directory: the names, and the inodes.
     entries: BTreeMap<u64, BTreeSet<(Vec<u8>, u64)>>,
+    /// By inode: the directories and names of its references, if there are several.
+    names: BTreeMap<u64, BTreeSet<(u64, Vec<u8>)>>,
 }
 
 impl Census {
@@ -61,7 +67,7 @@ impl Census {
             let mut walk = Walk::new(&root.tree);
             loop {
                 match walk.next() {
-                    Ok(Some((key, data))) => subvolume.take(key.objectid, key.item_type, data),
+                    Ok(Some((key, data))) => subvolume.take(key, data),
                     Ok(None) => break,
                     // The items behind the gap follow.
                     Err(_) => {}
@@ -71,6 +77,7 @@ impl Census {
                 0 => objectid::FIRST_FREE,
                 number => number,
             };
+            subvolume.forget_single_name();
             subvolume.count(id, top, &mut census);
         }
         census
@@ -94,6 +101,11 @@ impl Census {
                 Some(kept) if kept.bytes < file.bytes => {
                     lost.push(format!("{path}: {} of {} bytes", file.bytes - kept.bytes, file.bytes));
                 }
+                // A single name is not kept.
+                Some(kept) if kept.names.len().max(1) < file.names.len() => {
+                    let (left, names) = (kept.names.len().max(1), file.names.len());
+                    lost.push(format!("{path}: {} of {names} names", names - left));
+                }
                 Some(_) => {}
             }
         }
@@ -102,7 +114,11 @@ impl Census {
 }
 
 impl Subvolume {
-    fn take(&mut self, number: u64, item_type: ItemType, data: &[u8]) {
+    fn take(&mut self, key: Key, data: &[u8]) {
+        let Key { objectid: number, item_type, offset } = key;
+        if item_type == ItemType::INODE_ITEM {
+            self.forget_single_name();
+        }
         match item_type {
             ItemType::INODE_ITEM => {
                 let kind = InodeItem::parse(data).ok().and_then(|inode| inode.kind());
@@ -116,6 +132,16 @@ impl Subvolume {
                     }
                 }
             }
+            ItemType::INODE_REF => {
+                let names = self.names.entry(number).or_default();
+                let refs = InodeRefs::parse(data).into_iter().flatten();
+                names.extend(refs.map(|found| (offset, found.name.to_vec())));
+            }
+            ItemType::INODE_EXTREF => {
+                let names = self.names.entry(number).or_default();
+                let refs = InodeExtrefs::parse(data).into_iter().flatten();
+                names.extend(refs.map(|found| (found.parent.0, found.name.to_vec())));
+            }
             ItemType::EXTENT_DATA => {
                 let Ok(extent) = FileExtentItem::parse(data) else { return };
                 let length = match extent.content {
@@ -128,6 +154,24 @@ impl Subvolume {
             }
             _ => {}
         }
+    }
+
+    /// Forgets the name of the last inode, if it has one only: most files have.
+    fn forget_single_name(&mut self) {
+        if let Some(last) = self.names.last_entry()
+            && last.get().len() < 2
+        {
+            last.remove();
+        }
+    }
+
+    /// Returns the names of an inode that both its references and the entries have.
+    fn confirmed_names(&self, number: u64) -> BTreeSet<(u64, Vec<u8>)> {
+        let listed = |(directory, name): &&(u64, Vec<u8>)| {
+            let entries = self.entries.get(directory);
+            entries.is_some_and(|entries| entries.contains(&(name.clone(), number)))
+        };
+        self.names.get(&number).into_iter().flatten().filter(listed).cloned().collect()
     }
 
     /// Adds the files that paths from `top` lead to.
@@ -148,8 +192,57 @@ impl Subvolume {
                     continue;
                 }
                 let bytes = self.bytes.get(number).copied().unwrap_or(0);
-                census.files.insert((id, *number), File { bytes, path });
+                let names = self.confirmed_names(*number);
+                census.files.insert((id, *number), File { bytes, path, names });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use papilio_format::items::dir_item::{DirEntry, FileType};
+    use papilio_format::items::inode_ref::InodeRef;
+    use papilio_format::{Generation, InodeNumber};
+
+    /// A top level with one file of these names, of which the file's references have the first few.
+    fn census(names: &[&[u8]], confirmed: usize) -> Census {
+        let mut subvolume = Subvolume::default();
+        let mut inode = InodeItem::parse(&[0; InodeItem::SIZE]).unwrap();
+        inode.mode = FileKind::Directory.mode_bits();
+        subvolume.take(Key::new(256, ItemType::INODE_ITEM, 0), &inode.to_bytes());
+        for (index, name) in names.iter().enumerate() {
+            let entry = DirEntry {
+                location: Key::new(257, ItemType::INODE_ITEM, 0),
+                transid: Generation(1),
+                file_type: FileType::Regular,
+                encrypted: false,
+                name,
+                data: &[],
+            };
+            subvolume.take(Key::new(256, ItemType::DIR_INDEX, index as u64), &entry.to_bytes());
+        }
+        inode.mode = FileKind::Regular.mode_bits();
+        subvolume.take(Key::new(257, ItemType::INODE_ITEM, 0), &inode.to_bytes());
+        let refs = names.iter().take(confirmed).enumerate();
+        let refs: Vec<u8> =
+            refs.flat_map(|(at, name)| InodeRef { index: at as u64, name }.to_bytes()).collect();
+        subvolume.take(Key::new(257, ItemType::INODE_REF, InodeNumber(256).0), &refs);
+        subvolume.forget_single_name();
+        let mut census = Census::default();
+        subvolume.count(objectid::FS_TREE, 256, &mut census);
+        census
+    }
+
+    #[test]
+    fn a_name_that_is_gone_is_lost() {
+        let names: [&[u8]; 3] = [b"a", b"b", b"c"];
+        let before = census(&names, 3);
+        assert!(before.compare(&census(&names, 3)).lost.is_empty());
+        assert_eq!(before.compare(&census(&names[..1], 1)).lost, ["/c: 2 of 3 names"]);
+        // A name that nothing confirms is a fault that a repair may remove.
+        assert!(census(&names, 2).compare(&census(&names[..2], 2)).lost.is_empty());
+        assert!(census(&names, 1).compare(&census(&names[..1], 1)).lost.is_empty());
     }
 }

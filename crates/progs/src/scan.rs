@@ -10,17 +10,24 @@
 //! Kernel counterpart: `btrfs_scan_one_device` (`fs/btrfs/volumes.c`).
 
 use papilio_device::{Access, ImageOptions, OpenOptions, is_inside_image, is_url, split_partition};
+use papilio_engine::btree::{Forest, RootPointer};
 use papilio_engine::errors::{Error, Result};
+use papilio_engine::items::item_error;
+use papilio_engine::volume::Volume;
 use papilio_format::features::SuperblockFlags;
+use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{DeviceId, Generation, Superblock, Uuid};
+use papilio_format::{DeviceId, Generation, ItemType, Key, Superblock, Uuid, objectid};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The kernel's list of block devices, including partitions, loop devices and mapped ones.
 const BLOCK_DEVICES: &str = "/sys/class/block";
+/// Bytes of the cache for reading a chunk tree once.
+const CACHE_BYTES: usize = 1 << 20;
 
 /// A device or image with a valid superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +118,39 @@ impl FoundDevice {
             used: bytes_used,
             seeding: superblock.raw.flags.contains(SuperblockFlags::SEEDING),
         }
+    }
+
+    /// Whether an item of the chunk tree of another device names this one. The UUID of its file
+    /// system may be another one: that of a seed, or of an interrupted change.
+    pub fn is_named_by(&self, item: &DeviceItem) -> bool {
+        (self.devid, self.uuid) == (item.devid, item.uuid)
+    }
+
+    /// Returns the items of all devices of the file system, seeds included, as the chunk tree has
+    /// them.
+    ///
+    /// # Errors
+    /// A chunk tree that cannot be read from this device alone.
+    pub fn members(&self) -> Result<Vec<DeviceItem>> {
+        let options = OpenOptions::new(Access::ReadOnly).lock(false);
+        let device = options.open_target(&self.path, &ImageOptions::default())?.into_device();
+        let alone = papilio_engine::options::OpenOptions::new().degraded(true);
+        let volume = Arc::new(Volume::open(vec![device], &alone)?);
+        let raw = volume.superblock().raw;
+        let root = RootPointer {
+            address: raw.chunk_root,
+            level: raw.chunk_root_level,
+            generation: Some(raw.chunk_root_generation),
+        };
+        let tree = Forest::new(volume, CACHE_BYTES).tree(objectid::CHUNK_TREE, root);
+        let items = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, 0)
+            ..=Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, u64::MAX);
+        let mut found = Vec::new();
+        for item in tree.range(items) {
+            let item = item?;
+            found.push(DeviceItem::parse(item.data()).map_err(|reason| item_error(&tree, &item, reason))?);
+        }
+        Ok(found)
     }
 
     /// Returns the block devices of this machine that have a valid superblock, by name. Skips

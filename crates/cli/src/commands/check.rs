@@ -26,6 +26,7 @@ use std::time::Duration;
 /// something is out of date or wasteful; a note is a remark. The exit status is 0 without errors, 1
 /// with errors or if the check could not run, and 2 for wrong usage.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("repairs").multiple(true).args(["repair", "init_extent_tree", "init_csum_tree"]))]
 pub struct Args {
     /// The image or device
     #[arg(value_hint = clap::ValueHint::FilePath)]
@@ -51,10 +52,10 @@ pub struct Args {
     #[arg(long, group = "writes", conflicts_with_all = ["read_only", "check_data_csum"])]
     repair: bool,
     /// Repair: write the extent tree, the block groups and the free-space tree anew
-    #[arg(long, requires = "repair")]
+    #[arg(long, conflicts_with_all = ["read_only", "check_data_csum"])]
     init_extent_tree: bool,
     /// Repair: write the checksums anew from the data as it is; the plan lists the files
-    #[arg(long, requires = "repair")]
+    #[arg(long, conflicts_with_all = ["read_only", "check_data_csum"])]
     init_csum_tree: bool,
     /// The undo file to write; it must not exist [default: IMAGE.undo; for a device, its name with
     /// .undo in the working directory]
@@ -62,10 +63,10 @@ pub struct Args {
     undo: Option<PathBuf>,
     /// Repair although files are lost that a reader of the damaged file system still gets, as
     /// `restore` and `rescue clone` do; the exit status is 1
-    #[arg(long, requires = "repair")]
+    #[arg(long, requires = "repairs")]
     accept_loss: bool,
     /// Repair without asking
-    #[arg(short, long, requires = "repair")]
+    #[arg(short, long, requires = "repairs")]
     yes: bool,
     /// Remove the v1 free-space caches, or the free-space tree (v2), with an undo file
     #[arg(long, value_name = "VERSION", group = "writes", conflicts_with_all = ["check_data_csum", "qgroup_report", "json", "read_only"])]
@@ -108,10 +109,14 @@ impl Args {
             if !self.force {
                 anyhow::bail!("{image}: the kernel has mounted it on {point}; --force checks it anyway");
             }
-            let risk = if self.repair { ", and a repair can damage what changes meanwhile" } else { "" };
+            let risk = if self.repair || self.init_extent_tree || self.init_csum_tree {
+                ", and a repair can damage what changes meanwhile"
+            } else {
+                ""
+            };
             context.warning(format_args!("{image}: the kernel has mounted it on {point}{risk}"));
         }
-        if self.repair {
+        if self.repair || self.init_extent_tree || self.init_csum_tree {
             return self.repair(context);
         }
         let cleared = match self.clear_space_cache {
@@ -273,9 +278,11 @@ impl Args {
         )
     }
 
-    /// Returns all images and devices of the file system that were named.
+    /// Returns all images and devices of the file system that were named or are found.
     fn images(&self, context: &Context) -> Vec<PathBuf> {
-        std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect()
+        let named: Vec<_> =
+            std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect();
+        crate::devices::with_siblings(&named)
     }
 
     /// Returns the undo file to write.

@@ -7,7 +7,7 @@
 use crate::context::Context;
 use crate::output::Output;
 use papilio::device::{Access, Device, DeviceOptions, UndoFile};
-use papilio::{OpenOptions, RepairOptions, RescueChange};
+use papilio::{FoundDevice, OpenOptions, RepairOptions, RescueChange};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -158,6 +158,7 @@ pub fn make(
     change: RescueChange,
     consent: Consent,
 ) -> anyhow::Result<()> {
+    let images = &crate::devices::with_siblings(images)[..];
     let image = &images[0];
     let devices = open(context, images)?;
     let options: OpenOptions = context.options_for(image);
@@ -241,9 +242,20 @@ pub fn open_forced(context: &Context, images: &[PathBuf]) -> anyhow::Result<Vec<
     images.iter().map(open).collect()
 }
 
-/// Opens all devices of a file system for writing.
+/// Whether a device is that of a seed of the file system on the first of `images`: it is never
+/// written.
+fn is_seed_of(path: &Path, images: &[PathBuf]) -> bool {
+    let read = |path: &Path| FoundDevice::read(path).ok().flatten();
+    let Some(found) = read(path).filter(|found| found.seeding) else { return false };
+    read(&images[0]).is_some_and(|first| first.fsid != found.fsid)
+}
+
+/// Opens all devices of a file system for writing, those of its seeds for reading.
 pub fn open(context: &Context, images: &[PathBuf]) -> anyhow::Result<Vec<Arc<dyn Device>>> {
     let open = |path: &PathBuf| -> anyhow::Result<Arc<dyn Device>> {
+        if is_seed_of(path, images) {
+            return Ok(Arc::new(DeviceOptions::new(Access::ReadOnly).lock(false).open(path)?));
+        }
         if let Some(mount) = crate::holder::kernel_mount_of(path) {
             anyhow::bail!("{}: the kernel has mounted it on {}", path.display(), mount.point.display());
         }

@@ -77,7 +77,8 @@ impl Args {
     /// Runs the command.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let change = self.change(context)?;
-        let images: Vec<_> = self.image.iter().chain(&context.arguments().device).cloned().collect();
+        let named: Vec<_> = self.image.iter().chain(&context.arguments().device).cloned().collect();
+        let images = crate::devices::with_siblings(&named);
         let devices = super::rescue_change::open(context, &images)?;
         let current = papilio::FoundDevice::read(&images[0])?.map(|found| found.fsid);
         self.ask(context, change)?;

@@ -5,6 +5,7 @@ mod clone;
 mod common;
 mod damage;
 mod deleted;
+mod found_devices;
 mod ledger;
 mod older;
 mod said;

@@ -2,7 +2,7 @@
 //! the files that it has to show and the exit code.
 
 use crate::common::{fail, papilio, succeed, text};
-use crate::surgery::{edit_blocks, erase, items, scan};
+use crate::surgery::{edit_blocks, erase, items, remove, scan};
 use crate::world::two_devices;
 use papilio::device::{Access, Device, FileDevice};
 use papilio::format::{ItemType, objectid};
@@ -202,6 +202,9 @@ fn unknown_inode_flags_hide_no_file() {
     assert_eq!((code, files.len()), (Some(0), 300), "{errors}");
     assert_eq!(facts(&folder.path().join("out")), expected);
     assert!(errors.contains("flags is 1073741824"), "{errors}");
+    // A few stand for all.
+    assert_eq!(errors.lines().count(), 4, "{errors}");
+    assert!(errors.contains("297 more items"), "{errors}");
     let clone = folder.path().join("clone");
     let (code, said, errors) = run(&["rescue", "clone", place(&image), place(&clone)]);
     // The flags are lost in the clone.
@@ -215,6 +218,33 @@ fn unknown_inode_flags_hide_no_file() {
         let _ = fs::remove_dir_all(&out);
         succeed(["restore", place(&image), place(&out)]);
         assert_eq!(facts(&out), expected);
+    }
+}
+
+#[test]
+fn entries_that_only_one_kind_of_item_has_are_shown() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(SIZE * 5).unwrap();
+    let image = made_by_kernel(&scratch, |top| drop(filled(top)));
+    let folder = tempfile::tempdir().unwrap();
+    for lost in [ItemType::DIR_INDEX, ItemType::DIR_ITEM] {
+        let broken = scratch.unique("broken");
+        fs::copy(&image, &broken).unwrap();
+        let changed = edit_blocks(&broken, objectid::FS_TREE, |block| {
+            let found = items(block).into_iter().find(|item| item.key.item_type == lost);
+            found.iter().for_each(|item| remove(block, item));
+            found.is_some()
+        });
+        assert!(changed > 0);
+        for options in [&[][..], &["--scan"]] {
+            let (code, files, errors) = restore(folder.path(), &[options, &[place(&broken)]].concat());
+            assert_eq!((code, files.len()), (Some(0), 300), "{lost:?} {options:?}: {errors}");
+            assert!(errors.contains("its counterpart is used"), "{errors}");
+        }
+        let (code, said, errors) = run(&["--scan", "find", "-type", "f", &format!("{}:/", place(&broken))]);
+        assert_eq!((code, said.lines().count()), (Some(0), 300), "{lost:?}: {errors}");
     }
 }
 
@@ -285,6 +315,12 @@ fn subvolumes_are_reached_without_the_top_level() {
     let (code, listed, errors) = run(&["ls", &format!("{name}:/")]);
     assert_eq!((code, listed.as_str()), (Some(1), "@\n@home\n"), "{errors}");
     assert!(errors.contains("root block cannot be read"), "{errors}");
+    // Nothing below a subvolume that the root tree names is lost.
+    let (code, listed, errors) = run(&["ls", &format!("{name}:/@")]);
+    assert_eq!((code, listed.as_str()), (Some(0), "a\nb\n"), "{errors}");
+    assert!(errors.contains("root block cannot be read"), "{errors}");
+    assert_eq!(run(&["cat", &format!("{name}:/@home/b")]).0, Some(0));
+    assert_eq!(run(&["stat", &format!("{name}:/")]).0, Some(1), "its root directory is made up");
     let files = |list: &[&str]| -> Vec<String> { list.iter().map(ToString::to_string).collect() };
     let all = files(&["@/a", "@/b", "@home/a", "@home/b"]);
     for options in [&["-s"][..], &["-s", "--scan"]] {

@@ -39,6 +39,27 @@ pub fn items(block: &[u8]) -> Vec<Place> {
     (0..header.item_count as usize).map(place).collect()
 }
 
+/// Removes an item of a leaf. Without it the leaf is as a writer would have made it.
+pub fn remove(block: &mut [u8], removed: &Place) {
+    let kept: Vec<(Key, Vec<u8>)> = items(block)
+        .into_iter()
+        .filter(|item| item.header != removed.header)
+        .map(|item| (item.key, block[item.data].to_vec()))
+        .collect();
+    let mut header = NodeHeader::parse_prefix(block).unwrap().0;
+    header.item_count = kept.len() as u32;
+    block.fill(0);
+    block[..NodeHeader::SIZE].copy_from_slice(&header.to_bytes());
+    let mut end = block.len() - NodeHeader::SIZE;
+    for (slot, (key, data)) in kept.into_iter().enumerate() {
+        end -= data.len();
+        let item = ItemHeader { key, offset: end as u32, size: data.len() as u32 };
+        let at = NodeHeader::SIZE + slot * ItemHeader::SIZE;
+        block[at..][..ItemHeader::SIZE].copy_from_slice(&item.to_bytes());
+        block[NodeHeader::SIZE + end..][..data.len()].copy_from_slice(&data);
+    }
+}
+
 /// Writes the checksum of a block.
 pub fn seal(block: &mut [u8], checksum: ChecksumType) {
     let sum = checksum.compute(&block[CHECKSUM_SIZE..]);

@@ -6,18 +6,22 @@
 //! image; or btrfs-progs and the kernel find no more files in it than the command did. A repair
 //! that ends with 0 leaves at least the files that could be read before it.
 //!
+//! A second set of cases loses whole items, changes names, flags many inodes, and breaks logs and
+//! the file extents of holes.
+//!
 //! `PAPILIO_TRUTH_CASES` sets the number of cases and `PAPILIO_TRUTH_FROM` the first;
 //! `PAPILIO_TRUTH_SEED` runs one of them alone.
 
-use crate::surgery::{items, scan, seal};
+use crate::surgery::{Place, items, remove, scan, seal};
 use crate::world::{Files, World, two_devices};
 use papilio::device::{Access, Device, FileDevice};
-use papilio::format::{ChecksumType, ItemType, PhysicalAddress, TreeId};
-use papilio_oracle::{ImageSet, Need, Scratch, require};
+use papilio::format::{ChecksumType, ItemType, PhysicalAddress, TreeId, objectid};
+use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Cases of a run without a number.
@@ -60,10 +64,14 @@ impl Subject {
         let mut blocks: BTreeMap<u64, (TreeId, Vec<(usize, u64)>)> = BTreeMap::new();
         let used = used_blocks(&images);
         let (mut node_size, mut checksum) = (0, ChecksumType::Crc32c);
+        let generation = papilio::FoundDevice::read(&images[0]).unwrap().unwrap().generation.0;
         for (device, image) in images.iter().enumerate() {
             let found = scan(image);
             (node_size, checksum) = (found.node_size as usize, found.checksum_type);
-            for block in found.blocks.iter().filter(|block| used.contains(&block.address.0)) {
+            for block in found.blocks.iter().filter(|block| {
+                let is_log = block.owner == objectid::TREE_LOG && block.generation.0 > generation;
+                used.contains(&block.address.0) || is_log
+            }) {
                 let known = blocks.entry(block.address.0).or_insert((block.owner, Vec::new()));
                 known.1.push((device, block.offset.0));
             }
@@ -97,9 +105,65 @@ impl Subject {
     }
 }
 
+impl Subject {
+    /// One device whose holes have file extents, with sparse files and hard links.
+    fn holes() -> Self {
+        let scratch = Scratch::new(512 << 20).unwrap();
+        let features = ["^no-holes"].map(str::to_owned).to_vec();
+        let spec = FileSystemSpec {
+            device_size: 128 << 20,
+            nodesize: Some(4096),
+            features,
+            runtime_features: vec!["^free-space-tree".to_owned()],
+            ..FileSystemSpec::default()
+        };
+        let images = spec.make(&scratch).unwrap();
+        let mounted = images.mount().unwrap();
+        for number in 0..60usize {
+            let folder = mounted.path().join(format!("folder{}", number % 4));
+            fs::create_dir_all(&folder).unwrap();
+            let path = folder.join(format!("sparse{number}"));
+            let file = fs::File::create(&path).unwrap();
+            file.set_len(200_000 + number as u64).unwrap();
+            file.write_all_at(&[number as u8; 5000], (number as u64 % 5) * 30_000).unwrap();
+            if number % 3 == 0 {
+                fs::hard_link(&path, mounted.path().join(format!("link{number}"))).unwrap();
+            }
+        }
+        let files = files_below(mounted.path());
+        mounted.unmount().unwrap();
+        let paths = images.paths().to_vec();
+        Self::new("holes", paths, files, scratch)
+    }
+
+    /// One device as it was while the kernel had it mounted, with a log of fsyncs.
+    fn logged() -> Self {
+        let scratch = Scratch::new(512 << 20).unwrap();
+        let mount_options = vec!["commit=300".to_owned()];
+        let device_size = 128 << 20;
+        let spec = FileSystemSpec { device_size, mount_options, ..FileSystemSpec::default() };
+        let images = spec.make(&scratch).unwrap();
+        let mounted = images.mount().unwrap();
+        let write = |number: usize, byte: u8| {
+            let path = mounted.path().join(format!("file{number}"));
+            fs::write(&path, vec![byte; 100 + number * 700]).unwrap();
+            fs::File::open(path).unwrap()
+        };
+        (0..30).for_each(|number| drop(write(number, 1)));
+        mounted.sync().unwrap();
+        (20..40).for_each(|number| write(number, 2).sync_all().unwrap());
+        let files = files_below(mounted.path());
+        let image = scratch.unique("logged");
+        fs::copy(&images.paths()[0], &image).unwrap();
+        mounted.unmount().unwrap();
+        Self::new("logged", vec![image], files, scratch)
+    }
+}
+
 /// Returns the addresses of the tree blocks in use.
 fn used_blocks(images: &[PathBuf]) -> std::collections::BTreeSet<u64> {
-    let options = images[1..].iter().fold(papilio::OpenOptions::new(), |open, image| open.device(image));
+    let options = papilio::OpenOptions::new().replay_log(false);
+    let options = images[1..].iter().fold(options, |open, image| open.device(image));
     let fs = papilio::FileSystem::open_with(&images[0], &options).unwrap();
     let roots = fs.tree_roots().unwrap();
     roots
@@ -205,6 +269,70 @@ impl Case<'_> {
                 &format!(" tree {}, item {}: {part} +{within} flipped by {bit:#x}", tree.0, item.key);
             return;
         }
+    }
+
+    /// Loses or changes items as a whole.
+    fn plant_items(&mut self) {
+        match self.random.u32(..8) {
+            0 | 1 => self.lose_item(&[ItemType::DIR_ITEM, ItemType::DIR_INDEX]),
+            2 => self.lose_item(&[ItemType::INODE_REF, ItemType::INODE_EXTREF]),
+            3 => self.lose_item(&[ItemType::EXTENT_DATA, ItemType::EXTENT_CSUM]),
+            4 => self.lose_item(&[ItemType::INODE_ITEM, ItemType::ROOT_REF, ItemType::ROOT_BACKREF]),
+            5 => self.change_name(),
+            6 => self.flag_inodes(),
+            _ => self.break_item(),
+        }
+    }
+
+    /// Changes a leaf that has an item of one of the types, in all copies.
+    fn edit_leaf(&mut self, types: &[ItemType], edit: impl FnOnce(&mut Self, &mut Vec<u8>, &[Place])) {
+        let mut leaves: Vec<_> = self.subject.blocks.clone();
+        self.random.shuffle(&mut leaves);
+        for (tree, copies) in leaves {
+            let (device, offset) = copies[0];
+            let mut block = self.read(device, offset, self.subject.node_size);
+            let found: Vec<_> =
+                items(&block).into_iter().filter(|item| types.contains(&item.key.item_type)).collect();
+            if found.is_empty() {
+                continue;
+            }
+            self.what += &format!(" tree {}:", tree.0);
+            edit(self, &mut block, &found);
+            seal(&mut block, self.subject.checksum);
+            for (device, offset) in copies {
+                self.write(device, offset, &block);
+            }
+            return;
+        }
+        self.what += " nothing, as no leaf has such an item";
+    }
+
+    fn lose_item(&mut self, types: &[ItemType]) {
+        self.edit_leaf(types, |case, block, found| {
+            let item = case.random.choice(found).unwrap();
+            remove(block, item);
+            case.what += &format!(" item {} is lost", item.key);
+        });
+    }
+
+    /// Changes the last byte of a name in an entry or a reference.
+    fn change_name(&mut self) {
+        let types = [ItemType::DIR_ITEM, ItemType::DIR_INDEX, ItemType::INODE_REF];
+        let kind = [*self.random.choice(&types).unwrap()];
+        self.edit_leaf(&kind, |case, block, found| {
+            let item = case.random.choice(found).unwrap();
+            block[item.data.end - 1] ^= 1;
+            case.what += &format!(" the name in item {} is changed", item.key);
+        });
+    }
+
+    /// Sets an unknown flag of all inodes of a leaf.
+    fn flag_inodes(&mut self) {
+        self.edit_leaf(&[ItemType::INODE_ITEM], |case, block, found| {
+            // The flags are 64 bits at 64.
+            found.iter().for_each(|item| block[item.data.start + 64 + 3] |= 0x40);
+            case.what += &format!(" {} inodes with an unknown flag", found.len());
+        });
     }
 
     fn set_back(&self) {
@@ -377,6 +505,21 @@ fn no_command_says_success_over_a_wrong_answer() {
         return;
     }
     let subjects = [Subject::one_device(), Subject::two_devices("single"), Subject::two_devices("raid0")];
+    let subject_of = |seed: u64| if seed % 4 == 3 { 1 + (seed / 4 % 2) as usize } else { 0 };
+    run_cases(&subjects, subject_of, |case| case.plant());
+}
+
+#[test]
+fn no_command_says_success_over_a_lost_item() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let subjects = [Subject::one_device(), Subject::holes(), Subject::logged()];
+    run_cases(&subjects, |seed| (seed / 5 % 3) as usize, |case| case.plant_items());
+}
+
+/// Runs the cases that the environment asks for.
+fn run_cases(subjects: &[Subject], subject_of: impl Fn(u64) -> usize, plant: impl Fn(&mut Case<'_>)) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seeds = match number("PAPILIO_TRUTH_SEED") {
         Some(seed) => seed..seed + 1,
@@ -389,12 +532,12 @@ fn no_command_says_success_over_a_wrong_answer() {
     let mut failed = Vec::new();
     for seed in seeds {
         let folder = tempfile::tempdir().unwrap();
-        let subject = &subjects[if seed % 4 == 3 { 1 + (seed / 4 % 2) as usize } else { 0 }];
+        let subject = &subjects[subject_of(seed)];
         let random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let present = (0..subject.images.len()).collect();
         let what = String::new();
         let mut case = Case { subject, seed, random, what, present, saved: Vec::new() };
-        case.plant();
+        plant(&mut case);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.run(folder.path())));
         case.set_back();
         if let Err(cause) = result {

@@ -191,7 +191,7 @@ impl StandIns for LostRoots {
         let block = self.make(tree, Generation(generation));
         if block.is_some() {
             let reason = "the root block cannot be read".to_owned();
-            let (block, used) = (expected.address, ItemUse::RootLost);
+            let (block, used) = (expected.address, ItemUse::RootPassed);
             self.faults.add(vec![ItemFault { tree, block, key: None, used, reason }]);
         }
         made.insert(tree, block.clone());

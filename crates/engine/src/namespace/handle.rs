@@ -7,6 +7,7 @@
 
 use crate::btree::Tree;
 use crate::errors::{Error, PathError, Result};
+use crate::items::compared_entries;
 use crate::items::dir::{self, EntryTarget};
 use crate::items::inode;
 use crate::items::item_error;
@@ -91,8 +92,31 @@ impl Handle {
         if self.is_stub() {
             return Ok(None);
         }
-        let Some(found) = dir::look_up(self.tree(), self.number, name)? else { return Ok(None) };
-        self.target(trees, name, found.target).map(Some)
+        let target = match dir::look_up(self.tree(), self.number, name) {
+            found if trees.forest().has_sound_leaves() => self.target_in_rescue(name, found)?,
+            found => found?.map(|found| found.target),
+        };
+        let Some(target) = target else { return Ok(None) };
+        self.target(trees, name, target).map(Some)
+    }
+
+    /// Returns what a name leads to, by index if the entry by name is lost or contradicted.
+    fn target_in_rescue(
+        &self,
+        name: &[u8],
+        found: Result<Option<dir::Found>>,
+    ) -> Result<Option<EntryTarget>> {
+        let by_index = || compared_entries::look_up_by_index(self.tree(), self.number, name);
+        match found {
+            Ok(Some(found)) => {
+                let is_wrong =
+                    compared_entries::is_contradicted(self.tree(), self.number, name, found.target);
+                let other = if is_wrong { by_index() } else { None };
+                Ok(Some(other.unwrap_or(found.target)))
+            }
+            Ok(None) => Ok(by_index()),
+            Err(error) => by_index().map(Some).ok_or(error),
+        }
     }
 
     /// Opens the inode that an entry of this directory names.

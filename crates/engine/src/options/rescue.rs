@@ -120,8 +120,13 @@ pub enum ItemUse {
     Guessed,
     /// Its key was found at another place of the leaf than its order says.
     Moved,
+    /// Another item that says the same, or says it right, is used.
+    Replaced,
     /// A block is lost: of the subvolume only the subvolumes in it are shown.
     RootLost,
+    /// As `RootLost`, and nothing that was asked so far was in its root directory: the references of
+    /// the root tree led past it.
+    RootPassed,
 }
 
 /// A part of a tree with a fault, which a reader goes without.
@@ -156,6 +161,7 @@ impl ItemFault {
                     | "encryption"
                     | "drop_level"
             ),
+            ItemUse::Replaced | ItemUse::RootPassed => false,
             _ => true,
         }
     }
@@ -172,7 +178,9 @@ impl fmt::Display for ItemFault {
             ItemUse::LeftOut => write!(f, ": left out: {reason}"),
             ItemUse::FieldSet(field) => write!(f, ": used with other {field}: {reason}"),
             ItemUse::Guessed => write!(f, ": owner, mode, times or size are guesses: {reason}"),
+            ItemUse::Replaced => write!(f, ": its counterpart is used: {reason}"),
             ItemUse::Moved => write!(f, ": used, but may be a wrong one: {reason}"),
+            ItemUse::RootPassed => write!(f, ": {reason}; the root tree names the subvolumes in it"),
             ItemUse::RootLost => write!(
                 f,
                 ": {reason}; of this subvolume only the subvolumes that the root tree names are shown"
@@ -192,7 +200,11 @@ impl FaultList {
     pub(crate) fn add(&self, faults: Vec<ItemFault>) {
         let mut known = self.faults.lock();
         for fault in faults {
-            if !known.contains(&fault) {
+            let is_shown = |other: &ItemFault| {
+                let same = (other.tree, other.block, other.key) == (fault.tree, fault.block, fault.key);
+                same && (other.used, fault.used) == (ItemUse::RootLost, ItemUse::RootPassed)
+            };
+            if !known.iter().any(|other| *other == fault || is_shown(other)) {
                 if self.announces.load(Ordering::Relaxed) {
                     tracing::warn!("{fault}");
                 }
@@ -206,8 +218,19 @@ impl FaultList {
         self.faults.lock().clone()
     }
 
+    /// Notes that the root directory of a subvolume is shown. If its block is lost, what is shown
+    /// lacks something. `None` stands for all subvolumes.
+    pub(crate) fn show_root(&self, tree: Option<TreeId>) {
+        for fault in self.faults.lock().iter_mut() {
+            if fault.used == ItemUse::RootPassed && tree.is_none_or(|tree| tree == fault.tree) {
+                fault.used = ItemUse::RootLost;
+            }
+        }
+    }
+
     /// Logs the faults so far, and each further one when it is met.
     pub fn announce(&self) {
+        self.show_root(None);
         self.announces.store(true, Ordering::Relaxed);
         self.all().iter().for_each(|fault| tracing::warn!("{fault}"));
     }

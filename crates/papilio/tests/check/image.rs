@@ -188,7 +188,11 @@ impl Image {
                 target = Some(leaf);
             }
         }
-        let leaf = target.expect("a leaf");
+        self.edit_items(target.expect("a leaf"), edit);
+    }
+
+    /// Rewrites a leaf with other items.
+    pub fn edit_items(&self, leaf: LogicalAddress, edit: impl FnOnce(&mut Items)) {
         let bytes = self.read_block(leaf);
         let node = self.node(&bytes, leaf);
         let mut items: Items =

@@ -3,6 +3,7 @@
 use crate::image::Image;
 use crate::in_memory::{check, crashed};
 use crate::planted_fields::field_faults;
+use crate::planted_verdicts::verdict_faults;
 use crate::repaired;
 use papilio::FindingKind;
 use papilio::format::items::back_ref::{BackRef, DataRef};
@@ -145,6 +146,7 @@ pub fn all_faults() -> Vec<Fault> {
     all.extend(file_faults());
     all.extend(root_faults());
     all.extend(field_faults());
+    all.extend(verdict_faults());
     all
 }
 

@@ -138,7 +138,7 @@ fn operations_on_groups_are_refused_as_the_kernel_refuses_them() {
 }
 
 #[test]
-fn wrong_numbers_are_a_warning_of_the_check() {
+fn wrong_numbers_are_an_error_of_the_check() {
     let scratch = Scratch::new(1 << 30).unwrap();
     let image = scratch.image("wrong", 512 << 20).unwrap();
     let fs = make(&image);
@@ -154,7 +154,7 @@ fn wrong_numbers_are_a_warning_of_the_check() {
     let report = check();
     let kinds: Vec<_> = report.findings.iter().map(|finding| finding.kind.name()).collect();
     assert_eq!(kinds, ["qgroup-numbers"], "{:#?}", report.findings);
-    assert!(report.is_clean(), "wrong numbers are no error");
+    assert!(!report.is_clean());
     let text = report.findings[0].to_string();
     assert!(text.contains("0/5"), "{text}");
 }

@@ -1,9 +1,10 @@
 //! Conversions of the trees that record block groups and free space.
 
 use crate::world::{assert_kernel_takes, cut, filled_with, judge, kernel_takes_changes, superblock, tune};
-use papilio::format::features::CompatRoFeatures;
+use papilio::format::features::{CompatRoFeatures, SuperblockFlags};
+use papilio::format::superblock::superblock_offset;
 use papilio::{MkfsFeature, MkfsOptions, RaidProfile, Tune};
-use papilio_device::MemoryDevice;
+use papilio_device::{Device, MemoryDevice};
 use papilio_oracle::FileSystemSpec;
 use std::sync::Arc;
 
@@ -84,4 +85,44 @@ fn the_kernel_reads_what_was_converted() {
         Tune::FreeSpaceTree(false),
     ];
     kernel_takes_changes(spec, &changes);
+}
+
+/// Sets flags and features of the superblocks.
+fn edit_superblocks(
+    devices: &[Arc<MemoryDevice>],
+    edit: impl Fn(&mut papilio::format::superblock::RawSuperblock),
+) {
+    for device in devices {
+        let mut found = superblock(device);
+        edit(&mut found.raw);
+        for copy in 0..2 {
+            let place = superblock_offset(copy);
+            device.write_at(&found.to_bytes(place), place).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_conversion_of_block_groups_is_finished() {
+    const FLAG: SuperblockFlags = SuperblockFlags::CHANGING_BG_TREE;
+    // Nothing was moved yet.
+    let devices = filled_with(2, &without_group_tree(RaidProfile::Raid1));
+    edit_superblocks(&devices, |raw| raw.flags |= FLAG);
+    let refused = tune(&devices, Tune::FreeSpaceTree(false)).unwrap_err().to_string();
+    assert!(refused.contains("--convert-to-block-group-tree"), "{refused}");
+    assert!(tune(&devices, Tune::BlockGroupTree(true)).unwrap().resumed);
+    judge(&devices, "not begun");
+    assert!(has(&devices, BLOCK_GROUPS));
+    assert_kernel_takes(&devices, "not begun");
+    // Everything was moved, and the feature is not set.
+    for on in [true, false] {
+        edit_superblocks(&devices, |raw| {
+            raw.flags |= FLAG;
+            raw.compat_ro_flags = raw.compat_ro_flags.difference(BLOCK_GROUPS);
+        });
+        assert!(tune(&devices, Tune::BlockGroupTree(on)).unwrap().resumed, "{on}");
+        judge(&devices, "all moved");
+        assert_eq!(has(&devices, BLOCK_GROUPS), on);
+        assert_kernel_takes(&devices, "all moved");
+    }
 }

@@ -15,6 +15,7 @@ use super::devices::Devices;
 use super::free_space::FreeSpace;
 use super::inodes::{Context, Inodes};
 use super::inventory::Inventory;
+use super::log_csums::LogCsums;
 use super::options::{CheckOptions, CheckStage};
 use super::quotas;
 use super::references::{Complete, References};
@@ -24,6 +25,7 @@ use super::roots::{Root, Roots};
 use super::space_cache::SpaceCaches;
 use super::superblocks;
 use super::walker::{Visit, Walk, Walker};
+use crate::image::is_metadata_dump;
 use papilio_engine::btree::{Forest, RootPointer};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::trees::{Trees, root_pointer};
@@ -36,6 +38,8 @@ use papilio_format::{Geometry, ItemType, LogicalAddress, TreeId, objectid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Bytes of a stripe in all profiles that have stripes.
+const STRIPE_LENGTH: u64 = 64 << 10;
 /// Blocks between two reports of progress.
 const PROGRESS_BLOCKS: u64 = 256;
 
@@ -71,7 +75,9 @@ pub fn take_inventory(
     if checker.whole.all && checker.roots.find(objectid::QUOTA_TREE).is_some() {
         quotas::compare(&forest, &checker.superblock, &mut checker.findings);
     }
-    if options.data_csum {
+    if options.data_csum && is_metadata_dump(&checker.superblock) {
+        checker.findings.note("data-not-dumped", "a restored dump of metadata: it has no data to verify");
+    } else if options.data_csum {
         checker.verify_data();
     }
     Ok(checker.finish())
@@ -160,6 +166,7 @@ impl<'a> Checker<'a> {
                     options.report(CheckStage::Trees, statistics.blocks, None);
                 }
                 collected.references.count_block(visit, findings);
+                check_stripes(visit, node_size, findings);
                 if options.data_csum && options.decode && visit.block.level() == 0 {
                     compressed.read_leaf(visit, geometry, findings);
                 }
@@ -276,9 +283,13 @@ impl<'a> Checker<'a> {
         } else if !converted && self.roots.find(tree).is_some() {
             let message = format_args!("the tree exists, and no feature of the file system names it");
             self.findings.add(FindingKind::ConversionUnfinished, Place::tree(tree), message);
+            let flag = papilio_format::features::SuperblockFlags::CHANGING_BG_TREE;
+            let in_own_tree = self.block_groups.groups.len() - in_extent_tree;
             // Without all block groups in the extent tree, findings about those remain.
             if in_extent_tree > 0 {
                 self.findings.mend(Remedy::DropTree(tree));
+            } else if in_own_tree > 0 && self.superblock.flags.contains(flag) && self.whole.has(tree) {
+                self.findings.mend(Remedy::Superblock(SuperblockField::ConversionDone));
             }
         }
     }
@@ -380,22 +391,29 @@ impl<'a> Checker<'a> {
             generation: None,
         };
         let mut logs = Vec::new();
+        let mut logged = LogCsums::default();
         let csums = &mut self.csums;
         walker.walk(&Walk::of(objectid::TREE_LOG, root), &mut self.findings, |visit, _| {
             let view = visit.block.view();
             for slot in (0..view.len()).filter(|_| visit.block.level() == 0) {
                 if view.key(slot).item_type == ItemType::ROOT_ITEM {
-                    logs.extend(RootItem::parse(view.item(slot)).ok());
+                    let id = TreeId(view.key(slot).offset);
+                    logs.extend(RootItem::parse(view.item(slot)).ok().map(|root| (id, root)));
                 }
             }
         });
         self.statistics.trees += 1 + logs.len() as u64;
-        for log in logs {
+        let geometry = self.geometry;
+        for (id, log) in logs {
             let root =
                 RootPointer { address: log.address, level: log.level, generation: Some(log.generation) };
             walker.walk(&Walk::of(objectid::TREE_LOG, root), &mut self.findings, |visit, _| {
                 csums.read_log_leaf(visit);
+                logged.read_leaf(id, visit, &geometry);
             });
+        }
+        if self.whole.has(objectid::CSUM_TREE) {
+            logged.compare(csums, &mut self.findings);
         }
         self.log_blocks = walker.seen.keys().copied().collect();
     }
@@ -568,6 +586,19 @@ struct Collected<'a> {
     csums: &'a mut Csums,
     roots: &'a mut Roots,
     caches: &'a mut SpaceCaches,
+}
+
+/// Finds a block that lies in two stripes: readers of striped chunks and scrubs cannot read it whole.
+fn check_stripes(visit: &Visit<'_>, node_size: u64, findings: &mut Findings) {
+    let address = visit.block.address();
+    let last = address.0.saturating_add(node_size - 1);
+    if address.0 / STRIPE_LENGTH == last / STRIPE_LENGTH {
+        return;
+    }
+    let message =
+        format_args!("the block is crossing stripe boundary {}", last / STRIPE_LENGTH * STRIPE_LENGTH);
+    findings.add(FindingKind::BlockCrossesStripes, Place::block(visit.tree, address), message);
+    findings.mend(Remedy::MoveBlock { tree: visit.tree, parent: visit.parent, block: address });
 }
 
 /// Returns the error if it is about missing devices: a check needs as many devices as a mount.

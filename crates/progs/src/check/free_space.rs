@@ -148,14 +148,40 @@ impl FreeSpace {
         let gone = |info: &&Info| {
             groups.groups.binary_search_by_key(&info.key.objectid, |group| group.start).is_err()
         };
-        let stale = self.infos.iter().filter(gone).count();
-        if stale > 0 {
-            // `mkfs.btrfs` before 6.3 leaves those of its temporary block groups. The kernel
-            // ignores items of unknown block groups.
+        let first = groups.groups.first().map_or(0, |group| group.start);
+        // `mkfs.btrfs` before 6.3 leaves those of its temporary block groups, which lie before all
+        // others and are wholly free. The kernel ignores them.
+        let is_left = |info: &&Info| {
+            let end = info.key.objectid.saturating_add(info.key.offset);
+            end <= first && (info.count, info.ranges, info.bitmaps) == (1, 1, false)
+        };
+        let key_range = |info: &Info| {
+            let (start, length) = (info.key.objectid, info.key.offset);
+            let last = start.saturating_add(length.saturating_sub(1));
+            let overlaps = groups.groups.iter().any(|group| group.start <= last && group.end() > start);
+            // The items of a block group that overlaps are written anew by its own remedy.
+            (info.key, if overlaps { info.key } else { Key::last_of(last) })
+        };
+        let left = self.infos.iter().filter(gone).filter(is_left).count();
+        for info in self.infos.iter().filter(gone).filter(is_left) {
+            let (first, last) = key_range(info);
+            findings.mend(Remedy::DropLeftSpace { first, last });
+        }
+        if left > 0 {
             findings.note(
-                "free-space-stale",
-                format!("the free-space tree has items of {stale} block groups that no longer exist"),
+                "free-space-left",
+                format!("the free-space tree has items of {left} temporary block groups of mkfs"),
             );
+        }
+        for info in self.infos.iter().filter(gone).filter(|info| !is_left(info)) {
+            let message = format_args!("the block group of {} bytes does not exist", info.key.offset);
+            findings.add(
+                FindingKind::FreeSpaceStale,
+                Place::item(objectid::FREE_SPACE_TREE, info.key),
+                message,
+            );
+            let ((first, last), tree) = (key_range(info), objectid::FREE_SPACE_TREE);
+            findings.mend(Remedy::Replace { tree, first, last, items: Vec::new() });
         }
     }
 

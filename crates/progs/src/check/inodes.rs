@@ -29,6 +29,20 @@ pub(super) struct Context<'a> {
     pub(super) csums: Option<&'a Csums>,
 }
 
+/// The types of items that a subvolume can have.
+const ITEM_TYPES: [ItemType; 10] = [
+    ItemType::INODE_ITEM,
+    ItemType::INODE_REF,
+    ItemType::INODE_EXTREF,
+    ItemType::XATTR_ITEM,
+    ItemType::VERITY_DESC_ITEM,
+    ItemType::VERITY_MERKLE_ITEM,
+    ItemType::ORPHAN_ITEM,
+    ItemType::DIR_ITEM,
+    ItemType::DIR_INDEX,
+    ItemType::EXTENT_DATA,
+];
+
 /// The check of one subvolume.
 pub(super) struct Inodes<'a> {
     context: Context<'a>,
@@ -36,6 +50,7 @@ pub(super) struct Inodes<'a> {
     current: Option<Current>,
     names: Names,
     subvolumes: Vec<SubvolumeEntry>,
+    has_inode_cache: bool,
     /// Kept apart: the caller drops them if the tree could not be read completely.
     findings: Findings,
 }
@@ -102,6 +117,7 @@ impl<'a> Inodes<'a> {
             current: None,
             names: Names::new(tree, root_directory),
             subvolumes: Vec::new(),
+            has_inode_cache: false,
             findings: Findings::new(limit),
         }
     }
@@ -114,6 +130,16 @@ impl<'a> Inodes<'a> {
             if key.item_type == ItemType::ORPHAN_ITEM && key.objectid == objectid::ORPHAN {
                 self.names.orphans.push(key.offset);
             }
+            if matches!(key.objectid, objectid::FREE_INO | objectid::FREE_SPACE) {
+                self.report_inode_cache(&key);
+                continue;
+            }
+            if !ITEM_TYPES.contains(&key.item_type) {
+                let message = format_args!("no item of a subvolume has this type");
+                self.findings.add(FindingKind::ItemUnknown, Place::item(self.tree, key), message);
+                self.findings.mend(Remedy::DropUnknown { tree: self.tree, key });
+                continue;
+            }
             if !(objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&key.objectid) {
                 continue;
             }
@@ -122,6 +148,19 @@ impl<'a> Inodes<'a> {
                 self.current = Some(Current::new(key));
             }
             self.read_item(&key, data);
+        }
+    }
+
+    /// Reports the cache of free inode numbers, once.
+    fn report_inode_cache(&mut self, key: &Key) {
+        if std::mem::replace(&mut self.has_inode_cache, true) {
+            return;
+        }
+        let message = format_args!("a cache of free inode numbers, which the kernel refuses since 5.11");
+        self.findings.add(FindingKind::InodeCache, Place::item(self.tree, *key), message);
+        for number in [objectid::FREE_INO, objectid::FREE_SPACE] {
+            let (first, last) = (Key::first_of(number), Key::last_of(number));
+            self.findings.mend(Remedy::Replace { tree: self.tree, first, last, items: Vec::new() });
         }
     }
 

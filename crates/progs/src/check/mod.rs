@@ -21,6 +21,7 @@ mod devices;
 pub(crate) mod free_space;
 mod inodes;
 pub(crate) mod inventory;
+mod log_csums;
 mod names;
 pub(crate) mod one_byte;
 mod options;

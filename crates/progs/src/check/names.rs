@@ -161,6 +161,10 @@ impl Names {
     /// reference to this name, or the entry's inode is a directory, which has one name only.
     fn mend_entry(&self, entry: &Entry, findings: &mut Findings) {
         let Some(index) = entry_key(entry) else { return };
+        if self.has_misspelt_ref(entry) {
+            // The entries by name and by index agree on the name.
+            return findings.mend(Remedy::AddInodeRef { tree: self.tree, index });
+        }
         let same = |found: &NameRef| found.directory == entry.directory && found.name == entry.name;
         let taken = self.refs.iter().any(|found| found.inode != entry.target && same(found));
         let is_directory =
@@ -169,9 +173,27 @@ impl Names {
         let named =
             self.refs.iter().any(|found| found.inode == entry.target && is_directory(found.directory));
         findings.mend(match taken || (is_directory(entry.target) && named) {
-            true => Remedy::DropEntries { tree: self.tree, index },
+            true => Remedy::DropEntries { tree: self.tree, index, target: entry.target },
             false => Remedy::AddInodeRef { tree: self.tree, index },
         });
+    }
+
+    /// Whether the inode of an entry has a reference with the entry's index and another name.
+    fn has_misspelt_ref(&self, entry: &Entry) -> bool {
+        let first = self.refs.partition_point(|found| found.inode < entry.target);
+        let own = self.refs[first..].iter().take_while(|found| found.inode == entry.target);
+        own.filter(|found| found.directory == entry.directory)
+            .filter(|found| found.index == entry.index && found.name != entry.name)
+            // Where an entry by name has that name, the entry by index is wrong.
+            .any(|found| self.entries.binary_search_by_key(&found.order(), Entry::order).is_err())
+    }
+
+    /// Whether a directory has an entry of the reference's inode and index, with another name.
+    fn is_misspelt(&self, found: &NameRef) -> bool {
+        let first = self.entries.partition_point(|entry| entry.target < found.inode);
+        let own = self.entries[first..].iter().take_while(|entry| entry.target == found.inode);
+        own.filter(|entry| entry.directory == found.directory)
+            .any(|entry| entry.index == found.index && entry.name != found.name)
     }
 
     fn report_ref(&self, found: &NameRef, findings: &mut Findings) {
@@ -188,6 +210,10 @@ impl Names {
             |number: u64| self.inode(number).is_some_and(|inode| inode.kind == Some(FileKind::Directory));
         if self.inode(inode).is_none() || self.unnumbered.contains(&directory) {
             // The next check decides, when the inode items are there.
+            return;
+        }
+        if self.is_misspelt(found) {
+            // The remedy of the entry writes it anew.
             return;
         }
         if is_directory(directory) {
@@ -213,7 +239,7 @@ impl Names {
             let message = format_args!("an entry of inode {}, which does not exist", entry.target);
             findings.add(FindingKind::DirEntryDangling, self.entry_place(entry), message);
             if let Some(index) = entry_key(entry).filter(|_| !self.unnumbered.contains(&entry.target)) {
-                findings.mend(Remedy::DropEntries { tree: self.tree, index });
+                findings.mend(Remedy::DropEntries { tree: self.tree, index, target: entry.target });
             }
             return false;
         };

@@ -1,10 +1,11 @@
 //! The numbers of quotas, compared with a count of all extents.
 //!
-//! Owns [`compare`]. Wrong numbers are a warning: they limit writers, but no data is at risk, and a
-//! rescan mends them.
+//! Owns [`compare`]. Wrong numbers put no data at risk, but they let writers
+//! exceed limits, or stop them early.
 //!
 //! Locks: none.
 
+use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use papilio_engine::btree::{Forest, RootPointer, Tree};
 use papilio_engine::errors::Result;
@@ -13,7 +14,7 @@ use papilio_engine::transaction::quota::groups::{QuotaState, Usage};
 use papilio_engine::transaction::quota::{count_all, count_simple};
 use papilio_format::items::qgroup::{QgroupId, QgroupStatusFlags};
 use papilio_format::superblock::RawSuperblock;
-use papilio_format::{Generation, objectid};
+use papilio_format::{Generation, ItemType, Key, objectid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ fn compare_trees(
         return Ok(());
     }
     if state.is_simple() {
-        report(&state, count_simple(forest, root_tree, &state)?, findings);
+        report(&state, superblock.generation, count_simple(forest, root_tree, &state)?, findings);
         return Ok(());
     }
     if state.has(QgroupStatusFlags::INCONSISTENT) || state.has(QgroupStatusFlags::RESCAN) {
@@ -55,12 +56,17 @@ fn compare_trees(
         findings.note("quotas-inconsistent", "quotas: a writer did not count; the numbers need a rescan");
         return Ok(());
     }
-    report(&state, count_all(forest, root_tree.clone(), &state)?, findings);
+    report(&state, superblock.generation, count_all(forest, root_tree.clone(), &state)?, findings);
     Ok(())
 }
 
 /// Reports the numbers that differ.
-fn report(state: &QuotaState, counted: BTreeMap<QgroupId, Usage>, findings: &mut Findings) {
+fn report(
+    state: &QuotaState,
+    generation: Generation,
+    counted: BTreeMap<QgroupId, Usage>,
+    findings: &mut Findings,
+) {
     for (id, counted) in counted {
         let stored = state.groups[&id].info;
         if stored != counted {
@@ -71,6 +77,9 @@ fn report(state: &QuotaState, counted: BTreeMap<QgroupId, Usage>, findings: &mut
                 stored.referenced, stored.exclusive
             );
             findings.add(FindingKind::QgroupNumbers, Place::tree(objectid::QUOTA_TREE), message);
+            let key = Key::new(0, ItemType::QGROUP_INFO, id.0);
+            let info = counted.to_item(generation);
+            findings.mend(Remedy::put(objectid::QUOTA_TREE, key, info.to_bytes().to_vec()));
         }
     }
 }

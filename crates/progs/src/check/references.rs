@@ -139,6 +139,8 @@ pub(crate) struct References {
     pub(super) claims: Vec<(u64, u64)>,
     /// The trees that simple quotas charge for data extents, by address.
     owners: HashMap<u64, TreeId>,
+    /// The first keys of tree blocks, if their extent items repeat them.
+    first_keys: HashMap<u64, Key>,
 }
 
 impl References {
@@ -155,6 +157,7 @@ impl References {
             unlisted: HashMap::new(),
             claims: Vec::new(),
             owners: HashMap::new(),
+            first_keys: HashMap::new(),
         }
     }
 
@@ -265,6 +268,9 @@ impl References {
         let full = objectid::is_fs_tree(block.owner())
             && self.extent_at(parent).is_some_and(|extent| extent.flags.contains(ExtentFlags::FULL_BACKREF));
         let view = block.view();
+        if !self.geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA) {
+            self.first_keys.insert(parent, if view.is_empty() { Key::MIN } else { view.key(0) });
+        }
         if block.level() > 0 {
             let holder = Holder::of_child(root, parent, full);
             for slot in visit.live.clone() {
@@ -396,7 +402,8 @@ impl References {
     /// Proposes all items of an extent, as its references and `extent` say. Without any reference,
     /// none.
     fn mend(&self, extent: &Extent, found: &[Reference], findings: &mut Findings) {
-        let Some(items) = self.encode(extent, found, None) else { return };
+        let first_key = self.first_keys.get(&extent.start).copied();
+        let Some(items) = self.encode(extent, found, first_key) else { return };
         let start = extent.start;
         let first = Key::new(start, ItemType::EXTENT_ITEM, 0);
         let last = Key::new(start, ItemType(ItemType::BLOCK_GROUP_ITEM.0 - 1), u64::MAX);
@@ -413,7 +420,7 @@ impl References {
     ) -> Option<Vec<(Key, Vec<u8>)>> {
         let skinny = self.geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA);
         let info = match first_key {
-            _ if skinny || extent.is_data() => None,
+            _ if skinny || extent.is_data() || found.is_empty() => None,
             Some(first_key) => Some(TreeBlockInfo { first_key, level: extent.level }),
             None => return None,
         };

@@ -19,6 +19,12 @@ pub(crate) enum Remedy {
     Byte { block: LogicalAddress, copy: usize, change: Correction },
     /// Sets generation and key of the pointer in block `parent` to those of the block it points to.
     Pointer { parent: LogicalAddress, child: LogicalAddress, generation: Generation, first_key: Key },
+    /// Writes a block to another place, where it lies in one stripe.
+    MoveBlock { tree: TreeId, parent: Option<LogicalAddress>, block: LogicalAddress },
+    /// Removes free-space items that mkfs left: they go with faults, and are none by themselves.
+    DropLeftSpace { first: Key, last: Key },
+    /// Removes an item of a type that is unknown.
+    DropUnknown { tree: TreeId, key: Key },
     /// Sets the generation in the root item at a key.
     RootGeneration { item: Key, generation: Generation },
     /// Sets the owner in the header of a block.
@@ -40,7 +46,9 @@ pub(crate) enum Remedy {
     /// Adds both entries for an inode's reference.
     AddEntries { tree: TreeId, inode: u64, directory: u64, index: u64 },
     /// Removes the index entry at a key, and the entry by name that belongs to it.
-    DropEntries { tree: TreeId, index: Key },
+    DropEntries { tree: TreeId, index: Key, target: u64 },
+    /// Writes an empty inode for the index entry at a key, whose own is lost.
+    BlankInode { tree: TreeId, index: Key },
     /// Sets the type of both entries to that of the inode.
     EntryType { tree: TreeId, index: Key },
     /// Adds a subvolume's reference to its parent, or the parent's to it, as the other one says.
@@ -98,6 +106,8 @@ pub(crate) enum SuperblockField {
     Devices(u64),
     /// The flag of a conversion to a block-group tree that has not begun.
     ConversionNotBegun,
+    /// The flag of a conversion to a block-group tree that has moved all block groups.
+    ConversionDone,
 }
 
 impl Remedy {
@@ -133,8 +143,8 @@ impl Remedy {
             Self::FileExtent { .. } | Self::ExtentFlags { .. } => 0,
             remedy if remedy.is_local() => 0,
             remedy if remedy.only_removes() => 1,
-            // The other remedies decide where the holes of a file are.
-            Self::FillHoles { .. } => 3,
+            // The other remedies decide where the holes of a file are, and which blocks there are.
+            Self::FillHoles { .. } | Self::MoveBlock { .. } => 3,
             _ => 2,
         }
     }
@@ -167,6 +177,11 @@ impl Remedy {
             Self::SizeOfData { tree, inode, .. } => {
                 Some(format!("tree {}, inode {inode}: the size is a guess, the end of the data", name(tree)))
             }
+            Self::BlankInode { tree, index } => {
+                let tree = name(tree);
+                Some(format!("tree {tree}, entry {index}: the content, owner, mode and times of its inode"))
+            }
+            Self::DropUnknown { tree, key } => Some(format!("tree {}: item {key}", name(tree))),
             _ => None,
         }
     }
@@ -174,7 +189,7 @@ impl Remedy {
     fn only_removes(&self) -> bool {
         match self {
             Self::Replace { items, .. } => items.is_empty(),
-            Self::DropCsums { .. } | Self::DropEntries { .. } => true,
+            Self::DropCsums { .. } | Self::DropEntries { .. } | Self::DropUnknown { .. } => true,
             _ => false,
         }
     }
@@ -210,12 +225,24 @@ impl fmt::Display for Remedy {
             Self::Pointer { parent, child, .. } => {
                 write!(f, "mend the pointer in block {parent} to block {child}")
             }
+            Self::MoveBlock { tree, block, .. } => {
+                write!(f, "tree {}: write block {block} to a place in one stripe", name(tree))
+            }
+            Self::DropLeftSpace { first, .. } => {
+                write!(f, "remove the free space {first} of a temporary block group of mkfs")
+            }
+            Self::DropUnknown { tree, key } => {
+                write!(f, "tree {}: remove item {key}, whose type is unknown", name(tree))
+            }
             Self::RootGeneration { item, generation } => {
                 write!(f, "set the generation in root item {item} to {generation}")
             }
             Self::Owner { block, owner } => write!(f, "set the owner of block {block} to {}", name(owner)),
             Self::Replace { tree, first, last, items } if items.is_empty() && first == last => {
                 write!(f, "tree {}: remove item {first}", name(tree))
+            }
+            Self::Replace { tree, first, last, items } if items.is_empty() => {
+                write!(f, "tree {}: remove the items from {first} to {last}", name(tree))
             }
             Self::Replace { tree, first, last, items } if first == last => {
                 write!(f, "tree {}: write item {first} ({} bytes)", name(tree), items[0].1.len())
@@ -245,7 +272,10 @@ impl fmt::Display for Remedy {
             Self::AddEntries { tree, inode, directory, .. } => {
                 write!(f, "tree {}: add the entries of inode {inode} in directory {directory}", name(tree))
             }
-            Self::DropEntries { tree, index } => {
+            Self::BlankInode { tree, index } => {
+                write!(f, "tree {}: write an empty inode for {index}, whose own is lost", name(tree))
+            }
+            Self::DropEntries { tree, index, .. } => {
                 write!(f, "tree {}: remove the entries of {index}, which lead to nothing", name(tree))
             }
             Self::EntryType { tree, index } => {

@@ -89,6 +89,8 @@ finding_kinds! {
     ItemInvalid "item-invalid" Error;
     /// One copy of a tree block is bad, another is good.
     BlockCopy "block-copy" Error;
+    /// A tree block that lies in two stripes of 64 KiB.
+    BlockCrossesStripes "block-crosses-stripes" Error;
     /// A tree block that is its own ancestor.
     TreeLoop "tree-loop" Error;
     /// A tree block that is in one tree twice, or in two trees that share no blocks.
@@ -163,6 +165,8 @@ finding_kinds! {
     FreeSpaceCount "free-space-count" Error;
     /// A free-space item outside every block group, or of the wrong form.
     FreeSpaceItem "free-space-item" Error;
+    /// Free-space items of a block group that does not exist.
+    FreeSpaceStale "free-space-stale" Error;
     /// A v1 free-space cache whose content is bad; readers ignore it.
     FreeSpaceCache "free-space-cache" Warning;
 
@@ -207,7 +211,11 @@ finding_kinds! {
     /// A symbolic link whose target is not one inline extent of its size.
     SymlinkTarget "symlink-target" Error;
     /// A symbolic link that is immutable or append-only: nothing can remove it, nor its flags.
-    SymlinkFlags "symlink-flags" Warning;
+    SymlinkFlags "symlink-flags" Error;
+    /// A cache of free inode numbers, which kernels since 5.11 refuse.
+    InodeCache "inode-cache" Error;
+    /// An item whose type no item of a subvolume has.
+    ItemUnknown "item-unknown" Error;
     /// An inode without a name that is not listed as an orphan.
     OrphanMissing "orphan-missing" Error;
     /// An orphan item without an inode or subvolume.
@@ -219,6 +227,8 @@ finding_kinds! {
     CsumMissingCompressed "csum-missing-compressed" Error;
     /// Checksums of data that should have none.
     CsumUnexpected "csum-unexpected" Error;
+    /// Data that only the log of fsyncs refers to, without the checksums that it should have.
+    LogCsumMissing "log-csum-missing" Error;
     /// Checksum items that overlap.
     CsumOverlap "csum-overlap" Error;
     /// Checksums outside all data extents.
@@ -249,7 +259,7 @@ finding_kinds! {
     /// The default subvolume does not exist.
     DefaultSubvolume "default-subvolume" Error;
     /// The numbers of a qgroup are not those of its extents; a rescan mends them.
-    QgroupNumbers "qgroup-numbers" Warning;
+    QgroupNumbers "qgroup-numbers" Error;
     /// The UUID tree and the subvolumes disagree; the kernel rebuilds it.
     UuidTree "uuid-tree" Warning;
 

@@ -71,6 +71,8 @@ pub(super) struct Visit<'a> {
     pub(super) first: bool,
     /// The slots that still belong to the tree: all, unless the tree is being deleted.
     pub(super) live: std::ops::Range<usize>,
+    /// The block with the pointer to it; `None` for a root.
+    pub(super) parent: Option<LogicalAddress>,
 }
 
 struct Frame {
@@ -144,7 +146,10 @@ impl<'a> Walker<'a> {
                 match self.enter(walk, &expected, bound, report, &path, findings) {
                     Some((block, first)) => {
                         let live = live_children(walk.drop, &block);
-                        visit(&Visit { tree: walk.tree, block: &block, first, live: live.clone() }, findings);
+                        let parent = path.last().map(|frame| frame.block.address());
+                        let seen =
+                            Visit { tree: walk.tree, block: &block, first, live: live.clone(), parent };
+                        visit(&seen, findings);
                         if block.level() > 0 {
                             path.push(Frame { block, first, slot: live.start, end: live.end, bound });
                         }

@@ -14,7 +14,7 @@ use super::{lost_found, rebuilt_inode as inodes, space_trees};
 use papilio_engine::errors::Result;
 use papilio_engine::volume::Volume;
 use papilio_format::checksum::extref_hash;
-use papilio_format::features::SuperblockFlags;
+use papilio_format::features::{CompatRoFeatures, SuperblockFlags};
 use papilio_format::items::csum::CsumItem;
 use papilio_format::items::dir_item::{DirEntries, DirEntry, FileType, dir_item_key};
 use papilio_format::items::extent::{ExtentFlags, ExtentHeader};
@@ -62,6 +62,11 @@ pub(super) fn apply(
             })?;
             Ok(true)
         }
+        Remedy::MoveBlock { tree, parent, block } => move_block(&editor, context, tree, parent, block),
+        Remedy::DropLeftSpace { first, last } => {
+            editor.replace(objectid::FREE_SPACE_TREE, &first, &last, Items::new())
+        }
+        Remedy::DropUnknown { tree, key } => editor.replace(tree, &key, &key, Items::new()),
         Remedy::RootGeneration { item, generation } => edit_root(&editor, item, |raw| {
             (raw.generation, raw.generation_v2) = (generation, generation);
         }),
@@ -86,7 +91,7 @@ pub(super) fn apply(
         Remedy::AddEntries { tree, inode, directory, index } => {
             add_entries(&editor, tree, inode, directory, index)
         }
-        Remedy::DropEntries { tree, index } => drop_entries(&editor, tree, index),
+        Remedy::DropEntries { tree, index, .. } => drop_entries(&editor, tree, index),
         Remedy::EntryType { tree, index } => set_type(&editor, tree, index),
         Remedy::RootRef { from, to } => {
             let data = editor.need(objectid::ROOT_TREE, &from)?;
@@ -114,6 +119,7 @@ fn apply_other(
 ) -> Result<bool> {
     match *remedy {
         Remedy::ExtentFlags { extent, flags } => set_extent_flags(editor, extent, flags),
+        Remedy::BlankInode { tree, index } => inodes::blank(editor, tree, index),
         Remedy::RebuildInode { tree, inode } => inodes::rebuild(editor, tree, inode),
         Remedy::LostAndFound { tree, inode } => lost_found::put(editor, tree, inode),
         Remedy::DropInodeRef { tree, inode, directory, index } => {
@@ -139,6 +145,39 @@ fn apply_other(
     }
 }
 
+/// Writes a block to another place, and changes the pointer to it. The next round mends its extent
+/// items.
+fn move_block(
+    editor: &Editor<'_>,
+    context: &RoundContext,
+    tree: TreeId,
+    parent: Option<LogicalAddress>,
+    block: LogicalAddress,
+) -> Result<bool> {
+    let mut bytes = editor.block(block)?.bytes().to_vec();
+    let Ok((mut header, _)) = NodeHeader::parse_prefix(&bytes) else { return refuse("no header") };
+    let (generation, level) = (header.generation, header.level);
+    let (node, slot) = match parent {
+        Some(parent) => {
+            let node = editor.block(parent)?;
+            let view = node.view();
+            let slot = (0..view.len()).find(|slot| view.child(*slot).address == block);
+            let Some(slot) = slot else { return refuse("the parent has no pointer to it any more") };
+            (Some(node), slot)
+        }
+        None if editor.root(tree)? != block => return refuse("it is no root any more"),
+        None => (None, 0),
+    };
+    header.address = context.take(tree)?;
+    bytes[..NodeHeader::SIZE].copy_from_slice(&header.to_bytes());
+    editor.write(header.address, bytes)?;
+    match node {
+        Some(node) => editor.edit_pointer(&node, slot, |pointer| pointer.address = header.address)?,
+        None => editor.set_root(tree, |_, _, _| (header.address, Some(generation.0), level))?,
+    }
+    Ok(true)
+}
+
 fn set_superblock(volume: &Volume, field: SuperblockField) -> Result<bool> {
     // The fields of earlier remedies of this round are on the devices, not in the volume.
     let mut raw = current_superblock(volume)?;
@@ -147,6 +186,10 @@ fn set_superblock(volume: &Volume, field: SuperblockField) -> Result<bool> {
         SuperblockField::BytesUsed(bytes) => raw.bytes_used = bytes,
         SuperblockField::TotalBytes(bytes) => raw.total_bytes = bytes,
         SuperblockField::Devices(count) => raw.num_devices = count,
+        SuperblockField::ConversionDone => {
+            raw.flags = raw.flags.difference(SuperblockFlags::CHANGING_BG_TREE);
+            raw.compat_ro_flags |= CompatRoFeatures::BLOCK_GROUP_TREE;
+        }
         SuperblockField::ConversionNotBegun => {
             raw.flags = raw.flags.difference(SuperblockFlags::CHANGING_BG_TREE);
         }
@@ -387,7 +430,9 @@ fn add_inode_ref(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> 
     let mut data = editor.item(tree, &key)?.unwrap_or_default();
     let kept: Vec<u8> = match InodeRefs::parse(&data) {
         Ok(refs) => {
-            refs.filter(|found| found.name != entry.name).flat_map(|found| found.to_bytes()).collect()
+            // One with this index and another name is this one.
+            let others = refs.filter(|found| found.name != entry.name && found.index != index.offset);
+            others.flat_map(|found| found.to_bytes()).collect()
         }
         Err(_) => Vec::new(),
     };

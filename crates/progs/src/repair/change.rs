@@ -140,8 +140,7 @@ fn clear_space_cache(editor: &Editor<'_>) -> Result<Changed> {
     if count > 0 {
         changed.changes.push(format!("remove the v1 free-space caches of {count} block groups"));
     }
-    let features = raw.compat_ro_flags;
-    if raw.cache_generation != u64::MAX && !features.contains(CompatRoFeatures::FREE_SPACE_TREE) {
+    if raw.cache_generation != u64::MAX {
         // No generation: a reader builds the caches anew.
         raw.cache_generation = u64::MAX;
         write_superblock(editor.volume, &raw)?;

@@ -23,6 +23,7 @@ mod space_trees;
 mod structure;
 mod tree_writer;
 
+use super::check::damage::Damage;
 use super::check::inventory::Inventory;
 use super::check::remedy::Remedy;
 use super::check::{self, CheckOptions, CheckReport, FindingKind};
@@ -35,7 +36,7 @@ use papilio_device::Device;
 use papilio_engine::errors::Result;
 use papilio_engine::options::OpenOptions;
 use papilio_engine::volume::Volume;
-use papilio_format::objectid;
+use papilio_format::{ItemType, Key, TreeId, objectid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -138,7 +139,15 @@ pub fn mend(
         changes.append(&mut tree.write(devices)?);
         now = look()?;
     }
-    let mut scope = Pending { scope, made: false, new_chunks: 0, candidates: Candidates::default() };
+    let candidates = Candidates::default();
+    let mut scope = Pending {
+        scope,
+        made: false,
+        new_chunks: 0,
+        candidates,
+        space: SpaceRebuild::NotNeeded,
+        lost_parts: Vec::new(),
+    };
     let mut wished = false;
     let (mut best, mut idle) = (now.rank(), 0);
     for _ in 0..MOST_ROUNDS {
@@ -147,6 +156,11 @@ pub fn mend(
         refused.extend(round.refused);
         losses.append(&mut round.losses);
         if round.changes.is_empty() {
+            let is_left = now.report.findings.iter().any(|finding| is_about_extents(finding.kind));
+            if is_left && scope.scope.only.is_none() && scope.space == SpaceRebuild::NotNeeded {
+                scope.space = SpaceRebuild::Needed;
+                continue;
+            }
             break;
         }
         changes.append(&mut round.changes);
@@ -176,6 +190,46 @@ struct Pending {
     new_chunks: usize,
     /// Places that may have blocks that no walk reaches.
     candidates: Candidates,
+    space: SpaceRebuild,
+    /// The parts of trees that lost items so far.
+    lost_parts: Vec<Damage>,
+}
+
+impl Pending {
+    /// Whether the item of an inode may be among those that were lost.
+    fn may_have_lost(&self, tree: TreeId, inode: u64) -> bool {
+        let key = Key::new(inode, ItemType::INODE_ITEM, 0);
+        self.lost_parts
+            .iter()
+            .any(|part| part.tree == tree && part.key <= key && part.bound.is_none_or(|bound| key < bound))
+    }
+}
+
+/// Whether the extent tree is written anew, once, because its faults could not be mended one by
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpaceRebuild {
+    NotNeeded,
+    Needed,
+    Made,
+}
+
+/// Whether a fault goes if the extent tree is written anew.
+fn is_about_extents(kind: FindingKind) -> bool {
+    matches!(
+        kind,
+        FindingKind::ExtentMissing
+            | FindingKind::ExtentUnreferenced
+            | FindingKind::BackRefMissing
+            | FindingKind::BackRefExtra
+            | FindingKind::BackRefCount
+            | FindingKind::BackRefOrphan
+            | FindingKind::ExtentRefCount
+            | FindingKind::ExtentLevel
+            | FindingKind::ExtentGeneration
+            | FindingKind::ExtentContent
+            | FindingKind::ExtentOverlap
+    )
 }
 
 /// The outcome of one round.
@@ -225,6 +279,9 @@ fn mend_with(
 ) {
     let Look { volume, report, inventory } = now;
     let mut remedies: Vec<&Remedy> = report.remedies.iter().collect();
+    if report.is_clean() {
+        remedies.retain(|remedy| !matches!(remedy, Remedy::DropLeftSpace { .. }));
+    }
     remedies.sort_by_key(|remedy| remedy.rank());
     if let Some(change) = pending.scope.only {
         make_only(now, context, change, remedies, pending, round);
@@ -232,13 +289,22 @@ fn mend_with(
     }
     if !inventory.is_whole() {
         remedies.retain(|remedy| remedy.is_local());
-        apply_all(now, context, &remedies, round);
+        apply_all(now, context, &remedies, pending, round);
         // A block that is mended shows what is below it.
         if round.changes.is_empty() {
             let made = structure::mend_damages(volume, context, orphans, inventory);
             round.changes.extend(made.changes);
             round.refused.extend(made.refused);
             round.losses.extend(made.losses);
+            pending.lost_parts.extend(made.lost_parts);
+        }
+        return;
+    }
+    if pending.space == SpaceRebuild::Needed {
+        pending.space = SpaceRebuild::Made;
+        match space_trees::rebuild_space(volume, context, inventory) {
+            Ok(made) => round.changes.extend(made),
+            Err(error) => round.refused.push(format!("write the extent tree anew: {error}")),
         }
         return;
     }
@@ -266,7 +332,7 @@ fn mend_with(
             Err(error) => round.refused.push(format!("write the checksum tree anew: {error}")),
         }
     }
-    apply_all(now, context, &remedies, round);
+    apply_all(now, context, &remedies, pending, round);
     if remedies.iter().any(|remedy| matches!(remedy, Remedy::AddCsums { .. })) {
         let unverified = report.findings.iter().filter(|finding| finding.kind == FindingKind::CsumMissing);
         let loss =
@@ -306,10 +372,10 @@ fn make_only(
         }
     }
     remedies.retain(|remedy| change.allows(remedy));
-    apply_all(now, context, &remedies, round);
+    apply_all(now, context, &remedies, pending, round);
 }
 
-fn apply_all(now: &Look, context: &RoundContext, remedies: &[&Remedy], round: &mut Round) {
+fn apply_all(now: &Look, context: &RoundContext, remedies: &[&Remedy], pending: &Pending, round: &mut Round) {
     let Look { volume, inventory, .. } = now;
     // A checksum is the only proof of what its data was. It goes when nothing else can need it.
     let keeps_csums = remedies.iter().any(|remedy| remedy.gives_data_an_extent());
@@ -317,7 +383,19 @@ fn apply_all(now: &Look, context: &RoundContext, remedies: &[&Remedy], round: &m
         if keeps_csums && matches!(remedy, Remedy::DropCsums { .. }) {
             continue;
         }
-        match apply::apply(volume, context, inventory, remedy) {
+        // A lost leaf had the inode: its name and kind stay.
+        let blank = match remedy {
+            Remedy::DropEntries { tree, index, target } if pending.may_have_lost(*tree, *target) => {
+                Some(Remedy::BlankInode { tree: *tree, index: *index })
+            }
+            _ => None,
+        };
+        let made = blank.as_ref().map(|blank| apply::apply(volume, context, inventory, blank));
+        let (remedy, made) = match (&blank, made) {
+            (Some(blank), Some(Ok(made))) => (blank, Ok(made)),
+            _ => (*remedy, apply::apply(volume, context, inventory, remedy)),
+        };
+        match made {
             Ok(true) => {
                 round.changes.push(remedy.to_string());
                 round.losses.extend(remedy.guess());

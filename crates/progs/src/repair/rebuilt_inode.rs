@@ -1,6 +1,6 @@
 //! Mends the items of one inode: rebuilds its inode item from the others, and file extents.
 //!
-//! Owns [`rebuild`], [`fit_extent`], [`set_size`] and [`fill_holes`].
+//! Owns [`rebuild`], [`blank`], [`fit_extent`], [`set_size`] and [`fill_holes`].
 //!
 //! Userspace counterpart: `repair_inode_no_item` (`check/main.c` of btrfs-progs).
 
@@ -8,10 +8,11 @@ use super::editor::{Editor, Items, inode_item, refuse};
 use papilio_engine::errors::Result;
 use papilio_engine::items::blank_inode::{blank_inode, kind_in};
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
+use papilio_format::items::dir_item::DirEntries;
 use papilio_format::items::extent::ExtentItem;
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::{FileKind, InodeItem};
-use papilio_format::items::inode_ref::InodeRefs;
+use papilio_format::items::inode_ref::{InodeRef, InodeRefs};
 use papilio_format::{ItemType, Key, LogicalAddress, TreeId, objectid};
 
 /// Writes the inode item of an inode that has other items, or of a root directory that has none.
@@ -34,6 +35,34 @@ pub(super) fn rebuild(editor: &Editor<'_>, tree: TreeId, inode: u64) -> Result<b
         item.mode = kind.mode_bits() | item.permissions();
     }
     editor.put(tree, key, item.to_bytes().to_vec())
+}
+
+/// Writes an inode without content for an entry by index, and its reference to the entry.
+pub(super) fn blank(editor: &Editor<'_>, tree: TreeId, index: Key) -> Result<bool> {
+    let data = editor.need(tree, &index)?;
+    let Some(entry) = DirEntries::parse(&data).into_iter().flatten().next() else {
+        return refuse("the entry cannot be read");
+    };
+    let number = entry.location.objectid;
+    let (first, last) = (Key::first_of(number), Key::last_of(number));
+    if entry.location.item_type != ItemType::INODE_ITEM || !editor.items(tree, &first, &last)?.is_empty() {
+        return refuse("the inode has items by now");
+    }
+    // Without a target or a device number the others mean nothing.
+    let kind = match entry.file_type.kind() {
+        Some(FileKind::Directory) => FileKind::Directory,
+        _ => FileKind::Regular,
+    };
+    let generation = editor.volume.geometry().generation;
+    let (key, data) = blank_inode(number, &Items::new(), generation);
+    let mut item = match InodeItem::parse(&data) {
+        Ok(item) => item,
+        Err(reason) => return refuse(reason.to_string()),
+    };
+    item.mode = kind.mode_bits() | if kind == FileKind::Directory { 0o700 } else { 0o600 };
+    let reference = InodeRef { index: index.offset, name: entry.name }.to_bytes();
+    let named = Key::new(number, ItemType::INODE_REF, index.objectid);
+    editor.replace(tree, &first, &last, vec![(key, item.to_bytes().to_vec()), (named, reference)])
 }
 
 /// Returns the kind that a directory entry of the inode says.

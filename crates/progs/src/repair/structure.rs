@@ -36,6 +36,8 @@ pub(super) struct Outcome {
     pub(super) changes: Vec<String>,
     pub(super) refused: Vec<String>,
     pub(super) losses: Vec<String>,
+    /// The parts of trees that lost items.
+    pub(super) lost_parts: Vec<Damage>,
 }
 
 /// Mends the damaged parts of one group of trees; the caller checks again, and calls this for the
@@ -175,6 +177,7 @@ impl Mender<'_> {
             if is_computed(damage.tree) {
                 return Ok(());
             }
+            self.outcome.lost_parts.push(*damage);
             if !is_certain {
                 let line = format!("tree {tree}: items in place of block {} may be older", damage.address);
                 self.outcome.losses.push(line);
@@ -191,6 +194,7 @@ impl Mender<'_> {
             self.outcome.changes.extend(mended.iter().map(|line| format!("tree {tree}: {line}")));
             self.outcome.changes.push(rewritten(tree, damage, items.len()));
             if !is_computed(damage.tree) {
+                self.outcome.lost_parts.push(*damage);
                 self.outcome.losses.extend(lost.iter().map(|key| format!("tree {tree}: item {key}")));
             }
             return Ok(());
@@ -200,6 +204,7 @@ impl Mender<'_> {
             return Ok(());
         }
         self.drop_part(damage)?;
+        self.outcome.lost_parts.push(*damage);
         self.outcome.losses.push(format!("tree {tree}: all items from {}", range(damage)));
         let text = format!("tree {tree}: give up block {}, with all below it", damage.address);
         self.outcome.changes.push(text);

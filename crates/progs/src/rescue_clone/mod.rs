@@ -142,6 +142,7 @@ pub fn clone_into(source: &FsInfo, target: &FsInfo, events: &mut dyn FnMut(Clone
     }
     transactions.commit()?;
     let bytes = extents.bytes;
+    source.trees.forest().faults().show_root(None);
     for fault in source.trees.forest().faults().all() {
         listener.lose(CloneLoss::of("", fault));
     }

@@ -49,6 +49,7 @@ pub(super) fn change(
     if !resumed {
         members.require_finished()?;
         members.require_no_seed()?;
+        members.require_no_seeds_below()?;
         if current == wanted {
             let name = wanted.name();
             return Err(Error::Invalid(format!("the file system already has {name} checksums")));

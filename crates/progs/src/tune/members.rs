@@ -24,7 +24,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The flags of changes that this module can finish.
-const RESUMABLE: SuperblockFlags = SuperblockFlags::CHANGING_FSID.union(SuperblockFlags::CHANGING_FSID_V2);
+const RESUMABLE: SuperblockFlags = SuperblockFlags::CHANGING_FSID
+    .union(SuperblockFlags::CHANGING_FSID_V2)
+    .union(SuperblockFlags::CHANGING_BG_TREE);
 /// The flags of a change of the checksum algorithm, which are set together.
 const CHANGING_CHECKSUMS: SuperblockFlags =
     SuperblockFlags::CHANGING_DATA_CSUM.union(SuperblockFlags::CHANGING_META_CSUM);
@@ -37,7 +39,11 @@ struct Member {
 
 /// The devices and their superblocks.
 #[derive(Debug)]
-pub(super) struct Members(Vec<Member>);
+pub(super) struct Members {
+    members: Vec<Member>,
+    /// The devices of the seeds that the file system builds on. They are never written.
+    seeds: Vec<Arc<dyn Device>>,
+}
 
 impl Members {
     /// Reads the first superblock of each device.
@@ -51,7 +57,14 @@ impl Members {
             let superblock = superblock_of(&**device, 0)?;
             members.push(Member { device: Arc::clone(device), superblock });
         }
-        let mut members = Self(members);
+        let own = members.first().map(|first| first.superblock.raw.fsid);
+        let is_seed = |member: &Member| {
+            let raw = &member.superblock.raw;
+            raw.flags.contains(SuperblockFlags::SEEDING) && Some(raw.fsid) != own
+        };
+        let (seeds, members): (Vec<_>, Vec<_>) = members.into_iter().partition(is_seed);
+        let seeds = seeds.into_iter().map(|seed| seed.device).collect();
+        let mut members = Self { members, seeds };
         members.complete_commit();
         members.check()?;
         Ok(members)
@@ -60,9 +73,10 @@ impl Members {
     /// Gives the superblock of the last commit to devices that are one generation behind: trees are
     /// on all devices before the first superblock is written.
     fn complete_commit(&mut self) {
-        let newest = self.0.iter().map(|member| &member.superblock).max_by_key(|found| found.raw.generation);
+        let newest =
+            self.members.iter().map(|member| &member.superblock).max_by_key(|found| found.raw.generation);
         let Some(newest) = newest.cloned() else { return };
-        for Member { superblock, .. } in &mut self.0 {
+        for Member { superblock, .. } in &mut self.members {
             let (fsid, generation) = (superblock.raw.fsid, superblock.raw.generation.0);
             if fsid == newest.raw.fsid && generation.checked_add(1) == Some(newest.raw.generation.0) {
                 let dev_item = superblock.raw.dev_item;
@@ -73,11 +87,11 @@ impl Members {
     }
 
     fn check(&self) -> Result<()> {
-        let Some(first) = self.0.first() else {
+        let Some(first) = self.members.first() else {
             return Err(Error::Invalid("no devices were given".to_owned()));
         };
         let mut devids = BTreeSet::<DeviceId>::new();
-        for Member { device, superblock } in &self.0 {
+        for Member { device, superblock } in &self.members {
             let raw = &superblock.raw;
             let mismatch =
                 |reason: String| Error::DeviceMismatch { device: device.name().to_owned(), reason };
@@ -108,7 +122,8 @@ impl Members {
                 )));
             }
         }
-        let (given, needed) = (self.0.len() as u64, first.superblock.raw.num_devices);
+        let (given, needed) =
+            ((self.members.len() + self.seeds.len()) as u64, first.superblock.raw.num_devices);
         if given != needed {
             return Err(Error::Invalid(format!(
                 "the file system has {needed} devices, and {given} were given: give all of them"
@@ -129,12 +144,12 @@ impl Members {
     }
 
     fn any(&self, flags: SuperblockFlags) -> bool {
-        self.0.iter().any(|member| member.superblock.raw.flags.intersects(flags))
+        self.members.iter().any(|member| member.superblock.raw.flags.intersects(flags))
     }
 
     /// Returns the old and the new UUID of an interrupted rewrite of all tree blocks.
     pub(super) fn interrupted_rewrite(&self) -> Option<(Uuid, Uuid)> {
-        let raws = || self.0.iter().map(|member| &member.superblock.raw);
+        let raws = || self.members.iter().map(|member| &member.superblock.raw);
         raws()
             .find(|raw| raw.flags.contains(SuperblockFlags::CHANGING_FSID))
             .map(|raw| (raw.metadata_uuid, raw.fsid))
@@ -145,22 +160,28 @@ impl Members {
         self.any(CHANGING_CHECKSUMS)
     }
 
+    /// Returns whether a conversion to or from a block-group tree was interrupted.
+    pub(super) fn is_converting_block_groups(&self) -> bool {
+        self.any(SuperblockFlags::CHANGING_BG_TREE)
+    }
+
     /// Returns the superblock of a device whose change of the metadata UUID is not under way, if
     /// that of another device is.
     pub(super) fn interrupted_superblocks(&self) -> Option<Option<RawSuperblock>> {
         let flag = SuperblockFlags::CHANGING_FSID_V2;
-        let mut raws = self.0.iter().map(|member| &member.superblock.raw);
+        let mut raws = self.members.iter().map(|member| &member.superblock.raw);
         self.any(flag).then(|| raws.find(|raw| !raw.flags.contains(flag)).copied())
     }
 
     /// Returns the superblock of the first device.
     pub(super) fn first(&self) -> &Superblock {
-        &self.0[0].superblock
+        &self.members[0].superblock
     }
 
-    /// Returns the devices.
+    /// Returns the devices, those of seeds included.
     pub(super) fn devices(&self) -> Vec<Arc<dyn Device>> {
-        self.0.iter().map(|member| Arc::clone(&member.device)).collect()
+        let members = self.members.iter().map(|member| &member.device);
+        members.chain(&self.seeds).cloned().collect()
     }
 
     /// Refuses a file system with an interrupted change.
@@ -173,6 +194,12 @@ impl Members {
             return invalid(&format!(
                 "a change of the checksums was interrupted: finish it with `papilio tune --csum {name}`"
             ));
+        }
+        if self.is_converting_block_groups() {
+            return invalid(
+                "a conversion of the block groups was interrupted: finish it with `papilio tune \
+                 --convert-to-block-group-tree`",
+            );
         }
         if self.any(SuperblockFlags::CHANGING_FSID) {
             return invalid("a change of the UUID was interrupted: finish it with `papilio tune -u`");
@@ -190,7 +217,7 @@ impl Members {
     /// # Errors
     /// [`Error::Invalid`].
     pub(super) fn require_no_log(&self) -> Result<()> {
-        if self.0.iter().any(|member| member.superblock.raw.log_root.0 != 0) {
+        if self.members.iter().any(|member| member.superblock.raw.log_root.0 != 0) {
             return invalid("it has a log of fsyncs, which a mount for writing has to replay first");
         }
         Ok(())
@@ -203,6 +230,19 @@ impl Members {
     pub(super) fn require_no_seed(&self) -> Result<()> {
         if self.any(SuperblockFlags::SEEDING) {
             return invalid("it is a seed, on which other file systems may build: clear that flag first");
+        }
+        Ok(())
+    }
+
+    /// Refuses a file system that builds on a seed, whose tree blocks nobody may write.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub(super) fn require_no_seeds_below(&self) -> Result<()> {
+        if !self.seeds.is_empty() {
+            return invalid(
+                "it builds on a seed, whose tree blocks cannot be rewritten: remove the seed first",
+            );
         }
         Ok(())
     }
@@ -228,7 +268,7 @@ impl Members {
     }
 
     fn change(&mut self, change: impl Fn(&mut RawSuperblock)) -> Result<()> {
-        for Member { device, superblock } in &mut self.0 {
+        for Member { device, superblock } in &mut self.members {
             change(&mut superblock.raw);
             superblock.to_encoded(superblock_offset(0)).map_err(|reason: SuperblockError| {
                 Error::Superblock {
@@ -245,7 +285,7 @@ impl Members {
 
     fn write_first(&self) -> Result<()> {
         let place = superblock_offset(0);
-        for Member { device, superblock } in &self.0 {
+        for Member { device, superblock } in &self.members {
             let written = device.write_fua(&superblock.to_bytes(place), place);
             written.map_err(|source| write_error(&**device, 0, source))?;
         }
@@ -253,7 +293,7 @@ impl Members {
     }
 
     fn write_others(&self) -> Result<()> {
-        for Member { device, superblock } in &self.0 {
+        for Member { device, superblock } in &self.members {
             for copy in 1..SUPERBLOCK_MIRRORS {
                 let place = superblock_offset(copy);
                 // Like the kernel, skip a copy that would end exactly at the end of the device.

@@ -51,7 +51,7 @@ pub fn tune(devices: &[Arc<dyn Device>], change: Tune, progress: &mut dyn FnMut(
         Tune::SkinnyMetadata => enable(&mut members, IncompatFeatures::SKINNY_METADATA),
         Tune::NoHoles => enable(&mut members, IncompatFeatures::NO_HOLES),
         Tune::Checksum(algorithm) => checksum::change(members, algorithm, progress),
-        Tune::BlockGroupTree(on) => space_trees::convert_block_groups(&members, on),
+        Tune::BlockGroupTree(on) => space_trees::convert_block_groups(members, on),
         Tune::FreeSpaceTree(on) => space_trees::convert_free_space(&members, on),
     }
 }
@@ -59,6 +59,11 @@ pub fn tune(devices: &[Arc<dyn Device>], change: Tune, progress: &mut dyn FnMut(
 fn set_seed(members: &mut Members, seed: bool) -> Result<Tuned> {
     members.require_finished()?;
     let raw = members.first().raw;
+    if seed && raw.incompat_flags.contains(IncompatFeatures::METADATA_UUID) {
+        let text = "the kernel mounts no seed with a metadata UUID: give it back the UUID of its tree blocks \
+                    first (`papilio tune -M`)";
+        return Err(Error::Invalid(text.to_owned()));
+    }
     if raw.flags.contains(SuperblockFlags::SEEDING) == seed {
         let state = if seed { "already" } else { "not" };
         return Err(Error::Invalid(format!("the file system is {state} a seed")));

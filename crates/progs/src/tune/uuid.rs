@@ -72,6 +72,7 @@ pub(super) fn change(
 fn require_rewritable(members: &Members, new: Uuid) -> Result<()> {
     members.require_finished()?;
     members.require_no_seed()?;
+    members.require_no_seeds_below()?;
     members.require_no_log()?;
     let raw = &members.first().raw;
     if raw.incompat_flags.contains(IncompatFeatures::METADATA_UUID) {

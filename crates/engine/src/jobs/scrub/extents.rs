@@ -19,6 +19,7 @@ use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::items::extent::{ExtentFlags, ExtentItem, extent_end};
 use papilio_format::{Generation, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use papilio_progs::image::is_metadata_dump;
 use std::ops::Range;
 
 /// A part of an extent in the unit.
@@ -99,6 +100,10 @@ impl UnitExtents {
         };
         if let Some(extents) = extents {
             found.read_extents(&extents.tree)?;
+        }
+        if is_metadata_dump(&info.volume().superblock().raw) {
+            found.extents.retain(|extent| extent.kind != ExtentKind::Data);
+            found.begun.clear();
         }
         if found.extents.iter().any(|extent| extent.kind == ExtentKind::Data)
             && let Some(sums) = sums

@@ -94,7 +94,7 @@ impl Limits {
 }
 
 impl Usage {
-    pub(super) fn to_item(self, generation: Generation) -> QgroupInfo {
+    pub(crate) fn to_item(self, generation: Generation) -> QgroupInfo {
         QgroupInfo {
             generation,
             referenced: self.referenced,
