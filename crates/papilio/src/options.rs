@@ -47,6 +47,7 @@ pub struct OpenOptions {
     pub(crate) device_delay: Option<Duration>,
     /// `None` where nothing was chosen.
     pub(crate) cache_bytes: Option<u64>,
+    pub(crate) scarce_cache_bytes: u64,
     /// `None` where nothing was chosen.
     pub(crate) direct_io: Option<bool>,
     pub(crate) device_timeout: Option<Duration>,
@@ -104,6 +105,7 @@ impl Default for OpenOptions {
             tuning: Tuning::default(),
             device_delay: None,
             cache_bytes: None,
+            scarce_cache_bytes: 0,
             direct_io: None,
             device_timeout: None,
             tree_log: true,
@@ -219,6 +221,15 @@ impl OpenOptions {
     /// are not in the trees yet, take up to about twice the limit.
     pub fn node_cache_bytes(mut self, bytes: usize) -> Self {
         self.node_cache_bytes = bytes;
+        self
+    }
+
+    /// Sets the size of the page cache of a file system that is opened for writing with less than
+    /// 640 MiB unused, where [`OpenOptions::cache_bytes`] is 0. The default is 0. A server whose
+    /// clients must hear at once of a write that does not fit can then pass on each of their
+    /// writes, even small ones: [`FileSystem::has_page_cache`](crate::FileSystem::has_page_cache).
+    pub fn scarce_cache_bytes(mut self, bytes: u64) -> Self {
+        self.scarce_cache_bytes = bytes;
         self
     }
 

@@ -97,7 +97,7 @@ impl Copy<'_> {
             let copied = self
                 .from
                 .read_at(&mut buffer[..step], at)
-                .and_then(|read| self.to.write_all_at(&buffer[..read], self.there(at)).map(|()| read as u64));
+                .and_then(|read| self.to.write_at(&buffer[..read], self.there(at)).map(|stored| stored as u64));
             match self.partly(at - start, copied)? {
                 0 => break,
                 read => at += read,

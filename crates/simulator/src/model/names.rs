@@ -420,6 +420,7 @@ impl Model {
         self.add_subvolume(path, |model| {
             let mut copy = model.subvolumes[&place.subvolume].clone();
             copy.read_only = read_only;
+            copy.limits = super::Limits::default();
             copy.nodes.retain(|_, node| node.nlink > 0);
             for node in copy.nodes.values_mut() {
                 if let NodeKind::Directory(entries) = &node.kind
