@@ -57,7 +57,7 @@ impl OpenFile {
         // The steps below allocate at once.
         drop(promise);
         let done = self.write_shared(data, offset, stamp)?;
-        *stored = done;
+        *stored += done;
         let data = &data[done..];
         if data.is_empty() && done > 0 {
             return Ok(());
