@@ -548,7 +548,10 @@ impl Session {
             }
             Operation::DeleteSubvolume { path } => fs.delete_subvolume(self.path(path)),
             Operation::SetReadOnly { path, read_only } => {
-                fs.set_subvolume_read_only(self.path(path), *read_only)
+                fs.set_subvolume_read_only(self.path(path), *read_only)?;
+                // Any change by a handle makes it one that writes, so all do so now.
+                self.files.values().for_each(|file| drop(file.begin_writing()));
+                Ok(())
             }
             Operation::EnableQuotas { quotas: Quotas::Full } => fs.enable_quotas(),
             Operation::EnableQuotas { quotas: Quotas::Simple } => fs.enable_simple_quotas(),

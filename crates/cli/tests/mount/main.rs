@@ -26,6 +26,7 @@ mod quotas;
 mod refusals;
 mod root_items;
 mod scripts;
+mod short_writes;
 mod siblings;
 mod space;
 mod world;

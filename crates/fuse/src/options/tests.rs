@@ -23,7 +23,12 @@ fn opens_are_the_servers_unless_the_option_says_otherwise() {
 
 /// Returns what no options mean for opening the image.
 fn default_open() -> OpenOptions {
-    OpenOptions::new().write(true).cache_bytes(0).scarce_cache_bytes(32 << 20).immutable_at_open(true).subvolume(SubvolumeChoice::Default)
+    OpenOptions::new()
+        .write(true)
+        .cache_bytes(0)
+        .scarce_cache_bytes(32 << 20)
+        .immutable_at_open(true)
+        .subvolume(SubvolumeChoice::Default)
 }
 
 #[test]

@@ -131,8 +131,7 @@ impl File {
             return self.write_prefix(data, offset, Stamp::Keep);
         }
         let mut stored = 0;
-        let write =
-            |open: &OpenFile| open.write_prefix(data, offset, (Stamp::Keep, promise), &mut stored);
+        let write = |open: &OpenFile| open.write_prefix(data, offset, (Stamp::Keep, promise), &mut stored);
         let result = self.open_file().and_then(write);
         (stored, result)
     }

@@ -259,7 +259,8 @@ impl Model {
         self.subvolumes[&subvolume].deleted
     }
 
-    /// Makes the subvolume at `path` read-only or writable.
+    /// Makes the subvolume at `path` read-only or writable. The programs that have its files open
+    /// then write them.
     ///
     /// # Errors
     /// As for a path; also if it is no subvolume.
@@ -269,6 +270,10 @@ impl Model {
             return Err(PathError::NoSubvolume.into());
         }
         self.subvolumes.get_mut(&place.subvolume).expect("a path leads there").read_only = read_only;
+        if !read_only {
+            let open = self.open.values_mut().filter(|open| open.place.subvolume == place.subvolume);
+            open.for_each(|open| open.writes = true);
+        }
         Ok(())
     }
 
