@@ -225,7 +225,7 @@ impl OpenOptions {
     }
 
     /// Sets the size of the page cache of a file system that is opened for writing with less than
-    /// 640 MiB unused, where [`OpenOptions::cache_bytes`] is 0. The default is 0. A server whose
+    /// 400 MiB unused, where [`OpenOptions::cache_bytes`] is 0. The default is 0. A server whose
     /// clients must hear at once of a write that does not fit can then pass on each of their
     /// writes, even small ones: [`FileSystem::has_page_cache`](crate::FileSystem::has_page_cache).
     pub fn scarce_cache_bytes(mut self, bytes: u64) -> Self {
@@ -519,6 +519,30 @@ impl CompressionChoice {
                 levels.start(),
                 levels.end()
             ))),
+        }
+    }
+
+    /// Parses a value of the mount option as the kernel (6.18) does: a level out of the range is the
+    /// nearest one that the algorithm has.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another algorithm, and for a level that is no number.
+    pub fn of_mount_option(value: &str) -> Result<Self, Error> {
+        let levels = match value.split_once(':') {
+            Some(("zlib", level)) => level.parse().ok().map(|level: i32| (Compression::Zlib, level, 1..=9)),
+            Some(("zstd", level)) => level.parse().ok().map(|level| (Compression::Zstd, level, -15..=15)),
+            Some(("lzo", level)) => level.parse().ok().map(|level| (Compression::Lzo, level, 0..=0)),
+            Some(("no" | "none", _)) => {
+                return Err(Error::Invalid(format!("compression {value:?}: no compression has no levels")));
+            }
+            _ => None,
+        };
+        match levels {
+            Some((algorithm, 0, _)) => Ok(Self::new(algorithm)),
+            Some((algorithm, level, levels)) => {
+                Self::with_level(algorithm, level.clamp(*levels.start(), *levels.end()))
+            }
+            None => value.parse(),
         }
     }
 

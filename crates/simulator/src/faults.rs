@@ -163,8 +163,7 @@ fn run_session(
         // Where quotas are on, an operation may commit what was before it.
         let partial = partial_change(&operation, session.model());
         let earlier = (session.model().clone(), partial);
-        let counts =
-            session.model().quotas().is_some() || matches!(operation, Operation::EnableQuotas { .. });
+        let counts = session.model().quotas().is_some() || operation.changes_quotas();
         if counts {
             models.extend((last + 1..=last + UNASKED).map(|generation| (generation, vec![earlier.clone()])));
         }

@@ -253,9 +253,20 @@ impl Operation {
         }
     }
 
+    /// Returns whether the operation changes the state of quotas.
+    pub fn changes_quotas(&self) -> bool {
+        matches!(
+            self,
+            Operation::EnableQuotas { .. }
+                | Operation::DisableQuotas
+                | Operation::RescanQuotas
+                | Operation::Limit { .. }
+        )
+    }
+
     /// Returns whether the operation may end with EDQUOT where a subvolume has a limit.
     pub fn takes_space(&self) -> bool {
-        !matches!(
+        let takes_none = matches!(
             self,
             Operation::Open { .. }
                 | Operation::Close { .. }
@@ -263,16 +274,13 @@ impl Operation {
                 | Operation::Unlink { .. }
                 | Operation::RemoveDirectory { .. }
                 | Operation::DeleteSubvolume { .. }
-                | Operation::EnableQuotas { .. }
-                | Operation::DisableQuotas
-                | Operation::RescanQuotas
-                | Operation::Limit { .. }
                 | Operation::Fsync { .. }
                 | Operation::FsyncInode { .. }
                 | Operation::Sync
                 | Operation::Balance { .. }
                 | Operation::Remount
-        )
+        );
+        !takes_none && !self.changes_quotas()
     }
 
     /// Applies the operation to the model.

@@ -512,6 +512,11 @@ impl Session {
 
     fn change_names(&self, operation: &Operation) -> papilio::Result<()> {
         let fs = self.fs();
+        if operation.changes_quotas() {
+            // They commit what is in the trees. Overwritten data may still be in memory then, so that
+            // the commit would have a state that the model does not know.
+            fs.sync()?;
+        }
         match operation {
             Operation::Create { path, mode, owner: (uid, gid), new } => {
                 let kind = match new {

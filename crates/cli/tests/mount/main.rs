@@ -10,6 +10,7 @@ mod defragment;
 mod devices;
 mod durable;
 mod ends;
+mod everywhere;
 mod failing;
 mod full;
 mod helpers;

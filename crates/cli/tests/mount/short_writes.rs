@@ -145,6 +145,8 @@ fn one_write_beyond_a_limit_is_short() {
     let needs = [Need::KERNEL_MOUNT, MOUNT, &[Need::Command("btrfs"), Need::Command("mkfs.btrfs")]];
     let Some(world) = World::new(&needs.concat()) else { return };
     const LIMIT: usize = 20 * MIB;
+    fs::remove_file(world.image()).unwrap();
+    succeed(["mkfs", "-q", "--size", "300M", world.image().to_str().unwrap()]);
     world.mount_plainly(&[]);
     let (root, subvolume) = (world.at(""), world.at("s"));
     for (simple, exclusive) in [(false, false), (false, true), (true, false)] {
@@ -162,7 +164,7 @@ fn one_write_beyond_a_limit_is_short() {
     }
     world.unmount();
     succeed(["check", "--check-data-csum", world.image().to_str().unwrap()]);
-    let theirs = on_the_kernels(&world, 512 << 20, |root| {
+    let theirs = on_the_kernels(&world, 300 << 20, |root| {
         let (top, subvolume) = (root.to_str().unwrap(), root.join("s"));
         let below = subvolume.to_str().unwrap();
         run("btrfs", &["subvolume", "create", below]);

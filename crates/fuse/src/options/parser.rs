@@ -263,9 +263,8 @@ impl Parser {
             None => "zlib",
             Some(value) => value,
         };
-        let choice: CompressionChoice = choice.parse().map_err(|error: papilio::Error| {
-            MountOptionError::new(format!("mount option {name}: {error}"))
-        })?;
+        let choice = CompressionChoice::of_mount_option(choice)
+            .map_err(|error| MountOptionError::new(format!("mount option {name}: {error}")))?;
         if !choice.is_none() {
             // Data without checksums or copy-on-write cannot be compressed.
             self.file_data = FileData::Usual;

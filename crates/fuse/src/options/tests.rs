@@ -81,6 +81,13 @@ fn data_options_follow_kernel_rules() {
         ("compress-force=zstd:5", base().compress_force(zstd)),
         ("compress", base().compress("zlib".parse().unwrap())),
         ("compress=zstd,compress=no", base()),
+        // As the kernel clamps them.
+        ("compress=zlib:10", base().compress("zlib:9".parse().unwrap())),
+        ("compress=zlib:-3", base().compress("zlib:1".parse().unwrap())),
+        ("compress=zlib:0", base().compress("zlib".parse().unwrap())),
+        ("compress=zstd:16", base().compress("zstd:15".parse().unwrap())),
+        ("compress=zstd:-99", base().compress("zstd:-15".parse().unwrap())),
+        ("compress=lzo:5", base().compress("lzo".parse().unwrap())),
         ("nodatacow", base().no_data_cow(true)),
         ("nodatasum", base().no_data_sums(true)),
         ("nodatacow,datasum", base()),
@@ -155,7 +162,7 @@ fn invalid_options_have_one_line_messages() {
     for (options, message) in expectations {
         assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);
     }
-    for wrong in ["compress=lzma", "compress=zlib:10", "rescue=nothing", "remount,ro"] {
+    for wrong in ["compress=lzma", "compress=zlib:x", "compress=no:3", "rescue=nothing", "remount,ro"] {
         let message = MountOptions::parse(wrong).unwrap_err().to_string();
         assert!(message.starts_with("mount option ") && !message.contains('\n'), "{message}");
     }

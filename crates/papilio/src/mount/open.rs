@@ -475,7 +475,7 @@ fn block_bytes(options: &OpenOptions) -> usize {
 const DEFAULT_CACHE: u64 = 256 << 20;
 
 /// A file system with fewer unused bytes may soon be full.
-const SCARCE: u64 = 640 << 20;
+const SCARCE: u64 = 400 << 20;
 
 /// Returns the page cache, if the options want one. Its pages are of 4 KiB and are written back one
 /// by one. So a file system with larger sectors, which are written as a whole, does without it.
