@@ -290,7 +290,7 @@ impl Recorded {
             {
                 // The other copies belong to the preceding commit, maybe one of the balance.
                 if promised.last().is_some_and(|point| point.generations.clone().count() == 1) {
-                    promised = &promised[..1];
+                    promised = &promised[..(promised.len() - 1).max(1)];
                 }
                 (options, open) = (options.superblock_mirror(1), open.superblock_mirror(1));
                 FileSystem::from_devices(devices.clone(), &options).map_err(unopened)?

@@ -32,7 +32,7 @@ pub struct Statfs {
 impl Usage {
     /// Computes the sizes as the kernel does.
     pub fn statfs(&self) -> Statfs {
-        let profile = self.data_profile();
+        let profile = self.profile_of(BlockGroupFlags::DATA);
         // Parity does not count as a copy.
         let factor = profile.copies() as u64;
         let used = self.spaces.iter().fold(0_u64, |sum, space| {
@@ -49,16 +49,19 @@ impl Usage {
         let mut available = in_chunks.saturating_add(allocatable);
         if self.is_mixed() {
             available = available.saturating_sub(self.global_reserve);
-        } else if allocatable == 0 && self.free_metadata() < self.global_reserve + METADATA_THRESHOLD {
+        } else if self.free_metadata() < self.global_reserve + METADATA_THRESHOLD
+            && self.allocatable(self.profile_of(BlockGroupFlags::METADATA)) == 0
+        {
+            // No chunk of metadata fits any more.
             available = 0;
         }
         Statfs { total, free, available }
     }
 
-    /// Returns the profile of the next data chunk: the one in use with most copies.
-    fn data_profile(&self) -> RaidProfile {
-        let data = self.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
-        let profiles = data.filter(|space| space.total > 0).map(|space| space.profile);
+    /// Returns the profile of the next chunk of a type: the one in use with most copies.
+    fn profile_of(&self, kind: BlockGroupFlags) -> RaidProfile {
+        let spaces = self.spaces.iter().filter(|space| space.kind.contains(kind));
+        let profiles = spaces.filter(|space| space.total > 0).map(|space| space.profile);
         profiles.max_by_key(|profile| profile.copies()).unwrap_or(RaidProfile::Single)
     }
 
