@@ -155,7 +155,7 @@ pub use maintenance::scan::FoundDevice;
 pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 pub use maintenance::statfs::Statfs;
 pub use maintenance::tune::{Tune, Tuned, tune};
-pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
+pub use maintenance::usage::{DeviceUsage, LesserProfile, SpaceUsage, Usage};
 pub use mount::check_signatures;
 pub use namespace::create::{NewInode, NewKind};
 pub use namespace::permission::{Caller, Permissions};
