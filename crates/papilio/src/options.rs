@@ -522,8 +522,8 @@ impl CompressionChoice {
         }
     }
 
-    /// Parses a value of the mount option as the kernel (6.18) does: a level out of the range is the
-    /// nearest one that the algorithm has.
+    /// Parses a value of the mount option as the kernel (6.18) does: a level out of the range is
+    /// the nearest one that the algorithm has.
     ///
     /// # Errors
     /// [`Error::Invalid`] for another algorithm, and for a level that is no number.

@@ -513,8 +513,8 @@ impl Session {
     fn change_names(&self, operation: &Operation) -> papilio::Result<()> {
         let fs = self.fs();
         if operation.changes_quotas() {
-            // They commit what is in the trees. Overwritten data may still be in memory then, so that
-            // the commit would have a state that the model does not know.
+            // They commit what is in the trees. Overwritten data may still be in memory then, so
+            // that the commit would have a state that the model does not know.
             fs.sync()?;
         }
         match operation {

@@ -135,8 +135,8 @@ fn is_alive(mount: &MountEntry) -> bool {
     Path::new("/sys/fs/fuse/connections").join(minor).exists() || holder_of(mount).is_some()
 }
 
-/// Returns the first process whose table of mounts has the mount: the folder of connections need not
-/// be mounted.
+/// Returns the first process whose table of mounts has the mount: the folder of connections need
+/// not be mounted.
 fn holder_of(mount: &MountEntry) -> Option<u32> {
     let device = format!(" {} ", mount.device);
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
 //! Commands everywhere: each is carried out on an image, on our mount of it, and on the kernel's
 //! mount. The three have the same effect, or refuse in one line with exit status 1.
 //!
-//! The effect is all that another program can see afterwards: paths with kinds, modes, owners, links
-//! and content, extended attributes, subvolumes with their flags, the default one, the label, the
+//! The effect is all that another program can see afterwards: paths with kinds, modes, owners,
+//! links and content, extended attributes, subvolumes with their flags, the default one, the label, the
 //! size, quotas with limits, and for each file whether its extents are compressed.
 
 use crate::kernel::KernelMount;

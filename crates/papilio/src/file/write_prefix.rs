@@ -77,7 +77,8 @@ fn is_scarcity(error: &Error) -> bool {
     matches!(error, Error::NoSpace { .. } | Error::Quota(QuotaError::Exceeded { .. }))
 }
 
-/// Returns the length of a piece at file offset `at`: `step`, cut to the last end of a sector in it.
+/// Returns the length of a piece at file offset `at`: `step`, cut to the last end of a sector in
+/// it.
 fn piece_length(at: u64, step: usize, sector: usize) -> usize {
     let beyond = (at % sector as u64) as usize;
     if step > beyond { step - beyond } else { sector - beyond }

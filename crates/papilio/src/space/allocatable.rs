@@ -29,8 +29,8 @@ pub(crate) fn allocatable(profile: RaidProfile, free: impl Iterator<Item = u64>)
     // The kernel subtracts parity here, since its factor for the profile is 1.
     let parity = profile.parity();
     let mut bytes = 0_u64;
-    // Each round takes all of the smallest remaining device, and as much of as many larger ones as a
-    // chunk spans.
+    // Each round takes all of the smallest remaining device, and as much of as many larger ones as
+    // a chunk spans.
     while free.len() >= devices_least && !free.is_empty() {
         let span = wanted.min(free.len());
         let take = free[free.len() - 1];

@@ -125,7 +125,8 @@ pub(crate) fn snapshot(
     Ok(id)
 }
 
-/// Adds the entry of a new subvolume, whose location gets `offset`, its references, its root item and its UUID items.
+/// Adds the entry of a new subvolume, whose location gets `offset`, its references, its root item
+/// and its UUID items.
 fn add_entry(
     handle: &Handle<'_>,
     editor: &mut TreeEditor<'_>,

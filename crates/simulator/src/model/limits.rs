@@ -1,29 +1,11 @@
-//! Quotas, and the limits of subvolumes.
+//! Changes of quotas and limits.
 //!
-//! Owns the rule for EDQUOT: only an operation that takes space may end with it, and only where the
-//! subvolume that it changes has a limit. The numbers of qgroups are not modelled; the file system's
-//! own count of them is the judge ([`crate::quota_numbers`]).
+//! The numbers of qgroups are not modelled; the file system's own count of all extents is their
+//! judge ([`crate::quota_numbers`]).
 
+use crate::model::quotas::{Limits, Quotas};
 use crate::model::{Model, Place, ROOT, Refusal, Verdict};
 use papilio::{PathError, QuotaError};
-
-/// The quotas of a file system that are on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quotas {
-    /// References of all extents are counted.
-    Full,
-    /// Each extent is charged to the subvolume that allocated it.
-    Simple,
-}
-
-/// The limits of a subvolume's qgroup, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Most bytes that it may reference.
-    pub referenced: Option<u64>,
-    /// Most bytes that it alone may reference.
-    pub exclusive: Option<u64>,
-}
 
 impl Model {
     /// Returns the quotas that are on.

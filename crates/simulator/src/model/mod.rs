@@ -14,9 +14,10 @@ mod content;
 mod data;
 mod limits;
 mod names;
+mod quotas;
 
 pub use content::Content;
-pub use limits::{Limits, Quotas};
+pub use quotas::{Limits, Quotas};
 
 use papilio::{FileKind, PathError, QuotaError};
 use std::collections::{BTreeMap, VecDeque};
