@@ -2,8 +2,8 @@
 //! mount. The three have the same effect, or refuse in one line with exit status 1.
 //!
 //! The effect is all that another program can see afterwards: paths with kinds, modes, owners,
-//! links and content, extended attributes, subvolumes with their flags, the default one, the label, the
-//! size, quotas with limits, and for each file whether its extents are compressed.
+//! links and content, extended attributes, subvolumes with their flags, the default one, the label,
+//! the size, quotas with limits, and for each file whether its extents are compressed.
 
 use crate::kernel::KernelMount;
 use crate::world::{World, papilio, run};
