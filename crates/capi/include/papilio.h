@@ -698,11 +698,12 @@ int papilio_file_close(struct papilio_file *file);
 // if no copy of the data is good.
 int64_t papilio_pread(struct papilio_file *file, void *buffer, size_t size, uint64_t offset);
 
-// Writes the `size` bytes at `buffer` at byte `offset` of the file, all of them. If `offset` is
-// past the end, the gap reads as zeros. Neither needs alignment.
+// Writes the `size` bytes at `buffer` at byte `offset` of the file. If `offset` is past the end,
+// the gap reads as zeros. Neither needs alignment.
 //
-// Returns `size`, or a negative errno: -ENOSPC, -EFBIG, -EROFS. Data before the failing step stays
-// written.
+// Returns the number of bytes that are stored, or a negative errno if none is: -ENOSPC, -EDQUOT,
+// -EFBIG, -EROFS. As with pwrite() it is less than `size` only if the others have no space, or
+// would exceed a limit, or a later step failed; writing them again gives the error.
 int64_t papilio_pwrite(struct papilio_file *file, const void *buffer, size_t size, uint64_t offset);
 
 // Reads at byte `offset` of the file into the `count` buffers that `buffers` describes, one after
@@ -718,7 +719,7 @@ int64_t papilio_preadv(struct papilio_file *file,
 // Writes the `count` buffers that `buffers` describes, one after the other, at byte `offset` of
 // the file.
 //
-// Returns the sum of their sizes, or a negative errno as papilio_pwrite().
+// Returns the number of bytes that are stored, or a negative errno, as papilio_pwrite().
 int64_t papilio_pwritev(struct papilio_file *file,
                         const struct iovec *buffers,
                         size_t count,
@@ -730,9 +731,11 @@ int64_t papilio_pwritev(struct papilio_file *file,
 // Returns the bytes read, 0 at the end of the file, or a negative errno as papilio_pread().
 int64_t papilio_read(struct papilio_file *file, void *buffer, size_t size);
 
-// Writes the `size` bytes at `buffer` at the file's position, and advances the position.
+// Writes the `size` bytes at `buffer` at the file's position, and advances the position by what is
+// stored.
 //
-// Returns `size`, or a negative errno as papilio_pwrite(); the position is unchanged then.
+// Returns the number of bytes that are stored, or a negative errno, as papilio_pwrite(); the
+// position is unchanged after an error.
 int64_t papilio_write(struct papilio_file *file, const void *buffer, size_t size);
 
 // Moves the file's position. `whence` is SEEK_SET, SEEK_CUR or SEEK_END, or SEEK_DATA or SEEK_HOLE

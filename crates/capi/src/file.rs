@@ -173,11 +173,12 @@ pub unsafe extern "C" fn papilio_pread(
     })
 }
 
-/// Writes the `size` bytes at `buffer` at byte `offset` of the file, all of them. If `offset` is
-/// past the end, the gap reads as zeros. Neither needs alignment.
+/// Writes the `size` bytes at `buffer` at byte `offset` of the file. If `offset` is past the end,
+/// the gap reads as zeros. Neither needs alignment.
 ///
-/// Returns `size`, or a negative errno: -ENOSPC, -EFBIG, -EROFS. Data before the failing step stays
-/// written.
+/// Returns the number of bytes that are stored, or a negative errno if none is: -ENOSPC, -EDQUOT,
+/// -EFBIG, -EROFS. As with pwrite() it is less than `size` only if the others have no space, or
+/// would exceed a limit, or a later step failed; writing them again gives the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_pwrite(
     file: *mut papilio_file,
@@ -188,8 +189,7 @@ pub unsafe extern "C" fn papilio_pwrite(
     guard(|| {
         // SAFETY: the caller promises `size` bytes.
         let from = unsafe { array(buffer.cast::<u8>(), size, "buffer") }?;
-        file_of(file)?.write_all_at(from, offset)?;
-        Ok(size as i64)
+        Ok(file_of(file)?.write_at(from, offset)? as i64)
     })
 }
 
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn papilio_preadv(
 /// Writes the `count` buffers that `buffers` describes, one after the other, at byte `offset` of
 /// the file.
 ///
-/// Returns the sum of their sizes, or a negative errno as papilio_pwrite().
+/// Returns the number of bytes that are stored, or a negative errno, as papilio_pwrite().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_pwritev(
     file: *mut papilio_file,
@@ -240,8 +240,14 @@ pub unsafe extern "C" fn papilio_pwritev(
         for one in unsafe { array(buffers, count, "buffers") }? {
             // SAFETY: the caller promises the described bytes.
             let from = unsafe { array(one.iov_base.cast_const().cast::<u8>(), one.iov_len, "a buffer") }?;
-            file.write_all_at(from, offset.saturating_add(total))?;
-            total += one.iov_len as u64;
+            let stored = match file.write_at(from, offset.saturating_add(total)) {
+                Err(_) if total > 0 => break,
+                stored => stored?,
+            };
+            total += stored as u64;
+            if stored < one.iov_len {
+                break;
+            }
         }
         Ok(self::count(total))
     })
@@ -264,9 +270,11 @@ pub unsafe extern "C" fn papilio_read(file: *mut papilio_file, buffer: *mut c_vo
     })
 }
 
-/// Writes the `size` bytes at `buffer` at the file's position, and advances the position.
+/// Writes the `size` bytes at `buffer` at the file's position, and advances the position by what is
+/// stored.
 ///
-/// Returns `size`, or a negative errno as papilio_pwrite(); the position is unchanged then.
+/// Returns the number of bytes that are stored, or a negative errno, as papilio_pwrite(); the
+/// position is unchanged after an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_write(file: *mut papilio_file, buffer: *const c_void, size: size_t) -> i64 {
     guard(|| {
@@ -274,9 +282,9 @@ pub unsafe extern "C" fn papilio_write(file: *mut papilio_file, buffer: *const c
         let from = unsafe { array(buffer.cast::<u8>(), size, "buffer") }?;
         let file = file_of(file)?;
         let mut position = file.position.lock();
-        file.write_all_at(from, *position)?;
-        *position += size as u64;
-        Ok(size as i64)
+        let stored = file.write_at(from, *position)?;
+        *position += stored as u64;
+        Ok(stored as i64)
     })
 }
 

@@ -75,7 +75,7 @@ fn without_blanks(argument: OsString) -> OsString {
 }
 
 /// Writes the algorithm of `filesystem defragment -czstd` behind an equal sign: a value that may be
-/// absent needs one.
+/// absent needs one. An algorithm that does not exist is refused as such.
 fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let defragments = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with("def"));
     if !arguments.iter().take(5).any(defragments) {
@@ -83,14 +83,13 @@ fn with_algorithm(mut arguments: Vec<OsString>) -> Vec<OsString> {
     }
     for argument in &mut arguments {
         let Some(text) = argument.to_str() else { continue };
-        let algorithm = ["zlib", "lzo", "zstd"].into_iter().find(|algorithm| text.ends_with(algorithm));
-        if let Some(algorithm) = algorithm
-            && let Some(letters) = text.strip_suffix(algorithm)
-            && letters.starts_with('-')
-            && !letters.starts_with("--")
-            && letters.ends_with('c')
+        let is_flag = |letter: char| "rfvqc".contains(letter);
+        if let Some((letters, algorithm)) = text.strip_prefix('-').and_then(|text| text.split_once('c'))
+            && letters.chars().all(is_flag)
+            && !algorithm.starts_with('=')
+            && !algorithm.chars().all(is_flag)
         {
-            *argument = format!("{letters}={algorithm}").into();
+            *argument = format!("-{letters}c={algorithm}").into();
         }
     }
     arguments
@@ -297,6 +296,10 @@ mod tests {
         assert_eq!(deleted, "papilio --drop-in subvolume delete --rootid 257 /m");
         let defragmented = translated("btrfs fi defrag -rczstd -v /m");
         assert_eq!(defragmented, "papilio --drop-in filesystem defrag -rc=zstd -v /m");
+        for (given, meant) in [("-czstd:15", "-c=zstd:15"), ("-rcfoo", "-rc=foo"), ("-cr", "-cr")] {
+            let defragmented = translated(&format!("papilio filesystem defragment {given} /m"));
+            assert_eq!(defragmented, format!("papilio filesystem defragment {meant} /m"));
+        }
         assert_eq!(translated("papilio find /m -czstd"), "papilio find /m -czstd");
         assert_eq!(translated("btrfs version"), "papilio --drop-in --version");
         assert_eq!(translated("mkfs.btrfs -f -L x img"), "papilio --drop-in mkfs -f -L x img");

@@ -50,6 +50,7 @@ pub struct OpenOptions {
     pub(crate) device_delay: Option<Duration>,
     /// `None` where nothing was chosen.
     pub(crate) cache_bytes: Option<u64>,
+    pub(crate) scarce_cache_bytes: u64,
     /// `None` where nothing was chosen.
     pub(crate) direct_io: Option<bool>,
     pub(crate) device_timeout: Option<Duration>,
@@ -109,6 +110,7 @@ impl Default for OpenOptions {
             tuning: Tuning::default(),
             device_delay: None,
             cache_bytes: None,
+            scarce_cache_bytes: 0,
             direct_io: None,
             device_timeout: None,
             tree_log: true,
@@ -224,6 +226,15 @@ impl OpenOptions {
     /// are not in the trees yet, take up to about twice the limit.
     pub fn node_cache_bytes(mut self, bytes: usize) -> Self {
         self.node_cache_bytes = bytes;
+        self
+    }
+
+    /// Sets the size of the page cache of a file system that is opened for writing with less than
+    /// 400 MiB unused, where [`OpenOptions::cache_bytes`] is 0. The default is 0. A server whose
+    /// clients must hear at once of a write that does not fit can then pass on each of their
+    /// writes, even small ones: [`FileSystem::has_page_cache`](crate::FileSystem::has_page_cache).
+    pub fn scarce_cache_bytes(mut self, bytes: u64) -> Self {
+        self.scarce_cache_bytes = bytes;
         self
     }
 
@@ -513,6 +524,30 @@ impl CompressionChoice {
                 levels.start(),
                 levels.end()
             ))),
+        }
+    }
+
+    /// Parses a value of the mount option as the kernel (6.18) does: a level out of the range is
+    /// the nearest one that the algorithm has.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another algorithm, and for a level that is no number.
+    pub fn of_mount_option(value: &str) -> Result<Self, Error> {
+        let levels = match value.split_once(':') {
+            Some(("zlib", level)) => level.parse().ok().map(|level: i32| (Compression::Zlib, level, 1..=9)),
+            Some(("zstd", level)) => level.parse().ok().map(|level| (Compression::Zstd, level, -15..=15)),
+            Some(("lzo", level)) => level.parse().ok().map(|level| (Compression::Lzo, level, 0..=0)),
+            Some(("no" | "none", _)) => {
+                return Err(Error::Invalid(format!("compression {value:?}: no compression has no levels")));
+            }
+            _ => None,
+        };
+        match levels {
+            Some((algorithm, 0, _)) => Ok(Self::new(algorithm)),
+            Some((algorithm, level, levels)) => {
+                Self::with_level(algorithm, level.clamp(*levels.start(), *levels.end()))
+            }
+            None => value.parse(),
         }
     }
 

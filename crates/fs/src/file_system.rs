@@ -100,6 +100,11 @@ impl FileSystem {
         Ok(Self { info, _closer: closer })
     }
 
+    /// Returns whether dirty data of open files waits in a page cache.
+    pub fn has_page_cache(&self) -> bool {
+        self.info.page_cache.is_some()
+    }
+
     /// Returns the superblock in use.
     #[cfg(feature = "unstable")]
     pub fn superblock(&self) -> Superblock {

@@ -35,13 +35,15 @@ impl File {
         self.open_file()?.begin_writing()
     }
 
-    /// Writes `data` at byte `offset` and returns the number of bytes written, which is always
-    /// `data.len()`: the same as [`File::write_all_at`].
+    /// Writes `data` at byte `offset` and returns the number of bytes that are stored, as `pwrite`
+    /// does. They are fewer than `data` has only if the others have no space, or would exceed the
+    /// limit of a qgroup, or a later step failed. The next call then meets the error.
     ///
     /// # Errors
-    /// As [`File::write_all_at`].
+    /// As [`File::write_all_at`], if no byte is stored.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
-        self.write_all_at(data, offset).map(|()| data.len())
+        let (stored, result) = self.write_prefix(data, offset, Stamp::Now);
+        if stored > 0 { Ok(stored) } else { result.map(|()| 0) }
     }
 
     /// Writes all of `data` at byte `offset`. If `offset` is past the end, the gap reads as zeros.
@@ -50,13 +52,25 @@ impl File {
     ///
     /// # Errors
     /// [`PathError::TooLarge`], [`Error::NoSpace`], [`PathError::NotPermitted`] for an immutable
-    /// file, or a failure to read or write. Data before the failing step stays written.
+    /// file, or a failure to read or write. As much of the data as [`File::write_at`] stores stays
+    /// written.
     ///
     /// [`PathError::TooLarge`]: papilio_engine::PathError::TooLarge
     /// [`PathError::NotPermitted`]: papilio_engine::PathError::NotPermitted
     /// [`Error::NoSpace`]: papilio_engine::Error::NoSpace
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.change(|open| open.write_at(data, offset, Stamp::Now))
+        self.write_prefix(data, offset, Stamp::Now).1
+    }
+
+    /// Writes as much of `data` as fits, and returns the number of bytes that are stored beside the
+    /// result for all of it.
+    fn write_prefix(&self, data: &[u8], offset: u64, stamp: Stamp) -> (usize, Result<()>) {
+        let mut stored = 0;
+        let result = self.change(|open| {
+            let (rest, at) = (&data[stored..], offset.saturating_add(stored as u64));
+            open.write_prefix(rest, at, (stamp, WritePromise::default()), &mut stored)
+        });
+        (stored, result)
     }
 
     /// Writes a part of a compressed extent at byte `offset`, without decompressing it
@@ -90,7 +104,7 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`].
     pub fn write_back_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.change(|open| open.write_at(data, offset, Stamp::Keep))
+        self.write_prefix(data, offset, Stamp::Keep).1
     }
 
     /// Keeps space for a write of `length` bytes that a client announces; without an `offset`, for
@@ -105,15 +119,21 @@ impl File {
         self.change(|open| open.promise_write(offset, length))
     }
 
-    /// As [`File::write_back_at`], in the space of `promise` as far as that lasts.
-    ///
-    /// # Errors
-    /// As [`File::write_all_at`].
-    pub fn write_back_promised(&self, data: &[u8], offset: u64, promise: WritePromise) -> Result<()> {
+    /// As [`File::write_back_at`], in the space of `promise` as far as that lasts. Returns the
+    /// number of bytes that are stored beside the result for all of the data.
+    pub fn write_back_promised(
+        &self,
+        data: &[u8],
+        offset: u64,
+        promise: WritePromise,
+    ) -> (usize, Result<()>) {
         if promise.is_empty() {
-            return self.write_back_at(data, offset);
+            return self.write_prefix(data, offset, Stamp::Keep);
         }
-        self.open_file()?.write_promised(data, offset, Stamp::Keep, promise)
+        let mut stored = 0;
+        let write = |open: &OpenFile| open.write_prefix(data, offset, (Stamp::Keep, promise), &mut stored);
+        let result = self.open_file().and_then(write);
+        (stored, result)
     }
 
     /// Sets the size of the file in bytes (`ftruncate`). A longer file reads as zeros at its end.

@@ -19,7 +19,7 @@ pub enum IoOperation<B> {
         /// File offset in bytes.
         offset: u64,
     },
-    /// Writes all of `buffer` at byte `offset`, as [`File::write_all_at`].
+    /// Writes `buffer` at byte `offset`, as [`File::write_at`].
     Write {
         /// The bytes to write.
         buffer: B,
@@ -67,8 +67,8 @@ pub struct IoCompletion<B> {
     pub token: u64,
     /// The buffer of a read or a write.
     pub buffer: Option<B>,
-    /// Bytes read, written, punched or allocated; 0 for syncs. Only a read at the end of the file
-    /// gives fewer than requested.
+    /// Bytes read, written, punched or allocated; 0 for syncs. Only a read at the end of the file,
+    /// and a write that does not fit, give fewer than requested.
     pub result: Result<usize>,
 }
 
@@ -77,10 +77,7 @@ impl<B: StableBuffer> IoOperation<B> {
     fn run(&mut self, file: &File) -> Result<usize> {
         match self {
             IoOperation::Read { buffer, offset } => file.read_at(buffer.stable_mut(), *offset),
-            IoOperation::Write { buffer, offset } => {
-                let bytes = buffer.stable();
-                file.write_all_at(bytes, *offset).map(|()| bytes.len())
-            }
+            IoOperation::Write { buffer, offset } => file.write_at(buffer.stable(), *offset),
             IoOperation::Fsync => file.sync_all().map(|()| 0),
             IoOperation::Fdatasync => file.sync_data().map(|()| 0),
             IoOperation::PunchHole { offset, length } => {

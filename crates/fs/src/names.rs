@@ -288,7 +288,8 @@ impl Inode {
                 (renamed.exchanged_subvolume, from.parent, from.name),
             ] {
                 if let Some(moved) = moved {
-                    subvolume::entry_moved(handle, self.tree(), moved.id, directory, name, moved.new_index)?;
+                    let at = Entry { tree: self.tree(), directory, name };
+                    subvolume::entry_moved(handle, &mut editor, at, moved.id, moved.new_index)?;
                 }
             }
             Ok(renamed)

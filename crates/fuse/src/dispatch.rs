@@ -290,15 +290,11 @@ impl<O: Operations> Dispatcher<O> {
                 Ok(length)
             }
             Access::Write { written, .. } => {
-                let changed = result
-                    .map_err(crate::nodes::stale)
-                    .and_then(|_| self.operations.has_written(caller, node, &written));
-                let length = answer_write(
-                    &*self.operations,
-                    &mut stale.before_reply,
-                    node,
-                    (written.length, changed),
-                )?;
+                let changed = result.map_err(crate::nodes::stale).and_then(|length| {
+                    let written = Written { length, ..written };
+                    Ok((length, self.operations.has_written(caller, node, &written)?))
+                });
+                let length = answer_write(&*self.operations, &mut stale.before_reply, node, changed)?;
                 length.encode(self.operations.valid_for(), message.open().1)
             }
         });
@@ -464,7 +460,7 @@ fn run_on_content<O: Operations>(
                 stale.apart = true;
             }
             let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
-            answer_write(operations, stale, node, (write.data.len(), written))?
+            answer_write(operations, stale, node, written)?
         }
         Body::Allocate { offset, length, mode } => {
             note(
@@ -555,18 +551,19 @@ fn done((): ()) -> Answer {
     Answer::Done
 }
 
-/// Answers a write of so many bytes, and notes what became stale.
+/// Answers a write with the number of bytes that are stored, and notes what became stale.
 fn answer_write(
     operations: &impl Operations,
     stale: &mut Vec<Stale>,
     node: NodeId,
-    (length, written): (usize, Result<Changed, Errno>),
+    written: Result<(usize, Changed), Errno>,
 ) -> Result<Answer, Errno> {
     if written.is_err() {
         // The kernel then asks before it caches a further write, and hears the error.
         stale.push(Stale::Attributes(node));
     }
-    note(operations, stale, node, written?);
+    let (length, changed) = written?;
+    note(operations, stale, node, changed);
     Ok(Answer::Written(length as u32))
 }
 

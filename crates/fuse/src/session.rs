@@ -62,6 +62,8 @@ impl Session {
         options: &MountOptions,
     ) -> Result<Self, MountError> {
         let directory = mount_point::check(directory)?;
+        let cached = options.writeback_cache.unwrap_or(!fs.has_page_cache());
+        let options = &MountOptions { writeback_cache: Some(cached), ..options.clone() };
         let mut info = MountInfo::new(source, &directory, options);
         let below_top = make_below_top(&fs, source, options)?;
         info.from_top_level = below_top.is_some();

@@ -444,7 +444,7 @@ pub trait Operations: Send + Sync + 'static {
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno>;
 
     /// Writes all of the data.
-    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno>;
+    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<(usize, Changed), Errno>;
 
     /// Makes a file or directory durable; with `data_only`, only the data and the metadata needed
     /// to read it.

@@ -31,15 +31,19 @@ impl Session<'_> {
             let inode = self.written(handle)?;
             let write = || {
                 let file = inode.open()?;
-                file.write_all_at(data, offset)?;
+                let stored = file.write_at(data, offset)?;
                 inode.drop_privileges(&self.caller)?;
-                if stable == UNSTABLE { Ok(()) } else { file.sync_all() }
+                if stable != UNSTABLE {
+                    file.sync_all()?;
+                }
+                Ok(stored)
             };
             write().map_err(|error: papilio::Error| status(&error))
         };
-        let done = change().map(|()| WRITE3resok {
+        // A client writes the rest again, and meets the reason why it is not stored.
+        let done = change().map(|stored| WRITE3resok {
             file_wcc: self.change(handle, None),
-            count: data.len() as u32,
+            count: stored as u32,
             committed: if stable == UNSTABLE { stable_how::UNSTABLE } else { stable_how::FILE_SYNC },
             verf: self.verifier(),
         });

@@ -94,7 +94,7 @@ pub use papilio_engine::jobs::replace::{ReplaceOptions, ReplaceReport};
 pub use papilio_engine::jobs::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 pub use papilio_engine::jobs::signature::find_signature;
 pub use papilio_engine::jobs::statfs::Statfs;
-pub use papilio_engine::jobs::usage::{DeviceUsage, SpaceUsage, Usage};
+pub use papilio_engine::jobs::usage::{DeviceUsage, LesserProfile, SpaceUsage, Usage};
 pub use papilio_engine::mount::check_signatures;
 pub use papilio_engine::namespace::create::{NewInode, NewKind};
 pub use papilio_engine::namespace::permission::{Caller, Permissions};

@@ -213,7 +213,7 @@ fn promised_writes_find_space_after_others_filled_it() {
     assert_eq!(file.promise_write(Some(MIB), MIB).unwrap_err().kind(), ErrorKind::NoSpace);
     for at in (0..MIB).step_by(128 << 10) {
         let part = promise.split(128 << 10);
-        file.write_back_promised(&bytes(at, 128 << 10), at, part).unwrap();
+        file.write_back_promised(&bytes(at, 128 << 10), at, part).1.unwrap();
     }
     assert!(promise.is_empty());
     file.sync_all().unwrap();

@@ -7,7 +7,7 @@
 //! one model.
 
 use crate::configuration::Configuration;
-use crate::model::Model;
+use crate::model::{Content, Model, Place};
 use crate::moments::Moments;
 pub use crate::moments::{InFlight, Survival};
 use crate::operation::Operation;
@@ -49,6 +49,9 @@ struct Point {
     /// The generations of its transactions: one of a sync, several of a balance.
     generations: RangeInclusive<u64>,
     model: Model,
+    /// A write that was under way at a commit that it did not ask for: its file, and the content
+    /// that it was to have. The commit may have a part of it.
+    partial: Option<(Place, Content)>,
 }
 
 /// A run and everything that reached its device.
@@ -60,6 +63,23 @@ pub struct Recorded {
     operations: Vec<Operation>,
     moments: Moments,
     points: Vec<Point>,
+}
+
+/// Returns the file whose data an operation changes in steps, and the content that it gets.
+pub(crate) fn partial_change(operation: &Operation, model: &Model) -> Option<(Place, Content)> {
+    let place = model.file(operation.data_target()?).ok()?;
+    let mut after = model.clone();
+    operation.apply(&mut after).ok()?;
+    Some((place, after.content(place).clone()))
+}
+
+impl Point {
+    /// Returns the model of a commit that has a part of the write that was under way, if `fs` holds
+    /// that.
+    fn with_partial(&self, fs: &FileSystem) -> Option<Model> {
+        let (place, after) = self.partial.as_ref()?;
+        verify::partial_state(fs, &self.model, *place, after)
+    }
 }
 
 fn only(generation: u64) -> RangeInclusive<u64> {
@@ -110,12 +130,14 @@ impl Recorded {
             ended: 0,
             generations: only(generation(&session)),
             model: Model::new(),
+            partial: None,
         }];
         let mut operations = Vec::new();
         while let Some(operation) = source.next(session.model()) {
             operations.push(operation.clone());
             let (started, before) = (recording.len(), generation(&session));
             let earlier = session.model().clone();
+            let partial = partial_change(&operation, &earlier);
             if let Outcome::Failed(error) = session.step(&operation)? {
                 return Err(format!("{operation:?}: {error}"));
             }
@@ -127,13 +149,21 @@ impl Recorded {
                 Operation::Snapshot { .. } if last > before => {
                     let generations = before + 1..=last - 1;
                     if !generations.is_empty() {
-                        points.push(Point { started, ended, generations, model: earlier });
+                        points.push(Point { started, ended, generations, model: earlier, partial });
                     }
                     only(last)
                 }
+                // Quotas are changed after a commit. Where a limit seems to be reached, a commit
+                // makes the numbers exact.
+                _ if last > before => {
+                    let generations = before + 1..=last;
+                    points.push(Point { started, ended, generations, model: earlier, partial });
+                    continue;
+                }
                 _ => continue,
             };
-            points.push(Point { started, ended, generations, model: session.model().clone() });
+            let model = session.model().clone();
+            points.push(Point { started, ended, generations, model, partial: None });
         }
         // Taken before the file system is closed, which writes more.
         let moments = Moments::new(&recording, seed);
@@ -260,7 +290,7 @@ impl Recorded {
             {
                 // The other copies belong to the preceding commit, maybe one of the balance.
                 if promised.last().is_some_and(|point| point.generations.clone().count() == 1) {
-                    promised = &promised[..1];
+                    promised = &promised[..(promised.len() - 1).max(1)];
                 }
                 (options, open) = (options.superblock_mirror(1), open.superblock_mirror(1));
                 FileSystem::from_devices(devices.clone(), &options).map_err(unopened)?
@@ -272,11 +302,14 @@ impl Recorded {
             let promised: Vec<_> = promised.iter().map(|point| &point.generations).collect();
             return Err(("generation", format!("found {generation}, expected one of {promised:?}")));
         };
-        verify::compare(&fs, b"", &point.model).map_err(|reason| ("content", reason))?;
+        let model = match verify::compare(&fs, b"", &point.model) {
+            Ok(()) => point.model.clone(),
+            Err(reason) => point.with_partial(&fs).ok_or(("content", reason))?,
+        };
         drop(fs);
         verify::check_interrupted(&devices, &options).map_err(|reason| ("check", reason))?;
         if writing {
-            let mut session = Session::resume(devices, open, point.model.clone()).map_err(unopened)?;
+            let mut session = Session::resume(devices, open, model).map_err(unopened)?;
             session
                 .run(&mut Generator::new(self.seed ^ generation, self.scope), AFTERWARDS)
                 .and_then(|()| session.close())

@@ -178,7 +178,9 @@ impl Worker<'_> {
         let done = match outcome {
             Outcome::Done => true,
             Outcome::Refused => false,
-            Outcome::NoSpace => return Err(format!("{operation:?}: no space, which forces a commit")),
+            Outcome::NoSpace | Outcome::OverLimit => {
+                return Err(format!("{operation:?}: no space, which forces a commit"));
+            }
             Outcome::Failed(error) => return Err(format!("{operation:?}: {error}")),
         };
         if done {

@@ -7,7 +7,8 @@
 //! - Everything committed earlier is there once the device works again.
 
 use crate::configuration::Configuration;
-use crate::model::Model;
+use crate::crash::partial_change;
+use crate::model::{Content, Model, Place};
 use crate::operation::Operation;
 use crate::random::{Generator, Scope};
 use crate::session::{Outcome, Session};
@@ -139,25 +140,40 @@ impl FaultRun {
     }
 }
 
+/// A state of a commit, and a change of one file of which the commit may have a part.
+type State = (Model, Option<(Place, Content)>);
+
+/// Commits that an operation may make without being asked, at most.
+const UNASKED: u64 = 64;
+
 /// Runs operations until they end or the file system becomes read-only.
 fn run_session(
     mut session: Session,
     mut source: Source,
     ran: &mut Vec<Operation>,
-    models: &mut BTreeMap<u64, Model>,
+    models: &mut BTreeMap<u64, Vec<State>>,
     result: &mut FaultOutcome,
 ) -> Result<(), String> {
     let generation = |session: &Session| session.fs().superblock().raw.generation.0;
     let mut last = generation(&session);
-    models.insert(last, Model::new());
+    models.insert(last, vec![(Model::new(), None)]);
     while let Some(operation) = source.next(session.model()) {
         ran.push(operation.clone());
         let commits = matches!(operation, Operation::Sync | Operation::Snapshot { .. });
+        // Where quotas are on, an operation may commit what was before it.
+        let partial = partial_change(&operation, session.model());
+        let earlier = (session.model().clone(), partial);
+        let counts = session.model().quotas().is_some() || operation.changes_quotas();
+        if counts {
+            models.extend((last + 1..=last + UNASKED).map(|generation| (generation, vec![earlier.clone()])));
+        }
         if commits {
             let mut model = session.model().clone();
             // An operation that the model refuses commits nothing.
             if operation.apply(&mut model).is_ok() {
-                models.insert(last + 1, model);
+                models.entry(last + 1).or_default().push((model.clone(), None));
+                // Snapshots are alone in their transaction where quotas count.
+                models.entry(last + 2).or_default().push((model, None));
             }
         }
         match session.step(&operation)? {
@@ -179,16 +195,21 @@ fn run_session(
             Outcome::Done if commits => {
                 let now = generation(&session);
                 models.retain(|generation, _| *generation == now);
-                models.insert(now, session.model().clone());
+                models.insert(now, vec![(session.model().clone(), None)]);
                 last = now;
+            }
+            _ if counts => {
+                last = generation(&session);
+                models.retain(|generation, _| *generation == last);
             }
             _ => {}
         }
     }
     // Unless it became read-only, dropping the file system commits once more.
     if !result.latched {
-        models.insert(last + 1, session.model().clone());
-        models.insert(last + 2, session.model().clone());
+        for generation in [last + 1, last + 2] {
+            models.insert(generation, vec![(session.model().clone(), None)]);
+        }
     }
     session.abandon();
     Ok(())
@@ -212,15 +233,25 @@ fn read_only(session: &Session, cause: &str) -> Result<(), String> {
 }
 
 /// Checks, on a working device, that the last commit is intact.
-fn afterwards(devices: &[Arc<dyn Device>], models: &BTreeMap<u64, Model>) -> Result<(), String> {
+fn afterwards(devices: &[Arc<dyn Device>], models: &BTreeMap<u64, Vec<State>>) -> Result<(), String> {
     let fs =
         FileSystem::from_devices(devices.to_vec(), &OpenOptions::new()).map_err(|error| error.to_string())?;
     let generation = fs.superblock().raw.generation.0;
     if !models.is_empty() {
-        let model = models
+        let states = models
             .get(&generation)
             .ok_or_else(|| format!("found generation {generation}, expected one of {:?}", models.keys()))?;
-        verify::compare(&fs, b"", model)?;
+        let matches = |(model, partial): &State| {
+            verify::compare(&fs, b"", model).or_else(|reason| {
+                let (place, after) = partial.as_ref().ok_or_else(|| reason.clone())?;
+                verify::partial_state(&fs, model, *place, after).map(drop).ok_or(reason)
+            })
+        };
+        let mut results = states.iter().map(matches);
+        let first = results.next().expect("a generation has a state");
+        if first.is_err() && !results.any(|result| result.is_ok()) {
+            first?;
+        }
     }
     drop(fs);
     verify::check_interrupted(devices, &OpenOptions::new())

@@ -32,6 +32,7 @@ mod mutation;
 mod operation;
 mod promise;
 mod promised_space;
+mod quota_numbers;
 mod random;
 mod session;
 mod shared;

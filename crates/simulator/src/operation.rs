@@ -2,7 +2,7 @@
 //!
 //! An operation contains everything it needs, so its `Debug` text is enough to repeat it.
 
-use crate::model::{Model, Refusal, Verdict};
+use crate::model::{Model, Quotas, Refusal, Verdict};
 use papilio::{FileKind, RenameMode, XattrSet};
 
 /// The kind of inode to create.
@@ -209,6 +209,17 @@ pub enum Operation {
         path: Text,
         read_only: bool,
     },
+    EnableQuotas {
+        quotas: Quotas,
+    },
+    DisableQuotas,
+    RescanQuotas,
+    /// Limits the bytes that a subvolume references, or references exclusively.
+    Limit {
+        path: Text,
+        bytes: Option<u64>,
+        exclusive: bool,
+    },
     Fsync {
         file: FileAt,
     },
@@ -240,6 +251,36 @@ impl Operation {
             Operation::CloneRange { target, .. } => Some(target),
             _ => None,
         }
+    }
+
+    /// Returns whether the operation changes the state of quotas.
+    pub fn changes_quotas(&self) -> bool {
+        matches!(
+            self,
+            Operation::EnableQuotas { .. }
+                | Operation::DisableQuotas
+                | Operation::RescanQuotas
+                | Operation::Limit { .. }
+        )
+    }
+
+    /// Returns whether the operation may end with EDQUOT where a subvolume has a limit.
+    pub fn takes_space(&self) -> bool {
+        let takes_none = matches!(
+            self,
+            Operation::Open { .. }
+                | Operation::Close { .. }
+                | Operation::Read { .. }
+                | Operation::Unlink { .. }
+                | Operation::RemoveDirectory { .. }
+                | Operation::DeleteSubvolume { .. }
+                | Operation::Fsync { .. }
+                | Operation::FsyncInode { .. }
+                | Operation::Sync
+                | Operation::Balance { .. }
+                | Operation::Remount
+        );
+        !takes_none && !self.changes_quotas()
     }
 
     /// Applies the operation to the model.
@@ -275,6 +316,10 @@ impl Operation {
             Operation::Snapshot { source, path, read_only } => model.snapshot(source, path, *read_only)?,
             Operation::DeleteSubvolume { path } => model.delete_subvolume(path)?,
             Operation::SetReadOnly { path, read_only } => model.set_read_only(path, *read_only)?,
+            Operation::EnableQuotas { quotas } => model.enable_quotas(*quotas),
+            Operation::DisableQuotas => model.disable_quotas(),
+            Operation::RescanQuotas => model.rescan_quotas()?,
+            Operation::Limit { path, bytes, exclusive } => model.limit(path, *bytes, *exclusive)?,
             Operation::Fsync { file } => model.file(file).map(drop)?,
             Operation::FsyncInode { path } => model.resolve(path, false).map(drop)?,
             Operation::Sync | Operation::Balance { .. } => {}

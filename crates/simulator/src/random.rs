@@ -3,7 +3,7 @@
 //! Owns the weights. The same seed on the same sequence of states gives the same operations. Most
 //! operations target existing files; some target missing ones, because refusals must be right too.
 
-use crate::model::{Entry, Model, NodeKind, Place, ROOT};
+use crate::model::{Entry, Model, NodeKind, Place, Quotas, ROOT};
 use crate::operation::{FileAt, Fill, NewFile, Operation, Text};
 use fastrand::Rng;
 use papilio::{FileKind, RenameMode, XattrSet};
@@ -31,6 +31,8 @@ pub struct Scope {
     pub remount_every: u32,
     /// Whether subvolumes and snapshots are created and deleted.
     pub subvolumes: bool,
+    /// Whether quotas are turned on and off, and subvolumes get limits.
+    pub limits: bool,
     /// Whether programs get capabilities, which a kernel removes at each write.
     pub capabilities: bool,
     /// Whether files get space allocated past their end. Without NO_HOLES, kernels (6.18) lose the
@@ -56,6 +58,7 @@ impl Default for Scope {
             balance_every: 0,
             remount_every: 250,
             subvolumes: false,
+            limits: false,
             capabilities: true,
             allocate_past_end: true,
             in_place: true,
@@ -112,6 +115,7 @@ impl Generator {
             70..74 => self.link(model),
             74..80 => self.removal(model),
             80..92 => self.attributes(model),
+            92..94 if self.scope.limits => self.quota(model),
             92..96 if self.scope.subvolumes => self.subvolume(model),
             _ => self.slot(model),
         }
@@ -448,6 +452,31 @@ impl Generator {
             }
             _ if known.len() > 1 && !source.is_empty() => Operation::DeleteSubvolume { path: source },
             _ => Operation::CreateSubvolume { path: self.fresh(model) },
+        }
+    }
+
+    fn quota(&mut self, model: &Model) -> Operation {
+        let Some(quotas) = model.quotas() else {
+            let quotas = if self.one_in(3) { Quotas::Simple } else { Quotas::Full };
+            return Operation::EnableQuotas { quotas };
+        };
+        match self.random.u8(..16) {
+            0 => Operation::DisableQuotas,
+            1 => Operation::EnableQuotas { quotas: Quotas::Full },
+            2..5 if quotas == Quotas::Full || self.one_in(4) => Operation::RescanQuotas,
+            _ => {
+                let known = subvolume_paths(model);
+                let path = known[self.random.usize(..known.len())].clone();
+                let path = if path.is_empty() { Text(b"/".to_vec()) } else { path };
+                // Below what the subvolume has, near it, and far above.
+                let most = self.scope.file_bytes * 8;
+                let bytes = match self.random.u8(..6) {
+                    0 => None,
+                    1 => Some(self.random.u64(..65_536)),
+                    _ => Some(self.random.u64(..most)),
+                };
+                Operation::Limit { path, bytes, exclusive: self.one_in(3) }
+            }
         }
     }
 

@@ -6,8 +6,8 @@
 //! agree. An operation that runs out of space leaves no trace, unless it changes data in steps.
 //! Then each sector is either old or new, and the model adopts the actual content.
 
-use crate::model::{Content, Model, Place, Refusal};
-use crate::operation::{FileAt, NewFile, Operation, Reply};
+use crate::model::{Content, Limits, Model, Place, Quotas, Refusal};
+use crate::operation::{FileAt, Fill, NewFile, Operation, Reply};
 use crate::promised_space::is_promised;
 use crate::random::Generator;
 use crate::verify;
@@ -15,7 +15,7 @@ use papilio::format::features::IncompatFeatures;
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{
     BalanceFilter, BalanceOptions, Compression, CompressionChoice, DefragmentOptions, Error, ErrorKind, File,
-    FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, SetTime, Timespec,
+    FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, QgroupId, QuotaError, SetTime, Timespec,
 };
 use papilio_device::Device;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +24,9 @@ use std::sync::Arc;
 
 /// Number of recent operations in a failure report.
 const HISTORY_LENGTH: usize = 12;
+
+/// Bytes that an operation may take beside its data, for metadata.
+const SLACK: u64 = 2 << 20;
 
 /// Counts of a run's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub struct Counts {
     pub refused: u64,
     /// Operations that ran out of space.
     pub no_space: u64,
+    /// Operations that a limit of a qgroup refused.
+    pub over_limit: u64,
     /// Syncs that succeeded.
     pub syncs: u64,
 }
@@ -43,6 +48,7 @@ impl std::ops::AddAssign for Counts {
         self.operations += other.operations;
         self.refused += other.refused;
         self.no_space += other.no_space;
+        self.over_limit += other.over_limit;
         self.syncs += other.syncs;
     }
 }
@@ -56,6 +62,8 @@ pub enum Outcome {
     Refused,
     /// There was no space.
     NoSpace,
+    /// A limit of a qgroup refused it.
+    OverLimit,
     /// The file system failed because a device failed.
     Failed(Error),
 }
@@ -198,12 +206,19 @@ impl Session {
             (Err(error), Some(ErrorKind::NoSpace)) => {
                 self.counts.no_space += 1;
                 self.check_promise(operation, &error)?;
-                self.adopt(operation)?;
+                self.adopt(operation, true)?;
                 Outcome::NoSpace
             }
-            (Err(error), Some(ErrorKind::Path(_) | ErrorKind::Invalid)) => {
+            (Err(error), Some(ErrorKind::Quota(QuotaError::Exceeded { .. }))) => {
+                self.counts.over_limit += 1;
+                self.check_limit(operation, &error)?;
+                self.adopt(operation, true)?;
+                Outcome::OverLimit
+            }
+            (Err(error), Some(ErrorKind::Path(_) | ErrorKind::Invalid | ErrorKind::Quota(_))) => {
                 let refusal = match error.kind() {
                     ErrorKind::Path(kind) => Refusal::Path(kind),
+                    ErrorKind::Quota(kind) => Refusal::Quota(kind),
                     _ => Refusal::Invalid,
                 };
                 let before = self.model.clone();
@@ -222,7 +237,7 @@ impl Session {
             (Err(error), _) => {
                 let goes_on = self.fs.as_ref().is_some_and(|fs| fs.failure().is_none());
                 if goes_on && error.kind() != ErrorKind::ReadOnly {
-                    self.adopt(operation)?;
+                    self.adopt(operation, false)?;
                 }
                 Outcome::Failed(error)
             }
@@ -251,7 +266,8 @@ impl Session {
 
     /// After a change that ran out of space, or a device failure, adopts the actual content if
     /// possible.
-    fn adopt(&mut self, operation: &Operation) -> Result<(), String> {
+    /// After want of space (`scarce`), a write has left a prefix of its data.
+    fn adopt(&mut self, operation: &Operation, scarce: bool) -> Result<(), String> {
         // The file system reserves space first, so an operation that must be refused may run out of
         // space instead.
         let Some(target) = operation.data_target() else { return Ok(()) };
@@ -268,7 +284,18 @@ impl Session {
             Err(error) if error.kind() == ErrorKind::Io => return Ok(()),
             found => found.map_err(|error| self.failure_report(operation, &format!("read back: {error}")))?,
         };
-        let content = mixed_content(&before, &after, &found).map_err(|reason| {
+        let is_write = matches!(operation, Operation::Write { .. } | Operation::Append { .. });
+        let content = match operation {
+            Operation::Write { offset, fill, .. } => prefix_content(&before, *offset, fill, &found),
+            Operation::Append { fill, .. } => prefix_content(&before, before.size(), fill, &found),
+            _ => verify::mixed_content(&before, &after, &found),
+        };
+        let content = match content {
+            // A device that failed may have kept any of the sectors.
+            Err(_) if is_write && !scarce => verify::mixed_content(&before, &after, &found),
+            content => content,
+        };
+        let content = content.map_err(|reason| {
             self.failure_report(operation, &format!("ran out of space and left {reason}"))
         })?;
         self.model.set_content(place, content);
@@ -287,6 +314,42 @@ impl Session {
             && self.open_file(file).and_then(|file| is_promised(self.fs(), &file, &range)).unwrap_or(false);
         match promised {
             true => Err(self.failure_report(operation, "found no space although it was promised")),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses EDQUOT for an operation that takes no space, in a subvolume without a limit, or far
+    /// below the limit.
+    fn check_limit(&self, operation: &Operation, error: &Error) -> Result<(), String> {
+        let refused = |what: &str| Err(self.failure_report(operation, &format!("{error}, {what}")));
+        if !operation.takes_space() {
+            return refused("but it takes no space");
+        }
+        let Some(target) = operation.data_target() else {
+            return match self.model.is_limited() {
+                true => Ok(()),
+                false => refused("but no subvolume has a limit"),
+            };
+        };
+        let Ok(place) = self.model.file(target) else { return Ok(()) };
+        let Limits { referenced, exclusive } = self.model.limits(place);
+        if referenced.or(exclusive).is_none() {
+            return refused("but the subvolume of the file has no limit");
+        }
+        let report = |error: Error| self.failure_report(operation, &error.to_string());
+        self.fs().sync().map_err(report)?;
+        let tree = self.open_file(target).map_err(report)?.inode().tree();
+        let groups = self.fs().qgroups().map_err(report)?;
+        let Some(group) = groups.iter().find(|group| group.id.0 == tree.0) else { return Ok(()) };
+        let length = match operation {
+            Operation::Write { fill, .. } | Operation::Append { fill, .. } => fill.length as u64,
+            Operation::Allocate { length, .. } => *length,
+            _ => return Ok(()),
+        };
+        let needed = length + SLACK;
+        let has_room = |limit: Option<u64>, used: u64| limit.is_none_or(|limit| used + needed <= limit);
+        match has_room(referenced, group.referenced) && has_room(exclusive, group.exclusive) {
+            true => refused(&format!("but {} and {} bytes are used", group.referenced, group.exclusive)),
             false => Ok(()),
         }
     }
@@ -449,6 +512,11 @@ impl Session {
 
     fn change_names(&self, operation: &Operation) -> papilio::Result<()> {
         let fs = self.fs();
+        if operation.changes_quotas() {
+            // They commit what is in the trees. Overwritten data may still be in memory then, so
+            // that the commit would have a state that the model does not know.
+            fs.sync()?;
+        }
         match operation {
             Operation::Create { path, mode, owner: (uid, gid), new } => {
                 let kind = match new {
@@ -485,7 +553,19 @@ impl Session {
             }
             Operation::DeleteSubvolume { path } => fs.delete_subvolume(self.path(path)),
             Operation::SetReadOnly { path, read_only } => {
-                fs.set_subvolume_read_only(self.path(path), *read_only)
+                fs.set_subvolume_read_only(self.path(path), *read_only)?;
+                // Any change by a handle makes it one that writes, so all do so now.
+                self.files.values().for_each(|file| drop(file.begin_writing()));
+                Ok(())
+            }
+            Operation::EnableQuotas { quotas: Quotas::Full } => fs.enable_quotas(),
+            Operation::EnableQuotas { quotas: Quotas::Simple } => fs.enable_simple_quotas(),
+            Operation::DisableQuotas => fs.disable_quotas(),
+            Operation::RescanQuotas => fs.rescan_quotas(|_| {}),
+            Operation::Limit { path, bytes, exclusive } => {
+                let tree = fs.inode_nofollow(self.path(path))?.tree();
+                let id = QgroupId::new(0, tree.0).expect("the ids of subvolumes are small");
+                fs.limit_qgroup(id, *bytes, *exclusive)
             }
             _ => unreachable!("not a change of names: {operation:?}"),
         }
@@ -511,28 +591,26 @@ fn shortened(operation: &Operation) -> String {
     }
 }
 
-/// Builds the content left by a change from `before` to `after` that stopped half-way. Each sector
-/// must equal one or the other, and the size must lie between theirs.
-fn mixed_content(before: &Content, after: &Content, found: &[u8]) -> Result<Content, String> {
-    let size = found.len() as u64;
-    let (least, most) = (before.size().min(after.size()), before.size().max(after.size()));
-    if !(least..=most).contains(&size) {
-        return Err(format!("a size of {size}, outside of {} to {}", before.size(), after.size()));
+/// Builds the content left by a write of `fill` at `offset` that stopped: the first bytes of it are
+/// there, up to the end of a sector, and no others.
+fn prefix_content(before: &Content, offset: u64, fill: &Fill, found: &[u8]) -> Result<Content, String> {
+    let data = fill.bytes();
+    let there = found.get(offset as usize..).unwrap_or_default();
+    let alike = there.iter().zip(&data).take_while(|(found, wrote)| found == wrote).count();
+    let end = offset + alike as u64;
+    let stored = if alike == data.len() { alike as u64 } else { (end - end % 4096).saturating_sub(offset) };
+    let mut content = before.clone();
+    if stored > 0 {
+        content.write(offset, &data[..stored as usize]);
     }
-    let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
-    for (index, sector) in found.chunks(4096).enumerate() {
-        let offset = index as u64 * 4096;
-        for (side, buffer) in [(before, &mut old), (after, &mut new)] {
-            buffer.fill(0);
-            side.read(buffer, offset);
-        }
-        if sector != &old[..sector.len()] && sector != &new[..sector.len()] {
-            return Err(format!("neither the old nor the new bytes in the sector at {offset}"));
-        }
+    let expected = content.bytes(0, content.size());
+    match found == expected {
+        true => Ok(content),
+        false => Err(format!(
+            "no prefix of the write at {offset}, with {stored} bytes of it: {}",
+            verify::difference(found, &expected)
+        )),
     }
-    let mut content = Content::default();
-    content.write(0, found);
-    Ok(content)
 }
 
 /// Reads the sector size of a file system from the first superblock of its first device, unless

@@ -67,6 +67,7 @@ pub(crate) fn makes_sense(operation: &Operation, model: &Model) -> bool {
         Operation::Close { slot } | Operation::LinkOpen { slot, .. } => is_open(*slot),
         Operation::CloneRange { source, target, .. } => file(source) && file(target),
         Operation::Read { file: read, .. } | Operation::Fsync { file: read } => file(read),
+        Operation::Limit { path, .. } => model.resolve(path, false).is_ok_and(|place| place.node == ROOT),
         // The generator deletes no subvolume in which a file is open.
         Operation::DeleteSubvolume { path } | Operation::RemoveDirectory { path } => {
             let place = model.resolve(path, false).ok().filter(|place| place.node == ROOT);

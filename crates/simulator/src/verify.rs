@@ -4,7 +4,8 @@
 //! content. It also checks that two names share an inode on one side exactly if they do on the
 //! other.
 
-use crate::model::{Entry, Model, Node, NodeKind, Place};
+use crate::model::{Content, Entry, Model, Node, NodeKind, Place, ROOT};
+use crate::quota_numbers;
 use papilio::{CheckOptions, File, FileKind, FileSystem, FindingKind, Inode, InodeFlags, OpenOptions};
 use papilio_device::Device;
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +26,7 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
     let mut numbers: HashMap<(u64, u64), Place> = HashMap::new();
     let mut places: HashMap<Place, (u64, u64)> = HashMap::new();
     let mut pending = vec![(base.to_vec(), root, Model::root())];
+    let mut roots = Vec::new();
     while let Some((path, inode, place)) = pending.pop() {
         let differ = |what: String| format!("{}: {what}", path.escape_ascii());
         let node = model.node(place);
@@ -38,6 +40,9 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
         }
         metadata(&inode, node).map_err(&differ)?;
         content(&inode, node).map_err(&differ)?;
+        if place.node == ROOT {
+            roots.push((place, inode.clone()));
+        }
         if let Some(entries) = node.entries() {
             let mut found = BTreeMap::new();
             for entry in inode.read_dir().map_err(|error| differ(error.to_string()))? {
@@ -74,7 +79,10 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
             }
         }
     }
-    Ok(())
+    match base {
+        b"" => quota_numbers::compare(fs, model, &roots),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn metadata(inode: &Inode, node: &Node) -> Result<(), String> {
@@ -160,6 +168,40 @@ fn data_of(file: &File, size: u64) -> papilio::Result<Vec<(u64, u64)>> {
         stretches.push((start, at));
     }
     Ok(stretches)
+}
+
+/// Returns the state of a file system that holds a part of a change of one file from its content in
+/// `model` to `after`, and is as the model in all else; `None` if it is not so.
+pub(crate) fn partial_state(fs: &FileSystem, model: &Model, place: Place, after: &Content) -> Option<Model> {
+    let found = fs.read(model.path_of(place)?).ok()?;
+    let mut state = model.clone();
+    state.set_content(place, mixed_content(model.content(place), after, &found).ok()?);
+    compare(fs, b"", &state).ok()?;
+    Some(state)
+}
+
+/// Builds the content left by a change from `before` to `after` that stopped half-way. Each sector
+/// must equal one or the other, and the size must lie between theirs.
+pub(crate) fn mixed_content(before: &Content, after: &Content, found: &[u8]) -> Result<Content, String> {
+    let size = found.len() as u64;
+    let (least, most) = (before.size().min(after.size()), before.size().max(after.size()));
+    if !(least..=most).contains(&size) {
+        return Err(format!("a size of {size}, outside of {} to {}", before.size(), after.size()));
+    }
+    let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
+    for (index, sector) in found.chunks(4096).enumerate() {
+        let offset = index as u64 * 4096;
+        for (side, buffer) in [(before, &mut old), (after, &mut new)] {
+            buffer.fill(0);
+            side.read(buffer, offset);
+        }
+        if sector != &old[..sector.len()] && sector != &new[..sector.len()] {
+            return Err(format!("neither the old nor the new bytes in the sector at {offset}"));
+        }
+    }
+    let mut content = Content::default();
+    content.write(0, found);
+    Ok(content)
 }
 
 /// Describes the difference between two byte strings.

@@ -3,6 +3,7 @@
 //! Owns its subcommands. The devices of the file system are the image, those that are found beside
 //! it, and those that `--device` names; the target of a replacement is not among them.
 
+use crate::commands::filesystem::warn_of_lesser_profiles;
 use crate::context::{Context, of_image};
 use crate::devices::{self, absolute, open_for_writing};
 use crate::jobs;
@@ -177,6 +178,7 @@ impl Start {
             let errors = report.uncorrectable_read_errors;
             context.error(format_args!("{}: {errors} sectors have no readable copy", image.display()));
         }
+        warn_of_lesser_profiles(context, &image, &context.open(&image)?.usage()?);
         Ok(())
     }
 }
@@ -221,7 +223,10 @@ impl Start {
         let (report, _) = mount.replace_status().map_err(|error| mounted.at(&error))?;
         context.changed_devices.note([target]);
         context.changed_devices.note_removed(source);
-        print(&report)
+        print(&report)?;
+        let usage = mount.usage().map_err(|error| mounted.at(&error))?;
+        warn_of_lesser_profiles(context, &self.image, &usage);
+        Ok(())
     }
 }
 

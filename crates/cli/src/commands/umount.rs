@@ -132,17 +132,20 @@ fn is_elsewhere(mount: &MountEntry) -> bool {
 /// in a different namespace.
 fn is_alive(mount: &MountEntry) -> bool {
     let Some((_, minor)) = mount.device.split_once(':') else { return false };
-    Path::new("/sys/fs/fuse/connections").join(minor).exists() || is_seen_by_others(mount)
+    Path::new("/sys/fs/fuse/connections").join(minor).exists() || holder_of(mount).is_some()
 }
 
-/// Looks for the mount in the tables of other processes: the folder of connections need not be
-/// mounted.
-fn is_seen_by_others(mount: &MountEntry) -> bool {
+/// Returns the first process whose table of mounts has the mount: the folder of connections need
+/// not be mounted.
+fn holder_of(mount: &MountEntry) -> Option<u32> {
     let device = format!(" {} ", mount.device);
-    let tables = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let tables = tables.filter_map(|entry| std::fs::read_to_string(entry.path().join("mountinfo")).ok());
-    let mut lines = tables.map(|table| table.lines().any(|line| line.contains(&device)));
-    lines.any(|is_there| is_there)
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let holders = processes.filter_map(|entry| {
+        let process = entry.file_name().to_str()?.parse().ok()?;
+        let table = std::fs::read_to_string(entry.path().join("mountinfo")).ok()?;
+        table.lines().any(|line| line.contains(&device)).then_some(process)
+    });
+    holders.min()
 }
 
 fn wait_for_process(context: &Context, mount: &MountEntry, process: &OwnedFd) -> anyhow::Result<()> {
@@ -187,7 +190,15 @@ fn keep_waiting(context: &Context, mount: &MountEntry, start: Instant, warned: &
     }
     let source = mount.source.display();
     if is_alive(mount) {
-        context.warning(format_args!("{source}: still mounted in another namespace; its server continues"));
+        let holder = match holder_of(mount) {
+            Some(process) => format!(
+                ", of process {process}; its server continues until that ends, or until this unmounts it: \
+                 nsenter -t {process} -m umount {}",
+                mount.point.display()
+            ),
+            None => "; its server continues".to_owned(),
+        };
+        context.warning(format_args!("{source}: still mounted in another namespace{holder}"));
         return false;
     }
     if !*warned {

@@ -57,8 +57,16 @@ impl World {
         self.directory().join(path).to_str().unwrap().to_owned()
     }
 
-    /// Mounts in the background.
+    /// Mounts in the background. The kernel gathers writes, unless the options say otherwise: the
+    /// image is small.
     pub fn mount(&self, options: &[&str]) {
+        let decided = options.iter().any(|option| option.contains("cache"));
+        let gathering: &[&str] = if decided { &[] } else { &["-o", "writeback_cache"] };
+        self.mount_plainly(&[gathering, options].concat());
+    }
+
+    /// Mounts in the background, with these options only.
+    pub fn mount_plainly(&self, options: &[&str]) {
         let (image, directory) = (self.image(), self.directory());
         let operands = [image.as_os_str(), directory.as_os_str()];
         let arguments =

@@ -116,14 +116,15 @@ impl OpenFile {
         }
     }
 
-    /// Writes through the page cache.
+    /// Writes through the page cache. Adds the bytes of the steps that came to their end to
+    /// `stored`.
     pub(super) fn write_buffered(
         &self,
         mapping: &Mapping,
         data: &[u8],
         offset: u64,
-        stamp: Stamp,
-        promise: &mut WritePromise,
+        (stamp, promise): (Stamp, &mut WritePromise),
+        stored: &mut usize,
     ) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| self.too_large())?;
         if end > MAX_FILE_SIZE {
@@ -135,6 +136,7 @@ impl OpenFile {
             let stop = end.min((at / CHUNK + 1) * CHUNK);
             let part = &data[(at - offset) as usize..(stop - offset) as usize];
             self.write_chunk(mapping, part, at, stamp, promise)?;
+            *stored += part.len();
             at = stop;
         }
         let cache = self.fs.page_cache.as_ref().expect("a mapping belongs to a cache");

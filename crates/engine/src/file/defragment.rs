@@ -7,7 +7,7 @@
 //! - Only whole extents are rewritten, so that no part of an old one stays in use by this file.
 //!   Extents that snapshots or clones share are copied: they keep the old ones.
 //! - Holes, preallocated and inline extents stay as they are.
-//! - A run of extents is only rewritten if fewer can result, or to compress it.
+//! - A run of extents is only rewritten if fewer can result, or to store it as the options ask.
 //!
 //! Locks, for one step at a time: those of [`super::write`]. Kernel counterpart:
 //! `btrfs_defrag_file`, `defrag_collect_targets` (`fs/btrfs/defrag.c`).
@@ -38,8 +38,8 @@ const PIECE: u64 = 128 << 10;
 pub struct DefragmentOptions {
     /// Extents of so many bytes or more stay as they are, unless they are to be compressed.
     pub threshold: u64,
-    /// Compresses all extents in this way, whatever property the file has. With
-    /// [`CompressionChoice::NONE`] they are stored without compression.
+    /// Writes all extents anew and compresses them in this way, whatever property the file has.
+    /// With [`CompressionChoice::NONE`] compressed ones are stored without compression.
     pub compression: Option<CompressionChoice>,
 }
 
@@ -187,11 +187,12 @@ fn next_run(
     Ok(if otherwise || fragments > best { Next::Rewrite(run) } else { Next::Skip(run.end) })
 }
 
-/// Whether an extent is stored in another way than the options ask for.
+/// Whether an extent is stored in another way than the options ask for. The level of a compressed
+/// extent is not known, so to compress means to write all extents anew, as in the kernel.
 fn converts(extent: &Extent, plan: Option<CompressionPlan>, options: &DefragmentOptions) -> bool {
     let ExtentKind::Regular(disk) = extent.kind else { return false };
     let wanted = plan.map_or(Compression::None, |plan| plan.choice.algorithm());
-    options.compression.is_some() && disk.compression != wanted
+    options.compression.is_some() && (wanted != Compression::None || disk.compression != wanted)
 }
 
 fn is_candidate(extent: &Extent, plan: Option<CompressionPlan>, options: &DefragmentOptions) -> bool {

@@ -54,4 +54,5 @@ pub(crate) mod sharing;
 mod write;
 mod write_back;
 mod write_back_ordered;
+pub(crate) mod write_prefix;
 pub mod write_promise;

@@ -1,7 +1,6 @@
 //! Writing an open file's data.
 //!
-//! Owns [`OpenFile::write_at`], which chooses the way of a write, and [`Exclusive`], the right to
-//! change a file's extents.
+//! Owns the choice of the way of a write, and [`Exclusive`], the right to change a file's extents.
 //!
 //! - With a page cache: [`super::buffered`].
 //! - Whole sectors inside a file with checksums: [`super::ordered_write`], beside other writers.
@@ -40,28 +39,25 @@ impl OpenFile {
     /// [`PathError::TooLarge`](crate::PathError::TooLarge),
     /// [`Error::NoSpace`],
     /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or an
-    /// error of reading or writing. Steps before the failing one stay written.
-    pub fn write_at(&self, data: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
-        self.write_promised(data, offset, stamp, WritePromise::default())
-    }
-
-    /// As [`OpenFile::write_at`], in the space of `promise` as far as that lasts.
-    pub fn write_promised(
+    /// error of reading or writing. `stored` says how many of the first bytes the file has then.
+    pub(super) fn write_whole(
         &self,
         data: &[u8],
         offset: u64,
         stamp: Stamp,
         mut promise: WritePromise,
+        stored: &mut usize,
     ) -> Result<()> {
         if promise.is_empty() {
             self.charge(offset, data.len() as u64)?;
         }
         if let Some(mapping) = self.cached() {
-            return self.write_buffered(mapping, data, offset, stamp, &mut promise);
+            return self.write_buffered(mapping, data, offset, (stamp, &mut promise), stored);
         }
         // The steps below allocate at once.
         drop(promise);
         let done = self.write_shared(data, offset, stamp)?;
+        *stored += done;
         let data = &data[done..];
         if data.is_empty() && done > 0 {
             return Ok(());
@@ -88,6 +84,7 @@ impl OpenFile {
                 write.publish(context, file)
             })?;
             at = at.checked_add(step as u64).ok_or_else(|| self.too_large())?;
+            *stored += step;
             rest = later;
         }
         if let Some(mapping) = &open.mapping {

@@ -36,9 +36,11 @@ impl EntryValue {
         Self { location: inode_key(number), file_type }
     }
 
-    /// An entry that names a subvolume.
-    pub(crate) fn subvolume(id: TreeId) -> Self {
-        let location = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
+    /// An entry that names a subvolume. No reader looks at the offset of its location. Kernels
+    /// write 0 where they create a subvolume, `u64::MAX` for a snapshot, and the offset of the root
+    /// item's key where they move either.
+    pub(crate) fn subvolume(id: TreeId, offset: u64) -> Self {
+        let location = Key::new(id.0, ItemType::ROOT_ITEM, offset);
         Self { location, file_type: FileType::Directory }
     }
 }

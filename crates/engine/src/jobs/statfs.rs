@@ -6,13 +6,12 @@
 //! Kernel counterparts: `btrfs_statfs`, `btrfs_calc_avail_data_space` (`fs/btrfs/super.c`).
 
 use super::usage::Usage;
+use crate::space::allocatable::{STRIPE, allocatable};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
 
 /// Bytes at the start of each device without chunks.
 const DEVICE_RESERVED: u64 = 1 << 20;
-/// Bytes of a stripe element, the least that a chunk takes of a device.
-const STRIPE: u64 = 64 << 10;
 /// Bytes of free metadata space beyond the reserve below which `available` is 0.
 const METADATA_THRESHOLD: u64 = 4 << 20;
 
@@ -32,7 +31,7 @@ pub struct Statfs {
 impl Usage {
     /// Computes the sizes as the kernel does.
     pub fn statfs(&self) -> Statfs {
-        let profile = self.data_profile();
+        let profile = self.profile_of(BlockGroupFlags::DATA);
         // Parity does not count as a copy.
         let factor = profile.copies() as u64;
         let used = self.spaces.iter().fold(0_u64, |sum, space| {
@@ -49,16 +48,19 @@ impl Usage {
         let mut available = in_chunks.saturating_add(allocatable);
         if self.is_mixed() {
             available = available.saturating_sub(self.global_reserve);
-        } else if allocatable == 0 && self.free_metadata() < self.global_reserve + METADATA_THRESHOLD {
+        } else if self.free_metadata() < self.global_reserve + METADATA_THRESHOLD
+            && self.allocatable(self.profile_of(BlockGroupFlags::METADATA)) == 0
+        {
+            // No chunk of metadata fits any more.
             available = 0;
         }
         Statfs { total, free, available }
     }
 
-    /// Returns the profile of the next data chunk: the one in use with most copies.
-    fn data_profile(&self) -> RaidProfile {
-        let data = self.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
-        let profiles = data.filter(|space| space.total > 0).map(|space| space.profile);
+    /// Returns the profile of the next chunk of a type: the one in use with most copies.
+    fn profile_of(&self, kind: BlockGroupFlags) -> RaidProfile {
+        let spaces = self.spaces.iter().filter(|space| space.kind.contains(kind));
+        let profiles = spaces.filter(|space| space.total > 0).map(|space| space.profile);
         profiles.max_by_key(|profile| profile.copies()).unwrap_or(RaidProfile::Single)
     }
 
@@ -73,43 +75,14 @@ impl Usage {
     /// and without parity.
     fn allocatable(&self, profile: RaidProfile) -> u64 {
         let least = if profile == RaidProfile::Dup { 2 * STRIPE } else { STRIPE };
-        let mut unallocated: Vec<u64> = self
+        let unallocated = self
             .devices
             .iter()
             .filter(|device| !device.is_missing())
             .map(|device| device.unallocated() / STRIPE * STRIPE)
             .filter(|space| *space > DEVICE_RESERVED + least)
-            .map(|space| space - DEVICE_RESERVED)
-            .collect();
-        unallocated.sort_unstable_by(|a, b| b.cmp(a));
-        let (devices_least, wanted) = match profile {
-            RaidProfile::Single | RaidProfile::Dup => (1, 1),
-            RaidProfile::Raid0 => (1, unallocated.len()),
-            RaidProfile::Raid1 => (2, 2),
-            RaidProfile::Raid1c3 => (3, 3),
-            RaidProfile::Raid1c4 => (4, 4),
-            RaidProfile::Raid10 => (2, 4),
-            RaidProfile::Raid5 => (2, unallocated.len()),
-            RaidProfile::Raid6 => (3, unallocated.len()),
-        };
-        // The kernel subtracts parity here, since its factor for the profile is 1.
-        let parity = profile.parity();
-        let mut bytes = 0_u64;
-        // Each round takes all of the smallest remaining device, and as much of as many larger ones
-        // as a chunk spans.
-        while unallocated.len() >= devices_least && !unallocated.is_empty() {
-            let span = wanted.min(unallocated.len());
-            let take = unallocated[unallocated.len() - 1];
-            if take >= least {
-                bytes = bytes.saturating_add(take.saturating_mul((span - parity) as u64));
-                let first = unallocated.len() - span;
-                for space in &mut unallocated[first..] {
-                    *space -= take;
-                }
-            }
-            unallocated.pop();
-        }
-        bytes
+            .map(|space| space - DEVICE_RESERVED);
+        allocatable(profile, unallocated)
     }
 }
 

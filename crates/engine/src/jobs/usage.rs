@@ -43,6 +43,20 @@ pub struct SpaceUsage {
     pub raw_used: u64,
 }
 
+/// Chunks that survive fewer failed devices than others of their type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
+pub struct LesserProfile {
+    /// The type.
+    pub kind: BlockGroupFlags,
+    /// Their profile.
+    pub profile: RaidProfile,
+    /// The profile that survives most.
+    pub best: RaidProfile,
+    /// Used bytes in them.
+    pub used: u64,
+}
+
 impl SpaceUsage {
     /// Returns the name of the type: `Data`, `Metadata`, `System` or `Data+Metadata`.
     pub fn kind_name(&self) -> &'static str {
@@ -155,6 +169,23 @@ impl Usage {
     /// Whether any type has chunks of more than one profile.
     pub fn has_multiple_profiles(&self) -> bool {
         self.spaces.windows(2).any(|pair| pair[0].kind == pair[1].kind)
+    }
+
+    /// Returns the chunks with content that survive fewer failed devices than others of their type.
+    /// A mount without one of the devices leaves such chunks.
+    pub fn lesser_profiles(&self) -> Vec<LesserProfile> {
+        let failures = |space: &SpaceUsage| space.profile.tolerated_failures();
+        let lesser = self.spaces.iter().filter(|space| space.used > 0).filter_map(|space| {
+            let same = self.spaces.iter().filter(|other| other.kind == space.kind);
+            let best = same.max_by_key(|other| failures(other))?;
+            (failures(best) > failures(space)).then_some(LesserProfile {
+                kind: space.kind,
+                profile: space.profile,
+                best: best.profile,
+                used: space.used,
+            })
+        });
+        lesser.collect()
     }
 
     /// Returns the bytes on devices for a byte of data; 1 without data chunks.

@@ -380,7 +380,9 @@ fn new(
 ) -> FsInfo {
     let volume = trees.forest().volume();
     let unverified = ReadContext::new(Arc::clone(volume), None, false);
-    let page_cache = page_cache(options, volume.geometry().sector_size);
+    let raw = &volume.superblock().raw;
+    let unused = raw.total_bytes.saturating_sub(raw.bytes_used);
+    let page_cache = page_cache(options, volume.geometry().sector_size, unused);
     FsInfo {
         trees,
         reader,
@@ -472,10 +474,14 @@ fn block_bytes(options: &OpenOptions) -> usize {
 /// Bytes of the page cache where direct I/O is the default.
 const DEFAULT_CACHE: u64 = 256 << 20;
 
+/// A file system with fewer unused bytes may soon be full.
+const SCARCE: u64 = 400 << 20;
+
 /// Returns the page cache, if the options want one. Its pages are of 4 KiB and are written back one
 /// by one. So a file system with larger sectors, which are written as a whole, does without it.
-fn page_cache(options: &OpenOptions, sector_size: u32) -> Option<PageCache> {
-    let bytes = options.cache_bytes.filter(|&bytes| bytes > 0)?;
+fn page_cache(options: &OpenOptions, sector_size: u32, unused: u64) -> Option<PageCache> {
+    let scarce = if options.write && unused < SCARCE { options.scarce_cache_bytes } else { 0 };
+    let bytes = options.cache_bytes.filter(|&bytes| bytes > 0).or(Some(scarce).filter(|&bytes| bytes > 0))?;
     if sector_size as usize != PAGE_SIZE {
         tracing::warn!("sectors of {sector_size} bytes: the page cache is off, as its pages are smaller");
         return None;

@@ -27,13 +27,13 @@ pub(crate) fn insert_subvolume_entry(
     now: Timespec,
     directory: InodeNumber,
     name: &[u8],
-    subvolume: TreeId,
+    subvolume: EntryValue,
 ) -> Result<u64> {
     check_name(name)?;
     edit(editor, |draft| {
         let mut parent = Directory::to_add(draft, directory, name)?;
         let index = numbers.index(draft.tree(), directory)?;
-        dir_edit::insert(draft, directory, index, name, &EntryValue::subvolume(subvolume))?;
+        dir_edit::insert(draft, directory, index, name, &subvolume)?;
         parent.grow(name);
         parent.store(draft, now);
         Ok(index)
@@ -91,6 +91,7 @@ pub(crate) fn check_subvolume_entry(
     let tree = editor.tree();
     let mut draft = Draft::new(editor, &tree);
     Directory::to_add(&mut draft, directory, name)?;
-    // The index does not matter, because the draft is discarded.
-    dir_edit::insert(&mut draft, directory, dir_edit::FIRST_INDEX, name, &EntryValue::subvolume(subvolume))
+    // The index and the offset do not matter, because the draft is discarded.
+    let value = EntryValue::subvolume(subvolume, 0);
+    dir_edit::insert(&mut draft, directory, dir_edit::FIRST_INDEX, name, &value)
 }

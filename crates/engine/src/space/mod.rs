@@ -19,6 +19,7 @@
 //! **Locks**: [`Space`] has one, held for a few map operations at a time and never across I/O; it
 //! is a leaf of the lock order.
 
+pub(crate) mod allocatable;
 mod block_group;
 mod choice;
 pub mod chunk_allocation;

@@ -82,6 +82,8 @@ pub(super) struct State {
     global_reserve: u64,
     /// Bytes of metadata that unallocated device space could provide.
     unallocated: u64,
+    /// Bytes of data that chunks in it could provide at most; `None` until they are counted.
+    data_room: Option<u64>,
 }
 
 impl Space {
@@ -406,7 +408,8 @@ impl Space {
     /// new data chunk takes `data_copies` bytes of devices, one byte of metadata `copies`.
     pub(crate) fn writable_bytes(&self, need: &MetadataNeed, copies: u64, data_copies: u64) -> u64 {
         let mut state = self.state.lock();
-        let (reserve, unallocated) = (state.global_reserve, state.unallocated);
+        let (reserve, unallocated, room) =
+            (state.global_reserve, state.unallocated, state.data_room.unwrap_or(u64::MAX));
         let data = state.info(self.flags(SpaceKind::Data));
         let in_groups = data.available.saturating_sub(data.promised);
         let metadata = state.info(self.flags(SpaceKind::Metadata));
@@ -427,7 +430,9 @@ impl Space {
         }
         // First the data that fits with the metadata block groups that exist, then a share of the
         // device space each for data and its metadata.
-        let for_data = on_devices.saturating_mul(copies) / data_copies;
+        // Chunks on several devices need space on all of them, and those of metadata take some.
+        let room = room.saturating_sub(lacking.saturating_mul(copies)) / CHUNK_SHARE * (CHUNK_SHARE - 1);
+        let for_data = (on_devices.saturating_mul(copies) / data_copies).min(room);
         let fits = in_groups.saturating_add(for_data);
         if fits <= of_spare {
             return fits;
@@ -604,6 +609,11 @@ impl Space {
     pub(crate) fn set_unallocated(&self, bytes: u64, copies: u64) {
         assert!(copies > 0);
         self.state.lock().unallocated = bytes / copies;
+    }
+
+    /// Sets how many bytes of data the chunks that still fit on the devices can take.
+    pub(crate) fn set_data_room(&self, bytes: u64) {
+        self.state.lock().data_room = Some(bytes);
     }
 
     /// Sets how many bytes of metadata ordinary reservations must leave.

@@ -16,6 +16,7 @@ use super::root_refs::Link;
 use super::uuid_tree;
 use crate::btree::{LiveTree, TreeEditor};
 use crate::errors::{Error, Result};
+use crate::items::dir_edit::EntryValue;
 use crate::items::draft;
 use crate::items::numbers::SubvolumeNumbers;
 use crate::namespace::create::{self, NewInode};
@@ -83,7 +84,7 @@ pub fn create(
         let _order = in_order("a new tree's id is the highest");
         create::create_root(&mut tree.edit(handle), handle.now(), inheritance, new)?;
     }
-    add_entry(handle, &mut editor, numbers.parent, at, &tree)?;
+    add_entry(handle, &mut editor, numbers.parent, (at, 0), &tree)?;
     Ok(id)
 }
 
@@ -120,19 +121,21 @@ pub fn snapshot(
     // Made before the entry, so that a snapshot of the directory's own subvolume does not contain
     // it.
     let tree = handle.snapshot_tree(editors.second(), id, item, origin)?;
-    add_entry(handle, editors.first(), numbers.parent, at, &tree)?;
+    add_entry(handle, editors.first(), numbers.parent, (at, u64::MAX), &tree)?;
     Ok(id)
 }
 
-/// Adds the entry of a new subvolume, its references, its root item and its UUID items.
+/// Adds the entry of a new subvolume, whose location gets `offset`, its references, its root item
+/// and its UUID items.
 fn add_entry(
     handle: &Handle<'_>,
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
-    at: Entry<'_>,
+    (at, offset): (Entry<'_>, u64),
     tree: &LiveTree,
 ) -> Result<()> {
-    let index = insert_subvolume_entry(editor, numbers, handle.now(), at.directory, at.name, tree.id())?;
+    let value = EntryValue::subvolume(tree.id(), offset);
+    let index = insert_subvolume_entry(editor, numbers, handle.now(), at.directory, at.name, value)?;
     let link = Link { parent: at.tree, directory: at.directory, index, name: at.name.to_vec() };
     {
         let mut root_editor = handle.transactions().live().root_tree().edit(handle);

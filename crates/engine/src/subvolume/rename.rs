@@ -17,6 +17,7 @@ use super::root_refs::{self, Link};
 use crate::btree::{Tree, TreeEditor};
 use crate::errors::{Error, PathError, Result};
 use crate::items::dir::{self, EntryTarget};
+use crate::items::dir_edit::{self, EntryValue};
 use crate::items::draft;
 use crate::items::numbers::SubvolumeNumbers;
 use crate::namespace::link::{self, Removed};
@@ -25,8 +26,8 @@ use crate::namespace::subvolume_entry::{
     check_subvolume_entry, insert_subvolume_entry, remove_subvolume_entry,
 };
 use crate::transaction::Handle;
+use papilio_format::TreeId;
 use papilio_format::items::root::RootFlags;
-use papilio_format::{InodeNumber, TreeId};
 
 /// Refuses to rename a snapshot's copy of a subvolume's entry. Also refuses to move a read-only
 /// subvolume to another directory (`moves`), because its `..` would change. Accepts other entries,
@@ -56,18 +57,30 @@ fn check_not_read_only(handle: &Handle<'_>, id: TreeId, name: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Updates the references of a subvolume whose entry was renamed within subvolume `tree`.
+/// The entry of a subvolume that was moved.
+fn moved_value(handle: &Handle<'_>, id: TreeId) -> Result<EntryValue> {
+    let offset = handle.live_tree(id)?.record().map_or(0, |record| record.key_offset);
+    Ok(EntryValue::subvolume(id, offset))
+}
+
+/// Updates the location and the references of a subvolume whose entry was renamed within a
+/// subvolume, to `at` with `index`. `editor` is that of the subvolume.
 ///
 /// # Errors
-/// Errors of reading and changing the root tree.
+/// Errors of reading and changing the trees.
 pub fn entry_moved(
     handle: &Handle<'_>,
-    tree: TreeId,
+    editor: &mut TreeEditor<'_>,
+    at: Entry<'_>,
     id: TreeId,
-    directory: InodeNumber,
-    name: &[u8],
     index: u64,
 ) -> Result<()> {
+    let Entry { tree, directory, name } = at;
+    let value = moved_value(handle, id)?;
+    draft::edit(editor, |draft| {
+        dir_edit::remove(draft, directory, index, name)?;
+        dir_edit::insert(draft, directory, index, name, &value)
+    })?;
     let link = Link { parent: tree, directory, index, name: name.to_vec() };
     let mut root_editor = handle.transactions().live().root_tree().edit(handle);
     draft::edit(&mut root_editor, |draft| link.put(draft, id))
@@ -170,7 +183,8 @@ fn put(
     at: Entry<'_>,
     id: TreeId,
 ) -> Result<()> {
-    let index = insert_subvolume_entry(editor, numbers, handle.now(), at.directory, at.name, id)?;
+    let value = moved_value(handle, id)?;
+    let index = insert_subvolume_entry(editor, numbers, handle.now(), at.directory, at.name, value)?;
     let link = Link { parent: at.tree, directory: at.directory, index, name: at.name.to_vec() };
     draft::edit(root_editor, |draft| link.put(draft, id))
 }

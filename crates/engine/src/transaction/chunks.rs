@@ -16,6 +16,7 @@
 //! `btrfs_delete_unused_bgs` (`fs/btrfs/block-group.c`).
 
 use crate::errors::{Error, Result};
+use crate::space::allocatable::allocatable;
 use crate::space::chunk_allocation::{ChunkLimits, ChunkPlan, DeviceSpace, next_chunk_start, plan_chunk};
 use crate::space::superblock_exclusions::superblock_exclusions;
 use crate::space::{LogicalRange, NewBlockGroup, Space, SpaceKind};
@@ -266,13 +267,7 @@ impl State {
     }
 
     fn unallocated(&self) -> u64 {
-        self.devices
-            .iter()
-            .map(|device| {
-                let used: u64 = device.used.iter().map(|&(_, length)| length).sum();
-                device.total_bytes.saturating_sub(used + UNUSABLE_REST)
-            })
-            .sum()
+        self.devices.iter().map(DeviceSpace::unallocated).sum()
     }
 
     fn count_unallocated(&self, space: &Space) {
@@ -280,6 +275,18 @@ impl State {
         // One of several devices may fill up before the others, so only half is counted on.
         let spread = if self.devices.len() > 1 { 2 } else { 1 };
         space.set_unallocated(self.unallocated() / spread, copies_of(flags));
+        let flags = space.chunk_flags(SpaceKind::Data);
+        let profile = RaidProfile::from_flags(flags).unwrap_or(RaidProfile::Single);
+        let room = allocatable(profile, self.devices.iter().map(DeviceSpace::unallocated));
+        space.set_data_room(room / copies_of(flags));
+    }
+}
+
+impl DeviceSpace {
+    /// Bytes of the device in no chunk that a chunk could take.
+    fn unallocated(&self) -> u64 {
+        let used: u64 = self.used.iter().map(|&(_, length)| length).sum();
+        self.total_bytes.saturating_sub(used + UNUSABLE_REST)
     }
 }
 

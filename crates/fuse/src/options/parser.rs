@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// The kernel's default commit interval in seconds.
 const COMMIT_SECONDS: u64 = 30;
+/// Size of the page cache in bytes where the kernel gathers no writes for want of room.
+const SCARCE_CACHE: u64 = 32 << 20;
 /// Smallest size of the page cache in bytes.
 const CACHE_MIN: u64 = 1 << 20;
 
@@ -33,7 +35,7 @@ enum FileData {
 pub(super) struct Parser {
     open: OpenOptions,
     /// Bytes of the server's page cache.
-    cache: u64,
+    cache: Option<u64>,
     devices: Vec<PathBuf>,
     read_only: bool,
     atime: Atime,
@@ -44,7 +46,7 @@ pub(super) struct Parser {
     max_threads: Option<usize>,
     transport: Transport,
     opens: Opens,
-    no_writeback_cache: bool,
+    writeback_cache: Option<bool>,
     user_subvol_rm_allowed: bool,
     skip_balance: bool,
     no_dev: bool,
@@ -107,8 +109,8 @@ impl Parser {
             "allow_root" => (self.allow_other, self.allow_root) = (false, true),
             "default_permissions" => {}
             "fsname" => self.fsname = Some(needed(name, value)?.to_owned()),
-            "writeback_cache" => self.no_writeback_cache = false,
-            "nowriteback_cache" => self.no_writeback_cache = true,
+            "writeback_cache" => self.writeback_cache = Some(true),
+            "nowriteback_cache" => self.writeback_cache = Some(false),
             "threads" | "thread_pool" => {
                 self.max_threads = Some(number(name, value, 1..=1024)? as usize);
             }
@@ -196,7 +198,7 @@ impl Parser {
                 if bytes > 0 && bytes < CACHE_MIN {
                     return Err(bad_value(name, value, "0 or at least 1M"));
                 }
-                self.cache = bytes;
+                self.cache = Some(bytes);
                 open
             }
             "device" => {
@@ -261,9 +263,8 @@ impl Parser {
             None => "zlib",
             Some(value) => value,
         };
-        let choice: CompressionChoice = choice.parse().map_err(|error: papilio::Error| {
-            MountOptionError::new(format!("mount option {name}: {error}"))
-        })?;
+        let choice = CompressionChoice::of_mount_option(choice)
+            .map_err(|error| MountOptionError::new(format!("mount option {name}: {error}")))?;
         if !choice.is_none() {
             // Data without checksums or copy-on-write cannot be compressed.
             self.file_data = FileData::Usual;
@@ -314,7 +315,11 @@ impl Parser {
         {
             return Err(MountOptionError::new(format!("mount option {option} requires ro")));
         }
-        let mut open = self.open.write(!self.read_only).cache_bytes(self.cache).immutable_at_open(true);
+        let mut open = self.open.write(!self.read_only).cache_bytes(self.cache.unwrap_or(0));
+        open = open.immutable_at_open(true);
+        if self.cache.is_none() && self.writeback_cache.is_none() {
+            open = open.scarce_cache_bytes(SCARCE_CACHE);
+        }
         let mut expected_subvolume = None;
         let subvolume = match (self.subvolume_path, self.subvolume_id) {
             (None, None) => SubvolumeChoice::Default,
@@ -348,7 +353,7 @@ impl Parser {
             max_threads: self.max_threads,
             transport: self.transport,
             opens: self.opens,
-            writeback_cache: !self.no_writeback_cache,
+            writeback_cache: self.writeback_cache.or(self.cache.map(|_| true)),
             attr_timeout: Duration::from_secs(3600),
             user_subvol_rm_allowed: self.user_subvol_rm_allowed,
             skip_balance: self.skip_balance,

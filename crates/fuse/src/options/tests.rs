@@ -23,14 +23,19 @@ fn opens_are_the_servers_unless_the_option_says_otherwise() {
 
 /// Returns what no options mean for opening the image.
 fn default_open() -> OpenOptions {
-    OpenOptions::new().write(true).cache_bytes(0).immutable_at_open(true).subvolume(SubvolumeChoice::Default)
+    OpenOptions::new()
+        .write(true)
+        .cache_bytes(0)
+        .scarce_cache_bytes(32 << 20)
+        .immutable_at_open(true)
+        .subvolume(SubvolumeChoice::Default)
 }
 
 #[test]
 fn no_options_mean_defaults() {
     for none in ["", "defaults", "rw", ",,", "rw,nofail,_netdev,x-systemd.automount,X-mount.mkdir,auto"] {
         let options = parse(none);
-        assert!(!options.read_only && options.writeback_cache && options.default_permissions);
+        assert!(!options.read_only && options.writeback_cache.is_none() && options.default_permissions);
         assert!(options.dev && options.suid && options.exec && !options.sync && !options.allow_other);
         assert_eq!(format!("{:?}", options.open), format!("{:?}", default_open()));
     }
@@ -44,7 +49,7 @@ fn last_general_option_wins() {
     assert_eq!((options.noatime, options.max_threads), (Atime::Noatime, Some(3)));
     assert_eq!(options.fsname.as_deref(), Some("disk,1"));
     let options = parse("ro,rw,noatime,strictatime,user,exec,nowriteback_cache,thread_pool=8");
-    assert!(!options.read_only && options.exec && !options.suid && !options.writeback_cache);
+    assert!(!options.read_only && options.exec && !options.suid && options.writeback_cache == Some(false));
     assert_eq!((options.noatime, options.max_threads), (Atime::Strict, Some(8)));
     assert_eq!(options.transport, Transport::Classic);
     assert_eq!(parse("transport=ring,transport=auto").transport, Transport::Auto);
@@ -76,6 +81,13 @@ fn data_options_follow_kernel_rules() {
         ("compress-force=zstd:5", base().compress_force(zstd)),
         ("compress", base().compress("zlib".parse().unwrap())),
         ("compress=zstd,compress=no", base()),
+        // As the kernel clamps them.
+        ("compress=zlib:10", base().compress("zlib:9".parse().unwrap())),
+        ("compress=zlib:-3", base().compress("zlib:1".parse().unwrap())),
+        ("compress=zlib:0", base().compress("zlib".parse().unwrap())),
+        ("compress=zstd:16", base().compress("zstd:15".parse().unwrap())),
+        ("compress=zstd:-99", base().compress("zstd:-15".parse().unwrap())),
+        ("compress=lzo:5", base().compress("lzo".parse().unwrap())),
         ("nodatacow", base().no_data_cow(true)),
         ("nodatasum", base().no_data_sums(true)),
         ("nodatacow,datasum", base()),
@@ -150,7 +162,7 @@ fn invalid_options_have_one_line_messages() {
     for (options, message) in expectations {
         assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);
     }
-    for wrong in ["compress=lzma", "compress=zlib:10", "rescue=nothing", "remount,ro"] {
+    for wrong in ["compress=lzma", "compress=zlib:x", "compress=no:3", "rescue=nothing", "remount,ro"] {
         let message = MountOptions::parse(wrong).unwrap_err().to_string();
         assert!(message.starts_with("mount option ") && !message.contains('\n'), "{message}");
     }

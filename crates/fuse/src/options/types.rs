@@ -70,8 +70,9 @@ pub struct MountOptions {
     pub transport: Transport,
     /// The side that opens regular files.
     pub opens: Opens,
-    /// The kernel gathers writes in its cache.
-    pub writeback_cache: bool,
+    /// Whether the kernel gathers writes in its cache. `None`: if the file system got no page
+    /// cache, which it has where little room is left.
+    pub writeback_cache: Option<bool>,
     /// How long the kernel may cache attributes and names. Long, because only this server changes
     /// them.
     pub attr_timeout: Duration,

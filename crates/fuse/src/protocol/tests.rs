@@ -300,7 +300,7 @@ impl Operations for Panics {
         fn release(NodeId, i32);
         fn may_be_dirty(NodeId) -> bool;
         fn read(NodeId, u64, i32, &mut [u8]) -> Result<usize, Errno>;
-        fn write(Caller, NodeId, &Write<'_>) -> Result<Changed, Errno>;
+        fn write(Caller, NodeId, &Write<'_>) -> Result<(usize, Changed), Errno>;
         fn sync(NodeId, bool) -> Result<(), Errno>;
         fn sync_all() -> Result<(), Errno>;
         fn allocate(Caller, NodeId, u64, u64, i32) -> Result<Changed, Errno>;

@@ -94,15 +94,16 @@ impl Server {
             self.wait_for_order(file, write.offset);
         }
         let _turn = short.then(|| self.lost.turn(node));
-        let written = match self.lost.refusal(node, write.offset) {
-            Some(error) => Err(error),
+        let (stored, written) = match self.lost.refusal(node, write.offset) {
+            Some(error) => (0, Err(error)),
             None => {
                 let promise = self.promises.take(node.id, write.offset, write.data.len());
                 // The kernel has the times of these writes, and stores them by itself.
-                file.write_back_promised(write.data, write.offset, promise).map_err(stale)
+                let (stored, written) = file.write_back_promised(write.data, write.offset, promise);
+                (stored, written.map_err(stale))
             }
         };
-        written.inspect_err(|error| self.lose_write(node, write.offset, *error))
+        written.inspect_err(|error| self.lose_write(node, write.offset + stored as u64, *error))
     }
 
     /// Notes that a write at `offset` was lost, which no caller has heard of.

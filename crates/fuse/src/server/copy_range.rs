@@ -94,10 +94,9 @@ impl Copy<'_> {
         let mut at = start;
         while at < end {
             let step = buffer.len().min((end - at) as usize);
-            let copied = self
-                .from
-                .read_at(&mut buffer[..step], at)
-                .and_then(|read| self.to.write_all_at(&buffer[..read], self.there(at)).map(|()| read as u64));
+            let copied = self.from.read_at(&mut buffer[..step], at).and_then(|read| {
+                self.to.write_at(&buffer[..read], self.there(at)).map(|stored| stored as u64)
+            });
             match self.partly(at - start, copied)? {
                 0 => break,
                 read => at += read,

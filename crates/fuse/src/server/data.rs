@@ -148,7 +148,7 @@ impl Server {
         caller: Caller,
         node: NodeId,
         write: &Write<'_>,
-    ) -> Result<Changed, Errno> {
+    ) -> Result<(usize, Changed), Errno> {
         let node = self.node(node)?;
         if !write.direct {
             node.cached.note_pages();
@@ -157,12 +157,13 @@ impl Server {
         let file = used.file()?;
         // The kernel reports a refusal at `fsync` and `close`. A later writer is not concerned.
         self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
-        match write.from_cache {
-            true => self.write_from_cache(&node, file, write)?,
-            false => file.write_all_at(write.data, write.offset).map_err(stale)?,
-        }
-        let &Write { offset, data, kills_privileges, direct, .. } = write;
-        self.after_write(caller, &node, &Written { offset, length: data.len(), kills_privileges, direct })
+        let length = match write.from_cache {
+            true => self.write_from_cache(&node, file, write).map(|()| write.data.len())?,
+            false => file.write_at(write.data, write.offset).map_err(stale)?,
+        };
+        let &Write { offset, kills_privileges, direct, .. } = write;
+        let written = Written { offset, length, kills_privileges, direct };
+        Ok((length, self.after_write(caller, &node, &written)?))
     }
 
     /// Notes a write that has ended, and returns what else it changed.

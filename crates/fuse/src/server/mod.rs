@@ -201,7 +201,7 @@ impl Operations for Server {
         Ok(read)
     }
 
-    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno> {
+    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<(usize, Changed), Errno> {
         self.write_file(caller, node, write)
     }
 

@@ -62,7 +62,7 @@ impl Server {
         let labelled = AtomicBool::new(has_labels(&root));
         let nodes = Nodes::new(&mount.root(&fs)?, root.tree());
         let noted = !options.read_only && options.noatime != Atime::Noatime;
-        let writeback_cache = options.writeback_cache && !options.read_only;
+        let writeback_cache = options.writeback_cache.unwrap_or(true) && !options.read_only;
         let sector_size = fs.superblock().raw.sector_size;
         let room = Room::new(writeback_cache);
         room.look(&fs);

@@ -162,6 +162,15 @@ impl Raw {
         status(found).map(|ok| (ok.file_wcc.after.unwrap(), ok.committed))
     }
 
+    /// Writes as much as fits, and returns the number of bytes.
+    #[allow(dead_code)] // Not all users of this file need it.
+    pub fn write_some(&self, file: &nfs_fh3, offset: u64, data: &[u8]) -> Status<usize> {
+        let (data, stable) = (Opaque::borrowed(data), stable_how::UNSTABLE);
+        let arguments = WRITE3args { file: file.clone(), offset, count: data.len() as u32, stable, data };
+        let found: WRITE3res = self.nfs(P::NFSPROC3_WRITE, &arguments);
+        status(found).map(|ok| ok.count as usize)
+    }
+
     pub fn commit(&self, file: &nfs_fh3) -> Status<()> {
         let arguments = COMMIT3args { file: file.clone(), offset: 0, count: 0 };
         let found: COMMIT3res = self.nfs(P::NFSPROC3_COMMIT, &arguments);

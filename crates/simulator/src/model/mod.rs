@@ -7,15 +7,19 @@
 //! **Invariants:** an inode exists while it has a name or is open. A deleted subvolume exists while
 //! a file of it is open.
 //!
-//! [`content`] holds bytes, [`names`] the rules for directories, [`data`] those for files.
+//! [`content`] holds bytes, [`names`] the rules for directories, [`data`] those for files,
+//! [`limits`] those for quotas.
 
 mod content;
 mod data;
+mod limits;
 mod names;
+mod quotas;
 
 pub use content::Content;
+pub use quotas::{Limits, Quotas};
 
-use papilio::{FileKind, PathError};
+use papilio::{FileKind, PathError, QuotaError};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -26,6 +30,8 @@ pub enum Refusal {
     Path(PathError),
     /// An invalid argument.
     Invalid,
+    /// The state of quotas.
+    Quota(QuotaError),
     /// An operation inside the stub that a snapshot leaves of a subvolume. It is refused; the
     /// kernel's reason varies.
     Stub,
@@ -153,6 +159,7 @@ pub struct Subvolume {
     read_only: bool,
     /// It has no name any more.
     deleted: bool,
+    limits: Limits,
 }
 
 /// An open file.
@@ -173,6 +180,7 @@ pub struct Model {
     next: u64,
     open: BTreeMap<u8, OpenSlot>,
     sector: u64,
+    quotas: Option<Quotas>,
 }
 
 impl Default for Model {
@@ -185,7 +193,7 @@ impl Model {
     /// Creates an empty root directory, as `mkfs` does.
     pub fn new() -> Self {
         let subvolumes = BTreeMap::from([(0, Subvolume::new(0o755))]);
-        Self { subvolumes, next: 1, open: BTreeMap::new(), sector: 4096 }
+        Self { subvolumes, next: 1, open: BTreeMap::new(), sector: 4096, quotas: None }
     }
 
     /// Returns the bytes of a sector, at whose boundaries ranges are cloned: 4096, unless set.
@@ -209,6 +217,22 @@ impl Model {
     /// Returns the inode at `place` if it exists now.
     pub fn get(&self, place: Place) -> Option<&Node> {
         self.subvolumes.get(&place.subvolume)?.nodes.get(&place.node).map(|node| &**node)
+    }
+
+    /// Returns a path of a place, if one leads there from the root through directories.
+    pub fn path_of(&self, place: Place) -> Option<Vec<u8>> {
+        let mut pending = vec![(Vec::new(), Self::root())];
+        while let Some((path, here)) = pending.pop() {
+            if here == place {
+                return Some(path);
+            }
+            for (name, entry) in self.node(here).entries().into_iter().flatten() {
+                if let Some(target) = self.target(here, *entry) {
+                    pending.push(([&path[..], b"/", name].concat(), target));
+                }
+            }
+        }
+        None
     }
 
     /// Returns all inodes of the first subvolume.
@@ -236,7 +260,8 @@ impl Model {
         self.subvolumes[&subvolume].deleted
     }
 
-    /// Makes the subvolume at `path` read-only or writable.
+    /// Makes the subvolume at `path` read-only or writable. The programs that have its files open
+    /// then write them.
     ///
     /// # Errors
     /// As for a path; also if it is no subvolume.
@@ -246,6 +271,10 @@ impl Model {
             return Err(PathError::NoSubvolume.into());
         }
         self.subvolumes.get_mut(&place.subvolume).expect("a path leads there").read_only = read_only;
+        if !read_only {
+            let open = self.open.values_mut().filter(|open| open.place.subvolume == place.subvolume);
+            open.for_each(|open| open.writes = true);
+        }
         Ok(())
     }
 
@@ -410,6 +439,7 @@ impl Model {
 impl Subvolume {
     fn new(mode: u32) -> Self {
         let root = Node::empty_directory(mode);
-        Self { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), read_only: false, deleted: false }
+        let nodes = BTreeMap::from([(ROOT, Arc::new(root))]);
+        Self { nodes, read_only: false, deleted: false, limits: Limits::default() }
     }
 }

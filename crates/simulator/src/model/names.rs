@@ -411,7 +411,7 @@ impl Model {
         self.add_subvolume(path, |_| Subvolume::new(0o755))
     }
 
-    /// Copies a whole subvolume. Nested subvolumes become stubs.
+    /// Copies a whole subvolume, with its limits. Nested subvolumes become stubs.
     ///
     /// # Errors
     /// The POSIX error.
@@ -420,6 +420,10 @@ impl Model {
         self.add_subvolume(path, |model| {
             let mut copy = model.subvolumes[&place.subvolume].clone();
             copy.read_only = read_only;
+            if model.quotas == Some(super::Quotas::Simple) {
+                // The kernel (6.18) copies limits with full quotas only.
+                copy.limits = super::Limits::default();
+            }
             copy.nodes.retain(|_, node| node.nlink > 0);
             for node in copy.nodes.values_mut() {
                 if let NodeKind::Directory(entries) = &node.kind

@@ -53,7 +53,11 @@ pub struct Args {
 
 fn parse_algorithm(text: &str) -> Result<Compression, String> {
     let known = Compression::ALL.into_iter().find(|one| *one != Compression::None && one.name() == text);
-    known.ok_or_else(|| "not one of zlib, lzo and zstd".to_owned())
+    known.ok_or_else(|| match text {
+        "none" | "no" => "not one of zlib, lzo and zstd; --nocomp stores without compression".to_owned(),
+        _ if text.contains(':') => "not one of zlib, lzo and zstd; -L LEVEL sets the level".to_owned(),
+        _ => "not one of zlib, lzo and zstd".to_owned(),
+    })
 }
 
 impl Args {

@@ -1,6 +1,6 @@
 //! `papilio filesystem df`, in the format of `btrfs filesystem df`.
 
-use super::source::{Source, warn_of_mixed};
+use super::source::{Source, warn_of_lesser_profiles, warn_of_mixed};
 use crate::btrfs_json::list_of_btrfs;
 use crate::context::Context;
 use crate::output::Output;
@@ -56,6 +56,7 @@ impl Args {
         }
         output.finish()?;
         warn_of_mixed(context, &usage);
+        warn_of_lesser_profiles(context, &self.image, &usage);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It omits `Free (statfs, df)`, which only a mount knows.
 
-use super::source::Source;
+use super::source::{Source, warn_of_lesser_profiles};
 use super::usage_tree::{self, TreeArgs};
 use crate::context::Context;
 use crate::output::Output;
@@ -62,7 +62,9 @@ impl Args {
                 false => print_sections(&mut output, &usage, units)?,
             }
         }
-        Ok(output.finish()?)
+        output.finish()?;
+        warn_of_lesser_profiles(context, &self.image, &usage);
+        Ok(())
     }
 }
 

@@ -14,6 +14,7 @@ use papilio::{
     CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions,
     Populate, Populated, Timespec,
 };
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -138,6 +139,7 @@ impl ContentArgs {
             let manifest = manifest.map_err(|error| anyhow!("{}: {error}", path.display()))?;
             populate = populate.manifest(manifest);
         }
+        check_subvolumes(&self.subvolumes)?;
         for argument in &self.subvolumes {
             let (path, subvolume) = parse_subvolume(argument);
             populate = populate.subvolume(path, subvolume);
@@ -350,6 +352,27 @@ fn parse_subvolume(argument: &OsStr) -> (&[u8], NewSubvolume) {
     ];
     let found = types.into_iter().find_map(|(prefix, kind)| Some((bytes.strip_prefix(prefix)?, kind)));
     found.unwrap_or((bytes, NewSubvolume::default()))
+}
+
+/// Refuses a directory that is named twice, and a second default: only one of them would count.
+fn check_subvolumes(arguments: &[OsString]) -> Result<(), UsageError> {
+    let shown = |path: &[u8]| path.escape_ascii().to_string();
+    let mut default: Option<&[u8]> = None;
+    let mut named = BTreeSet::new();
+    for (path, subvolume) in arguments.iter().map(|argument| parse_subvolume(argument)) {
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        if !named.insert(parts.collect::<Vec<_>>()) {
+            return Err(UsageError::new(format_args!("--subvol names {} twice", shown(path))));
+        }
+        if let Some(first) = default.filter(|_| subvolume.default) {
+            let (first, second) = (shown(first), shown(path));
+            return Err(UsageError::new(format_args!(
+                "--subvol: only one subvolume can be the default, not both {first} and {second}"
+            )));
+        }
+        default = default.or(subvolume.default.then_some(path));
+    }
+    Ok(())
 }
 
 fn open(path: &Path) -> anyhow::Result<File> {

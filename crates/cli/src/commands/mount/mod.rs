@@ -66,7 +66,9 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   threads=N                 The most threads that serve
   transport=classic|ring|auto
                             How requests arrive: from /dev/fuse or io_uring
-  nowriteback_cache         The kernel passes on each write immediately
+  writeback_cache, nowriteback_cache
+                            Whether the kernel gathers writes, or passes on each
+                            immediately (gathers, unless little space is unused)
   opens=server|kernel       Whether the server is asked at opens, or the kernel
                             opens them by itself (server)";
 

@@ -10,6 +10,7 @@
 //!
 //! A failure before step 4 is printed on the terminal, a later one in the log.
 
+use crate::commands::filesystem::warn_of_lesser_profiles;
 use crate::context::Context;
 use crate::devices::resolved;
 use crate::{devices, holder, log};
@@ -58,6 +59,9 @@ impl Server<'_> {
         check_subvolume(&fs, &options)?;
         context.warn_of_older(self.image, &fs);
         context.warn_of_lost_checksums(self.image, &fs);
+        if !options.read_only {
+            warn_of_lesser_profiles(context, self.directory, &fs.usage()?);
+        }
         let session = Session::mount(fs, &source, self.directory, &options)?;
         log::Log::serving();
         end_on_signals(signals, session.unmounter())?;

@@ -122,9 +122,17 @@ impl Fs {
 }
 
 impl File {
+    /// Writes all of `data`, in several calls where one stores a part.
     fn write(&self, data: &[u8], offset: usize) -> Status {
-        // SAFETY: see `Fs`.
-        status(unsafe { papilio_pwrite(self.0, data.as_ptr().cast(), data.len(), offset as u64) })
+        let mut done = 0;
+        while done < data.len() {
+            let (rest, at) = (&data[done..], (offset + done) as u64);
+            // SAFETY: see `Fs`.
+            let stored = unsafe { papilio_pwrite(self.0, rest.as_ptr().cast(), rest.len(), at) };
+            status(stored)?;
+            done += stored as usize;
+        }
+        Ok(())
     }
 
     fn read(&self, length: usize) -> Vec<u8> {

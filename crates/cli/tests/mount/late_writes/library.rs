@@ -3,7 +3,7 @@
 
 use super::case::{BLOCK, Case, Change, Durable, Operation, Outcome, Way, put};
 use super::nfs_client::Raw;
-use nfs3_types::nfs3::{nfs_fh3, nfsstat3, stable_how};
+use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use papilio::device::{Device, MemoryDevice};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{Generation, Uuid};
@@ -83,10 +83,19 @@ impl Writer {
     }
 
     /// Returns the error as a number.
+    /// Writes all of `data`, in several calls where one stores a part.
     fn write(&self, file: &Arc<File>, data: &[u8], offset: usize) -> Result<(), i32> {
+        let mut done = 0;
+        while done < data.len() {
+            done += self.write_some(file, &data[done..], offset + done)?;
+        }
+        Ok(())
+    }
+
+    fn write_some(&self, file: &Arc<File>, data: &[u8], offset: usize) -> Result<usize, i32> {
         let errno = |error: Error| error.errno();
         match self {
-            Self::Library => file.write_all_at(data, offset as u64).map_err(errno),
+            Self::Library => file.write_at(data, offset as u64).map_err(errno),
             Self::Queue => {
                 let mut queue = IoQueue::new(4);
                 let operation = IoOperation::Write { buffer: data.to_vec(), offset: offset as u64 };
@@ -94,10 +103,10 @@ impl Writer {
                 assert!(queue.submit(request).is_ok());
                 let mut done = Vec::new();
                 queue.wait(1, &mut done);
-                done.pop().unwrap().result.map(drop).map_err(errno)
+                done.pop().unwrap().result.map_err(errno)
             }
             Self::Nfs { client, handle, .. } => {
-                client.write(handle, offset as u64, data, stable_how::UNSTABLE).map(drop).map_err(number)
+                client.write_some(handle, offset as u64, data).map_err(number)
             }
         }
     }

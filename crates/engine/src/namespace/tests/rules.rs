@@ -3,7 +3,7 @@
 use super::world::{ROOT, World, directory, file, reason};
 use crate::errors::{Error, PathError};
 use crate::items::dir::{self, EntryTarget};
-use crate::items::dir_edit;
+use crate::items::dir_edit::{self, EntryValue};
 use crate::namespace::create::{NewInode, NewKind, create_unnamed};
 use crate::namespace::evict::{OrphanState, evict, forget_orphan, next_orphan};
 use crate::namespace::link::link;
@@ -307,7 +307,9 @@ fn subvolume_entries_follow_the_rules() {
     let world = World::new(4096);
     let id = TreeId(300);
     let insert = |directory, name: &[u8]| {
-        world.edit(|editor, numbers, now| insert_subvolume_entry(editor, numbers, now, directory, name, id))
+        world.edit(|editor, numbers, now| {
+            insert_subvolume_entry(editor, numbers, now, directory, name, EntryValue::subvolume(id, 0))
+        })
     };
     let remove = |directory, name: &[u8], id, index| {
         world.edit(|editor, _, now| remove_subvolume_entry(editor, now, directory, name, id, index))

@@ -1,0 +1,41 @@
+//! A mount that another mount namespace holds: an unmount ends within a bound, and says who holds
+//! the mount and what ends it.
+
+use crate::world::{World, eventually, papilio};
+use papilio_oracle::Need;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// A process in a mount namespace of its own.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_unmount_does_not_wait_for_another_namespace() {
+    let needs = [Need::Root, Need::Fuse, Need::Command("unshare")];
+    let Some(world) = World::new(&needs) else { return };
+    world.mount(&[]);
+    std::fs::write(world.at("f"), "kept").unwrap();
+    let holder = Holder(Command::new("unshare").args(["-m", "sleep", "600"]).spawn().unwrap());
+    let process = holder.0.id();
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    eventually("the namespace exists", || namespace(&process.to_string()) != namespace("self"));
+    let begun = Instant::now();
+    let output = papilio(["umount", &world.at("")]);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("still mounted in another namespace, of process"), "{errors}");
+    assert!(errors.contains("nsenter -t "), "{errors}");
+    drop(holder);
+    // The server ends with the last mount, and the image is free.
+    eventually("the image is closed", || {
+        papilio(["check", world.image().to_str().unwrap()]).status.success()
+    });
+}
