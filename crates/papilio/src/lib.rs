@@ -125,7 +125,9 @@ pub use fs::{
     check, check_devices, find_deleted, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
     rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
-pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
+pub use import::{
+    Existing, Layer, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated,
+};
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
 pub use items::xattr_edit::XattrSet;

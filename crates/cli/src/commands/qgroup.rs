@@ -89,7 +89,7 @@ struct Limit {
 struct Size(Option<u64>);
 
 fn parse_limit(text: &str) -> Result<Size, String> {
-    if text == "none" { Ok(Size(None)) } else { parse_size(text).map(Some).map(Size) }
+    if text == "none" { Ok(Size(None)) } else { parse_size(text.trim_start()).map(Some).map(Size) }
 }
 
 /// Show the qgroups, and the bytes that they use

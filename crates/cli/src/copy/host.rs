@@ -53,6 +53,15 @@ pub enum Place {
     Stream(PathBuf),
 }
 
+impl Place {
+    /// Returns the directory, or the file that takes the bytes.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Content(path) | Self::Stream(path) | Self::Named { parent: path, .. } => path,
+        }
+    }
+}
+
 /// Options of a copy to the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptions {

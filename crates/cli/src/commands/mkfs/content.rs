@@ -1,4 +1,4 @@
-//! Fills a new file system from a directory of the host or a tar archive.
+//! Fills a new file system from directories of the host, tar archives and container images.
 //!
 //! Owns [`ContentArgs`]. Without a given size, the size is estimated from the content. If the
 //! estimate turns out too small, the file system is created again with twice the size.
@@ -11,8 +11,8 @@ use anyhow::{Context as _, anyhow};
 use papilio::device::{is_inside_image, is_url, split_partition};
 use papilio::format::DeviceId;
 use papilio::{
-    CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions,
-    Populate, Populated, Timespec,
+    CompressionChoice, Error, FileSystem, InodeFlags, Layer, Made, Manifest, MkfsOptions, NewSubvolume,
+    OpenOptions, Populate, Populated, Timespec,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -36,14 +36,18 @@ const NODE_CACHE_BYTES: usize = 48 << 20;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Content")]
 pub struct ContentArgs {
-    /// Fill the file system from a directory or a tar archive (plain, gzip or zstd); - means an
-    /// archive on standard input
+    /// Fill the file system from a directory or a tar archive (plain, gzip, zstd, xz, bzip2 or
+    /// lzma); - means an archive on standard input
+    ///
+    /// Several are layers, the lowest first: each replaces what is below it, and whiteouts delete.
+    /// oci:PATH[:NAME] is an image in an OCI layout (a directory or a tar archive),
+    /// docker-archive:FILE[:NAME] one that docker save wrote.
     ///
     /// Keeps owners, modes, times, extended attributes, ACLs, hard links, device files and holes.
     /// Copies the entries of a directory in the order of their names, and those of an archive in
     /// its order.
     #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
-    pub rootdir: Option<PathBuf>,
+    pub rootdir: Vec<PathBuf>,
     /// Take owners and modes from lines of PATH UID GID MODE
     ///
     /// A - keeps a value, and the path * means all other files. An image with any owners can thus
@@ -92,6 +96,78 @@ enum Source<'a> {
     Archive(&'a Path),
     /// A pipe or a device; `None` is standard input.
     Stream(Option<&'a Path>),
+    /// What lies on top of one another, the lowest first.
+    Layers(Vec<Layer>),
+}
+
+impl<'a> Source<'a> {
+    /// Returns the source that the operands of --rootdir name.
+    fn of(rootdirs: &'a [PathBuf]) -> anyhow::Result<Self> {
+        let layers = || rootdirs.iter().map(|path| layer(path)).collect::<anyhow::Result<_>>();
+        let [rootdir] = rootdirs else { return layers().map(Self::Layers) };
+        match rootdir.metadata() {
+            _ if rootdir == Path::new("-") => Ok(Self::Stream(None)),
+            Ok(metadata) if metadata.is_dir() => Ok(Self::Directory(rootdir)),
+            Ok(metadata) if metadata.is_file() => Ok(Self::Archive(rootdir)),
+            Ok(_) => Ok(Self::Stream(Some(rootdir))),
+            Err(_) if image(rootdir).is_some() => layers().map(Self::Layers),
+            Err(error) => Err(error).with_context(|| rootdir.display().to_string()),
+        }
+    }
+
+    /// Returns the directories of the host that are copied.
+    fn directories(&self) -> Vec<&Path> {
+        match self {
+            Self::Directory(directory) => vec![directory],
+            Self::Layers(layers) => {
+                let directory = |layer| match layer {
+                    &Layer::Directory(ref path) => Some(path.as_path()),
+                    _ => None,
+                };
+                layers.iter().filter_map(directory).collect()
+            }
+            Self::Archive(_) | Self::Stream(_) => Vec::new(),
+        }
+    }
+}
+
+/// Returns the container image that `oci:PATH[:NAME]` and the like name.
+fn image(operand: &Path) -> Option<Layer> {
+    let text = operand.to_str()?;
+    let kinds = ["oci:", "oci-archive:", "docker-archive:"];
+    let rest = kinds.into_iter().find_map(|kind| text.strip_prefix(kind))?;
+    let whole = Layer::Image { path: rest.into(), reference: None };
+    if Path::new(rest).exists() {
+        return Some(whole);
+    }
+    // A name may have colons itself.
+    let ends = rest.match_indices(':').map(|(at, _)| at);
+    let split = ends.filter(|&at| Path::new(&rest[..at]).exists()).last();
+    Some(split.map_or(whole, |at| {
+        let reference = Some(rest[at + 1..].to_owned());
+        Layer::Image { path: rest[..at].into(), reference }
+    }))
+}
+
+/// Returns the layer that an operand names.
+fn layer(operand: &Path) -> anyhow::Result<Layer> {
+    match operand.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(Layer::Directory(operand.to_path_buf())),
+        Ok(metadata) if metadata.is_file() => Ok(Layer::Archive(operand.to_path_buf())),
+        Ok(_) => Err(UsageError::new(format_args!(
+            "{}: a layer is a directory or a file; a stream can only be the whole content",
+            operand.display()
+        ))
+        .into()),
+        Err(_) if operand == Path::new("-") => {
+            Err(UsageError::new("--rootdir -: an archive on standard input can only be the whole content")
+                .into())
+        }
+        Err(error) => match image(operand) {
+            Some(image) => Ok(image),
+            None => Err(error).with_context(|| operand.display().to_string()),
+        },
+    }
 }
 
 /// The creation of a file system with content.
@@ -115,21 +191,15 @@ impl ContentArgs {
         timestamp: Option<Timespec>,
         sized: bool,
     ) -> anyhow::Result<(Made, Populated)> {
-        let Some(rootdir) = &self.rootdir else {
+        if self.rootdir.is_empty() {
             return Ok((papilio::mkfs_many(images, &options)?, Populated::default()));
-        };
+        }
         if self.shrink && images.len() > 1 {
             return Err(UsageError::new("--shrink cuts off the end of an image, which works on one device only; leave it out, or give --size").into());
         }
-        let source = match rootdir.metadata() {
-            _ if rootdir == Path::new("-") => Source::Stream(None),
-            Ok(metadata) if metadata.is_dir() => Source::Directory(rootdir),
-            Ok(metadata) if metadata.is_file() => Source::Archive(rootdir),
-            Ok(_) => Source::Stream(Some(rootdir)),
-            Err(error) => return Err(error).with_context(|| rootdir.display().to_string()),
-        };
-        if let (Source::Directory(directory), None) = (&source, &self.manifest) {
-            fakeroot::refuse(directory)?;
+        let source = Source::of(&self.rootdir)?;
+        if self.manifest.is_none() {
+            source.directories().into_iter().try_for_each(fakeroot::refuse)?;
         }
         let mut populate = Populate::new().steady_access_times(timestamp.is_some());
         if let Some(path) = &self.manifest {
@@ -188,7 +258,7 @@ impl ContentArgs {
     fn check_reflink(&self, source: &Source<'_>, images: &[PathBuf]) -> anyhow::Result<()> {
         if !matches!(source, Source::Directory(_)) {
             return Err(UsageError::new(
-                "--reflink: an archive shares no blocks with an image; name a directory",
+                "--reflink: only one directory can share its blocks with an image, no archive or layer",
             )
             .into());
         }
@@ -221,11 +291,7 @@ impl Build<'_> {
             Ok(metadata) if metadata.is_file() => metadata.len(),
             _ => return Ok(false),
         };
-        let needed = match self.source {
-            Source::Directory(directory) => self.populate.estimated_size(directory)?,
-            Source::Archive(archive) => self.populate.estimated_size_of_tar(archive, open(archive)?)?,
-            Source::Stream(_) => return Ok(false),
-        };
+        let Some(needed) = self.estimated_size()? else { return Ok(false) };
         // An estimate is generous. A file that is nearly long enough is tried as it is.
         Ok(length < needed / 2)
     }
@@ -242,12 +308,20 @@ impl Build<'_> {
         Ok(true)
     }
 
-    fn sized_by_content(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
-        let shrink = self.arguments.shrink;
-        let mut size = match self.source {
+    /// Returns the size of a file system for the content; `None` for a stream.
+    fn estimated_size(&self) -> anyhow::Result<Option<u64>> {
+        Ok(Some(match &self.source {
             Source::Directory(directory) => self.populate.estimated_size(directory)?,
             Source::Archive(archive) => self.populate.estimated_size_of_tar(archive, open(archive)?)?,
-            Source::Stream(_) => return self.once(&options.clone().size(STREAM_BYTES), true),
+            Source::Layers(layers) => self.populate.estimated_size_of_layers(layers)?,
+            Source::Stream(_) => return Ok(None),
+        }))
+    }
+
+    fn sized_by_content(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
+        let shrink = self.arguments.shrink;
+        let Some(mut size) = self.estimated_size()? else {
+            return self.once(&options.clone().size(STREAM_BYTES), true);
         };
         let mut attempt = 1;
         loop {
@@ -313,7 +387,8 @@ impl Build<'_> {
     fn fill(&self, fs: &FileSystem, populate: &Populate) -> anyhow::Result<Populated> {
         let mut report = Report::new(self.context, self.arguments.no_progress, true, b"");
         let top = fs.inode("/")?;
-        Ok(match self.source {
+        Ok(match &self.source {
+            Source::Layers(layers) => populate.layers(layers, &top, &mut report)?,
             Source::Directory(directory) => populate.directory(directory, &top, &mut report)?,
             Source::Archive(path) | Source::Stream(Some(path)) => {
                 populate.tar(path, open(path)?, &top, &mut report)?

@@ -143,10 +143,10 @@ impl Args {
         }
         let made = self.content.make(context, &images, options, epoch, sized);
         // With content, it may be the content that is refused.
-        let options_alone = self.content.rootdir.is_none();
+        let options_alone = self.content.rootdir.is_empty();
         let (made, filled) = made.map_err(|error| if options_alone { as_usage(error) } else { error })?;
         context.changed_devices.note(images);
-        let filled = self.content.rootdir.is_some().then_some(filled);
+        let filled = (!self.content.rootdir.is_empty()).then_some(filled);
         let mut output = Output::new()?;
         if self.json {
             output.text(format_args!("{:#}\n", json_of(&made, filled)))?;
