@@ -37,6 +37,7 @@ pub struct OpenOptions {
     pub(crate) commit_interval: Option<Duration>,
     pub(crate) dirty_bytes: u64,
     pub(crate) discard: bool,
+    pub(crate) chunk_bytes: Option<u64>,
     pub(crate) timestamp: Option<Timespec>,
     pub(crate) max_inline: u32,
     pub(crate) compression: Option<CompressionChoice>,
@@ -96,6 +97,7 @@ impl Default for OpenOptions {
             commit_interval: Some(Duration::from_secs(30)),
             dirty_bytes: 128 << 20,
             discard: false,
+            chunk_bytes: None,
             timestamp: None,
             max_inline: 2048,
             compression: None,
@@ -255,6 +257,14 @@ impl OpenOptions {
     /// Sets whether freed space is discarded after each commit (`discard`). The default is false.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// Limits the bytes of a new chunk, where the kernel's own limits allow more. A file system
+    /// that is shrunk to its last chunk afterwards is then little larger than its content. The
+    /// default is none.
+    pub fn chunk_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.chunk_bytes = bytes.map(|bytes| bytes.max(1 << 20));
         self
     }
 

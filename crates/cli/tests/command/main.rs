@@ -17,6 +17,7 @@ mod fixture;
 mod image;
 mod images;
 mod kernel_devices;
+mod layers;
 mod mkfs;
 mod mkfs_content;
 mod mkfs_features;

@@ -430,6 +430,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
     let run = TransactionOptions {
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
         discard: options.discard,
+        chunk_bytes: options.chunk_bytes,
         timestamp: options.timestamp,
         replacing: options.replacing,
         in_memory: options.in_memory,

@@ -25,6 +25,13 @@ const DEVICE: DeviceId = DeviceId(1);
 /// The size in bytes of the sparse image for content from a stream, whose size is unknown. The
 /// image is shrunk afterwards.
 const STREAM_BYTES: u64 = 48 << 30;
+/// The chunks that the content is spread over if the file system is shrunk: each kind leaves at most
+/// one of them partly empty.
+const CHUNKS: u64 = 128;
+const CHUNK_MIN: u64 = 2 << 20;
+const CHUNK_MAX: u64 = 1 << 30;
+/// The most bytes of a chunk for content from a stream.
+const STREAM_CHUNK: u64 = 16 << 20;
 /// The maximal number of estimates to try.
 const ATTEMPTS: u32 = 5;
 /// The size in bytes of the cache of tree blocks. It holds the blocks of one commit and the next,
@@ -232,8 +239,9 @@ impl ContentArgs {
         let build = Build { arguments: self, context, images, timestamp, source, populate };
         let existed: Vec<_> = missing.iter().map(|image| image.exists()).collect();
         let made = match !sized && (new || build.outgrows_file()?) {
+            _ if self.shrink => build.shrunk(&options),
             true => build.sized_by_content(&options),
-            false => match build.once(&options, self.shrink) {
+            false => match build.once(&options, None) {
                 Err(error) if !sized && is_full(&error) && build.empty_file()? => {
                     build.sized_by_content(&options)
                 }
@@ -318,14 +326,36 @@ impl Build<'_> {
         }))
     }
 
-    fn sized_by_content(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
-        let shrink = self.arguments.shrink;
+    /// Makes a file system that is shrunk to its content. It begins with the size that the content
+    /// is estimated to need, so that the result does not depend on the size that was asked for.
+    fn shrunk(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
+        let fresh = is_to_be_made(&self.images[0]);
+        let default = |size| if fresh { options.clone().default_size(size) } else { options.clone() };
         let Some(mut size) = self.estimated_size()? else {
-            return self.once(&options.clone().size(STREAM_BYTES), true);
+            return self.once(&default(STREAM_BYTES), Some(STREAM_CHUNK));
         };
         let mut attempt = 1;
         loop {
-            match self.once(&options.clone().size(size), shrink) {
+            let chunk = (size / CHUNKS).next_multiple_of(1 << 20).clamp(CHUNK_MIN, CHUNK_MAX);
+            let limited = default(size).size_at_most(Some(size));
+            // What an earlier attempt left is no content that anybody keeps.
+            let limited = if attempt > 1 { limited.force(true) } else { limited };
+            match self.once(&limited, Some(chunk)) {
+                Err(error) if attempt < ATTEMPTS && is_full(&error) => {}
+                made => return made,
+            }
+            attempt += 1;
+            size *= 2;
+        }
+    }
+
+    fn sized_by_content(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
+        let Some(mut size) = self.estimated_size()? else {
+            return self.once(&options.clone().size(STREAM_BYTES), Some(STREAM_CHUNK));
+        };
+        let mut attempt = 1;
+        loop {
+            match self.once(&options.clone().size(size), None) {
                 Err(error) if attempt < ATTEMPTS && is_full(&error) => {
                     for image in self.images {
                         std::fs::remove_file(image).with_context(|| image.display().to_string())?;
@@ -338,10 +368,13 @@ impl Build<'_> {
         }
     }
 
-    fn once(&self, options: &MkfsOptions, shrink: bool) -> anyhow::Result<(Made, Populated)> {
+    /// Makes the file system once. With `chunk`, the most bytes of a chunk, it is shrunk.
+    fn once(&self, options: &MkfsOptions, chunk: Option<u64>) -> anyhow::Result<(Made, Populated)> {
         let image = &self.images[0];
+        let shrink = chunk.is_some();
         // Under a temporary magic, so that an interruption leaves nothing that looks complete.
-        let mut made = papilio::mkfs_many(self.images, &options.clone().unfinished(true))?;
+        let mut made =
+            papilio::mkfs_many(self.images, &options.clone().unfinished(true).small_chunks(shrink))?;
         let host = || image.display().to_string();
         let is_file = image.metadata().is_ok_and(|metadata| metadata.is_file()) && !is_inside_image(image);
         let mut populate = self.populate.clone();
@@ -355,6 +388,7 @@ impl Build<'_> {
             .unfinished(true)
             .commit_interval(None)
             .node_cache_bytes(NODE_CACHE_BYTES)
+            .chunk_bytes(chunk)
             .timestamp(self.timestamp);
         for device in &self.images[1..] {
             open_options = open_options.device(device);

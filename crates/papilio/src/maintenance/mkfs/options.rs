@@ -43,6 +43,8 @@ pub struct MkfsOptions {
     metadata_profile: Option<RaidProfile>,
     pub(super) force: bool,
     pub(super) keep_content: bool,
+    small_chunks: bool,
+    size_most: Option<u64>,
     unfinished: bool,
     timestamp: Option<Timespec>,
 }
@@ -152,6 +154,34 @@ impl MkfsOptions {
         self
     }
 
+    /// Limits the size in bytes of the file system on each device, whether the size is given or
+    /// that of the device. The default is none.
+    pub fn size_at_most(mut self, bytes: Option<u64>) -> Self {
+        self.size_most = bytes;
+        self
+    }
+
+    /// Sets the size of a file system whose size is not set.
+    pub fn default_size(mut self, bytes: u64) -> Self {
+        self.size = self.size.or(Some(bytes));
+        self
+    }
+
+    /// Returns the size in bytes on a device, if it is known: that which was set, or `device`, but
+    /// not more than the limit.
+    pub(super) fn size_of(&self, device: Option<u64>) -> Option<u64> {
+        let size = self.size.or(device)?;
+        Some(self.size_most.map_or(size, |most| size.min(most)))
+    }
+
+    /// Sets whether the first chunks are as small as the format's own needs allow, on one device
+    /// with profiles single and DUP (default false). They suit a file system that is shrunk to its
+    /// content; see [`OpenOptions::chunk_bytes`](crate::OpenOptions::chunk_bytes).
+    pub fn small_chunks(mut self, small: bool) -> Self {
+        self.small_chunks = small;
+        self
+    }
+
     /// Sets the time of creation, by default the current time. See [`fsid`](Self::fsid) for the
     /// effect of both together.
     pub fn timestamp(mut self, timestamp: Timespec) -> Self {
@@ -221,6 +251,7 @@ impl MkfsOptions {
             timestamp: self.timestamp.unwrap_or_else(clock::now),
             features,
             unfinished: self.unfinished,
+            small_chunks: self.small_chunks,
         })
     }
 
@@ -342,6 +373,8 @@ pub(super) struct Choice {
     pub(super) features: Vec<MkfsFeature>,
     /// Whether the superblocks get the temporary magic.
     pub(super) unfinished: bool,
+    /// Whether the first chunks are small.
+    pub(super) small_chunks: bool,
 }
 
 impl Choice {
