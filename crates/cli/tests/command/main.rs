@@ -34,6 +34,7 @@ mod serve;
 mod shell;
 mod show;
 mod signatures;
+mod space_of_images;
 mod structures;
 mod tune;
 mod undecodable;
