@@ -38,6 +38,8 @@ pub struct OpenOptions {
     pub(crate) dirty_bytes: u64,
     pub(crate) discard: bool,
     pub(crate) chunk_bytes: Option<u64>,
+    /// Whether devices are opened without a lock, beside a writer.
+    pub(crate) unlocked: bool,
     pub(crate) timestamp: Option<Timespec>,
     pub(crate) max_inline: u32,
     pub(crate) compression: Option<CompressionChoice>,
@@ -98,6 +100,7 @@ impl Default for OpenOptions {
             dirty_bytes: 128 << 20,
             discard: false,
             chunk_bytes: None,
+            unlocked: false,
             timestamp: None,
             max_inline: 2048,
             compression: None,
@@ -257,6 +260,14 @@ impl OpenOptions {
     /// Sets whether freed space is discarded after each commit (`discard`). The default is false.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// Sets whether the devices are opened although another process writes to them, for reading
+    /// only (default false). What is read is that of several moments: a commit in between may
+    /// reuse blocks of the one before.
+    pub fn unlocked(mut self, unlocked: bool) -> Self {
+        self.unlocked = unlocked;
         self
     }
 

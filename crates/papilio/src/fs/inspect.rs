@@ -31,6 +31,15 @@ impl FileSystem {
         usage::usage(&self.info.trees)
     }
 
+    /// Returns the sizes that `statfs` shows, as of now: what was written since the last commit is
+    /// used.
+    ///
+    /// # Errors
+    /// As [`FileSystem::usage`].
+    pub fn statfs(&self) -> Result<crate::Statfs> {
+        Ok(usage::live_usage(&self.info.trees)?.statfs())
+    }
+
     /// Writes a metadata dump of the last commit, as `btrfs-image` does, from which
     /// [`ImageDump`](crate::ImageDump) restores the file system without its data. It can include
     /// data. Calls `progress` with the parts done and the number of all.

@@ -496,6 +496,9 @@ pub(crate) fn open_devices(
         .chain(options.devices.iter().map(|path| (path.as_path(), &further)))
         .map(|(path, image)| {
             let mut how = papilio_device::OpenOptions::new(access);
+            if options.unlocked && access == Access::ReadOnly {
+                how = how.lock(false);
+            }
             let direct = options.direct_io.unwrap_or_else(|| is_direct_by_default(path, options));
             if direct {
                 how = how.direct_where_useful();

@@ -379,7 +379,6 @@ impl Space {
     }
 
     /// Returns the sums of a kind; the same for both kinds if data and metadata share block groups.
-    #[cfg(test)]
     pub(crate) fn totals(&self, kind: SpaceKind) -> super::SpaceTotals {
         self.state.lock().info(self.flags(kind)).totals
     }

@@ -179,6 +179,11 @@ impl ReceiveObserver for Progress<'_> {
     fn begins(&mut self, name: &[u8], snapshot: bool) {
         if self.context.verbosity >= 0 {
             let name = String::from_utf8_lossy(&escaped(name)).into_owned();
+            if snapshot && self.context.arguments().drop_in {
+                // Scripts read it there. A closed pipe shows at the next output.
+                println!("At snapshot {name}");
+                return;
+            }
             self.context.note(format_args!("At {} {name}", if snapshot { "snapshot" } else { "subvol" }));
         }
     }
