@@ -1,7 +1,8 @@
 //! Programs that pretend to be root to those that they start.
 //!
-//! Owns [`refuse`] and [`refuse_writing`]. fakeroot and pseudo keep owners and device files in a process of their own, and
-//! answer the C library's `stat` with them. Papilio asks the kernel, which knows nothing of these.
+//! Owns [`refuse`] and [`refuse_writing`]. fakeroot and pseudo keep owners and device files in a
+//! process of their own, and answer the C library's `stat` with them. Papilio asks the kernel,
+//! which knows nothing of these.
 
 use std::env;
 use std::path::Path;

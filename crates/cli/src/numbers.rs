@@ -7,7 +7,7 @@ use clap::{Arg, Command};
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
 
-/// Removes the blanks before the values that are numbers: `--byte-count ' 1G'`, `-S ' 1'`, `'-S 1'`.
+/// Removes the blanks before values that are numbers: `--byte-count ' 1G'`, `-S ' 1'`, `'-S 1'`.
 pub fn without_blanks(root: &Command, arguments: Vec<OsString>) -> Vec<OsString> {
     let mut place = Place { root, command: root, operands: 0 };
     let mut value_is_number: Option<bool> = None;

@@ -140,8 +140,8 @@ pub use maintenance::image::{
     ImageDump, ImageDumpOptions, ImageDumped, ImageRestored, NameReplacement, RestoreMode,
 };
 pub use maintenance::mkfs::{
-    FeatureMeaning, FeatureName, FeatureVersions, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
-    find_signature, mkfs, mkfs_device, mkfs_devices, mkfs_many,
+    FeatureMeaning, FeatureName, FeatureVersions, KernelVersion, Made, MadeBlockGroup, MadeDevice,
+    MkfsFeature, MkfsOptions, find_signature, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use maintenance::repair::change::RescueChange;
 pub use maintenance::replace::{ReplaceOptions, ReplaceReport};

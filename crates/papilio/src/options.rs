@@ -264,7 +264,7 @@ impl OpenOptions {
     }
 
     /// Sets whether the devices are opened although another process writes to them, for reading
-    /// only (default false). What is read is that of several moments: a commit in between may
+    /// only (default false). Blocks may then be those of several moments: a commit in between may
     /// reuse blocks of the one before.
     pub fn unlocked(mut self, unlocked: bool) -> Self {
         self.unlocked = unlocked;

@@ -270,7 +270,7 @@ fn images_of_containers_are_unpacked() {
     fs::write(&damaged, bytes).unwrap();
     let wrong = ["mkfs", "-f", "--rootdir", &format!("{oci}:whole"), string(&image)];
     fail(1, "the layer has the SHA-256", wrong);
-    // What docker save wrote.
+    // An archive as docker save writes it.
     let saved = folder(at.path(), "saved");
     fs::copy(&lower, saved.join("0.tar")).unwrap();
     fs::copy(&upper, saved.join("1.tar")).unwrap();

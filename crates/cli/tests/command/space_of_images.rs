@@ -53,11 +53,18 @@ fn a_shrunk_file_system_depends_on_its_content_alone() {
         return;
     }
     let scratch = Scratch::new(300 << 20).unwrap();
-    let images = ImageSet::open(&scratch, vec![image]);
+    // Nothing is free in it until it grows, and files can be removed at any time.
+    let images = ImageSet::open(&scratch, vec![image.clone()]);
     let mounted = images.mount().unwrap();
     assert!(fs::read(mounted.path().join("7")).unwrap() == noise(2 << 20, 7));
-    fs::write(mounted.path().join("small"), "of the kernel").unwrap();
     fs::remove_file(mounted.path().join("9")).unwrap();
+    mounted.unmount().unwrap();
+    drop(images);
+    fs::File::options().write(true).open(&image).unwrap().set_len(400 << 20).unwrap();
+    let images = ImageSet::open(&scratch, vec![image]);
+    let mounted = images.mount().unwrap();
+    succeed(["filesystem", "resize", "max", string(mounted.path())]);
+    fs::write(mounted.path().join("small"), "of the kernel").unwrap();
     mounted.unmount().unwrap();
     images.btrfs_check().unwrap();
 }

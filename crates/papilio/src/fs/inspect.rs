@@ -31,8 +31,8 @@ impl FileSystem {
         usage::usage(&self.info.trees)
     }
 
-    /// Returns the sizes that `statfs` shows, as of now: what was written since the last commit is
-    /// used.
+    /// Returns the sizes that `statfs` shows, as of now: data and trees that were written since the
+    /// last commit count as used.
     ///
     /// # Errors
     /// As [`FileSystem::usage`].

@@ -1,7 +1,7 @@
 //! Archives that are compressed.
 //!
-//! Owns [`decompressed`]. The first bytes tell the format. Streams that follow one another are read
-//! as one, as the programs of each format do.
+//! Owns [`decompressed`] and [`whole`]. The first bytes tell the format. Streams that follow one
+//! another are read as one, as the programs of each format do.
 
 use crate::errors::{Error, Result};
 use std::io::{BufRead, BufReader, Read};
@@ -50,4 +50,15 @@ fn is_lzma(start: &[u8]) -> bool {
     let size = header[5..].iter().rev().fold(0u64, |size, &byte| size << 8 | u64::from(byte));
     let usual = dictionary.is_power_of_two() || (dictionary / 3).is_power_of_two() && dictionary % 3 == 0;
     header[0] == 0x5d && dictionary >= 4096 && usual && (size == u64::MAX || size < 1 << 48)
+}
+
+/// Returns the bytes of a file that is not large.
+pub(super) fn whole(name: &Path, file: impl Read, most: u64) -> Result<Vec<u8>> {
+    let host = |source| Error::Host { path: name.to_path_buf(), source };
+    let mut bytes = Vec::new();
+    let length = decompressed(name, file)?.take(most + 1).read_to_end(&mut bytes).map_err(host)?;
+    match length as u64 <= most {
+        true => Ok(bytes),
+        false => Err(Error::Invalid(format!("{}: longer than {most} bytes", name.display()))),
+    }
 }

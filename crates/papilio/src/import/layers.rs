@@ -4,7 +4,6 @@
 //! earlier ones have, as the layers of a container image do: by name, directories with all that is
 //! in them where another kind takes their place. Directories with the same name merge.
 
-use super::decompressed::decompressed;
 use super::estimate::Estimate;
 use super::oci::{Blob, Store};
 use super::options::{Existing, Populate, PopulateObserver, Populated};
@@ -14,7 +13,6 @@ use super::{estimate, must_be_directory, tar};
 use crate::errors::{Error, Result};
 use crate::fs::Inode;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A layer, or the layers of a container image.
@@ -104,15 +102,4 @@ fn unpack_blob(store: &Store, blob: &Blob, into: &Inode, writer: &mut TreeWriter
 
 fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|source| Error::Host { path: path.to_path_buf(), source })
-}
-
-/// Returns the bytes of a file that is not large.
-pub(super) fn whole(name: &Path, file: impl Read, most: u64) -> Result<Vec<u8>> {
-    let host = |source| Error::Host { path: name.to_path_buf(), source };
-    let mut bytes = Vec::new();
-    let length = decompressed(name, file)?.take(most + 1).read_to_end(&mut bytes).map_err(host)?;
-    match length as u64 <= most {
-        true => Ok(bytes),
-        false => Err(Error::Invalid(format!("{}: longer than {most} bytes", name.display()))),
-    }
 }

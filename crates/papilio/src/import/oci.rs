@@ -6,7 +6,7 @@
 //! Formats: the OCI image specification (`oci-layout`, `index.json`, manifests), and Docker's
 //! `manifest.json`.
 
-use super::layers::whole;
+use super::decompressed::whole;
 use super::tar::members::{MemberKind, Members};
 use crate::errors::{Error, Result};
 use serde_json::Value;

@@ -6,7 +6,7 @@ use crate::errors::{Error, PathError, Result};
 use crate::fs::Inode;
 use papilio_format::items::inode::FileKind;
 
-/// What may be replaced where existing entries are replaced at all.
+/// The entries that may be replaced, where existing ones are replaced at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Replacing {
     /// A regular file keeps its inode and gets new content. A directory neither replaces another

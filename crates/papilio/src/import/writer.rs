@@ -31,7 +31,7 @@ const EARLY_MODE: u32 = 0o700;
 pub(super) struct TreeWriter<'a> {
     populate: &'a Populate,
     observer: &'a mut dyn PopulateObserver,
-    /// What may be replaced.
+    /// The entries that may be replaced.
     pub(super) replacing: Replacing,
     /// The work done so far.
     pub(super) done: Populated,

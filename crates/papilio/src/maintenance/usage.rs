@@ -276,8 +276,8 @@ pub(crate) fn usage(trees: &Trees) -> Result<Usage> {
     })
 }
 
-/// As [`usage`], with what changes since the last commit have taken, data that no tree refers to
-/// yet included. What they have freed counts as free with the commit.
+/// As [`usage`], with the space that changes since the last commit have taken, data that no tree
+/// refers to yet included. The space that they have freed counts as free with the commit.
 ///
 /// # Errors
 /// As [`usage`].

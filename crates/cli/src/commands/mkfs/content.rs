@@ -25,8 +25,8 @@ const DEVICE: DeviceId = DeviceId(1);
 /// The size in bytes of the sparse image for content from a stream, whose size is unknown. The
 /// image is shrunk afterwards.
 const STREAM_BYTES: u64 = 48 << 30;
-/// The chunks that the content is spread over if the file system is shrunk: each kind leaves at most
-/// one of them partly empty.
+/// The chunks that the content is spread over if the file system is shrunk: each kind of them
+/// leaves at most one partly empty.
 const CHUNKS: u64 = 128;
 const CHUNK_MIN: u64 = 2 << 20;
 const CHUNK_MAX: u64 = 1 << 30;
@@ -82,7 +82,9 @@ pub struct ContentArgs {
     /// Compress files: zlib[:1-9], lzo or zstd[:-15-15]
     #[arg(long, value_name = "ALGORITHM[:LEVEL]", requires = "rootdir")]
     compress: Option<CompressionChoice>,
-    /// Shrink the file system and the image to the end of the last used chunk
+    /// Shrink the file system and the image to its content, whatever --size says
+    ///
+    /// Little is free in it before `filesystem resize` makes it larger.
     #[arg(long, requires = "rootdir")]
     shrink: bool,
     /// Show no progress; it is shown only if standard error is a terminal
@@ -103,7 +105,7 @@ enum Source<'a> {
     Archive(&'a Path),
     /// A pipe or a device; `None` is standard input.
     Stream(Option<&'a Path>),
-    /// What lies on top of one another, the lowest first.
+    /// Several contents on top of one another, the lowest first.
     Layers(Vec<Layer>),
 }
 
@@ -238,8 +240,9 @@ impl ContentArgs {
         }
         let build = Build { arguments: self, context, images, timestamp, source, populate };
         let existed: Vec<_> = missing.iter().map(|image| image.exists()).collect();
-        let made = match !sized && (new || build.outgrows_file()?) {
-            _ if self.shrink => build.shrunk(&options),
+        let grows = !sized && (new || build.outgrows_file()?);
+        let made = match grows {
+            _ if self.shrink => build.shrunk(&options, grows),
             true => build.sized_by_content(&options),
             false => match build.once(&options, None) {
                 Err(error) if !sized && is_full(&error) && build.empty_file()? => {
@@ -328,9 +331,9 @@ impl Build<'_> {
 
     /// Makes a file system that is shrunk to its content. It begins with the size that the content
     /// is estimated to need, so that the result does not depend on the size that was asked for.
-    fn shrunk(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
-        let fresh = is_to_be_made(&self.images[0]);
-        let default = |size| if fresh { options.clone().default_size(size) } else { options.clone() };
+    /// `grows` says that the image is a file that may become longer.
+    fn shrunk(&self, options: &MkfsOptions, grows: bool) -> anyhow::Result<(Made, Populated)> {
+        let default = |size| if grows { options.clone().default_size(size) } else { options.clone() };
         let Some(mut size) = self.estimated_size()? else {
             return self.once(&default(STREAM_BYTES), Some(STREAM_CHUNK));
         };
@@ -338,7 +341,7 @@ impl Build<'_> {
         loop {
             let chunk = (size / CHUNKS).next_multiple_of(1 << 20).clamp(CHUNK_MIN, CHUNK_MAX);
             let limited = default(size).size_at_most(Some(size));
-            // What an earlier attempt left is no content that anybody keeps.
+            // An earlier attempt left no content that anybody keeps.
             let limited = if attempt > 1 { limited.force(true) } else { limited };
             match self.once(&limited, Some(chunk)) {
                 Err(error) if attempt < ATTEMPTS && is_full(&error) => {}

@@ -14,8 +14,8 @@ use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
 use papilio::{
-    FeatureMeaning, FoundDevice, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated,
-    Timespec,
+    FeatureMeaning, FoundDevice, KernelVersion, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
+    Populated, Timespec,
 };
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -99,6 +99,11 @@ struct FormatArgs {
     /// no-holes, free-space-tree, block-group-tree, quota, squota; list-all describes them all
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
+    /// Make a file system for this version of Linux and the tools of its time, such as 5.15
+    ///
+    /// Newer features are off, and options that need one are refused.
+    #[arg(long, value_name = "VERSION")]
+    kernel: Option<KernelVersion>,
     /// An older name of --features
     #[arg(short = 'R', long, value_name = "LIST", hide = true)]
     runtime_features: Vec<String>,
@@ -169,6 +174,7 @@ impl FormatArgs {
         if self.mixed {
             options = options.feature(MkfsFeature::MixedGroups, true);
         }
+        options = or(options, self.kernel, MkfsOptions::kernel);
         options = or(options, self.size, MkfsOptions::size);
         options = or(options, self.label.clone().map(OsStringExt::into_vec), MkfsOptions::label);
         options = or(options, self.uuid, MkfsOptions::fsid);

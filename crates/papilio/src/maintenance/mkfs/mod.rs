@@ -10,6 +10,7 @@ pub(super) mod block;
 mod chunks;
 mod facts;
 mod features;
+mod kernel_version;
 mod layout;
 mod options;
 mod rows;
@@ -21,6 +22,7 @@ mod trees;
 mod write;
 
 pub use features::{FeatureMeaning, FeatureName, FeatureVersions, MkfsFeature};
+pub use kernel_version::KernelVersion;
 pub use options::MkfsOptions;
 
 use crate::errors::{Error, Result};

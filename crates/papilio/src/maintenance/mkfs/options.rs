@@ -7,6 +7,7 @@
 //! Counterpart: btrfs-progs' `mkfs/main.c`.
 
 use super::features::MkfsFeature;
+use super::kernel_version::KernelVersion;
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::devices_min;
 use crate::transaction::clock;
@@ -45,6 +46,7 @@ pub struct MkfsOptions {
     pub(super) keep_content: bool,
     small_chunks: bool,
     size_most: Option<u64>,
+    kernel: Option<KernelVersion>,
     unfinished: bool,
     timestamp: Option<Timespec>,
 }
@@ -154,6 +156,30 @@ impl MkfsOptions {
         self
     }
 
+    /// Makes a file system that this version of Linux mounts, and the tools of its time read:
+    /// features that are newer are off by default, and an option that needs one is an error.
+    pub fn kernel(mut self, version: KernelVersion) -> Self {
+        self.kernel = Some(version);
+        self
+    }
+
+    /// Refuses what the kernel that the file system is for cannot mount.
+    fn check_kernel(&self, features: &[MkfsFeature]) -> Result<()> {
+        let Some(kernel) = self.kernel else { return Ok(()) };
+        let since = |major, minor| KernelVersion { major, minor };
+        let checksum = self.checksum.filter(|checksum| *checksum != ChecksumType::Crc32c);
+        let needs = features.iter().map(|feature| (feature.name().to_owned(), feature.mountable_since()));
+        let needs = needs
+            .chain(checksum.map(|checksum| (format!("the checksum {checksum}"), since(5, 5))))
+            .chain(self.metadata_uuid.map(|_| ("a metadata UUID".to_owned(), since(5, 0))));
+        for (what, first) in needs {
+            if first > kernel {
+                return invalid(format!("{what}: Linux {first} and newer have it, not {kernel}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Limits the size in bytes of the file system on each device, whether the size is given or
     /// that of the device. The default is none.
     pub fn size_at_most(mut self, bytes: Option<u64>) -> Self {
@@ -210,8 +236,10 @@ impl MkfsOptions {
         let needed = [MkfsFeature::FreeSpaceTree, MkfsFeature::NoHoles];
         let wanting = needed.into_iter().any(|feature| given(feature) == Some(false));
         let is_on = |feature: MkfsFeature| match feature {
-            MkfsFeature::BlockGroupTree => given(feature).unwrap_or(feature.default_on() && !wanting),
-            _ => given(feature).unwrap_or(feature.default_on()),
+            MkfsFeature::BlockGroupTree => {
+                given(feature).unwrap_or(feature.default_for(self.kernel) && !wanting)
+            }
+            _ => given(feature).unwrap_or(feature.default_for(self.kernel)),
         };
         let mixed = is_on(MkfsFeature::MixedGroups);
         let (node_size, sector_size) = self.sizes(mixed)?;
@@ -240,6 +268,7 @@ impl MkfsOptions {
             feature => is_on(*feature),
         });
         let features: Vec<_> = features.collect();
+        self.check_kernel(&features)?;
         Ok(Choice {
             label: self.label.clone(),
             uuids: self.uuids(devices)?,
