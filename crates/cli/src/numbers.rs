@@ -123,7 +123,7 @@ impl<'a> Place<'a> {
     }
 }
 
-fn longs<'a>(option: &'a Arg) -> impl Iterator<Item = &'a str> {
+fn longs(option: &Arg) -> impl Iterator<Item = &str> {
     option.get_long().into_iter().chain(option.get_all_aliases().unwrap_or_default())
 }
 

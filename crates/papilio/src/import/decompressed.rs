@@ -35,7 +35,7 @@ pub(super) fn decompressed<'r>(name: &Path, archive: impl Read + 'r) -> Result<B
         start if start.starts_with(BZIP2_MAGIC) => Box::new(bzip2::bufread::MultiBzDecoder::new(archive)),
         start if is_lzma(start) => {
             let reader = lzma_rust2::LzmaReader::new_mem_limit(archive, MEMORY_KIB, None);
-            Box::new(reader.map_err(std::io::Error::from).map_err(host)?)
+            Box::new(reader.map_err(host)?)
         }
         _ => Box::new(archive),
     })

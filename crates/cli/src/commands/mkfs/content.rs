@@ -129,11 +129,11 @@ impl<'a> Source<'a> {
         match self {
             Self::Directory(directory) => vec![directory],
             Self::Layers(layers) => {
-                let directory = |layer| match layer {
-                    &Layer::Directory(ref path) => Some(path.as_path()),
+                let directories = layers.iter().filter_map(|layer| match layer {
+                    Layer::Directory(path) => Some(path.as_path()),
                     _ => None,
-                };
-                layers.iter().filter_map(directory).collect()
+                });
+                directories.collect()
             }
             Self::Archive(_) | Self::Stream(_) => Vec::new(),
         }
@@ -151,7 +151,7 @@ fn image(operand: &Path) -> Option<Layer> {
     }
     // A name may have colons itself.
     let ends = rest.match_indices(':').map(|(at, _)| at);
-    let split = ends.filter(|&at| Path::new(&rest[..at]).exists()).last();
+    let split = ends.filter(|&at| Path::new(&rest[..at]).exists()).next_back();
     Some(split.map_or(whole, |at| {
         let reference = Some(rest[at + 1..].to_owned());
         Layer::Image { path: rest[..at].into(), reference }

@@ -59,6 +59,10 @@ pub fn tune(devices: &[Arc<dyn Device>], change: Tune, progress: &mut dyn FnMut(
 fn set_seed(members: &mut Members, seed: bool) -> Result<Tuned> {
     members.require_finished()?;
     let raw = members.first().raw;
+    if seed && raw.incompat_flags.contains(IncompatFeatures::METADATA_UUID) {
+        let why = "it has a metadata UUID, and the kernel mounts no seed that has one: change it back first";
+        return Err(Error::Invalid(why.to_owned()));
+    }
     if raw.flags.contains(SuperblockFlags::SEEDING) == seed {
         let state = if seed { "already" } else { "not" };
         return Err(Error::Invalid(format!("the file system is {state} a seed")));
