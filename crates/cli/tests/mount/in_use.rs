@@ -57,8 +57,11 @@ fn a_seed_mounts_read_only() {
     world.mount(&[]);
     fs::write(world.at("file"), "x").unwrap();
     world.unmount();
-    succeed(["tune", "-S", "1", "-f", world.image().to_str().unwrap()]);
-    world.mount(&[]);
+    let (image, directory) = (world.image(), world.directory());
+    succeed(["tune", "-S", "1", "-f", image.to_str().unwrap()]);
+    let mounted = papilio(["mount".as_ref(), image.as_os_str(), directory.as_os_str()]);
+    let warning = String::from_utf8_lossy(&mounted.stderr).into_owned();
+    assert!(mounted.status.success() && warning.contains("a seed file system"), "{warning}");
     assert_eq!(fs::read_to_string(world.at("file")).unwrap(), "x");
     let refused = fs::write(world.at("new"), "x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));

@@ -269,7 +269,7 @@ impl ContentArgs {
     fn check_reflink(&self, source: &Source<'_>, images: &[PathBuf]) -> anyhow::Result<()> {
         if !matches!(source, Source::Directory(_)) {
             return Err(UsageError::new(
-                "--reflink: only one directory can share its blocks with an image, no archive or layer",
+                "--reflink: an archive shares no blocks with an image, nor do layers; name one directory",
             )
             .into());
         }
