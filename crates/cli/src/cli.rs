@@ -7,6 +7,7 @@
 use crate::args::{GlobalArgs, HEADING};
 use crate::command_table::help_template;
 use crate::commands::Command;
+use crate::numbers;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -47,6 +48,10 @@ impl Cli {
             definition = definition.infer_long_args(true);
         }
         let arguments = with_long_dashes(&definition, with_long_filters(arguments));
+        let arguments = match arguments.get(1).is_some_and(|first| first == "--drop-in") {
+            true => numbers::without_blanks(&definition, arguments),
+            false => arguments,
+        };
         let mut matches = definition.try_get_matches_from_mut(arguments)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
     }

@@ -60,6 +60,7 @@ pub(crate) const GROUPS: &[Group] = &[
             ("device", 8, &["papilio-filesystem(8)", "btrfs-device(8)"]),
             ("replace", 8, &["papilio-scrub(8)", "papilio-device(8)", "btrfs-replace(8)"]),
             ("scrub", 8, &["papilio-check(8)", "papilio-device(8)", "btrfs-scrub(8)"]),
+            ("trim", 8, &["papilio-filesystem(8)", "fstrim(8)"]),
             ("tune", 8, &[]),
             ("image", 8, &["papilio-inspect(8)", "btrfs-image(8)"]),
         ],

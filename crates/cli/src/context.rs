@@ -315,7 +315,10 @@ impl Context {
         if search {
             options = devices::add_missing(image, &given, options);
         }
-        // The log is one of these structures.
+        // The log is one of these structures. A device in use shows them, too.
+        if holder::mount_of_image(image).is_some() || holder::kernel_mount_of(image).is_some() {
+            options = options.unlocked(true);
+        }
         self.open_any_state(image, &self.arguments.device, &options)
     }
 

@@ -42,36 +42,7 @@ const MISSING: [&str; 1] = ["btrfs-convert"];
 /// # Errors
 /// A program that has no counterpart.
 pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
-    if usage_code(&arguments).is_none() {
-        return of_program(arguments).map(with_algorithm);
-    }
-    of_program(arguments.into_iter().map(without_blanks).collect()).map(with_algorithm)
-}
-
-/// Removes the blanks before a number, as strtoull(3) does: `--byte-count ' 1G'`.
-fn without_blanks(argument: OsString) -> OsString {
-    let Some(text) = argument.to_str() else { return argument };
-    let (name, value) = match text.split_once('=').filter(|(name, _)| name.starts_with("--")) {
-        Some((name, value)) => (&text[..=name.len()], value),
-        None => ("", text),
-    };
-    let number = value.trim_start();
-    let digits = number.trim_start_matches(['+', '-']);
-    let is_number =
-        digits.starts_with(|c: char| c.is_ascii_digit()) && digits.chars().all(|c| c.is_ascii_alphanumeric());
-    // `-S 1` as one word.
-    if let Some((letter, value)) = text.split_once(' ')
-        && letter.len() == 2
-        && letter.starts_with('-')
-        && value.trim_start().starts_with(|c: char| c.is_ascii_digit())
-        && value.trim_start().chars().all(|c| c.is_ascii_alphanumeric())
-    {
-        return format!("{letter}{}", value.trim_start()).into();
-    }
-    match is_number && number.len() < value.len() {
-        true => format!("{name}{number}").into(),
-        false => argument,
-    }
+    of_program(arguments).map(with_algorithm)
 }
 
 /// Writes the algorithm of `filesystem defragment -czstd` behind an equal sign: a value that may be
@@ -319,15 +290,5 @@ mod tests {
             let words = refused.split(' ').map(OsString::from).collect();
             assert!(translate(words).is_err(), "{refused}");
         }
-    }
-
-    #[test]
-    fn numbers_may_have_blanks() {
-        let words = |program: &str| vec![program.into(), "-b".into(), " 1G".into(), "--size= 5".into()];
-        let expected = ["papilio", "--drop-in", "mkfs", "-b", "1G", "--size=5"];
-        assert_eq!(translate(words("mkfs.btrfs")).unwrap(), expected.map(OsString::from));
-        assert_eq!(translate(words("papilio")).unwrap(), words("papilio"));
-        assert_eq!(without_blanks("-S 1".into()), "-S1");
-        assert_eq!(without_blanks(" name of a file".into()), " name of a file");
     }
 }

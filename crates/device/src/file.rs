@@ -85,6 +85,16 @@ impl FileDevice {
         &self.file
     }
 
+    /// Punches a hole into the file, beyond the size that it had when it was opened, too. Does
+    /// nothing where the host's file system has no holes.
+    #[cfg(feature = "images")]
+    pub(crate) fn punch(&self, start: u64, length: u64) -> io::Result<()> {
+        match calls::zero_range(&self.file, start, length, false) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            punched => Ok(punched?),
+        }
+    }
+
     /// Returns whether this is a block device.
     pub fn is_block_device(&self) -> bool {
         self.backing == Backing::BlockDevice

@@ -40,6 +40,9 @@ pub struct OpenOptions {
     pub commit_interval: Option<Duration>,
     pub(crate) dirty_bytes: u64,
     pub(crate) discard: bool,
+    pub(crate) chunk_bytes: Option<u64>,
+    /// Whether devices are opened without a lock, beside a writer.
+    pub(crate) unlocked: bool,
     pub(crate) timestamp: Option<Timespec>,
     pub(crate) max_inline: u32,
     pub(crate) compression: Option<CompressionChoice>,
@@ -102,6 +105,8 @@ impl Default for OpenOptions {
             commit_interval: Some(Duration::from_secs(30)),
             dirty_bytes: 128 << 20,
             discard: false,
+            chunk_bytes: None,
+            unlocked: false,
             timestamp: None,
             max_inline: 2048,
             compression: None,
@@ -271,6 +276,22 @@ impl OpenOptions {
     /// Sets whether freed space is discarded after each commit (`discard`). The default is false.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// Sets whether the devices are opened although another process writes to them, for reading
+    /// only (default false). Blocks may then be those of several moments: a commit in between may
+    /// reuse blocks of the one before.
+    pub fn unlocked(mut self, unlocked: bool) -> Self {
+        self.unlocked = unlocked;
+        self
+    }
+
+    /// Limits the bytes of a new chunk, where the kernel's own limits allow more. A file system
+    /// that is shrunk to its last chunk afterwards is then little larger than its content. The
+    /// default is none.
+    pub fn chunk_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.chunk_bytes = bytes.map(|bytes| bytes.max(1 << 20));
         self
     }
 

@@ -32,6 +32,15 @@ impl FileSystem {
         usage::usage(&self.info.trees)
     }
 
+    /// Returns the sizes that `statfs` shows, as of now: data and trees that were written since the
+    /// last commit count as used.
+    ///
+    /// # Errors
+    /// As [`FileSystem::usage`].
+    pub fn statfs(&self) -> Result<crate::Statfs> {
+        Ok(usage::live_usage(&self.info.trees)?.statfs())
+    }
+
     /// Writes a metadata dump of the last commit, as `btrfs-image` does, from which
     /// [`ImageDump`](papilio_progs::image::ImageDump) restores the file system without its data. It
     /// can include data. Calls `progress` with the parts done and the number of all.

@@ -120,7 +120,7 @@ pub use papilio_progs::image::{
     ImageDump, ImageDumpOptions, ImageDumped, ImageRestored, NameReplacement, RestoreMode,
 };
 pub use papilio_progs::mkfs::{
-    FeatureMeaning, FeatureName, FeatureVersions, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
+    FeatureMeaning, FeatureName, FeatureVersions, KernelVersion, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
     mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use papilio_progs::repair::change::RescueChange;
@@ -135,7 +135,7 @@ pub use papilio_progs::salvage::tree_roots::FoundRoot;
 pub use papilio_progs::scan::FoundDevice;
 pub use papilio_progs::tune::{Tune, Tuned, tune};
 pub use papilio_transfer::import::{
-    Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated,
+    Existing, Layer, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated,
 };
 pub use papilio_transfer::receive::{
     CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,

@@ -2,7 +2,7 @@
 //!
 //! Owns [`SuperblockCopy`]. `volume::superblocks` decides whether a file system can be opened.
 
-use papilio_device::{Access, Device, FileDevice};
+use papilio_device::{Access, Device};
 use papilio_engine::errors::{Error, Result};
 use papilio_format::checksum::CHECKSUM_SIZE;
 use papilio_format::items::chunk::ChunkItem;
@@ -62,7 +62,8 @@ impl SuperblockCopy {
     /// # Errors
     /// A device that cannot be opened or read.
     pub fn read_at(path: impl AsRef<Path>, place: PhysicalAddress) -> Result<Option<Self>> {
-        let device = FileDevice::open(path.as_ref(), Access::ReadOnly)?;
+        // The copy of a mounted device is of interest, too. One sector is written at once.
+        let device = papilio_device::OpenOptions::new(Access::ReadOnly).lock(false).open(path.as_ref())?;
         if place.checked_add(SUPERBLOCK_SIZE as u64).is_none_or(|end| end.0 > device.size()) {
             return Ok(None);
         }

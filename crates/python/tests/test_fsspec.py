@@ -65,6 +65,32 @@ def test_chained_urls(filled):
     assert [of.path for of in fsspec.open_files(f"btrfs://data/*.csv::{filled}")] == ["/data/a.csv"]
 
 
+def test_files_have_a_size(filled):
+    with BtrfsFileSystem(filled) as fs:
+        for buffering in ("rb", "r"):
+            with fs.open("/large", buffering) as file:
+                assert getattr(file, "buffer", file).size == 1_000_000
+        assert fs.read_block("/large", 5, 10) == b"5678901234"
+        assert fs.read_block("/data/a.csv", 3, 4, delimiter=b"\n") == b"3,4\n"
+        for kind in ("readahead", "bytes", "all", "blockcache", "background"):
+            with fs.open("/large", "rb", cache_type=kind) as file:
+                assert file.size == 1_000_000 and file.read(3) == b"012"
+    for protocol in ("filecache", "simplecache"):
+        with fsspec.open(f"{protocol}::btrfs://data/a.csv::file://{filled}") as file:
+            assert file.read() == b"x,y\n3,4\n"
+
+
+def test_links(image):
+    with BtrfsFileSystem(image, mode="rw") as fs:
+        fs.pipe_file("/file", b"x")
+        fs.symlink("file", "/link")
+        fs.symlink("nowhere", "/broken")
+        fs.link("/file", "/again")
+        assert fs.islink("/link") and fs.islink("btrfs:///broken") and not fs.islink("/file")
+        assert not fs.islink("/missing") and fs.lexists("/broken") and not fs.lexists("/missing")
+        assert fs.cat_file("/link") == b"x" and fs.info("/again")["nlink"] == 2
+
+
 def test_an_image_behind_another_file_system(filled):
     memory = fsspec.filesystem("memory")
     with open(filled, "rb") as file:

@@ -1,6 +1,7 @@
 //! `papilio check`: compares the structures of a file system with one another.
 
 use crate::commands::check_extents;
+use crate::commands::inspect::paths_of;
 use crate::commands::rescue_change::{self, Consent, SpaceCache};
 use crate::context::Context;
 use crate::holder;
@@ -8,12 +9,16 @@ use crate::output::{Output, escaped};
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::format::TreeId;
 use papilio::{
-    CheckOptions, CheckProgress, CheckReport, CheckStage, Finding, OpenOptions, RescueChange, TreeRootChoice,
+    AddressUse, CheckOptions, CheckProgress, CheckReport, CheckStage, FileSystem, Finding, OpenOptions,
+    RescueChange, TreeRootChoice,
 };
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The most addresses whose files are named, and the most files of each.
+const MOST_NAMED: usize = 100;
 
 /// Check a file system, and repair it if asked to
 ///
@@ -156,6 +161,7 @@ impl Args {
             output.text(format_args!("{:#}\n", json_report(&report)))?;
         } else {
             self.print(&report, &mut output)?;
+            self.print_files(context, &report, &mut output)?;
         }
         output.finish()?;
         if !report.is_clean() {
@@ -336,6 +342,35 @@ impl Args {
             context.fail_silently();
         }
         allowed
+    }
+
+    /// Prints the files whose data does not match its checksums.
+    fn print_files(
+        &self,
+        context: &Context,
+        report: &CheckReport,
+        output: &mut Output,
+    ) -> anyhow::Result<()> {
+        let bad = report.findings.iter().filter(|finding| finding.kind.name() == "data-checksum");
+        let bad: Vec<_> = bad.filter_map(|finding| finding.place.address).take(MOST_NAMED).collect();
+        if bad.is_empty() {
+            return Ok(());
+        }
+        // The check reads file systems that nothing opens.
+        let Ok(fs) = FileSystem::open_with(&self.image, &self.open_options(context)) else { return Ok(()) };
+        for address in bad {
+            let Ok(AddressUse::Data(owners)) = fs.extent_owners(address, false) else { continue };
+            for owner in owners.iter().take(MOST_NAMED) {
+                let paths = paths_of(&fs, owner.tree, owner.inode).unwrap_or_default();
+                for path in paths {
+                    let path = escaped(&path).into_owned();
+                    output.text(format_args!("logical address {address}: file "))?;
+                    output.bytes(&path)?;
+                    output.text(format_args!(", offset {}\n", owner.offset))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn print(&self, report: &CheckReport, output: &mut Output) -> anyhow::Result<()> {

@@ -55,6 +55,7 @@ mod stat;
 mod store;
 mod subvolume;
 mod touch;
+mod trim;
 mod truncate;
 mod tune;
 #[cfg(target_os = "linux")]
@@ -78,6 +79,7 @@ pub enum Command {
     Ln(ln::Args),
     Touch(touch::Args),
     Truncate(truncate::Args),
+    Trim(trim::Args),
     Chmod(chmod::Args),
     Chown(chown::Args),
     Getfattr(getfattr::Args),
@@ -147,6 +149,7 @@ impl Command {
             Self::Ln(command) => command.run(context),
             Self::Touch(command) => command.run(context),
             Self::Truncate(command) => command.run(context),
+            Self::Trim(command) => command.run(context),
             Self::Chmod(command) => command.run(context),
             Self::Chown(command) => command.run(context),
             Self::Getfattr(command) => command.run(context),

@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::Output;
 use crate::units::{UnitArgs, parse_size};
+use crate::usage_error::UsageError;
 use papilio::{QgroupId, QgroupUsage, QuotaError};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
@@ -50,12 +51,12 @@ struct One {
 
 #[derive(Debug, clap::Args)]
 struct Two {
-    /// The member
-    #[arg(value_name = "MEMBER", value_parser = parse_qgroup)]
-    member: QgroupId,
-    /// The group
-    #[arg(value_name = "GROUP", value_parser = parse_qgroup)]
-    parent: QgroupId,
+    /// The member: a qgroup, or a path in the subvolume whose qgroup it is
+    #[arg(value_name = "MEMBER|PATH")]
+    member: String,
+    /// The group, or a path in the subvolume whose qgroup it is
+    #[arg(value_name = "GROUP|PATH")]
+    parent: String,
     /// The image or device, or a directory in a mount
     #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
@@ -89,7 +90,7 @@ struct Limit {
 struct Size(Option<u64>);
 
 fn parse_limit(text: &str) -> Result<Size, String> {
-    if text == "none" { Ok(Size(None)) } else { parse_size(text).map(Some).map(Size) }
+    if text == "none" { Ok(Size(None)) } else { parse_size(text.trim_start()).map(Some).map(Size) }
 }
 
 /// Show the qgroups, and the bytes that they use
@@ -152,7 +153,7 @@ impl Args {
 
 impl Two {
     fn run(&self, context: &Context, assign: bool) -> anyhow::Result<()> {
-        let (member, parent) = (self.member, self.parent);
+        let (member, parent) = (qgroup_of(context, &self.member)?, qgroup_of(context, &self.parent)?);
         let quotas = Quotas::open(context, &self.image, true)?;
         let inconsistent = quotas.run(
             |fs| if assign { fs.assign_qgroup(member, parent) } else { fs.remove_qgroup(member, parent) },
@@ -186,6 +187,15 @@ impl Limit {
             |fs| fs.limit_qgroup(own, bytes, exclusive),
             |mount| mount.limit_qgroup(Some(own), bytes, exclusive),
         )
+    }
+}
+
+/// Returns the qgroup that an operand names: by its id, or by a path in its subvolume.
+fn qgroup_of(context: &Context, operand: &str) -> anyhow::Result<QgroupId> {
+    match parse_qgroup(operand) {
+        Ok(id) => Ok(id),
+        Err(wrong) => subvolume_at(context, Path::new(operand))
+            .map_err(|error| UsageError::new(format_args!("{operand}: {wrong} ({error})")).into()),
     }
 }
 

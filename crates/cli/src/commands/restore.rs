@@ -12,6 +12,7 @@ use crate::copy::host::{HostOptions, HostSink, Place};
 use crate::copy::progress::Progress;
 use crate::copy::sink::{Sink, Stop};
 use crate::copy::source::{Source, SourceOptions};
+use crate::fakeroot;
 use crate::output::{Output, escaped};
 use crate::path::ImagePath;
 use crate::usage_error::UsageError;
@@ -231,6 +232,9 @@ impl Args {
         places: Vec<(ImagePath, Place)>,
     ) -> anyhow::Result<()> {
         let all = !context.arguments().drop_in;
+        if all || self.metadata {
+            places.first().map_or(Ok(()), |(_, place)| fakeroot::refuse_writing(place.path()))?;
+        }
         let host = HostOptions {
             archive: all || self.metadata || self.xattr,
             no_clobber: !self.overwrite,

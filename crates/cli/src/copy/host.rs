@@ -53,6 +53,15 @@ pub enum Place {
     Stream(PathBuf),
 }
 
+impl Place {
+    /// Returns the directory, or the file that takes the bytes.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Content(path) | Self::Stream(path) | Self::Named { parent: path, .. } => path,
+        }
+    }
+}
+
 /// Options of a copy to the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptions {
@@ -309,6 +318,14 @@ impl<'a> HostSink<'a> {
             Ok(directory) => directory,
             Err(errno) => return self.fail(&path, errno),
         };
+        if let Some(above) = self.stack.last_mut()
+            && above.directory.is_none()
+            && let Ok(opened) = open_directory(directory.as_fd(), b"..")
+            && identity(&opened).is_ok_and(|identity| identity == above.identity)
+        {
+            // One step, where the way down from the outermost directory has many.
+            above.directory = Some(Rc::new(opened));
+        }
         if self.options.archive {
             if !frame.created {
                 self.keeper.remove_acls(directory.as_fd());

@@ -160,3 +160,12 @@ fn the_kernel_takes_conversions_and_checksums() {
     fail(1, "already has xxhash64", ["tune", "--csum", "xxhash64", image]);
     fail(1, "already has a block-group tree", ["tune", "--convert-to-block-group-tree", image]);
 }
+
+#[test]
+fn a_file_system_with_a_metadata_uuid_becomes_no_seed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [image] = &images(folder.path(), 1)[..] else { panic!("one image was asked for") };
+    succeed(["tune", "-m", "-f", image.to_str().unwrap()]);
+    fail(1, "it has a metadata UUID", ["tune", "-S", "1", "-f", image.to_str().unwrap()]);
+    assert_clean(image);
+}

@@ -15,6 +15,7 @@ mod failing;
 mod full;
 mod helpers;
 mod images;
+mod in_use;
 mod joined;
 mod kernel;
 mod kernel_jobs;

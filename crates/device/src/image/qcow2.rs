@@ -34,8 +34,10 @@ pub(super) struct ImageDevice {
     access: Access,
     size: u64,
     disk: RwLock<FormatAccess<File>>,
-    /// They hold the locks.
-    _files: (FileDevice, Companions),
+    /// Whether all data of the image itself is in its own file, which may get holes.
+    punches: bool,
+    /// The image itself, and further files. They hold the locks.
+    files: (FileDevice, Companions),
 }
 
 /// Opens a qcow2 image.
@@ -43,9 +45,11 @@ pub(super) fn open(path: &Path, file: FileDevice, allow_all: bool) -> Result<Ima
     let (name, access) = (file.name().to_owned(), file.access());
     let host = file.host_file().try_clone().map_err(OpenErrorKind::Io)?;
     let mut files = Companions::new("qcow2", &file, allow_all)?;
-    let disk = FormatAccess::new(driver(path, host, access, &mut files)?);
+    let image = driver(path, host, access, &mut files)?;
+    let punches = !image.requires_external_data_file() && !file.is_block_device();
+    let disk = FormatAccess::new(image);
     let size = disk.size();
-    Ok(ImageDevice { name, access, size, disk: RwLock::new(disk), _files: (file, files) })
+    Ok(ImageDevice { name, access, size, disk: RwLock::new(disk), punches, files: (file, files) })
 }
 
 fn storage(path: &Path, host: std::fs::File, access: Access) -> io::Result<File> {
@@ -108,6 +112,33 @@ fn driver(
     Ok(image)
 }
 
+/// A run of clusters of the image that nothing else refers to, neither a snapshot nor an image on
+/// top of this one.
+struct Own {
+    /// Offset in the disk.
+    guest: u64,
+    /// Offset in the file.
+    host: u64,
+    length: u64,
+}
+
+/// Returns the clusters of a range that may be written in place, which has them to itself.
+fn own_ranges(disk: &FormatAccess<File>, offset: u64, length: u64) -> Vec<Own> {
+    let (mut at, end, mut own) = (offset, offset + length, Vec::new());
+    while at < end {
+        match disk.get_mapping(at, end - at) {
+            Ok((_, 0)) | Err(_) => break,
+            Ok((mapping, length)) => {
+                if let Mapping::Raw { offset: host, writable: true, .. } = mapping {
+                    own.push(Own { guest: at, host, length });
+                }
+                at += length;
+            }
+        }
+    }
+    own
+}
+
 impl Device for ImageDevice {
     fn name(&self) -> &str {
         &self.name
@@ -161,9 +192,28 @@ impl Device for ImageDevice {
         None
     }
 
-    /// Frees the clusters that lie within the range.
+    /// Frees the clusters that lie within the range, and punches those that nothing else uses out
+    /// of the file.
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
         check_write(self.access, self.size, offset, length)?;
-        self.disk.write().discard_to_any(offset.get(), length)
+        let mut disk = self.disk.write();
+        let own = if self.punches { own_ranges(&disk, offset.get(), length) } else { Vec::new() };
+        disk.discard_to_any(offset.get(), length)?;
+        for Own { guest, host, length } in own {
+            let mut skip = 0;
+            while skip < length {
+                // Clusters that are still mapped were not within the range as a whole. No writer
+                // takes a freed one meanwhile: the lock is exclusive.
+                let (is_free, step) = match disk.get_mapping(guest + skip, length - skip) {
+                    Ok((_, 0)) | Err(_) => break,
+                    Ok((mapping, step)) => (matches!(mapping, Mapping::Zero { .. }), step),
+                };
+                if is_free {
+                    self.files.0.punch(host + skip, step)?;
+                }
+                skip += step;
+            }
+        }
+        Ok(())
     }
 }

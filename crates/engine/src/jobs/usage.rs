@@ -11,6 +11,7 @@ use crate::btree::{Cursor, Tree};
 use crate::errors::Result;
 use crate::items::item_error;
 use crate::items::trees::Trees;
+use crate::space::SpaceKind;
 use crate::volume::{Chunk, DeviceSlot};
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
@@ -130,6 +131,21 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Sets the used bytes of a type. A difference is put into the profiles that have room for it.
+    fn set_used(&mut self, flag: BlockGroupFlags, used: u64) {
+        let of_type = |space: &&mut SpaceUsage| space.kind.contains(flag);
+        let before =
+            sum(self.spaces.iter().filter(|space| space.kind.contains(flag)).map(|space| space.used));
+        let (mut more, mut less) = (used.saturating_sub(before), before.saturating_sub(used));
+        for space in self.spaces.iter_mut().filter(of_type) {
+            let (taken, given) = (more.min(space.total.saturating_sub(space.used)), less.min(space.used));
+            (more, less) = (more - taken, less - given);
+            space.used = space.used + taken - given;
+            let raw = u128::from(space.used) * u128::from(space.raw_total) / u128::from(space.total.max(1));
+            space.raw_used = u64::try_from(raw).unwrap_or(u64::MAX);
+        }
+    }
+
     /// Returns the bytes of all devices.
     pub fn device_size(&self) -> u64 {
         sum(self.devices.iter().map(|device| device.total))
@@ -289,6 +305,27 @@ pub fn usage(trees: &Trees) -> Result<Usage> {
         global_reserve: global_reserve(trees, compat_ro)?,
         chunks_without_block_group,
     })
+}
+
+/// As [`usage`], with the space that changes since the last commit have taken, data that no tree
+/// refers to yet included. The space that they have freed counts as free with the commit.
+///
+/// # Errors
+/// As [`usage`].
+pub(crate) fn live_usage(trees: &Trees) -> Result<Usage> {
+    let mut usage = usage(trees)?;
+    let Some(transactions) = trees.transactions() else { return Ok(usage) };
+    let kinds = [
+        (SpaceKind::Data, BlockGroupFlags::DATA),
+        (SpaceKind::Metadata, BlockGroupFlags::METADATA),
+        (SpaceKind::System, BlockGroupFlags::SYSTEM),
+    ];
+    let is_mixed = usage.is_mixed();
+    for (kind, flag) in kinds.into_iter().filter(|(kind, _)| !is_mixed || *kind != SpaceKind::Metadata) {
+        let totals = transactions.space().totals(kind);
+        usage.set_used(flag, totals.used.saturating_add(totals.reserved));
+    }
+    Ok(usage)
 }
 
 /// Returns the used bytes of the chunk's block group; `None` if it has none.

@@ -432,6 +432,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
     let run = TransactionOptions {
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
         discard: options.discard,
+        chunk_bytes: options.chunk_bytes,
         timestamp: options.timestamp,
         replacing: options.replacing,
         in_memory: options.in_memory,
@@ -497,6 +498,9 @@ pub fn open_devices(path: &Path, options: &OpenOptions, access: Access) -> Resul
         .chain(options.devices.iter().map(|path| (path.as_path(), &further)))
         .map(|(path, image)| {
             let mut how = papilio_device::OpenOptions::new(access);
+            if options.unlocked && access == Access::ReadOnly {
+                how = how.lock(false);
+            }
             let direct = options.direct_io.unwrap_or_else(|| is_direct_by_default(path, options));
             if direct {
                 how = how.direct_where_useful();

@@ -68,6 +68,8 @@ pub struct ChunkLimits {
     pub node_size: u32,
     /// Largest logical length in bytes that the caller wants. The kernel's limits apply as well.
     pub length_max: u64,
+    /// Keeps to `length_max` exactly, down to 64 KiB, where the kernel rounds stripes up.
+    pub(crate) exact: bool,
     /// Takes at most half of the free bytes of each device, down to [`SHARED_STRIPE`]. A conversion
     /// asks for it: the chunks of all kinds must find room on the same devices.
     pub shares: bool,
@@ -76,7 +78,7 @@ pub struct ChunkLimits {
 impl ChunkLimits {
     /// Returns the kernel's limits alone.
     pub fn new(node_size: u32) -> Self {
-        Self { node_size, length_max: u64::MAX, shares: false }
+        Self { node_size, length_max: u64::MAX, exact: false, shares: false }
     }
 }
 
@@ -174,7 +176,8 @@ pub fn plan_chunk(
         let free = free.saturating_sub(DEVICE_RANGE_RESERVED);
         fits = fits.min((free / 2 / spread.device_stripes as u64).max(SHARED_STRIPE));
     }
-    let stripe_bytes = stripe_bytes(fits, length_max, data_stripes);
+    let rounding = if limits.exact { STRIPE_LENGTH } else { STRIPE_ROUNDING };
+    let stripe_bytes = stripe_bytes(fits, length_max, data_stripes, rounding);
     let stripes = candidates.iter().flat_map(|candidate| {
         (0..spread.device_stripes as u64).map(|number| Stripe {
             devid: candidate.device.devid,
@@ -249,10 +252,10 @@ fn find_hole(device: &DeviceSpace, wanted: u64) -> (PhysicalAddress, u64) {
 }
 
 /// Returns the stripe length in bytes if `fits` bytes fit on the device with the least space.
-fn stripe_bytes(fits: u64, length_max: u64, data_stripes: u64) -> u64 {
+fn stripe_bytes(fits: u64, length_max: u64, data_stripes: u64, rounding: u64) -> u64 {
     let mut bytes = fits;
     if bytes.saturating_mul(data_stripes) > length_max {
-        bytes = bytes.min((length_max / data_stripes).max(1).next_multiple_of(STRIPE_ROUNDING));
+        bytes = bytes.min((length_max / data_stripes).max(1).next_multiple_of(rounding));
     }
     let bytes = bytes.min(STRIPE_MAX);
     bytes - bytes % STRIPE_LENGTH

@@ -52,6 +52,8 @@ struct State {
     pending: Vec<PendingChunk>,
     /// Device extents of chunks that the running commit removes.
     freed: Vec<(DeviceId, PhysicalAddress)>,
+    /// The most bytes of a new chunk, if the caller of the file system chose that.
+    length_max: Option<u64>,
 }
 
 /// The chunks that were added and removed, and the device space in use.
@@ -61,9 +63,10 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Starts from the ranges in use according to the device tree.
-    pub(crate) fn new(devices: Vec<DeviceSpace>) -> Self {
-        Self { state: Mutex::new(State { devices, ..State::default() }) }
+    /// Starts from the ranges in use according to the device tree. New chunks have at most
+    /// `length_max` bytes, if that is given, and the kernel's limit at any rate.
+    pub(crate) fn new(devices: Vec<DeviceSpace>, length_max: Option<u64>) -> Self {
+        Self { state: Mutex::new(State { devices, length_max, ..State::default() }) }
     }
 
     /// Makes a chunk of a kind. Makes a system chunk first if the chunk tree may run out of space.
@@ -220,7 +223,12 @@ impl State {
     fn allocate(&mut self, volume: &Volume, space: &Space, kind: SpaceKind) -> Result<()> {
         let geometry = volume.geometry();
         let flags = space.chunk_flags(kind);
-        let limits = ChunkLimits { shares: space.converts(), ..ChunkLimits::new(geometry.node_size) };
+        let limits = ChunkLimits {
+            shares: space.converts(),
+            length_max: self.length_max.unwrap_or(u64::MAX),
+            exact: self.length_max.is_some(),
+            ..ChunkLimits::new(geometry.node_size)
+        };
         let plan = plan_chunk(&self.devices_for(volume, flags), flags, &limits)?;
         if kind == SpaceKind::Data && !flags.contains(BlockGroupFlags::METADATA) {
             // Device space that metadata reservations count on stays for metadata.

@@ -62,6 +62,8 @@ pub struct TransactionOptions {
     pub(crate) dirty_limit: u64,
     /// Whether freed space is discarded after each commit.
     pub(crate) discard: bool,
+    /// The most bytes of a new chunk; `None` takes the kernel's limits.
+    pub(crate) chunk_bytes: Option<u64>,
     /// The time that all changes carry; `None` takes the clock's.
     pub(crate) timestamp: Option<Timespec>,
     /// Whether a replacement of a device may be under way: its caller writes nothing else.
@@ -72,7 +74,14 @@ pub struct TransactionOptions {
 
 impl Default for TransactionOptions {
     fn default() -> Self {
-        Self { dirty_limit: 128 << 20, discard: false, timestamp: None, replacing: false, in_memory: false }
+        Self {
+            dirty_limit: 128 << 20,
+            discard: false,
+            chunk_bytes: None,
+            timestamp: None,
+            replacing: false,
+            in_memory: false,
+        }
     }
 }
 
@@ -158,7 +167,7 @@ impl Transactions {
         for (start, _) in incomplete_chunks(&volume) {
             space.keep_read_only(start);
         }
-        let chunks = Chunks::new(devices);
+        let chunks = Chunks::new(devices, options.chunk_bytes);
         chunks.count_unallocated(&space);
         load_counters(&volume, &live.get(objectid::DEV_TREE)?.tree())?;
         let raw = volume.superblock().raw;

@@ -248,8 +248,9 @@ pub(super) fn usage(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let asked = call.argument::<Page>()?;
     if asked.cursor == 0 {
         // The trees tell the use as of the last commit. Without one, space that was taken since
-        // then would count as free. A mount that takes no changes has nothing to commit.
-        let _ = call.fs.sync();
+        // then would count as free. Data in memory has space reserved but no extents, and is left
+        // alone. A mount that takes no changes has nothing to commit.
+        let _ = call.fs.commit();
     }
     let usage = call.fs.usage()?;
     let mut writer = Writer::default();

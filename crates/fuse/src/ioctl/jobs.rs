@@ -289,7 +289,10 @@ pub(super) fn remove_device_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         0 => remove_named(call, until_nul(&arguments.name).ok_or(Errno(libc::EINVAL))?),
         DEVICE_BY_ID => {
             let id = arguments.name.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-            remove(call, DeviceId(id))
+            match call.fs.usage()?.devices.iter().any(|device| device.devid.0 == id) {
+                true => remove(call, DeviceId(id)),
+                false => Err(Errno(libc::ENOENT)),
+            }
         }
         _ => Err(Errno(libc::EOPNOTSUPP)),
     }

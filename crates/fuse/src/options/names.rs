@@ -1,4 +1,47 @@
-//! Names of options that have no effect here, and of those that are refused with a reason.
+//! Names of options: those that take a value, those that have no effect here, and those that are
+//! refused with a reason.
+
+use super::types::MountOptionError;
+
+/// The options that take a value. The others refuse one.
+const VALUED: [&str; 25] = [
+    "cache",
+    "commit",
+    "compress",
+    "compress-force",
+    "device",
+    "device_io",
+    "device_timeout",
+    "discard",
+    "dmask",
+    "fmask",
+    "fsname",
+    "gid",
+    "idmap",
+    "max_inline",
+    "opens",
+    "replay_bytes",
+    "rescue",
+    "subvol",
+    "subvolid",
+    "thread_pool",
+    "threads",
+    "transport",
+    "uid",
+    "umask",
+    // mount(8) writes the name of the user who mounted.
+    "user",
+];
+
+/// Refuses a value for an option that takes none.
+pub(super) fn check_value(name: &str, value: Option<&str>) -> Result<(), MountOptionError> {
+    match value {
+        Some(value) if !VALUED.contains(&name) => {
+            Err(MountOptionError::new(format!("mount option {name} takes no value, but {value:?} was given")))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Returns whether an option has no effect that can be observed here: those that mount(8) and fstab
 /// interpret themselves, hints for the kernel's work, and defaults.

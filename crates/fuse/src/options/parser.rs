@@ -5,9 +5,9 @@
 //!
 //! Kernel counterpart: `btrfs_parse_param` (`fs/btrfs/super.c`).
 
-use super::names::{is_ignored, unsupported};
+use super::names::{check_value, is_ignored, unsupported};
 use super::types::{Atime, MountOptionError, MountOptions, Opens, Transport};
-use super::values::{bad_value, bytes_of, check_bare, id, mask, needed, number, size};
+use super::values::{bad_value, bytes_of, id, mask, needed, number, size};
 use crate::ownership::Ownership;
 use papilio::format::{TreeId, objectid};
 use papilio::{CompressionChoice, OpenOptions, SubvolumeChoice};
@@ -71,8 +71,10 @@ impl Parser {
         if self.take_general(name, value)?
             || self.take_ownership(name, value)?
             || self.take_btrfs(name, value)?
-            || is_ignored(name)
         {
+            return check_value(name, value);
+        }
+        if is_ignored(name) {
             return Ok(());
         }
         Err(match unsupported(name) {
@@ -144,9 +146,6 @@ impl Parser {
             }
             _ => return Ok(false),
         }
-        const VALUED: [&str; 8] =
-            ["device_io", "device_timeout", "fsname", "opens", "threads", "thread_pool", "transport", "user"];
-        check_bare(name, value, &VALUED)?;
         Ok(true)
     }
 
@@ -222,11 +221,6 @@ impl Parser {
                 return self.take_data(name, value);
             }
         };
-        check_bare(
-            name,
-            value,
-            &["cache", "commit", "discard", "device", "max_inline", "replay_bytes", "rescue"],
-        )?;
         Ok(true)
     }
 
@@ -254,7 +248,6 @@ impl Parser {
             "skip_balance" => self.skip_balance = true,
             _ => return Ok(false),
         }
-        check_bare(name, value, &["subvol", "subvolid", "compress", "compress-force"])?;
         Ok(true)
     }
 

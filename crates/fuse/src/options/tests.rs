@@ -195,3 +195,59 @@ fn owners_and_permissions_are_parsed() {
         assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);
     }
 }
+
+/// Returns the options in the first column of the table in docs/mount.md.
+fn documented() -> Vec<String> {
+    let page = include_str!("../../../../docs/mount.md");
+    let rows = page.lines().skip_while(|line| !line.starts_with("| option | effect |"));
+    let rows = rows.skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.map(|row| row.split(" | ").next().unwrap());
+    // A table has `\|` for a bar.
+    let cells = cells.map(|cell| cell.trim_start_matches("| ").replace("\\|", "|"));
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Returns the ways to write an option: without and with what is in brackets, and each of several
+/// values. Names of values become values.
+fn ways_of(option: &str) -> Vec<String> {
+    if let Some((name, choices)) = option.split_once("[=") {
+        let choices = choices.trim_end_matches(']').replace("ALGORITHM[:LEVEL", "zstd:3|lzo|no");
+        let given = choices.split('|').map(|choice| format!("{name}={choice}"));
+        return [name.to_owned()].into_iter().chain(given).collect();
+    }
+    let Some((name, value)) = option.split_once('=') else { return vec![option.to_owned()] };
+    let values = match value {
+        "PATH" => "/a",
+        "ID" | "N" => "5",
+        "SECONDS" => "20",
+        "BYTES" => "1m",
+        "MASK" => "027",
+        "NAME" => "disk",
+        "[u:|g:|b:]IMAGE:MOUNT:COUNT" => "0:5:1|u:0:5:1|g:0:5:1|b:0:5:1",
+        other => other,
+    };
+    values.split('|').map(|value| format!("{name}={value}")).collect()
+}
+
+#[test]
+fn each_documented_option_takes_its_documented_value() {
+    let documented = documented();
+    assert!(documented.len() > 50, "{documented:?}");
+    for option in documented.iter().flat_map(|option| ways_of(option)) {
+        if option == "remount" {
+            continue;
+        }
+        assert!(!option.chars().any(|letter| letter.is_ascii_uppercase()), "{option}");
+        let max_inline = option.replace("max_inline=1m", "max_inline=4k");
+        if let Err(error) = MountOptions::parse(&format!("ro,{max_inline}")) {
+            panic!("{option}: {error}");
+        }
+    }
+    // A value that is left out, and one that is too many, are refused by the same table.
+    for name in ["commit", "device", "fsname", "replay_bytes", "subvol", "uid"] {
+        assert!(MountOptions::parse(name).is_err(), "{name}");
+    }
+    for name in ["ro", "degraded", "nologreplay", "treelog", "nodatacow", "skip_balance", "allow_root"] {
+        assert!(MountOptions::parse(&format!("{name}=1")).is_err(), "{name}");
+    }
+}

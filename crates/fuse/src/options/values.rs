@@ -46,20 +46,6 @@ pub(super) fn bytes_of(name: &str, value: Option<&str>) -> Result<u64, MountOpti
     bytes.ok_or_else(|| bad_value(name, value, "a number of bytes"))
 }
 
-/// Refuses a value for an option that takes none.
-pub(super) fn check_bare(
-    name: &str,
-    value: Option<&str>,
-    with_values: &[&str],
-) -> Result<(), MountOptionError> {
-    match value {
-        Some(value) if !with_values.contains(&name) => {
-            Err(MountOptionError::new(format!("mount option {name} takes no value, but {value:?} was given")))
-        }
-        _ => Ok(()),
-    }
-}
-
 pub(super) fn bad_value(name: &str, value: Option<&str>, wanted: &str) -> MountOptionError {
     MountOptionError::new(format!("mount option {name}: {:?} is not {wanted}", value.unwrap_or_default()))
 }

@@ -129,7 +129,7 @@ impl Server {
     }
 
     pub(super) fn file_system_sizes(&self) -> Result<FileSystemSizes, Errno> {
-        let sizes = self.fs.usage()?.statfs();
+        let sizes = self.fs.statfs()?;
         let block_size = self.sector_size();
         let blocks = |bytes: u64| bytes / u64::from(block_size);
         Ok(FileSystemSizes {

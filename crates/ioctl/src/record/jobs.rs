@@ -61,6 +61,10 @@ impl Writer {
         for line in &scrub.undecodable_extents {
             self.bytes(line.as_bytes());
         }
+        self.number(scrub.lost_data.len() as u64);
+        for line in &scrub.lost_data {
+            self.bytes(line.as_bytes());
+        }
         self.number(scrub.devices.len() as u64);
         for device in &scrub.devices {
             self.number(device.devid.0)
@@ -118,10 +122,14 @@ impl Reader<'_> {
             first_error: self.optional_text()?,
             undecodable: self.number()?,
             undecodable_extents: Vec::new(),
+            lost_data: Vec::new(),
             devices: Vec::new(),
         };
         for _ in 0..self.number()? {
             report.undecodable_extents.push(self.text()?);
+        }
+        for _ in 0..self.number()? {
+            report.lost_data.push(self.text()?);
         }
         for _ in 0..self.number()? {
             let (devid, path) = (DeviceId(self.number()?), self.optional_text()?);
@@ -163,6 +171,7 @@ mod tests {
                 first_error: Some("no good copy".to_owned()),
                 undecodable: 10,
                 undecodable_extents: vec!["logical address 9".to_owned(), String::new()],
+                lost_data: vec!["logical address 7: files: /a".to_owned()],
                 finished: true,
             },
             errno: 28,

@@ -30,6 +30,9 @@ const FIRST_SYSTEM_CHUNK: u64 = 4 * MIB;
 const FIRST_DEVICE: DeviceId = DeviceId(1);
 /// Wanted bytes of a system chunk on several devices. The kernel's rounding may double it.
 const SYSTEM_CHUNK: u64 = 8 * MIB;
+/// Bytes of the first chunks of a file system that will be shrunk to its content.
+const SMALL_SYSTEM_CHUNK: u64 = MIB;
+const SMALL_CHUNK: u64 = 4 * MIB;
 
 /// A location on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -172,6 +175,14 @@ impl ChunkLayout {
     fn on_one_device(total: u64, kinds: &[(BlockGroupFlags, RaidProfile)], choice: &Choice) -> Self {
         let mut places = Places::new(choice.uuids.devices[0], choice.sector_size);
         let mut chunks = Vec::new();
+        if choice.small_chunks {
+            for (kind, profile) in kinds {
+                let system = *kind == BlockGroupFlags::SYSTEM;
+                let length = if system { SMALL_SYSTEM_CHUNK } else { SMALL_CHUNK };
+                chunks.push(places.take(*kind, length, *profile));
+            }
+            return Self { chunks };
+        }
         // First a single chunk of each kind, kept or not, then the DUP chunks.
         for (kind, profile) in kinds {
             let length =

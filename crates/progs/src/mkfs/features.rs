@@ -5,6 +5,7 @@
 //!
 //! Counterpart: btrfs-progs' `common/fsfeatures.c`.
 
+use super::kernel_version::KernelVersion;
 use papilio_engine::errors::{Error, Result};
 
 /// An optional feature, as of `mkfs.btrfs -O`.
@@ -181,6 +182,10 @@ pub(super) const NAMES: [FeatureName; 17] = [
     ),
 ];
 
+fn version(text: &str) -> KernelVersion {
+    text.parse().expect("the table has versions")
+}
+
 impl MkfsFeature {
     /// All features.
     pub const ALL: [Self; 10] = [
@@ -227,6 +232,18 @@ impl MkfsFeature {
                 | Self::FreeSpaceTree
                 | Self::BlockGroupTree
         )
+    }
+
+    /// Whether the feature is on by default in a file system for a kernel and its time's tools.
+    pub(super) fn default_for(self, kernel: Option<KernelVersion>) -> bool {
+        let since = || self.line().versions.and_then(|versions| versions.default);
+        let known = |kernel| since().is_some_and(|since| version(since) <= kernel);
+        self.default_on() && kernel.is_none_or(known)
+    }
+
+    /// Returns the first version of Linux that mounts a file system with the feature.
+    pub(super) fn mountable_since(self) -> KernelVersion {
+        version(self.line().versions.map_or("0.0", |versions| versions.compatible))
     }
 
     /// Returns the feature of a name or alias of `mkfs.btrfs -O`, without a `^`.

@@ -10,6 +10,7 @@ pub(super) mod block;
 mod chunks;
 mod facts;
 mod features;
+mod kernel_version;
 mod layout;
 mod options;
 mod rows;
@@ -20,6 +21,7 @@ mod trees;
 mod write;
 
 pub use features::{FeatureMeaning, FeatureName, FeatureVersions, MkfsFeature};
+pub use kernel_version::KernelVersion;
 pub use options::MkfsOptions;
 
 use layout::Layout;
@@ -142,7 +144,7 @@ pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Ma
         return Err(OpenError { path: path.to_owned(), kind: OpenErrorKind::RemoteReadOnly }.into());
     }
     let mut undos = Vec::new();
-    let size = options.size.map(|size| whole_sectors(size, &choice));
+    let size = options.size_of(None).map(|size| whole_sectors(size, &choice));
     for path in paths.iter().map(AsRef::as_ref) {
         let name = path.display().to_string();
         if let Some(size) = size {
@@ -217,7 +219,8 @@ pub fn mkfs_devices(devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Resul
 fn make(devices: &[&dyn Device], options: &MkfsOptions, choice: &Choice) -> Result<Made> {
     let mut totals = Vec::new();
     for device in devices {
-        let total_bytes = whole_sectors(options.size.unwrap_or_else(|| device.size()), choice);
+        let size = options.size_of(Some(device.size())).unwrap_or_default();
+        let total_bytes = whole_sectors(size, choice);
         check_size(device.name(), total_bytes, choice)?;
         if total_bytes > device.size() {
             return Err(Error::Invalid(format!(

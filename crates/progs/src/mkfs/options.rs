@@ -7,6 +7,7 @@
 //! Counterpart: btrfs-progs' `mkfs/main.c`.
 
 use super::features::MkfsFeature;
+use super::kernel_version::KernelVersion;
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::space::chunk_allocation::devices_min;
 use papilio_engine::transaction::clock;
@@ -43,6 +44,9 @@ pub struct MkfsOptions {
     metadata_profile: Option<RaidProfile>,
     pub(super) force: bool,
     pub(super) keep_content: bool,
+    small_chunks: bool,
+    size_most: Option<u64>,
+    kernel: Option<KernelVersion>,
     unfinished: bool,
     timestamp: Option<Timespec>,
 }
@@ -152,6 +156,58 @@ impl MkfsOptions {
         self
     }
 
+    /// Makes a file system that this version of Linux mounts, and the tools of its time read:
+    /// features that are newer are off by default, and an option that needs one is an error.
+    pub fn kernel(mut self, version: KernelVersion) -> Self {
+        self.kernel = Some(version);
+        self
+    }
+
+    /// Refuses what the kernel that the file system is for cannot mount.
+    fn check_kernel(&self, features: &[MkfsFeature]) -> Result<()> {
+        let Some(kernel) = self.kernel else { return Ok(()) };
+        let since = |major, minor| KernelVersion { major, minor };
+        let checksum = self.checksum.filter(|checksum| *checksum != ChecksumType::Crc32c);
+        let needs = features.iter().map(|feature| (feature.name().to_owned(), feature.mountable_since()));
+        let needs = needs
+            .chain(checksum.map(|checksum| (format!("the checksum {checksum}"), since(5, 5))))
+            .chain(self.metadata_uuid.map(|_| ("a metadata UUID".to_owned(), since(5, 0))));
+        for (what, first) in needs {
+            if first > kernel {
+                return invalid(format!("{what}: Linux {first} and newer have it, not {kernel}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits the size in bytes of the file system on each device, whether the size is given or
+    /// that of the device. The default is none.
+    pub fn size_at_most(mut self, bytes: Option<u64>) -> Self {
+        self.size_most = bytes;
+        self
+    }
+
+    /// Sets the size of a file system whose size is not set.
+    pub fn default_size(mut self, bytes: u64) -> Self {
+        self.size = self.size.or(Some(bytes));
+        self
+    }
+
+    /// Returns the size in bytes on a device, if it is known: that which was set, or `device`, but
+    /// not more than the limit.
+    pub(super) fn size_of(&self, device: Option<u64>) -> Option<u64> {
+        let size = self.size.or(device)?;
+        Some(self.size_most.map_or(size, |most| size.min(most)))
+    }
+
+    /// Sets whether the first chunks are as small as the format's own needs allow, on one device
+    /// with profiles single and DUP (default false). They suit a file system that is shrunk to its
+    /// content; see [`OpenOptions::chunk_bytes`](papilio_engine::options::OpenOptions::chunk_bytes).
+    pub fn small_chunks(mut self, small: bool) -> Self {
+        self.small_chunks = small;
+        self
+    }
+
     /// Sets the time of creation, by default the current time. See [`fsid`](Self::fsid) for the
     /// effect of both together.
     pub fn timestamp(mut self, timestamp: Timespec) -> Self {
@@ -180,8 +236,10 @@ impl MkfsOptions {
         let needed = [MkfsFeature::FreeSpaceTree, MkfsFeature::NoHoles];
         let wanting = needed.into_iter().any(|feature| given(feature) == Some(false));
         let is_on = |feature: MkfsFeature| match feature {
-            MkfsFeature::BlockGroupTree => given(feature).unwrap_or(feature.default_on() && !wanting),
-            _ => given(feature).unwrap_or(feature.default_on()),
+            MkfsFeature::BlockGroupTree => {
+                given(feature).unwrap_or(feature.default_for(self.kernel) && !wanting)
+            }
+            _ => given(feature).unwrap_or(feature.default_for(self.kernel)),
         };
         let mixed = is_on(MkfsFeature::MixedGroups);
         let (node_size, sector_size) = self.sizes(mixed)?;
@@ -210,6 +268,7 @@ impl MkfsOptions {
             feature => is_on(*feature),
         });
         let features: Vec<_> = features.collect();
+        self.check_kernel(&features)?;
         Ok(Choice {
             label: self.label.clone(),
             uuids: self.uuids(devices)?,
@@ -221,6 +280,7 @@ impl MkfsOptions {
             timestamp: self.timestamp.unwrap_or_else(clock::now),
             features,
             unfinished: self.unfinished,
+            small_chunks: self.small_chunks,
         })
     }
 
@@ -342,6 +402,8 @@ pub(super) struct Choice {
     pub(super) features: Vec<MkfsFeature>,
     /// Whether the superblocks get the temporary magic.
     pub(super) unfinished: bool,
+    /// Whether the first chunks are small.
+    pub(super) small_chunks: bool,
 }
 
 impl Choice {

@@ -289,3 +289,29 @@ fn images_are_created_and_failures_undone() {
     assert!(matches!(mkfs(&empty, &MkfsOptions::new().force(true).size(300 * MIB)), Err(Error::Open(_))));
     assert_eq!(held.size(), 200 * MIB);
 }
+
+#[test]
+fn a_file_system_for_an_older_kernel_has_no_newer_features() {
+    let features = |version: &str, options: MkfsOptions| {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 * MIB));
+        let made = mkfs_device(&device, &options.kernel(version.parse().unwrap()));
+        made.map(|made| made.features).map_err(|error| error.to_string())
+    };
+    use MkfsFeature::{BlockGroupTree, ExtendedIref, FreeSpaceTree, NoHoles, SkinnyMetadata};
+    let basic = [ExtendedIref, SkinnyMetadata];
+    assert_eq!(features("4.19", MkfsOptions::new()).unwrap(), basic);
+    let of_5_15 = [ExtendedIref, SkinnyMetadata, NoHoles, FreeSpaceTree];
+    for version in ["5.15", "5.15.0-91-generic", "6.1", "6.18"] {
+        assert_eq!(features(version, MkfsOptions::new()).unwrap(), of_5_15, "{version}");
+    }
+    assert!(features("6.19", MkfsOptions::new()).unwrap().contains(&BlockGroupTree));
+    // A feature that is asked for is made where the kernel can mount it, and refused elsewhere.
+    let tree = || MkfsOptions::new().feature(BlockGroupTree, true);
+    assert!(features("6.1", tree()).unwrap().contains(&BlockGroupTree));
+    let refused = features("5.15", tree()).unwrap_err();
+    assert_eq!(refused, "block-group-tree: Linux 6.1 and newer have it, not 5.15");
+    let checksum = MkfsOptions::new().checksum(ChecksumType::Sha256);
+    assert!(features("5.4", checksum.clone()).is_err() && features("5.5", checksum).is_ok());
+    let uuid = MkfsOptions::new().metadata_uuid(Uuid::from_u128(7));
+    assert!(features("4.19", uuid).is_err());
+}

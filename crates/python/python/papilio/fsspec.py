@@ -152,6 +152,14 @@ class BtrfsFileSystem(AbstractFileSystem):
     def isfile(self, path: Any) -> bool:
         return self.image.isfile(self._strip_protocol(path))
 
+    def islink(self, path: Any) -> bool:
+        """Return whether the path is a symbolic link."""
+        return self.image.islink(self._strip_protocol(path))
+
+    def lexists(self, path: Any, **kwargs: Any) -> bool:
+        """Return whether the path exists; true for a broken symbolic link."""
+        return self.image.lexists(self._strip_protocol(path))
+
     def created(self, path: Any) -> datetime:
         return datetime.fromtimestamp(self.info(path)["created"], tz=timezone.utc)
 
@@ -179,7 +187,11 @@ class BtrfsFileSystem(AbstractFileSystem):
             self.makedirs(self._parent(path), exist_ok=True)
         if not autocommit and mode[0] in "wx":
             return _Uncommitted(self.image, path, mode)  # type: ignore[return-value]
-        return self.image.open(path, mode if "b" in mode else mode + "b")
+        file = self.image.open(path, mode if "b" in mode else mode + "b")
+        if mode[0] == "r":
+            # As the files of other file systems have it: read_block and its users ask for it.
+            file.size = getattr(file, "raw", file).stat().st_size  # type: ignore[attr-defined]
+        return file
 
     # Writing.
 
@@ -248,6 +260,14 @@ class BtrfsFileSystem(AbstractFileSystem):
             if truncate:
                 file.truncate(0)
         self.image.utime(path)
+
+    def symlink(self, src: Any, dst: Any) -> None:
+        """Make ``dst`` a symbolic link to ``src``, which is stored as it is given."""
+        self.image.symlink(stringify_path(src), self._strip_protocol(dst))
+
+    def link(self, src: Any, dst: Any) -> None:
+        """Make ``dst`` a further name of ``src``."""
+        self.image.link(self._strip_protocol(src), self._strip_protocol(dst))
 
     def chmod(self, path: Any, mode: int) -> None:
         """Set the permission bits."""

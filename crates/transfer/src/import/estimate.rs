@@ -30,6 +30,12 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
+    /// Adds the content of another layer.
+    pub(super) fn add(&mut self, other: Self) {
+        self.data = self.data.saturating_add(other.data);
+        self.metadata = self.metadata.saturating_add(other.metadata);
+    }
+
     /// Adds an inode with a name.
     pub(super) fn add_entry(&mut self, name_length: usize, xattr_bytes: u64) {
         self.metadata += INODE_BYTES + 3 * name_length as u64 + xattr_bytes;

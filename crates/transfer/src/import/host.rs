@@ -4,7 +4,8 @@
 //!
 //! **Invariants**
 //! - Symbolic links are not followed, except the source itself on request.
-//! - Each directory stays open while it is walked, so that moving it cannot redirect the walk.
+//! - A directory stays open while entries of it are visited, and one that was closed in between is
+//!   recognized by its inode number. So moving it cannot redirect the walk.
 //! - Entries come in the order of their names.
 //! - Access times of the host do not change, if the host permits it (`O_NOATIME`).
 
@@ -22,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+/// The number of directories to keep open. Those above are opened again by `..` on the way back.
+const OPEN_DIRECTORIES: usize = 128;
 /// Bytes of events after which a batch is sent.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes to read at once from a large file.
@@ -61,9 +64,12 @@ struct Reader<'a> {
     value: Vec<u8>,
 }
 
-/// An open directory of the walk.
+/// A directory of the walk.
 struct Frame {
-    directory: OwnedFd,
+    /// `None` while it is closed because too many are open.
+    directory: Option<OwnedFd>,
+    /// Device and inode number, by which it is recognized when it is opened again.
+    id: LinkId,
     path: PathBuf,
     /// The remaining names, the next one last.
     names: Vec<CString>,
@@ -83,6 +89,23 @@ pub(super) fn read(from: &Path, name: Option<&[u8]>, options: HostOptions<'_>, s
     };
     // The only error is a dropped receiver, which ends the reader.
     let _ = reader.source(from, name).and_then(|()| reader.flush());
+}
+
+impl Frame {
+    /// Opens the directory again, if it was closed, as the parent of `below`, which was left.
+    fn reopen(&mut self, below: Option<&OwnedFd>) -> Result<(), std::io::Error> {
+        if self.directory.is_some() {
+            return Ok(());
+        }
+        let below = below.ok_or(Errno::STALE)?;
+        let place = Place { directory: below.as_fd(), name: c"..", path: &self.path, follow: false };
+        let directory = place.open(OFlags::DIRECTORY)?;
+        if stat_at(&directory, c".", AtFlags::empty())?.id != self.id {
+            return Err(std::io::Error::other("the directory was moved while it was read"));
+        }
+        self.directory = Some(directory);
+        Ok(())
+    }
 }
 
 impl Reader<'_> {
@@ -123,15 +146,22 @@ impl Reader<'_> {
         let mut stack: Vec<Frame> = Vec::new();
         stack.extend(self.entry(&place, name.unwrap_or_default(), &stat)?);
         while let Some(frame) = stack.last_mut() {
-            let Some(name) = frame.names.pop() else {
-                stack.pop();
+            let (Some(name), Some(open)) = (frame.names.pop(), &frame.directory) else {
+                let left = stack.pop().and_then(|frame| frame.directory);
                 self.send(Event::Leave)?;
+                if let Some(above) = stack.last_mut()
+                    && let Err(error) = above.reopen(left.as_ref())
+                {
+                    let path = above.path.clone();
+                    above.names.clear();
+                    self.problem(&path, error)?;
+                }
                 continue;
             };
             let path = frame.path.join(OsStr::from_bytes(name.to_bytes()));
-            let below = match stat_at(&frame.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            let below = match stat_at(open, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => {
-                    let directory = frame.directory.as_fd();
+                    let directory = open.as_fd();
                     let place = Place { directory, name: &name, path: &path, follow: false };
                     self.entry(&place, name.to_bytes(), &stat)?
                 }
@@ -141,6 +171,9 @@ impl Reader<'_> {
                 }
             };
             stack.extend(below);
+            if let Some(far) = stack.len().checked_sub(OPEN_DIRECTORIES + 1) {
+                stack[far].directory = None;
+            }
         }
         Ok(())
     }
@@ -198,7 +231,8 @@ impl Reader<'_> {
         match opened {
             Ok((directory, names, attributes)) => {
                 self.send(Event::Enter { name: name.to_vec(), attributes })?;
-                Ok(Some(Frame { directory, path: place.path.to_path_buf(), names }))
+                let (directory, path) = (Some(directory), place.path.to_path_buf());
+                Ok(Some(Frame { directory, id: stat.id, path, names }))
             }
             Err(error) => self.problem(place.path, error).map(|()| None),
         }

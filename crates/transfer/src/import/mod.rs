@@ -1,4 +1,4 @@
-//! Filling a file system from a host directory or a tar archive.
+//! Filling a file system from a host directory, a tar archive, or layers of them.
 //!
 //! Owns the methods of [`Populate`] that do it. A directory is copied by two threads: one walks and
 //! reads the host (`host`), the other changes the file system (`writer`). A bounded queue of events
@@ -13,17 +13,22 @@
 //! Counterpart: btrfs-progs' `mkfs/rootdir.c`.
 
 mod acl_text;
+mod decompressed;
 mod estimate;
 mod event;
 mod host;
 mod host_calls;
+mod layers;
 mod manifest;
+mod oci;
 mod options;
+mod replacing;
 mod tar;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+pub use layers::Layer;
 pub use manifest::{Manifest, ManifestEntry};
 pub use options::{Existing, NewSubvolume, Populate, PopulateObserver, Populated};
 
@@ -32,6 +37,7 @@ use papilio_engine::errors::{Error, PathError, Result};
 use papilio_engine::file::change::NAME_ITEMS;
 use papilio_format::items::inode::FileKind;
 use papilio_fs::Inode;
+use replacing::Replacing;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -74,10 +80,11 @@ impl Populate {
 
     /// Unpacks a tar archive into the directory `into`. `name` names the archive in errors.
     ///
-    /// The archive may be in the format ustar, pax or GNU, uncompressed or compressed by gzip or
-    /// zstd. All versions of sparse files, extended attributes (`SCHILY.xattr`) and access control
-    /// lists with numeric ids (`SCHILY.acl`) are supported. A later member replaces an earlier one
-    /// with the same name.
+    /// The archive may be in the format ustar, pax or GNU, uncompressed or compressed by gzip,
+    /// zstd, xz, bzip2 or lzma. All versions of sparse files, extended attributes (`SCHILY.xattr`)
+    /// and access control lists with numeric ids (`SCHILY.acl`) are supported. A later member
+    /// replaces an earlier one with the same name. Symbolic links on the way to a member are
+    /// followed inside `into`. Archives that follow one another are unpacked one after the other.
     ///
     /// # Errors
     /// As [`Populate::directory`]; an invalid archive.
@@ -94,6 +101,7 @@ impl Populate {
             return Err(Error::Invalid("an archive shares no blocks with an image".to_owned()));
         }
         let mut writer = TreeWriter::new(&replacing, into, observer)?;
+        writer.replacing = Replacing::ByName;
         tar::unpack(name.as_ref(), archive, into, &mut writer)?;
         self.finish_subvolumes(into, &writer)?;
         writer.check_inode_flags()?;
@@ -127,6 +135,26 @@ impl Populate {
     ) -> Result<Populated> {
         must_be_directory(into)?;
         let mut writer = TreeWriter::new(self, into, observer)?;
+        // A source is named by any of its hard links.
+        for (path, flags) in &self.inode_flags {
+            let host = from.join(OsStr::from_bytes(path));
+            let id = host::identity(&host)?.ok_or_else(|| no_such_path(path))?;
+            writer.flags_of_links.insert(id, *flags);
+        }
+        self.walk_host(from, into, name, &mut writer)?;
+        self.finish_subvolumes(into, &writer)?;
+        writer.check_inode_flags()?;
+        Ok(writer.done)
+    }
+
+    /// Copies a file or directory of the host.
+    fn walk_host(
+        &self,
+        from: &Path,
+        into: &Inode,
+        name: Option<&[u8]>,
+        writer: &mut TreeWriter<'_>,
+    ) -> Result<()> {
         let sector = into.file_system().info.volume().geometry().sector_size.into();
         let options = host::HostOptions {
             xattrs: self.keep_attributes,
@@ -135,12 +163,6 @@ impl Populate {
             excluded: &self.excluded,
             reflink: self.reflink.then_some(sector),
         };
-        // A source is named by any of its hard links.
-        for (path, flags) in &self.inode_flags {
-            let host = from.join(OsStr::from_bytes(path));
-            let id = host::identity(&host)?.ok_or_else(|| no_such_path(path))?;
-            writer.flags_of_links.insert(id, *flags);
-        }
         std::thread::scope(|scope| {
             let (send, batches) = sync_channel::<Batch>(QUEUED_BATCHES);
             scope.spawn(move || host::read(from, name, options, &send));
@@ -151,10 +173,7 @@ impl Populate {
                 }
             }
             Ok::<_, Error>(())
-        })?;
-        self.finish_subvolumes(into, &writer)?;
-        writer.check_inode_flags()?;
-        Ok(writer.done)
+        })
     }
 
     /// Applies the properties of the new subvolumes once they are filled.

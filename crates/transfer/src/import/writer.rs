@@ -11,6 +11,7 @@
 
 use super::event::{Attributes, Event, LinkId, Node};
 use super::options::{Existing, Populate, PopulateObserver, Populated};
+use super::replacing::{Replacing, remove_tree};
 use papilio_engine::errors::{Error, PathError, Result};
 use papilio_engine::items::xattr_edit::XattrSet;
 use papilio_engine::namespace::create::{NewInode, NewKind};
@@ -30,6 +31,8 @@ const EARLY_MODE: u32 = 0o700;
 pub(super) struct TreeWriter<'a> {
     populate: &'a Populate,
     observer: &'a mut dyn PopulateObserver,
+    /// The entries that may be replaced.
+    pub(super) replacing: Replacing,
     /// The work done so far.
     pub(super) done: Populated,
     /// The directory to fill.
@@ -85,6 +88,7 @@ impl<'a> TreeWriter<'a> {
         Ok(Self {
             populate,
             observer,
+            replacing: Replacing::default(),
             done: Populated::default(),
             top: top.clone(),
             inherits_acl: top.xattr(DEFAULT_ACL)?.is_some(),
@@ -351,7 +355,7 @@ impl<'a> TreeWriter<'a> {
         attributes: &Attributes,
     ) -> Result<Option<Made>> {
         let mode = if self.populate.keep_attributes { EARLY_MODE } else { attributes.mode };
-        if self.populate.subvolumes.contains_key(path) {
+        if self.populate.subvolumes.contains_key(path) && !self.subvolumes.contains_key(path) {
             let new = self.new_inode(NewKind::Directory, mode, attributes);
             let inode = parent.create_subvolume(name, &new)?;
             self.give_flags(&inode, path, None)?;
@@ -520,6 +524,18 @@ impl<'a> TreeWriter<'a> {
             (FileKind::Directory, Some(FileKind::Directory)) => Ok(Resolved::Reused(Box::new(there))),
             _ if self.populate.existing == Existing::Refuse => Err(exists()),
             _ if self.populate.existing == Existing::Keep => Ok(Resolved::Kept),
+            (FileKind::Directory, _) if self.replacing == Replacing::ByLayer => {
+                remove_tree(parent, name).map(|()| Resolved::Free)
+            }
+            (FileKind::Directory, _) if self.replacing == Replacing::ByName => {
+                match parent.remove_dir(name) {
+                    Err(Error::Path { kind: PathError::NotEmpty, .. }) => {
+                        Err(Error::path(name, PathError::IsADirectory))
+                    }
+                    removed => removed.map(|()| Resolved::Free),
+                }
+            }
+            _ if self.replacing != Replacing::InPlace => parent.remove_file(name).map(|()| Resolved::Free),
             (FileKind::Directory, _) => Err(Error::path(name, PathError::IsADirectory)),
             (_, Some(FileKind::Directory)) => Err(Error::path(name, PathError::NotADirectory)),
             (FileKind::Regular, Some(FileKind::Regular)) => Ok(Resolved::Reused(Box::new(there))),

@@ -6,6 +6,7 @@
 use super::args::Args;
 use crate::context::Context;
 use crate::copy::image::{ImageCopy, ImageCopyOptions};
+use crate::fakeroot;
 use crate::filling::{Caller, Report};
 use crate::path::{ImagePath, Operand};
 use crate::usage_error::UsageError;
@@ -86,6 +87,9 @@ impl IntoImage<'_> {
 
     fn copy_host(&self, fs: &FileSystem, into: Option<&Inode>, source: &Path) -> anyhow::Result<()> {
         let (arguments, shown) = (self.arguments, || source.display().to_string());
+        if source == Path::new("-") {
+            return self.standard_input(fs, into);
+        }
         let metadata = match arguments.recursive {
             true => source.symlink_metadata(),
             false => source.metadata(),
@@ -114,7 +118,11 @@ impl IntoImage<'_> {
         let name = source.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
         let target = self.target(fs, into, name)?;
         if !arguments.recursive && !metadata.is_file() {
-            return self.stream(source, &target, caller);
+            let stream = File::open(source).with_context(shown)?;
+            return self.stream(stream, &shown(), &target, caller);
+        }
+        if arguments.archive {
+            fakeroot::refuse(source)?;
         }
         let above = &target.path.path[..target.path.path.len() - target.name.len()];
         let above = ImagePath { image: target.path.image.clone(), path: above.to_vec() };
@@ -127,11 +135,29 @@ impl IntoImage<'_> {
         Report::new(self.context, self.arguments.no_progress, false, &above.to_bytes())
     }
 
+    /// Copies standard input into a regular file, which the destination has to name.
+    fn standard_input(&self, fs: &FileSystem, into: Option<&Inode>) -> anyhow::Result<()> {
+        if into.is_some() {
+            return Err(UsageError::new(format_args!(
+                "cp -: {} is a directory; standard input needs the name of a file (./- is a file called -)",
+                self.destination
+            ))
+            .into());
+        }
+        let target = self.target(fs, None, b"")?;
+        self.stream(std::io::stdin().lock(), "standard input", &target, Caller::new())
+    }
+
     /// Copies the bytes of a pipe or device into a regular file.
-    fn stream(&self, source: &Path, target: &Target, caller: Caller) -> anyhow::Result<()> {
+    fn stream(
+        &self,
+        mut stream: impl Read,
+        source: &str,
+        target: &Target,
+        caller: Caller,
+    ) -> anyhow::Result<()> {
         let at = |error: Error| self.context.at(&target.path, &error);
-        let host = || source.display().to_string();
-        let mut stream = File::open(source).with_context(host)?;
+        let host = || source.to_owned();
         let inode = match target.parent.lookup(&target.name).map_err(at)? {
             Some(_) if self.arguments.no_clobber => return Ok(()),
             Some(existing) => existing,

@@ -13,6 +13,7 @@ use crate::copy::host::{HostOptions, HostSink, Place};
 use crate::copy::progress::Progress;
 use crate::copy::source::{Source, SourceOptions, refuse_without_recursion};
 use crate::copy::tar::TarSink;
+use crate::fakeroot;
 use crate::path::{ImagePath, Operand};
 use crate::usage_error::UsageError;
 use into::IntoImage;
@@ -148,6 +149,9 @@ impl Args {
         let into = directory && !self.no_target_directory;
         if !into && (self.target_directory.is_some() || wanted.len() > 1) {
             anyhow::bail!("{}: not a directory", destination.display());
+        }
+        if self.archive {
+            fakeroot::refuse_writing(destination)?;
         }
         let mut placed = Placed::default();
         let mut sources = Vec::new();

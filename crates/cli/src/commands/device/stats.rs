@@ -2,6 +2,7 @@
 
 use crate::btrfs_json::list_of_btrfs;
 use crate::context::{Context, of_image};
+use crate::holder;
 use crate::mounted::{Mounted, Target};
 use crate::output::{Output, escaped};
 use papilio::DeviceErrors;
@@ -41,7 +42,10 @@ pub struct Args {
 impl Args {
     /// Prints the counters.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+        // A device that is mounted stands for its mount.
+        let mount = holder::mount_of_image(&self.image).or_else(|| holder::kernel_mount_of(&self.image));
+        let place = mount.map_or_else(|| self.image.clone(), |mount| mount.point);
+        if let Target::Mounted(mounted) = Target::parse(place.as_os_str())? {
             if self.offline {
                 anyhow::bail!("{mounted}: it is mounted; --offline is for images that are not");
             }

@@ -1,4 +1,4 @@
-//! Fills a new file system from a directory of the host or a tar archive.
+//! Fills a new file system from directories of the host, tar archives and container images.
 //!
 //! Owns [`ContentArgs`]. Without a given size, the size is estimated from the content. If the
 //! estimate turns out too small, the file system is created again with twice the size.
@@ -11,8 +11,8 @@ use anyhow::{Context as _, anyhow};
 use papilio::device::{is_inside_image, is_url, split_partition};
 use papilio::format::DeviceId;
 use papilio::{
-    CompressionChoice, Error, FileSystem, InodeFlags, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions,
-    Populate, Populated, Timespec,
+    CompressionChoice, Error, FileSystem, InodeFlags, Layer, Made, Manifest, MkfsOptions, NewSubvolume,
+    OpenOptions, Populate, Populated, Timespec,
 };
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -26,6 +26,13 @@ const DEVICE: DeviceId = DeviceId(1);
 /// The size in bytes of the sparse image for content from a stream, whose size is unknown. The
 /// image is shrunk afterwards.
 const STREAM_BYTES: u64 = 48 << 30;
+/// The chunks that the content is spread over if the file system is shrunk: each kind of them
+/// leaves at most one partly empty.
+const CHUNKS: u64 = 128;
+const CHUNK_MIN: u64 = 2 << 20;
+const CHUNK_MAX: u64 = 1 << 30;
+/// The most bytes of a chunk for content from a stream.
+const STREAM_CHUNK: u64 = 16 << 20;
 /// The maximal number of estimates to try.
 const ATTEMPTS: u32 = 5;
 /// The size in bytes of the cache of tree blocks. It holds the blocks of one commit and the next,
@@ -37,14 +44,18 @@ const NODE_CACHE_BYTES: usize = 48 << 20;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Content")]
 pub struct ContentArgs {
-    /// Fill the file system from a directory or a tar archive (plain, gzip or zstd); - means an
-    /// archive on standard input
+    /// Fill the file system from a directory or a tar archive (plain, gzip, zstd, xz, bzip2 or
+    /// lzma); - means an archive on standard input
+    ///
+    /// Several are layers, the lowest first: each replaces what is below it, and whiteouts delete.
+    /// oci:PATH[:NAME] is an image in an OCI layout (a directory or a tar archive),
+    /// docker-archive:FILE[:NAME] one that docker save wrote.
     ///
     /// Keeps owners, modes, times, extended attributes, ACLs, hard links, device files and holes.
     /// Copies the entries of a directory in the order of their names, and those of an archive in
     /// its order.
     #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
-    pub rootdir: Option<PathBuf>,
+    pub rootdir: Vec<PathBuf>,
     /// Take owners and modes from lines of PATH UID GID MODE
     ///
     /// A - keeps a value, and the path * means all other files. An image with any owners can thus
@@ -72,7 +83,9 @@ pub struct ContentArgs {
     /// Compress files: zlib[:1-9], lzo or zstd[:-15-15]
     #[arg(long, value_name = "ALGORITHM[:LEVEL]", requires = "rootdir")]
     compress: Option<CompressionChoice>,
-    /// Shrink the file system and the image to the end of the last used chunk
+    /// Shrink the file system and the image to its content, whatever --size says
+    ///
+    /// Little is free in it before `filesystem resize` makes it larger.
     #[arg(long, requires = "rootdir")]
     shrink: bool,
     /// Show no progress; it is shown only if standard error is a terminal
@@ -93,6 +106,78 @@ enum Source<'a> {
     Archive(&'a Path),
     /// A pipe or a device; `None` is standard input.
     Stream(Option<&'a Path>),
+    /// Several contents on top of one another, the lowest first.
+    Layers(Vec<Layer>),
+}
+
+impl<'a> Source<'a> {
+    /// Returns the source that the operands of --rootdir name.
+    fn of(rootdirs: &'a [PathBuf]) -> anyhow::Result<Self> {
+        let layers = || rootdirs.iter().map(|path| layer(path)).collect::<anyhow::Result<_>>();
+        let [rootdir] = rootdirs else { return layers().map(Self::Layers) };
+        match rootdir.metadata() {
+            _ if rootdir == Path::new("-") => Ok(Self::Stream(None)),
+            Ok(metadata) if metadata.is_dir() => Ok(Self::Directory(rootdir)),
+            Ok(metadata) if metadata.is_file() => Ok(Self::Archive(rootdir)),
+            Ok(_) => Ok(Self::Stream(Some(rootdir))),
+            Err(_) if image(rootdir).is_some() => layers().map(Self::Layers),
+            Err(error) => Err(error).with_context(|| rootdir.display().to_string()),
+        }
+    }
+
+    /// Returns the directories of the host that are copied.
+    fn directories(&self) -> Vec<&Path> {
+        match self {
+            Self::Directory(directory) => vec![directory],
+            Self::Layers(layers) => {
+                let directories = layers.iter().filter_map(|layer| match layer {
+                    Layer::Directory(path) => Some(path.as_path()),
+                    _ => None,
+                });
+                directories.collect()
+            }
+            Self::Archive(_) | Self::Stream(_) => Vec::new(),
+        }
+    }
+}
+
+/// Returns the container image that `oci:PATH[:NAME]` and the like name.
+fn image(operand: &Path) -> Option<Layer> {
+    let text = operand.to_str()?;
+    let kinds = ["oci:", "oci-archive:", "docker-archive:"];
+    let rest = kinds.into_iter().find_map(|kind| text.strip_prefix(kind))?;
+    let whole = Layer::Image { path: rest.into(), reference: None };
+    if Path::new(rest).exists() {
+        return Some(whole);
+    }
+    // A name may have colons itself.
+    let ends = rest.match_indices(':').map(|(at, _)| at);
+    let split = ends.filter(|&at| Path::new(&rest[..at]).exists()).next_back();
+    Some(split.map_or(whole, |at| {
+        let reference = Some(rest[at + 1..].to_owned());
+        Layer::Image { path: rest[..at].into(), reference }
+    }))
+}
+
+/// Returns the layer that an operand names.
+fn layer(operand: &Path) -> anyhow::Result<Layer> {
+    match operand.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(Layer::Directory(operand.to_path_buf())),
+        Ok(metadata) if metadata.is_file() => Ok(Layer::Archive(operand.to_path_buf())),
+        Ok(_) => Err(UsageError::new(format_args!(
+            "{}: a layer is a directory or a file; a stream can only be the whole content",
+            operand.display()
+        ))
+        .into()),
+        Err(_) if operand == Path::new("-") => {
+            Err(UsageError::new("--rootdir -: an archive on standard input can only be the whole content")
+                .into())
+        }
+        Err(error) => match image(operand) {
+            Some(image) => Ok(image),
+            None => Err(error).with_context(|| operand.display().to_string()),
+        },
+    }
 }
 
 /// The creation of a file system with content.
@@ -116,21 +201,15 @@ impl ContentArgs {
         timestamp: Option<Timespec>,
         sized: bool,
     ) -> anyhow::Result<(Made, Populated)> {
-        let Some(rootdir) = &self.rootdir else {
+        if self.rootdir.is_empty() {
             return Ok((papilio::mkfs_many(images, &options)?, Populated::default()));
-        };
+        }
         if self.shrink && images.len() > 1 {
             return Err(UsageError::new("--shrink cuts off the end of an image, which works on one device only; leave it out, or give --size").into());
         }
-        let source = match rootdir.metadata() {
-            _ if rootdir == Path::new("-") => Source::Stream(None),
-            Ok(metadata) if metadata.is_dir() => Source::Directory(rootdir),
-            Ok(metadata) if metadata.is_file() => Source::Archive(rootdir),
-            Ok(_) => Source::Stream(Some(rootdir)),
-            Err(error) => return Err(error).with_context(|| rootdir.display().to_string()),
-        };
-        if let (Source::Directory(directory), None) = (&source, &self.manifest) {
-            fakeroot::refuse(directory)?;
+        let source = Source::of(&self.rootdir)?;
+        if self.manifest.is_none() {
+            source.directories().into_iter().try_for_each(fakeroot::refuse)?;
         }
         let mut populate = Populate::new().steady_access_times(timestamp.is_some());
         if let Some(path) = &self.manifest {
@@ -163,9 +242,11 @@ impl ContentArgs {
         }
         let build = Build { arguments: self, context, images, timestamp, source, populate };
         let existed: Vec<_> = missing.iter().map(|image| image.exists()).collect();
-        let made = match !sized && (new || build.outgrows_file()?) {
+        let grows = !sized && (new || build.outgrows_file()?);
+        let made = match grows {
+            _ if self.shrink => build.shrunk(&options, grows),
             true => build.sized_by_content(&options),
-            false => match build.once(&options, self.shrink) {
+            false => match build.once(&options, None) {
                 Err(error) if !sized && is_full(&error) && build.empty_file()? => {
                     build.sized_by_content(&options)
                 }
@@ -190,7 +271,7 @@ impl ContentArgs {
     fn check_reflink(&self, source: &Source<'_>, images: &[PathBuf]) -> anyhow::Result<()> {
         if !matches!(source, Source::Directory(_)) {
             return Err(UsageError::new(
-                "--reflink: an archive shares no blocks with an image; name a directory",
+                "--reflink: an archive shares no blocks with an image, nor do layers; name one directory",
             )
             .into());
         }
@@ -223,11 +304,7 @@ impl Build<'_> {
             Ok(metadata) if metadata.is_file() => metadata.len(),
             _ => return Ok(false),
         };
-        let needed = match self.source {
-            Source::Directory(directory) => self.populate.estimated_size(directory)?,
-            Source::Archive(archive) => self.populate.estimated_size_of_tar(archive, open(archive)?)?,
-            Source::Stream(_) => return Ok(false),
-        };
+        let Some(needed) = self.estimated_size()? else { return Ok(false) };
         // An estimate is generous. A file that is nearly long enough is tried as it is.
         Ok(length < needed / 2)
     }
@@ -244,16 +321,46 @@ impl Build<'_> {
         Ok(true)
     }
 
-    fn sized_by_content(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
-        let shrink = self.arguments.shrink;
-        let mut size = match self.source {
+    /// Returns the size of a file system for the content; `None` for a stream.
+    fn estimated_size(&self) -> anyhow::Result<Option<u64>> {
+        Ok(Some(match &self.source {
             Source::Directory(directory) => self.populate.estimated_size(directory)?,
             Source::Archive(archive) => self.populate.estimated_size_of_tar(archive, open(archive)?)?,
-            Source::Stream(_) => return self.once(&options.clone().size(STREAM_BYTES), true),
+            Source::Layers(layers) => self.populate.estimated_size_of_layers(layers)?,
+            Source::Stream(_) => return Ok(None),
+        }))
+    }
+
+    /// Makes a file system that is shrunk to its content. It begins with the size that the content
+    /// is estimated to need, so that the result does not depend on the size that was asked for.
+    /// `grows` says that the image is a file that may become longer.
+    fn shrunk(&self, options: &MkfsOptions, grows: bool) -> anyhow::Result<(Made, Populated)> {
+        let default = |size| if grows { options.clone().default_size(size) } else { options.clone() };
+        let Some(mut size) = self.estimated_size()? else {
+            return self.once(&default(STREAM_BYTES), Some(STREAM_CHUNK));
         };
         let mut attempt = 1;
         loop {
-            match self.once(&options.clone().size(size), shrink) {
+            let chunk = (size / CHUNKS).next_multiple_of(1 << 20).clamp(CHUNK_MIN, CHUNK_MAX);
+            let limited = default(size).size_at_most(Some(size));
+            // An earlier attempt left no content that anybody keeps.
+            let limited = if attempt > 1 { limited.force(true) } else { limited };
+            match self.once(&limited, Some(chunk)) {
+                Err(error) if attempt < ATTEMPTS && is_full(&error) => {}
+                made => return made,
+            }
+            attempt += 1;
+            size *= 2;
+        }
+    }
+
+    fn sized_by_content(&self, options: &MkfsOptions) -> anyhow::Result<(Made, Populated)> {
+        let Some(mut size) = self.estimated_size()? else {
+            return self.once(&options.clone().size(STREAM_BYTES), Some(STREAM_CHUNK));
+        };
+        let mut attempt = 1;
+        loop {
+            match self.once(&options.clone().size(size), None) {
                 Err(error) if attempt < ATTEMPTS && is_full(&error) => {
                     for image in self.images {
                         std::fs::remove_file(image).with_context(|| image.display().to_string())?;
@@ -266,10 +373,13 @@ impl Build<'_> {
         }
     }
 
-    fn once(&self, options: &MkfsOptions, shrink: bool) -> anyhow::Result<(Made, Populated)> {
+    /// Makes the file system once. With `chunk`, the most bytes of a chunk, it is shrunk.
+    fn once(&self, options: &MkfsOptions, chunk: Option<u64>) -> anyhow::Result<(Made, Populated)> {
         let image = &self.images[0];
+        let shrink = chunk.is_some();
         // Under a temporary magic, so that an interruption leaves nothing that looks complete.
-        let mut made = papilio::mkfs_many(self.images, &options.clone().unfinished(true))?;
+        let mut made =
+            papilio::mkfs_many(self.images, &options.clone().unfinished(true).small_chunks(shrink))?;
         let host = || image.display().to_string();
         let is_file = image.metadata().is_ok_and(|metadata| metadata.is_file()) && !is_inside_image(image);
         let mut populate = self.populate.clone();
@@ -283,6 +393,7 @@ impl Build<'_> {
             .unfinished(true)
             .commit_interval(None)
             .node_cache_bytes(NODE_CACHE_BYTES)
+            .chunk_bytes(chunk)
             .timestamp(self.timestamp);
         for device in &self.images[1..] {
             open_options = open_options.device(device);
@@ -315,7 +426,8 @@ impl Build<'_> {
     fn fill(&self, fs: &FileSystem, populate: &Populate) -> anyhow::Result<Populated> {
         let mut report = Report::new(self.context, self.arguments.no_progress, true, b"");
         let top = fs.inode("/")?;
-        Ok(match self.source {
+        Ok(match &self.source {
+            Source::Layers(layers) => populate.layers(layers, &top, &mut report)?,
             Source::Directory(directory) => populate.directory(directory, &top, &mut report)?,
             Source::Archive(path) | Source::Stream(Some(path)) => {
                 populate.tar(path, open(path)?, &top, &mut report)?

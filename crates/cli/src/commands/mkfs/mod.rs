@@ -14,8 +14,8 @@ use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
 use papilio::{
-    FeatureMeaning, FoundDevice, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated,
-    Timespec,
+    FeatureMeaning, FoundDevice, KernelVersion, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
+    Populated, Timespec,
 };
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -99,6 +99,11 @@ struct FormatArgs {
     /// no-holes, free-space-tree, block-group-tree, quota, squota; list-all describes them all
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
+    /// Make a file system for this version of Linux and the tools of its time, such as 5.15
+    ///
+    /// Newer features are off, and options that need one are refused.
+    #[arg(long, value_name = "VERSION")]
+    kernel: Option<KernelVersion>,
     /// An older name of --features
     #[arg(short = 'R', long, value_name = "LIST", hide = true)]
     runtime_features: Vec<String>,
@@ -143,10 +148,10 @@ impl Args {
         }
         let made = self.content.make(context, &images, options, epoch, sized);
         // With content, it may be the content that is refused.
-        let options_alone = self.content.rootdir.is_none();
+        let options_alone = self.content.rootdir.is_empty();
         let (made, filled) = made.map_err(|error| if options_alone { as_usage(error) } else { error })?;
         context.changed_devices.note(images);
-        let filled = self.content.rootdir.is_some().then_some(filled);
+        let filled = (!self.content.rootdir.is_empty()).then_some(filled);
         let mut output = Output::new()?;
         if self.json {
             output.text(format_args!("{:#}\n", json_of(&made, filled)))?;
@@ -169,6 +174,7 @@ impl FormatArgs {
         if self.mixed {
             options = options.feature(MkfsFeature::MixedGroups, true);
         }
+        options = or(options, self.kernel, MkfsOptions::kernel);
         options = or(options, self.size, MkfsOptions::size);
         options = or(options, self.label.clone().map(OsStringExt::into_vec), MkfsOptions::label);
         options = or(options, self.uuid, MkfsOptions::fsid);

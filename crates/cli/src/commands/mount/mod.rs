@@ -113,6 +113,13 @@ pub struct Args {
     serve: bool,
 }
 
+/// Returns whether the superblock says that the device is a seed, which nobody changes.
+fn is_seed(image: &Path) -> bool {
+    let seeding = papilio::format::features::SuperblockFlags::SEEDING;
+    let copy = papilio::SuperblockCopy::read(image, 0);
+    matches!(copy, Ok(Some(copy)) if copy.has_magic() && copy.raw.flags.contains(seeding))
+}
+
 impl Args {
     /// Mounts the file system.
     pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
@@ -139,6 +146,15 @@ impl Args {
             return Ok(());
         }
         self.image = resolved?;
+        let options = match !options.read_only && is_seed(&self.image) {
+            true => {
+                let image = self.image.display();
+                context.warning(format_args!("{image}: a seed file system: it is mounted read-only"));
+                self.options.push("ro".to_owned());
+                self.mount_options(global)?
+            }
+            false => options,
+        };
         if self.foreground || self.serve {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);

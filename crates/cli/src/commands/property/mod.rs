@@ -7,6 +7,7 @@ use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use crate::usage_error::UsageError;
 use papilio::{Generation, PathError, Received, Timespec, Uuid, XattrSet};
+use papilio_ioctl::mount_table::MountEntry;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -220,6 +221,11 @@ impl Get {
         } else if self.name == Some(Name::Ro) {
             anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
         }
+        if self.name.is_none() && self.of.object.is_none() && is_mount_point(Path::new(&self.path)) {
+            output.bytes(b"label=")?;
+            output.name(&mount.label().map_err(with_path)?)?;
+            output.bytes(b"\n")?;
+        }
         let mut value = [0; 64];
         if self.name != Some(Name::Ro) {
             match host_calls::xattr(mount.as_fd(), COMPRESSION.as_bytes(), &mut value) {
@@ -234,6 +240,12 @@ impl Get {
         }
         Ok(output.finish()?)
     }
+}
+
+/// Returns whether a file system is mounted on this directory itself.
+fn is_mount_point(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    MountEntry::all().is_ok_and(|mounts| mounts.iter().any(|mount| mount.point == path))
 }
 
 impl Set {

@@ -5,6 +5,8 @@ mod dump;
 mod host;
 
 use crate::context::Context;
+#[cfg(target_os = "linux")]
+use crate::fakeroot;
 use crate::output::{Output, escaped};
 use crate::path::{ImagePath, Operand};
 use anyhow::Context as _;
@@ -92,6 +94,7 @@ impl Args {
         {
             #[cfg(target_os = "linux")]
             {
+                fakeroot::refuse_writing(&path)?;
                 let target = HostTarget::open(&path, self.root_mount.as_deref(), self.chroot);
                 let mut target = target.with_context(|| format!("{}: cannot receive", path.display()))?;
                 let result = receive.receive_into(&mut target, &mut input, &mut received, &mut progress);
@@ -176,6 +179,11 @@ impl ReceiveObserver for Progress<'_> {
     fn begins(&mut self, name: &[u8], snapshot: bool) {
         if self.context.verbosity >= 0 {
             let name = String::from_utf8_lossy(&escaped(name)).into_owned();
+            if snapshot && self.context.arguments().drop_in {
+                // Scripts read it there. A closed pipe shows at the next output.
+                println!("At snapshot {name}");
+                return;
+            }
             self.context.note(format_args!("At {} {name}", if snapshot { "snapshot" } else { "subvol" }));
         }
     }

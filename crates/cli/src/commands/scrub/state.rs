@@ -91,6 +91,7 @@ impl State {
             "first_error": self.report.first_error,
             "undecodable": self.report.undecodable,
             "undecodable_extents": self.report.undecodable_extents,
+            "lost_data": self.report.lost_data,
             "finished": self.report.finished,
             "started": self.started,
             "resumed": self.resumed,
@@ -116,8 +117,10 @@ impl State {
             devices.push(ScrubDevice { devid, path, counts });
         }
         // Absent in states of older versions.
-        let lines = value.get("undecodable_extents").and_then(Value::as_array);
-        let lines = lines.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+        let lines = |name: &str| {
+            let lines = value.get(name).and_then(Value::as_array);
+            lines.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
         let report = ScrubReport {
             devices,
             bytes_done: number(value, "bytes_done")?,
@@ -126,7 +129,8 @@ impl State {
             skipped: number(value, "skipped")?,
             first_error: value.get("first_error")?.as_str().map(str::to_owned),
             undecodable: number(value, "undecodable").unwrap_or(0),
-            undecodable_extents: lines.collect(),
+            undecodable_extents: lines("undecodable_extents"),
+            lost_data: lines("lost_data"),
             finished: value.get("finished")?.as_bool()?,
         };
         Some(Self {
@@ -153,6 +157,7 @@ impl State {
         report.first_error = earlier.first_error.clone().or(report.first_error.take());
         report.undecodable += earlier.undecodable;
         report.undecodable_extents.splice(0..0, earlier.undecodable_extents.iter().cloned());
+        report.lost_data.splice(0..0, earlier.lost_data.iter().cloned());
     }
 
     /// Returns whether errors are left that cannot be corrected.

@@ -163,6 +163,13 @@ pub fn print(
 
 /// Lists the compressed extents that do not decode.
 fn print_undecodable(report: &ScrubReport, output: &mut Output) -> anyhow::Result<()> {
+    if !report.lost_data.is_empty() {
+        output.text(format_args!("Lost data:\n"))?;
+    }
+    for line in &report.lost_data {
+        output.bytes(&escaped(format!("  {line}").as_bytes()))?;
+        output.text(format_args!("\n"))?;
+    }
     if report.undecodable == 0 {
         return Ok(());
     }

@@ -179,6 +179,9 @@ pub struct ScrubReport {
     pub undecodable: u64,
     /// The first [`MOST_NAMED`] of those: the address, the reason and the files of each.
     pub undecodable_extents: Vec<String>,
+    /// The first [`MOST_NAMED`] extents with data that has no good copy: the address of the first
+    /// such sector, and the files of each.
+    pub lost_data: Vec<String>,
     /// Whether the scrub reached the end.
     pub finished: bool,
 }

@@ -18,6 +18,7 @@ use super::units::{Unit, Units};
 use super::verify::{UnitScrub, wanted};
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
+use crate::jobs::inode_paths::owner_paths;
 use crate::volume::{Chunk, DeviceSlot};
 use papilio_device::AlignedBuffer;
 use papilio_format::LogicalAddress;
@@ -48,6 +49,7 @@ struct Scrub<'a> {
     /// Whether compressed extents are decoded; their number without success, and the first ones.
     decode: bool,
     undecodable: Mutex<(u64, Vec<String>)>,
+    lost_data: Mutex<Vec<String>>,
     stop: AtomicBool,
     limit: ScrubLimit,
     /// The bytes that were read, less those that the time until now has allowed.
@@ -157,12 +159,17 @@ impl FsInfo {
                 devices.iter().map(|slot| !slot.is_missing() && slot.in_chunk_tree).collect();
             let scrub = Scrub::new(self, Vec::new(), verified, mend, &ScrubOptions::new());
             scrub.scrub_unit(&unit, &mut buffers, &mut decoding);
-            let total = scrub.report().total();
+            let report = scrub.report();
+            let (total, files) = (report.total(), report.lost_data.join("; "));
+            if !mend && total.uncorrectable_errors > 0 {
+                tracing::warn!(%address, files, "data has no good copy");
+            }
             if mend && total.has_errors() {
                 tracing::warn!(
                     %address,
                     mended = total.corrected_errors + total.parity_errors,
                     lost = total.uncorrectable_errors,
+                    files,
                     "copies that a read found bad were rewritten"
                 );
             }
@@ -188,6 +195,7 @@ impl<'a> Scrub<'a> {
             skipped: Mutex::default(),
             decode: options.decode,
             undecodable: Mutex::default(),
+            lost_data: Mutex::default(),
             stop: AtomicBool::new(false),
             limit: options.limit.clone(),
             ahead: Mutex::new((Instant::now(), 0.0)),
@@ -268,6 +276,7 @@ impl<'a> Scrub<'a> {
         let mut counts = vec![ScrubCounts::default(); self.verified.len()];
         let mut scrub = UnitScrub::new(rows, &extents, &mut counts, &self.verified);
         scrub.run();
+        let lost = std::mem::take(&mut scrub.lost);
         let mut rows = scrub.rows;
         if self.mend {
             for failed in rows.write_mended() {
@@ -286,6 +295,9 @@ impl<'a> Scrub<'a> {
         *buffers = rows.into_buffers();
         if decodes {
             decoding.finish(unit, &extents, |line| self.add_undecodable(line));
+        }
+        for address in lost {
+            self.name_lost(LogicalAddress(address));
         }
         self.count_errors(&counts);
         for (all, counts) in self.counts.lock().iter_mut().zip(&counts) {
@@ -310,6 +322,16 @@ impl<'a> Scrub<'a> {
     }
 
     /// Notes a compressed extent that does not decode.
+    /// Notes the files of data that has no good copy. The caller has dropped the rows; the extent
+    /// is pinned.
+    fn name_lost(&self, address: LogicalAddress) {
+        if self.lost_data.lock().len() >= MOST_NAMED {
+            return;
+        }
+        let files = owner_paths(&self.info.trees, address).unwrap_or_else(|| "none".to_owned());
+        self.lost_data.lock().push(format!("logical address {address}: files: {files}"));
+    }
+
     fn add_undecodable(&self, line: String) {
         tracing::info!("compressed data cannot be decoded: {line}");
         let mut undecodable = self.undecodable.lock();
@@ -348,6 +370,8 @@ impl<'a> Scrub<'a> {
         let devices = self.info.volume().devices();
         let (skipped, first_error) = self.skipped.lock().clone();
         let (undecodable, undecodable_extents) = self.undecodable.lock().clone();
+        let mut lost_data = self.lost_data.lock().clone();
+        lost_data.sort_unstable();
         let counts = self.counts.lock();
         let of_device = |(number, slot): (usize, &DeviceSlot)| ScrubDevice {
             devid: slot.devid(),
@@ -369,6 +393,7 @@ impl<'a> Scrub<'a> {
             first_error,
             undecodable,
             undecodable_extents,
+            lost_data,
             finished,
         }
     }

@@ -41,6 +41,8 @@ pub(super) struct UnitScrub<'a, 'v> {
     verified: &'a [bool],
     /// A device whose stripes are mended in memory even if it is missing.
     rebuilt: Option<DeviceId>,
+    /// For each data extent without a good copy somewhere, the address of the first such sector.
+    pub(super) lost: Vec<u64>,
 }
 
 impl<'a, 'v> UnitScrub<'a, 'v> {
@@ -50,7 +52,7 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         counts: &'a mut [ScrubCounts],
         verified: &'a [bool],
     ) -> Self {
-        Self { rows, extents, counts, verified, rebuilt: None }
+        Self { rows, extents, counts, verified, rebuilt: None, lost: Vec::new() }
     }
 
     /// Mends the stripes of a device in memory even if it is missing.
@@ -148,6 +150,7 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
     fn data(&mut self, extent: &UnitExtent) {
         let geometry = *self.geometry();
         let (sector, extents) = (geometry.sector_size as usize, self.extents);
+        let mut is_named = false;
         for (start, element) in self.elements(extent) {
             let places = self.rows.places(&element);
             let summed = (0..element.length / sector)
@@ -171,9 +174,17 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
                 let part =
                     Element { within: element.within + (index * sector) as u64, length: sector, ..element };
                 let summed = extents.sum(at).is_some();
+                let before = self.uncorrectable();
                 self.compare(&part, &|bytes: &[u8]| fault_at(bytes, at), summed);
+                if self.uncorrectable() > before && !std::mem::replace(&mut is_named, true) {
+                    self.lost.push(at);
+                }
             }
         }
+    }
+
+    fn uncorrectable(&self) -> u64 {
+        self.counts.iter().map(|counts| counts.uncorrectable_errors).sum()
     }
 
     /// Returns whether one copy is good as a whole and all others are equal to it, which is the

@@ -39,7 +39,7 @@ fn world(sizes: [u64; 2], metadata: BlockGroupFlags) -> World {
         total_bytes,
         used: Vec::new(),
     };
-    let chunks = Chunks::new((1..).zip(sizes).map(device).collect());
+    let chunks = Chunks::new((1..).zip(sizes).map(device).collect(), None);
     World { test, volume, space, chunks }
 }
 

@@ -26,7 +26,7 @@ const XATTR_KEY: &[u8] = b"SCHILY.xattr.";
 
 /// The kind of a member.
 #[derive(Debug)]
-pub(super) enum MemberKind {
+pub(in crate::import) enum MemberKind {
     Directory,
     /// A regular file.
     File {
@@ -41,10 +41,10 @@ pub(super) enum MemberKind {
 
 /// A member without its data, which the caller reads next.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(in crate::import) struct Member {
     /// Without `.` and without slashes at either end; empty for the top.
-    pub(super) path: Vec<u8>,
-    pub(super) kind: MemberKind,
+    pub(in crate::import) path: Vec<u8>,
+    pub(in crate::import) kind: MemberKind,
     pub(super) attributes: Attributes,
     /// Bytes of data in the archive.
     pub(super) archived: u64,
@@ -63,7 +63,7 @@ struct Extensions {
 }
 
 /// A reader of an archive.
-pub(super) struct Members<'r> {
+pub(in crate::import) struct Members<'r> {
     name: PathBuf,
     archive: Box<dyn Read + 'r>,
     /// Bytes read so far, for errors.
@@ -78,7 +78,7 @@ pub(super) struct Members<'r> {
 
 impl<'r> Members<'r> {
     /// Creates a reader of an uncompressed archive. `name` names it in errors.
-    pub(super) fn new(name: &Path, archive: Box<dyn Read + 'r>) -> Self {
+    pub(in crate::import) fn new(name: &Path, archive: Box<dyn Read + 'r>) -> Self {
         Self {
             name: name.to_path_buf(),
             archive,
@@ -99,7 +99,7 @@ impl<'r> Members<'r> {
     ///
     /// # Errors
     /// An archive that cannot be read or is invalid.
-    pub(super) fn next(&mut self) -> Result<Option<Member>> {
+    pub(in crate::import) fn next(&mut self) -> Result<Option<Member>> {
         self.skip_data()?;
         let mut extensions = Extensions::default();
         loop {
@@ -122,30 +122,6 @@ impl<'r> Members<'r> {
                     self.skip_data()?;
                 }
                 _ => return self.member(&header, size, extensions).map(Some),
-            }
-        }
-    }
-
-    /// Returns the offset of another archive behind the end of this one, if there is one. Reads the
-    /// zeros between them.
-    ///
-    /// # Errors
-    /// An archive that cannot be read.
-    pub(super) fn another_archive(&mut self) -> Result<Option<u64>> {
-        let mut block = Header([0; BLOCK]);
-        loop {
-            let mut filled = 0;
-            while filled < BLOCK {
-                match self.archive.read(&mut block.0[filled..]) {
-                    Ok(0) => return Ok(None),
-                    Ok(length) => filled += length,
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    Err(source) => return Err(self.host(source)),
-                }
-            }
-            self.at += BLOCK as u64;
-            if !block.is_end() {
-                return Ok(block.is_valid().then(|| self.at - BLOCK as u64));
             }
         }
     }
@@ -224,15 +200,43 @@ impl<'r> Members<'r> {
                 Err(source) => return Err(self.host(source)),
             }
         }
+        self.at += BLOCK as u64;
         if header.is_end() {
-            self.at += BLOCK as u64;
-            return Ok(None);
+            return self.header_of_next();
         }
         if !header.is_valid() {
+            self.at -= BLOCK as u64;
             return Err(self.invalid_archive("not a tar header: checksum mismatch"));
         }
-        self.at += BLOCK as u64;
         Ok(Some(header))
+    }
+
+    /// Returns the first header of an archive that follows in the stream, behind the zeros at the
+    /// end of this one. Bytes that are no header end the stream, as rubbish behind an archive.
+    fn header_of_next(&mut self) -> Result<Option<Header>> {
+        let mut block = Header([0; BLOCK]);
+        loop {
+            let mut filled = 0;
+            while filled < BLOCK {
+                match self.archive.read(&mut block.0[filled..]) {
+                    Ok(0) => return Ok(None),
+                    Ok(length) => filled += length,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(source) => return Err(self.host(source)),
+                }
+            }
+            self.at += BLOCK as u64;
+            if !block.is_end() {
+                // Global records are those of one archive.
+                self.globals = Records::default();
+                return Ok(block.is_valid().then_some(block));
+            }
+        }
+    }
+
+    /// Returns the place of the current member's data in the archive, and its length.
+    pub(in crate::import) fn place(&self) -> (u64, u64) {
+        (self.at, self.left)
     }
 
     /// Reads the whole data of an extension header.
