@@ -104,6 +104,13 @@ bitflags::bitflags! {
 
 on_disk_flags!(IncompatFeatures, CompatRoFeatures, SuperblockFlags);
 
+impl SuperblockFlags {
+    /// Whether the file system was restored from a dump of metadata, and so lacks its data.
+    pub fn is_metadata_dump(self) -> bool {
+        self.intersects(Self::METADUMP.union(Self::METADUMP_V2))
+    }
+}
+
 impl IncompatFeatures {
     /// The features that this code can read. ZONED, EXTENT_TREE_V2, RAID_STRIPE_TREE and REMAP_TREE
     /// are known but not supported. A 6.18 kernel built without experimental features refuses the

@@ -37,7 +37,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::usage`].
-    pub fn statfs(&self) -> Result<crate::Statfs> {
+    pub fn statfs(&self) -> Result<papilio_engine::jobs::statfs::Statfs> {
         Ok(usage::live_usage(&self.info.trees)?.statfs())
     }
 

@@ -120,8 +120,8 @@ pub use papilio_progs::image::{
     ImageDump, ImageDumpOptions, ImageDumped, ImageRestored, NameReplacement, RestoreMode,
 };
 pub use papilio_progs::mkfs::{
-    FeatureMeaning, FeatureName, FeatureVersions, KernelVersion, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
-    mkfs, mkfs_device, mkfs_devices, mkfs_many,
+    FeatureMeaning, FeatureName, FeatureVersions, KernelVersion, Made, MadeBlockGroup, MadeDevice,
+    MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use papilio_progs::repair::change::RescueChange;
 pub use papilio_progs::rescue_clone::{CloneLoss, CloneProgress, Cloned};

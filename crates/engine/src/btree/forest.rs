@@ -125,7 +125,7 @@ impl Forest {
     }
 
     /// Returns whether the sound items of bad leaves are read.
-    pub(crate) fn has_sound_leaves(&self) -> bool {
+    pub fn has_sound_leaves(&self) -> bool {
         self.sound_leaves.is_some()
     }
 

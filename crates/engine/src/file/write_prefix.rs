@@ -21,7 +21,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`OpenFile::write_whole`].
-    pub(crate) fn write_prefix(
+    pub fn write_prefix(
         &self,
         data: &[u8],
         offset: u64,

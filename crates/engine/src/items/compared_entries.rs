@@ -21,21 +21,24 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// An entry that only an item by name has.
 #[derive(Clone, Debug)]
-pub(crate) struct FurtherEntry {
-    pub(crate) name: Vec<u8>,
-    pub(crate) file_type: FileType,
-    pub(crate) target: EntryTarget,
+pub struct FurtherEntry {
+    /// The name in its directory.
+    pub name: Vec<u8>,
+    /// The kind of inode that the entry states.
+    pub file_type: FileType,
+    /// The inode or subvolume that it names.
+    pub target: EntryTarget,
 }
 
 /// The differences between the entries by index and the entries by name.
 #[derive(Debug, Default)]
-pub(crate) struct ComparedEntries {
+pub struct ComparedEntries {
     /// The indexes whose entries are wrong: an entry by name takes their place.
-    pub(crate) hidden: HashSet<u64>,
+    pub hidden: HashSet<u64>,
     /// Entries without an index.
-    pub(crate) further: Vec<FurtherEntry>,
+    pub further: Vec<FurtherEntry>,
     /// The last index of the directory.
-    pub(crate) last_index: u64,
+    pub last_index: u64,
 }
 
 /// What an inode's references say about an entry.
@@ -49,7 +52,7 @@ enum Confirmed {
 
 impl ComparedEntries {
     /// Compares all entries of a directory.
-    pub(crate) fn of(tree: &Tree, directory: InodeNumber) -> Self {
+    pub fn of(tree: &Tree, directory: InodeNumber) -> Self {
         let mut compared = Self::default();
         let item_keys = |offset| Key::new(directory.0, ItemType::DIR_ITEM, offset);
         let mut by_name: HashMap<u64, u32> = HashMap::new();

@@ -1,7 +1,7 @@
 //! The typed items of trees, one file for each kind of question that the layers above ask.
 
 pub mod blank_inode;
-pub(crate) mod compared_entries;
+pub mod compared_entries;
 pub mod dir;
 pub(crate) mod dir_edit;
 pub(crate) mod draft;

@@ -312,7 +312,7 @@ pub fn usage(trees: &Trees) -> Result<Usage> {
 ///
 /// # Errors
 /// As [`usage`].
-pub(crate) fn live_usage(trees: &Trees) -> Result<Usage> {
+pub fn live_usage(trees: &Trees) -> Result<Usage> {
     let mut usage = usage(trees)?;
     let Some(transactions) = trees.transactions() else { return Ok(usage) };
     let kinds = [

@@ -69,7 +69,7 @@ pub struct ChunkLimits {
     /// Largest logical length in bytes that the caller wants. The kernel's limits apply as well.
     pub length_max: u64,
     /// Keeps to `length_max` exactly, down to 64 KiB, where the kernel rounds stripes up.
-    pub(crate) exact: bool,
+    pub exact: bool,
     /// Takes at most half of the free bytes of each device, down to [`SHARED_STRIPE`]. A conversion
     /// asks for it: the chunks of all kinds must find room on the same devices.
     pub shares: bool,

@@ -25,7 +25,6 @@ use super::roots::{Root, Roots};
 use super::space_cache::SpaceCaches;
 use super::superblocks;
 use super::walker::{Visit, Walk, Walker};
-use crate::image::is_metadata_dump;
 use papilio_engine::btree::{Forest, RootPointer};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::trees::{Trees, root_pointer};
@@ -75,7 +74,7 @@ pub fn take_inventory(
     if checker.whole.all && checker.roots.find(objectid::QUOTA_TREE).is_some() {
         quotas::compare(&forest, &checker.superblock, &mut checker.findings);
     }
-    if options.data_csum && is_metadata_dump(&checker.superblock) {
+    if options.data_csum && checker.superblock.flags.is_metadata_dump() {
         checker.findings.note("data-not-dumped", "a restored dump of metadata: it has no data to verify");
     } else if options.data_csum {
         checker.verify_data();
@@ -588,7 +587,8 @@ struct Collected<'a> {
     caches: &'a mut SpaceCaches,
 }
 
-/// Finds a block that lies in two stripes: readers of striped chunks and scrubs cannot read it whole.
+/// Finds a block that lies in two stripes: readers of striped chunks and scrubs cannot read it
+/// whole.
 fn check_stripes(visit: &Visit<'_>, node_size: u64, findings: &mut Findings) {
     let address = visit.block.address();
     let last = address.0.saturating_add(node_size - 1);

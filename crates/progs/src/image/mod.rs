@@ -22,11 +22,3 @@ mod source;
 
 pub use dump::{ImageDumpOptions, ImageDumped, NameReplacement};
 pub use restore::{ImageDump, ImageRestored, RestoreMode};
-
-use papilio_format::features::SuperblockFlags;
-use papilio_format::superblock::RawSuperblock;
-
-/// Whether the file system was restored from a dump of metadata, and so lacks its data.
-pub(crate) fn is_metadata_dump(superblock: &RawSuperblock) -> bool {
-    superblock.flags.intersects(SuperblockFlags::METADUMP.union(SuperblockFlags::METADUMP_V2))
-}

@@ -202,7 +202,8 @@ impl MkfsOptions {
 
     /// Sets whether the first chunks are as small as the format's own needs allow, on one device
     /// with profiles single and DUP (default false). They suit a file system that is shrunk to its
-    /// content; see [`OpenOptions::chunk_bytes`](papilio_engine::options::OpenOptions::chunk_bytes).
+    /// content; see
+    /// [`OpenOptions::chunk_bytes`](papilio_engine::options::OpenOptions::chunk_bytes).
     pub fn small_chunks(mut self, small: bool) -> Self {
         self.small_chunks = small;
         self

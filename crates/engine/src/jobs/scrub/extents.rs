@@ -19,7 +19,6 @@ use papilio_format::items::back_ref::{BackRef, KeyedRefs};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::items::extent::{ExtentFlags, ExtentItem, extent_end};
 use papilio_format::{Generation, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
-use papilio_progs::image::is_metadata_dump;
 use std::ops::Range;
 
 /// A part of an extent in the unit.
@@ -101,7 +100,7 @@ impl UnitExtents {
         if let Some(extents) = extents {
             found.read_extents(&extents.tree)?;
         }
-        if is_metadata_dump(&info.volume().superblock().raw) {
+        if info.volume().superblock().raw.flags.is_metadata_dump() {
             found.extents.retain(|extent| extent.kind != ExtentKind::Data);
             found.begun.clear();
         }

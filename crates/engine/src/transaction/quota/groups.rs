@@ -94,7 +94,8 @@ impl Limits {
 }
 
 impl Usage {
-    pub(crate) fn to_item(self, generation: Generation) -> QgroupInfo {
+    /// Returns the item that records these numbers for a commit.
+    pub fn to_item(self, generation: Generation) -> QgroupInfo {
         QgroupInfo {
             generation,
             referenced: self.referenced,
