@@ -38,7 +38,7 @@ pub(crate) struct ComparedEntries {
     pub(crate) last_index: u64,
 }
 
-/// What an inode's references say about an entry.
+/// The answer of an inode's references to the question whether an entry is right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Confirmed {
     Yes,

@@ -1,8 +1,8 @@
 //! The files that can be read, counted before and after a repair.
 //!
 //! Owns [`Census`] and [`Kept`]. A file counts if a path leads to it from the root of its subvolume
-//! and it has an inode item. Its bytes are those of its extents; data is not read. Its further names
-//! count if its own references confirm them.
+//! and it has an inode item. Its bytes are those of its extents; data is not read. Its further
+//! names count if its own references confirm them.
 //!
 //! **Invariant**: the walk goes on around everything that cannot be read.
 //!

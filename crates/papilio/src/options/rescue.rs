@@ -121,8 +121,8 @@ pub enum ItemUse {
     Replaced,
     /// A block is lost: of the subvolume only the subvolumes in it are shown.
     RootLost,
-    /// As `RootLost`, and nothing that was asked so far was in its root directory: the references of
-    /// the root tree led past it.
+    /// As `RootLost`, and nothing that was asked so far was in its root directory: the references
+    /// of the root tree led past it.
     RootPassed,
 }
 
@@ -214,8 +214,8 @@ impl FaultList {
         self.faults.lock().clone()
     }
 
-    /// Notes that the root directory of a subvolume is shown. If its block is lost, what is shown
-    /// lacks something. `None` stands for all subvolumes.
+    /// Notes that the root directory of a subvolume is shown, which lacks something if its block
+    /// is lost. `None` stands for all subvolumes.
     pub(crate) fn show_root(&self, tree: Option<TreeId>) {
         for fault in self.faults.lock().iter_mut() {
             if fault.used == ItemUse::RootPassed && tree.is_none_or(|tree| tree == fault.tree) {

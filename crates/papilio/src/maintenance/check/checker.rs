@@ -588,7 +588,8 @@ struct Collected<'a> {
     caches: &'a mut SpaceCaches,
 }
 
-/// Finds a block that lies in two stripes: readers of striped chunks and scrubs cannot read it whole.
+/// Finds a block that lies in two stripes: readers of striped chunks and scrubs cannot read it
+/// whole.
 fn check_stripes(visit: &Visit<'_>, node_size: u64, findings: &mut Findings) {
     let address = visit.block.address();
     let last = address.0.saturating_add(node_size - 1);
