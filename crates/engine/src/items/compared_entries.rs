@@ -41,7 +41,7 @@ pub struct ComparedEntries {
     pub last_index: u64,
 }
 
-/// What an inode's references say about an entry.
+/// The answer of an inode's references to the question whether an entry is right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Confirmed {
     Yes,

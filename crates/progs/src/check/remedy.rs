@@ -213,18 +213,11 @@ fn filled(inode: u64) -> String {
     format!("add the missing file extents of the holes of inode {inode}")
 }
 
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Remedy {
+    /// Writes the remedies that concern items and blocks as a whole.
+    fn write_items(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |tree: &TreeId| Objectid(tree.0);
         match self {
-            Self::Mirror(address) => write!(f, "write the good copy of block {address} over the bad ones"),
-            Self::Byte { block, change, .. } => {
-                let Correction { offset, flip } = change;
-                write!(f, "change byte {offset} of block {block} by {flip:#04x}: its checksum is right then")
-            }
-            Self::Pointer { parent, child, .. } => {
-                write!(f, "mend the pointer in block {parent} to block {child}")
-            }
             Self::MoveBlock { tree, block, .. } => {
                 write!(f, "tree {}: write block {block} to a place in one stripe", name(tree))
             }
@@ -234,10 +227,6 @@ impl fmt::Display for Remedy {
             Self::DropUnknown { tree, key } => {
                 write!(f, "tree {}: remove item {key}, whose type is unknown", name(tree))
             }
-            Self::RootGeneration { item, generation } => {
-                write!(f, "set the generation in root item {item} to {generation}")
-            }
-            Self::Owner { block, owner } => write!(f, "set the owner of block {block} to {}", name(owner)),
             Self::Replace { tree, first, last, items } if items.is_empty() && first == last => {
                 write!(f, "tree {}: remove item {first}", name(tree))
             }
@@ -251,6 +240,30 @@ impl fmt::Display for Remedy {
                 let count = items.len();
                 write!(f, "tree {}: write the items from {first} to {last} anew: {count}", name(tree))
             }
+            Self::BlankInode { tree, index } => {
+                write!(f, "tree {}: write an empty inode for {index}, whose own is lost", name(tree))
+            }
+            _ => unreachable!("the caller writes the others"),
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |tree: &TreeId| Objectid(tree.0);
+        match self {
+            Self::Mirror(address) => write!(f, "write the good copy of block {address} over the bad ones"),
+            Self::Byte { block, change, .. } => {
+                let Correction { offset, flip } = change;
+                write!(f, "change byte {offset} of block {block} by {flip:#04x}: its checksum is right then")
+            }
+            Self::Pointer { parent, child, .. } => {
+                write!(f, "mend the pointer in block {parent} to block {child}")
+            }
+            Self::RootGeneration { item, generation } => {
+                write!(f, "set the generation in root item {item} to {generation}")
+            }
+            Self::Owner { block, owner } => write!(f, "set the owner of block {block} to {}", name(owner)),
             Self::AddCsums { start, end } => {
                 write!(f, "compute the checksums of {} bytes at {start} from the data as it is", end - start)
             }
@@ -271,9 +284,6 @@ impl fmt::Display for Remedy {
             }
             Self::AddEntries { tree, inode, directory, .. } => {
                 write!(f, "tree {}: add the entries of inode {inode} in directory {directory}", name(tree))
-            }
-            Self::BlankInode { tree, index } => {
-                write!(f, "tree {}: write an empty inode for {index}, whose own is lost", name(tree))
             }
             Self::DropEntries { tree, index, .. } => {
                 write!(f, "tree {}: remove the entries of {index}, which lead to nothing", name(tree))
@@ -306,6 +316,11 @@ impl fmt::Display for Remedy {
             Self::FillHoles { tree, inode } => write!(f, "tree {}: {}", name(tree), filled(*inode)),
             Self::AddTree(tree) => write!(f, "tree {}: write it, as others say", name(tree)),
             Self::DropTree(tree) => write!(f, "tree {}: remove it, as nothing uses it", name(tree)),
+            Self::Replace { .. }
+            | Self::MoveBlock { .. }
+            | Self::DropLeftSpace { .. }
+            | Self::DropUnknown { .. }
+            | Self::BlankInode { .. } => self.write_items(f),
         }
     }
 }
