@@ -151,8 +151,8 @@ fn image(operand: &Path) -> Option<Layer> {
         return Some(whole);
     }
     // A name may have colons itself.
-    let ends = rest.match_indices(':').map(|(at, _)| at);
-    let split = ends.filter(|&at| Path::new(&rest[..at]).exists()).next_back();
+    let mut ends = rest.match_indices(':').map(|(at, _)| at);
+    let split = ends.rfind(|&at| Path::new(&rest[..at]).exists());
     Some(split.map_or(whole, |at| {
         let reference = Some(rest[at + 1..].to_owned());
         Layer::Image { path: rest[..at].into(), reference }
