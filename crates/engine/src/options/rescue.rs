@@ -218,8 +218,8 @@ impl FaultList {
         self.faults.lock().clone()
     }
 
-    /// Notes that the root directory of a subvolume is shown. If its block is lost, what is shown
-    /// lacks something. `None` stands for all subvolumes.
+    /// Notes that the root directory of a subvolume is shown. It lacks something if its block is
+    /// lost. `None` stands for all subvolumes.
     pub fn show_root(&self, tree: Option<TreeId>) {
         for fault in self.faults.lock().iter_mut() {
             if fault.used == ItemUse::RootPassed && tree.is_none_or(|tree| tree == fault.tree) {
