@@ -237,7 +237,7 @@ impl OpenOptions {
     /// Sets the size of the page cache of a file system that is opened for writing with less than
     /// 400 MiB unused, where [`OpenOptions::cache_bytes`] is 0. The default is 0. A server whose
     /// clients must hear at once of a write that does not fit can then pass on each of their
-    /// writes, even small ones: [`FileSystem::has_page_cache`](crate::FileSystem::has_page_cache).
+    /// writes, even small ones: `FileSystem::has_page_cache`.
     pub fn scarce_cache_bytes(mut self, bytes: u64) -> Self {
         self.scarce_cache_bytes = bytes;
         self

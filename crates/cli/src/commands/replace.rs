@@ -14,8 +14,8 @@ use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::device::Device;
 use papilio::{
-    BalanceControl, DevReplaceState, DeviceId, DeviceUsage, FoundDevice, OpenOptions, ReplaceOptions,
-    ReplaceReport,
+    BalanceControl, DevReplaceState, DeviceId, DeviceUsage, FileSystem, FoundDevice, OpenOptions,
+    ReplaceOptions, ReplaceReport,
 };
 use papilio_ioctl::job::JobKind;
 use serde_json::json;
@@ -178,7 +178,14 @@ impl Start {
             let errors = report.uncorrectable_read_errors;
             context.error(format_args!("{}: {errors} sectors have no readable copy", image.display()));
         }
-        warn_of_lesser_profiles(context, &image, &context.open(&image)?.usage()?);
+        // The image may be the source, which is no member any more. The target is free again.
+        drop(target);
+        let devices = open(context, &self.target, None);
+        let usage = devices.and_then(|all| Ok(FileSystem::from_devices(all, &options(context))?.usage()?));
+        match usage {
+            Ok(usage) => warn_of_lesser_profiles(context, &self.target, &usage),
+            Err(error) => context.warning(format_args!("copies of chunks are not known: {error:#}")),
+        }
         Ok(())
     }
 }

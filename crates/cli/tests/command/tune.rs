@@ -166,6 +166,10 @@ fn a_file_system_with_a_metadata_uuid_becomes_no_seed() {
     let folder = tempfile::tempdir().unwrap();
     let [image] = &images(folder.path(), 1)[..] else { panic!("one image was asked for") };
     succeed(["tune", "-m", "-f", image.to_str().unwrap()]);
-    fail(1, "it has a metadata UUID", ["tune", "-S", "1", "-f", image.to_str().unwrap()]);
+    fail(
+        1,
+        "the kernel mounts no seed with a metadata UUID",
+        ["tune", "-S", "1", "-f", image.to_str().unwrap()],
+    );
     assert_clean(image);
 }

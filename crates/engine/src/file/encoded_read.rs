@@ -41,6 +41,9 @@ impl OpenFile {
         let Some(extent) = extents.next().transpose()? else {
             return Ok(Some(EncodedRead::plain(Vec::new())));
         };
+        if matches!(extent.kind, ExtentKind::Hole | ExtentKind::Prealloc(_)) {
+            return self.read_zeros(file, offset, most).map(Some);
+        }
         let length = extent.end.0.min(file.size) - offset;
         let before = offset - extent.start.0.min(offset);
         match &extent.kind {
@@ -65,6 +68,18 @@ impl OpenFile {
                 Ok(Some(EncodedRead::plain(data)))
             }
         }
+    }
+
+    /// Reads the hole or preallocated extent at `offset`, at most `most` bytes. The kernel's window
+    /// bounds only extents whose bytes are read.
+    fn read_zeros(&self, file: &FileData<'_>, offset: u64, most: usize) -> Result<EncodedRead> {
+        let sector = self.fs.sector_size();
+        let start = offset - offset % sector;
+        let end = FileOffset(offset.saturating_add(most as u64).min(file.size));
+        let mut extents =
+            FileExtents::whole(file.tree.get(), file.inode, sector as u32, FileOffset(start), end);
+        let zeros = extents.next().transpose()?.map_or(0, |extent| extent.end.0.min(end.0) - offset);
+        Ok(EncodedRead::plain(vec![0; zeros as usize]))
     }
 
     /// Reads a whole extent. The file has `length` bytes of it at `offset`, which is `before` bytes

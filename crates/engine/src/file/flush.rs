@@ -243,7 +243,8 @@ impl FsInfo {
         // While a snapshot is made, pages stay where they are.
         let epoch = self.sharing.try_read();
         for open in self.dirty_inodes.of_tree(None) {
-            if open.is_unlinked() {
+            // Only the table and this thread have a reference: no handle can read the file again.
+            if open.is_unlinked() && Arc::strong_count(&open) == 2 {
                 self.dirty_inodes.forget_unlinked(&open);
             } else if let Some(_exclusive) = open.data.try_write() {
                 any |= match &epoch {

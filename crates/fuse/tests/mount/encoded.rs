@@ -195,3 +195,91 @@ fn encoded_writes_are_those_of_the_kernel() {
         ours.btrfs_check().unwrap();
     }
 }
+
+/// Writes the extent encoded into preallocated space, and returns what the files then hold: sizes,
+/// blocks, and the parts with their stored bytes.
+fn in_preallocated_space(directory: &Path, extent: &[u8], uncompressed: u64) -> Vec<String> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let whole = EncodedPart {
+        data: extent,
+        offset: 256 << 10,
+        length: uncompressed,
+        unencoded_length: uncompressed,
+        unencoded_offset: 0,
+        compression: 2,
+    };
+    let mut lines = Vec::new();
+    for (name, flags) in [("sized", FallocateFlags::empty()), ("kept", FallocateFlags::KEEP_SIZE)] {
+        let path = directory.join(name);
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        fallocate(&file, flags, 0, 1 << 20).unwrap();
+        file.write_all_at(&content(20_000), 0).unwrap();
+        let encoded_file = MountedPath::from_file(file);
+        let parts = [
+            whole,
+            // Over the end of the first one, and over its start in part.
+            EncodedPart { offset: whole.offset + uncompressed - 8192, ..whole },
+            EncodedPart { offset: whole.offset - 4096, unencoded_offset: 4096, length: 12_288, ..whole },
+            // Over data that was written before.
+            EncodedPart { offset: 4096, length: 8192, ..whole },
+            // Over the end of what was preallocated.
+            EncodedPart { offset: (1 << 20) - 4096, ..whole },
+        ];
+        for part in parts {
+            let result = encoded_file.write_encoded(&part).map_err(|error| error.raw_os_error());
+            let size = encoded_file.file().metadata().unwrap().size();
+            lines.push(format!("{name}, at {}: {result:?}, size {size}", part.offset));
+        }
+        encoded_file.file().sync_all().unwrap();
+        drop(encoded_file);
+        lines.push(format!("{name}: {} blocks", fs::metadata(&path).unwrap().blocks()));
+        let hash =
+            |bytes: &[u8]| bytes.iter().fold(7_u64, |hash, byte| hash.wrapping_mul(31) + u64::from(*byte));
+        for (part, stored) in encoded(&path) {
+            let stored = hash(&stored);
+            lines.push(format!("{name}: {part:?} {stored:x}"));
+        }
+        lines.push(format!("{name}: content {:x}", hash(&fs::read(&path).unwrap())));
+    }
+    lines
+}
+
+#[test]
+fn encoded_writes_into_preallocated_space_are_those_of_the_kernel() {
+    let Some(_) = require(&[NEEDS, &[Need::Command("btrfs")]].concat()) else { return };
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let set = source(&scratch);
+    let from = set.mount_read_only().unwrap();
+    let mut buffer = vec![0; 256 << 10];
+    let long = MountedPath::from_file(File::open(from.path().join("s1/long")).unwrap());
+    let (read, part) = long.read_encoded(0, &mut buffer).unwrap();
+    drop(long);
+    from.unmount().unwrap();
+    let (extent, size) = (&buffer[..read], part.unencoded_length);
+    let kernel = FileSystemSpec::default().make(&scratch).unwrap();
+    let mounted = kernel.mount().unwrap();
+    let expected = in_preallocated_space(mounted.path(), extent, size);
+    mounted.unmount().unwrap();
+    for options in ["subvolid=5", "subvolid=5,nowriteback_cache"] {
+        let ours = FileSystemSpec::default().make(&scratch).unwrap();
+        let mount = Mount::new(&scratch, &ours.paths()[0], options);
+        let found = in_preallocated_space(mount.path(), extent, size);
+        assert_eq!(found, expected, "{options}");
+        mount.unmount();
+        check(&ours.paths()[0]);
+        ours.btrfs_check().unwrap();
+        // The kernel reads what we stored.
+        let mounted = ours.mount_read_only().unwrap();
+        for name in ["sized", "kept"] {
+            let parts: Vec<String> = encoded(&mounted.path().join(name))
+                .iter()
+                .map(|(part, _)| format!("{name}: {part:?} "))
+                .collect();
+            for part in parts {
+                assert!(expected.iter().any(|line| line.starts_with(&part)), "{part} of {expected:#?}");
+            }
+        }
+        mounted.unmount().unwrap();
+    }
+}

@@ -298,13 +298,14 @@ fn invalid_archives_are_refused() {
         ("a wrong checksum", &wrong_sum, "checksum"),
         ("a way out", &one(b"../out", b'0', b"", b"x"), ".."),
         ("a link to nothing", &one(b"hard", b'1', b"nothing", b""), "no such member"),
-        ("a way through a link", &through, "out/passwd: not a directory"),
         ("records", &one(b"x", b'x', b"", b"nonsense"), "pax records"),
         ("gzip", &[0x1f, 0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0], "archive: "),
     ] {
-        let error = unpack(archive).unwrap_err().to_string();
+        let error = unpack(archive).expect_err(what).to_string();
         assert!(error.contains(said), "{what}: {error}");
     }
+    // A link leads to its target inside the content, and nowhere else.
+    unpack(&through).unwrap();
     for length in 0..whole.len() / 16 {
         let _ = unpack(&whole[..length * 16]);
     }
