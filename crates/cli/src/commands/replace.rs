@@ -112,13 +112,23 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 
 /// Opens all devices of the file system on `image` for writing, without the target.
 fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    open_with(context, image, &[], target)
+}
+
+/// As [`open`], with `further` devices, which may or may not be members.
+fn open_with(
+    context: &Context,
+    image: &Path,
+    further: &[PathBuf],
+    target: Option<&Path>,
+) -> anyhow::Result<Vec<Arc<dyn Device>>> {
     let Some(first) = FoundDevice::read(image)? else {
         bail!("{}: no Btrfs file system", image.display());
     };
     let named = &context.arguments().device;
     let found = devices::siblings(&first, named).into_iter().map(|device| device.path);
     let mut paths = vec![image.to_path_buf()];
-    for path in named.iter().cloned().chain(found) {
+    for path in further.iter().chain(named).cloned().chain(found) {
         let is_target = target.is_some_and(|target| is_same_file(target, &path));
         // The target of a replacement that was cut short has devid 0.
         let is_other = FoundDevice::read(&path)?.is_some_and(|device| device.devid != DeviceId(0));
@@ -180,7 +190,7 @@ impl Start {
         }
         // The image may be the source, which is no member any more. The target is free again.
         drop(target);
-        let devices = open(context, &self.target, None);
+        let devices = open_with(context, &self.target, std::slice::from_ref(&image), None);
         let usage = devices.and_then(|all| Ok(FileSystem::from_devices(all, &options(context))?.usage()?));
         match usage {
             Ok(usage) => warn_of_lesser_profiles(context, &self.target, &usage),
