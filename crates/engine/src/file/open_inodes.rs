@@ -163,8 +163,9 @@ impl OpenInodes {
         might_lock(&self.table);
     }
 
-    #[cfg(all(test, feature = "lock-order"))]
-    pub(crate) fn lock_table(&self) -> papilio_locks::MutexGuard<'_, impl Sized> {
+    /// Locks the table, for tests of the order of locks.
+    #[cfg(feature = "lock-order")]
+    pub fn lock_table(&self) -> papilio_locks::MutexGuard<'_, impl Sized> {
         self.table.lock()
     }
 }
