@@ -47,6 +47,20 @@ fn source(scratch: &Scratch) -> ImageSet {
     set
 }
 
+/// Returns the stored bytes of an extent that the kernel compressed, and its length without
+/// compression.
+fn compressed_extent(scratch: &Scratch) -> (Vec<u8>, u64) {
+    let set = source(scratch);
+    let from = set.mount_read_only().unwrap();
+    let mut buffer = vec![0; 256 << 10];
+    let long = MountedPath::from_file(File::open(from.path().join("s1/long")).unwrap());
+    let (read, part) = long.read_encoded(0, &mut buffer).unwrap();
+    drop(long);
+    from.unmount().unwrap();
+    buffer.truncate(read);
+    (buffer, part.unencoded_length)
+}
+
 /// A part of a file as it lies: its numbers, and the stored bytes.
 type Found = (EncodedPart<'static>, Vec<u8>);
 
@@ -175,21 +189,15 @@ fn answers(root: &Path, extent: &[u8], uncompressed: u64) -> Vec<String> {
 fn encoded_writes_are_those_of_the_kernel() {
     let Some(_) = require(&[NEEDS, &[Need::Command("btrfs")]].concat()) else { return };
     let scratch = Scratch::new(2 << 30).unwrap();
-    let set = source(&scratch);
-    let from = set.mount_read_only().unwrap();
-    let mut buffer = vec![0; 256 << 10];
-    let long = MountedPath::from_file(File::open(from.path().join("s1/long")).unwrap());
-    let (read, part) = long.read_encoded(0, &mut buffer).unwrap();
-    from.unmount().unwrap();
-    let (extent, size) = (&buffer[..read], part.unencoded_length);
+    let (extent, size) = compressed_extent(&scratch);
     let kernel = FileSystemSpec::default().make(&scratch).unwrap();
     let mounted = kernel.mount().unwrap();
-    let expected = answers(mounted.path(), extent, size);
+    let expected = answers(mounted.path(), &extent, size);
     mounted.unmount().unwrap();
     for options in ["subvolid=5", "subvolid=5,nowriteback_cache"] {
         let ours = FileSystemSpec::default().make(&scratch).unwrap();
         let mount = Mount::new(&scratch, &ours.paths()[0], options);
-        assert_eq!(answers(mount.path(), extent, size), expected, "{options}");
+        assert_eq!(answers(mount.path(), &extent, size), expected, "{options}");
         mount.unmount();
         check(&ours.paths()[0]);
         ours.btrfs_check().unwrap();
@@ -249,22 +257,15 @@ fn in_preallocated_space(directory: &Path, extent: &[u8], uncompressed: u64) -> 
 fn encoded_writes_into_preallocated_space_are_those_of_the_kernel() {
     let Some(_) = require(&[NEEDS, &[Need::Command("btrfs")]].concat()) else { return };
     let scratch = Scratch::new(2 << 30).unwrap();
-    let set = source(&scratch);
-    let from = set.mount_read_only().unwrap();
-    let mut buffer = vec![0; 256 << 10];
-    let long = MountedPath::from_file(File::open(from.path().join("s1/long")).unwrap());
-    let (read, part) = long.read_encoded(0, &mut buffer).unwrap();
-    drop(long);
-    from.unmount().unwrap();
-    let (extent, size) = (&buffer[..read], part.unencoded_length);
+    let (extent, size) = compressed_extent(&scratch);
     let kernel = FileSystemSpec::default().make(&scratch).unwrap();
     let mounted = kernel.mount().unwrap();
-    let expected = in_preallocated_space(mounted.path(), extent, size);
+    let expected = in_preallocated_space(mounted.path(), &extent, size);
     mounted.unmount().unwrap();
     for options in ["subvolid=5", "subvolid=5,nowriteback_cache"] {
         let ours = FileSystemSpec::default().make(&scratch).unwrap();
         let mount = Mount::new(&scratch, &ours.paths()[0], options);
-        let found = in_preallocated_space(mount.path(), extent, size);
+        let found = in_preallocated_space(mount.path(), &extent, size);
         assert_eq!(found, expected, "{options}");
         mount.unmount();
         check(&ours.paths()[0]);

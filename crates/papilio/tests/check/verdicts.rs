@@ -103,15 +103,19 @@ fn old_extent_items_of_tree_blocks_are_written_anew() {
     }
 }
 
+/// A file system that the kernel commits on request only.
+fn seldom_committed() -> FileSystemSpec {
+    let mount_options = vec!["commit=300".to_owned()];
+    FileSystemSpec { device_size: 128 << 20, mount_options, ..FileSystemSpec::default() }
+}
+
 #[test]
 fn a_log_without_checksums_is_an_error() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
-    let mount_options = vec!["commit=300".to_owned()];
-    let spec = FileSystemSpec { device_size: 128 << 20, mount_options, ..FileSystemSpec::default() };
     let scratch = Scratch::new(512 << 20).unwrap();
-    let images = spec.make(&scratch).unwrap();
+    let images = seldom_committed().make(&scratch).unwrap();
     let mounted = images.mount().unwrap();
     write_files(mounted.path(), 5);
     mounted.sync().unwrap();
@@ -178,10 +182,8 @@ fn a_deleted_directory_with_deleted_files_is_sound() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
-    let mount_options = vec!["commit=300".to_owned()];
-    let spec = FileSystemSpec { device_size: 128 << 20, mount_options, ..FileSystemSpec::default() };
     let scratch = Scratch::new(512 << 20).unwrap();
-    let images = spec.make(&scratch).unwrap();
+    let images = seldom_committed().make(&scratch).unwrap();
     let mounted = images.mount().unwrap();
     let folder = mounted.path().join("folder");
     fs::create_dir(&folder).unwrap();

@@ -180,8 +180,10 @@ impl ReceiveObserver for Progress<'_> {
         if self.context.verbosity >= 0 {
             let name = String::from_utf8_lossy(&escaped(name)).into_owned();
             if snapshot && self.context.arguments().drop_in {
-                // Scripts read it there. A closed pipe shows at the next output.
-                println!("At snapshot {name}");
+                // Scripts read it on standard output.
+                if let Err(error) = self.context.announce(format_args!("At snapshot {name}")) {
+                    self.context.failure(&error);
+                }
                 return;
             }
             self.context.note(format_args!("At {} {name}", if snapshot { "snapshot" } else { "subvol" }));
