@@ -30,6 +30,8 @@ getfattr attr tests
 getfacl acl tests
 fusermount3 fuse3 tests
 valgrind valgrind tests
+compsize btrfs-compsize tests
+mdadm mdadm tests
 python3 python3-venv tests
 '
 

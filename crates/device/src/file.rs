@@ -21,6 +21,7 @@ use crate::device::{
     fill_with_zeros, past_end, read_only,
 };
 use crate::host::calls;
+use crate::lock::LockedFile;
 use crate::started::{Direction, StartedOp};
 use crate::uring;
 use crate::workers;
@@ -53,7 +54,7 @@ thread_local! {
 /// A regular file or a block device, opened by [`OpenOptions::open`](crate::OpenOptions::open).
 #[derive(Debug)]
 pub struct FileDevice {
-    file: File,
+    file: LockedFile,
     name: String,
     access: Access,
     backing: Backing,
@@ -68,7 +69,7 @@ pub struct FileDevice {
 
 impl FileDevice {
     pub(crate) fn from_parts(
-        file: File,
+        file: LockedFile,
         name: String,
         access: Access,
         backing: Backing,
@@ -120,7 +121,7 @@ impl FileDevice {
         let size = match self.backing {
             Backing::RegularFile => self.file.metadata()?.len(),
             // Nothing here uses the file position.
-            Backing::BlockDevice => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?,
+            Backing::BlockDevice => rustix::fs::seek(&*self.file, rustix::fs::SeekFrom::End(0))?,
         };
         let size = size - size % self.alignment as u64;
         self.known_size.store(size, Ordering::Relaxed);
@@ -424,7 +425,7 @@ impl Device for FileDevice {
 
     fn next_data(&self, offset: PhysicalAddress) -> Option<PhysicalAddress> {
         // Nothing here uses the file position.
-        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset.get())) {
+        match rustix::fs::seek(&*self.file, rustix::fs::SeekFrom::Data(offset.get())) {
             Ok(data) => Some(PhysicalAddress(data)),
             Err(Errno::NXIO) => None,
             // Block devices and some hosts know no holes.

@@ -1,6 +1,9 @@
 //! Advisory locks that keep two processes from writing one image.
 //!
 //! - The locks belong to the open file description and end with it, even if the process is killed.
+//! - [`LockedFile`] releases them itself, since others may hold the file open for longer: a child
+//!   of another thread between its fork and its exec, and an io_uring that a thread has not entered
+//!   since its last request of this file.
 //! - A writer excludes everyone; a reader excludes writers.
 //! - One is a `flock` lock (kernel fs/locks.c). It conflicts between two opens in one process too,
 //!   and udev and others honour it on block devices.
@@ -15,6 +18,7 @@ use crate::lock_owner::is_held_above;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -66,19 +70,55 @@ impl Permissions {
     }
 }
 
-/// Acquires the locks that `access` needs on an open file.
-///
-/// A `flock` lock of a process above this one keeps others away already, and is no conflict.
-pub(crate) fn acquire(file: &File, access: Access) -> Result<(), OpenErrorKind> {
-    let operation = match access {
-        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
-        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
-    };
-    match patiently(|| rustix::fs::flock(file.as_fd(), operation)) {
-        Err(OpenErrorKind::InUseByProcess) if is_held_above(file) => {}
-        locked => locked?,
+/// An open file and its locks, which are released when it is dropped.
+#[derive(Debug)]
+pub(crate) struct LockedFile {
+    file: File,
+    /// The process that acquired the locks. A forked child shares them, and leaves them alone.
+    process: Option<u32>,
+}
+
+impl LockedFile {
+    /// Acquires the locks that `access` needs on an open file.
+    ///
+    /// A `flock` lock of a process above this one keeps others away already, and is no conflict.
+    pub(crate) fn acquire(file: File, access: Access) -> Result<Self, OpenErrorKind> {
+        let operation = match access {
+            Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+            Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+        };
+        match patiently(|| rustix::fs::flock(file.as_fd(), operation)) {
+            Err(OpenErrorKind::InUseByProcess) if is_held_above(&file) => {}
+            locked => locked?,
+        }
+        // From here on, an error releases what was acquired.
+        let locked = Self { file, process: Some(std::process::id()) };
+        patiently(|| Permissions::of(access).acquire(locked.as_fd()))?;
+        Ok(locked)
     }
-    patiently(|| Permissions::of(access).acquire(file.as_fd()))
+
+    /// Takes a file without locks.
+    pub(crate) fn unlocked(file: File) -> Self {
+        Self { file, process: None }
+    }
+}
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        if self.process == Some(std::process::id()) {
+            // A host without locks has nothing to release; the close does the rest.
+            let _ = calls::unlock_bytes(self.file.as_fd());
+            let _ = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock);
+        }
+    }
 }
 
 /// Repeats an attempt for a short time while it conflicts with others.
@@ -109,7 +149,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
-    fn in_use(result: Result<(), OpenErrorKind>) -> bool {
+    fn in_use(result: Result<LockedFile, OpenErrorKind>) -> bool {
         matches!(result, Err(OpenErrorKind::InUseByProcess))
     }
 
@@ -117,17 +157,17 @@ mod tests {
     fn readers_share_and_writer_excludes() {
         let image = tempfile::NamedTempFile::new().unwrap();
         let open = || File::options().read(true).write(true).open(image.path()).unwrap();
-        let (first, second, writer) = (open(), open(), open());
-        acquire(&first, Access::ReadOnly).unwrap();
-        acquire(&second, Access::ReadOnly).unwrap();
-        assert!(in_use(acquire(&writer, Access::ReadWrite)));
+        let acquire = |access| LockedFile::acquire(open(), access);
+        let first = acquire(Access::ReadOnly).unwrap();
+        let second = acquire(Access::ReadOnly).unwrap();
+        assert!(in_use(acquire(Access::ReadWrite)));
         drop(first);
-        assert!(in_use(acquire(&writer, Access::ReadWrite)));
+        assert!(in_use(acquire(Access::ReadWrite)));
         drop(second);
-        acquire(&writer, Access::ReadWrite).unwrap();
-        assert!(in_use(acquire(&open(), Access::ReadOnly)));
+        let writer = acquire(Access::ReadWrite).unwrap();
+        assert!(in_use(acquire(Access::ReadOnly)));
         drop(writer);
-        acquire(&open(), Access::ReadOnly).unwrap();
+        acquire(Access::ReadOnly).unwrap();
     }
 
     #[test]
@@ -143,12 +183,32 @@ mod tests {
             .expect("failed to run flock (util-linux)");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let while_locked = acquire(&image.reopen().unwrap(), Access::ReadOnly);
+        let while_locked = LockedFile::acquire(image.reopen().unwrap(), Access::ReadOnly);
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
         child.wait().unwrap();
         assert_eq!(line, "locked\n");
         assert!(in_use(while_locked));
-        acquire(&image.reopen().unwrap(), Access::ReadWrite).unwrap();
+        LockedFile::acquire(image.reopen().unwrap(), Access::ReadWrite).unwrap();
+    }
+
+    /// A child that another thread starts has a copy of the file until its exec: here one that was
+    /// started without close-on-exec, for as long as it lives.
+    #[test]
+    fn a_closed_file_is_free_though_a_child_has_a_copy() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        for access in [Access::ReadWrite, Access::ReadOnly] {
+            let locked = LockedFile::acquire(image.reopen().unwrap(), access).unwrap();
+            let mut child = Command::new("cat")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::from(locked.try_clone().unwrap()))
+                .spawn()
+                .unwrap();
+            drop(locked);
+            let free = LockedFile::acquire(image.reopen().unwrap(), Access::ReadWrite).map(drop);
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            free.expect("nobody has the image open through Papilio");
+        }
     }
 
     /// Runs qemu-io with `arguments` on the image until its input ends, and waits until it has
@@ -189,10 +249,8 @@ mod tests {
         image.as_file().set_len(1 << 20).unwrap();
         let open = |access| {
             let file = File::options().read(true).write(access == Access::ReadWrite).open(image.path());
-            let file = file.unwrap();
-            acquire(&file, access).map(|()| file)
+            LockedFile::acquire(file.unwrap(), access)
         };
-        let in_use = |result: Result<File, OpenErrorKind>| in_use(result.map(drop));
 
         let Some((writer, true)) = qemu(image.path(), &[]) else { return };
         assert!(in_use(open(Access::ReadOnly)));

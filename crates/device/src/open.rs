@@ -13,7 +13,7 @@ use crate::device::Access;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::host::calls;
-use crate::lock;
+use crate::lock::LockedFile;
 use crate::loop_use;
 use crate::url::is_url;
 use rustix::fs::{Mode, OFlags};
@@ -123,14 +123,16 @@ impl OpenOptions {
         // of waiting.
         rustix::fs::fcntl_setfl(&file, direct).map_err(OpenErrorKind::io)?;
         calls::leave_access_time(&file, direct);
-        if self.lock {
-            lock::acquire(&file, self.access)?;
-            if self.access == Access::ReadWrite
-                && backing == Backing::RegularFile
-                && let Some(device) = loop_use::claimed_through(&file)
-            {
-                return Err(OpenErrorKind::InUseByLoop(device.display().to_string()));
-            }
+        let file = match self.lock {
+            true => LockedFile::acquire(file, self.access)?,
+            false => LockedFile::unlocked(file),
+        };
+        if self.lock
+            && self.access == Access::ReadWrite
+            && backing == Backing::RegularFile
+            && let Some(device) = loop_use::claimed_through(&file)
+        {
+            return Err(OpenErrorKind::InUseByLoop(device.display().to_string()));
         }
         let alignment = if self.direct { calls::direct_alignment(&file, backing) } else { 1 };
         let name = path.display().to_string();

@@ -11,6 +11,7 @@
 //! - [`long_lines`]: comments and documents are at most 100 columns wide;
 //! - [`headless`]: no clause in a comment begins with "who", "whoever" or "what";
 //! - the table of kernel counterparts is that of the headers ([`counterparts`]);
+//! - [`requirements`]: `scripts/setup.sh` installs the commands that tests need;
 //! - [`leftovers`]: no `todo!`, `unimplemented!` or `dbg!`.
 //!
 //! Each takes parsed sources and returns findings, so its tests need no workspace on disk. The
@@ -31,6 +32,7 @@ mod leftovers;
 mod long_lines;
 mod module_graph;
 mod ratchet;
+mod requirements;
 mod sources;
 mod tokens;
 
@@ -105,6 +107,10 @@ pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
     {
         let message = "differs from the headers of the files: run `cargo xtask counterparts`";
         findings.push(Finding::new(counterparts::PAGE, 1, message));
+    }
+    let setup = std::fs::read_to_string(root.join(requirements::SETUP))?;
+    for file in sources.files().filter(|file| file.path.starts_with("crates/")) {
+        findings.extend(requirements::check(file, &setup));
     }
     for file in sources.files() {
         findings.extend(headers::check(file));

@@ -77,6 +77,14 @@ pub(crate) fn share_byte(_file: BorrowedFd<'_>, _byte: u64) -> rustix::io::Resul
     Err(Errno::OPNOTSUPP)
 }
 
+/// Has no lock to release.
+///
+/// # Errors
+/// `OPNOTSUPP`.
+pub(crate) fn unlock_bytes(_file: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    Err(Errno::OPNOTSUPP)
+}
+
 /// Looks for no lock.
 ///
 /// # Errors

@@ -154,6 +154,21 @@ pub(crate) fn share_byte(file: BorrowedFd<'_>, byte: u64) -> rustix::io::Result<
     }
 }
 
+/// Releases the locks of bytes that the open file description has.
+///
+/// # Errors
+/// The host's error where it has no such locks.
+pub(crate) fn unlock_bytes(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let mut lock = byte_lock(libc::F_UNLCK, 0);
+    // To the end of the file and beyond (fcntl(2)).
+    lock.l_len = 0;
+    // SAFETY: F_OFD_SETLK reads one `struct flock` (fcntl(2)), and `lock` is one.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
 /// Returns whether another open file description has a lock of the byte.
 ///
 /// # Errors

@@ -3,14 +3,12 @@
 
 #![allow(dead_code, reason = "each crate that includes this file uses a part of it")]
 
-use papilio::device::OpenErrorKind;
 use papilio::{CheckOptions, CheckReport, FileSystem, OpenOptions};
 use papilio_oracle::ImageSet;
 use papilio_oracle::requirement::find_command;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// Options for writing, with no commits in the background: only the test commits.
 pub fn writable() -> OpenOptions {
@@ -18,25 +16,9 @@ pub fn writable() -> OpenOptions {
 }
 
 /// Opens the images of a file system.
-///
-/// A program that another test starts has copies of this process's open files between its fork and
-/// its exec, so that an image that was just closed may be in use for a moment.
 pub fn open(images: &[PathBuf], options: &OpenOptions) -> papilio::Result<FileSystem> {
-    let (options, start) = (with_devices(images, options), Instant::now());
-    loop {
-        match FileSystem::open_with(&images[0], &options) {
-            Err(papilio::Error::Open(error))
-                if matches!(error.kind, OpenErrorKind::InUseByProcess) && start.elapsed() < TIMEOUT =>
-            {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            opened => return opened,
-        }
-    }
+    FileSystem::open_with(&images[0], &with_devices(images, options))
 }
-
-/// How long an image may be in use by a program that another test starts.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Adds all images but the first to the options.
 fn with_devices(images: &[PathBuf], options: &OpenOptions) -> OpenOptions {
