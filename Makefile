@@ -130,8 +130,10 @@ moved-states: setup ## cut the power of balances, conversions and changes of dev
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_MOVED_STATES=$(MOVED_STATES) PAPILIO_MOVED_KERNEL=50 \
 		$(CARGO) test --release --locked -p papilio --test moved_crashes -- --nocapture
 
+# The slow positions of the switches, whose gain the benchmarks measure.
+ABLATION := --features papilio-fio/ablation,papilio-bench/ablation
 bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
-	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench $(ABLATION)
 	target/release/papilio-bench --output target/bench
 	target/release/papilio-bench read
 	target/release/papilio-bench names
@@ -139,7 +141,7 @@ bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (ro
 BENCH := target/release/papilio-bench
 QUICK := --rounds 1 --runtime 1
 report: setup ## run all fio jobs and sweeps; write results/bench.md and results/plots (root; about 8 GiB of memory)
-	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench $(ABLATION)
 	$(BENCH) --rounds 5 --runtime 1 --profile --output target/bench/jobs
 	$(BENCH) sweep --over extents --sides kernel,papilio,raw $(QUICK) --output target/bench/extents
 	$(BENCH) sweep --over snapshots,threads --sides kernel,papilio $(QUICK) --output target/bench/sweeps

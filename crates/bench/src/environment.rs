@@ -8,6 +8,7 @@ use crate::cgroup::MemoryLimit;
 use crate::job::ScaledJob;
 use crate::side::Side;
 use anyhow::{Context, bail};
+use papilio::CsumLookup;
 use papilio_oracle::requirement::find_command;
 use papilio_oracle::{Need, RingSwitch};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,9 @@ impl Environment {
     pub fn missing(&self, side: Side) -> Option<String> {
         match side {
             Side::Kernel => Need::KERNEL_MOUNT.iter().find_map(|need| need.missing()),
+            Side::PapilioSlow if !has_slow_positions() => Some(
+                "this build lacks the slow positions of the switches; `make bench` builds them".to_owned(),
+            ),
             Side::Papilio | Side::PapilioSlow => self.engine.is_none().then(|| {
                 format!("cannot find {ENGINE}: build it (cargo build -p papilio-fio) or use --engine")
             }),
@@ -78,6 +82,12 @@ impl Environment {
             _ => None,
         }
     }
+}
+
+/// Returns whether the library was built with the feature `ablation`. The engine for fio is built
+/// beside this program, with the same library.
+pub fn has_slow_positions() -> bool {
+    CsumLookup::ALL.len() > 1
 }
 
 /// Returns why the papilio command cannot mount; `None` if it can.

@@ -4,6 +4,7 @@
 //! with checksums, `first-match` stops at the first one and `collect-all` collects them all. A
 //! range without checksums, as in a nodatacow file, takes the same tree walk either way.
 
+use crate::environment::has_slow_positions;
 use crate::interrupt;
 use crate::measure::print_line;
 use crate::report::statistics::{Spread, nanoseconds, number};
@@ -41,6 +42,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         arguments.rounds > 0 && arguments.checks > 0,
         "--rounds and --checks: must be at least 1"
     );
+    anyhow::ensure!(
+        has_slow_positions(),
+        "this build lacks the slow positions of the switches; `make bench` builds them"
+    );
     let scratch = Scratch::under(Path::new("/dev/shm"), IMAGE)?;
     let image = scratch.unique("image");
     papilio::mkfs(&image, &MkfsOptions::new().size(IMAGE))?;
@@ -51,10 +56,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             let mut times = [Vec::new(), Vec::new()];
             for _ in 0..arguments.rounds {
                 interrupt::check()?;
-                for (check, times) in
-                    [NocowCheck::FirstMatch, NocowCheck::CollectAll].into_iter().zip(&mut times)
-                {
-                    times.push(time_check(&image, file, check, bytes, arguments.checks)?.as_secs_f64() * 1e9);
+                for (check, times) in NocowCheck::ALL.iter().zip(&mut times) {
+                    times
+                        .push(time_check(&image, file, *check, bytes, arguments.checks)?.as_secs_f64() * 1e9);
                 }
             }
             let [first, all] = times.map(|times| Spread::of(times).median);

@@ -4,6 +4,8 @@
 //! implementation comes first and is the default. All implementations give the same results and the
 //! same disk format, and differ in speed only. A [`Tuning`] is parsed from text like
 //! `nocow_check=collect-all,...`.
+//!
+//! The slow positions exist for measurements: a build has them with the Cargo feature `ablation`.
 
 use papilio_pagecache::CacheInsert;
 use std::fmt;
@@ -17,7 +19,17 @@ pub enum NocowCheck {
     #[default]
     FirstMatch,
     /// Collects all checksums and then checks whether there are any, as the kernel used to.
+    #[cfg(feature = "ablation")]
     CollectAll,
+}
+
+impl NocowCheck {
+    /// The implementations that this build has, the fastest first.
+    pub const ALL: &[Self] = &[
+        Self::FirstMatch,
+        #[cfg(feature = "ablation")]
+        Self::CollectAll,
+    ];
 }
 
 /// How the items of an fsync enter the log.
@@ -28,7 +40,17 @@ pub enum LogItems {
     #[default]
     Prepared,
     /// Each item is read and inserted while the lock is held.
+    #[cfg(feature = "ablation")]
     InPlace,
+}
+
+impl LogItems {
+    /// The implementations that this build has, the fastest first.
+    pub const ALL: &[Self] = &[
+        Self::Prepared,
+        #[cfg(feature = "ablation")]
+        Self::InPlace,
+    ];
 }
 
 /// When the checksums of written data are computed.
@@ -40,9 +62,31 @@ pub enum WriteChecksum {
     #[default]
     Overlapped,
     /// By the writer, before it submits the data to the device.
+    #[cfg(feature = "ablation")]
     BeforeSubmit,
     /// By another thread, which then submits the data to the device.
+    #[cfg(feature = "ablation")]
     Offloaded,
+}
+
+impl WriteChecksum {
+    /// The implementations that this build has, the fastest first.
+    pub const ALL: &[Self] = &[
+        Self::Overlapped,
+        #[cfg(feature = "ablation")]
+        Self::BeforeSubmit,
+        #[cfg(feature = "ablation")]
+        Self::Offloaded,
+    ];
+
+    /// Returns whether the writer computes the checksums before it submits the data.
+    pub(crate) fn is_before_submit(self) -> bool {
+        match self {
+            #[cfg(feature = "ablation")]
+            Self::BeforeSubmit => true,
+            _ => false,
+        }
+    }
 }
 
 /// How the checksums of data that was read are looked up.
@@ -54,7 +98,22 @@ pub enum CsumLookup {
     #[default]
     Stack,
     /// By a heap-allocated cursor, in the tree for each request, into a heap-allocated buffer.
+    #[cfg(feature = "ablation")]
     Heap,
+}
+
+impl CsumLookup {
+    /// The implementations that this build has, the fastest first.
+    pub const ALL: &[Self] = &[
+        Self::Stack,
+        #[cfg(feature = "ablation")]
+        Self::Heap,
+    ];
+
+    /// Returns whether an open file keeps checksums nearby.
+    pub(crate) fn is_cached(self) -> bool {
+        matches!(self, Self::Stack)
+    }
 }
 
 /// Which results of a compressor are decoded and compared with the data before they are written. A
@@ -70,13 +129,18 @@ pub enum VerifyCompression {
     Always,
 }
 
+impl VerifyCompression {
+    /// The implementations that this build has, the fastest first.
+    pub const ALL: &[Self] = &[Self::Cheap, Self::Always];
+}
+
 /// A choice of implementations.
 ///
 /// ```
-/// use papilio::{NocowCheck, Tuning};
+/// use papilio::{Tuning, VerifyCompression};
 ///
-/// let tuning: Tuning = "nocow_check=collect-all".parse()?;
-/// assert_eq!(tuning.nocow_check, NocowCheck::CollectAll);
+/// let tuning: Tuning = "verify_compression=always".parse()?;
+/// assert_eq!(tuning.verify_compression, VerifyCompression::Always);
 /// assert!(Tuning::default().to_string().starts_with("nocow_check=first-match,"));
 /// assert!("nocow_check=perhaps".parse::<Tuning>().is_err());
 /// # Ok::<(), papilio::TuningError>(())
@@ -108,6 +172,14 @@ pub enum TuningError {
         switches = SWITCHES.map(|switch| switch.name).join(", ")
     )]
     UnknownSwitch(String),
+    /// The implementation is for measurements, and this build lacks it.
+    #[error("tuning switch {switch}={value}: this build lacks it; build with the feature `ablation`")]
+    LeftOut {
+        /// The name of the switch.
+        switch: &'static str,
+        /// The value that was given.
+        value: &'static str,
+    },
     /// The switch has no such implementation.
     #[error("tuning switch {switch}={value:?}: expected one of {ways}")]
     UnknownWay {
@@ -124,6 +196,8 @@ pub enum TuningError {
 struct Switch {
     name: &'static str,
     values: &'static [&'static str],
+    /// How many of the values this build has.
+    built: usize,
     get: fn(&Tuning) -> usize,
     set: fn(&mut Tuning, usize),
 }
@@ -133,43 +207,44 @@ const SWITCHES: [Switch; 6] = [
     Switch {
         name: "nocow_check",
         values: &["first-match", "collect-all"],
+        built: NocowCheck::ALL.len(),
         get: |tuning| tuning.nocow_check as usize,
-        set: |tuning, index| tuning.nocow_check = [NocowCheck::FirstMatch, NocowCheck::CollectAll][index],
+        set: |tuning, index| tuning.nocow_check = NocowCheck::ALL[index],
     },
     Switch {
         name: "log_items",
         values: &["prepared", "in-place"],
+        built: LogItems::ALL.len(),
         get: |tuning| tuning.log_items as usize,
-        set: |tuning, index| tuning.log_items = [LogItems::Prepared, LogItems::InPlace][index],
+        set: |tuning, index| tuning.log_items = LogItems::ALL[index],
     },
     Switch {
         name: "write_checksum",
         values: &["overlapped", "before-submit", "offloaded"],
+        built: WriteChecksum::ALL.len(),
         get: |tuning| tuning.write_checksum as usize,
-        set: |tuning, index| {
-            let values = [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded];
-            tuning.write_checksum = values[index];
-        },
+        set: |tuning, index| tuning.write_checksum = WriteChecksum::ALL[index],
     },
     Switch {
         name: "csum_lookup",
         values: &["stack", "heap"],
+        built: CsumLookup::ALL.len(),
         get: |tuning| tuning.csum_lookup as usize,
-        set: |tuning, index| tuning.csum_lookup = [CsumLookup::Stack, CsumLookup::Heap][index],
+        set: |tuning, index| tuning.csum_lookup = CsumLookup::ALL[index],
     },
     Switch {
         name: "cache_insert",
         values: &["one-walk", "many-walks"],
+        built: CacheInsert::ALL.len(),
         get: |tuning| tuning.cache_insert as usize,
-        set: |tuning, index| tuning.cache_insert = [CacheInsert::OneWalk, CacheInsert::ManyWalks][index],
+        set: |tuning, index| tuning.cache_insert = CacheInsert::ALL[index],
     },
     Switch {
         name: "verify_compression",
         values: &["cheap", "always"],
+        built: VerifyCompression::ALL.len(),
         get: |tuning| tuning.verify_compression as usize,
-        set: |tuning, index| {
-            tuning.verify_compression = [VerifyCompression::Cheap, VerifyCompression::Always][index];
-        },
+        set: |tuning, index| tuning.verify_compression = VerifyCompression::ALL[index],
     },
 ];
 
@@ -189,6 +264,9 @@ impl FromStr for Tuning {
                     ways: switch.values.join(", "),
                 }
             })?;
+            if index >= switch.built {
+                return Err(TuningError::LeftOut { switch: switch.name, value: switch.values[index] });
+            }
             (switch.set)(&mut tuning, index);
         }
         Ok(tuning)
@@ -214,6 +292,11 @@ mod tests {
         for switch in &SWITCHES {
             for value in switch.values {
                 let text = format!("{}={value}", switch.name);
+                if !switch.values[..switch.built].contains(value) {
+                    let error = text.parse::<Tuning>().unwrap_err();
+                    assert!(error.to_string().contains("ablation"), "{error}");
+                    continue;
+                }
                 let tuning: Tuning = text.parse().unwrap();
                 assert!(tuning.to_string().split(',').any(|setting| setting == text), "{text}");
             }

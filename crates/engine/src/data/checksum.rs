@@ -102,6 +102,7 @@ impl<'a> DataChecksums<'a> {
     ///
     /// # Errors
     /// As [`DataChecksums::first_fault`].
+    #[cfg(feature = "ablation")]
     pub(crate) fn first_fault_copied(
         &mut self,
         logical: LogicalAddress,

@@ -225,6 +225,7 @@ pub fn has_checksums(
             })?;
             Ok(found)
         }
+        #[cfg(feature = "ablation")]
         NocowCheck::CollectAll => {
             let mut collected: Vec<Vec<u8>> = Vec::new();
             checksums.for_each_run(address, sectors, |_, _, checksums| {

@@ -59,7 +59,10 @@ pub(crate) fn checksum_and_write<R: Send>(
         bytes < OFFLOAD_BYTES || (how == WriteChecksum::Overlapped && algorithm.keeps_up_with_memory());
     let workers = if inline { None } else { workers() };
     match (how, workers) {
-        (WriteChecksum::BeforeSubmit, _) | (_, None) => (checksums(), write()),
+        (_, None) => (checksums(), write()),
+        #[cfg(feature = "ablation")]
+        (WriteChecksum::BeforeSubmit, _) => (checksums(), write()),
+        #[cfg(feature = "ablation")]
         (WriteChecksum::Offloaded, Some(workers)) => workers.install(|| (checksums(), write())),
         (WriteChecksum::Overlapped, Some(workers)) => {
             let mut computed = ChecksumBytes::new();
@@ -97,7 +100,7 @@ mod tests {
                 .flat_map(|part| part.chunks(4096))
                 .flat_map(|sector| algorithm.compute(sector).as_bytes().to_vec())
                 .collect();
-            for how in [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded] {
+            for &how in WriteChecksum::ALL {
                 let (checksums, result, written) = run(how);
                 assert_eq!(
                     (checksums[..] == expected[..], result, written == parts.concat()),

@@ -223,7 +223,7 @@ impl ReadContext {
     ) -> Option<&'s [u8]> {
         let geometry = self.volume.geometry();
         let wanted = length / geometry.sector_size as usize * geometry.checksum_type.size();
-        let checksums = checksums.get_mut(..wanted).filter(|_| self.lookup == CsumLookup::Stack)?;
+        let checksums = checksums.get_mut(..wanted).filter(|_| self.lookup.is_cached())?;
         let copied = file.extent_cache?.checksums().copy(logical, &geometry, checksums);
         (copied == wanted).then_some(&*checksums)
     }

@@ -97,7 +97,7 @@ impl<'a> Verifier<'a> {
         cache: Option<&'a ExtentCache>,
         tree: &'a ChecksumTree<'a>,
     ) -> Self {
-        let cache = cache.filter(|_| lookup == CsumLookup::Stack);
+        let cache = cache.filter(|_| lookup.is_cached());
         Self { geometry, lookup, enabled, cache, tree, walk: None }
     }
 
@@ -199,6 +199,7 @@ impl<'a> Verifier<'a> {
         match self.checksums()? {
             Some(checksums) => match lookup {
                 CsumLookup::Stack => checksums.first_fault(logical, data),
+                #[cfg(feature = "ablation")]
                 CsumLookup::Heap => checksums.first_fault_copied(logical, data),
             },
             None => Ok(Some((0, SectorFault::Missing))),

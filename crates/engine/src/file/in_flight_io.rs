@@ -26,7 +26,6 @@ use crate::file::in_place::IN_PLACE;
 use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
 use crate::file::ordered_write::PlacedWrite;
-use crate::tuning::WriteChecksum;
 use crate::volume::Pieces;
 use papilio_format::LogicalAddress;
 use papilio_format::items::inode::{InodeItem, Timespec};
@@ -250,7 +249,7 @@ impl OpenFile {
             };
             match self.place_ordered(live, &item, (range, &found, *epoch), pieces) {
                 Ok(Some((parts, new))) => {
-                    let before = fs.write_options.checksum == WriteChecksum::BeforeSubmit;
+                    let before = fs.write_options.checksum.is_before_submit();
                     let checksums = before.then(|| self.checksums(data));
                     Target::Ordered { ticket, parts, new, checksums }
                 }

@@ -26,7 +26,9 @@
 
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
 use crate::data::checksum::DataChecksums;
-use crate::data::csum_edit::{ChecksumRuns, insert_short_checksums, plan_short_checksums};
+#[cfg(feature = "ablation")]
+use crate::data::csum_edit::insert_short_checksums;
+use crate::data::csum_edit::{ChecksumRuns, plan_short_checksums};
 use crate::data::file_extents_edit::{hole, on_disk};
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
@@ -147,27 +149,27 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
     };
     let log = transactions.log_tree(handle, id)?;
     let gather = || Gatherer { handle, request, tree: &tree, log: &log.tree() }.gather(&item, &related);
-    let prepared = match request.how {
+    let ticket = match request.how {
         LogItems::Prepared => match gather()? {
-            Ok(gathered) => Some(gathered),
+            Ok(gathered) => transactions.enter_log(handle, id, |editor| put_at_once(editor, gathered))?,
             Err(why) => return Ok(Logged::NeedsCommit(why)),
         },
-        LogItems::InPlace => None,
-    };
-    let mut refused = None;
-    let ticket = transactions.enter_log(handle, id, |editor| match prepared {
-        Some(gathered) => put_at_once(editor, gathered),
-        None => match gather()? {
-            Ok(gathered) => put_one_by_one(editor, gathered),
-            Err(why) => {
-                refused = Some(why);
-                Ok(Vec::new())
+        #[cfg(feature = "ablation")]
+        LogItems::InPlace => {
+            let mut refused = None;
+            let ticket = transactions.enter_log(handle, id, |editor| match gather()? {
+                Ok(gathered) => put_one_by_one(editor, gathered),
+                Err(why) => {
+                    refused = Some(why);
+                    Ok(Vec::new())
+                }
+            })?;
+            if let Some(why) = refused {
+                return Ok(Logged::NeedsCommit(why));
             }
-        },
-    })?;
-    if let Some(why) = refused {
-        return Ok(Logged::NeedsCommit(why));
-    }
+            ticket
+        }
+    };
     for inode in &related.gone {
         transactions.forget_logged(id, *inode);
     }
@@ -222,6 +224,7 @@ fn put_at_once(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec<In
 }
 
 /// Applies the items one by one, then the checksums; returns the inodes.
+#[cfg(feature = "ablation")]
 fn put_one_by_one(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec<InodeNumber>> {
     for (key, data) in gathered.items {
         match data {

@@ -4,8 +4,8 @@
 //! - [`CacheInsert::OneWalk`] finds a conflicting item, the shadow with its order, and the slot in
 //!   one descent, and stores there. It walks again only to split a shadow larger than the new
 //!   entry.
-//! - [`CacheInsert::ManyWalks`] answers each of these questions by a walk of its own, as Linux did
-//!   before 6.10.
+//! - `CacheInsert::ManyWalks` answers each of these questions by a walk of its own, as Linux did
+//!   before 6.10. Only the feature `ablation` has it.
 //!
 //! Neither allocates. Nodes come from a [`Preload`]. If it holds too few, nothing changes and
 //! [`InsertError::NeedNodes`] gives the number. The caller then releases its lock, fills the
@@ -18,7 +18,6 @@ use super::node::{NONE, Preload, SHIFT, SLOTS, last_of};
 use super::{Entry, Found, Place, XArray, check_range, level_of};
 use arrayvec::ArrayVec;
 use std::fmt;
-use std::str::FromStr;
 
 /// The way in which the page cache inserts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -27,30 +26,24 @@ pub enum CacheInsert {
     #[default]
     OneWalk,
     /// A descent for each.
+    #[cfg(feature = "ablation")]
     ManyWalks,
 }
 
-/// An unknown name for a [`CacheInsert`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown insertion method {0:?}: expected one-walk or many-walks")]
-pub struct UnknownCacheInsert(pub String);
-
-impl FromStr for CacheInsert {
-    type Err = UnknownCacheInsert;
-
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        match word {
-            "one-walk" => Ok(Self::OneWalk),
-            "many-walks" => Ok(Self::ManyWalks),
-            _ => Err(UnknownCacheInsert(word.to_owned())),
-        }
-    }
+impl CacheInsert {
+    /// The ways that this build has, the fastest first.
+    pub const ALL: &[Self] = &[
+        Self::OneWalk,
+        #[cfg(feature = "ablation")]
+        Self::ManyWalks,
+    ];
 }
 
 impl fmt::Display for CacheInsert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OneWalk => "one-walk",
+            #[cfg(feature = "ablation")]
             Self::ManyWalks => "many-walks",
         })
     }
@@ -104,6 +97,7 @@ impl XArray {
         assert!(preload.belongs_to(&self.pool), "the preload belongs to another pool");
         match how {
             CacheInsert::OneWalk => self.insert_one_walk(index, order, entry, preload),
+            #[cfg(feature = "ablation")]
             CacheInsert::ManyWalks => self.insert_many_walks(index, order, entry, preload),
         }
     }
@@ -153,6 +147,7 @@ impl XArray {
         }
     }
 
+    #[cfg(feature = "ablation")]
     fn insert_many_walks(
         &mut self,
         index: u64,

@@ -33,7 +33,7 @@ mod store;
 
 pub use entry::{Entry, Found, Mark};
 pub use find::Iter;
-pub use insert::{CacheInsert, InsertError, Inserted, UnknownCacheInsert};
+pub use insert::{CacheInsert, InsertError, Inserted};
 pub use node::{NodePool, Preload};
 pub use reader::Reader;
 pub use split::SplitError;
