@@ -11,6 +11,7 @@
 //! - [`long_lines`]: comments and documents are at most 100 columns wide;
 //! - [`headless`]: no clause in a comment begins with "who", "whoever" or "what";
 //! - the table of kernel counterparts is that of the headers ([`counterparts`]);
+//! - [`type_names`]: two types of a crate that other files see differ in their names;
 //! - [`requirements`]: `scripts/setup.sh` installs the commands that tests need;
 //! - [`leftovers`]: no `todo!`, `unimplemented!` or `dbg!`.
 //!
@@ -35,6 +36,7 @@ mod ratchet;
 mod requirements;
 mod sources;
 mod tokens;
+mod type_names;
 
 use crate::counterparts;
 use finding::Finding;
@@ -108,6 +110,7 @@ pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
         let message = "differs from the headers of the files: run `cargo xtask counterparts`";
         findings.push(Finding::new(counterparts::PAGE, 1, message));
     }
+    findings.extend(type_names::check(sources.files()));
     let setup = std::fs::read_to_string(root.join(requirements::SETUP))?;
     for file in sources.files().filter(|file| file.path.starts_with("crates/")) {
         findings.extend(requirements::check(file, &setup));
