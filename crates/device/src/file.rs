@@ -29,7 +29,6 @@ use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -82,7 +81,7 @@ impl FileDevice {
 
     /// Returns the open file, for the drivers of image formats.
     #[cfg(feature = "images")]
-    pub(crate) fn host_file(&self) -> &File {
+    pub(crate) fn host_file(&self) -> &std::fs::File {
         &self.file
     }
 

@@ -37,7 +37,7 @@ fn dropping_a_file_under_locks_of_its_deletion_panics() {
     let file = opened();
     detected(|| {
         let file = std::cell::Cell::new(Some(file));
-        let _ = fs.info.change_handle(tree, 1, |_handle, _| {
+        let _ = fs.info.change(tree, 1, |_handle, _| {
             drop(file.take());
             Ok(())
         });

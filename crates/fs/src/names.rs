@@ -24,6 +24,7 @@ use papilio_engine::namespace::setattr::{self, SetAttributes, SetTime};
 use papilio_engine::namespace::{attributes, link};
 use papilio_engine::subvolume::{self, DirName};
 use papilio_engine::transaction::Handle;
+use papilio_engine::transaction::Start;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 use papilio_format::{InodeNumber, TreeId};
@@ -39,7 +40,7 @@ impl Inode {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
         self.file_system().info.charge(self.tree(), 0, NAME_ITEMS)?;
-        let created = self.file_system().info.change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
+        let created = self.file_system().info.change(self.tree(), NAME_ITEMS, |handle, numbers| {
             self.add_name(handle, name, |editor| {
                 create::create(editor, numbers, handle.now(), self.number(), name, new)
             })
@@ -93,7 +94,7 @@ impl Inode {
         let open = self.file_system().info.open_inodes.get(target.place());
         let linkable = open.as_ref().and_then(|open| open.linkable());
         let unnamed = linkable.is_some();
-        self.file_system().info.change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
+        self.file_system().info.change(self.tree(), NAME_ITEMS, |handle, numbers| {
             let names = &self.file_system().info.name_changes;
             let _changing = names.changing();
             let live = handle.live_tree(self.tree())?;
@@ -144,26 +145,30 @@ impl Inode {
         remove: impl Fn(&mut TreeEditor<'_>, Timespec, InodeNumber, &[u8]) -> Result<link::Removed>,
     ) -> Result<link::Removed> {
         let names = &self.file_system().info.name_changes;
-        self.file_system().info.change_to_free(self.tree(), NAME_ITEMS + LOG_ITEMS, |handle, numbers| {
-            let _changing = names.changing();
-            let live = handle.live_tree(self.tree())?;
-            let removed = {
-                let mut editor = live.edit(handle);
-                numbers.keep_index(&editor.tree(), self.number())?;
-                names.note(handle.generation(), &editor.tree(), self.number(), name, None)?;
-                remove(&mut editor, handle.now(), self.number(), name)?
-            };
-            // The replay may still need a logged directory for its logged entries.
-            if removed.is_last() && removed.item.kind() != Some(FileKind::Directory) {
-                match forget_inode(handle, &live, removed.inode) {
-                    // The removal stays; the log is given up instead.
-                    Err(error) if error.kind() == ErrorKind::NoSpace => handle.transactions().break_log(),
-                    forgotten => forgotten?,
+        self.file_system().info.change(
+            self.tree(),
+            Start::items(NAME_ITEMS + LOG_ITEMS).steal(),
+            |handle, numbers| {
+                let _changing = names.changing();
+                let live = handle.live_tree(self.tree())?;
+                let removed = {
+                    let mut editor = live.edit(handle);
+                    numbers.keep_index(&editor.tree(), self.number())?;
+                    names.note(handle.generation(), &editor.tree(), self.number(), name, None)?;
+                    remove(&mut editor, handle.now(), self.number(), name)?
+                };
+                // The replay may still need a logged directory for its logged entries.
+                if removed.is_last() && removed.item.kind() != Some(FileKind::Directory) {
+                    match forget_inode(handle, &live, removed.inode) {
+                        // The removal stays; the log is given up instead.
+                        Err(error) if error.kind() == ErrorKind::NoSpace => handle.transactions().break_log(),
+                        forgotten => forgotten?,
+                    }
                 }
-            }
-            self.forget_name(handle, removed, Some((self.number(), name)));
-            Ok(removed)
-        })
+                self.forget_name(handle, removed, Some((self.number(), name)));
+                Ok(removed)
+            },
+        )
     }
 
     /// Adds a name; fails if it is taken.
@@ -260,7 +265,7 @@ impl Inode {
             (Name { parent: self.number(), name }, Name { parent: directory.number(), name: new_name });
         let fs = self.file_system();
         let items = if whiteout.is_some() { 3 * NAME_ITEMS } else { 2 * NAME_ITEMS };
-        let renamed = fs.info.change_handle(self.tree(), items, |handle, numbers| {
+        let renamed = fs.info.change(self.tree(), items, |handle, numbers| {
             let _changing = fs.info.name_changes.changing();
             let live = handle.live_tree(self.tree())?;
             let mut editor = live.edit(handle);

@@ -19,6 +19,7 @@ use papilio_engine::namespace::create::{NewInode, NewKind};
 use papilio_engine::namespace::rename::RenameMode;
 use papilio_engine::subvolume::{self, DirName, Numbers, Received};
 use papilio_engine::transaction::Handle;
+use papilio_engine::transaction::Start;
 use papilio_engine::transaction::quota::Inherit;
 use papilio_format::items::inode::FileKind;
 use papilio_format::items::qgroup::QgroupId;
@@ -59,7 +60,7 @@ impl Inode {
         let fs = self.file_system();
         fs.info.charge(self.tree(), 0, NAME_ITEMS)?;
         let ids = fs.subvolume_ids();
-        let id = fs.info.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+        let id = fs.info.change(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::create(handle, numbers, self.entry_named(name), new, &inherit)
@@ -139,7 +140,7 @@ impl Inode {
     pub(super) fn remove_empty_subvolume(&self, name: &[u8]) -> Result<()> {
         if self.lookup(name)?.is_some_and(|inode| inode.is_subvolume_stub()) {
             let fs = self.file_system();
-            return fs.info.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
+            return fs.info.change(self.tree(), Start::items(NAME_ITEMS).steal(), |handle, numbers| {
                 self.note_subvolume(handle, numbers, name)?;
                 subvolume::forget_entry(handle, self.entry_named(name))
             });
@@ -149,7 +150,7 @@ impl Inode {
 
     fn delete_subvolume_if(&self, name: &[u8], only_empty: bool) -> Result<()> {
         let fs = self.file_system();
-        let id = fs.info.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
+        let id = fs.info.change(self.tree(), Start::items(NAME_ITEMS).steal(), |handle, numbers| {
             let in_use = fs.info.root.tree;
             self.note_subvolume(handle, numbers, name)?;
             subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
@@ -173,7 +174,7 @@ impl Inode {
         let fs = self.file_system();
         fs.info.check_changeable(directory.tree())?;
         let new_numbers = fs.info.numbers(directory.tree())?;
-        let removed = fs.info.change_handle(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
+        let removed = fs.info.change(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
             let (from, to) = (self.entry_named(name), directory.entry_named(new_name));
             self.note_subvolume(handle, numbers, name)?;
             directory.note_subvolume(handle, &new_numbers, new_name)?;

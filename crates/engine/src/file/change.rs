@@ -17,7 +17,7 @@ use crate::items::numbers::SubvolumeNumbers;
 use crate::items::xattr;
 use crate::namespace::Place;
 use crate::namespace::setattr::{self, SetAttributes};
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Start};
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, TreeId, objectid};
@@ -62,10 +62,10 @@ impl FsInfo {
     pub fn change_tree<R>(
         &self,
         tree: TreeId,
-        items: u64,
+        start: impl Into<Start>,
         mut change: impl FnMut(&mut TreeEditor<'_>, &SubvolumeNumbers, Timespec) -> Result<R>,
     ) -> Result<R> {
-        self.change_handle(tree, items, |handle, numbers| {
+        self.change(tree, start, |handle, numbers| {
             let live = handle.live_tree(tree)?;
             change(&mut live.edit(handle), numbers, handle.now())
         })
@@ -99,7 +99,7 @@ impl FsInfo {
         mut set: impl FnMut(&mut TreeEditor<'_>, Timespec) -> Result<()>,
     ) -> Result<()> {
         let mut change = || {
-            self.change_checked(place.tree, NAME_ITEMS, |handle, _| {
+            self.change(place.tree, Start::items(NAME_ITEMS).accepted(), |handle, _| {
                 let live = handle.live_tree(place.tree)?;
                 set(&mut live.edit(handle), handle.now())
             })
@@ -113,77 +113,58 @@ impl FsInfo {
         Ok(())
     }
 
-    /// Runs `change` in a transaction. Retries after a failure for space, if flushing other files
-    /// may have freed some.
-    pub fn change_handle<R>(
+    /// Runs `change` in a transaction, on the terms of `start`: the one entry for changes of names,
+    /// inodes and data.
+    ///
+    /// - Where there is no space, it tries again after a flush of other files that frees some. A
+    ///   change that frees space does so only if it was accepted before, for it makes some itself.
+    /// - A change that was not accepted before is refused in a read-only subvolume.
+    ///
+    /// # Errors
+    /// As [`Transactions::change`]; [`PathError::ReadOnly`]; [`PathError::NoSubvolume`].
+    pub fn change<R>(
+        &self,
+        tree: TreeId,
+        start: impl Into<Start>,
+        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        let start: Start = start.into();
+        let transactions = self.transactions()?;
+        match start.accepted {
+            true => drop(self.check_usable(tree)?),
+            false => self.check_changeable(tree)?,
+        }
+        let numbers = self.numbers(tree)?;
+        let most = match (start.steals, start.accepted) {
+            (false, _) => FLUSHES,
+            (true, accepted) => u32::from(accepted),
+        };
+        let mut flushes = 0;
+        loop {
+            match transactions.change(start, |handle| change(handle, &numbers)) {
+                Err(Error::NoSpace { .. }) if flushes < most && self.free_by_flushing() => flushes += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Runs `change` like [`FsInfo::change`], as the last change of a transaction, and commits.
+    /// Where quotas count, it is also the first one of its transaction.
+    ///
+    /// # Errors
+    /// As [`FsInfo::change`].
+    pub fn change_last<R>(
         &self,
         tree: TreeId,
         items: u64,
         change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
     ) -> Result<R> {
-        self.check_changeable(tree)?;
-        self.change_checked(tree, items, change)
-    }
-
-    /// As [`FsInfo::change_handle`], where the caller has checked that the subvolume may change.
-    fn change_checked<R>(
-        &self,
-        tree: TreeId,
-        items: u64,
-        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
-    ) -> Result<R> {
-        let transactions = self.transactions()?;
-        self.check_usable(tree)?;
-        let numbers = self.numbers(tree)?;
-        let mut flushes = 0;
-        loop {
-            match transactions.change(items, |handle| change(handle, &numbers)) {
-                Err(Error::NoSpace { .. }) if flushes < FLUSHES && self.free_by_flushing() => flushes += 1,
-                result => return result,
-            }
-        }
-    }
-
-    /// As [`FsInfo::change_handle`], for a change that a flush makes. It takes the place of a
-    /// reservation that the caller has just released, so it may use the global reserve: otherwise
-    /// writers could reserve what was released, and the flush would fail.
-    pub(super) fn flush_handle<R>(
-        &self,
-        tree: TreeId,
-        items: u64,
-        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
-    ) -> Result<R> {
-        // Also in a subvolume that has become read-only: the change was accepted before.
-        self.check_usable(tree)?;
-        let numbers = self.numbers(tree)?;
-        let transactions = self.transactions()?;
-        match transactions.change_to_free(items, |handle| change(handle, &numbers)) {
-            Err(Error::NoSpace { .. }) if self.free_by_flushing() => {
-                transactions.change_to_free(items, |handle| change(handle, &numbers))
-            }
-            result => result,
-        }
-    }
-
-    /// Runs `change` like [`FsInfo::change_handle`], as the last change of a transaction, and
-    /// commits. Where quotas count, it is also the first one of its transaction.
-    pub fn change_last<R>(
-        &self,
-        tree: TreeId,
-        items: u64,
-        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
-    ) -> Result<R> {
-        let transactions = self.transactions()?;
-        self.check_changeable(tree)?;
-        let numbers = self.numbers(tree)?;
-        let mut flushes = 0;
-        loop {
-            let alone = transactions.quotas().is_counting();
-            match transactions.change_last(items, alone, |handle| change(handle, &numbers)) {
-                Err(Error::NoSpace { .. }) if flushes < FLUSHES && self.free_by_flushing() => flushes += 1,
-                result => return result,
-            }
-        }
+        let start = Start::items(items);
+        let start = match self.transactions()?.quotas().is_counting() {
+            true => start.alone(),
+            false => start.last(),
+        };
+        self.change(tree, start, change)
     }
 
     /// Announces a change of a subvolume by `data` bytes of data and about `items` items, if the
@@ -211,20 +192,6 @@ impl FsInfo {
         Ok(())
     }
 
-    /// Runs `change`, which frees space, in a transaction. It may use the space that is kept back
-    /// for such changes, so that files can be deleted on a full file system.
-    pub fn change_to_free<R>(
-        &self,
-        tree: TreeId,
-        items: u64,
-        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
-    ) -> Result<R> {
-        let transactions = self.transactions()?;
-        self.check_changeable(tree)?;
-        let numbers = self.numbers(tree)?;
-        transactions.change_to_free(items, |handle| change(handle, &numbers))
-    }
-
     /// Refuses a subvolume that is read-only, or that was deleted and is not held for inodes in
     /// use.
     pub fn check_changeable(&self, tree: TreeId) -> Result<()> {
@@ -246,25 +213,16 @@ impl FsInfo {
 
     /// Runs `change` on a file's data, in a transaction. The caller has checked that the file may
     /// change.
+    ///
+    /// # Errors
+    /// As [`FsInfo::change`] and [`FsInfo::edit_data`].
     pub(crate) fn change_data<R>(
         &self,
         place: Place,
-        items: u64,
+        start: impl Into<Start>,
         mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.change_checked(place.tree, items, |handle, _| {
-            self.edit_data(handle, place, |context, file| change(context, file))
-        })
-    }
-
-    /// As [`FsInfo::change_data`], for a flush: see [`FsInfo::flush_handle`].
-    pub(super) fn flush_data<R>(
-        &self,
-        place: Place,
-        items: u64,
-        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.flush_handle(place.tree, items, |handle, _| {
+        self.change(place.tree, start.into().accepted(), |handle, _| {
             self.edit_data(handle, place, |context, file| change(context, file))
         })
     }

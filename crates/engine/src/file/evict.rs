@@ -19,6 +19,7 @@ use crate::file::open_inode::{InodeOwner, OpenInode};
 use crate::items::inode;
 use crate::namespace::Place;
 use crate::namespace::evict::{self, OrphanState};
+use crate::transaction::Start;
 use papilio_format::items::inode::FileKind;
 use papilio_format::{InodeNumber, TreeId, objectid};
 use std::sync::Arc;
@@ -151,7 +152,7 @@ impl FsInfo {
         let transactions = self.transactions()?;
         if has_extents {
             loop {
-                let progress = transactions.change_to_free(EXTENT_ITEMS, |handle| {
+                let progress = transactions.change(Start::items(EXTENT_ITEMS).steal(), |handle| {
                     self.edit_data_of_deleted(handle, place, |context, file| {
                         shrink(context, file, 0, STEP_EXTENTS)
                     })
@@ -161,7 +162,7 @@ impl FsInfo {
                 }
             }
         }
-        transactions.change_to_free(NAME_ITEMS, |handle| {
+        transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
             let live = handle.live_tree(place.tree)?;
             evict::evict(&mut live.edit(handle), place.inode)
         })
@@ -197,7 +198,7 @@ impl FsInfo {
             match orphan.state {
                 OrphanState::Unnamed(_) => self.evict(Place { tree, inode: orphan.inode })?,
                 OrphanState::Named | OrphanState::Gone => {
-                    transactions.change_to_free(NAME_ITEMS, |handle| {
+                    transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
                         let live = handle.live_tree(tree)?;
                         evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)
                     })?;

@@ -23,6 +23,7 @@ use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::file::write_back::PagesLeft;
 use crate::namespace::Place;
+use crate::transaction::Start;
 use crate::workers::each_at_once;
 use papilio_format::items::inode::InodeItem;
 use papilio_format::{Generation, TreeId};
@@ -145,18 +146,19 @@ impl OpenInode {
         let mut from = 0;
         loop {
             let items = EXTENT_ITEMS + written.len().min(STEP_RANGES) as u64;
-            let (progress, next) = fs.flush_handle(place.tree, items, |handle, _| {
-                fs.edit_data(handle, place, |context, file| {
-                    let item = self.as_flushed(context.stamped(file), size);
-                    if written.is_empty() && touched.is_none() {
-                        return Ok((Progress::Done, 0));
-                    }
-                    for range in written.iter() {
-                        self.note_changed(&fs.changed_files, context.space.generation(), &range);
-                    }
-                    convert_step(context, file, &written, from, item)
-                })
-            })?;
+            let (progress, next) =
+                fs.change(place.tree, Start::items(items).steal().accepted(), |handle, _| {
+                    fs.edit_data(handle, place, |context, file| {
+                        let item = self.as_flushed(context.stamped(file), size);
+                        if written.is_empty() && touched.is_none() {
+                            return Ok((Progress::Done, 0));
+                        }
+                        for range in written.iter() {
+                            self.note_changed(&fs.changed_files, context.space.generation(), &range);
+                        }
+                        convert_step(context, file, &written, from, item)
+                    })
+                })?;
             if progress == Progress::Done {
                 return Ok(());
             }

@@ -29,6 +29,7 @@ use crate::file::data_lock::SharedData;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::file::ordered_write::{BLOCKS, DATA_PER_METADATA};
+use crate::transaction::Start;
 use papilio_format::items::inode::InodeItem;
 
 /// Extents of a step where there is no space for a larger one.
@@ -177,7 +178,7 @@ impl OpenInode {
         let trees = fs.data_trees(place)?;
         let context = trees.context(&**fs.transactions()?);
         let mut rewrite = trees.prepare(|file| SectorRewrite::prepare(&context, file, None, None))?;
-        fs.flush_data(place, items, |context, file| {
+        fs.change_data(place, Start::items(items).steal(), |context, file| {
             for part in parts {
                 self.note_changed(&fs.changed_files, context.space.generation(), &part.range);
             }

@@ -32,6 +32,7 @@ use crate::file::write_back_ordered::{Target, WRITE_STEP};
 use crate::file::write_promise::DATA_PER_METADATA;
 use crate::space::Reservation;
 use crate::transaction::ReservedData;
+use crate::transaction::Start;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -299,7 +300,7 @@ impl OpenInode {
         let changed = self.changed_range(fs, at, bytes)?;
         // The transaction handle reserves metadata itself.
         drop(reservation.metadata);
-        fs.flush_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
+        fs.change_data(place, Start::items(EXTENT_ITEMS + (bytes >> 17)).steal(), |context, file| {
             self.note_changed(&fs.changed_files, context.space.generation(), &changed);
             file.touched = touched.map(|touched| touched.touch);
             write.publish(context, file)

@@ -15,6 +15,7 @@ use super::log_trees::{LogTree, LogTrees};
 use crate::btree::{LiveTree, Tree};
 use crate::errors::{Error, Result};
 use crate::items::{inode, item_error};
+use crate::transaction::Start;
 use crate::transaction::{Handle, Transactions};
 use papilio_format::items::inode::InodeItem;
 use papilio_format::{Corrupt, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
@@ -39,7 +40,7 @@ pub(crate) fn replay(transactions: &Transactions, root: LogicalAddress, level: u
     let contents = logs.contents(&geometry).map_err(failed(None))?;
     let mut space = LogSpace::claim(transactions, &contents).map_err(failed(None))?;
     drop(contents);
-    transactions.change_to_free(RESERVED_ITEMS, |handle| {
+    transactions.change(Start::items(RESERVED_ITEMS).steal(), |handle| {
         for log in &logs.logs {
             replay_log(handle, log, &geometry, &mut space).map_err(failed(Some(log.subvolume)))?;
         }

@@ -19,6 +19,7 @@ use super::root_items::{key_of, put_root_item};
 use crate::btree::LiveTree;
 use crate::errors::Result;
 use crate::items::orphan;
+use crate::transaction::Start;
 use crate::transaction::{Handle, Transactions};
 use papilio_format::items::orphan::orphan_key;
 use papilio_format::{InodeNumber, Key, TreeId, objectid};
@@ -70,7 +71,7 @@ pub fn clean_step(transactions: &Arc<Transactions>, in_use: impl Fn(TreeId) -> b
 
 /// Drops a piece of a tree, and records how far the walk has come. That stays if the walk fails.
 fn drop_piece(transactions: &Transactions, tree: &LiveTree, walk: &mut DropTree) -> Result<DropProgress> {
-    let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
+    let (progress, result) = transactions.change(Start::items(ITEMS).steal(), |handle| {
         let (progress, result) = walk.run(handle, PIECE);
         record_progress(handle, tree, progress)?;
         Ok((progress, result))
@@ -91,7 +92,7 @@ pub fn drop_relocation_trees(transactions: &Arc<Transactions>) -> Result<()> {
     while let Some(tree) = live.find(objectid::TREE_RELOC)? {
         if tree.record().is_some_and(|record| record.item.refs > 0) {
             // Until here the progress was that of the kernel's merge, not that of a drop.
-            transactions.change_to_free(ITEMS, |handle| {
+            transactions.change(Start::items(ITEMS).steal(), |handle| {
                 tree.update_record(|record| {
                     record.item.refs = 0;
                     record.item.drop_progress = Key::MIN;
@@ -113,7 +114,7 @@ pub fn drop_relocation_trees(transactions: &Arc<Transactions>) -> Result<()> {
 /// Ends the hold of a tree: from here on, nothing finds it. Changes that have found it end with
 /// this transaction at the latest, which is recorded as that of the deletion.
 fn end_hold(transactions: &Transactions, tree: &LiveTree) -> Result<()> {
-    transactions.change_to_free(ITEMS, |handle| {
+    transactions.change(Start::items(ITEMS).steal(), |handle| {
         let _editor = tree.edit(handle);
         tree.update_record(|record| record.item.ctransid = handle.generation());
         tree.set_held(false);

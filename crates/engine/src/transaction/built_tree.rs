@@ -9,6 +9,7 @@
 //! **Locks**: `commit`, the gate exclusively, the root tree's writer, delayed references.
 
 use super::delayed_refs::{Head, RefKind, Reference};
+use super::start::Start;
 use super::transaction::Transactions;
 use crate::btree::{RootPointer, Tree};
 use crate::errors::Result;
@@ -53,7 +54,7 @@ impl Transactions {
     /// A block of the old tree that cannot be read, or [`crate::Error::NoSpace`]. Nothing has
     /// changed on disk.
     pub fn replace_tree(&self, id: TreeId, built: &BuiltTree) -> Result<()> {
-        self.change_first(1, |handle| {
+        self.change(Start::items(1).first(), |handle| {
             let live = self.live.get(id)?;
             for (address, level) in blocks_of(&live.tree())? {
                 handle.drop_block_ref(address, level, id, None, true);

@@ -1,7 +1,7 @@
 //! Making a change in the running transaction.
 //!
-//! Owns [`Transactions::change`] and [`Transactions::change_to_free`], which reserve metadata, join
-//! the transaction with a [`Handle`], and abort it if a change fails half done.
+//! Owns [`Transactions::change`], the one entry: it reserves metadata, joins the transaction with a
+//! [`Handle`], and aborts it if a change fails half done.
 //!
 //! **Locks**, in this order: `reserve_tickets`; `commit`, if a commit is due; the gate, shared,
 //! while the change runs.
@@ -9,6 +9,7 @@
 //! Kernel counterpart: `start_transaction`, `btrfs_end_transaction` (`fs/btrfs/transaction.c`).
 
 use super::handle::Handle;
+use super::start::{Order, Start};
 use super::transaction::Transactions;
 use crate::errors::{Error, Result};
 use papilio_locks::RwLockReadGuard;
@@ -23,26 +24,27 @@ const COMMITS: usize = 4;
 const WORTH_A_COMMIT: u64 = 1 << 20;
 
 impl Transactions {
-    /// Makes a change of about `items` items in the running transaction. If there is no space, it
-    /// commits, which may free some, and tries the change again. A change that fails half done
-    /// aborts the transaction.
+    /// Makes a change in a transaction, on the terms of `start`. If there is no space, it commits,
+    /// which may free some, and tries the change again. A change that fails half done aborts the
+    /// transaction.
     ///
     /// # Errors
-    /// Errors of `change`; [`Error::NoSpace`]; [`Error::ReadOnlyFileSystem`] after a failure.
-    pub fn change<R>(&self, items: u64, mut change: impl FnMut(&Handle<'_>) -> Result<R>) -> Result<R> {
-        self.run(items, false, &mut change)
-    }
-
-    /// Like [`Transactions::change`], for a change that frees space: it may use the global reserve.
-    ///
-    /// # Errors
-    /// As [`Transactions::change`].
-    pub(crate) fn change_to_free<R>(
+    /// Errors of `change`; [`Error::NoSpace`]; [`Error::ReadOnlyFileSystem`] after a failure;
+    /// errors of the commits that [`Start::last`] and its like ask for.
+    pub fn change<R>(
         &self,
-        items: u64,
+        start: impl Into<Start>,
         mut change: impl FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.run(items, true, &mut change)
+        let start = start.into();
+        let change: &mut dyn FnMut(&Handle<'_>) -> Result<R> = &mut change;
+        self.might_change();
+        self.retry_after_commits(|| match start.order {
+            Order::Any => self.attempt(start, change),
+            Order::First => self.change_first(start, change),
+            Order::Last => self.change_last(start, false, change),
+            Order::Alone => self.change_last(start, true, change),
+        })
     }
 
     /// Runs `attempt`, and again after a commit where it found no space. The caller holds no
@@ -76,47 +78,31 @@ impl Transactions {
         !self.refs.is_empty() || self.space.pinned_bytes() >= WORTH_A_COMMIT
     }
 
-    fn run<R>(
-        &self,
-        items: u64,
-        emergency: bool,
-        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.might_change();
-        self.retry_after_commits(|| self.attempt(items, emergency, change))
-    }
-
-    fn attempt<R>(
-        &self,
-        items: u64,
-        emergency: bool,
-        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
+    fn attempt<R>(&self, start: Start, change: &mut dyn FnMut(&Handle<'_>) -> Result<R>) -> Result<R> {
         self.check_running()?;
         self.commit_if_full()?;
         let gate = self.gate.read();
         self.check_running()?;
-        self.with_handle(Some(gate), items, emergency, change)
+        self.with_handle(Some(gate), start, change)
     }
 
     /// Runs `change` while the caller holds the gate exclusively.
     pub(super) fn run_alone<R>(
         &self,
-        items: u64,
+        start: Start,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.with_handle(None, items, false, change)
+        self.with_handle(None, start, change)
     }
 
     fn with_handle<R>(
         &self,
         gate: Option<RwLockReadGuard<'_, ()>>,
-        items: u64,
-        emergency: bool,
+        start: Start,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        let bytes = (items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
-        let reservation = self.space.reserve_metadata(bytes, emergency)?;
+        let bytes = (start.items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
+        let reservation = self.space.reserve_metadata(bytes, start.steals)?;
         let handle = Handle::new(self, gate, Some(reservation), self.now());
         let result = change(&handle);
         if let Err(error) = &result

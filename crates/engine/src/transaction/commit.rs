@@ -23,6 +23,7 @@ use super::delayed_refs::{Head, RefKind};
 use super::device_stats::changed_items;
 use super::extent_items::ExtentItems;
 use super::handle::Handle;
+use super::start::Start;
 use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::{Error, Result};
@@ -106,64 +107,48 @@ impl Transactions {
         self.commit_locked(&mut state, || {}).inspect_err(|error| self.abort(error))
     }
 
-    /// Makes a change of about `items` items as the first one of a transaction, after a commit of
-    /// all earlier ones. No other change runs meanwhile.
-    ///
-    /// # Errors
-    /// As [`Transactions::change`] and [`Transactions::commit`].
-    pub(crate) fn change_first<R>(
+    /// Makes a change on the terms of [`Start::first`], after a commit of all earlier ones.
+    pub(super) fn change_first<R>(
         &self,
-        items: u64,
-        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+        start: Start,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.might_change();
-        self.retry_after_commits(|| {
-            let mut state = self.commit.lock();
-            self.check_running()?;
-            let mut result = None;
-            self.commit_locked(&mut state, || result = Some(self.run_alone(items, &mut change)))
-                .inspect_err(|error| self.abort(error))?;
-            result.expect("a commit without an error runs what follows it")
-        })
+        let mut state = self.commit.lock();
+        self.check_running()?;
+        let mut result = None;
+        self.commit_locked(&mut state, || result = Some(self.run_alone(start, change)))
+            .inspect_err(|error| self.abort(error))?;
+        result.expect("a commit without an error runs what follows it")
     }
 
-    /// Makes a change of about `items` items as the last one of a transaction, and commits. No
-    /// other change runs meanwhile. With `alone`, it is also the first one of its transaction,
-    /// after a commit of all earlier ones. If it fails and has changed nothing, the file system
-    /// goes on.
-    ///
-    /// # Errors
-    /// As [`Transactions::change`] and [`Transactions::commit`].
-    pub(crate) fn change_last<R>(
+    /// Makes a change on the terms of [`Start::last`] or, with `alone`, of [`Start::alone`].
+    pub(super) fn change_last<R>(
         &self,
-        items: u64,
+        start: Start,
         alone: bool,
-        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.might_change();
         let fatal = |error: &Error| self.abort(error);
-        self.retry_after_commits(|| {
-            let mut state = self.commit.lock();
-            self.check_running()?;
-            if alone {
-                // Leaves little to write while the gate is closed.
-                self.commit_locked(&mut state, || {}).inspect_err(fatal)?;
+        let mut state = self.commit.lock();
+        self.check_running()?;
+        if alone {
+            // Leaves little to write while the gate is closed.
+            self.commit_locked(&mut state, || {}).inspect_err(fatal)?;
+        }
+        let (result, frozen) = {
+            let _gate = self.gate.write();
+            if alone && (self.is_dirty() || state.superblock_changed) {
+                let frozen = self.end_transaction(&mut state).inspect_err(fatal)?;
+                self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
             }
-            let (result, frozen) = {
-                let _gate = self.gate.write();
-                if alone && (self.is_dirty() || state.superblock_changed) {
-                    let frozen = self.end_transaction(&mut state).inspect_err(fatal)?;
-                    self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
-                }
-                let result = self.run_alone(items, &mut change)?;
-                (result, self.end_transaction(&mut state).inspect_err(fatal)?)
-            };
-            self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
-            while self.volume.needs_commit() {
-                self.commit_once(&mut state, || {}).inspect_err(fatal)?;
-            }
-            Ok(result)
-        })
+            let result = self.run_alone(start, change)?;
+            (result, self.end_transaction(&mut state).inspect_err(fatal)?)
+        };
+        self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
+        while self.volume.needs_commit() {
+            self.commit_once(&mut state, || {}).inspect_err(fatal)?;
+        }
+        Ok(result)
     }
 
     /// Waits until no commit is being written. The changes of transactions before the running one

@@ -35,6 +35,7 @@ mod reserve_tickets;
 mod reserved_data;
 mod snapshot;
 mod space_trees;
+mod start;
 #[allow(clippy::module_inception)]
 mod transaction;
 mod whole_trees;
@@ -50,4 +51,5 @@ pub(crate) use log_sync::{Synced, log_root_key};
 pub(crate) use no_data_io::assert_no_handle;
 pub(crate) use relocate::CopiedExtent;
 pub(crate) use reserved_data::ReservedData;
+pub use start::Start;
 pub use transaction::{PENDING_SHARE, TransactionOptions, Transactions};

@@ -18,6 +18,7 @@
 
 use super::chunk_items::put_block_group;
 use super::handle::{DataReference, Handle};
+use super::start::Start;
 use super::transaction::Transactions;
 use super::whole_trees::{add_tree, remove_tree};
 use crate::btree::Change;
@@ -43,7 +44,7 @@ impl Transactions {
     /// [`Error::NoSpace`], or a block that cannot be read. The disk has the old state then.
     pub fn convert_block_groups(&self, to_own_tree: bool) -> Result<()> {
         let items = self.space().block_groups().len() as u64;
-        self.change_first(items, |handle| {
+        self.change(Start::items(items).first(), |handle| {
             let groups = self.space().block_groups();
             let changes: Vec<_> =
                 groups.iter().map(|group| put_block_group(group.range, group.used, group.flags)).collect();
@@ -74,7 +75,7 @@ impl Transactions {
     /// [`Error::NoSpace`], or a block that cannot be read. The disk has the old state then.
     pub fn create_free_space_tree(&self) -> Result<()> {
         let (groups, ranges) = self.count_free_space()?;
-        self.change_first(groups + ranges / SMALL_ITEMS, |handle| {
+        self.change(Start::items(groups + ranges / SMALL_ITEMS).first(), |handle| {
             let groups = self.space().block_groups();
             if self.live().find(objectid::FREE_SPACE_TREE)?.is_some() {
                 remove_tree(handle, objectid::FREE_SPACE_TREE)?;
@@ -100,7 +101,7 @@ impl Transactions {
     /// # Errors
     /// [`Error::NoSpace`], or a block that cannot be read. The disk has the old state then.
     pub fn remove_free_space_tree(&self) -> Result<()> {
-        self.change_first(1, |handle| {
+        self.change(Start::items(1).first(), |handle| {
             remove_tree(handle, objectid::FREE_SPACE_TREE)?;
             self.change_compat_ro(FREE_SPACE_TREE, false);
             Ok(())

@@ -17,6 +17,7 @@ use super::groups::{Limits, Qgroup, QgroupUsage, QuotaState};
 use super::manage::{group_items, put_relation, remove_group_items};
 use crate::errors::{QuotaError, Result};
 use crate::transaction::handle::Handle;
+use crate::transaction::start::Start;
 use crate::transaction::transaction::Transactions;
 use papilio_format::items::qgroup::QgroupId;
 use papilio_format::{TreeId, objectid};
@@ -68,7 +69,7 @@ impl Transactions {
         if !self.quotas().lock().as_ref().is_some_and(has) {
             return Ok(());
         }
-        self.change_first(4, |handle| {
+        self.change(Start::items(4).first(), |handle| {
             self.quotas().with(|slot| match slot {
                 Some(state) if has(state) => {
                     if state.groups[&id].info != QgroupUsage::default() && self.quotas().is_counting() {

@@ -12,6 +12,7 @@ use super::groups::{Limits, Qgroup, QgroupUsage, QuotaState};
 use crate::btree::{Change, TreeEditor};
 use crate::errors::{Error, QuotaError, Result};
 use crate::transaction::handle::Handle;
+use crate::transaction::start::Start;
 use crate::transaction::transaction::Transactions;
 use crate::transaction::whole_trees::{add_tree, remove_tree};
 use papilio_format::features::IncompatFeatures;
@@ -45,7 +46,7 @@ impl Transactions {
         }
         let subvolumes = self.subvolume_ids()?;
         // A quota tree without quotas is the rest of a kernel's failed attempt.
-        self.change_first(ITEMS + subvolumes.len() as u64 / 16, |handle| {
+        self.change(Start::items(ITEMS + subvolumes.len() as u64 / 16).first(), |handle| {
             if self.live().find(objectid::QUOTA_TREE)?.is_some() {
                 remove_tree(handle, objectid::QUOTA_TREE)?;
             }
@@ -81,7 +82,7 @@ impl Transactions {
         if !self.quotas().is_on() {
             return Ok(());
         }
-        self.change_first(ITEMS, |handle| {
+        self.change(Start::items(ITEMS).first(), |handle| {
             remove_tree(handle, objectid::QUOTA_TREE)?;
             self.quotas().with(|slot| *slot = None);
             Ok(())
@@ -202,7 +203,7 @@ impl Transactions {
         if !self.quotas().is_on() {
             return Err(QuotaError::Off.into());
         }
-        self.change_first(ITEMS, |handle| {
+        self.change(Start::items(ITEMS).first(), |handle| {
             self.quotas().with(|slot| match slot {
                 Some(state) => change(handle, state),
                 None => Err(QuotaError::Off.into()),

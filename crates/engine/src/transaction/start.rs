@@ -1,0 +1,71 @@
+//! The terms on which a change joins a transaction.
+//!
+//! Owns [`Start`], the one argument besides the change itself. A number of items converts into it.
+//!
+//! Kernel counterparts: the `num_items` of `btrfs_start_transaction` (`fs/btrfs/transaction.c`) and
+//! `enum btrfs_reserve_flush_enum` (`fs/btrfs/space-info.h`).
+
+/// The terms of one change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// About how many items it changes, for the metadata reservation.
+    pub(crate) items: u64,
+    /// Whether it may use the global reserve.
+    pub(crate) steals: bool,
+    /// Whether a user's request for it was accepted earlier.
+    pub(crate) accepted: bool,
+    pub(crate) order: Order,
+}
+
+/// Where a change is among those of its transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Beside others.
+    Any,
+    /// Before all others, after a commit of the transaction before.
+    First,
+    /// After all others; its transaction is committed before the call returns.
+    Last,
+    /// The only one of its transaction, which is committed before the call returns.
+    Alone,
+}
+
+impl Start {
+    /// A change of about `items` items, beside others.
+    pub const fn items(items: u64) -> Self {
+        Self { items, steals: false, accepted: false, order: Order::Any }
+    }
+
+    /// The change frees space, or takes the place of a reservation that its caller has just
+    /// released. It may use the global reserve (`BTRFS_RESERVE_FLUSH_ALL_STEAL`).
+    pub const fn steal(self) -> Self {
+        Self { steals: true, ..self }
+    }
+
+    /// The change was accepted before its subvolume became read-only, if it has.
+    pub(crate) const fn accepted(self) -> Self {
+        Self { accepted: true, ..self }
+    }
+
+    /// The change is the first one of a transaction. No other change runs meanwhile.
+    pub(crate) const fn first(self) -> Self {
+        Self { order: Order::First, ..self }
+    }
+
+    /// The change is the last one of a transaction, which is committed. No other change runs
+    /// meanwhile. If it fails and has changed nothing, the file system goes on.
+    pub const fn last(self) -> Self {
+        Self { order: Order::Last, ..self }
+    }
+
+    /// As [`Start::last`], and the change is the first one, too.
+    pub(crate) const fn alone(self) -> Self {
+        Self { order: Order::Alone, ..self }
+    }
+}
+
+impl From<u64> for Start {
+    fn from(items: u64) -> Self {
+        Self::items(items)
+    }
+}
