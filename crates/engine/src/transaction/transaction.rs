@@ -25,7 +25,7 @@ use super::delayed_refs::DelayedRefs;
 use super::device_stats::load_counters;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
-use super::log_state::RunningLog;
+use super::log::running::RunningLog;
 use super::quota::Quotas;
 use super::reserve_tickets::ReserveTickets;
 use super::writable::{check_writable, incomplete_chunks};

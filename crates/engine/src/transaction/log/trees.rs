@@ -1,13 +1,13 @@
 //! Log trees: changes fsynced since the last commit, on disk beside it.
 //!
 //! Owns [`Transactions::enter_log`], which enters changes into the log tree of a subvolume, and
-//! [`LogAllocator`], which provides its blocks. [`super::log_sync`] makes the changes durable.
+//! [`LogAllocator`], which provides its blocks. [`super::sync`] makes the changes durable.
 //!
 //! **Invariants**
 //! - A log belongs to the running transaction, and its blocks carry that generation.
 //! - Nothing of a log is in the extent tree. Its blocks stay allocated until a commit without it is
 //!   on disk.
-//! - A block that a superblock on disk leads to is never overwritten (see [`super::log_blocks`]).
+//! - A block that a superblock on disk leads to is never overwritten (see [`super::blocks`]).
 //! - All blocks of a log stay in memory, outside the cache of blocks that are on disk.
 //!
 //! **Locks**, in this order: a tree's writer; that of [`RunningLog`], a leaf.
@@ -15,13 +15,13 @@
 //! Kernel counterparts: `start_log_trans` (`fs/btrfs/tree-log.c`), `alloc_log_tree`
 //! (`fs/btrfs/disk-io.c`).
 
-use super::handle::Handle;
-use super::log_queue::LogTicket;
-use super::log_state::RunningLog;
-use super::transaction::Transactions;
+use super::queue::LogTicket;
+use super::running::RunningLog;
 use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, TreeBlock, TreeEditor, empty_root};
 use crate::errors::Result;
 use crate::space::SpaceKind;
+use crate::transaction::Handle;
+use crate::transaction::Transactions;
 use papilio_format::{Generation, InodeNumber, Key, LogicalAddress, TreeId, objectid};
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ use std::sync::Arc;
 const AHEAD: usize = 15;
 
 /// Allocates and frees blocks of a log.
-pub(super) struct LogAllocator<'a, 't> {
-    pub(super) handle: &'a Handle<'t>,
-    pub(super) log: &'a RunningLog,
+pub(in crate::transaction) struct LogAllocator<'a, 't> {
+    pub(in crate::transaction) handle: &'a Handle<'t>,
+    pub(in crate::transaction) log: &'a RunningLog,
 }
 
 impl LogAllocator<'_, '_> {
@@ -141,7 +141,10 @@ impl Transactions {
         self.log.state.lock().inodes.remove(&(subvolume, inode));
     }
 
-    pub(super) fn new_log_tree(&self, allocator: &LogAllocator<'_, '_>) -> Result<Arc<LiveTree>> {
+    pub(in crate::transaction) fn new_log_tree(
+        &self,
+        allocator: &LogAllocator<'_, '_>,
+    ) -> Result<Arc<LiveTree>> {
         let template = self.live.root_tree().tree().root_block()?;
         let identity = BlockIdentity {
             address: allocator.take()?,

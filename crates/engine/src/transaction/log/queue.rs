@@ -46,9 +46,9 @@ const UNGATHERED: (u32, u32) = (4, 256);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogTicket {
     /// The transaction whose log it is.
-    pub(super) generation: Generation,
+    pub(in crate::transaction) generation: Generation,
     /// The number of changes in the log, up to and including the caller's.
-    pub(super) entered: u64,
+    pub(in crate::transaction) entered: u64,
 }
 
 impl LogTicket {
@@ -60,7 +60,7 @@ impl LogTicket {
 
 /// How long a sync takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(in crate::transaction) enum Pace {
     /// About as long as a thread takes to wake: the image is in memory.
     Memory,
     /// Much longer: requests wait for a device.
@@ -69,7 +69,7 @@ pub(super) enum Pace {
 
 /// The threads that wait for log syncs.
 #[derive(Debug, Default)]
-pub(super) struct LogQueue {
+pub(in crate::transaction) struct LogQueue {
     state: Mutex<State>,
 }
 
@@ -164,7 +164,7 @@ impl State {
 static LEADING: Class = Class::new("log-queue:leading");
 
 /// The right to write the log, until it drops.
-pub(super) struct Lead<'q> {
+pub(in crate::transaction) struct Lead<'q> {
     queue: &'q LogQueue,
     _held: Held,
     /// Whether other threads sync too.
@@ -175,7 +175,7 @@ pub(super) struct Lead<'q> {
 impl Lead<'_> {
     /// Waits a moment, if other threads sync too, so that they can enter their changes. Called
     /// before the leader settles what it syncs.
-    pub(super) fn let_others_enter(&self) {
+    pub(in crate::transaction) fn let_others_enter(&self) {
         if self.pace == Pace::Device {
             return self.gather();
         }
@@ -215,7 +215,7 @@ impl Lead<'_> {
     }
 
     /// Notes how long the sync took.
-    pub(super) fn took(&self, time: Duration) {
+    pub(in crate::transaction) fn took(&self, time: Duration) {
         self.queue.state.lock().took = time;
     }
 }
@@ -241,7 +241,7 @@ impl LogQueue {
     }
 
     /// Waits until the ticket is durable (`None`), or the caller's turn to lead has come.
-    pub(super) fn wait(&self, ticket: LogTicket, pace: Pace) -> Option<Lead<'_>> {
+    pub(in crate::transaction) fn wait(&self, ticket: LogTicket, pace: Pace) -> Option<Lead<'_>> {
         LEADING.might_wait(self);
         let mut yields = if pace == Pace::Device { WAITING_YIELDS } else { 0 };
         let mut counted = false;
@@ -277,13 +277,13 @@ impl LogQueue {
     }
 
     /// Notes that everything entered up to `upto` is durable.
-    pub(super) fn synced(&self, upto: LogTicket) {
+    pub(in crate::transaction) fn synced(&self, upto: LogTicket) {
         let mut state = self.state.lock();
         (state.generation, state.synced) = (upto.generation, upto.entered);
     }
 
     /// Notes that a transaction is committed.
-    pub(super) fn committed(&self, generation: Generation) {
+    pub(in crate::transaction) fn committed(&self, generation: Generation) {
         self.update(|state| state.committed = generation);
     }
 }

@@ -28,7 +28,7 @@ use std::ops::Bound;
 
 /// The blocks of a log.
 #[derive(Debug, Default)]
-pub(super) struct LogBlocks {
+pub(in crate::transaction) struct LogBlocks {
     state: Mutex<State>,
 }
 
@@ -55,7 +55,7 @@ const PART: u64 = 24;
 impl LogBlocks {
     /// Returns whether the log should take new blocks before it reuses its own. `available` are the
     /// free bytes for metadata.
-    pub(super) fn wants_more(&self, available: u64) -> bool {
+    pub(in crate::transaction) fn wants_more(&self, available: u64) -> bool {
         let taken: u64 = {
             let state = self.state.lock();
             state.taken.len() as u64 * state.taken.first().map_or(0, |range| range.length)
@@ -64,7 +64,7 @@ impl LogBlocks {
     }
 
     /// Returns a block that may be overwritten: the next one after the last.
-    pub(super) fn reuse(&self) -> Option<LogicalAddress> {
+    pub(in crate::transaction) fn reuse(&self) -> Option<LogicalAddress> {
         let mut state = self.state.lock();
         let behind = (Bound::Excluded(state.reused), Bound::Unbounded);
         let address = *state.free.range(behind).next().or_else(|| state.free.first())?;
@@ -74,35 +74,35 @@ impl LogBlocks {
     }
 
     /// Adds a newly allocated block.
-    pub(super) fn take(&self, range: LogicalRange) {
+    pub(in crate::transaction) fn take(&self, range: LogicalRange) {
         self.state.lock().taken.push(range);
     }
 
     /// Adds a block that was allocated ahead.
-    pub(super) fn take_ahead(&self, range: LogicalRange) {
+    pub(in crate::transaction) fn take_ahead(&self, range: LogicalRange) {
         let mut state = self.state.lock();
         state.taken.push(range);
         state.fresh.push_back(range.start);
     }
 
     /// Returns a block that was allocated ahead: the first of them.
-    pub(super) fn fresh(&self) -> Option<LogicalAddress> {
+    pub(in crate::transaction) fn fresh(&self) -> Option<LogicalAddress> {
         self.state.lock().fresh.pop_front()
     }
 
     /// Notes that no tree in memory has the block any more.
-    pub(super) fn leave(&self, address: LogicalAddress) {
+    pub(in crate::transaction) fn leave(&self, address: LogicalAddress) {
         self.state.lock().left.push(address);
     }
 
     /// Takes the blocks that left before a state is frozen. Called before the state's first tree is
     /// frozen.
-    pub(super) fn take_left(&self) -> Vec<LogicalAddress> {
+    pub(in crate::transaction) fn take_left(&self) -> Vec<LogicalAddress> {
         std::mem::take(&mut self.state.lock().left)
     }
 
     /// Frees blocks that left before a state was frozen, once that state is durable.
-    pub(super) fn free(&self, left: Vec<LogicalAddress>) {
+    pub(in crate::transaction) fn free(&self, left: Vec<LogicalAddress>) {
         let mut state = self.state.lock();
         for address in left {
             assert!(state.free.insert(address), "the log's block at {address} left twice");
@@ -110,12 +110,12 @@ impl LogBlocks {
     }
 
     /// Takes blocks back whose state did not reach the disk.
-    pub(super) fn put_back(&self, left: Vec<LogicalAddress>) {
+    pub(in crate::transaction) fn put_back(&self, left: Vec<LogicalAddress>) {
         self.state.lock().left.extend(left);
     }
 
     /// Ends the log and returns everything that it allocated.
-    pub(super) fn end(&self) -> Vec<LogicalRange> {
+    pub(in crate::transaction) fn end(&self) -> Vec<LogicalRange> {
         std::mem::take(&mut *self.state.lock()).taken
     }
 }

@@ -11,13 +11,13 @@
 //!
 //! Kernel counterpart: `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
 
-use super::commit_state::CommitState;
-use super::handle::Handle;
-use super::log_queue::{LogTicket, Pace};
-use super::log_trees::LogAllocator;
-use super::transaction::Transactions;
+use super::queue::{LogTicket, Pace};
+use super::trees::LogAllocator;
 use crate::btree::{LiveTree, Tree, TreeBlock, dirty_blocks_since};
 use crate::errors::{Error, Result};
+use crate::transaction::Handle;
+use crate::transaction::Transactions;
+use crate::transaction::commit_state::CommitState;
 use papilio_format::items::inode::FileKind;
 use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
