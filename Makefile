@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted kept damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -119,6 +119,10 @@ damage: setup ## break kernel-made images at random, read, repair and clone them
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_DAMAGE=$(DAMAGE_SEEDS) PAPILIO_DAMAGE_STOCK=$(DAMAGE_STOCK) \
 		PAPILIO_DAMAGE_DIR=$(CURDIR)/target/damage \
 		$(CARGO) test --release --locked -p papilio-cli --test rescue damage -- --nocapture
+
+judges: setup ## run the tests beside the kernel's Btrfs under kernels 6.1, 6.12 and 7.2, as User Mode Linux (root; network; tens of minutes)
+	bash scripts/guest-kernels.sh
+	PAPILIO_REQUIRE_ALL=1 $(CARGO) xtask judges
 
 BAD_SECTORS ?= 10000
 bad-sectors: setup ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)

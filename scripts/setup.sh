@@ -32,6 +32,9 @@ fusermount3 fuse3 tests
 valgrind valgrind tests
 compsize btrfs-compsize tests
 mdadm mdadm tests
+linux.uml user-mode-linux tests
+modprobe kmod tests
+patchelf patchelf tests
 python3 python3-venv tests
 '
 

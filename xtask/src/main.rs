@@ -1,4 +1,5 @@
-//! Development tasks: `cargo xtask tidy`, `counterparts`, `ci`, `man3`, `campaign`, `mutants`.
+//! Development tasks: `cargo xtask tidy`, `counterparts`, `ci`, `man3`, `campaign`,
+//! `judges`, `mutants`.
 //!
 //! Users of Papilio do not need this crate. `tidy` enforces project rules that neither the compiler
 //! nor Clippy checks (see [`tidy`]). `ci` runs the checks that every change must pass.
@@ -6,6 +7,7 @@
 mod campaign;
 mod ci;
 mod counterparts;
+mod judges;
 mod man3;
 mod mutants;
 mod tidy;
@@ -35,14 +37,15 @@ fn main() -> ExitCode {
         ["counterparts"] => tidy::write_counterparts(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),
         ["campaign", arguments @ ..] => campaign::run(&workspace_root(), arguments),
+        ["judges", arguments @ ..] => judges::run(&workspace_root(), arguments),
         ["mutants", arguments @ ..] => mutants::run(&workspace_root(), arguments),
         ["man3", folder] => man3::run(&workspace_root(), Path::new(folder)).map(|()| true),
         ["help" | "--help" | "-h"] => {
-            println!("{USAGE}\n{}\n{}", campaign::USAGE, mutants::USAGE);
+            println!("{USAGE}\n{}\n{}\n{}", campaign::USAGE, judges::USAGE, mutants::USAGE);
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("{USAGE}\n{}\n{}", campaign::USAGE, mutants::USAGE);
+            eprintln!("{USAGE}\n{}\n{}\n{}", campaign::USAGE, judges::USAGE, mutants::USAGE);
             return ExitCode::from(2);
         }
     };

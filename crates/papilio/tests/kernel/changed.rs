@@ -7,7 +7,10 @@ use crate::matrix::{assert_check_clean, compare_with_kernel, tree_spec};
 use papilio::{
     Error, ErrorKind, FileSystem, NewInode, NewKind, OpenOptions, PathError, RenameMode, SetAttributes,
 };
-use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
+use papilio_oracle::{
+    CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, kernel_has, kernel_release,
+    require,
+};
 use std::path::Path;
 
 /// The presets that Papilio opens for writing.
@@ -102,7 +105,10 @@ fn judge(name: &str, scratch: &Scratch, images: &ImageSet) {
         // kernel rebuilds correctly. The kernel decides: by scrub, and by mounts without each
         // device.
         scrub(name, images);
-        without_each_device(name, scratch, images);
+        // Kernel 6.1 reads no compressed data of a degraded RAID5, which it wrote itself, either.
+        if kernel_release() >= (6, 2) {
+            without_each_device(name, scratch, images);
+        }
     } else if images.checkable() {
         images.btrfs_check().unwrap_or_else(|error| panic!("{name}: {error}"));
     }
@@ -180,7 +186,7 @@ fn papilio_changes_every_preset_and_the_kernel_agrees() {
         return;
     }
     let wanted = std::env::var("PAPILIO_ORACLE_PRESETS").unwrap_or_else(|_| DEFAULT_PRESETS.to_owned());
-    for name in wanted.split(',').filter(|name| !name.is_empty()) {
+    for name in wanted.split(',').filter(|name| !name.is_empty() && kernel_has(name)) {
         let spec = papilio_oracle::preset(name).unwrap_or_else(|| panic!("no preset '{name}'"));
         run(name, spec, tree_spec().bytes * 4 + (64 << 20));
     }
