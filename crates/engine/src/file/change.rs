@@ -17,10 +17,12 @@ use crate::items::numbers::SubvolumeNumbers;
 use crate::items::xattr;
 use crate::namespace::Place;
 use crate::namespace::setattr::{self, SetAttributes};
+use crate::space::Reservation;
 use crate::transaction::Handle;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, TreeId, objectid};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Items that a change of names touches, for the metadata reservation.
@@ -135,9 +137,18 @@ impl FsInfo {
         let transactions = self.transactions()?;
         self.check_usable(tree)?;
         let numbers = self.numbers(tree)?;
+        self.retry_after_flushes(|| transactions.change(items, |handle| change(handle, &numbers)))
+    }
+
+    /// Runs `attempt`, and again after flushes of other files where it found no space: much more is
+    /// reserved for dirty files than they take. The caller holds no handle.
+    ///
+    /// # Errors
+    /// Those of `attempt`.
+    pub(crate) fn retry_after_flushes<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let mut flushes = 0;
         loop {
-            match transactions.change(items, |handle| change(handle, &numbers)) {
+            match attempt() {
                 Err(Error::NoSpace { .. }) if flushes < FLUSHES && self.free_by_flushing() => flushes += 1,
                 result => return result,
             }
@@ -157,12 +168,24 @@ impl FsInfo {
         self.check_usable(tree)?;
         let numbers = self.numbers(tree)?;
         let transactions = self.transactions()?;
-        match transactions.change_to_free(items, |handle| change(handle, &numbers)) {
-            Err(Error::NoSpace { .. }) if self.free_by_flushing() => {
-                transactions.change_to_free(items, |handle| change(handle, &numbers))
-            }
-            result => result,
-        }
+        self.retry_after_flushes(|| transactions.change_to_free(items, |handle| change(handle, &numbers)))
+    }
+
+    /// As [`FsInfo::flush_data`], with metadata that was reserved for the file's dirty pages. The
+    /// rest that the change does not spend stays in `own`.
+    pub(super) fn flush_data_reserved<R>(
+        &self,
+        place: Place,
+        items: u64,
+        own: &RefCell<Option<Reservation>>,
+        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.check_usable(place.tree)?;
+        self.numbers(place.tree)?;
+        let transactions = self.transactions()?;
+        let mut change =
+            |handle: &Handle<'_>| self.edit_data(handle, place, |context, file| change(context, file));
+        self.retry_after_flushes(|| transactions.change_reserved(items, own, &mut change))
     }
 
     /// Runs `change` like [`FsInfo::change_handle`], as the last change of a transaction, and
@@ -176,14 +199,10 @@ impl FsInfo {
         let transactions = self.transactions()?;
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
-        let mut flushes = 0;
-        loop {
+        self.retry_after_flushes(|| {
             let alone = transactions.quotas().is_counting();
-            match transactions.change_last(items, alone, |handle| change(handle, &numbers)) {
-                Err(Error::NoSpace { .. }) if flushes < FLUSHES && self.free_by_flushing() => flushes += 1,
-                result => return result,
-            }
-        }
+            transactions.change_last(items, alone, |handle| change(handle, &numbers))
+        })
     }
 
     /// Announces a change of a subvolume by `data` bytes of data and about `items` items, if the
@@ -222,7 +241,7 @@ impl FsInfo {
         let transactions = self.transactions()?;
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
-        transactions.change_to_free(items, |handle| change(handle, &numbers))
+        self.retry_after_flushes(|| transactions.change_to_free(items, |handle| change(handle, &numbers)))
     }
 
     /// Refuses a subvolume that is read-only, or that was deleted and is not held for inodes in
@@ -318,12 +337,7 @@ impl FsInfo {
     /// flushed.
     pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let transactions = self.transactions()?;
-        match transactions.retry_after_commits(&mut attempt) {
-            Err(Error::NoSpace { .. }) if self.free_by_flushing() => {
-                transactions.retry_after_commits(attempt)
-            }
-            result => result,
-        }
+        self.retry_after_flushes(|| transactions.retry_after_commits(&mut attempt))
     }
 }
 

@@ -11,7 +11,9 @@
 use super::handle::Handle;
 use super::transaction::Transactions;
 use crate::errors::{Error, Result};
+use crate::space::Reservation;
 use papilio_locks::RwLockReadGuard;
+use std::cell::RefCell;
 
 /// Tree blocks reserved for each changed item: a path of copies and the blocks that it splits into.
 const BLOCKS_PER_ITEM: u64 = 4;
@@ -22,6 +24,17 @@ const COMMITS: usize = 4;
 /// Pinned bytes from which on a further commit is worth its time.
 const WORTH_A_COMMIT: u64 = 1 << 20;
 
+/// The metadata of a change.
+#[derive(Clone, Copy)]
+enum Metadata<'a> {
+    /// Reserved, and the global reserve stays.
+    Ordinary,
+    /// Reserved, out of the global reserve as well.
+    Emergency,
+    /// Reserved earlier; any more that is needed as in an emergency.
+    Own(&'a RefCell<Option<Reservation>>),
+}
+
 impl Transactions {
     /// Makes a change of about `items` items in the running transaction. If there is no space, it
     /// commits, which may free some, and tries the change again. A change that fails half done
@@ -30,7 +43,7 @@ impl Transactions {
     /// # Errors
     /// Errors of `change`; [`Error::NoSpace`]; [`Error::ReadOnlyFileSystem`] after a failure.
     pub fn change<R>(&self, items: u64, mut change: impl FnMut(&Handle<'_>) -> Result<R>) -> Result<R> {
-        self.run(items, false, &mut change)
+        self.run(items, Metadata::Ordinary, &mut change)
     }
 
     /// Like [`Transactions::change`], for a change that frees space: it may use the global reserve.
@@ -42,7 +55,22 @@ impl Transactions {
         items: u64,
         mut change: impl FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.run(items, true, &mut change)
+        self.run(items, Metadata::Emergency, &mut change)
+    }
+
+    /// As [`Transactions::change_to_free`], with the metadata of `own`, which may be less than the
+    /// change needs. The rest that the change does not spend goes back there.
+    ///
+    /// # Errors
+    /// As [`Transactions::change`].
+    pub(crate) fn change_reserved<R>(
+        &self,
+        items: u64,
+        own: &RefCell<Option<Reservation>>,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.might_change();
+        self.retry_after_commits(|| self.attempt(items, Metadata::Own(own), &mut change))
     }
 
     /// Runs `attempt`, and again after a commit where it found no space. The caller holds no
@@ -79,24 +107,24 @@ impl Transactions {
     fn run<R>(
         &self,
         items: u64,
-        emergency: bool,
+        metadata: Metadata<'_>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         self.might_change();
-        self.retry_after_commits(|| self.attempt(items, emergency, change))
+        self.retry_after_commits(|| self.attempt(items, metadata, change))
     }
 
     fn attempt<R>(
         &self,
         items: u64,
-        emergency: bool,
+        metadata: Metadata<'_>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         self.check_running()?;
         self.commit_if_full()?;
         let gate = self.gate.read();
         self.check_running()?;
-        self.with_handle(Some(gate), items, emergency, change)
+        self.with_handle(Some(gate), items, metadata, change)
     }
 
     /// Runs `change` while the caller holds the gate exclusively.
@@ -105,25 +133,46 @@ impl Transactions {
         items: u64,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.with_handle(None, items, false, change)
+        self.with_handle(None, items, Metadata::Ordinary, change)
     }
 
     fn with_handle<R>(
         &self,
         gate: Option<RwLockReadGuard<'_, ()>>,
         items: u64,
-        emergency: bool,
+        metadata: Metadata<'_>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let bytes = (items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
-        let reservation = self.space.reserve_metadata(bytes, emergency)?;
+        let reservation = self.reserve_for_change(bytes, metadata)?;
         let handle = Handle::new(self, gate, Some(reservation), self.now());
         let result = change(&handle);
+        if let (Metadata::Own(own), Some(rest)) = (metadata, handle.take_reservation()) {
+            *own.borrow_mut() = Some(rest);
+        }
         if let Err(error) = &result
             && handle.is_changed()
         {
             self.abort(error);
         }
         result
+    }
+
+    /// Reserves the metadata of a change: the caller's own, and as much more as that lacks.
+    fn reserve_for_change(&self, bytes: u64, metadata: Metadata<'_>) -> Result<Reservation> {
+        let own = match metadata {
+            Metadata::Ordinary => return self.space.reserve_metadata(bytes, false),
+            Metadata::Emergency => return self.space.reserve_metadata(bytes, true),
+            Metadata::Own(own) => own,
+        };
+        let lacking = bytes.saturating_sub(own.borrow().as_ref().map_or(0, Reservation::bytes));
+        let more = self.space.reserve_metadata(lacking, true)?;
+        Ok(match own.take() {
+            Some(mut own) => {
+                own.merge(more);
+                own
+            }
+            None => more,
+        })
     }
 }
