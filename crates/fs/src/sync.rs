@@ -6,7 +6,6 @@
 use crate::file_system::FileSystem;
 use papilio_engine::errors::Result;
 use papilio_engine::space::MetadataNeed;
-use papilio_engine::subvolume::clean_step;
 use papilio_format::superblock::MAGIC;
 
 /// Tree blocks that [`FileSystem::writable_bytes`] leaves for any change: one of each thread that
@@ -104,6 +103,6 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::sync`].
     pub fn clean_subvolumes_step(&self) -> Result<bool> {
-        clean_step(self.info.transactions()?, |tree| self.info.is_in_use(tree))
+        self.info.clean_subvolumes_step()
     }
 }

@@ -8,6 +8,7 @@
 
 use crate::assistant::{Kernel, Stale};
 use crate::cpu_latency::CpuLatency;
+use crate::io_errors::{IoErrors, described};
 use crate::ioctl::{Caller, Changed};
 use crate::protocol::layout::{FallocateIn, IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
@@ -160,12 +161,14 @@ pub(crate) struct Dispatcher<O> {
     waits: bool,
     counts: RequestCounts,
     cpu_latency: CpuLatency,
+    io_errors: IoErrors,
 }
 
 impl<O: Operations> Dispatcher<O> {
     pub(crate) fn new(operations: Arc<O>, parallel_direct: bool, cpu_latency: CpuLatency) -> Self {
         let waits = operations.waits_for_devices();
-        Self { operations, parallel_direct, waits, counts: RequestCounts::default(), cpu_latency }
+        let (counts, io_errors) = Default::default();
+        Self { operations, parallel_direct, waits, counts, cpu_latency, io_errors }
     }
 
     /// Returns the number of requests of each kind so far.
@@ -218,7 +221,7 @@ impl<O: Operations> Dispatcher<O> {
             | opcode::COPY_FILE_RANGE_64 => Lane::Aside,
             // The kernel asks so before it caches a write.
             opcode::GETATTR if head.asks_by_handle() == Ok(true) && self.operations.is_short_of_room() => {
-                Lane::AfterWriteBack(vec![node])
+                Lane::AfterWriteBack(self.operations.dirty_before_caching(node))
             }
             // Others behind it need not wait for the device, too.
             opcode::READ | opcode::WRITE if self.waits => Lane::Aside,
@@ -283,6 +286,8 @@ impl<O: Operations> Dispatcher<O> {
         request: &DataRequest,
         result: papilio::Result<usize>,
     ) -> Aftermath {
+        // Of an error that an earlier request met and overcame.
+        drop(Errno::take_reason());
         let mut stale = Aftermath::default();
         let &DataRequest { node, caller, access } = request;
         let answered = caught(|| match access {
@@ -302,9 +307,25 @@ impl<O: Operations> Dispatcher<O> {
         });
         match answered {
             Ok(bytes) => message.reply(0, bytes),
-            Err(error) => message.reply(error.code(), 0),
+            Err(error) => self.refuse(message, error),
         }
         stale
+    }
+
+    /// Replies with an error, and logs the reason of `EIO`.
+    fn refuse(&self, message: &mut impl Message, error: Errno) {
+        if error == Errno(libc::EIO) {
+            let (head, buffer) = message.open();
+            self.io_errors.note(|| {
+                let Ok(head) = head else { return "a malformed request".to_owned() };
+                let request = Request::decode(&head, buffer).ok();
+                let what = described(head.general.opcode, request.as_ref());
+                // Another failure while it looks for the path must not fail the reply.
+                let place = caught(|| Ok(self.operations.describe(NodeId(head.general.node))));
+                format!("{what} of {}", place.unwrap_or_default())
+            });
+        }
+        message.reply(error.code(), 0);
     }
 
     /// Answers a request and stores the reply in its buffers. Returns what the kernel must drop
@@ -316,6 +337,8 @@ impl<O: Operations> Dispatcher<O> {
     /// As [`Dispatcher::answer`]. `data` is what [`Dispatcher::data_request`] returned for this
     /// message, so that it is not decoded again.
     pub(crate) fn answer_decoded(&self, message: &mut impl Message, data: Option<&DataRequest>) -> Aftermath {
+        // Of an error that an earlier request met and overcame.
+        drop(Errno::take_reason());
         let mut stale = Aftermath::default();
         let (head, buffer) = message.open();
         let answered = caught(|| match data {
@@ -330,7 +353,7 @@ impl<O: Operations> Dispatcher<O> {
         });
         match answered {
             Ok(bytes) => message.reply(0, bytes),
-            Err(error) => message.reply(error.code(), 0),
+            Err(error) => self.refuse(message, error),
         }
         stale
     }
@@ -346,12 +369,12 @@ impl<O: Operations> Dispatcher<O> {
             // These two answer into the buffer, which holds no part of their requests.
             Body::Read { offset, size, flags } => {
                 let node = request.node;
-                let buffer = buffer.get_mut(..size).ok_or(Errno(libc::EIO))?;
+                let buffer = buffer.get_mut(..size).ok_or_else(|| Errno::io(&"the buffer is too small"))?;
                 return self.operations.read(node, offset, flags, buffer);
             }
             Body::List { handle, offset, size, attributes } => {
                 let node = request.node;
-                let buffer = buffer.get_mut(..size).ok_or(Errno(libc::EIO))?;
+                let buffer = buffer.get_mut(..size).ok_or_else(|| Errno::io(&"the buffer is too small"))?;
                 let valid = attributes.then(|| self.operations.valid_for());
                 let mut listing = Listing::new(buffer, valid);
                 self.operations.list(node, handle, offset, attributes, &mut listing)?;
@@ -545,7 +568,7 @@ fn refused(error: DecodeError) -> Errno {
 fn caught<R>(operation: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|_| {
         tracing::error!("an operation panicked; the request gets EIO");
-        Err(Errno(libc::EIO))
+        Err(Errno::io(&"the operation panicked"))
     })
 }
 

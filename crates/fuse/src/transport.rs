@@ -330,6 +330,11 @@ pub trait Operations: Send + Sync + 'static {
     /// Looks up `name` in `parent`; counts as a look-up of the node.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 
+    /// Returns words for a node, for the log.
+    fn describe(&self, node: NodeId) -> String {
+        format!("node {}", node.0)
+    }
+
     /// Subtracts `count` look-ups from a node.
     fn forget(&self, node: NodeId, count: u64);
 
@@ -368,6 +373,12 @@ pub trait Operations: Send + Sync + 'static {
     /// none where these leave room for it.
     fn dirty_before_allocating(&self, _length: u64) -> Vec<NodeId> {
         Vec::new()
+    }
+
+    /// Returns the files whose data the kernel must write back before it takes more of `node` into
+    /// its cache. The default is that one.
+    fn dirty_before_caching(&self, node: NodeId) -> Vec<NodeId> {
+        vec![node]
     }
 
     /// Returns whether room is so short that the kernel must write back a file's data before it

@@ -5,7 +5,7 @@
 mod in_memory;
 
 use in_memory::{close_clean, formatted_with, open_with, writable};
-use papilio::{ErrorKind, File, FileSystem, MkfsFeature, MkfsOptions};
+use papilio::{ErrorKind, File, FileSystem, MkfsFeature, MkfsOptions, RaidProfile};
 use papilio_device::MemoryDevice;
 use std::sync::Arc;
 
@@ -197,5 +197,98 @@ fn many_dirty_files_do_not_fill_the_device() {
     });
     fs.sync().unwrap();
     assert_eq!(fs.open_file("/3/5999").unwrap().read_all().unwrap(), [3; 6000]);
+    close_clean(fs, &device);
+}
+
+/// Files that are written, and removed while they are open, keep their reserved metadata until
+/// their pages are written back. A removal has that done where it finds no space.
+#[test]
+fn dirty_files_that_are_open_are_removed_one_after_the_other() {
+    for (cache, at_once) in [(2 << 20, true), (32 << 20, true), (32 << 20, false)] {
+        let (device, fs) = new(256 << 20, false, cache);
+        let mut open = Vec::new();
+        let remove = |number| {
+            let removed = fs.remove_file(format!("/{number}"));
+            removed.unwrap_or_else(|error| panic!("{cache}, {number}: {error}"));
+        };
+        for number in 0..3000 {
+            let path = format!("/{number}");
+            let file = fs.create_file(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            file.write_all_at(&[7; 5000], 0).unwrap_or_else(|error| panic!("{path}: {error}"));
+            open.push(file);
+            if at_once {
+                remove(number);
+            }
+        }
+        (0..open.len()).filter(|_| !at_once).for_each(remove);
+        for (number, file) in open.iter().enumerate() {
+            assert_eq!(file.read_all().unwrap(), [7; 5000], "{number}");
+        }
+        drop(open);
+        close_clean(fs, &device);
+    }
+}
+
+/// Fills of an ordinary run; `PAPILIO_FILLS=1000` makes that many.
+fn fills() -> u64 {
+    std::env::var("PAPILIO_FILLS").map_or(12, |number| number.parse().expect("a number of fills"))
+}
+
+/// Data that a write took into the cache has its space: a flush never says that there is none.
+#[test]
+fn accepted_writes_are_stored_whatever_the_profile() {
+    let from = std::env::var("PAPILIO_FILLS_FROM").map_or(0, |number| number.parse().unwrap());
+    for seed in from..from + fills() {
+        fill_with(seed);
+    }
+}
+
+fn fill_with(seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut pick = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let profile = |number| if number == 0 { RaidProfile::Dup } else { RaidProfile::Single };
+    let (data, metadata) = (profile(pick(2)), profile(pick(2)));
+    let least = if data == RaidProfile::Dup { 232 } else { 120 };
+    let size = (least + pick(150)) << 20;
+    let cache = [4, 16, 64, 256][pick(4) as usize] << 20;
+    let (threads, piece) = (1 + pick(3), [3_000, 4096, 65_536, 100_001, 1 << 20, 8 << 20][pick(6) as usize]);
+    let holes = pick(3) == 0;
+    let name = format!(
+        "seed {seed}: {data:?}/{metadata:?}, {size} bytes, cache {cache}, {threads} threads, \
+         pieces {piece}, holes {holes}"
+    );
+    let options = MkfsOptions::new().data_profile(data).metadata_profile(metadata);
+    let device = formatted_with(size, &options);
+    let fs = open_with(&device, &writable().cache_bytes(cache));
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (fs, name) = (&fs, &name);
+            scope.spawn(move || {
+                let bytes: Vec<u8> = (0..piece).map(|at| (at / 3) as u8 ^ thread as u8).collect();
+                let file = fs.create_file(format!("/{thread}")).unwrap();
+                let (mut at, mut stored) = (0, 0);
+                let error = loop {
+                    match file.write_all_at(&bytes, at) {
+                        Ok(()) => (stored, at) = (at + piece, at + piece * if holes { 2 } else { 1 }),
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{name}: {error}");
+                let synced = file.sync_all();
+                synced.unwrap_or_else(|error| panic!("{name}: fsync of {thread}: {error}"));
+                let mut found = vec![0; piece as usize];
+                for at in (0..stored).step_by(piece as usize * if holes { 2 } else { 1 }) {
+                    assert_eq!(file.read_at(&mut found, at).unwrap(), found.len(), "{name}: {at}");
+                    assert!(found == bytes, "{name}: {at} of {thread}");
+                }
+            });
+        }
+    });
+    fs.sync().unwrap_or_else(|error| panic!("{name}: sync: {error}"));
     close_clean(fs, &device);
 }

@@ -109,3 +109,34 @@ fn open_unlinked_files_are_cleaned_after_a_kill() {
     let data = usage.as_array().unwrap().iter().find(|space| space["type"] == "Data").expect("there is data");
     assert!(data["used"].as_u64().unwrap() < 1 << 20, "{data}");
 }
+
+/// A program hears only EIO. The server's log has the operation, the inode and the reason.
+#[test]
+fn the_log_tells_why_a_request_failed() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let (log, options) = (world.beside("log"), ["-o", "cache=0"]);
+    world.mount(&options);
+    fs::create_dir(world.at("d")).unwrap();
+    let content: Vec<u8> =
+        (0..65_536u32).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(world.at("d/broken"), &content).unwrap();
+    world.unmount();
+    let mut image = fs::read(world.image()).unwrap();
+    let at = image.windows(64).position(|window| window == &content[..64]).unwrap();
+    image[at + 100] ^= 1;
+    fs::write(world.image(), image).unwrap();
+    world.mount(&["-o", "cache=0", "--log", log.to_str().unwrap()]);
+    for _ in 0..30 {
+        let error = fs::read(world.at("d/broken")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+    }
+    world.unmount();
+    let said = fs::read_to_string(log).unwrap();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("input/output error")).collect();
+    assert!(
+        lines[0].contains("READ of inode 258 in subvolume 5, \"d/broken\": input/output error: "),
+        "{said}"
+    );
+    assert!(lines[0].contains("checksum"), "{said}");
+    assert!(lines.len() < 15, "a broken file fills the log: {said}");
+}

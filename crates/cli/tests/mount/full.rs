@@ -360,3 +360,38 @@ fn a_small_write_on_a_full_disk_fails_at_once() {
         world.unmount();
     }
 }
+
+/// Programs write files that have no name any more, or lose it, while they are open. Each has far
+/// more metadata reserved than it takes, which must not look like a full file system.
+#[test]
+fn many_open_files_without_names_are_written_and_removed() {
+    const FILES: usize = 900;
+    let Some(world) = World::new(MOUNT) else { return };
+    for (options, length) in [
+        ("cache=32m,nowriteback_cache", 5000),
+        ("cache=32m,writeback_cache", 20_000),
+        ("nowriteback_cache", 20_000),
+    ] {
+        fs::remove_file(world.image()).unwrap();
+        succeed(["mkfs", "-q", "--size", "256M", world.image().to_str().unwrap()]);
+        world.mount_plainly(&["-o", options]);
+        let bytes = content(length);
+        let mut open = Vec::new();
+        for number in 0..FILES {
+            let path = world.at(&format!("f{number}"));
+            let made = File::options().read(true).write(true).create_new(true).open(&path);
+            let written = made.and_then(|mut file| file.write_all(&bytes).map(|()| file));
+            let removed = written.and_then(|file| fs::remove_file(&path).map(|()| file));
+            let file = removed.unwrap_or_else(|error| panic!("{options}: {number}: {error}"));
+            open.push(file);
+        }
+        for file in &open {
+            let mut found = vec![0; length];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert!(found == bytes, "{options}");
+        }
+        drop(open);
+        world.unmount();
+        succeed(["check", "--check-data-csum", world.image().to_str().unwrap()]);
+    }
+}

@@ -34,4 +34,5 @@ mod scripts;
 mod short_writes;
 mod siblings;
 mod space;
+mod unfit;
 mod world;

@@ -17,10 +17,12 @@ use crate::items::numbers::SubvolumeNumbers;
 use crate::items::xattr;
 use crate::namespace::Place;
 use crate::namespace::setattr::{self, SetAttributes};
+use crate::space::Reservation;
 use crate::transaction::{Handle, Start};
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, TreeId, objectid};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Items that a change of names touches, for the metadata reservation.
@@ -116,8 +118,7 @@ impl FsInfo {
     /// Runs `change` in a transaction, on the terms of `start`: the one entry for changes of names,
     /// inodes and data.
     ///
-    /// - Where there is no space, it tries again after a flush of other files that frees some. A
-    ///   change that frees space does so only if it was accepted before, for it makes some itself.
+    /// - Where there is no space, it tries again after flushes of other files.
     /// - A change that was not accepted before is refused in a read-only subvolume.
     ///
     /// # Errors
@@ -135,14 +136,19 @@ impl FsInfo {
             false => self.check_changeable(tree)?,
         }
         let numbers = self.numbers(tree)?;
-        let most = match (start.steals, start.accepted) {
-            (false, _) => FLUSHES,
-            (true, accepted) => u32::from(accepted),
-        };
+        self.retry_after_flushes(|| transactions.change(start, |handle| change(handle, &numbers)))
+    }
+
+    /// Runs `attempt`, and again after flushes of other files where it found no space: much more is
+    /// reserved for dirty files than they take. The caller holds no handle.
+    ///
+    /// # Errors
+    /// Those of `attempt`.
+    pub(crate) fn retry_after_flushes<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let mut flushes = 0;
         loop {
-            match transactions.change(start, |handle| change(handle, &numbers)) {
-                Err(Error::NoSpace { .. }) if flushes < most && self.free_by_flushing() => flushes += 1,
+            match attempt() {
+                Err(Error::NoSpace { .. }) if flushes < FLUSHES && self.free_by_flushing() => flushes += 1,
                 result => return result,
             }
         }
@@ -227,6 +233,26 @@ impl FsInfo {
         })
     }
 
+    /// As [`FsInfo::change_data`] for a change that was accepted before, with metadata that was
+    /// reserved for the file's dirty pages. The rest that the change does not spend stays in `own`.
+    ///
+    /// # Errors
+    /// As [`FsInfo::change_data`].
+    pub(super) fn change_data_reserved<R>(
+        &self,
+        place: Place,
+        items: u64,
+        own: &RefCell<Option<Reservation>>,
+        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.check_usable(place.tree)?;
+        self.numbers(place.tree)?;
+        let transactions = self.transactions()?;
+        let mut change =
+            |handle: &Handle<'_>| self.edit_data(handle, place, |context, file| change(context, file));
+        self.retry_after_flushes(|| transactions.change_reserved(items, own, &mut change))
+    }
+
     /// Runs `change` on a file's data, in the transaction of `handle`. The caller has the file
     /// open.
     ///
@@ -276,12 +302,7 @@ impl FsInfo {
     /// flushed.
     pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let transactions = self.transactions()?;
-        match transactions.retry_after_commits(&mut attempt) {
-            Err(Error::NoSpace { .. }) if self.free_by_flushing() => {
-                transactions.retry_after_commits(attempt)
-            }
-            result => result,
-        }
+        self.retry_after_flushes(|| transactions.retry_after_commits(&mut attempt))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::file::open_inode::{InodeOwner, OpenInode};
 use crate::items::inode;
 use crate::namespace::Place;
 use crate::namespace::evict::{self, OrphanState};
+use crate::subvolume::clean_step;
 use crate::transaction::Start;
 use papilio_format::items::inode::FileKind;
 use papilio_format::{InodeNumber, TreeId, objectid};
@@ -106,6 +107,16 @@ impl FsInfo {
         }
     }
 
+    /// Cleans about four thousand extents of a deleted subvolume, and returns whether more may be
+    /// left. Flushes files where it finds no space.
+    ///
+    /// # Errors
+    /// As [`clean_step`].
+    pub fn clean_subvolumes_step(&self) -> Result<bool> {
+        let transactions = self.transactions()?;
+        self.retry_after_flushes(|| clean_step(transactions, |tree| self.is_in_use(tree)))
+    }
+
     /// Returns whether inodes of a subvolume are open or kept.
     pub fn is_in_use(&self, tree: TreeId) -> bool {
         self.open_inodes.has_uses(tree) || self.kept_inodes.has_uses(tree)
@@ -152,9 +163,11 @@ impl FsInfo {
         let transactions = self.transactions()?;
         if has_extents {
             loop {
-                let progress = transactions.change(Start::items(EXTENT_ITEMS).steal(), |handle| {
-                    self.edit_data_of_deleted(handle, place, |context, file| {
-                        shrink(context, file, 0, STEP_EXTENTS)
+                let progress = self.retry_after_flushes(|| {
+                    transactions.change(Start::items(EXTENT_ITEMS).steal(), |handle| {
+                        self.edit_data_of_deleted(handle, place, |context, file| {
+                            shrink(context, file, 0, STEP_EXTENTS)
+                        })
                     })
                 })?;
                 if progress == Progress::Done {
@@ -162,9 +175,11 @@ impl FsInfo {
                 }
             }
         }
-        transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
-            let live = handle.live_tree(place.tree)?;
-            evict::evict(&mut live.edit(handle), place.inode)
+        self.retry_after_flushes(|| {
+            transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
+                let live = handle.live_tree(place.tree)?;
+                evict::evict(&mut live.edit(handle), place.inode)
+            })
         })
     }
 
@@ -198,9 +213,11 @@ impl FsInfo {
             match orphan.state {
                 OrphanState::Unnamed(_) => self.evict(Place { tree, inode: orphan.inode })?,
                 OrphanState::Named | OrphanState::Gone => {
-                    transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
-                        let live = handle.live_tree(tree)?;
-                        evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)
+                    self.retry_after_flushes(|| {
+                        transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
+                            let live = handle.live_tree(tree)?;
+                            evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)
+                        })
                     })?;
                 }
             }

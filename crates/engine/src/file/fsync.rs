@@ -9,7 +9,7 @@
 //! on names, [`super::changed_files`] (leaves). Kernel counterpart: `btrfs_sync_file`
 //! (`fs/btrfs/file.c`).
 
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::file::changed_files::{ChangedRanges, DataState};
 use crate::file::fs_info::FsInfo;
 use crate::file::open_file::OpenFile;
@@ -138,7 +138,16 @@ impl FsInfo {
     /// Logs an inode; `changed` has the changed ranges of a file. Other files that must be logged
     /// with it are logged as the tree has them. Returns [`Logged::NeedsFlush`] if they have
     /// unpublished data, unless they were `flushed`.
+    /// Where the log finds no space, only a commit makes the inode durable.
     fn log_inode(&self, place: Place, changed: Option<&ChangedRanges>, flushed: bool) -> Result<Logged> {
+        match self.enter_inode(place, changed, flushed) {
+            // The log is unchanged, or marked unusable. All data has its space already.
+            Err(Error::NoSpace { .. }) => Ok(Logged::NeedsCommit("there is no space for the log")),
+            logged => logged,
+        }
+    }
+
+    fn enter_inode(&self, place: Place, changed: Option<&ChangedRanges>, flushed: bool) -> Result<Logged> {
         self.transactions()?.change(LOG_ITEMS, |handle| {
             let names = &self.name_changes;
             if changed.is_some() {

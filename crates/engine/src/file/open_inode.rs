@@ -83,6 +83,9 @@ pub struct OpenInode {
     reserved: Mutex<DirtyReservation>,
     /// How often pages could not be written back, and are dirty again.
     pub(super) failed_writebacks: AtomicU64,
+    /// The end of the pages that became dirty last. Pages that go on there need no extent of their
+    /// own.
+    pub(super) last_dirtied: AtomicU64,
 }
 
 /// Space that is reserved for dirty pages.
@@ -135,6 +138,7 @@ impl OpenInode {
             writer: Mutex::new(()),
             reserved: Mutex::default(),
             failed_writebacks: AtomicU64::new(0),
+            last_dirtied: AtomicU64::new(0),
         }
     }
 
@@ -266,6 +270,12 @@ impl OpenInode {
             own,
             tail: None,
         }
+    }
+
+    /// Takes all metadata that is reserved for dirty pages. The caller gives back what it does not
+    /// spend.
+    pub(super) fn take_metadata(&self) -> Option<Reservation> {
+        self.reserved.lock().metadata.take()
     }
 
     /// Takes the space for the sector with the end of the file on disk.

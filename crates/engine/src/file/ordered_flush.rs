@@ -141,7 +141,7 @@ impl OpenInode {
         let mut most = self.ordered.step_size().max(MIN_STEP);
         while let Some(step) = self.ordered.lock_step(0, most, STEP_BYTES) {
             match self.publish_step(fs, &step) {
-                Err(Error::NoSpace { .. }) if most > MIN_STEP => most = MIN_STEP,
+                Err(Error::NoSpace { .. }) if most > 1 => most = if most > MIN_STEP { MIN_STEP } else { 1 },
                 // The file was deleted with its subvolume.
                 Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {
                     drop(step);

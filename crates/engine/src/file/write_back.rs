@@ -22,23 +22,30 @@
 //! (`fs/btrfs/inode.c`).
 
 use crate::data::write::PreparedWrite;
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::in_place::IN_PLACE;
 use crate::file::open_inode::{DirtyReservation, OpenInode, Touched};
 use crate::file::ordered_flush::needs_all;
 use crate::file::write_back_ordered::{Target, WRITE_STEP};
-use crate::file::write_promise::DATA_PER_METADATA;
+use crate::file::write_promise::{DATA_PER_METADATA, RUN_METADATA};
 use crate::space::Reservation;
 use crate::transaction::ReservedData;
-use crate::transaction::Start;
+use papilio_format::Geometry;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Bytes of a page.
 const PAGE: u64 = PAGE_SIZE as u64;
+/// The most bytes of a compressed extent.
+const COMPRESSED: u64 = 128 << 10;
+/// File extents that a leaf of the smallest node size holds when it is half full.
+const EXTENTS_OF_LEAF: u64 = 16;
+/// The most bytes of a run where there is no space for a longer one.
+const SHORT_RUN: u64 = 64 << 10;
 
 /// The pages that were dirty before a shared writeback, and that it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +167,7 @@ impl OpenInode {
                     return Ok(false);
                 }
                 let bytes = range.end - at;
-                self.publish_pages(fs, &run, (at, left), bytes / DATA_PER_METADATA)?;
+                self.publish_pages(fs, &run, (at, left), bytes / DATA_PER_METADATA + RUN_METADATA)?;
                 self.forget_extents();
                 fs.release_ordered(lock.record_replaced(&(at..range.end)));
                 Ok(true)
@@ -203,13 +210,15 @@ impl OpenInode {
     /// exclusively, and has published the ordered extents, which are older.
     pub(super) fn write_back_pages(&self, fs: &FsInfo, range: Range<u64>, epoch: u64) -> Result<()> {
         let Some(mapping) = &self.mapping else { return Ok(()) };
-        while let Some(run) = mapping.start_writeback(range.clone(), WRITE_STEP, Dirty::Any) {
+        let mut most = WRITE_STEP;
+        while let Some(run) = mapping.start_writeback(range.clone(), most, Dirty::Any) {
             let pages: Vec<&[u8]> = run.slices().collect();
             let written = {
                 let run = Run { range: run.range(), pages: &pages, touched: self.touched(), epoch };
                 let bytes = run.range.end - run.range.start;
                 // The last pages use all that is reserved; others leave the rest its share.
-                let metadata = if range.end == u64::MAX { u64::MAX } else { bytes / DATA_PER_METADATA };
+                let share = bytes / DATA_PER_METADATA + RUN_METADATA;
+                let metadata = if range.end == u64::MAX { u64::MAX } else { share };
                 self.write_in_place(fs, &run).and_then(|left| match left.1.is_empty() {
                     true => Ok(()),
                     false => self.publish_pages(fs, &run, left, metadata),
@@ -218,6 +227,10 @@ impl OpenInode {
             drop(pages);
             match written {
                 Ok(()) => run.finish(),
+                Err(Error::NoSpace { .. }) if most > SHORT_RUN => {
+                    run.fail();
+                    most = SHORT_RUN;
+                }
                 Err(error) => {
                     run.fail();
                     return Err(error);
@@ -267,7 +280,8 @@ impl OpenInode {
         if published.is_err() {
             // The pages are dirty again.
             let bytes = range.end - range.start;
-            let reserved = fs.transactions()?.reserve(bytes - own.bytes(), bytes / DATA_PER_METADATA);
+            let metadata = bytes / DATA_PER_METADATA + RUN_METADATA;
+            let reserved = fs.transactions()?.reserve(bytes - own.bytes(), metadata);
             if let Ok((data, metadata)) = reserved {
                 self.add_reservation(Some(data), metadata);
             }
@@ -298,12 +312,33 @@ impl OpenInode {
             PreparedWrite::of_pages(&context, file, at, left, size)
         })?;
         let changed = self.changed_range(fs, at, bytes)?;
-        // The transaction handle reserves metadata itself.
-        drop(reservation.metadata);
-        fs.change_data(place, Start::items(EXTENT_ITEMS + (bytes >> 17)).steal(), |context, file| {
+        // All that the file has reserved serves the change. The unspent rest stays, but for
+        // the share of these pages.
+        let share = reservation.metadata.as_ref().map_or(0, Reservation::bytes);
+        let (mut own, kept) = (reservation.metadata, self.take_metadata());
+        let before = share + kept.as_ref().map_or(0, Reservation::bytes);
+        match (&mut own, kept) {
+            (Some(own), Some(kept)) => own.merge(kept),
+            (own @ None, kept) => *own = kept,
+            (Some(_), None) => {}
+        }
+        let own = RefCell::new(own);
+        let items = EXTENT_ITEMS + items_beside(bytes, &fs.volume().geometry());
+        let published = fs.change_data_reserved(place, items, &own, |context, file| {
             self.note_changed(&fs.changed_files, context.space.generation(), &changed);
             file.touched = touched.map(|touched| touched.touch);
             write.publish(context, file)
-        })
+        });
+        if let Some(mut rest) = own.into_inner() {
+            self.add_reservation(None, rest.split(before - share));
+        }
+        published
     }
+}
+
+/// Returns how many items that lie apart take as much of a tree as the items of one run of `bytes`
+/// bytes: its extents, and its checksums.
+fn items_beside(bytes: u64, geometry: &Geometry) -> u64 {
+    let checksums = bytes / u64::from(geometry.sector_size) * geometry.checksum_type.size() as u64;
+    (bytes / COMPRESSED).div_ceil(EXTENTS_OF_LEAF) + checksums / u64::from(geometry.node_size)
 }

@@ -19,7 +19,7 @@ use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::file::ordered_write::PlacedWrite;
-use crate::file::write_promise::DATA_PER_METADATA;
+use crate::file::write_promise::{DATA_PER_METADATA, RUN_METADATA};
 use papilio_format::LogicalAddress;
 use papilio_format::items::inode::InodeItem;
 use papilio_pagecache::{Dirty, Mapping, WritebackRun};
@@ -140,7 +140,7 @@ impl OpenInode {
         for Taken { run, ticket, place } in batch {
             let range = run.range();
             let bytes = range.end - range.start;
-            let metadata = bytes / DATA_PER_METADATA;
+            let metadata = bytes / DATA_PER_METADATA + RUN_METADATA;
             let sectors = (bytes / u64::from(geometry.sector_size)) as usize;
             let (own, rest) = checksums.split_at(sectors * geometry.checksum_type.size());
             checksums = rest;

@@ -21,13 +21,18 @@ use crate::space::Reservation;
 use papilio_locks::RwLockReadGuard;
 use papilio_pagecache::PAGE_SIZE;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// Bytes of a page.
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Bytes of data for each reserved byte of metadata.
 pub(super) const DATA_PER_METADATA: u64 = 16;
-/// Tree blocks reserved with the first dirty block of a file.
-const BLOCKS: u64 = 24;
+/// Tree blocks reserved with the first dirty block of a file: those of one change that writes pages
+/// back, so that it needs no other space.
+const BLOCKS: u64 = 32;
+/// Bytes of metadata reserved for each run of dirty pages besides: it takes an extent of its own,
+/// whose items in the subvolume and in the extent tree lie in leaves that are half full.
+pub(super) const RUN_METADATA: u64 = 512;
 /// Bytes of dirty pages that are looked for at once.
 const STEP: u64 = 8 << 20;
 
@@ -82,15 +87,21 @@ pub(super) struct Reserved<'a> {
     bytes: u64,
     data: Option<Reservation>,
     metadata: Reservation,
+    /// Bytes of `metadata` for a run of pages that begins here.
+    run: u64,
     tail: Option<Reservation>,
     /// Keeps the file's space its own, where no data space is reserved.
     own: Option<RwLockReadGuard<'a, u64>>,
 }
 
 impl OpenInode {
-    fn metadata_for(&self, bytes: u64, node_size: u64) -> u64 {
+    /// Returns the bytes of metadata to reserve for a range of pages, and how many of them are for
+    /// a new run.
+    fn metadata_for(&self, range: &Range<u64>, node_size: u64) -> (u64, u64) {
         let base = if self.is_dirty() { 0 } else { BLOCKS * node_size };
-        base + bytes / DATA_PER_METADATA
+        let goes_on = self.last_dirtied.load(Ordering::Relaxed) == range.start;
+        let run = if goes_on { 0 } else { RUN_METADATA };
+        (base + run + (range.end - range.start) / DATA_PER_METADATA, run)
     }
 }
 
@@ -105,7 +116,7 @@ impl OpenFile {
         self.charge(offset.unwrap_or(1), length)?;
         let start = offset.unwrap_or(1) % PAGE;
         let bytes = start.saturating_add(length).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
-        let metadata = BLOCKS * transactions.node_size() + bytes / DATA_PER_METADATA;
+        let metadata = BLOCKS * transactions.node_size() + RUN_METADATA + bytes / DATA_PER_METADATA;
         let mut attempts = 0;
         loop {
             let error = match transactions.reserve(bytes, metadata) {
@@ -163,13 +174,13 @@ impl OpenFile {
     ) -> Result<Option<Reserved<'_>>> {
         let transactions = self.fs.transactions()?;
         let bytes = range.end - range.start;
-        let wanted = self.open.metadata_for(bytes, transactions.node_size());
+        let (wanted, run) = self.open.metadata_for(range, transactions.node_size());
         let tail = match self.reserve_tail(range) {
             Err(Error::NoSpace { .. }) if attempts < FLUSHES => return Ok(None),
             tail => tail?,
         };
         let whole = |(data, metadata), tail| {
-            Some(Reserved { until: range.end, bytes, data: Some(data), metadata, tail, own: None })
+            Some(Reserved { until: range.end, bytes, data: Some(data), metadata, run, tail, own: None })
         };
         if let Some(space) = promise.take(bytes, wanted) {
             return Ok(whole(space, tail));
@@ -218,7 +229,7 @@ impl OpenFile {
         }
         let transactions = self.fs.transactions()?;
         let bytes = until - range.start;
-        let wanted = self.open.metadata_for(bytes, transactions.node_size());
+        let (wanted, run) = self.open.metadata_for(&(range.start..until), transactions.node_size());
         let (_none, metadata) = transactions.reserve(0, wanted)?;
         let mut at = range.start;
         while let Some(mapping) = self.open.mapping.as_ref().filter(|_| at < until) {
@@ -227,7 +238,7 @@ impl OpenFile {
             self.open.add_own(&(at..dirty.start));
             at = dirty.end;
         }
-        Ok(Some(Reserved { until, bytes, data: None, metadata, tail, own: Some(sharing) }))
+        Ok(Some(Reserved { until, bytes, data: None, metadata, run, tail, own: Some(sharing) }))
     }
 
     /// Keeps what was reserved for `dirtied` bytes of pages that were clean, and returns the rest
@@ -239,10 +250,14 @@ impl OpenFile {
         dirtied: u64,
         promise: &mut WritePromise,
     ) -> Option<RwLockReadGuard<'a, u64>> {
-        let Reserved { until: _, bytes, data, mut metadata, tail, own } = reserved;
+        let Reserved { until, bytes, data, mut metadata, run, tail, own } = reserved;
         tail.into_iter().for_each(|tail| self.open.add_tail(tail));
         let unused = bytes.saturating_sub(dirtied);
-        let unused_metadata = metadata.split(unused / DATA_PER_METADATA);
+        let unused_run = if dirtied == 0 { run } else { 0 };
+        let unused_metadata = metadata.split(unused / DATA_PER_METADATA + unused_run);
+        if dirtied > 0 {
+            self.open.last_dirtied.store(until, Ordering::Relaxed);
+        }
         let data = data.map(|mut data| {
             let unused_data = data.split(unused);
             promise.merge(WritePromise { space: Some((unused_data, unused_metadata)) });

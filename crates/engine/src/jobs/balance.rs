@@ -15,7 +15,6 @@ use crate::file::exclusive::{BalanceControl, Operation};
 use crate::file::fs_info::FsInfo;
 use crate::space::chunk_allocation::devices_min;
 use crate::space::{NewBlockGroup, Space, SpaceKind};
-use crate::subvolume::clean_step;
 use crate::volume::chunk_map::Chunk;
 use papilio_format::DeviceId;
 use papilio_format::features::IncompatFeatures;
@@ -145,9 +144,9 @@ impl FsInfo {
     /// Cleans deleted subvolumes until none is left, except those in use.
     ///
     /// # Errors
-    /// As [`clean_step`].
+    /// As [`FsInfo::clean_subvolumes_step`].
     pub fn clean_subvolumes(&self) -> Result<()> {
-        while clean_step(self.transactions()?, |tree| self.is_in_use(tree))? {}
+        while self.clean_subvolumes_step()? {}
         Ok(())
     }
 

@@ -15,7 +15,6 @@
 
 use crate::file::background::{Requests, Task, Wake};
 use crate::file::fs_info::FsInfo;
-use crate::subvolume::clean_step;
 use crate::transaction::quota::RescanStep;
 use papilio_locks::Class;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,8 +150,7 @@ impl Work {
             tracing::error!("deleting files without names that an earlier mount left: {error}");
         }
         while !self.stop.load(Ordering::Acquire) {
-            let step = |transactions| clean_step(transactions, |tree| fs.is_in_use(tree));
-            match fs.transactions().and_then(step) {
+            match fs.clean_subvolumes_step() {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {

@@ -12,7 +12,9 @@ use super::handle::Handle;
 use super::start::{Order, Start};
 use super::transaction::Transactions;
 use crate::errors::{Error, Result};
+use crate::space::Reservation;
 use papilio_locks::RwLockReadGuard;
+use std::cell::RefCell;
 
 /// Tree blocks reserved for each changed item: a path of copies and the blocks that it splits into.
 const BLOCKS_PER_ITEM: u64 = 4;
@@ -40,11 +42,28 @@ impl Transactions {
         let change: &mut dyn FnMut(&Handle<'_>) -> Result<R> = &mut change;
         self.might_change();
         self.retry_after_commits(|| match start.order {
-            Order::Any => self.attempt(start, change),
+            Order::Any => self.attempt(start, None, change),
             Order::First => self.change_first(start, change),
             Order::Last => self.change_last(start, false, change),
             Order::Alone => self.change_last(start, true, change),
         })
+    }
+
+    /// As [`Transactions::change`] for a change that may use the global reserve, with the metadata
+    /// of `own`, which may be less than the change needs. The rest that the change does not spend
+    /// goes back there.
+    ///
+    /// # Errors
+    /// As [`Transactions::change`].
+    pub(crate) fn change_reserved<R>(
+        &self,
+        items: u64,
+        own: &RefCell<Option<Reservation>>,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.might_change();
+        let start = Start::items(items).steal();
+        self.retry_after_commits(|| self.attempt(start, Some(own), &mut change))
     }
 
     /// Runs `attempt`, and again after a commit where it found no space. The caller holds no
@@ -78,12 +97,17 @@ impl Transactions {
         !self.refs.is_empty() || self.space.pinned_bytes() >= WORTH_A_COMMIT
     }
 
-    fn attempt<R>(&self, start: Start, change: &mut dyn FnMut(&Handle<'_>) -> Result<R>) -> Result<R> {
+    fn attempt<R>(
+        &self,
+        start: Start,
+        own: Option<&RefCell<Option<Reservation>>>,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
         self.check_running()?;
         self.commit_if_full()?;
         let gate = self.gate.read();
         self.check_running()?;
-        self.with_handle(Some(gate), start, change)
+        self.with_handle(Some(gate), start, own, change)
     }
 
     /// Runs `change` while the caller holds the gate exclusively.
@@ -92,24 +116,46 @@ impl Transactions {
         start: Start,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.with_handle(None, start, change)
+        self.with_handle(None, start, None, change)
     }
 
     fn with_handle<R>(
         &self,
         gate: Option<RwLockReadGuard<'_, ()>>,
         start: Start,
+        own: Option<&RefCell<Option<Reservation>>>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let bytes = (start.items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
-        let reservation = self.space.reserve_metadata(bytes, start.steals)?;
+        let reservation = match own {
+            Some(own) => self.reserve_beside(bytes, own)?,
+            None => self.space.reserve_metadata(bytes, start.steals)?,
+        };
         let handle = Handle::new(self, gate, Some(reservation), self.now());
         let result = change(&handle);
+        if let Some(own) = own
+            && let Some(rest) = handle.take_reservation()
+        {
+            *own.borrow_mut() = Some(rest);
+        }
         if let Err(error) = &result
             && handle.is_changed()
         {
             self.abort(error);
         }
         result
+    }
+
+    /// Takes the metadata of `own`, and reserves more where that is less than `bytes`.
+    fn reserve_beside(&self, bytes: u64, own: &RefCell<Option<Reservation>>) -> Result<Reservation> {
+        let lacking = bytes.saturating_sub(own.borrow().as_ref().map_or(0, Reservation::bytes));
+        let more = self.space.reserve_metadata(lacking, true)?;
+        Ok(match own.take() {
+            Some(mut own) => {
+                own.merge(more);
+                own
+            }
+            None => more,
+        })
     }
 }

@@ -112,6 +112,11 @@ impl<'a> Handle<'a> {
         self.changed.set(false);
     }
 
+    /// Takes what is left of the handle's reservation, when its change is made.
+    pub(super) fn take_reservation(&self) -> Option<Reservation> {
+        self.reservation.take()
+    }
+
     /// The transactions that the handle belongs to.
     pub fn transactions(&self) -> &'a Transactions {
         self.transactions

@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 pub(super) fn get_label(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut field = [0; LABEL_SIZE];
     if !put_name(&mut field, &call.fs.label()) {
-        return Err(Errno(libc::EIO));
+        return Err(Errno::io(&"the label on disk is too long"));
     }
     call.reply(&field)
 }

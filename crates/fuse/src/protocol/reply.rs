@@ -106,7 +106,10 @@ impl Out<'_> {
 
     fn put_bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let end = self.used + bytes.len();
-        self.payload.get_mut(self.used..end).ok_or(Errno(libc::EIO))?.copy_from_slice(bytes);
+        self.payload
+            .get_mut(self.used..end)
+            .ok_or_else(|| Errno::io(&"the reply does not fit its buffer"))?
+            .copy_from_slice(bytes);
         self.used = end;
         Ok(())
     }

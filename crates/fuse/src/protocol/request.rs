@@ -45,7 +45,7 @@ impl DecodeError {
     /// Returns the error number for the caller.
     pub(crate) fn errno(self) -> Errno {
         match self {
-            Self::Malformed { .. } => Errno(libc::EIO),
+            Self::Malformed { .. } => Errno::io(&self),
             Self::Unknown(_) => Errno(libc::ENOSYS),
             Self::Refused(errno) => errno,
         }

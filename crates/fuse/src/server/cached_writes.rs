@@ -10,6 +10,7 @@ use super::pending_write::PendingWrite;
 use super::state::Server;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::nodes::{Node, stale};
+use crate::numbers::Place;
 use crate::transport::{NodeId, Write};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{InodeNumber, TreeId, objectid};
@@ -89,11 +90,12 @@ impl Server {
     /// Writes data from the kernel's cache. No caller waits for it: the kernel reports an error at
     /// `fsync` and `close`, and the server before the next write to its cache.
     pub(super) fn write_from_cache(&self, node: &Node, file: &File, write: &Write<'_>) -> Result<(), Errno> {
-        let short = self.room.is_short();
-        if short {
+        // A mount that passes writes on learns of no room, and the data here is that of mappings.
+        let in_order = self.room.is_short() || !self.writeback_cache;
+        if in_order {
             self.wait_for_order(file, write.offset);
         }
-        let _turn = short.then(|| self.lost.turn(node));
+        let _turn = in_order.then(|| self.lost.turn(node, write.offset));
         let (stored, written) = match self.lost.refusal(node, write.offset) {
             Some(error) => (0, Err(error)),
             None => {
@@ -205,6 +207,17 @@ impl Server {
             break;
         }
         IoctlReply { result: 0, output: reply.as_bytes().to_vec(), changed: Vec::new() }
+    }
+
+    /// Returns words for an inode, with its path if that can be found.
+    pub(super) fn words_for(&self, id: NodeId) -> String {
+        let Ok(node) = self.node(id) else { return format!("node {}", id.0) };
+        let (tree, number) = match node.place() {
+            Place::Inode(tree, number) | Place::Stub(tree, number, _) => (tree, number),
+        };
+        let path = self.path_of(tree, number).filter(|path| !path.is_empty());
+        let path = path.map_or_else(String::new, |path| format!(", {:?}", String::from_utf8_lossy(&path)));
+        format!("inode {number} in subvolume {tree}{path}")
     }
 
     /// Returns the path of an inode from the top level.

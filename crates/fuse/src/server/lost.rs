@@ -11,14 +11,15 @@
 //! - A sync, an unmount, and a remount report a lost write once, with the file's path, unless the
 //!   file was removed or cut meanwhile. An error belongs to its file: it fails no sync of others.
 //!
-//! Locks: `files`, a leaf; a file's turn, while data from the cache is written.
+//! Locks: `files` and the lists of who waits for a turn, leaves; a file's turn, while data from the
+//! cache is written.
 
 use crate::nodes::Node;
 use crate::numbers::Place;
 use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
-use papilio_locks::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use papilio_locks::{Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Files whose writes take turns share so many locks.
 const TURNS: usize = 16;
@@ -39,7 +40,48 @@ pub(super) struct Lost {
 #[derive(Debug, Default)]
 pub(super) struct LostWrites {
     files: Mutex<BTreeMap<(TreeId, InodeNumber), Lost>>,
-    turns: [Mutex<()>; TURNS],
+    turns: [Turns; TURNS],
+}
+
+/// The writes of some files, one at a time.
+#[derive(Debug, Default)]
+struct Turns {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    busy: bool,
+    /// The files and offsets of those that wait, with the number of the attempt.
+    writes: BTreeSet<(u64, u64, u64)>,
+    attempts: u64,
+}
+
+/// A file's turn. Dropping it ends the turn.
+pub(super) struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    /// Waits for a turn, behind writes of the same file at lower offsets that wait as well.
+    fn take(&self, file: u64, offset: u64) -> Turn<'_> {
+        let mut state = self.state.lock();
+        let own = (file, offset, state.attempts);
+        state.attempts += 1;
+        state.writes.insert(own);
+        while state.busy || state.writes.first() != Some(&own) {
+            self.changed.wait(&mut state);
+        }
+        state.writes.remove(&own);
+        state.busy = true;
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().busy = false;
+        self.0.changed.notify_all();
+    }
 }
 
 fn key(node: &Node) -> Option<(TreeId, InodeNumber)> {
@@ -50,10 +92,11 @@ fn key(node: &Node) -> Option<(TreeId, InodeNumber)> {
 }
 
 impl LostWrites {
-    /// Waits for the file's turn: writes of the cache follow one another, so that none is stored
-    /// after an earlier one was lost.
-    pub(super) fn turn(&self, node: &Node) -> MutexGuard<'_, ()> {
-        self.turns[node.id.0 as usize % TURNS].lock()
+    /// Waits for the turn of a write at `offset`: writes of the cache follow one another, so that
+    /// none is stored after an earlier one was lost. The kernel sends several at once, and servers'
+    /// threads overtake one another, so the lowest offset that waits comes first.
+    pub(super) fn turn(&self, node: &Node, offset: u64) -> Turn<'_> {
+        self.turns[node.id.0 as usize % TURNS].take(node.id.0, offset)
     }
 
     /// Notes that a write at `offset` was lost.
@@ -100,5 +143,31 @@ impl LostWrites {
     /// Takes a file that lost a write.
     pub(super) fn take(&self) -> Option<((TreeId, InodeNumber), Lost)> {
         self.files.lock().pop_first()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_offset_that_waits_comes_first() {
+        let (turns, order) = (Turns::default(), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            let first = turns.take(1, 9);
+            for offset in [7, 3, 5, 3] {
+                let (turns, order) = (&turns, &order);
+                scope.spawn(move || {
+                    let turn = turns.take(1, offset);
+                    order.lock().push(offset);
+                    drop(turn);
+                });
+            }
+            while turns.state.lock().writes.len() < 4 {
+                std::thread::yield_now();
+            }
+            drop(first);
+        });
+        assert_eq!(*order.lock(), [3, 3, 5, 7]);
     }
 }

@@ -57,6 +57,10 @@ impl Operations for Server {
         self.look_up(parent, name)
     }
 
+    fn describe(&self, node: NodeId) -> String {
+        self.words_for(node)
+    }
+
     fn forget(&self, node: NodeId, count: u64) {
         if self.opens_by_kernel {
             // Its closes may not be heard of.
@@ -91,6 +95,11 @@ impl Operations for Server {
 
     fn dirty_before_allocating(&self, length: u64) -> Vec<NodeId> {
         if self.make_room(length) { self.dirty_candidates() } else { Vec::new() }
+    }
+
+    fn dirty_before_caching(&self, node: NodeId) -> Vec<NodeId> {
+        let others = self.promises.too_many().into_iter().filter(|other| *other != node);
+        others.chain([node]).collect()
     }
 
     fn is_short_of_room(&self) -> bool {

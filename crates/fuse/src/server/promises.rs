@@ -15,6 +15,8 @@ use std::collections::HashMap;
 
 /// Bytes of a page of the kernel's cache.
 const PAGE: u64 = 4096;
+/// Files that may have promises at once. Each keeps far more metadata than its write takes.
+const MOST: usize = 64;
 
 /// The space that is kept, by file and thread.
 #[derive(Debug, Default)]
@@ -53,6 +55,13 @@ impl Promises {
             files.remove(&node);
         }
         taken
+    }
+
+    /// Returns the files with promises if they are many. Once the kernel has written them back, a
+    /// flush returns what they do not need.
+    pub(super) fn too_many(&self) -> Vec<NodeId> {
+        let files = self.files.lock();
+        if files.len() < MOST { Vec::new() } else { files.keys().copied().collect() }
     }
 
     /// Forgets the promises for a file, which no process writes any more.

@@ -9,7 +9,7 @@
 mod c_interface;
 mod case;
 mod descriptor;
-mod disk;
+pub mod disk;
 mod library;
 #[path = "../../../../nfs/tests/clients/raw.rs"]
 #[allow(dead_code)] // The server's own tests use all of it.
@@ -86,8 +86,10 @@ fn batch(world: &World, options: &[&str], numbers: std::ops::Range<u64>) {
     let all = numbers.map(Case::new).filter(Case::is_on_a_mount);
     let (alone, cases): (Vec<_>, Vec<_>) = all.partition(Case::is_alone);
     alone.iter().for_each(|case| without_a_device(case, options));
+    let log = world.beside("log");
+    let logged = ["--log", log.to_str().unwrap()];
     let on_ours: Vec<_> = {
-        world.mount(options);
+        world.mount(&[options, &logged].concat());
         let perform = |case| descriptor::perform(&world.directory(), case, || {});
         let outcomes = cases.iter().map(|case| (case.clone(), perform(case))).collect();
         settle(&world.directory());
@@ -95,6 +97,9 @@ fn batch(world: &World, options: &[&str], numbers: std::ops::Range<u64>) {
         outcomes
     };
     verify(&world.image(), &on_ours, "our mount");
+    // No step has this reason to fail; the log names it.
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    assert!(!said.contains("input/output error"), "{said}");
     world.assert_clean();
     {
         // The kernel reads the same.
