@@ -32,6 +32,7 @@ fusermount3 fuse3 tests
 valgrind valgrind tests
 compsize btrfs-compsize tests
 mdadm mdadm tests
+xfs_io xfsprogs tests
 linux.uml user-mode-linux tests
 modprobe kmod tests
 patchelf patchelf tests

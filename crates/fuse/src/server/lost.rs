@@ -59,11 +59,11 @@ struct Waiting {
 }
 
 /// A file's turn. Dropping it ends the turn.
-pub(super) struct Turn<'a>(&'a Turns);
+pub(super) struct WriteTurn<'a>(&'a Turns);
 
 impl Turns {
     /// Waits for a turn, behind writes of the same file at lower offsets that wait as well.
-    fn take(&self, file: u64, offset: u64) -> Turn<'_> {
+    fn take(&self, file: u64, offset: u64) -> WriteTurn<'_> {
         let mut state = self.state.lock();
         let own = (file, offset, state.attempts);
         state.attempts += 1;
@@ -73,11 +73,11 @@ impl Turns {
         }
         state.writes.remove(&own);
         state.busy = true;
-        Turn(self)
+        WriteTurn(self)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
         self.0.state.lock().busy = false;
         self.0.changed.notify_all();
@@ -95,7 +95,7 @@ impl LostWrites {
     /// Waits for the turn of a write at `offset`: writes of the cache follow one another, so that
     /// none is stored after an earlier one was lost. The kernel sends several at once, and servers'
     /// threads overtake one another, so the lowest offset that waits comes first.
-    pub(super) fn turn(&self, node: &Node, offset: u64) -> Turn<'_> {
+    pub(super) fn turn(&self, node: &Node, offset: u64) -> WriteTurn<'_> {
         self.turns[node.id.0 as usize % TURNS].take(node.id.0, offset)
     }
 
