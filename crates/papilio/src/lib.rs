@@ -102,7 +102,7 @@ pub use papilio_engine::namespace::rename::RenameMode;
 pub use papilio_engine::namespace::setattr::{SetAttributes, SetTime};
 pub use papilio_engine::options::older::{OlderCause, OlderFile, OlderPart, OlderState};
 pub use papilio_engine::options::rescue::{FoundBlock, ItemFault, ItemUse, TreeRootChoice};
-pub use papilio_engine::options::{CompressionChoice, OpenOptions, SubvolumeChoice};
+pub use papilio_engine::options::{CompressionChoice, DiscardMode, OpenOptions, SubvolumeChoice};
 pub use papilio_engine::subvolume::{Received, Subvolume};
 pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,

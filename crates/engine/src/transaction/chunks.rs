@@ -46,6 +46,15 @@ pub(crate) struct PendingChunk {
     pub(crate) plan: ChunkPlan,
 }
 
+/// A range of a device that belonged to a removed chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreedExtent {
+    pub(crate) devid: DeviceId,
+    pub(crate) start: PhysicalAddress,
+    /// In bytes.
+    pub(crate) length: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     devices: Vec<DeviceSpace>,
@@ -113,6 +122,17 @@ impl Chunks {
     /// Notes device extents that become free with the running commit.
     pub(crate) fn removed(&self, extents: impl IntoIterator<Item = (DeviceId, PhysicalAddress)>) {
         self.state.lock().freed.extend(extents);
+    }
+
+    /// Returns the device extents of removed chunks, which [`Chunks::committed`] frees.
+    pub(crate) fn extents(&self, freed: &[(DeviceId, PhysicalAddress)]) -> Vec<FreedExtent> {
+        let state = self.state.lock();
+        let extent = |&(devid, start): &(DeviceId, PhysicalAddress)| {
+            let device = state.devices.iter().find(|device| device.devid == devid)?;
+            let (_, length) = device.used.iter().find(|(at, _)| *at == start)?;
+            Some(FreedExtent { devid, start, length: *length })
+        };
+        freed.iter().filter_map(extent).collect()
     }
 
     /// Frees the device extents of removed chunks, once the commit is on disk.

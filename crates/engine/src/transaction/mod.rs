@@ -15,6 +15,7 @@ mod commit_state;
 pub mod csum_items;
 mod delayed_refs;
 mod device_stats;
+pub mod discards;
 mod extent_items;
 mod extent_refs;
 mod handle;

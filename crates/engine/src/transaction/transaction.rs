@@ -23,6 +23,7 @@ use super::clock;
 use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
 use super::device_stats::load_counters;
+use super::discards::Discards;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
 use super::log_state::LogTrees;
@@ -31,6 +32,7 @@ use super::reserve_tickets::ReserveTickets;
 use super::writable::{check_writable, incomplete_chunks};
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
+use crate::options::DiscardMode;
 use crate::space::chunk_allocation::DeviceSpace;
 use crate::space::load::{self, SpaceTrees};
 use crate::space::{LogicalRange, MetadataNeed, Reservation, Space, SpaceKind};
@@ -60,8 +62,10 @@ pub struct TransactionOptions {
     /// Bytes of changed tree blocks and delayed references in memory beyond which a change waits
     /// for a commit. Together with a commit that is being written, they may take twice as much.
     pub(crate) dirty_limit: u64,
-    /// Whether freed space is discarded after each commit.
-    pub(crate) discard: bool,
+    /// When freed space is discarded.
+    pub(crate) discard: DiscardMode,
+    /// Whether commits discard, because no thread does that in the background.
+    pub(crate) discards_in_commits: bool,
     /// The most bytes of a new chunk; `None` takes the kernel's limits.
     pub(crate) chunk_bytes: Option<u64>,
     /// The time that all changes carry; `None` takes the clock's.
@@ -76,7 +80,8 @@ impl Default for TransactionOptions {
     fn default() -> Self {
         Self {
             dirty_limit: 128 << 20,
-            discard: false,
+            discard: DiscardMode::Off,
+            discards_in_commits: false,
             chunk_bytes: None,
             timestamp: None,
             replacing: false,
@@ -94,6 +99,7 @@ pub struct Transactions {
     pub(super) live: LiveTrees,
     pub(super) refs: DelayedRefs,
     pub(super) log: LogTrees,
+    pub(super) discards: Discards,
     /// The qgroups.
     quotas: Quotas,
     pub(super) options: TransactionOptions,
@@ -179,6 +185,7 @@ impl Transactions {
             live,
             refs: DelayedRefs::default(),
             log: LogTrees::default(),
+            discards: Discards::default(),
             quotas,
             options,
             generation: AtomicU64::new(raw.generation.0 + 1),

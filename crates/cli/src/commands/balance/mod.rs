@@ -6,6 +6,8 @@
 mod control;
 mod filters;
 
+pub use control::print_done;
+
 use crate::context::{Context, of_image};
 use crate::jobs;
 use crate::kernel_jobs;
@@ -152,6 +154,6 @@ impl Start {
                 balanced.map_err(|error| of_image(&path.image, error))?
             }
         };
-        control::print_done(context, &report)
+        print_done(context, &report)
     }
 }
