@@ -32,6 +32,12 @@ pub enum DiscardMode {
     Async,
 }
 
+impl From<bool> for DiscardMode {
+    fn from(discards: bool) -> Self {
+        if discards { Self::Sync } else { Self::Off }
+    }
+}
+
 /// Options for opening a file system. All defaults are the safe ones.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -286,9 +292,10 @@ impl OpenOptions {
         self
     }
 
-    /// Sets when freed space is discarded (`discard`). The default is [`DiscardMode::Off`].
-    pub fn discard(mut self, discard: DiscardMode) -> Self {
-        self.discard = discard;
+    /// Sets when freed space is discarded (`discard`). The default is [`DiscardMode::Off`]; `true`
+    /// is [`DiscardMode::Sync`].
+    pub fn discard(mut self, discard: impl Into<DiscardMode>) -> Self {
+        self.discard = discard.into();
         self
     }
 

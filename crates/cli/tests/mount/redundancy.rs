@@ -28,14 +28,14 @@ impl Degraded {
     fn new(world: World) -> Self {
         let images = ["a.img", "b.img", "new.img"].map(|name| world.beside(name));
         for image in &images {
-            fs::File::create(image).unwrap().set_len(600 << 20).unwrap();
+            fs::File::create(image).unwrap().set_len(1 << 30).unwrap();
         }
         let [first, second, new] = images.map(|image| image.to_str().unwrap().to_owned());
         let directory = world.directory();
         succeed(["mkfs", "-q", "-f", "-d", "raid1", "-m", "raid1", &first, &second]);
         fs::remove_file(second).unwrap();
         assert!(papilio(["mount", "-o", "degraded", &first, directory.to_str().unwrap()]).status.success());
-        fs::write(world.at("f"), vec![7; 300 << 20]).unwrap();
+        fs::write(world.at("f"), vec![7; 500 << 20]).unwrap();
         Self { world, first, new }
     }
 
@@ -49,8 +49,9 @@ impl Degraded {
         let checked = checked.unwrap();
         assert!(checked.status.success(), "{checked:?}");
         let directory = self.world.directory();
-        let kernel = KernelMount::new(loops[1].path(), &directory, "ro");
-        assert!(fs::read(self.world.at("f")).unwrap() == vec![7; 300 << 20]);
+        let member = format!("ro,device={}", loops[0].path().display());
+        let kernel = KernelMount::new(loops[1].path(), &directory, &member);
+        assert!(fs::read(self.world.at("f")).unwrap() == vec![7; 500 << 20]);
         drop(kernel);
     }
 }
@@ -61,8 +62,9 @@ fn a_replacement_of_an_image_restores_redundancy() {
     let degraded = Degraded::new(world);
     degraded.world.unmount();
     let (first, new) = (&degraded.first, &degraded.new);
-    let said = succeed(["replace", "start", "--restore-redundancy", "--degraded", "2", new, first]);
-    assert!(said.contains("Done, had to relocate"), "{said}");
+    let restored = papilio(["replace", "start", "--restore-redundancy", "--degraded", "2", new, first]);
+    let said = String::from_utf8_lossy(&restored.stdout);
+    assert!(restored.status.success() && said.contains("Done, had to relocate"), "{restored:?}");
     degraded.assert_restored();
 }
 
@@ -98,7 +100,7 @@ fn a_replacement_of_a_kernel_mount_warns_or_restores() {
     for restores in [false, true] {
         let images = ["a", "b", "new"].map(|name| world.beside(&format!("{name}-{restores}")));
         for image in &images {
-            fs::File::create(image).unwrap().set_len(600 << 20).unwrap();
+            fs::File::create(image).unwrap().set_len(1 << 30).unwrap();
         }
         let attach = |image: &PathBuf| LoopDevice::attach(image, false).unwrap();
         let (first, second) = (attach(&images[0]), attach(&images[1]));
@@ -127,7 +129,7 @@ fn chunks_of_degraded_writing_are_named_until_a_balance() {
     let Some(world) = World::new(MOUNT) else { return };
     let images = ["a.img", "b.img", "new.img"].map(|name| world.beside(name));
     for image in &images {
-        fs::File::create(image).unwrap().set_len(600 << 20).unwrap();
+        fs::File::create(image).unwrap().set_len(1 << 30).unwrap();
     }
     let [first, second, new] = images.each_ref().map(|image| image.to_str().unwrap());
     let directory = world.directory();
@@ -137,7 +139,7 @@ fn chunks_of_degraded_writing_are_named_until_a_balance() {
     fs::remove_file(second).unwrap();
     assert!(papilio(["mount", "-o", "degraded", first, directory]).status.success());
     // More than the mirrored chunks have room for.
-    fs::write(world.at("f"), vec![7; 300 << 20]).unwrap();
+    fs::write(world.at("f"), vec![7; 500 << 20]).unwrap();
     world.unmount();
     let replaced = papilio(["replace", "start", "--degraded", "2", new, first]);
     assert!(warned(&replaced), "{replaced:?}");
@@ -153,7 +155,7 @@ fn chunks_of_degraded_writing_are_named_until_a_balance() {
     }
     succeed(["balance", "start", "-dconvert=raid1,soft", "-mconvert=raid1,soft", directory]);
     assert!(!warned(&papilio(["filesystem", "df", directory])));
-    assert!(fs::read(world.at("f")).unwrap() == vec![7; 300 << 20]);
+    assert!(fs::read(world.at("f")).unwrap() == vec![7; 500 << 20]);
     world.unmount();
     succeed(["check", "--device", new, first]);
 }

@@ -197,6 +197,11 @@ impl Chunks {
         state.count_unallocated(space);
     }
 
+    /// Whether chunks can be made on a device.
+    pub(crate) fn has_device(&self, devid: DeviceId) -> bool {
+        self.state.lock().devices.iter().any(|device| device.devid == devid)
+    }
+
     /// Forgets a device, on which nothing is in use.
     pub fn forget_device(&self, devid: DeviceId, space: &Space) {
         let mut state = self.state.lock();

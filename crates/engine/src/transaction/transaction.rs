@@ -41,7 +41,7 @@ use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::device::DeviceExtent;
 use papilio_format::items::inode::Timespec;
 use papilio_format::superblock::RawSuperblock;
-use papilio_format::{Generation, ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
+use papilio_format::{DeviceId, Generation, ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
 use papilio_locks::{Mutex, MutexGuard, RwLock, might_lock, might_read};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -489,6 +489,23 @@ impl Transactions {
             .fold(0, u64::saturating_add);
         let least = GLOBAL_RESERVE_BLOCKS * self.node_size();
         self.space.set_global_reserve(used.saturating_add(least).min(GLOBAL_RESERVE_MAX));
+    }
+}
+
+impl Transactions {
+    /// Lets chunks be made on a device that was missing.
+    ///
+    /// # Errors
+    /// A block of the device tree that cannot be read.
+    pub fn device_appeared(&self, devid: DeviceId) -> Result<()> {
+        if self.chunks.has_device(devid) {
+            return Ok(());
+        }
+        let devices = device_spaces(&self.volume, &self.live)?;
+        if let Some(device) = devices.into_iter().find(|device| device.devid == devid) {
+            self.chunks.add_device(device, &self.space);
+        }
+        Ok(())
     }
 }
 
