@@ -102,6 +102,8 @@ pub use papilio_engine::namespace::rename::RenameMode;
 pub use papilio_engine::namespace::setattr::{SetAttributes, SetTime};
 pub use papilio_engine::options::older::{OlderCause, OlderFile, OlderPart, OlderState};
 pub use papilio_engine::options::rescue::{FoundBlock, ItemFault, ItemUse, TreeRootChoice};
+#[doc(hidden)]
+pub use papilio_engine::errors::differ_in_numbers_only;
 pub use papilio_engine::options::{CompressionChoice, DiscardMode, OpenOptions, SubvolumeChoice};
 pub use papilio_engine::subvolume::{Received, Subvolume};
 pub use papilio_fs::{

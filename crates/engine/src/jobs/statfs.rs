@@ -71,6 +71,11 @@ impl Usage {
             .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)))
     }
 
+    /// Returns the bytes of content that further chunks of a profile could hold.
+    pub fn room_for(&self, profile: RaidProfile) -> u64 {
+        self.allocatable(profile) / profile.copies().max(1) as u64
+    }
+
     /// Returns the bytes of devices that further chunks of a profile could take, with all copies
     /// and without parity.
     fn allocatable(&self, profile: RaidProfile) -> u64 {

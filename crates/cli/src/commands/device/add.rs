@@ -89,9 +89,8 @@ impl Args {
         added: &[PathBuf],
     ) -> anyhow::Result<()> {
         for path in added {
-            let devid =
-                fs.add_device(open_for_writing(path)?, self.force).map_err(|error| of_image(image, error));
-            report(context, path, devid.with_context(|| path.display().to_string())?)?;
+            let devid = fs.add_device(open_for_writing(path)?, self.force);
+            report(context, path, devid.map_err(|error| of_image(path, error))?)?;
             context.changed_devices.note([image, path]);
         }
         Ok(())
