@@ -527,7 +527,8 @@ fn shortened(text: &str) -> String {
         if word.len() <= WORD_MAX {
             return word.to_owned();
         }
-        let (start, end) = (word.floor_char_boundary(WORD_START), word.ceil_char_boundary(word.len() - WORD_END));
+        let (start, end) =
+            (word.floor_char_boundary(WORD_START), word.ceil_char_boundary(word.len() - WORD_END));
         format!("{}...({} bytes)...{}", &word[..start], end - start, &word[end..])
     };
     text.split(' ').map(cut).collect::<Vec<_>>().join(" ")

@@ -11,7 +11,8 @@ use papilio::format::features::IncompatFeatures;
 use papilio::format::items::file_extent::Compression;
 use papilio::format::items::inode::Timespec;
 use papilio::{
-    CompressionChoice, DiscardMode, ErrorKind, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions, QgroupId, QuotaError,
+    CompressionChoice, DiscardMode, ErrorKind, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions,
+    QgroupId, QuotaError,
 };
 use papilio_device::{Action, Device, Event, MemoryDevice, Recording};
 use std::sync::Arc;

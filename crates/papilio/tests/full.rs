@@ -220,8 +220,8 @@ fn layout(seed: u64) -> (String, Vec<Arc<MemoryDevice>>, FileSystem) {
     let metadata = [RaidProfile::Single, RaidProfile::Dup, RaidProfile::Raid1][random.usize(..3)];
     let count = least.max(if metadata == RaidProfile::Raid1 { 2 } else { 1 }) + random.usize(..2);
     let equal = random.bool();
-    let size = random.u64(150..400) << 20;
-    let sizes = (0..count).map(|_| if equal { size } else { random.u64(150..400) << 20 });
+    let size = random.u64(240..440) << 20;
+    let sizes = (0..count).map(|_| if equal { size } else { random.u64(240..440) << 20 });
     let devices: Vec<_> = sizes.map(|size| Arc::new(MemoryDevice::new(size))).collect();
     let all = || devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect::<Vec<_>>();
     papilio::mkfs_devices(&all(), &MkfsOptions::new().data_profile(data).metadata_profile(metadata)).unwrap();

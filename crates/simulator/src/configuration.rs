@@ -1,6 +1,8 @@
 //! The shapes of file systems that runs iterate over: [`Configuration`].
 
-use papilio::{CompressionChoice, DiscardMode, MkfsFeature, MkfsOptions, OpenOptions, Tuning, VerifyCompression};
+use papilio::{
+    CompressionChoice, DiscardMode, MkfsFeature, MkfsOptions, OpenOptions, Tuning, VerifyCompression,
+};
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::ChecksumType;
 use papilio_format::items::file_extent::Compression;

@@ -131,7 +131,9 @@ impl Work {
                         // The file system is read-only now: the next change reports the failure.
                         tracing::error!("committing in the background: {error}");
                     }
-                    if let Err(error) = fs.transactions().and_then(|transactions| transactions.commit_for_discards()) {
+                    if let Err(error) =
+                        fs.transactions().and_then(|transactions| transactions.commit_for_discards())
+                    {
                         tracing::error!("committing to discard freed space: {error}");
                     }
                     fs.background.discard();

@@ -341,9 +341,7 @@ impl Transactions {
         if self.options.discard == DiscardMode::Sync {
             for extent in extents {
                 let range = extent.start.0..extent.start.0.saturating_add(extent.length);
-                self.try_discard(|| {
-                    self.discard_unallocated(extent.devid, range, &mut |_| true).map(drop)
-                });
+                self.try_discard(|| self.discard_unallocated(extent.devid, range, &mut |_| true).map(drop));
             }
         }
     }

@@ -6,8 +6,8 @@ use crate::btree::ReadPin;
 use crate::space::Pinned;
 use crate::volume::{DevReplace, LogSuperblocks};
 use papilio_device::AlignedBuffer;
-use papilio_format::{DeviceId, Generation};
 use papilio_format::superblock::RawSuperblock;
+use papilio_format::{DeviceId, Generation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, T
 use papilio_locks::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A reference to an extent: the tree, block or inode that refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -226,6 +226,8 @@ pub(crate) struct DelayedRefs {
     heads: Mutex<BTreeMap<LogicalAddress, Head>>,
     /// The number of heads, readable without the lock.
     count: AtomicUsize,
+    /// Bytes of data that lost references, and that the commit may therefore free.
+    dropped: AtomicU64,
 }
 
 impl DelayedRefs {
@@ -259,6 +261,9 @@ impl DelayedRefs {
         touch: Option<Touch>,
     ) -> Outcome {
         let mut heads = self.heads.lock();
+        if change < 0 && kind == ExtentKind::Data {
+            self.dropped.fetch_add(length, Ordering::Relaxed);
+        }
         let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
         head.changes.add(reference, change);
         head.mark(touch);
@@ -307,7 +312,13 @@ impl DelayedRefs {
     pub(crate) fn take(&self) -> BTreeMap<LogicalAddress, Head> {
         let mut heads = self.heads.lock();
         self.count.store(0, Ordering::Relaxed);
+        self.dropped.store(0, Ordering::Relaxed);
         std::mem::take(&mut heads)
+    }
+
+    /// Bytes of data that lost references since the last commit.
+    pub(crate) fn dropped_bytes(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// The number of heads.

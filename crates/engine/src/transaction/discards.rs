@@ -187,9 +187,7 @@ impl Transactions {
     /// # Errors
     /// As [`Transactions::commit`].
     pub fn commit_for_discards(&self) -> Result<()> {
-        if self.options.discard != DiscardMode::Async
-            || self.discards.waiting_bytes() < WORTH_COMMITS
-        {
+        if self.options.discard != DiscardMode::Async || self.discards.waiting_bytes() < WORTH_COMMITS {
             return Ok(());
         }
         self.commit_anyway()

@@ -46,6 +46,7 @@ use papilio_locks::{Mutex, MutexGuard, RwLock, might_lock, might_read};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Most bytes that ordinary changes leave to commits and deletions (the kernel's limit).
 const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
@@ -128,6 +129,8 @@ pub struct Transactions {
     pub(super) features: Mutex<IncompatFeatures>,
     /// The pin that new readers get.
     pub(super) pin: Mutex<ReadPin>,
+    /// When the sizes that `statfs` shows led to a commit.
+    pub(super) removals_committed: Mutex<Option<Instant>>,
     failed: AtomicBool,
     failure: Mutex<Option<String>>,
 }
@@ -201,6 +204,7 @@ impl Transactions {
             reserve_tickets: ReserveTickets::default(),
             features: Mutex::default(),
             pin: Mutex::default(),
+            removals_committed: Mutex::new(None),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             volume,

@@ -23,7 +23,8 @@ fn opens_are_the_servers_unless_the_option_says_otherwise() {
 
 /// Returns what no options mean for opening the image.
 fn default_open() -> OpenOptions {
-    OpenOptions::new().discard(DiscardMode::Async)
+    OpenOptions::new()
+        .discard(DiscardMode::Async)
         .write(true)
         .cache_bytes(0)
         .scarce_cache_bytes(2 << 20)

@@ -9,7 +9,11 @@ use papilio::{BalanceFilter, BalanceOptions, Usage};
 
 /// Adds to the error of a balance the room that its conversions lack, and the unallocated space of
 /// each device. Other balances and other errors stay as they are.
-pub fn explain(error: anyhow::Error, options: &BalanceOptions, usage: anyhow::Result<Usage>) -> anyhow::Error {
+pub fn explain(
+    error: anyhow::Error,
+    options: &BalanceOptions,
+    usage: anyhow::Result<Usage>,
+) -> anyhow::Error {
     // A mount tells the reason as text only.
     let text = format!("{error:#}");
     let is_space = text.contains("no space left") || text.contains("no room");
@@ -25,9 +29,7 @@ pub fn explain(error: anyhow::Error, options: &BalanceOptions, usage: anyhow::Re
     }
     let free = usage.devices.iter().filter(|device| !device.is_missing());
     let free: Vec<String> = free
-        .map(|device| {
-            format!("{} on device {}", Units::HUMAN.text(device.unallocated()), device.devid)
-        })
+        .map(|device| format!("{} on device {}", Units::HUMAN.text(device.unallocated()), device.devid))
         .collect();
     anyhow::anyhow!("{text}; {}; unallocated are {}", lacks.join("; "), free.join(", "))
 }
@@ -49,5 +51,9 @@ fn lack(name: &str, kind: BlockGroupFlags, filter: &BalanceFilter, usage: &Usage
         0 => String::new(),
         missing => format!(", {} too little", human(missing)),
     };
-    Some(format!("{} of {name} are not {target} yet, which has room for {}{missing}", human(left), human(room)))
+    Some(format!(
+        "{} of {name} are not {target} yet, which has room for {}{missing}",
+        human(left),
+        human(room)
+    ))
 }
