@@ -38,8 +38,8 @@ impl FileSystem {
         self.info.transactions()?.commit()
     }
 
-    /// Commits if removed files give back much data, at most once a second: [`Self::statfs`] knows
-    /// what is free after a commit only.
+    /// Commits if removed files give back much data, at most once a second: only after a commit
+    /// does [`Self::statfs`] count their space as free.
     ///
     /// # Errors
     /// As [`FileSystem::sync`].

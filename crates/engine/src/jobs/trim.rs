@@ -29,8 +29,8 @@ impl FsInfo {
     /// of bytes discarded.
     ///
     /// # Errors
-    /// [`NotSupported`](crate::errors::PathError::NotSupported) if a device does not support discard; a device that fails; as
-    /// [`FsInfo::sync`].
+    /// [`NotSupported`](crate::errors::PathError::NotSupported) if a device does not support
+    /// discard; a device that fails; as [`FsInfo::sync`].
     pub fn trim(&self, range: Range<u64>, min_length: u64) -> Result<u64> {
         let transactions = self.transactions()?;
         self.heal();

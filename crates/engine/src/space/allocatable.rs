@@ -47,7 +47,7 @@ pub(crate) fn allocatable(profile: RaidProfile, free: impl Iterator<Item = u64>)
 }
 
 /// Returns the bytes of devices that RAID10 chunks take if each is as large as it can be, on an
-/// even number of the devices with most space. What three devices have left serves two of them.
+/// even number of the devices with most space. Of three devices that are left it uses two;
 /// [`allocatable`], as the kernel computes it, counts all three.
 pub(crate) fn allocatable_by_even_chunks(free: impl Iterator<Item = u64>) -> u64 {
     let mut free: Vec<u64> = free.map(|bytes| bytes / STRIPE * STRIPE).filter(|bytes| *bytes > 0).collect();

@@ -74,8 +74,8 @@ impl Transactions {
         }
     }
 
-    /// Commits if that frees much data, at most once in [`REMOVALS_PAUSE`]: only a commit knows what
-    /// removed files give back.
+    /// Commits if that frees much data, at most once in [`REMOVALS_PAUSE`]: only a commit knows the
+    /// space that removed files give back.
     ///
     /// # Errors
     /// As [`Transactions::commit`].

@@ -29,6 +29,7 @@ mod log_sync;
 mod log_trees;
 mod no_data_io;
 mod only_reference;
+mod pending_discards;
 pub mod quota;
 mod relocate;
 mod relocation_plan;

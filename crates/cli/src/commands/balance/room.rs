@@ -1,4 +1,4 @@
-//! Why a balance found no space: what a conversion has to move, and the room for that.
+//! Why a balance found no space: the bytes that a conversion has to move, and the room for them.
 //!
 //! Owns [`explain`].
 
