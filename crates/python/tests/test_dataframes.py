@@ -1,4 +1,4 @@
-"""pandas, Polars, pyarrow, DuckDB, Dask and xarray read out of an image and a snapshot: `make dataframes`."""
+"""pandas, pyarrow, DuckDB and Dask read out of an image and a snapshot: `make dataframes`."""
 
 import json
 import os
@@ -13,12 +13,9 @@ if os.environ.get("PAPILIO_DATAFRAMES") != "1":
 
 import duckdb
 import fsspec
-import numpy
 import pandas
-import polars
 import pyarrow.dataset
 import pyarrow.fs
-import xarray
 from papilio.fsspec import BtrfsFileSystem
 
 
@@ -56,51 +53,6 @@ def test_pyarrow(filled, folder):
         arrow = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))
         dataset = pyarrow.dataset.dataset(f"/{folder}/a.parquet", filesystem=arrow)
         assert sum(dataset.to_table()["y"].to_pylist()) == SUMS[folder]
-
-
-@pytest.mark.parametrize("folder", SUMS)
-def test_polars(filled, folder):
-    url = f"btrfs://{folder}/a.csv::file://{filled}"
-    assert polars.read_csv(url)["y"].sum() == SUMS[folder]
-    with BtrfsFileSystem(filled) as fs:
-        with fs.open(f"/{folder}/a.parquet") as file:
-            assert polars.read_parquet(file)["y"].sum() == SUMS[folder]
-        arrow = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))
-        dataset = pyarrow.dataset.dataset(f"/{folder}/a.parquet", filesystem=arrow)
-        lazy = polars.scan_pyarrow_dataset(dataset).filter(polars.col("x") < 10)
-        assert lazy.collect().height == 10
-        with fs.open(f"/{folder}/a.csv") as file:
-            assert polars.scan_csv(file).select(polars.col("y").sum()).collect().item() == SUMS[folder]
-
-
-def test_polars_writes(image):
-    frame = polars.DataFrame({"x": range(1000)})
-    with BtrfsFileSystem(image, mode="rw") as fs:
-        with fs.open("/p.parquet", "wb") as file:
-            frame.write_parquet(file)
-        with fs.open("/p.csv", "wb") as file:
-            frame.write_csv(file)
-    with BtrfsFileSystem(image) as fs:
-        with fs.open("/p.parquet") as file:
-            assert polars.read_parquet(file).equals(frame)
-        with fs.open("/p.csv") as file:
-            assert polars.read_csv(file).equals(frame)
-
-
-def test_xarray(image):
-    values = numpy.arange(6000, dtype="float64").reshape(20, 300)
-    made = xarray.Dataset({"t": (("y", "x"), values)}, coords={"x": range(300)})
-    with BtrfsFileSystem(image, mode="rw") as fs:
-        with fs.open("/a.nc", "wb") as file:
-            file.write(bytes(made.to_netcdf(engine="scipy")))
-        made.to_zarr(fs.get_mapper("/a.zarr"), zarr_format=2)
-    with BtrfsFileSystem(image) as fs:
-        with fs.open("/a.nc") as file, xarray.open_dataset(file, engine="scipy") as read:
-            assert read.equals(made)
-        with xarray.open_zarr(fs.get_mapper("/a.zarr"), chunks=None) as read:
-            assert read.sel(x=slice(10, 20)).equals(made.sel(x=slice(10, 20)))
-    with xarray.open_zarr(f"btrfs://a.zarr::file://{image}", chunks=None) as read:
-        assert read.equals(made)
 
 
 @pytest.mark.parametrize("folder", SUMS)
