@@ -25,7 +25,7 @@ use super::delayed_refs::DelayedRefs;
 use super::device_stats::load_counters;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
-use super::log_state::LogTrees;
+use super::log_state::RunningLog;
 use super::pending_discards::Discards;
 use super::quota::Quotas;
 use super::reserve_tickets::ReserveTickets;
@@ -99,7 +99,7 @@ pub struct Transactions {
     pub(super) chunks: Chunks,
     pub(super) live: LiveTrees,
     pub(super) refs: DelayedRefs,
-    pub(super) log: LogTrees,
+    pub(super) log: RunningLog,
     pub(super) discards: Discards,
     /// The qgroups.
     quotas: Quotas,
@@ -187,7 +187,7 @@ impl Transactions {
             chunks,
             live,
             refs: DelayedRefs::default(),
-            log: LogTrees::default(),
+            log: RunningLog::default(),
             discards: Discards::default(),
             quotas,
             options,

@@ -1,7 +1,7 @@
 //! `papilio filesystem df`, in the format of `btrfs filesystem df`.
 
 use super::redundancy::warn_of_lesser_profiles;
-use super::source::{Source, warn_of_mixed};
+use super::source::{UsageSource, warn_of_mixed};
 use crate::btrfs_json::list_of_btrfs;
 use crate::context::Context;
 use crate::output::Output;
@@ -32,7 +32,7 @@ pub struct Args {
 impl Args {
     /// Shows the space.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let usage = Source::open(context, &self.image)?.usage()?;
+        let usage = UsageSource::open(context, &self.image)?.usage()?;
         let spaces = usage.spaces.iter();
         let rows = spaces
             .map(|space| (space.kind_name(), space.profile.name(), space.total, space.used))
