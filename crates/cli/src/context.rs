@@ -504,7 +504,7 @@ impl Context {
     }
 
     fn line(&self, text: fmt::Arguments<'_>) {
-        let mut line = escaped_controls(&text.to_string());
+        let mut line = shortened(&escaped_controls(&text.to_string()));
         line.push('\n');
         // A failure to print the message cannot be reported either.
         let print = || drop(std::io::stderr().lock().write_all(line.as_bytes()));
@@ -513,6 +513,25 @@ impl Context {
             None => print(),
         }
     }
+}
+
+/// The longest word that a message shows whole, in bytes. Paths have up to 4,096 and more.
+const WORD_MAX: usize = 1024;
+/// Bytes that a message shows of the start, and of the end, of a longer word.
+const WORD_START: usize = 300;
+const WORD_END: usize = 200;
+
+/// Cuts the middle out of very long words.
+fn shortened(text: &str) -> String {
+    let cut = |word: &str| -> String {
+        if word.len() <= WORD_MAX {
+            return word.to_owned();
+        }
+        let (start, end) =
+            (word.floor_char_boundary(WORD_START), word.ceil_char_boundary(word.len() - WORD_END));
+        format!("{}...({} bytes)...{}", &word[..start], end - start, &word[end..])
+    };
+    text.split(' ').map(cut).collect::<Vec<_>>().join(" ")
 }
 
 /// Adds the image to `error` if the message does not name it yet.

@@ -3,7 +3,9 @@
 //! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
 //! only if they are named: a copy of an image beside it must never be opened in its place.
 
+use anyhow::bail;
 use papilio::device::{Access, Device, DeviceOptions, ImageOptions, split_partition};
+use papilio::format::DeviceId;
 use papilio::{FoundDevice, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +41,11 @@ pub fn resolved(
         whole.push(format!("@{number}"));
     }
     Ok(whole.into())
+}
+
+/// Whether two paths name one file or partition.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    absolute(one).is_ok_and(|one| absolute(other).is_ok_and(|other| one == other))
 }
 
 /// Adds to the options the block devices that belong to the file system on `image` and are not
@@ -99,4 +106,31 @@ pub fn with_siblings(images: &[PathBuf]) -> Vec<PathBuf> {
         all.extend(found.filter(|path| !images.contains(path)));
     }
     all
+}
+
+/// Returns the paths of the devices of a file system: those of `named` that are members of one, and
+/// the block devices that are found. The target of a replacement that was cut short is no member.
+///
+/// # Errors
+/// None of `named` has a file system; one cannot be read.
+pub fn members<'p>(named: impl IntoIterator<Item = &'p Path>) -> anyhow::Result<Vec<PathBuf>> {
+    let is_member = |path: &Path| -> anyhow::Result<bool> {
+        Ok(FoundDevice::read(path)?.is_some_and(|device| device.devid != DeviceId(0)))
+    };
+    let (mut members, mut first) = (Vec::<PathBuf>::new(), None);
+    for path in named {
+        first.get_or_insert(path);
+        if is_member(path)? && !members.iter().any(|known| is_same_file(known, path)) {
+            members.push(path.to_path_buf());
+        }
+    }
+    if members.is_empty() {
+        bail!("{}: no Btrfs file system", first.unwrap_or(Path::new("")).display());
+    }
+    for path in with_siblings(&members).split_off(members.len()) {
+        if is_member(&path)? && !members.iter().any(|known| is_same_file(known, &path)) {
+            members.push(path);
+        }
+    }
+    Ok(members)
 }

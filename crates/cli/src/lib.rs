@@ -133,6 +133,10 @@ fn print_as_btrfs(error: &clap::Error) -> std::io::Result<()> {
     use std::io::Write;
     let text = error.render().to_string();
     let text = text.replace("Usage: papilio", "usage: btrfs").replacen("error: ", "ERROR: ", 1);
+    // The list of subcommands is in the usage.
+    let text = text.replacen("'papilio", "'btrfs", 1);
+    let is_list = |line: &&str| line.trim_start().starts_with("[subcommands: ");
+    let text: String = text.split_inclusive('\n').filter(|line| !is_list(line)).collect();
     match error.use_stderr() {
         true => std::io::stderr().write_all(text.as_bytes()),
         false => std::io::stdout().write_all(text.as_bytes()),

@@ -5,8 +5,10 @@
 
 use crate::time;
 use papilio::Timespec;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::field::{Field, Visit};
@@ -15,6 +17,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Whether the mount is usable.
 static SERVING: AtomicBool = AtomicBool::new(false);
+
+/// The lines written before the mount was usable, each of them once.
+static WRITTEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// A `tracing` subscriber that writes lines to standard error.
 #[derive(Debug)]
@@ -61,7 +66,11 @@ impl Subscriber for Log {
         let level = *event.metadata().level();
         if !SERVING.load(Ordering::Relaxed) {
             let word = if level == Level::ERROR { "error" } else { "warning" };
-            write(&format!("papilio: {word}: {}\n", text.0));
+            let line = format!("papilio: {word}: {}\n", text.0);
+            // A command may open a file system several times.
+            if WRITTEN.lock().is_ok_and(|mut written| written.insert(line.clone())) {
+                write(&line);
+            }
             return;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

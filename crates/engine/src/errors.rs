@@ -141,7 +141,7 @@ pub enum Error {
         tolerated: usize,
     },
     /// No chunk covers an address.
-    #[error("logical address {logical}, {length} bytes: no chunk covers the range")]
+    #[error("no chunk covers logical address {logical}")]
     Unmapped {
         /// The start of the range.
         logical: LogicalAddress,
@@ -244,6 +244,19 @@ pub enum Error {
     NoSpace {
         /// The purpose that there is no space for, such as data, metadata or a chunk.
         what: &'static str,
+    },
+    /// An extended attribute is larger than a tree block: ENOSPC.
+    #[error("{}the extended attribute {} takes {need} bytes{}", place_prefix(path),
+        String::from_utf8_lossy(name), node_hint(*need, *limit))]
+    XattrExceedsNode {
+        /// The file, where the caller named none; empty otherwise.
+        path: Vec<u8>,
+        /// The attribute.
+        name: Vec<u8>,
+        /// The bytes of the attribute's item.
+        need: usize,
+        /// The bytes that an item may have with the file system's size of tree blocks.
+        limit: usize,
     },
     /// Another operation on the whole file system is running: EINPROGRESS.
     #[error("{running} is running on the file system")]
@@ -484,6 +497,24 @@ pub struct FilePlace {
     pub offset: FileOffset,
 }
 
+/// Bytes of the largest tree blocks that an item's header and the block's own leave to one item.
+const LARGEST_ITEM: usize = 65536 - 101 - 25;
+
+fn place_prefix(path: &[u8]) -> String {
+    if path.is_empty() { String::new() } else { format!("{}: ", String::from_utf8_lossy(path)) }
+}
+
+fn node_hint(need: usize, limit: usize) -> String {
+    let advice = if need <= LARGEST_ITEM { "; a file system made with -n 64k has room for it" } else { "" };
+    format!(", and a tree block has room for {limit}{advice}")
+}
+
+/// Whether two messages are equal but for their numbers, as those of neighbouring ranges are.
+pub fn differ_in_numbers_only(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.replace(|character: char| character.is_ascii_digit(), "");
+    words(one) == words(other)
+}
+
 impl std::fmt::Display for FilePlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tree {}, inode {}, offset {}", Objectid(self.tree.0), self.inode, self.offset)
@@ -538,7 +569,7 @@ impl Error {
             | Error::Occupied { .. }
             | Error::OtherSignature { .. }
             | Error::TooSmall { .. } => ErrorKind::Invalid,
-            Error::NoSpace { .. } => ErrorKind::NoSpace,
+            Error::NoSpace { .. } | Error::XattrExceedsNode { .. } => ErrorKind::NoSpace,
             Error::Quota(reason) => ErrorKind::Quota(*reason),
             Error::LogReplay { cause, .. } => match cause.kind() {
                 // The replay looks names up itself, so the caller must not see POSIX reasons for

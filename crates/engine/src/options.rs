@@ -19,6 +19,25 @@ use std::time::Duration;
 /// The most bytes that the replay of a log for reading only may keep in memory, for each device.
 const REPLAY_BYTES: u64 = 256 << 20;
 
+/// When freed space is discarded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiscardMode {
+    /// Never.
+    #[default]
+    Off,
+    /// By the commit that frees it, as soon as it is on disk. Older states, which backup roots
+    /// lead to, lose their content.
+    Sync,
+    /// In the background, once no backup root leads to it. Without background threads, by commits.
+    Async,
+}
+
+impl From<bool> for DiscardMode {
+    fn from(discards: bool) -> Self {
+        if discards { Self::Sync } else { Self::Off }
+    }
+}
+
 /// Options for opening a file system. All defaults are the safe ones.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -39,7 +58,7 @@ pub struct OpenOptions {
     #[doc(hidden)]
     pub commit_interval: Option<Duration>,
     pub(crate) dirty_bytes: u64,
-    pub(crate) discard: bool,
+    pub(crate) discard: DiscardMode,
     pub(crate) chunk_bytes: Option<u64>,
     /// Whether devices are opened without a lock, beside a writer.
     pub(crate) unlocked: bool,
@@ -104,7 +123,7 @@ impl Default for OpenOptions {
             write: false,
             commit_interval: Some(Duration::from_secs(30)),
             dirty_bytes: 128 << 20,
-            discard: false,
+            discard: DiscardMode::Off,
             chunk_bytes: None,
             unlocked: false,
             timestamp: None,
@@ -273,9 +292,10 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether freed space is discarded after each commit (`discard`). The default is false.
-    pub fn discard(mut self, discard: bool) -> Self {
-        self.discard = discard;
+    /// Sets when freed space is discarded (`discard`). The default is [`DiscardMode::Off`]; `true`
+    /// is [`DiscardMode::Sync`].
+    pub fn discard(mut self, discard: impl Into<DiscardMode>) -> Self {
+        self.discard = discard.into();
         self
     }
 

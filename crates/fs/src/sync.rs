@@ -37,6 +37,15 @@ impl FileSystem {
         self.info.transactions()?.commit()
     }
 
+    /// Commits if removed files give back much data, at most once a second: only after a commit
+    /// does [`Self::statfs`] count their space as free.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn commit_removals(&self) -> Result<()> {
+        self.info.transactions()?.commit_removals()
+    }
+
     /// Syncs, and gives the file system the magic by which everything recognizes it. This ends what
     /// [`MkfsOptions::unfinished`](papilio_progs::mkfs::MkfsOptions::unfinished) began.
     ///

@@ -84,6 +84,8 @@
 
 pub use papilio_engine::data::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};
 pub use papilio_engine::data::{FiemapExtent, FileExtent, FileExtentKind};
+#[doc(hidden)]
+pub use papilio_engine::errors::differ_in_numbers_only;
 pub use papilio_engine::errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use papilio_engine::file::defragment::DefragmentOptions;
 pub use papilio_engine::file::write_promise::WritePromise;
@@ -102,7 +104,7 @@ pub use papilio_engine::namespace::rename::RenameMode;
 pub use papilio_engine::namespace::setattr::{SetAttributes, SetTime};
 pub use papilio_engine::options::older::{OlderCause, OlderFile, OlderPart, OlderState};
 pub use papilio_engine::options::rescue::{FoundBlock, ItemFault, ItemUse, TreeRootChoice};
-pub use papilio_engine::options::{CompressionChoice, OpenOptions, SubvolumeChoice};
+pub use papilio_engine::options::{CompressionChoice, DiscardMode, OpenOptions, SubvolumeChoice};
 pub use papilio_engine::subvolume::{Received, Subvolume};
 pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,

@@ -5,15 +5,16 @@
 mod in_memory;
 
 use in_memory::{assert_clean, check_all, close_clean, formatted, formatted_with, new_file_system, open};
-use in_memory::{open_with, superblock, writable};
+use in_memory::{open_with, superblock, try_open, writable};
 use papilio::format::Uuid;
 use papilio::format::features::IncompatFeatures;
 use papilio::format::items::file_extent::Compression;
 use papilio::format::items::inode::Timespec;
 use papilio::{
-    CompressionChoice, ErrorKind, FileSystem, MkfsOptions, NewInode, NewKind, QgroupId, QuotaError,
+    CompressionChoice, DiscardMode, ErrorKind, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions,
+    QgroupId, QuotaError,
 };
-use papilio_device::{Device, MemoryDevice};
+use papilio_device::{Action, Device, Event, MemoryDevice, Recording};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -381,4 +382,60 @@ fn the_group_of_a_deleted_subvolume_goes() {
     assert_counted(&fs, "one is left");
     fs.close().unwrap();
     assert_clean(&device);
+}
+
+/// Reads all files of a state. Returns the number of bytes.
+fn read_all(fs: &FileSystem) -> papilio::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs.read_dir("/")? {
+        bytes += fs.read(format!("/{}", String::from_utf8_lossy(entry?.file_name())))?.len() as u64;
+    }
+    Ok(bytes)
+}
+
+/// Which backup roots lead to a state that can be read as a whole.
+fn readable_backups(device: &Arc<MemoryDevice>) -> [bool; 4] {
+    [0, 1, 2, 3].map(|number| {
+        let opened = try_open(device, &OpenOptions::new().backup_root(number));
+        opened.is_ok_and(|fs| read_all(&fs).is_ok())
+    })
+}
+
+/// Power cuts around each discard while space is freed and used again: the last commit is whole,
+/// and no discard takes anything from a state that a backup root leads to.
+#[test]
+fn discards_spare_what_backup_roots_lead_to() {
+    let recording = Recording::new();
+    let device = formatted(512 * MIB);
+    let recorded = Arc::new(recording.attach(device));
+    let fs = open_with(&recorded, &writable().discard(DiscardMode::Async));
+    for round in 0..16u8 {
+        fs.write(format!("/small {}", round % 3), vec![round; 300 << 10]).unwrap();
+        if round % 2 == 0 {
+            fs.write("/large", vec![round; 24 << 20]).unwrap();
+        } else {
+            fs.remove_file("/large").unwrap();
+        }
+        fs.sync().unwrap();
+    }
+    drop(fs);
+    let events = recording.events();
+    let is_discard = |event: &Event| matches!(event.action, Action::Discard { .. });
+    let (mut replay, mut discards, mut spared) = (recording.replay(), 0, 0);
+    for (position, _) in (0..).zip(&events).filter(|(_, event)| is_discard(event)) {
+        let mut state = |events: usize| {
+            replay.advance(events);
+            Arc::new(replay.everything().remove(0))
+        };
+        let before = readable_backups(&state(position));
+        let device = state(position + 1);
+        let after = readable_backups(&device);
+        read_all(&open_with(&device, &OpenOptions::new())).unwrap();
+        for (number, (before, after)) in before.into_iter().zip(after).enumerate() {
+            assert!(after || !before, "event {position}: a discard took the state of backup {number}");
+            spared += usize::from(after);
+        }
+        discards += 1;
+    }
+    assert!(discards >= 10 && spared > 2 * discards, "{discards} discards, {spared} states");
 }

@@ -6,7 +6,7 @@ mod in_memory;
 
 use in_memory::{close_clean, formatted_with, open_with, writable};
 use papilio::{ErrorKind, File, FileSystem, MkfsFeature, MkfsOptions, RaidProfile};
-use papilio_device::MemoryDevice;
+use papilio_device::{Device, MemoryDevice};
 use std::sync::Arc;
 
 fn new(size: u64, mixed: bool, cache: u64) -> (Arc<MemoryDevice>, FileSystem) {
@@ -291,4 +291,72 @@ fn fill_with(seed: u64) {
     });
     fs.sync().unwrap_or_else(|error| panic!("{name}: sync: {error}"));
     close_clean(fs, &device);
+}
+
+/// Profiles with the fewest devices that they take here.
+const PROFILES: [(RaidProfile, usize); 9] = [
+    (RaidProfile::Single, 1),
+    (RaidProfile::Dup, 1),
+    (RaidProfile::Raid0, 2),
+    (RaidProfile::Raid1, 2),
+    (RaidProfile::Raid1c3, 3),
+    (RaidProfile::Raid1c4, 4),
+    (RaidProfile::Raid10, 4),
+    (RaidProfile::Raid5, 3),
+    (RaidProfile::Raid6, 4),
+];
+
+/// A file system of some devices, partly filled. Small files fill metadata, too.
+fn layout(seed: u64) -> (String, Vec<Arc<MemoryDevice>>, FileSystem) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (data, least) = PROFILES[random.usize(..PROFILES.len())];
+    let metadata = [RaidProfile::Single, RaidProfile::Dup, RaidProfile::Raid1][random.usize(..3)];
+    let count = least.max(if metadata == RaidProfile::Raid1 { 2 } else { 1 }) + random.usize(..2);
+    let equal = random.bool();
+    let size = random.u64(240..440) << 20;
+    let sizes = (0..count).map(|_| if equal { size } else { random.u64(240..440) << 20 });
+    let devices: Vec<_> = sizes.map(|size| Arc::new(MemoryDevice::new(size))).collect();
+    let all = || devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect::<Vec<_>>();
+    papilio::mkfs_devices(&all(), &MkfsOptions::new().data_profile(data).metadata_profile(metadata)).unwrap();
+    let fs = FileSystem::from_devices(all(), &writable()).unwrap();
+    let filled = available(&fs) / 100 * random.u64(0..90);
+    fill(&fs.create_file("/before").unwrap(), filled >> 20 << 20, 1 << 20, false);
+    for number in 0..random.u64(0..300) {
+        fs.write(format!("/small {number}"), vec![1; 1500]).unwrap();
+    }
+    fs.sync().unwrap();
+    let sizes: Vec<_> = devices.iter().map(|device| device.size() >> 20).collect();
+    (format!("seed {seed}: {data}/{metadata} on {sizes:?} MiB, {} MiB before", filled >> 20), devices, fs)
+}
+
+/// `PAPILIO_LAYOUTS` sets the number of layouts, `PAPILIO_SEED` the first seed.
+#[test]
+fn room_that_is_shown_can_be_written() {
+    let setting = |name: &str, default| {
+        std::env::var(name).map_or(default, |value| value.parse::<u64>().expect("a number"))
+    };
+    let first = setting("PAPILIO_SEED", 1);
+    let mut short = Vec::new();
+    for seed in first..first + setting("PAPILIO_LAYOUTS", 12) {
+        let (what, _devices, fs) = layout(seed);
+        let shown = available(&fs);
+        let file = fs.create_file("/after").unwrap();
+        let (mut written, mut step) = (0_u64, 1_u64 << 20);
+        let bytes = vec![3; step as usize];
+        while step >= 4096 {
+            match file.write_all_at(&bytes[..step as usize], written) {
+                Ok(()) => written += step,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{what}: {error}");
+                    written = file.len().max(written);
+                    step /= 4;
+                }
+            }
+        }
+        fs.sync().unwrap_or_else(|error| panic!("{what}: {error}"));
+        if written < shown {
+            short.push(format!("{what}: {shown} bytes shown, {} less written", shown - written));
+        }
+    }
+    assert!(short.is_empty(), "{short:#?}");
 }

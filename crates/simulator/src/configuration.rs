@@ -1,6 +1,8 @@
 //! The shapes of file systems that runs iterate over: [`Configuration`].
 
-use papilio::{CompressionChoice, MkfsFeature, MkfsOptions, OpenOptions, Tuning, VerifyCompression};
+use papilio::{
+    CompressionChoice, DiscardMode, MkfsFeature, MkfsOptions, OpenOptions, Tuning, VerifyCompression,
+};
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::ChecksumType;
 use papilio_format::items::file_extent::Compression;
@@ -109,7 +111,10 @@ impl Configuration {
                 .open(|open| open.compress_force(CompressionChoice::new(Compression::Zstd))),
             Self::new("mixed").mkfs(feature(MkfsFeature::MixedGroups, true)),
             Self::new("commits by themselves, discard, no inline data")
-                .open(|open| open.dirty_bytes(1 << 20).discard(true).max_inline(0)),
+                .open(|open| open.dirty_bytes(1 << 20).discard(DiscardMode::Sync).max_inline(0)),
+            Self::new("discard in the background, no free space tree")
+                .mkfs(feature(MkfsFeature::FreeSpaceTree, false))
+                .open(|open| open.dirty_bytes(1 << 20).discard(DiscardMode::Async)),
             Self::new("full").size(SMALL),
             Self::new("full, mixed, explicit holes")
                 .mkfs(feature(MkfsFeature::MixedGroups, true))

@@ -43,7 +43,7 @@ impl Bench<'_> {
         let point = self.backing.scratch().unique("fuse");
         std::fs::create_dir(&point)?;
         let log = PathBuf::from(format!("{}.server.log", stem.display()));
-        let mut options = String::from("noatime");
+        let mut options = String::from("noatime,nodiscard");
         if job.job.nodatacow {
             options.push_str(",nodatacow");
         }

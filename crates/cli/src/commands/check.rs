@@ -246,7 +246,7 @@ impl Args {
         output.text(format_args!("afterwards {left} errors, {warnings} warnings\n"))?;
         output.finish()?;
         self.refuse_losses(&plan)?;
-        if !self.agrees(context) && !rescue_change::confirmed("Repair?")? {
+        if !self.agrees(context) && !rescue_change::confirmed("Repair?", false)? {
             anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
         }
         let undo = self.undo_file(context);

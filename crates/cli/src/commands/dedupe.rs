@@ -2,7 +2,7 @@
 //!
 //! **Invariants**
 //! - Nothing is shared by its hash alone: the file system compares both ranges, locked, first.
-//! - Blocks that share their data already are not counted.
+//! - Blocks that share their data already are not counted, and are read once.
 
 use crate::context::{Context, of_image};
 use crate::file_walk::{FileWalk, UsedExtent, Visitor, Wanted};
@@ -96,6 +96,8 @@ struct Dedupe<'a> {
     files: Vec<Vec<u8>>,
     /// The first block with a hash and a length.
     seen: HashMap<(u64, u64), Seen>,
+    /// The hashes of blocks that lie in one extent, by address, offset in it, and length.
+    hashes: HashMap<(u64, u64, u64), u64>,
     run: Option<Run>,
     /// The files of the last run, which the next one often uses again.
     opened: Vec<(usize, Opened)>,
@@ -133,6 +135,7 @@ impl Args {
             in_image: systems[0].1,
             files: Vec::new(),
             seen: HashMap::new(),
+            hashes: HashMap::new(),
             run: None,
             opened: Vec::new(),
             counts: Counts::default(),
@@ -227,11 +230,22 @@ impl Dedupe<'_> {
             let mut start = extent.start.0.next_multiple_of(self.block_size).max(next);
             while start < end {
                 let length = self.block_size.min(size - start);
-                let bytes = &mut buffer[..length as usize];
-                self.open(index)?.read(bytes, start)?;
-                self.counts.read += length;
                 let data = (extent.address.0, extent.offset.saturating_add(start - extent.start.0));
-                self.block(index, start, bytes.len() as u64, hash_of(bytes), data)?;
+                let key = (data.0, data.1, length);
+                let known = if start + length <= end { self.hashes.get(&key).copied() } else { None };
+                let hash = match known {
+                    Some(hash) => hash,
+                    None => {
+                        let bytes = &mut buffer[..length as usize];
+                        self.open(index)?.read(bytes, start)?;
+                        self.counts.read += length;
+                        hash_of(bytes)
+                    }
+                };
+                if start + length <= end {
+                    self.hashes.insert(key, hash);
+                }
+                self.block(index, start, length, hash, data)?;
                 start += self.block_size;
                 next = start;
             }

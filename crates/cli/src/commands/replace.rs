@@ -3,9 +3,9 @@
 //! Owns its subcommands. The devices of the file system are the image, those that are found beside
 //! it, and those that `--device` names; the target of a replacement is not among them.
 
-use crate::commands::filesystem::warn_of_lesser_profiles;
+use crate::commands::filesystem::{Place, RedundancyArgs};
 use crate::context::{Context, of_image};
-use crate::devices::{self, absolute, open_for_writing};
+use crate::devices::{self, absolute, is_same_file, open_for_writing};
 use crate::jobs;
 use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
@@ -70,6 +70,8 @@ struct Start {
     /// Wait while the server of a mount does other work
     #[arg(long)]
     enqueue: bool,
+    #[command(flatten)]
+    redundancy: RedundancyArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -106,37 +108,14 @@ impl Args {
     }
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    absolute(one).is_ok_and(|one| absolute(other).is_ok_and(|other| one == other))
-}
-
 /// Opens all devices of the file system on `image` for writing, without the target.
 fn open(context: &Context, image: &Path, target: Option<&Path>) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-    open_with(context, image, &[], target)
-}
-
-/// As [`open`], with `further` devices, which may or may not be members.
-fn open_with(
-    context: &Context,
-    image: &Path,
-    further: &[PathBuf],
-    target: Option<&Path>,
-) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-    let Some(first) = FoundDevice::read(image)? else {
-        bail!("{}: no Btrfs file system", image.display());
-    };
-    let named = &context.arguments().device;
-    let found = devices::siblings(&first, named).into_iter().map(|device| device.path);
-    let mut paths = vec![image.to_path_buf()];
-    for path in further.iter().chain(named).cloned().chain(found) {
-        let is_target = target.is_some_and(|target| is_same_file(target, &path));
-        // The target of a replacement that was cut short has devid 0.
-        let is_other = FoundDevice::read(&path)?.is_some_and(|device| device.devid != DeviceId(0));
-        if !is_target && is_other && !paths.iter().any(|known| is_same_file(known, &path)) {
-            paths.push(path);
-        }
-    }
-    paths.iter().map(|path| devices::open_member(path, context.arguments().ignores_signatures())).collect()
+    let ignores_signatures = context.arguments().ignores_signatures();
+    let is_target = |path: &Path| target.is_some_and(|target| is_same_file(target, path));
+    let others = context.arguments().device.iter().map(PathBuf::as_path).filter(|path| !is_target(path));
+    let mut members = devices::members(std::iter::once(image).chain(others))?;
+    members.retain(|path| !is_target(path));
+    members.iter().map(|path| devices::open_member(path, ignores_signatures)).collect()
 }
 
 /// Returns the path of a device of the file system on `image`; `None` if it is missing.
@@ -188,15 +167,31 @@ impl Start {
             let errors = report.uncorrectable_read_errors;
             context.error(format_args!("{}: {errors} sectors have no readable copy", image.display()));
         }
-        // The image may be the source, which is no member any more. The target is free again.
         drop(target);
-        let devices = open_with(context, &self.target, std::slice::from_ref(&image), None);
-        let usage = devices.and_then(|all| Ok(FileSystem::from_devices(all, &options(context))?.usage()?));
-        match usage {
-            Ok(usage) => warn_of_lesser_profiles(context, &self.target, &usage),
-            Err(error) => context.warning(format_args!("copies of chunks are not known: {error:#}")),
-        }
-        Ok(())
+        self.restore_redundancy(context, &image)
+    }
+
+    /// Looks at the copies of an image's chunks, now that the target is a member.
+    fn restore_redundancy(&self, context: &Context, image: &Path) -> anyhow::Result<()> {
+        // The image may be the source, which is no member any more.
+        let named = context.arguments().device.iter().map(PathBuf::as_path);
+        let members = devices::members([&*self.target, image].into_iter().chain(named));
+        let opened = members.and_then(|members| {
+            let options = options(context).write(true).commit_interval(None);
+            let others = members.into_iter().filter(|path| *path != self.target);
+            let options = others.fold(options, |options, path| options.device(path));
+            Ok(FileSystem::open_with(&self.target, &options)?)
+        });
+        let fs = match opened {
+            Ok(fs) => fs,
+            Err(error) => {
+                context.warning(format_args!("whether chunks have fewer copies is not known: {error:#}"));
+                return Ok(());
+            }
+        };
+        let restored = self.redundancy.apply(context, &self.target, &Place::Image(&fs));
+        let closed = fs.close().map_err(|error| of_image(&self.target, error));
+        restored.and(closed)
     }
 }
 
@@ -206,7 +201,8 @@ impl Start {
         if !mounted.mount.is_papilio() {
             let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
             let source = Path::new(&self.source);
-            return print(&kernel_jobs::replace(mounted, source, &self.target, how, self.enqueue)?);
+            print(&kernel_jobs::replace(mounted, source, &self.target, how, self.enqueue)?)?;
+            return self.redundancy.apply(context, &self.image, &Place::Mounted(mounted));
         }
         let mount = jobs::open(mounted)?;
         let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
@@ -241,9 +237,7 @@ impl Start {
         context.changed_devices.note([target]);
         context.changed_devices.note_removed(source);
         print(&report)?;
-        let usage = mount.usage().map_err(|error| mounted.at(&error))?;
-        warn_of_lesser_profiles(context, &self.image, &usage);
-        Ok(())
+        self.redundancy.apply(context, &self.image, &Place::Mounted(mounted))
     }
 }
 

@@ -178,7 +178,7 @@ pub fn make(
     }
     match consent {
         Consent::Refused => return Ok(()),
-        Consent::Asked if !confirmed("Write?")? => {
+        Consent::Asked if !confirmed("Write?", false)? => {
             anyhow::bail!("{}: nothing was written", image.display());
         }
         _ => {}
@@ -192,12 +192,16 @@ pub fn make(
     Ok(output.finish()?)
 }
 
-/// Asks on the terminal; an answer other than y or yes is a no.
-pub fn confirmed(question: &str) -> anyhow::Result<bool> {
-    eprint!("{question} [y/N] ");
+/// Asks on the terminal. An empty line is the answer `default`, the end of the input a no, and so
+/// is every answer other than y or yes.
+pub fn confirmed(question: &str, default: bool) -> anyhow::Result<bool> {
+    eprint!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(match answer.trim() {
+        "" => default && !answer.is_empty(),
+        answer => matches!(answer, "y" | "Y" | "yes"),
+    })
 }
 
 /// Returns the default undo file of an image. That of a device goes to the working directory: a

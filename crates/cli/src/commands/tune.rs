@@ -136,7 +136,7 @@ impl Args {
             return Ok(());
         }
         context.warning(risk);
-        match super::rescue_change::confirmed("Go on?")? {
+        match super::rescue_change::confirmed("Go on?", false)? {
             true => Ok(()),
             false => anyhow::bail!("{}: nothing was written", self.image[0].display()),
         }

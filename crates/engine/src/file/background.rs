@@ -18,11 +18,13 @@ pub(crate) enum Task {
     Clean,
     /// Writes dirty pages back.
     WriteBack,
+    /// Discards freed space.
+    Discard,
 }
 
 impl Task {
     /// All tasks.
-    pub(crate) const ALL: [Self; 3] = [Self::Commit, Self::Clean, Self::WriteBack];
+    pub(crate) const ALL: [Self; 4] = [Self::Commit, Self::Clean, Self::WriteBack, Self::Discard];
 }
 
 /// A request to a background thread.
@@ -34,6 +36,8 @@ pub(crate) enum Wake {
     Rescan,
     /// The page cache has too many dirty pages.
     WriteBack,
+    /// Freed space may be discarded.
+    Discard,
 }
 
 impl Wake {
@@ -41,6 +45,7 @@ impl Wake {
         match self {
             Self::Clean | Self::Rescan => Task::Clean,
             Self::WriteBack => Task::WriteBack,
+            Self::Discard => Task::Discard,
         }
     }
 }
@@ -82,6 +87,11 @@ impl Background {
     /// Asks for the rescan of quotas to be carried on.
     pub fn rescan(&self) {
         self.send(Wake::Rescan);
+    }
+
+    /// Asks for freed space to be discarded.
+    pub(crate) fn discard(&self) {
+        self.send(Wake::Discard);
     }
 
     /// Asks for dirty pages to be written back, unless a request for that is pending.

@@ -63,8 +63,9 @@ pub(crate) fn set(
         return Err(Error::path(name, PathError::AttributeTooLarge));
     }
     let limit = draft.max_item_size();
-    if DirItemHeader::SIZE + name.len() + value.len() > limit {
-        return Err(exceeds_leaf());
+    let need = DirItemHeader::SIZE + name.len() + value.len();
+    if need > limit {
+        return Err(exceeds_node(name, need, limit));
     }
     let key = xattr_key(inode, name);
     // Values above 65,535 bytes exceed any leaf and were refused, so the length fits its 16 bits.
@@ -96,8 +97,9 @@ pub(crate) fn set(
         XattrSet::Replace if !name_there => return Err(Error::path(name, PathError::NoAttribute)),
         _ => {}
     }
-    if data.len() + entry.size_on_disk() > limit {
-        return Err(exceeds_leaf());
+    let need = data.len() + entry.size_on_disk();
+    if need > limit {
+        return Err(exceeds_node(name, need, limit));
     }
     entry.append_to(&mut data);
     if item_there {
@@ -152,6 +154,6 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn exceeds_leaf() -> Error {
-    Error::NoSpace { what: "an extended attribute must fit a leaf" }
+fn exceeds_node(name: &[u8], need: usize, limit: usize) -> Error {
+    Error::XattrExceedsNode { path: Vec::new(), name: name.to_vec(), need, limit }
 }

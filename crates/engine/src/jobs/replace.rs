@@ -134,7 +134,8 @@ pub fn replace(
         slot.ok_or_else(|| Error::Invalid(format!("device {source} is not part of the file system")))?;
     let need = slot.item.total_bytes;
     if target.size() < need {
-        return Err(Error::Truncated { device: target.name().to_owned(), need, have: target.size() });
+        let (device, size) = (target.name().to_owned(), target.size());
+        return Err(Error::TooSmall { device, size, minimum: need });
     }
     let dev_replace = Arc::new(DevReplace::new(slot.device.clone(), Arc::clone(target)));
     let run = Run { info, source, item: slot.item, was_stale: slot.stale, dev_replace };
@@ -235,6 +236,7 @@ impl Run<'_> {
         self.info.transactions()?.commit_replacing(self.source, &self.dev_replace)?;
         self.info.volume().set_replaced(None);
         self.info.volume().forget_device(TARGET);
+        self.info.transactions()?.device_appeared(self.source)?;
         if let Some(device) = self.dev_replace.source() {
             erase_superblocks(&**device)?;
         }

@@ -6,9 +6,10 @@
 //! Kernel counterparts: `btrfs_statfs`, `btrfs_calc_avail_data_space` (`fs/btrfs/super.c`).
 
 use super::usage::Usage;
-use crate::space::allocatable::{STRIPE, allocatable};
+use crate::space::allocatable::{STRIPE, allocatable, allocatable_by_even_chunks};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
+use papilio_format::superblock::superblock_offset;
 
 /// Bytes at the start of each device without chunks.
 const DEVICE_RESERVED: u64 = 1 << 20;
@@ -54,6 +55,8 @@ impl Usage {
             // No chunk of metadata fits any more.
             available = 0;
         }
+        // The kernel leaves these out of its sum, and shows as much too much.
+        let available = available.saturating_sub(self.superblock_rows(profile));
         Statfs { total, free, available }
     }
 
@@ -71,6 +74,23 @@ impl Usage {
             .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)))
     }
 
+    /// Returns the bytes of data that chunks leave free around superblock copies, at most: a stripe
+    /// element for each copy, and with parity the row that it is in.
+    fn superblock_rows(&self, profile: RaidProfile) -> u64 {
+        let present = self.devices.iter().filter(|device| !device.is_missing());
+        let copies = present.map(|device| {
+            // The first copy lies before all chunks.
+            (1..3).filter(|mirror| superblock_offset(*mirror).0 < device.total).count() as u64
+        });
+        let columns = if profile.parity() > 0 { profile.data_stripes(self.devices.len()).max(1) } else { 1 };
+        copies.sum::<u64>() * columns as u64 * STRIPE
+    }
+
+    /// Returns the bytes of content that further chunks of a profile could hold.
+    pub fn room_for(&self, profile: RaidProfile) -> u64 {
+        self.allocatable(profile) / profile.copies().max(1) as u64
+    }
+
     /// Returns the bytes of devices that further chunks of a profile could take, with all copies
     /// and without parity.
     fn allocatable(&self, profile: RaidProfile) -> u64 {
@@ -82,7 +102,12 @@ impl Usage {
             .map(|device| device.unallocated() / STRIPE * STRIPE)
             .filter(|space| *space > DEVICE_RESERVED + least)
             .map(|space| space - DEVICE_RESERVED);
-        allocatable(profile, unallocated)
+        match profile {
+            RaidProfile::Raid10 => {
+                allocatable(profile, unallocated.clone()).min(allocatable_by_even_chunks(unallocated))
+            }
+            _ => allocatable(profile, unallocated),
+        }
     }
 }
 
@@ -120,7 +145,7 @@ mod tests {
         let statfs = usage(RaidProfile::Single, &[4 << 30]).statfs();
         assert_eq!(statfs.total, 4 << 30);
         assert_eq!(statfs.free, (4 << 30) - (1 << 20));
-        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (3 << 30) - (1 << 20));
+        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (3 << 30) - (1 << 20) - STRIPE);
     }
 
     #[test]
@@ -128,7 +153,7 @@ mod tests {
         let statfs = usage(RaidProfile::Raid1, &[4 << 30, 2 << 30]).statfs();
         assert_eq!(statfs.total, 3 << 30);
         // The smaller device limits both: twice its unallocated space, halved.
-        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (1 << 30) - (1 << 20));
+        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (1 << 30) - (1 << 20) - 2 * STRIPE);
     }
 
     #[test]
@@ -136,8 +161,9 @@ mod tests {
         let in_chunks = (1 << 30) - (1 << 20);
         let unallocated = (3 << 30) - (1 << 20);
         let of_four = usage(RaidProfile::Raid6, &[4 << 30; 4]).statfs();
-        assert_eq!(of_four.available, in_chunks + 2 * unallocated);
+        // A row of two columns around the second superblock copy of each device.
+        assert_eq!(of_four.available, in_chunks + 2 * unallocated - 4 * 2 * STRIPE);
         let of_three = usage(RaidProfile::Raid5, &[4 << 30; 3]).statfs();
-        assert_eq!(of_three.available, in_chunks + 2 * unallocated);
+        assert_eq!(of_three.available, in_chunks + 2 * unallocated - 3 * 2 * STRIPE);
     }
 }

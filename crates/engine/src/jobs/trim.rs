@@ -10,12 +10,11 @@
 //!
 //! Kernel counterpart: `btrfs_trim_fs`, `btrfs_issue_discard` (`fs/btrfs/extent-tree.c`).
 
-use crate::errors::{Error, PathError, Result};
+use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
+use crate::transaction::discards::{discard, without_superblocks};
 use papilio_device::Device;
-use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{DeviceId, PhysicalAddress};
-use std::io;
+use papilio_format::DeviceId;
 use std::ops::Range;
 
 /// Bytes to discard while holding the lock of the space once.
@@ -30,8 +29,8 @@ impl FsInfo {
     /// of bytes discarded.
     ///
     /// # Errors
-    /// [`PathError::NotSupported`] if a device does not support discard; a device that fails; as
-    /// [`FsInfo::sync`].
+    /// [`NotSupported`](crate::errors::PathError::NotSupported) if a device does not support
+    /// discard; a device that fails; as [`FsInfo::sync`].
     pub fn trim(&self, range: Range<u64>, min_length: u64) -> Result<u64> {
         let transactions = self.transactions()?;
         self.heal();
@@ -43,7 +42,7 @@ impl FsInfo {
         while at < range.end {
             let next = transactions.space().with_free(at..range.end, min_length, SPACE_PIECE, |free| {
                 bytes += free.length;
-                volume.discard(free.start, free.length)
+                volume.discard(free.start, free.length).map(drop)
             })?;
             match next {
                 Some(next) => at = next,
@@ -75,46 +74,5 @@ impl FsInfo {
                 None => return Ok(bytes),
             }
         }
-    }
-}
-
-/// Returns the parts of a device's range outside the superblock copies.
-fn without_superblocks(range: Range<u64>) -> Vec<Range<u64>> {
-    let mut parts = vec![range];
-    for mirror in 0..3 {
-        let start = superblock_offset(mirror).0;
-        let copy = start..start + SUPERBLOCK_SIZE as u64;
-        parts = parts
-            .into_iter()
-            .flat_map(|part| [part.start..part.end.min(copy.start), part.start.max(copy.end)..part.end])
-            .filter(|part| part.start < part.end)
-            .collect();
-    }
-    parts
-}
-
-fn discard(device: &dyn Device, range: &Range<u64>) -> Result<()> {
-    let (offset, length) = (PhysicalAddress(range.start), range.end - range.start);
-    device.discard(offset, length).map_err(|source| match source.kind() {
-        io::ErrorKind::Unsupported => Error::path(device.name().as_bytes(), PathError::NotSupported),
-        _ => {
-            let (device, length) = (device.name().to_owned(), usize::try_from(length).unwrap_or(usize::MAX));
-            Error::Device { device, operation: "discard", offset, length, source }
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn superblock_copies_are_not_discarded() {
-        let copy = 64 << 20;
-        assert_eq!(without_superblocks(0..1 << 20), [0..64 << 10, (64 << 10) + 4096..1 << 20]);
-        assert_eq!(without_superblocks(copy..copy + 4096), []);
-        assert_eq!(without_superblocks(copy - 1..copy + 4097), [copy - 1..copy, copy + 4096..copy + 4097]);
-        let between = 5 << 20..6 << 20;
-        assert_eq!(without_superblocks(between.clone()), std::slice::from_ref(&between));
     }
 }

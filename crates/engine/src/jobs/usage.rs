@@ -11,7 +11,7 @@ use crate::btree::{Cursor, Tree};
 use crate::errors::Result;
 use crate::items::item_error;
 use crate::items::trees::Trees;
-use crate::space::SpaceKind;
+use crate::space::{SpaceKind, chunk_allocation::devices_min};
 use crate::volume::{Chunk, DeviceSlot};
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
@@ -202,6 +202,11 @@ impl Usage {
             })
         });
         lesser.collect()
+    }
+
+    /// Whether enough devices are present for chunks of this profile.
+    pub fn has_devices_for(&self, profile: RaidProfile) -> bool {
+        self.devices.iter().filter(|device| !device.is_missing()).count() >= devices_min(profile)
     }
 
     /// Returns the bytes on devices for a byte of data; 1 without data chunks.

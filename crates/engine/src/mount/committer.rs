@@ -1,5 +1,6 @@
 //! The background threads. One commits at an interval, one writes dirty pages back, one cleans
-//! deleted subvolumes and carries on a rescan of quotas. On devices that wait, one reads ahead.
+//! deleted subvolumes and carries on a rescan of quotas, one discards freed space. On devices that
+//! wait, one reads ahead.
 //!
 //! Owns [`Committer`].
 //!
@@ -22,6 +23,10 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// The shortest pause after a discard. A nanosecond for each byte limits long ones to 10^9 bytes a
+/// second.
+const DISCARD_PAUSE: Duration = Duration::from_millis(1);
 
 /// The running threads. Dropping this ends them.
 #[derive(Debug)]
@@ -47,11 +52,14 @@ impl Committer {
                 Task::Commit => ("papilio-commit", "no commits in the background"),
                 Task::Clean => ("papilio-clean", "deleted subvolumes are not cleaned"),
                 Task::WriteBack => ("papilio-flush", "dirty pages are written by their writers only"),
+                Task::Discard => ("papilio-discard", "freed space is not discarded"),
             };
             let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || work.run());
             spawned.inspect_err(|error| tracing::warn!("{lost}: starting a thread failed: {error}")).ok()
         };
-        let mut threads: Vec<_> = Task::ALL.into_iter().filter_map(start).collect();
+        let discards = fs.transactions().is_ok_and(|transactions| transactions.discards_in_background());
+        let tasks = Task::ALL.into_iter().filter(|task| *task != Task::Discard || discards);
+        let mut threads: Vec<_> = tasks.filter_map(start).collect();
         if fs.page_cache.is_some() && fs.volume().waits() {
             match fs.read_ahead.start() {
                 Ok(thread) => threads.push(thread),
@@ -108,6 +116,7 @@ impl Work {
             match request {
                 Ok(Wake::Clean) => self.clean(&fs),
                 Ok(Wake::Rescan) => self.rescan(&fs),
+                Ok(Wake::Discard) => self.discard(&fs),
                 Ok(Wake::WriteBack) => {
                     self.requests.write_back_requested.store(false, Ordering::Release);
                     if let Err(error) = fs.flush_all() {
@@ -121,6 +130,12 @@ impl Work {
                         // The file system is read-only now: the next change reports the failure.
                         tracing::error!("committing in the background: {error}");
                     }
+                    if let Err(error) =
+                        fs.transactions().and_then(|transactions| transactions.commit_for_discards())
+                    {
+                        tracing::error!("committing to discard freed space: {error}");
+                    }
+                    fs.background.discard();
                     commit_at = self.interval.map(|interval| Instant::now() + interval);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -128,6 +143,19 @@ impl Work {
             if fs.failure().is_some() {
                 return;
             }
+        }
+    }
+
+    /// Discards at a limited rate, so that other requests of the device do not have to wait.
+    fn discard(&self, fs: &FsInfo) {
+        let pause = |bytes: u64| {
+            std::thread::sleep(DISCARD_PAUSE.max(Duration::from_nanos(bytes)));
+            !self.stop.load(Ordering::Acquire)
+        };
+        match fs.transactions().and_then(|transactions| transactions.discard_freed(pause)) {
+            Ok(0) => {}
+            Ok(bytes) => tracing::debug!("discarded {bytes} bytes of freed space"),
+            Err(error) => tracing::warn!("discarding freed space: {error}"),
         }
     }
 

@@ -39,7 +39,7 @@ use crate::mount::unreplayed::older_files;
 use crate::namespace::{InodeHandle, Place, resolve};
 use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
 use crate::options::rescue::{FaultList, FoundTrees, Rescue};
-use crate::options::{OpenOptions, SubvolumeChoice};
+use crate::options::{DiscardMode, OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, drop_relocation_trees, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::{Volume, compare_copies};
@@ -228,7 +228,7 @@ fn replay_in_memory(
         Arc::new(OverlayDevice::new(Arc::clone(device), options.replay_bytes))
     };
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
-    let mut options = options.clone().write(true).discard(false);
+    let mut options = options.clone().write(true).discard(DiscardMode::Off);
     options.in_memory = true;
     let mut rescue = Rescue { sound_items, ..Rescue::default() };
     if let Some(found) = &options.rescue.found {
@@ -432,6 +432,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
     let run = TransactionOptions {
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
         discard: options.discard,
+        discards_in_commits: options.commit_interval.is_none(),
         chunk_bytes: options.chunk_bytes,
         timestamp: options.timestamp,
         replacing: options.replacing,

@@ -46,9 +46,36 @@ pub(crate) fn allocatable(profile: RaidProfile, free: impl Iterator<Item = u64>)
     bytes
 }
 
+/// Returns the bytes of devices that RAID10 chunks take if each is as large as it can be, on an
+/// even number of the devices with most space. Of three devices that are left it uses two;
+/// [`allocatable`], as the kernel computes it, counts all three.
+pub(crate) fn allocatable_by_even_chunks(free: impl Iterator<Item = u64>) -> u64 {
+    let mut free: Vec<u64> = free.map(|bytes| bytes / STRIPE * STRIPE).filter(|bytes| *bytes > 0).collect();
+    let mut bytes = 0_u64;
+    while free.len() >= 2 {
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        let span = free.len() / 2 * 2;
+        let take = free[span - 1];
+        bytes = bytes.saturating_add(take.saturating_mul(span as u64));
+        free[..span].iter_mut().for_each(|space| *space -= take);
+        free.retain(|space| *space > 0);
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn even_chunks_leave_the_space_of_an_odd_device() {
+        let of = |free: &[u64]| allocatable_by_even_chunks(free.iter().map(|units| units * STRIPE)) / STRIPE;
+        assert_eq!(of(&[5]), 0);
+        assert_eq!(of(&[5, 5, 5]), 10);
+        assert_eq!(of(&[7, 7, 7, 2]), 4 * 2 + 2 * 5);
+        assert_eq!(of(&[4, 4, 4, 4, 1]), 16);
+        assert_eq!(of(&[9, 3]), 6);
+    }
 
     #[test]
     fn what_one_device_has_alone_is_of_no_use_to_several() {

@@ -63,7 +63,7 @@ impl LogicalRange {
         Self { start: LogicalAddress(range.start), length: range.end - range.start }
     }
 
-    fn bytes(&self) -> Range<u64> {
+    pub(crate) fn bytes(&self) -> Range<u64> {
         self.start.0..self.end().0
     }
 }

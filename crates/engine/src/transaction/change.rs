@@ -15,6 +15,7 @@ use crate::errors::{Error, Result};
 use crate::space::Reservation;
 use papilio_locks::RwLockReadGuard;
 use std::cell::RefCell;
+use std::time::{Duration, Instant};
 
 /// Tree blocks reserved for each changed item: a path of copies and the blocks that it splits into.
 const BLOCKS_PER_ITEM: u64 = 4;
@@ -22,6 +23,8 @@ const BLOCKS_PER_ITEM: u64 = 4;
 const BLOCKS_PER_CHANGE: u64 = 8;
 /// Commits for one change that finds no space, at most.
 const COMMITS: usize = 4;
+/// The least time between two commits for the sizes that `statfs` shows.
+const REMOVALS_PAUSE: Duration = Duration::from_secs(1);
 /// Pinned bytes from which on a further commit is worth its time.
 const WORTH_A_COMMIT: u64 = 1 << 20;
 
@@ -90,6 +93,25 @@ impl Transactions {
                 result => return result,
             }
         }
+    }
+
+    /// Commits if that frees much data, at most once in [`REMOVALS_PAUSE`]: only a commit knows the
+    /// space that removed files give back.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`].
+    pub fn commit_removals(&self) -> Result<()> {
+        if self.refs.dropped_bytes() < WORTH_A_COMMIT {
+            return Ok(());
+        }
+        {
+            let mut last = self.removals_committed.lock();
+            if last.is_some_and(|last| last.elapsed() < REMOVALS_PAUSE) {
+                return Ok(());
+            }
+            *last = Some(Instant::now());
+        }
+        self.commit()
     }
 
     /// Whether a commit may free space: data extents are removed by the commit only.

@@ -124,6 +124,7 @@ impl Transactions {
         }
         self.space.remove_block_group(start);
         self.volume.remove_chunk(start)?;
+        self.discards.forget(&group.range.bytes());
         self.chunks.removed(chunk.stripes().iter().map(|stripe| (stripe.devid, stripe.offset)));
         Ok(())
     }

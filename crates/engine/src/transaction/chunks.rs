@@ -46,6 +46,15 @@ pub(crate) struct PendingChunk {
     pub(crate) plan: ChunkPlan,
 }
 
+/// A range of a device that belonged to a removed chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreedExtent {
+    pub(crate) devid: DeviceId,
+    pub(crate) start: PhysicalAddress,
+    /// In bytes.
+    pub(crate) length: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     devices: Vec<DeviceSpace>,
@@ -115,6 +124,17 @@ impl Chunks {
         self.state.lock().freed.extend(extents);
     }
 
+    /// Returns the device extents of removed chunks, which [`Chunks::committed`] frees.
+    pub(crate) fn extents(&self, freed: &[(DeviceId, PhysicalAddress)]) -> Vec<FreedExtent> {
+        let state = self.state.lock();
+        let extent = |&(devid, start): &(DeviceId, PhysicalAddress)| {
+            let device = state.devices.iter().find(|device| device.devid == devid)?;
+            let (_, length) = device.used.iter().find(|(at, _)| *at == start)?;
+            Some(FreedExtent { devid, start, length: *length })
+        };
+        freed.iter().filter_map(extent).collect()
+    }
+
     /// Frees the device extents of removed chunks, once the commit is on disk.
     pub(crate) fn committed(&self, freed: Vec<(DeviceId, PhysicalAddress)>, space: &Space) {
         if freed.is_empty() {
@@ -175,6 +195,11 @@ impl Chunks {
         state.devices.push(device);
         space.set_devices(state.devices.len());
         state.count_unallocated(space);
+    }
+
+    /// Whether chunks can be made on a device.
+    pub(crate) fn has_device(&self, devid: DeviceId) -> bool {
+        self.state.lock().devices.iter().any(|device| device.devid == devid)
     }
 
     /// Forgets a device, on which nothing is in use.

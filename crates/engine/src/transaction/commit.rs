@@ -17,7 +17,7 @@
 //! (`fs/btrfs/transaction.c`), `write_all_supers` (`fs/btrfs/disk-io.c`).
 
 use super::chunk_items::{put_block_group, remove_system_chunk};
-use super::commit_state::CommitState;
+use super::commit_state::{CommitState, FreedSpace};
 use super::csum_items::remove_sums;
 use super::delayed_refs::{Head, RefKind};
 use super::device_stats::changed_items;
@@ -27,6 +27,7 @@ use super::start::Start;
 use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::{Error, Result};
+use crate::options::DiscardMode;
 use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
 use crate::volume::DevReplace;
 use papilio_device::AlignedBuffer;
@@ -63,6 +64,8 @@ struct Frozen {
     pinned: Pinned,
     freed: Vec<(DeviceId, PhysicalAddress)>,
     log_blocks: Vec<LogicalRange>,
+    /// Whether the transaction had changes, or exists for its superblock only.
+    has_changes: bool,
 }
 
 impl Transactions {
@@ -238,8 +241,9 @@ impl Transactions {
     /// Ends the running transaction. The caller holds the gate exclusively.
     fn end_transaction(&self, state: &mut CommitState) -> Result<Frozen> {
         self.check_running()?;
+        let has_changes = self.is_dirty();
         self.prepare(state)?;
-        self.freeze(state)
+        Ok(Frozen { has_changes, ..self.freeze(state)? })
     }
 
     /// Makes an ended transaction durable.
@@ -264,28 +268,73 @@ impl Transactions {
         for range in frozen.log_blocks {
             self.space.release(range);
         }
-        self.chunks.committed(frozen.freed, &self.space);
-        state.waiting.push_back((frozen.pin, frozen.pinned));
+        let generation = frozen.superblock.generation;
+        self.discards.committed(generation);
+        let has_changes = frozen.has_changes;
+        self.free_chunks(generation, has_changes, frozen.freed);
+        state.waiting.push_back(FreedSpace {
+            pin: frozen.pin,
+            pinned: frozen.pinned,
+            generation,
+            has_changes,
+        });
         self.unpin_waiting(state);
         self.set_global_reserve();
+        if self.options.discard == DiscardMode::Async && self.options.discards_in_commits {
+            self.try_discard(|| self.discard_freed(|_| true).map(drop));
+        }
         Ok(())
     }
 
     /// Frees pinned space that no reader can reach any more.
     fn unpin_waiting(&self, state: &mut CommitState) {
-        while let Some((pin, _)) = state.waiting.front()
-            && Arc::strong_count(pin) == 1
+        while let Some(freed) = state.waiting.front()
+            && Arc::strong_count(&freed.pin) == 1
         {
-            let (_, pinned) = state.waiting.pop_front().expect("the queue has a front");
-            if self.options.discard {
-                for range in pinned.ranges() {
-                    // A device that cannot discard is no reason to fail.
-                    if let Err(error) = self.volume.discard(range.start, range.length) {
-                        tracing::debug!("discarding {} bytes at {}: {error}", range.length, range.start);
+            let freed = state.waiting.pop_front().expect("the queue has a front");
+            match self.options.discard {
+                DiscardMode::Off => {}
+                DiscardMode::Sync => {
+                    for range in freed.pinned.ranges() {
+                        self.try_discard(|| self.volume.discard(range.start, range.length).map(drop));
                     }
                 }
+                DiscardMode::Async => {
+                    let ranges = freed.pinned.ranges().map(|range| range.bytes());
+                    self.discards.freed(freed.generation, freed.has_changes, ranges);
+                }
             }
-            self.space.unpin(pinned);
+            self.space.unpin(freed.pinned);
+        }
+    }
+
+    /// Frees the space of removed chunks.
+    fn free_chunks(
+        &self,
+        generation: Generation,
+        has_changes: bool,
+        freed: Vec<(DeviceId, PhysicalAddress)>,
+    ) {
+        let extents = match self.options.discard {
+            DiscardMode::Off => Vec::new(),
+            _ => self.chunks.extents(&freed),
+        };
+        if self.options.discard == DiscardMode::Async {
+            self.discards.removed(generation, has_changes, &extents);
+        }
+        self.chunks.committed(freed, &self.space);
+        if self.options.discard == DiscardMode::Sync {
+            for extent in extents {
+                let range = extent.start.0..extent.start.0.saturating_add(extent.length);
+                self.try_discard(|| self.discard_unallocated(extent.devid, range, &mut |_| true).map(drop));
+            }
+        }
+    }
+
+    /// Runs a discard. A device that fails it is no reason for the commit to fail.
+    fn try_discard(&self, discard: impl FnOnce() -> Result<()>) {
+        if let Err(error) = discard() {
+            tracing::debug!("discarding freed space: {error}");
         }
     }
 
@@ -514,6 +563,7 @@ impl Transactions {
             pinned: self.space.take_pinned(),
             freed: self.chunks.take_freed(),
             log_blocks: self.log.take_blocks(),
+            has_changes: true,
         })
     }
 

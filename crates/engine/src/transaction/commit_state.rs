@@ -6,8 +6,8 @@ use crate::btree::ReadPin;
 use crate::space::Pinned;
 use crate::volume::{DevReplace, LogSuperblocks};
 use papilio_device::AlignedBuffer;
-use papilio_format::DeviceId;
 use papilio_format::superblock::RawSuperblock;
+use papilio_format::{DeviceId, Generation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct CommitState {
     /// Whether the superblock must be written even if no tree changed.
     pub(super) superblock_changed: bool,
     /// Space that becomes free once all readers of an earlier state are gone.
-    pub(super) waiting: VecDeque<(ReadPin, Pinned)>,
+    pub(super) waiting: VecDeque<FreedSpace>,
     /// Whether the UUID tree is up to date, which the superblock has to say.
     pub(super) uuid_tree_current: bool,
     /// Whether the running transaction only moves extents, whose owners stay.
@@ -33,6 +33,18 @@ pub(crate) struct CommitState {
     pub(super) replaced: Option<(DeviceId, Arc<DevReplace>)>,
     /// The buffer for writing tree blocks.
     pub(super) buffer: AlignedBuffer,
+}
+
+/// Space that a commit freed and readers of earlier states may still use.
+#[derive(Debug)]
+pub(super) struct FreedSpace {
+    /// Held by those readers.
+    pub(super) pin: ReadPin,
+    pub(super) pinned: Pinned,
+    /// The transaction that freed it.
+    pub(super) generation: Generation,
+    /// Whether that transaction had changes.
+    pub(super) has_changes: bool,
 }
 
 impl CommitState {

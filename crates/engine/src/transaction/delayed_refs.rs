@@ -18,7 +18,7 @@ use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, T
 use papilio_locks::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A reference to an extent: the tree, block or inode that refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,11 +114,14 @@ pub(crate) struct ReferenceChanges {
     /// The least reference. Most heads have only one, and heads are many.
     first: Option<(Reference, i64)>,
     more: BTreeMap<Reference, i64>,
+    /// The sum of all changes. Each further clone of an extent asks for it.
+    total: i64,
 }
 
 impl ReferenceChanges {
     /// Adds `change` to the net change of a reference.
     pub(crate) fn add(&mut self, reference: Reference, change: i64) {
+        self.total += change;
         match &mut self.first {
             Some((first, sum)) if *first == reference => {
                 *sum += change;
@@ -194,7 +197,7 @@ impl Head {
 
     /// The net change of the reference count.
     pub(crate) fn total(&self) -> i64 {
-        self.changes.iter().map(|(_, change)| change).sum()
+        self.changes.total
     }
 }
 
@@ -223,6 +226,8 @@ pub(crate) struct DelayedRefs {
     heads: Mutex<BTreeMap<LogicalAddress, Head>>,
     /// The number of heads, readable without the lock.
     count: AtomicUsize,
+    /// Bytes of data that lost references, and that the commit may therefore free.
+    dropped: AtomicU64,
 }
 
 impl DelayedRefs {
@@ -256,6 +261,9 @@ impl DelayedRefs {
         touch: Option<QuotaMark>,
     ) -> Outcome {
         let mut heads = self.heads.lock();
+        if change < 0 && kind == RefKind::Data {
+            self.dropped.fetch_add(length, Ordering::Relaxed);
+        }
         let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
         head.changes.add(reference, change);
         head.mark(touch);
@@ -304,7 +312,13 @@ impl DelayedRefs {
     pub(crate) fn take(&self) -> BTreeMap<LogicalAddress, Head> {
         let mut heads = self.heads.lock();
         self.count.store(0, Ordering::Relaxed);
+        self.dropped.store(0, Ordering::Relaxed);
         std::mem::take(&mut heads)
+    }
+
+    /// Bytes of data that lost references since the last commit.
+    pub(crate) fn dropped_bytes(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// The number of heads.
@@ -390,6 +404,7 @@ mod tests {
             sums.retain(|_, sum| *sum != 0);
             assert!(changes.iter().eq(&sums), "got {changes:?}, expected {sums:?}");
             assert_eq!(changes.is_empty(), sums.is_empty());
+            assert_eq!(changes.total, sums.values().sum::<i64>());
         }
     }
 

@@ -26,11 +26,13 @@ use super::device_stats::load_counters;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
 use super::log::running::RunningLog;
+use super::pending_discards::Discards;
 use super::quota::Quotas;
 use super::reserve_tickets::ReserveTickets;
 use super::writable::{check_writable, incomplete_chunks};
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
+use crate::options::DiscardMode;
 use crate::space::chunk_allocation::DeviceSpace;
 use crate::space::load::{self, SpaceTrees};
 use crate::space::{LogicalRange, MetadataNeed, Reservation, Space, SpaceKind};
@@ -39,11 +41,12 @@ use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::device::DeviceExtent;
 use papilio_format::items::inode::Timespec;
 use papilio_format::superblock::RawSuperblock;
-use papilio_format::{Generation, ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
+use papilio_format::{DeviceId, Generation, ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
 use papilio_locks::{Mutex, MutexGuard, RwLock, might_lock, might_read};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Most bytes that ordinary changes leave to commits and deletions (the kernel's limit).
 const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
@@ -60,8 +63,10 @@ pub struct TransactionOptions {
     /// Bytes of changed tree blocks and delayed references in memory beyond which a change waits
     /// for a commit. Together with a commit that is being written, they may take twice as much.
     pub(crate) dirty_limit: u64,
-    /// Whether freed space is discarded after each commit.
-    pub(crate) discard: bool,
+    /// When freed space is discarded.
+    pub(crate) discard: DiscardMode,
+    /// Whether commits discard, because no thread does that in the background.
+    pub(crate) discards_in_commits: bool,
     /// The most bytes of a new chunk; `None` takes the kernel's limits.
     pub(crate) chunk_bytes: Option<u64>,
     /// The time that all changes carry; `None` takes the clock's.
@@ -76,7 +81,8 @@ impl Default for TransactionOptions {
     fn default() -> Self {
         Self {
             dirty_limit: 128 << 20,
-            discard: false,
+            discard: DiscardMode::Off,
+            discards_in_commits: false,
             chunk_bytes: None,
             timestamp: None,
             replacing: false,
@@ -94,6 +100,7 @@ pub struct Transactions {
     pub(super) live: LiveTrees,
     pub(super) refs: DelayedRefs,
     pub(super) log: RunningLog,
+    pub(super) discards: Discards,
     /// The qgroups.
     quotas: Quotas,
     pub(super) options: TransactionOptions,
@@ -122,6 +129,8 @@ pub struct Transactions {
     pub(super) features: Mutex<IncompatFeatures>,
     /// The pin that new readers get.
     pub(super) pin: Mutex<ReadPin>,
+    /// When the sizes that `statfs` shows led to a commit.
+    pub(super) removals_committed: Mutex<Option<Instant>>,
     failed: AtomicBool,
     failure: Mutex<Option<String>>,
 }
@@ -179,6 +188,7 @@ impl Transactions {
             live,
             refs: DelayedRefs::default(),
             log: RunningLog::default(),
+            discards: Discards::default(),
             quotas,
             options,
             generation: AtomicU64::new(raw.generation.0 + 1),
@@ -194,6 +204,7 @@ impl Transactions {
             reserve_tickets: ReserveTickets::default(),
             features: Mutex::default(),
             pin: Mutex::default(),
+            removals_committed: Mutex::new(None),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             volume,
@@ -482,6 +493,23 @@ impl Transactions {
             .fold(0, u64::saturating_add);
         let least = GLOBAL_RESERVE_BLOCKS * self.node_size();
         self.space.set_global_reserve(used.saturating_add(least).min(GLOBAL_RESERVE_MAX));
+    }
+}
+
+impl Transactions {
+    /// Lets chunks be made on a device that was missing.
+    ///
+    /// # Errors
+    /// A block of the device tree that cannot be read.
+    pub fn device_appeared(&self, devid: DeviceId) -> Result<()> {
+        if self.chunks.has_device(devid) {
+            return Ok(());
+        }
+        let devices = device_spaces(&self.volume, &self.live)?;
+        if let Some(device) = devices.into_iter().find(|device| device.devid == devid) {
+            self.chunks.add_device(device, &self.space);
+        }
+        Ok(())
     }
 }
 

@@ -211,11 +211,11 @@ impl Volume {
     }
 
     /// Discards a range whose contents are no longer needed. Skips chunks with parity and devices
-    /// that do not support discards.
+    /// that do not support discards. Returns false if no device of the range does.
     ///
     /// # Errors
     /// Fails if there is no chunk, or returns the error of the first device that fails.
-    pub fn discard(&self, logical: LogicalAddress, length: u64) -> Result<()> {
+    pub fn discard(&self, logical: LogicalAddress, length: u64) -> Result<bool> {
         let (chunks, devices) = (self.chunks.load(), self.devices.load());
         let (mut at, mut left) = (logical, length);
         let mut ranges = Vec::new();
@@ -230,14 +230,17 @@ impl Volume {
             left -= part;
         }
         merge_ranges(&mut ranges);
+        let mut is_supported = ranges.is_empty();
         first_error(ranges.into_iter().map(|(number, physical, length)| {
             let device = devices.device(number).expect("only ranges of present devices are listed");
-            match device.discard(physical, length) {
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
-                result => result
-                    .map_err(|source| device_error(device, "discard", physical, length as usize, source)),
+            let result = device.discard(physical, length);
+            if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
+                return Ok(());
             }
-        }))
+            is_supported = true;
+            result.map_err(|source| device_error(device, "discard", physical, length as usize, source))
+        }))?;
+        Ok(is_supported)
     }
 
     /// Writes the superblock to every present device of the file system, each with its own device

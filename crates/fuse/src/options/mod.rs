@@ -21,7 +21,7 @@ pub use types::{Atime, MountOptionError, MountOptions, Opens, Transport};
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Parser::default().finish().expect("no options contradict one another")
+        Parser::new().finish().expect("no options contradict one another")
     }
 }
 
@@ -32,7 +32,7 @@ impl MountOptions {
     /// # Errors
     /// An option is unknown, lacks a value, has an invalid value, or contradicts another one.
     pub fn parse(comma_separated: &str) -> Result<Self, MountOptionError> {
-        let mut parser = Parser::default();
+        let mut parser = Parser::new();
         for option in split(comma_separated) {
             if !option.is_empty() {
                 parser.take(&option)?;
@@ -47,7 +47,7 @@ impl MountOptions {
     /// # Errors
     /// As for [`MountOptions::parse`].
     pub fn parse_each<S: AsRef<str>>(options: impl IntoIterator<Item = S>) -> Result<Self, MountOptionError> {
-        let mut parser = Parser::default();
+        let mut parser = Parser::new();
         for option in options {
             parser.take(option.as_ref())?;
         }

@@ -10,7 +10,7 @@ use super::types::{Atime, MountOptionError, MountOptions, Opens, Transport};
 use super::values::{bad_value, bytes_of, id, mask, needed, number, size};
 use crate::ownership::Ownership;
 use papilio::format::{TreeId, objectid};
-use papilio::{CompressionChoice, OpenOptions, SubvolumeChoice};
+use papilio::{CompressionChoice, DiscardMode, OpenOptions, SubvolumeChoice};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,6 +64,11 @@ pub(super) struct Parser {
 }
 
 impl Parser {
+    /// A mount without options: it gives freed space back.
+    pub(super) fn new() -> Self {
+        Self { open: OpenOptions::new().discard(DiscardMode::Async), ..Self::default() }
+    }
+
     pub(super) fn take(&mut self, option: &str) -> Result<(), MountOptionError> {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -186,11 +191,12 @@ impl Parser {
                 open.commit_interval(Some(Duration::from_secs(seconds)))
             }
             "discard" => match value {
-                None | Some("sync" | "async") => open.discard(true),
-                Some("no") => open.discard(false),
+                None | Some("sync") => open.discard(DiscardMode::Sync),
+                Some("async") => open.discard(DiscardMode::Async),
+                Some("no") => open.discard(DiscardMode::Off),
                 Some(_) => return Err(bad_value(name, value, "sync, async or no")),
             },
-            "nodiscard" => open.discard(false),
+            "nodiscard" => open.discard(DiscardMode::Off),
             "treelog" => open.tree_log(true),
             "notreelog" => open.tree_log(false),
             "cache" => {

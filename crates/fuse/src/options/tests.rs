@@ -2,7 +2,7 @@
 
 use super::*;
 use papilio::format::TreeId;
-use papilio::{OpenOptions, SubvolumeChoice};
+use papilio::{DiscardMode, OpenOptions, SubvolumeChoice};
 use std::time::Duration;
 
 fn parse(options: &str) -> MountOptions {
@@ -24,6 +24,7 @@ fn opens_are_the_servers_unless_the_option_says_otherwise() {
 /// Returns what no options mean for opening the image.
 fn default_open() -> OpenOptions {
     OpenOptions::new()
+        .discard(DiscardMode::Async)
         .write(true)
         .cache_bytes(0)
         .scarce_cache_bytes(2 << 20)
@@ -111,9 +112,9 @@ fn other_btrfs_options() {
         ("replay_bytes=1m", base().replay_bytes(1 << 20)),
         ("commit=5", base().commit_interval(seconds(5))),
         ("commit=0", base().commit_interval(seconds(30))),
-        ("discard", base().discard(true)),
-        ("discard=async", base().discard(true)),
-        ("discard=sync,nodiscard", base()),
+        ("discard", base().discard(DiscardMode::Sync)),
+        ("discard=async", base().discard(DiscardMode::Async)),
+        ("discard=sync,nodiscard", base().discard(DiscardMode::Off)),
         ("max_inline=1k", base().max_inline(1024)),
         ("cache=64m", base().cache_bytes(64 << 20).scarce_cache_bytes(0)),
         ("device_timeout=20", base().device_timeout(seconds(20))),

@@ -129,6 +129,9 @@ impl Server {
     }
 
     pub(super) fn file_system_sizes(&self) -> Result<FileSystemSizes, Errno> {
+        // A sync(2) does not reach the server, so removals would show with the next commit only. A
+        // mount that takes no changes has nothing to commit.
+        let _ = self.fs.commit_removals();
         let sizes = self.fs.statfs()?;
         let block_size = self.sector_size();
         let blocks = |bytes: u64| bytes / u64::from(block_size);

@@ -146,5 +146,6 @@ pub fn clone_into(source: &FsInfo, target: &FsInfo, events: &mut dyn FnMut(Clone
     for fault in source.trees.forest().faults().all() {
         listener.lose(CloneLoss::of("", fault));
     }
+    listener.flush();
     Ok(Cloned { subvolumes: roots.subvolumes.len(), bytes, losses: listener.losses, mended: Vec::new() })
 }

@@ -50,6 +50,8 @@ pub(super) struct Listener<'a> {
     roots: &'a SubvolumeRoots,
     events: &'a mut dyn FnMut(CloneProgress),
     pub(super) losses: u64,
+    /// The last loss, which the next one may continue.
+    last: Option<CloneLoss>,
 }
 
 impl<'a> Listener<'a> {
@@ -58,12 +60,23 @@ impl<'a> Listener<'a> {
         roots: &'a SubvolumeRoots,
         events: &'a mut dyn FnMut(CloneProgress),
     ) -> Self {
-        Self { trees, roots, events, losses: 0 }
+        Self { trees, roots, events, losses: 0, last: None }
     }
 
     pub(super) fn lose(&mut self, loss: CloneLoss) {
-        self.losses += 1;
-        (self.events)(CloneProgress::Lost(loss));
+        if self.last.as_mut().is_some_and(|last| last.continue_with(&loss)) {
+            return;
+        }
+        self.flush();
+        self.last = Some(loss);
+    }
+
+    /// Passes the last loss on.
+    pub(super) fn flush(&mut self) {
+        if let Some(loss) = self.last.take() {
+            self.losses += 1;
+            (self.events)(CloneProgress::Lost(loss));
+        }
     }
 
     pub(super) fn copied(&mut self, bytes: u64) {

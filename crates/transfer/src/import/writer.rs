@@ -615,6 +615,9 @@ impl<'a> TreeWriter<'a> {
     pub(super) fn report_at(&mut self, path: &[u8], error: Error) -> Result<()> {
         match error {
             Error::Path { kind, .. } => self.observer.problem(Error::path(path, kind)),
+            Error::XattrExceedsNode { name, need, limit, .. } => {
+                self.observer.problem(Error::XattrExceedsNode { path: path.to_vec(), name, need, limit })
+            }
             problem @ (Error::Host { .. } | Error::Invalid(_)) => self.observer.problem(problem),
             fatal => Err(fatal),
         }

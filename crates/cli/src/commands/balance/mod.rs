@@ -5,6 +5,9 @@
 
 mod control;
 mod filters;
+mod room;
+
+pub use control::print_done;
 
 use crate::context::{Context, of_image};
 use crate::jobs;
@@ -131,7 +134,9 @@ impl Start {
         let report = match Target::parse(self.image.as_os_str())? {
             Target::Mounted(mounted) if !mounted.mount.is_papilio() => {
                 let done =
-                    kernel_jobs::balance(context, &mounted, Some(&options), self.enqueue, self.background)?;
+                    kernel_jobs::balance(context, &mounted, Some(&options), self.enqueue, self.background);
+                let usage = || mounted.open()?.usage().map_err(|error| mounted.at(&error));
+                let done = done.map_err(|error| room::explain(error, &options, usage()))?;
                 let Some(report) = done else { return Ok(()) };
                 report
             }
@@ -143,15 +148,19 @@ impl Start {
                 if self.background {
                     return Ok(());
                 }
-                jobs::follow_moves(context, &mounted, &mount)?.moved
+                let followed = jobs::follow_moves(context, &mounted, &mount);
+                let usage = || mount.usage().map_err(|error| mounted.at(&error));
+                followed.map_err(|error| room::explain(error, &options, usage()))?.moved
             }
             Target::Image(path) => {
                 let fs = context.change(&path.image)?;
                 let bar = MovingBar::new(context);
                 let balanced = fs.balance(&options, |report| bar.show(report));
-                balanced.map_err(|error| of_image(&path.image, error))?
+                drop(bar);
+                let usage = || Ok(fs.usage()?);
+                balanced.map_err(|error| room::explain(of_image(&path.image, error), &options, usage()))?
             }
         };
-        control::print_done(context, &report)
+        print_done(context, &report)
     }
 }

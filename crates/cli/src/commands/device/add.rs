@@ -89,9 +89,8 @@ impl Args {
         added: &[PathBuf],
     ) -> anyhow::Result<()> {
         for path in added {
-            let devid =
-                fs.add_device(open_for_writing(path)?, self.force).map_err(|error| of_image(image, error));
-            report(context, path, devid.with_context(|| path.display().to_string())?)?;
+            let devid = fs.add_device(open_for_writing(path)?, self.force);
+            report(context, path, devid.map_err(|error| of_new_device(path, error))?)?;
             context.changed_devices.note([image, path]);
         }
         Ok(())
@@ -163,5 +162,13 @@ impl Args {
             was_added(context, path)?;
         }
         warn_of_profiles(context, &mounted.path)
+    }
+}
+
+/// Adds the new device to an error that does not name it yet.
+fn of_new_device(path: &Path, error: papilio::Error) -> anyhow::Error {
+    match error.to_string().starts_with(&*path.to_string_lossy()) {
+        true => error.into(),
+        false => of_image(path, error),
     }
 }

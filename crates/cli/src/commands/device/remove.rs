@@ -1,6 +1,6 @@
 //! `papilio device remove`.
 
-use crate::commands::filesystem::{UsageSource, warn_of_lesser_profiles, warn_of_profiles};
+use crate::commands::filesystem::{Place, RedundancyArgs, warn_of_profiles};
 use crate::context::{Context, of_image};
 use crate::devices::absolute;
 use crate::jobs;
@@ -34,6 +34,8 @@ pub struct Args {
     /// Do not wait before several devices are removed; only the name btrfs makes a pause there
     #[arg(short, long)]
     force: bool,
+    #[command(flatten)]
+    redundancy: RedundancyArgs,
 }
 
 /// Stands for the first missing device.
@@ -59,8 +61,11 @@ impl Args {
                 return jobs::stop(&mounted, JobKind::RemoveDevice, BalanceControl::Cancel);
             }
             run_mounted(context, &mounted, removed, self.enqueue)?;
-            warn_of_lesser_profiles(context, image, &UsageSource::open(context, image)?.usage()?);
-            return warn_of_profiles(context, image);
+            self.redundancy.apply(context, image, &Place::Mounted(&mounted))?;
+            if let Err(error) = warn_of_profiles(context, image) {
+                context.warning(format_args!("profiles are not known: {error:#}"));
+            }
+            return Ok(());
         }
         if cancels {
             bail!("{}: no device is being removed: the file system is not mounted", image.display());
@@ -84,8 +89,7 @@ impl Args {
                 output.finish()?;
             }
         }
-        warn_of_lesser_profiles(context, image, &fs.usage()?);
-        Ok(())
+        self.redundancy.apply(context, image, &Place::Image(&fs))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `papilio filesystem df`, in the format of `btrfs filesystem df`.
 
-use super::source::{UsageSource, warn_of_lesser_profiles, warn_of_mixed};
+use super::redundancy::warn_of_lesser_profiles;
+use super::source::{UsageSource, warn_of_mixed};
 use crate::btrfs_json::list_of_btrfs;
 use crate::context::Context;
 use crate::output::Output;

@@ -8,6 +8,7 @@ mod df;
 mod du;
 mod label;
 mod mkswapfile;
+mod redundancy;
 mod resize;
 mod show;
 mod source;
@@ -15,7 +16,8 @@ mod sync;
 pub mod usage;
 mod usage_tree;
 
-pub use source::{UsageSource, warn_of_lesser_profiles, warn_of_mixed, warn_of_profiles};
+pub use redundancy::{Place, RedundancyArgs, warn_of_lesser_profiles};
+pub use source::{UsageSource, warn_of_mixed, warn_of_profiles};
 
 use crate::context::Context;
 

@@ -2,9 +2,7 @@
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
-use crate::units::Units;
 use papilio::format::Uuid;
-use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::{FileSystem, Usage};
 use papilio_ioctl::client::MountedPath;
 use std::collections::BTreeMap;
@@ -37,31 +35,6 @@ pub fn warn_of_profiles(context: &Context, path: &Path) -> anyhow::Result<()> {
         warn_of_mixed(context, &UsageSource::open(context, path)?.usage()?);
     }
     Ok(())
-}
-
-/// Warns of content that survives fewer failed devices than the rest of its kind, and names the
-/// balance that ends that. `shown` is the file system as the user named it.
-pub fn warn_of_lesser_profiles(context: &Context, shown: &Path, usage: &Usage) {
-    let shown = shown.display();
-    let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
-    for lesser in usage.lesser_profiles() {
-        let (kind, filters) = match lesser.kind & BlockGroupFlags::TYPE_MASK {
-            kind if kind == mixed => ("data and metadata", "dm"),
-            BlockGroupFlags::DATA => ("data", "d"),
-            BlockGroupFlags::METADATA => ("metadata", "m"),
-            // A balance of metadata takes these along.
-            _ => continue,
-        };
-        let best = lesser.best.name().to_lowercase();
-        let convert: Vec<_> = filters.chars().map(|filter| format!("-{filter}convert={best},soft")).collect();
-        context.warning(format_args!(
-            "{shown}: {} of {kind} are {} beside {best}, with fewer copies; \
-             make them alike with: balance start {} {shown}",
-            Units::HUMAN.text(lesser.used),
-            lesser.profile.name().to_lowercase(),
-            convert.join(" "),
-        ));
-    }
 }
 
 /// As [`warn_of_profiles`], where the use of space is known.

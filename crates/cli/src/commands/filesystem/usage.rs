@@ -2,7 +2,8 @@
 //!
 //! It omits `Free (statfs, df)`, which only a mount knows.
 
-use super::source::{UsageSource, warn_of_lesser_profiles};
+use super::redundancy::warn_of_lesser_profiles;
+use super::source::UsageSource;
 use super::usage_tree::{self, TreeArgs};
 use crate::context::Context;
 use crate::output::Output;

@@ -35,7 +35,8 @@ Mount options, named as in btrfs(5) where Btrfs has them:
                             Compress with zlib (default), lzo, zstd or no
   nodatacow, nodatasum      Overwrite new files in place; write no checksums
   commit=SECONDS            The longest time from a change to its commit (30)
-  discard, nodiscard        Whether commits discard freed space (nodiscard)
+  discard=async, discard=sync, nodiscard
+                            When freed space goes back to the device (async)
   max_inline=BYTES          The largest file to store in a tree (2048)
   treelog, notreelog        Whether fsync may log instead of commit (treelog)
   rescue=usebackuproot      Fall back to older tree roots

@@ -60,7 +60,12 @@ impl Server<'_> {
         context.warn_of_older(self.image, &fs);
         context.warn_of_lost_checksums(self.image, &fs);
         if !options.read_only {
-            warn_of_lesser_profiles(context, self.directory, &fs.usage()?);
+            match fs.usage() {
+                Ok(usage) => warn_of_lesser_profiles(context, self.directory, &usage),
+                Err(error) => {
+                    context.warning(format_args!("whether chunks have fewer copies is not known: {error}"));
+                }
+            }
         }
         let session = Session::mount(fs, &source, self.directory, &options)?;
         log::Log::serving();
