@@ -3,7 +3,7 @@
 //! Owns its subcommands. The devices of the file system are the image, those that are found beside
 //! it, and those that `--device` names; the target of a replacement is not among them.
 
-use crate::commands::filesystem::{Place, RedundancyArgs};
+use crate::commands::filesystem::{OpenedAs, RedundancyArgs};
 use crate::context::{Context, of_image};
 use crate::devices::{self, absolute, is_same_file, open_for_writing};
 use crate::jobs;
@@ -189,7 +189,7 @@ impl Start {
                 return Ok(());
             }
         };
-        let restored = self.redundancy.apply(context, &self.target, &Place::Image(&fs));
+        let restored = self.redundancy.apply(context, &self.target, &OpenedAs::Image(&fs));
         let closed = fs.close().map_err(|error| of_image(&self.target, error));
         restored.and(closed)
     }
@@ -202,7 +202,7 @@ impl Start {
             let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
             let source = Path::new(&self.source);
             print(&kernel_jobs::replace(mounted, source, &self.target, how, self.enqueue)?)?;
-            return self.redundancy.apply(context, &self.image, &Place::Mounted(mounted));
+            return self.redundancy.apply(context, &self.image, &OpenedAs::Mounted(mounted));
         }
         let mount = jobs::open(mounted)?;
         let devices = mount.usage().map_err(|error| mounted.at(&error))?.devices;
@@ -237,7 +237,7 @@ impl Start {
         context.changed_devices.note([target]);
         context.changed_devices.note_removed(source);
         print(&report)?;
-        self.redundancy.apply(context, &self.image, &Place::Mounted(mounted))
+        self.redundancy.apply(context, &self.image, &OpenedAs::Mounted(mounted))
     }
 }
 

@@ -30,14 +30,14 @@ pub(super) const LEAST: u64 = 32 << 10;
 /// Freed space that waits.
 #[derive(Debug, Default)]
 pub(super) struct Discards {
-    batches: Mutex<VecDeque<Batch>>,
+    batches: Mutex<VecDeque<DiscardBatch>>,
     /// The last transaction whose superblocks are on disk; 0 before the first.
     durable: AtomicU64,
 }
 
 /// The space that one transaction freed.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct DiscardBatch {
     generation: u64,
     /// Logical addresses.
     pub(super) logical: RangeSet,
@@ -47,7 +47,7 @@ pub(super) struct Batch {
     has_changes: bool,
 }
 
-impl Batch {
+impl DiscardBatch {
     fn bytes(&self) -> u64 {
         let physical = self.physical.values().map(RangeSet::bytes).sum::<u64>();
         physical + if self.has_changes { self.logical.bytes() } else { 0 }
@@ -104,7 +104,7 @@ impl Discards {
         self.durable.store(generation.0, Ordering::Release);
     }
 
-    pub(super) fn take_ripe(&self) -> Option<Batch> {
+    pub(super) fn take_ripe(&self) -> Option<DiscardBatch> {
         let (mut batches, durable) = (self.batches.lock(), self.durable.load(Ordering::Acquire));
         if !batches.front()?.is_ripe(durable) {
             return None;
@@ -115,7 +115,7 @@ impl Discards {
     /// Returns the bytes that wait for commits.
     pub(super) fn waiting_bytes(&self) -> u64 {
         let (batches, durable) = (self.batches.lock(), self.durable.load(Ordering::Acquire));
-        batches.iter().filter(|batch| !batch.is_ripe(durable)).map(Batch::bytes).sum()
+        batches.iter().filter(|batch| !batch.is_ripe(durable)).map(DiscardBatch::bytes).sum()
     }
 
     pub(super) fn clear(&self) {
@@ -124,11 +124,15 @@ impl Discards {
 }
 
 /// Returns the batch of a transaction. Readers may let an older transaction's space go late.
-fn batch_of(batches: &mut VecDeque<Batch>, generation: Generation, has_changes: bool) -> &mut Batch {
+fn batch_of(
+    batches: &mut VecDeque<DiscardBatch>,
+    generation: Generation,
+    has_changes: bool,
+) -> &mut DiscardBatch {
     let at = batches.partition_point(|batch| batch.generation < generation.0);
     if batches.get(at).is_none_or(|batch| batch.generation != generation.0) {
         let (logical, physical) = (RangeSet::default(), BTreeMap::new());
-        batches.insert(at, Batch { generation: generation.0, logical, physical, has_changes });
+        batches.insert(at, DiscardBatch { generation: generation.0, logical, physical, has_changes });
     }
     let batch = &mut batches[at];
     batch.has_changes |= has_changes;

@@ -1,6 +1,6 @@
 //! `papilio device remove`.
 
-use crate::commands::filesystem::{Place, RedundancyArgs, warn_of_profiles};
+use crate::commands::filesystem::{OpenedAs, RedundancyArgs, warn_of_profiles};
 use crate::context::{Context, of_image};
 use crate::devices::absolute;
 use crate::jobs;
@@ -61,7 +61,7 @@ impl Args {
                 return jobs::stop(&mounted, JobKind::RemoveDevice, BalanceControl::Cancel);
             }
             run_mounted(context, &mounted, removed, self.enqueue)?;
-            self.redundancy.apply(context, image, &Place::Mounted(&mounted))?;
+            self.redundancy.apply(context, image, &OpenedAs::Mounted(&mounted))?;
             if let Err(error) = warn_of_profiles(context, image) {
                 context.warning(format_args!("profiles are not known: {error:#}"));
             }
@@ -89,7 +89,7 @@ impl Args {
                 output.finish()?;
             }
         }
-        self.redundancy.apply(context, image, &Place::Image(&fs))
+        self.redundancy.apply(context, image, &OpenedAs::Image(&fs))
     }
 }
 

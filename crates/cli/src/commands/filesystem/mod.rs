@@ -16,7 +16,7 @@ mod sync;
 pub mod usage;
 mod usage_tree;
 
-pub use redundancy::{Place, RedundancyArgs, warn_of_lesser_profiles};
+pub use redundancy::{OpenedAs, RedundancyArgs, warn_of_lesser_profiles};
 pub use source::{UsageSource, warn_of_mixed, warn_of_profiles};
 
 use crate::context::Context;

@@ -34,7 +34,7 @@ pub struct RedundancyArgs {
 }
 
 /// An open file system.
-pub enum Place<'p> {
+pub enum OpenedAs<'p> {
     /// On devices that are open for writing.
     Image(&'p FileSystem),
     /// In a mount.
@@ -119,7 +119,7 @@ pub fn warn_of_lesser_profiles(context: &Context, shown: &Path, usage: &Usage) {
     }
 }
 
-impl Place<'_> {
+impl OpenedAs<'_> {
     fn usage(&self) -> anyhow::Result<Usage> {
         match self {
             Self::Image(fs) => Ok(fs.usage()?),
@@ -155,7 +155,7 @@ impl RedundancyArgs {
     ///
     /// # Errors
     /// The user wants it, and the balance fails.
-    pub fn apply(self, context: &Context, shown: &Path, place: &Place<'_>) -> anyhow::Result<()> {
+    pub fn apply(self, context: &Context, shown: &Path, place: &OpenedAs<'_>) -> anyhow::Result<()> {
         let usage = match place.usage() {
             Ok(usage) => usage,
             Err(error) => {
