@@ -143,7 +143,8 @@ pub use papilio_transfer::export::problem::{
 };
 pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{
-    Existing, Layer, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated,
+    ContentSource, Existing, Layer, Manifest, ManifestEntry, MkfsContent, NewSubvolume, Populate,
+    PopulateObserver, Populated,
 };
 pub use papilio_transfer::receive::{
     CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,
@@ -221,5 +222,6 @@ pub use papilio_transfer::export::{
 pub use papilio_transfer::{
     host_calls,
     image_path::describe,
+    import::is_to_be_made,
     text::{escaped, kind_words, system_text},
 };

@@ -448,3 +448,24 @@ def test_write_tar(fs):
 
     with pytest.raises(OSError, match="full"):
         fs.write_tar("/d", Full())
+
+
+def test_mkfs_with_content(tmp_path):
+    (tmp_path / "src/d").mkdir(parents=True)
+    (tmp_path / "src/d/f").write_bytes(b"x" * 3_000_000)
+    made = papilio.mkfs(tmp_path / "new.img", content=tmp_path / "src", compress="zstd", shrink=True)
+    assert (tmp_path / "new.img").stat().st_size == made.total_bytes < 64 << 20
+    assert papilio.check(tmp_path / "new.img", data_csum=True).is_clean
+    with papilio.open(tmp_path / "new.img") as fs:
+        assert fs.path("/d/f").read_bytes() == b"x" * 3_000_000
+        with open(tmp_path / "new.tar", "wb") as out:
+            fs.write_tar("/", out)
+    papilio.mkfs(tmp_path / "again.img", content=tmp_path / "new.tar", size=256 << 20)
+    assert (tmp_path / "again.img").stat().st_size == 256 << 20
+    with papilio.open(tmp_path / "again.img") as fs:
+        assert fs.path("/d/f").read_bytes() == b"x" * 3_000_000
+    with pytest.raises(FileNotFoundError):
+        papilio.mkfs(tmp_path / "none.img", content=tmp_path / "none")
+    assert not (tmp_path / "none.img").exists()
+    with pytest.raises(ValueError):
+        papilio.mkfs(tmp_path / "none.img", size=256 << 20, shrink=True)

@@ -391,4 +391,7 @@ def mkfs(
     force: bool = False,
     discard: bool = False,
     timestamp: float | None = None,
+    content: _Path | None = None,
+    compress: str | None = None,
+    shrink: bool = False,
 ) -> Made: ...

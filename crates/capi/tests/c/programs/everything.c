@@ -340,7 +340,8 @@ static void copies(const char *folder)
 {
     struct papilio_file *file;
     struct stat stat;
-    char path[4096], content[16];
+    struct papilio_fs *made;
+    char path[4096], second[4096], content[16];
     int fd, messages = 0;
 
     OK(papilio_mkdir(fs, "/tree", 0750));
@@ -378,6 +379,18 @@ static void copies(const char *folder)
     CHECK(messages >= 1);
     FAILS(papilio_copy_out(fs, "/none", path, 0, NULL, NULL), ENOENT, "/none");
     FAILS(papilio_copy_out(fs, "/tree", path, 0x80, NULL, NULL), EINVAL, "0x80");
+
+    /* The copy becomes a file system again, as small as its content. */
+    snprintf(second, sizeof second, "%s/content.img", folder);
+    OK(papilio_mkfs_content(second, path, NULL, "zstd", PAPILIO_MKFS_SHRINK));
+    CHECK(lstat(second, &stat) == 0 && stat.st_size < 64 << 20);
+    OK(papilio_open(second, NULL, &made));
+    OK(papilio_file_open(made, "/hard", 0, 0, &file));
+    CHECK(OK(papilio_pread(file, content, sizeof content, 0)) == 7);
+    OK(papilio_file_close(file));
+    OK(papilio_close(made));
+    FAILS(papilio_mkfs_content(second, "/no/content", NULL, NULL, 0), ENOENT, "/no/content");
+    FAILS(papilio_mkfs_content(second, path, NULL, "none such", 0), EINVAL, "none such");
 
     snprintf(path, sizeof path, "%s/tree.tar", folder);
     CHECK((fd = open(path, O_RDWR | O_CREAT, 0600)) >= 0);
