@@ -76,9 +76,9 @@ fn failure(error: ExportError) -> Failure {
 /// Copies the content of the directory at `path`, or the file there, into the existing directory
 /// `directory` of the host; both are NUL-terminated. A symbolic link at the end of `path` is not
 /// followed. The copy keeps owners, modes, times, extended attributes, access control lists, hard
-/// links and holes. Owners can be set by root only; for another user they are the program's, without
-/// an error. The directory gets the attributes of that at `path`, and existing files are replaced.
-/// Below `directory` no link of the host is followed. `flags` is 0 or a combination of
+/// links and holes. Owners can be set by root only; for another user they are the program's,
+/// without an error. The directory gets the attributes of that at `path`, and existing files are
+/// replaced. Below `directory` no link of the host is followed. `flags` is 0 or a combination of
 /// PAPILIO_COPY_NO_ATTRIBUTES, PAPILIO_COPY_ONE_SUBVOLUME and PAPILIO_COPY_KEEP_EXISTING.
 ///
 /// The copy goes on around everything that cannot be read or made. `problem` is NULL or hears of
@@ -118,13 +118,13 @@ pub unsafe extern "C" fn papilio_copy_out(
     })
 }
 
-/// Writes the file or directory at `path`, NUL-terminated, with everything below it as a tar archive
-/// in pax format to the descriptor `fd`. The members' paths begin with the last name of `path`, or
-/// with "." for the root. `flags` is 0 or PAPILIO_COPY_ONE_SUBVOLUME. `problem` is NULL or hears of
-/// everything that the archive lacks.
+/// Writes the file or directory at `path`, NUL-terminated, with everything below it as a tar
+/// archive in pax format to the descriptor `fd`. The members' paths begin with the last name of
+/// `path`, or with "." for the root. `flags` is 0 or PAPILIO_COPY_ONE_SUBVOLUME. `problem` is NULL
+/// or hears of everything that the archive lacks.
 ///
-/// Returns 0 if the archive is complete, or a negative errno: -EIO if it lacks something, -EBADF for
-/// a descriptor that is not open, the errno of writing.
+/// Returns 0 if the archive is complete, or a negative errno: -EIO if it lacks something, -EBADF
+/// for a descriptor that is not open, the errno of writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_write_tar(
     fs: *mut papilio_fs,

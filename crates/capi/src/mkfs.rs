@@ -253,15 +253,15 @@ pub unsafe extern "C" fn papilio_mkfs_many(
     })
 }
 
-/// Flag of papilio_mkfs_content(): the file system, and the image if it is a regular file, shrink to
-/// the content.
+/// Flag of papilio_mkfs_content(): the file system, and the image if it is a regular file, shrink
+/// to the content.
 pub const PAPILIO_MKFS_SHRINK: u32 = 0x1;
 
 /// Makes a file system on the image or block device at `path`, and fills it from `content`: a
 /// directory of the host, or a tar archive, which may be compressed. Both are NUL-terminated paths
 /// of the host. Owners, modes, times, extended attributes, access control lists, hard links, device
-/// files and holes are kept. `options` may be NULL. Unless they have a size, a missing or empty image
-/// gets the size that the content needs. `compression` is NULL or as in
+/// files and holes are kept. `options` may be NULL. Unless they have a size, a missing or empty
+/// image gets the size that the content needs. `compression` is NULL or as in
 /// papilio_options_set_compression(). `flags` is 0 or PAPILIO_MKFS_SHRINK.
 ///
 /// Returns 0 or a negative errno, as papilio_mkfs(); -ENOSPC if the content does not fit, and the

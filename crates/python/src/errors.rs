@@ -1,8 +1,8 @@
 //! The exceptions that errors of the library become.
 //!
-//! Owns [`CorruptError`], [`UnsupportedError`], [`ForkError`], [`IncompleteError`] and [`Raise`]. Every error becomes an
-//! `OSError` with errno, text and, where one is known, the path. Python chooses the subclass by
-//! errno, such as `FileNotFoundError`.
+//! Owns [`CorruptError`], [`UnsupportedError`], [`ForkError`], [`IncompleteError`] and [`Raise`].
+//! Every error becomes an `OSError` with errno, text and, where one is known, the path. Python
+//! chooses the subclass by errno, such as `FileNotFoundError`.
 
 use crate::older_file::OlderFile;
 use crate::paths::PathArg;

@@ -51,8 +51,8 @@ impl ImagePath {
         Self { image: self.image.clone(), path }
     }
 
-    /// Returns `IMAGE:/path` as bytes, which the command accepts as an operand again. Without a name
-    /// of the image it is the path alone.
+    /// Returns `IMAGE:/path` as bytes, which the command accepts as an operand again. Without a
+    /// name of the image it is the path alone.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = OsString::from(&self.image).into_vec();
         if !bytes.is_empty() {

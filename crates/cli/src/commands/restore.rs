@@ -1,7 +1,7 @@
 //! `papilio restore`: copies what can be read out of a damaged file system.
 //!
-//! The copy is that of [`papilio::export`], which reads around faults. This command chooses roots and
-//! devices, and which of the rules of `btrfs restore` apply.
+//! The copy is that of [`papilio::export`], which reads around faults. This command chooses roots
+//! and devices, and which of the rules of `btrfs restore` apply.
 
 use crate::args;
 use crate::commands::deleted;

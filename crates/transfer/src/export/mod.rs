@@ -4,7 +4,8 @@
 //! writing, for one large file as well as for many small ones. The reader ([`source`]) walks the
 //! file system, verifies checksums and sends [`event::Event`]s. The writer, a [`Sink`], turns them
 //! into files of the host ([`host`]) or members of an archive ([`tar`]). Unreadable sectors of a
-//! file are left out and reported. The queue holds at most [`QUEUED_BATCHES`] batches of about 1 MiB.
+//! file are left out and reported. The queue holds at most [`QUEUED_BATCHES`] batches of about 1
+//! MiB.
 //!
 //! **Locks:** those of the public methods.
 
@@ -149,12 +150,12 @@ impl Export {
     }
 
     /// Copies the content of the directory `from` into the existing directory `to` of the host,
-    /// which gets the attributes of `from` if attributes are kept. Below `to` no link of the host is
-    /// followed.
+    /// which gets the attributes of `from` if attributes are kept. Below `to` no link of the host
+    /// is followed.
     ///
     /// # Errors
-    /// `from` is no directory, or the destination is full or read-only. What else the copy lacks goes to the observer: the
-    /// copy is complete only if there is no problem.
+    /// `from` is no directory, or the destination is full or read-only. Everything else that the
+    /// copy lacks goes to the observer: the copy is complete only if there is no problem.
     pub fn to_directory(
         &self,
         from: &Inode,
@@ -199,7 +200,7 @@ impl Export {
     /// begin with `name`, or with `.` if that is empty.
     ///
     /// # Errors
-    /// The archive cannot be written. What it lacks goes to the observer, as for
+    /// The archive cannot be written. Everything that it lacks goes to the observer, as for
     /// [`Self::to_directory`].
     pub fn to_tar(
         &self,

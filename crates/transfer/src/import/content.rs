@@ -1,8 +1,8 @@
 //! Making file systems with content: [`MkfsContent`].
 //!
 //! Without a given size, the size is estimated from the content. If the estimate turns out too
-//! small, the file system is created again with twice the size. It has a temporary magic until it is
-//! complete, so that an interruption leaves nothing that looks complete.
+//! small, the file system is created again with twice the size. It has a temporary magic until it
+//! is complete, so that an interruption leaves nothing that looks complete.
 //!
 //! Counterpart: btrfs-progs' `mkfs/main.c` with `--rootdir`.
 
@@ -179,8 +179,8 @@ impl MkfsContent {
         self
     }
 
-    /// Makes the file system on `images` and fills it. After a failure, images that were missing are
-    /// missing again, and files that were empty are empty.
+    /// Makes the file system on `images` and fills it. After a failure, images that were missing
+    /// are missing again, and files that were empty are empty.
     ///
     /// # Errors
     /// Errors of mkfs, of the source, and those that the observer does not skip; no space left, if
