@@ -305,8 +305,8 @@ struct papilio_stat {
 };
 
 // A function that hears of a failure after which the call goes on: of a command of a stream, or of
-// a file that is not copied. `message` is valid during the call. The function must return: no longjmp,
-// no exception.
+// a file that is not copied. `message` is valid during the call. The function must return: no
+// longjmp, no exception.
 typedef void (*papilio_message_fn)(void *user, const char *message);
 
 // An extent of a file.
