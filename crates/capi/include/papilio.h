@@ -50,6 +50,16 @@
 // papilio_stat.
 #define PAPILIO_WITH_STAT 2
 
+// Flag of papilio_copy_out(): files get their mode less the umask, and the current owner and time.
+// Each hard link becomes a file.
+#define PAPILIO_COPY_NO_ATTRIBUTES 1
+
+// Flag of papilio_copy_out() and papilio_write_tar(): directories of other subvolumes stay empty.
+#define PAPILIO_COPY_ONE_SUBVOLUME 2
+
+// Flag of papilio_copy_out(): existing files of the host stay as they are.
+#define PAPILIO_COPY_KEEP_EXISTING 4
+
 // Flag of papilio_file_open(): creates the file if there is none.
 #define PAPILIO_CREATE 2
 
@@ -83,6 +93,10 @@
 
 // Value of papilio_extent.kind: allocated, but not written.
 #define PAPILIO_EXTENT_PREALLOCATED 2
+
+// Flag of papilio_mkfs_content(): the file system, and the image if it is a regular file, shrink
+// to the content.
+#define PAPILIO_MKFS_SHRINK 1
 
 // Flag of papilio_rename(): fails if the new name exists.
 #define PAPILIO_RENAME_NOREPLACE 1
@@ -290,6 +304,11 @@ struct papilio_stat {
     struct papilio_time btime;
 };
 
+// A function that hears of a failure after which the call goes on: of a command of a stream, or of
+// a file that is not copied. `message` is valid during the call. The function must return: no
+// longjmp, no exception.
+typedef void (*papilio_message_fn)(void *user, const char *message);
+
 // An extent of a file.
 struct papilio_extent {
     // The file offset of the first byte.
@@ -437,10 +456,6 @@ struct papilio_memory {
 // A function that a long call reports to. `user` is the pointer that the program gave. A result
 // other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
 typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
-
-// A function that hears of a command of a stream that failed, where the call goes on: `message` is
-// valid during the call. The function must return: no longjmp, no exception.
-typedef void (*papilio_message_fn)(void *user, const char *message);
 
 // A subvolume.
 struct papilio_subvolume {
@@ -653,6 +668,40 @@ int papilio_walk_skip(struct papilio_walk *walk);
 //
 // Returns 0 or a negative errno.
 int papilio_walk_close(struct papilio_walk *walk);
+
+// Copies the content of the directory at `path`, or the file there, into the existing directory
+// `directory` of the host; both are NUL-terminated. A symbolic link at the end of `path` is not
+// followed. The copy keeps owners, modes, times, extended attributes, access control lists, hard
+// links and holes. Owners can be set by root only; for another user they are the program's,
+// without an error. The directory gets the attributes of that at `path`, and existing files are
+// replaced. Below `directory` no link of the host is followed. `flags` is 0 or a combination of
+// PAPILIO_COPY_NO_ATTRIBUTES, PAPILIO_COPY_ONE_SUBVOLUME and PAPILIO_COPY_KEEP_EXISTING.
+//
+// The copy goes on around everything that cannot be read or made. `problem` is NULL or hears of
+// each with `user`.
+//
+// Returns 0 if the copy is complete, or a negative errno: -EIO if it lacks something, -ENOSPC,
+// -EDQUOT or -EROFS if the destination ended it.
+int papilio_copy_out(struct papilio_fs *fs,
+                     const char *path,
+                     const char *directory,
+                     uint32_t flags,
+                     papilio_message_fn problem,
+                     void *user);
+
+// Writes the file or directory at `path`, NUL-terminated, with everything below it as a tar
+// archive in pax format to the descriptor `fd`. The members' paths begin with the last name of
+// `path`, or with "." for the root. `flags` is 0 or PAPILIO_COPY_ONE_SUBVOLUME. `problem` is NULL
+// or hears of everything that the archive lacks.
+//
+// Returns 0 if the archive is complete, or a negative errno: -EIO if it lacks something, -EBADF
+// for a descriptor that is not open, the errno of writing.
+int papilio_write_tar(struct papilio_fs *fs,
+                      const char *path,
+                      int fd,
+                      uint32_t flags,
+                      papilio_message_fn problem,
+                      void *user);
 
 // Returns the message of the calling thread's last failed call. It stays valid until the thread's
 // next failed call, is empty before the first one, and never NULL. It is one line of text; paths
@@ -988,6 +1037,21 @@ int papilio_mkfs(const char *path, const struct papilio_mkfs_options *options);
 int papilio_mkfs_many(const char *const *paths,
                       size_t count,
                       const struct papilio_mkfs_options *options);
+
+// Makes a file system on the image or block device at `path`, and fills it from `content`: a
+// directory of the host, or a tar archive, which may be compressed. Both are NUL-terminated paths
+// of the host. Owners, modes, times, extended attributes, access control lists, hard links, device
+// files and holes are kept. `options` may be NULL. Unless they have a size, a missing or empty
+// image gets the size that the content needs. `compression` is NULL or as in
+// papilio_options_set_compression(). `flags` is 0 or PAPILIO_MKFS_SHRINK.
+//
+// Returns 0 or a negative errno, as papilio_mkfs(); -ENOSPC if the content does not fit, and the
+// errors of reading it. After an error no image looks complete, and a missing one stays missing.
+int papilio_mkfs_content(const char *path,
+                         const char *content,
+                         const struct papilio_mkfs_options *options,
+                         const char *compression,
+                         uint32_t flags);
 
 // Creates a directory at `path`, NUL-terminated, with the permissions `mode`, less the umask of
 // papilio_set_creator().

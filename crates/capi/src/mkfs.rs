@@ -3,16 +3,21 @@
 //! The defaults are those of `mkfs.btrfs`: data once, metadata twice on one device and mirrored on
 //! several, tree blocks of 16 KiB, CRC-32C. Nothing is written unless all devices can be used.
 
-use crate::arguments::{array, check_result, host_path, store, text, utf8};
+use crate::arguments::{array, check_flags, check_result, host_path, store, text, utf8};
 use crate::failure::{Failure, Result, guard_unit};
 use crate::handles::{self, handle};
 use crate::time::timespec;
 use libc::{c_char, c_int, size_t};
-use papilio::{ChecksumType, MkfsOptions, RaidProfile, Uuid};
+use papilio::{ChecksumType, ContentSource, MkfsContent, MkfsOptions, RaidProfile, Uuid};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The options of a new file system.
-pub(crate) struct Making(Mutex<MkfsOptions>);
+pub(crate) struct Making {
+    options: Mutex<MkfsOptions>,
+    /// Whether the program set the size.
+    sized: AtomicBool,
+}
 
 /// Options of a new file system. Made by papilio_mkfs_options_new().
 #[allow(non_camel_case_types)]
@@ -28,7 +33,7 @@ fn update(
 ) -> c_int {
     guard_unit(|| {
         let object = handles::get::<Making>(options)?;
-        let mut held = object.0.lock();
+        let mut held = object.options.lock();
         *held = set(held.clone())?;
         Ok(())
     })
@@ -42,7 +47,10 @@ fn update(
 pub unsafe extern "C" fn papilio_mkfs_options_new(options: *mut *mut papilio_mkfs_options) -> c_int {
     guard_unit(|| {
         check_result(options, "options")?;
-        let object = handles::insert(Making(Mutex::new(MkfsOptions::new())));
+        let object = handles::insert(Making {
+            options: Mutex::new(MkfsOptions::new()),
+            sized: AtomicBool::new(false),
+        });
         // SAFETY: the pointer was checked, and the caller promises memory for a handle.
         unsafe { store(options, object) };
         Ok(())
@@ -64,7 +72,14 @@ pub extern "C" fn papilio_mkfs_options_free(options: *mut papilio_mkfs_options) 
 /// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn papilio_mkfs_options_set_size(options: *mut papilio_mkfs_options, bytes: u64) -> c_int {
-    update(options, |held| Ok(held.size(bytes)))
+    let updated = update(options, |held| Ok(held.size(bytes)));
+    if updated == 0 {
+        return guard_unit(|| {
+            handles::get::<Making>(options)?.sized.store(true, Ordering::Relaxed);
+            Ok(())
+        });
+    }
+    updated
 }
 
 /// Sets the label: at most 255 bytes, NUL-terminated, without a line break.
@@ -230,10 +245,56 @@ pub unsafe extern "C" fn papilio_mkfs_many(
         let paths = paths.collect::<Result<Vec<_>>>()?;
         let options = match options.is_null() {
             true => MkfsOptions::new(),
-            false => handles::get::<Making>(options)?.0.lock().clone(),
+            false => handles::get::<Making>(options)?.options.lock().clone(),
         };
         crate::failure::used();
         papilio::mkfs_many(&paths, &options)?;
+        Ok(())
+    })
+}
+
+/// Flag of papilio_mkfs_content(): the file system, and the image if it is a regular file, shrink
+/// to the content.
+pub const PAPILIO_MKFS_SHRINK: u32 = 0x1;
+
+/// Makes a file system on the image or block device at `path`, and fills it from `content`: a
+/// directory of the host, or a tar archive, which may be compressed. Both are NUL-terminated paths
+/// of the host. Owners, modes, times, extended attributes, access control lists, hard links, device
+/// files and holes are kept. `options` may be NULL. Unless they have a size, a missing or empty
+/// image gets the size that the content needs. `compression` is NULL or as in
+/// papilio_options_set_compression(). `flags` is 0 or PAPILIO_MKFS_SHRINK.
+///
+/// Returns 0 or a negative errno, as papilio_mkfs(); -ENOSPC if the content does not fit, and the
+/// errors of reading it. After an error no image looks complete, and a missing one stays missing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn papilio_mkfs_content(
+    path: *const c_char,
+    content: *const c_char,
+    options: *const papilio_mkfs_options,
+    compression: *const c_char,
+    flags: u32,
+) -> c_int {
+    guard_unit(|| {
+        check_flags(flags, PAPILIO_MKFS_SHRINK)?;
+        // SAFETY: the caller promises NUL-terminated texts.
+        let (path, content) = unsafe { (host_path(path, "path")?, host_path(content, "content")?) };
+        let (options, sized) = match options.is_null() {
+            true => (MkfsOptions::new(), false),
+            false => {
+                let object = handles::get::<Making>(options)?;
+                let held = object.options.lock().clone();
+                (held, object.sized.load(Ordering::Relaxed))
+            }
+        };
+        let compression = match compression.is_null() {
+            true => None,
+            // SAFETY: the caller promises a NUL-terminated text.
+            false => Some(unsafe { utf8(compression, "compression") }?.parse()?),
+        };
+        crate::failure::used();
+        let make =
+            MkfsContent::new().compress(compression).shrink(flags & PAPILIO_MKFS_SHRINK != 0).sized(sized);
+        make.make(&[path], &options, ContentSource::at(content)?, &mut ())?;
         Ok(())
     })
 }

@@ -20,8 +20,9 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 pub type papilio_progress_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64, bytes: u64) -> c_int>;
 
-/// A function that hears of a command of a stream that failed, where the call goes on: `message` is
-/// valid during the call. The function must return: no longjmp, no exception.
+/// A function that hears of a failure after which the call goes on: of a command of a stream, or of
+/// a file that is not copied. `message` is valid during the call. The function must return: no
+/// longjmp, no exception.
 #[allow(non_camel_case_types)]
 pub type papilio_message_fn = Option<unsafe extern "C" fn(user: *mut c_void, message: *const c_char)>;
 

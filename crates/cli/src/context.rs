@@ -15,6 +15,7 @@ use crate::output::escaped;
 use crate::path::ImagePath;
 use crate::scanning;
 use anyhow::Context as _;
+pub use papilio::describe;
 use papilio::device::Device;
 use papilio::format::{LogicalAddress, TreeId};
 use papilio::{
@@ -541,14 +542,6 @@ pub fn of_image(image: &Path, error: Error) -> anyhow::Error {
             anyhow::Error::msg(format!("{}: {error}", image.display()))
         }
         other => holder::explain(other),
-    }
-}
-
-/// Returns the message of `error` with the operand that it concerns.
-pub fn describe(path: &ImagePath, error: &Error) -> String {
-    match error {
-        Error::Path { kind, .. } => format!("{path}: {kind}"),
-        other => format!("{path}: {other}"),
     }
 }
 

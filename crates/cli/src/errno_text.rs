@@ -1,16 +1,7 @@
 //! Messages for errnos.
 
-use papilio::PathError;
+use papilio::{PathError, system_text};
 use rustix::io::Errno;
-
-/// Returns the system's message for `errno`, without its number.
-pub fn system_text(errno: Errno) -> String {
-    let text = std::io::Error::from(errno).to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
-}
 
 /// Returns the message that commands on images have for the error that `errno` stands for, so that
 /// commands on mounts fail with the same text.
@@ -28,7 +19,7 @@ pub fn text_of(errno: Errno) -> String {
         Errno::ROFS => return "the file system or the subvolume is read-only".to_owned(),
         Errno::NOSPC => return "no space left on the file system".to_owned(),
         other => {
-            return system_text(other).to_lowercase();
+            return system_text(&other.into()).to_lowercase();
         }
     };
     reason.to_string()

@@ -7,7 +7,7 @@
 
 use crate::errno_text;
 use crate::output::escaped;
-use crate::path::{ImagePath, Operand};
+use crate::path::{ImagePath, Operand, parse_image_path};
 use crate::usage_error::UsageError;
 use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
@@ -49,7 +49,7 @@ impl Target {
         {
             return Ok(Self::Mounted(Mounted { path, mount }));
         }
-        ImagePath::parse(argument).map(Self::Image)
+        parse_image_path(argument).map(Self::Image)
     }
 
     /// Parses an argument that names something that exists or will be created.

@@ -6,7 +6,7 @@
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{OutputError, is_closed_pipe};
-use crate::path::ImagePath;
+use crate::path::{ImagePath, parse_image_path};
 use crate::usage_error::UsageError;
 use papilio::FileSystem;
 use std::ffi::{OsStr, OsString};
@@ -29,7 +29,7 @@ pub fn for_each_operand(
     operands: &[OsString],
     mut each: impl FnMut(ImagePath) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    for_each_parsed(context, operands, ImagePath::parse, &mut each)
+    for_each_parsed(context, operands, parse_image_path, &mut each)
 }
 
 /// Like [`for_each_operand`], for operands that may be in a mount.

@@ -9,8 +9,8 @@
 use crate::time;
 use anyhow::Context as _;
 use papilio::{FileKind, Inode, Metadata};
+pub use papilio::{escaped, kind_words};
 use serde_json::{Map, Value, json};
-use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -29,6 +29,13 @@ impl fmt::Display for OutputError {
 impl std::error::Error for OutputError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.0)
+    }
+}
+
+impl OutputError {
+    /// Returns the host's error.
+    pub fn into_io(self) -> io::Error {
+        self.0
     }
 }
 
@@ -116,35 +123,6 @@ impl JsonArray {
     }
 }
 
-/// Escapes control characters, invalid UTF-8 and backslashes, as `\n`, `\ooo` and `\\`.
-pub fn escaped(name: &[u8]) -> Cow<'_, [u8]> {
-    let clean = |text: &str| !text.chars().any(|c| c.is_control() || c == '\\');
-    if std::str::from_utf8(name).is_ok_and(clean) {
-        return Cow::Borrowed(name);
-    }
-    let mut out = Vec::with_capacity(name.len() + 8);
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\n' => out.extend(b"\\n"),
-                '\t' => out.extend(b"\\t"),
-                '\r' => out.extend(b"\\r"),
-                '\\' => out.extend(b"\\\\"),
-                c if c.is_control() => octal(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
-                c => out.extend(c.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        octal(&mut out, chunk.invalid());
-    }
-    Cow::Owned(out)
-}
-
-fn octal(out: &mut Vec<u8>, bytes: &[u8]) {
-    for byte in bytes {
-        out.extend(format!("\\{byte:03o}").as_bytes());
-    }
-}
-
 /// Returns the ten letters of `ls -l`.
 pub fn mode_letters(kind: FileKind, mode: u32) -> String {
     let mut letters = vec![kind_letter(kind)];
@@ -181,19 +159,6 @@ pub fn find_letter(kind: FileKind) -> char {
     match kind {
         FileKind::Regular => 'f',
         other => kind_letter(other),
-    }
-}
-
-/// Returns the name that stat(1) has for a kind.
-pub fn kind_words(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "regular file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symbolic link",
-        FileKind::CharacterDevice => "character special file",
-        FileKind::BlockDevice => "block special file",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
     }
 }
 

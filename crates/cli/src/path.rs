@@ -1,27 +1,17 @@
 //! Operands: `IMAGE:/path` inside a file system, or a path on the host.
 //!
-//! Owns [`ImagePath`] and [`Operand`] and their syntax. A colon before a slash separates the image
+//! Owns [`Operand`] and the syntax of operands. A colon before a slash separates the image
 //! from the path. If there are several, the parser takes the first one whose left side exists and
 //! is not a directory. Without such a colon, an argument that exists as a whole is a path on the
 //! host, and in any other one the first colon separates. `IMAGE@N` names partition N of an image.
 //! In a URL, the first colon before a slash after `SCHEME://` separates.
 
-use crate::output::escaped;
 use crate::usage_error::UsageError;
+pub use papilio::ImagePath;
 use papilio::device::{split_partition, url_prefix};
-use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// A path inside a file system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImagePath {
-    /// The image or device.
-    pub image: PathBuf,
-    /// The path inside, as typed; it starts with a slash.
-    pub path: Vec<u8>,
-}
 
 /// An argument that may be on either side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,62 +68,20 @@ impl Operand {
     }
 }
 
-impl ImagePath {
-    /// Parses an argument that must be inside a file system. An image alone means its root.
-    ///
-    /// # Errors
-    /// The argument is a directory on the host.
-    pub fn parse(argument: &OsStr) -> Result<Self, UsageError> {
-        match Operand::parse(argument) {
-            Operand::Image(path) => Ok(path),
-            Operand::Host(image) if kind_on_host(&image) != Found::Directory => {
-                Ok(Self { image, path: b"/".to_vec() })
-            }
-            Operand::Host(path) => Err(UsageError::new(format_args!(
-                "{}: a directory on the host; name a path inside a file system as IMAGE:/path",
-                path.display()
-            ))),
+/// Parses an argument that must be inside a file system. An image alone means its root.
+///
+/// # Errors
+/// The argument is a directory on the host.
+pub fn parse_image_path(argument: &OsStr) -> Result<ImagePath, UsageError> {
+    match Operand::parse(argument) {
+        Operand::Image(path) => Ok(path),
+        Operand::Host(image) if kind_on_host(&image) != Found::Directory => {
+            Ok(ImagePath { image, path: b"/".to_vec() })
         }
-    }
-
-    /// Returns the last component, or `None` for the root and for `.` and `..`, which name no
-    /// entry.
-    pub fn base_name(&self) -> Option<&[u8]> {
-        let end = self.path.iter().rposition(|&byte| byte != b'/')? + 1;
-        let start = self.path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
-        match &self.path[start..end] {
-            b"." | b".." => None,
-            name => Some(name),
-        }
-    }
-
-    /// Returns whether the path can only name a directory: `a/`, `a/.`, `a/..`.
-    pub fn wants_directory(&self) -> bool {
-        self.path.ends_with(b"/") || self.base_name().is_none()
-    }
-
-    /// Returns the operand of the entry `name` of this directory.
-    pub fn join(&self, name: &[u8]) -> Self {
-        let mut path = self.path.clone();
-        if !path.ends_with(b"/") {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-        Self { image: self.image.clone(), path }
-    }
-
-    /// Returns `IMAGE:/path` as bytes, which the command accepts as an operand again.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = OsString::from(&self.image).into_vec();
-        bytes.push(b':');
-        bytes.extend_from_slice(&self.path);
-        bytes
-    }
-}
-
-impl fmt::Display for ImagePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&escaped(&self.to_bytes())))
+        Operand::Host(path) => Err(UsageError::new(format_args!(
+            "{}: a directory on the host; name a path inside a file system as IMAGE:/path",
+            path.display()
+        ))),
     }
 }
 
@@ -178,18 +126,5 @@ mod tests {
         assert_eq!(parse("usb:/0:/x", &["usb:/0"], &[]), image("usb:/0", "/x"));
         assert_eq!(parse("a:/b:/c", &["a", "a:/b"], &[]), image("a", "/b:/c"));
         assert_eq!(parse("dir:/f", &[], &["dir:/f"]), Operand::Host("dir:/f".into()));
-    }
-
-    #[test]
-    fn base_names() {
-        let base = |path: &str| {
-            let path = ImagePath { image: "i".into(), path: path.into() };
-            path.base_name().map(|name| String::from_utf8(name.to_vec()).unwrap())
-        };
-        assert_eq!(base("/a/b"), Some("b".into()));
-        assert_eq!(base("/a/b//"), Some("b".into()));
-        assert_eq!(base("/a/."), None);
-        assert_eq!(base("/a/.."), None);
-        assert_eq!(base("/"), None);
     }
 }

@@ -75,6 +75,8 @@
 //! - [`File::sync_all`] and [`Inode::sync_all`] make one file durable without a commit, by the log
 //!   tree. Opening for writing replays the log after a crash.
 //! - [`OpenOptions::cache_bytes`] turns on a page cache.
+//! - [`Populate`] fills a file system from the host, and [`Export`] copies out of one, to a
+//! directory   or a tar archive. An [`ExportObserver`] hears of everything that the copy lacks.
 //! - [`Error`] converts to [`std::io::Error`], and [`Error::errno`] gives its errno.
 //!
 //! The feature `unstable` adds internals for measurements and inspection: tuning switches, cache
@@ -136,8 +138,15 @@ pub use papilio_progs::salvage::super_recover::{CopyState, SuperRecovery, Superb
 pub use papilio_progs::salvage::tree_roots::FoundRoot;
 pub use papilio_progs::scan::FoundDevice;
 pub use papilio_progs::tune::{Tune, Tuned, tune};
+pub use papilio_transfer::copy::image::{CopyError, ImageCopy, ImageCopyOptions, Share};
+pub use papilio_transfer::export::Export;
+pub use papilio_transfer::export::problem::{
+    ExportError, ExportObserver, ExportProblem, ExportProblems, Missing,
+};
+pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{
-    Existing, Layer, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated,
+    ContentSource, Existing, Layer, Manifest, ManifestEntry, MkfsContent, NewSubvolume, Populate,
+    PopulateObserver, Populated,
 };
 pub use papilio_transfer::receive::{
     CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,
@@ -202,3 +211,19 @@ pub use papilio_progs::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
 pub use papilio_progs::superblock_copy::{ChecksumState, SuperblockCopy};
 #[cfg(feature = "unstable")]
 pub use papilio_progs::tree_stats::{Layout, TreeStats};
+#[cfg(feature = "unstable")]
+pub use papilio_transfer::export::{
+    event::Event,
+    export,
+    host::{HostOptions, HostSink, Place as HostPlace, host_kind},
+    sink::Sink,
+    source::{PathFilter, Source, SourceOptions},
+    tar::TarSink,
+};
+#[cfg(feature = "unstable")]
+pub use papilio_transfer::{
+    host_calls,
+    image_path::describe,
+    import::is_to_be_made,
+    text::{escaped, kind_words, system_text},
+};

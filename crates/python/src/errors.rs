@@ -1,12 +1,12 @@
 //! The exceptions that errors of the library become.
 //!
-//! Owns [`CorruptError`], [`UnsupportedError`], [`ForkError`] and [`Raise`]. Every error becomes an
-//! `OSError` with errno, text and, where one is known, the path. Python chooses the subclass by
-//! errno, such as `FileNotFoundError`.
+//! Owns [`CorruptError`], [`UnsupportedError`], [`ForkError`], [`IncompleteError`] and [`Raise`].
+//! Every error becomes an `OSError` with errno, text and, where one is known, the path. Python
+//! chooses the subclass by errno, such as `FileNotFoundError`.
 
 use crate::older_file::OlderFile;
 use crate::paths::PathArg;
-use papilio::{Error, ErrorKind};
+use papilio::{Error, ErrorKind, ExportError};
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
@@ -28,6 +28,42 @@ pyo3::create_exception!(
     PyRuntimeError,
     "A file system or a file was used in a process that was forked after it was opened."
 );
+
+pyo3::create_exception!(
+    papilio,
+    IncompleteError,
+    PyOSError,
+    "A copy out of a file system lacks something; `problems` lists it. The rest was copied."
+);
+
+/// Makes the exception of a copy that lacks something: each problem is a line of text.
+pub fn incomplete(py: Python<'_>, problems: Vec<String>) -> PyErr {
+    let text = format!("{} problems; the first: {}", problems.len(), problems[0]);
+    let made = IncompleteError::new_err((rustix::io::Errno::IO.raw_os_error(), text));
+    // An exception that happens here takes the place of the attribute, not of the error.
+    let _ = made.value(py).setattr("problems", problems);
+    made
+}
+
+/// Makes the exception of a copy out of a file system that ended early.
+pub fn of_export(py: Python<'_>, error: &ExportError) -> PyErr {
+    if let Some(raised) = error.host_error().and_then(|error| python_error(py, error)) {
+        return raised;
+    }
+    let errno = match error {
+        ExportError::NotADirectory => rustix::io::Errno::NOTDIR.raw_os_error(),
+        ExportError::Full => rustix::io::Errno::NOSPC.raw_os_error(),
+        other => {
+            let host = other.host_error().and_then(std::io::Error::raw_os_error);
+            host.unwrap_or(rustix::io::Errno::IO.raw_os_error())
+        }
+    };
+    let text = match (error, error.host_error()) {
+        (ExportError::Archive { .. }, Some(cause)) => format!("{error}: {cause}"),
+        _ => error.to_string(),
+    };
+    PyOSError::new_err((errno, text))
+}
 
 /// Turns results of the library into those of Python.
 pub trait Raise<T> {

@@ -75,7 +75,7 @@ fn is_writable(mode: &str) -> PyResult<bool> {
 }
 
 /// Parses a value of the mount option `compress`.
-fn compression(value: &str) -> PyResult<CompressionChoice> {
+pub fn compression(value: &str) -> PyResult<CompressionChoice> {
     value.parse().map_err(|error: Error| PyValueError::new_err(error.to_string()))
 }
 

@@ -49,6 +49,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("CorruptError", py.get_type::<errors::CorruptError>())?;
     module.add("UnsupportedError", py.get_type::<errors::UnsupportedError>())?;
+    module.add("IncompleteError", py.get_type::<errors::IncompleteError>())?;
     module.add("ForkError", py.get_type::<errors::ForkError>())?;
     module.add("DEFAULT_SUBVOLUME", file_system::DEFAULT_SUBVOLUME)?;
     module.add_class::<file_system::FileSystem>()?;

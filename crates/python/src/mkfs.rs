@@ -4,7 +4,7 @@
 
 use crate::errors::Raise;
 use crate::paths::{PathArg, decode, host_path};
-use papilio::{ChecksumType, Error, MkfsOptions, RaidProfile, Uuid};
+use papilio::{ChecksumType, ContentSource, Error, MkfsContent, MkfsOptions, Populate, RaidProfile, Uuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -53,11 +53,14 @@ fn checksum(name: &str) -> PyResult<ChecksumType> {
     })
 }
 
-/// Creates a file system in an image or on devices. With size, a missing image is created.
+/// Creates a file system in an image or on devices. With size, a missing image is created. With
+/// content, a directory of the host or a tar archive, it is filled, and by default as large as that
+/// needs.
 #[pyfunction]
 #[pyo3(signature = (
     *images, size = None, label = None, uuid = None, node_size = None, checksum = None, data_profile = None,
     metadata_profile = None, features = None, force = false, discard = false, timestamp = None,
+    content = None, compress = None, shrink = false,
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
 pub fn mkfs(
@@ -74,6 +77,9 @@ pub fn mkfs(
     force: bool,
     discard: bool,
     timestamp: Option<Bound<'_, PyAny>>,
+    content: Option<PathArg>,
+    compress: Option<&str>,
+    shrink: bool,
 ) -> PyResult<Made> {
     let Some(first) = images.first() else {
         return Err(PyValueError::new_err("mkfs: name an image or a device"));
@@ -104,11 +110,29 @@ pub fn mkfs(
         let parsed = options.feature_list(list);
         options = parsed.map_err(|error: Error| PyValueError::new_err(error.to_string()))?;
     }
+    let timestamp = timestamp.map(|time| crate::times::from_seconds(&time)).transpose()?;
     if let Some(time) = timestamp {
-        options = options.timestamp(crate::times::from_seconds(&time)?);
+        options = options.timestamp(time);
     }
     let paths: Vec<_> = images.iter().map(host_path).collect();
-    let made = py.detach(|| papilio::mkfs_many(&paths, &options)).raise_at(first)?;
+    let made = match content {
+        None if shrink || compress.is_some() => {
+            return Err(PyValueError::new_err("mkfs: shrink and compress need content"));
+        }
+        None => py.detach(|| papilio::mkfs_many(&paths, &options)).raise_at(first)?,
+        Some(content) => {
+            let compress = compress.map(crate::file_system::compression).transpose()?;
+            let make = MkfsContent::new()
+                .populate(Populate::new().steady_access_times(timestamp.is_some()))
+                .compress(compress)
+                .timestamp(timestamp)
+                .shrink(shrink)
+                .sized(size.is_some());
+            let from = host_path(&content);
+            let made = py.detach(|| make.make(&paths, &options, ContentSource::at(&from)?, &mut ()));
+            made.raise()?.0
+        }
+    };
     Ok(Made {
         uuid: made.fsid,
         label: decode(py, &made.label)?.unbind(),

@@ -1,14 +1,17 @@
-//! `FileSystem`: send, receive, and copying in from the host.
+//! `FileSystem`: send, receive, and copying in from the host and out to it.
 //!
 //! Owns these methods, and the file objects of Python as streams of the library. A stream goes
 //! through a buffer of 1 MiB, and the GIL is taken for each buffer, not for each command.
 
 use crate::buffer::Buffer;
-use crate::errors::Raise;
+use crate::errors::{Raise, incomplete, of_export};
 use crate::file_system::{FileSystem, SubvolumeArg};
 use crate::paths::{PathArg, decode, host_path};
 use crate::subvolumes::subvolume_id;
-use papilio::{Error, NameChange, Populate, Receive, SendOptions, SendProtocol, SnapshotChange};
+use papilio::{
+    Error, Export, ExportError, ExportProblems, FileKind, ImagePath, NameChange, Populate, Receive,
+    SendOptions, SendProtocol, SnapshotChange,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -198,4 +201,76 @@ impl FileSystem {
         })?;
         copied.raise_at(&source).map(drop)
     }
+
+    /// Copies a directory's content, or a file, into a directory of the host.
+    #[pyo3(signature = (
+        path, directory, *, keep_attributes = true, one_subvolume = false, keep_existing = false
+    ))]
+    fn copy_out(
+        &self,
+        py: Python<'_>,
+        path: PathArg,
+        directory: PathArg,
+        keep_attributes: bool,
+        one_subvolume: bool,
+        keep_existing: bool,
+    ) -> PyResult<()> {
+        let export = Export::new()
+            .keep_attributes(keep_attributes)
+            .one_subvolume(one_subvolume)
+            .keep_existing(keep_existing);
+        let to = host_path(&directory);
+        let copied = self.run(py, |fs| {
+            let from = fs.inode_nofollow(&path.bytes)?;
+            let problems = ExportProblems::default();
+            let copied = match from.file_type() {
+                FileKind::Directory => export.to_directory(&from, &to, &problems),
+                _ => export.to_entry(
+                    &from,
+                    &to,
+                    ImagePath::unnamed(path.bytes.clone()).base_name().unwrap_or_default(),
+                    &problems,
+                ),
+            };
+            Ok::<_, Error>((copied, problems))
+        })?;
+        let (copied, problems) = copied.raise_at(&path)?;
+        exported(py, copied, &problems)
+    }
+
+    /// Writes a directory or a file as a tar archive to a file object or descriptor.
+    #[pyo3(signature = (path, out, *, one_subvolume = false))]
+    fn write_tar(
+        &self,
+        py: Python<'_>,
+        path: PathArg,
+        out: &Bound<'_, PyAny>,
+        one_subvolume: bool,
+    ) -> PyResult<()> {
+        let stream = Stream::new(out)?;
+        let copied = self.run(py, |fs| {
+            let from = fs.inode_nofollow(&path.bytes)?;
+            let problems = ExportProblems::default();
+            let mut out = BufWriter::with_capacity(BUFFER, stream);
+            let export = Export::new().one_subvolume(one_subvolume);
+            let copied = export.to_tar(
+                &from,
+                ImagePath::unnamed(path.bytes.clone()).base_name().unwrap_or_default(),
+                &mut out,
+                &problems,
+            );
+            // Bytes that a failed copy left must not be written after it.
+            drop(out.into_parts());
+            Ok::<_, Error>((copied, problems))
+        })?;
+        let (copied, problems) = copied.raise_at(&path)?;
+        exported(py, copied, &problems)
+    }
+}
+
+/// Raises what ended a copy, or what it lacks.
+fn exported(py: Python<'_>, copied: Result<(), ExportError>, problems: &ExportProblems) -> PyResult<()> {
+    copied.map_err(|error| of_export(py, &error))?;
+    let problems: Vec<String> = problems.take().iter().map(ToString::to_string).collect();
+    if problems.is_empty() { Ok(()) } else { Err(incomplete(py, problems)) }
 }

@@ -4,6 +4,7 @@ import errno
 import gc
 import io
 import os
+import tarfile
 import threading
 import warnings
 
@@ -390,3 +391,81 @@ def test_copy_in(fs, tmp_path):
     assert fs.path("/d/f").read_text() == "from the host"
     with pytest.raises(FileNotFoundError):
         fs.copy_in(tmp_path / "none")
+
+
+def test_copy_out(fs, tmp_path):
+    (tmp_path / "out").mkdir()
+    fs.mkdir("/d")
+    fs.path("/d/f").write_bytes(b"from the image")
+    fs.chmod("/d/f", 0o640)
+    fs.utime("/d/f", (1_500_000_000, 1_600_000_000))
+    fs.setxattr("/d/f", "user.colour", b"green")
+    fs.link("/d/f", "/d/hard")
+    fs.symlink("d/f", "/soft")
+    with fs.open("/sparse", "wb") as file:
+        file.seek(8 << 20)
+        file.write(b"end")
+    fs.copy_out("/", tmp_path / "out")
+    copy = tmp_path / "out/d/f"
+    assert copy.read_bytes() == b"from the image"
+    found = copy.stat()
+    assert (found.st_mode & 0o7777, found.st_mtime, found.st_nlink) == (0o640, 1_600_000_000, 2)
+    assert os.readlink(tmp_path / "out/soft") == "d/f"
+    sparse = (tmp_path / "out/sparse").stat()
+    assert sparse.st_size == (8 << 20) + 3 and sparse.st_blocks * 512 < 1 << 20
+    assert os.getxattr(copy, "user.colour") == b"green"
+
+    copy.write_text("changed")
+    fs.copy_out("/d/f", tmp_path / "out/d", keep_existing=True)
+    assert copy.read_text() == "changed"
+    fs.copy_out("/d/f", tmp_path / "out/d", keep_attributes=False)
+    assert copy.read_bytes() == b"from the image" and copy.stat().st_mtime != 1_600_000_000
+
+    copy.unlink()
+    copy.mkdir()
+    with pytest.raises(papilio.IncompleteError, match="cannot overwrite a directory") as incomplete:
+        fs.copy_out("/", tmp_path / "out")
+    assert len(incomplete.value.problems) >= 1 and incomplete.value.errno == errno.EIO
+    with pytest.raises(FileNotFoundError):
+        fs.copy_out("/none", tmp_path / "out")
+
+
+def test_write_tar(fs):
+    fs.mkdir("/d")
+    fs.path("/d/f").write_bytes(b"member")
+    fs.symlink("f", "/d/soft")
+    out = io.BytesIO()
+    fs.write_tar("/d", out)
+    out.seek(0)
+    with tarfile.open(fileobj=out) as archive:
+        assert sorted(archive.getnames()) == ["d", "d/f", "d/soft"]
+        assert archive.extractfile("d/f").read() == b"member"
+        assert archive.getmember("d/soft").linkname == "f"
+
+    class Full(io.RawIOBase):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        fs.write_tar("/d", Full())
+
+
+def test_mkfs_with_content(tmp_path):
+    (tmp_path / "src/d").mkdir(parents=True)
+    (tmp_path / "src/d/f").write_bytes(b"x" * 3_000_000)
+    made = papilio.mkfs(tmp_path / "new.img", content=tmp_path / "src", compress="zstd", shrink=True)
+    assert (tmp_path / "new.img").stat().st_size == made.total_bytes < 64 << 20
+    assert papilio.check(tmp_path / "new.img", data_csum=True).is_clean
+    with papilio.open(tmp_path / "new.img") as fs:
+        assert fs.path("/d/f").read_bytes() == b"x" * 3_000_000
+        with open(tmp_path / "new.tar", "wb") as out:
+            fs.write_tar("/", out)
+    papilio.mkfs(tmp_path / "again.img", content=tmp_path / "new.tar", size=256 << 20)
+    assert (tmp_path / "again.img").stat().st_size == 256 << 20
+    with papilio.open(tmp_path / "again.img") as fs:
+        assert fs.path("/d/f").read_bytes() == b"x" * 3_000_000
+    with pytest.raises(FileNotFoundError):
+        papilio.mkfs(tmp_path / "none.img", content=tmp_path / "none")
+    assert not (tmp_path / "none.img").exists()
+    with pytest.raises(ValueError):
+        papilio.mkfs(tmp_path / "none.img", size=256 << 20, shrink=True)

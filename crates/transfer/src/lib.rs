@@ -1,5 +1,5 @@
-//! Trees into and out of file systems: import from a directory, a tar archive or a manifest; send
-//! streams and their reception.
+//! Trees into and out of file systems: import from a directory, a tar archive or a manifest; export
+//! to a directory or an archive; copies between file systems; send streams and their reception.
 //!
 //! This crate promises nothing to the outside. Programs use the crate `papilio`, which exports the
 //! public types that are defined here.
@@ -8,6 +8,12 @@
 // Engineers of this project build the documentation with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
+pub mod copy;
+pub mod export;
+pub mod host_calls;
+pub mod image_path;
 pub mod import;
+mod read_around;
 pub mod receive;
 pub mod send;
+pub mod text;

@@ -8,7 +8,7 @@ use crate::context::{Context, of_image};
 use crate::file_walk::{FileWalk, UsedExtent, Visitor, Wanted};
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
-use crate::path::ImagePath;
+use crate::path::parse_image_path;
 use crate::units::{Units, parse_size};
 use crate::usage_error::UsageError;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -343,7 +343,7 @@ impl Dedupe<'_> {
             }
             let path = OsStr::from_bytes(&self.files[index]);
             let opened = if self.in_image {
-                let path = ImagePath::parse(path)?;
+                let path = parse_image_path(path)?;
                 let inode = self.context.inode(&path, false)?;
                 Opened::Image(inode.open().map_err(|error| self.context.at(&path, &error))?)
             } else {

@@ -4,7 +4,7 @@
 
 use crate::context::Context;
 use crate::output::{JsonArray, Output, human_size, json_bytes, kind_words};
-use crate::path::ImagePath;
+use crate::path::parse_image_path;
 use papilio::{DeletedFile, OpenOptions};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub fn list(context: &Context, operands: &[OsString], json: bool, human: bool) -
         false => None,
     };
     for operand in operands {
-        let place = ImagePath::parse(operand)?;
+        let place = parse_image_path(operand)?;
         let files = find(context, &place.image, &context.options_for(&place.image))?;
         let below = place.path.strip_prefix(b"/").unwrap_or(&place.path);
         let below = below.strip_suffix(b"/").unwrap_or(below);

@@ -2,7 +2,7 @@
 
 use crate::context::{Context, of_image};
 use crate::output::{JsonArray, Output, escaped, json_bytes, kind_words};
-use crate::path::ImagePath;
+use crate::path::{ImagePath, parse_image_path};
 use crate::usage_error::UsageError;
 use papilio::format::{TreeId, objectid};
 use papilio::{FileKind, NameChange, PathError, SnapshotChange, snapshot_changes};
@@ -37,7 +37,7 @@ pub struct Args {
 impl Args {
     /// Compares the snapshots.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let (old, new) = (ImagePath::parse(&self.old)?, ImagePath::parse(&self.new)?);
+        let (old, new) = (parse_image_path(&self.old)?, parse_image_path(&self.new)?);
         if old.image != new.image {
             let text = format!("{new}: the snapshots must be in one file system");
             return Err(UsageError::new(text).into());

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::filling::Caller;
-use crate::path::{ImagePath, Operand};
+use crate::path::{ImagePath, Operand, parse_image_path};
 use crate::usage_error::UsageError;
 use papilio::{Error, FileKind, NewKind, PathError};
 use std::ffi::OsString;
@@ -31,10 +31,10 @@ pub struct Args {
 impl Args {
     /// Creates the link.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let mut link = ImagePath::parse(&self.link)?;
+        let mut link = parse_image_path(&self.link)?;
         let target = match self.symbolic {
             true => None,
-            false => Some(ImagePath::parse(&self.target)?),
+            false => Some(parse_image_path(&self.target)?),
         };
         if let Some(target) = &target
             && target.image != link.image

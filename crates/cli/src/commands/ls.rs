@@ -7,7 +7,7 @@ use crate::context::{Context, describe};
 use crate::output::{
     JsonArray, Output, disk_bytes, human_size, is_device, json_bytes, json_inode, mode_letters,
 };
-use crate::path::ImagePath;
+use crate::path::{ImagePath, parse_image_path};
 use crate::time;
 use crate::usage_error::UsageError;
 use papilio::{FileKind, Inode};
@@ -117,7 +117,7 @@ impl Args {
         let mut files = Vec::new();
         let mut directories = Vec::new();
         for operand in &self.paths {
-            let path = ImagePath::parse(operand)?;
+            let path = parse_image_path(operand)?;
             // Like ls, follows a link to a directory, except in the long format.
             let found = match context.inode(&path, !self.long && !self.directory) {
                 Err(error) if error.is::<UsageError>() => return Err(error),

@@ -1,7 +1,7 @@
 //! `papilio mv`.
 
 use crate::context::Context;
-use crate::path::ImagePath;
+use crate::path::parse_image_path;
 use crate::usage_error::UsageError;
 use papilio::{Error, FileKind, PathError, RenameMode};
 use std::ffi::OsString;
@@ -39,7 +39,7 @@ impl Args {
         if self.paths.is_empty() {
             return Err(UsageError::new("mv: the destination is missing").into());
         }
-        let destination = ImagePath::parse(&destination)?;
+        let destination = parse_image_path(&destination)?;
         let fs = context.change(&destination.image)?;
         let into = !self.no_target_directory
             && !self.exchange
@@ -53,7 +53,7 @@ impl Args {
             _ => RenameMode::Replace,
         };
         for source in &self.paths {
-            let source = ImagePath::parse(source)?;
+            let source = parse_image_path(source)?;
             if source.image != destination.image {
                 context.error(format_args!(
                     "{source}: not in the file system of the destination; use cp and rm"

@@ -1,28 +1,29 @@
 //! `papilio restore`: copies what can be read out of a damaged file system.
 //!
-//! The copy is that of [`crate::copy`], which reads around faults. This command chooses roots and
-//! devices, and which of the rules of `btrfs restore` apply.
+//! The copy is that of [`papilio::export`], which reads around faults. This command chooses roots
+//! and devices, and which of the rules of `btrfs restore` apply.
 
 use crate::args;
 use crate::commands::deleted;
 use crate::context::{ALL_OLDER, Context, LOST_CHECKSUMS};
 use crate::copy;
-use crate::copy::event::Event;
-use crate::copy::host::{HostOptions, HostSink, Place};
+use crate::copy::CopyReport;
 use crate::copy::progress::Progress;
-use crate::copy::sink::{Sink, Stop};
-use crate::copy::source::{Source, SourceOptions};
 use crate::fakeroot;
-use crate::output::{Output, escaped};
+use crate::output::{Output, OutputError, escaped};
 use crate::path::ImagePath;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::format::{LogicalAddress, TreeId};
-use papilio::{DeletedFile, FileSystem, OpenOptions, SubvolumeChoice, TreeRootChoice};
+use papilio::{
+    DeletedFile, Event, ExportError, FileSystem, HostOptions, HostPlace, HostSink, OpenOptions, PathFilter,
+    Sink, Source, SourceOptions, SubvolumeChoice, TreeRootChoice,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Copy what can be read out of a damaged file system
@@ -123,7 +124,9 @@ impl Args {
         let source = Source { path: path.clone(), inode };
         if self.dry_run {
             let mut list = List { output: Output::new()?, path: Vec::new() };
-            copy::run(context, vec![source], options, &mut list, &Progress::new(false))?;
+            let progress = Progress::new(false);
+            let report = CopyReport { context, progress: &progress, json: self.json };
+            papilio::export(vec![source], options, &mut list, &report).map_err(unlisted)?;
             list.output.finish()?;
             self.report_no_match(context, matched.load(Ordering::Relaxed));
             return Ok(());
@@ -133,7 +136,7 @@ impl Args {
         };
         std::fs::create_dir_all(directory)
             .with_context(|| format!("{}: cannot create the directory", directory.display()))?;
-        let place = Place::Content(directory.clone());
+        let place = HostPlace::Content(directory.clone());
         self.copy(context, vec![source], options, vec![(path, place)])?;
         self.list_item_faults(&system)?;
         self.report_no_match(context, matched.load(Ordering::Relaxed));
@@ -214,11 +217,12 @@ impl Args {
             recursive: true,
             links: all || self.metadata,
             xattrs: all || self.xattr,
-            json: self.json,
             unverified: true,
             skip_subvolumes: !self.snapshots,
             only_files: !(all || self.symlink),
-            filter: self.filter()?,
+            filter: self
+                .filter()?
+                .map(|filter| -> PathFilter { Arc::new(move |path| filter.is_match(path)) }),
             ..SourceOptions::default()
         })
     }
@@ -229,22 +233,19 @@ impl Args {
         context: &Context,
         sources: Vec<Source>,
         options: SourceOptions,
-        places: Vec<(ImagePath, Place)>,
+        places: Vec<(ImagePath, HostPlace)>,
     ) -> anyhow::Result<()> {
         let all = !context.arguments().drop_in;
         if all || self.metadata {
             places.first().map_or(Ok(()), |(_, place)| fakeroot::refuse_writing(place.path()))?;
         }
-        let host = HostOptions {
-            archive: all || self.metadata || self.xattr,
-            no_clobber: !self.overwrite,
-            verbose: context.verbosity > 0,
-        };
+        let host = HostOptions { archive: all || self.metadata || self.xattr, no_clobber: !self.overwrite };
         let shown = !self.no_progress && context.verbosity == 0 && std::io::stderr().is_terminal();
         let progress = Progress::new(shown);
         context.set_progress(progress.bar());
-        let mut sink = HostSink::new(context, host, places);
-        let copied = copy::run(context, sources, options, &mut sink, &progress);
+        let report = CopyReport { context, progress: &progress, json: self.json };
+        let mut sink = HostSink::new(&report, host, places);
+        let copied = copy::run(sources, options, &mut sink, &report);
         sink.finish();
         context.set_progress(None);
         if let Some(bar) = progress.bar() {
@@ -265,7 +266,7 @@ impl Args {
         self.report_no_match(context, found.len() as u64);
         if self.dry_run {
             let mut list = List { output: Output::new()?, path: Vec::new() };
-            found.iter().try_for_each(|file| list.line(&file.path).map_err(|stop| stop.0))?;
+            found.iter().try_for_each(|file| list.line(&file.path)).map_err(unlisted)?;
             return Ok(list.output.finish()?);
         }
         let Some(directory) = &self.directory else {
@@ -294,7 +295,7 @@ impl Args {
                 let (parent, name) = deleted::place_of(directory, &file, &mut taken);
                 std::fs::create_dir_all(&parent)
                     .with_context(|| format!("{}: cannot create the directory", parent.display()))?;
-                places.push((path.clone(), Place::Named { parent, name, in_place: false }));
+                places.push((path.clone(), HostPlace::Named { parent, name, in_place: false }));
                 sources.push(Source { path, inode });
             }
             self.copy(context, sources, self.source_options(context)?, places)?;
@@ -349,6 +350,14 @@ fn list_roots(context: &Context, system: &FileSystem) -> anyhow::Result<()> {
     Ok(output.finish()?)
 }
 
+/// Returns the error of standard output that ended a list.
+fn unlisted(error: ExportError) -> anyhow::Error {
+    match error {
+        ExportError::Stopped(error) => OutputError::from(error).into(),
+        other => other.into(),
+    }
+}
+
 /// A sink that prints the paths of what would be copied.
 struct List {
     output: Output,
@@ -356,7 +365,7 @@ struct List {
 }
 
 impl List {
-    fn line(&mut self, name: &[u8]) -> Result<(), Stop> {
+    fn line(&mut self, name: &[u8]) -> Result<(), ExportError> {
         let mut line = Vec::new();
         for part in self.path.iter().map(Vec::as_slice).chain([name]).filter(|part| !part.is_empty()) {
             line.push(b'/');
@@ -367,20 +376,20 @@ impl List {
         }
         let mut line = escaped(&line).into_owned();
         line.push(b'\n');
-        Ok(self.output.bytes(&line)?)
+        self.output.bytes(&line).map_err(|error| ExportError::Stopped(error.into_io()))
     }
 }
 
 impl Sink for List {
-    fn begin(&mut self, _source: usize) -> Result<(), Stop> {
+    fn begin(&mut self, _source: usize) -> Result<(), ExportError> {
         Ok(())
     }
 
-    fn data(&mut self, _offset: u64, _bytes: &[u8]) -> Result<(), Stop> {
+    fn data(&mut self, _offset: u64, _bytes: &[u8]) -> Result<(), ExportError> {
         Ok(())
     }
 
-    fn take(&mut self, event: Event) -> Result<(), Stop> {
+    fn take(&mut self, event: Event) -> Result<(), ExportError> {
         match event {
             Event::EnterDirectory { name, .. } => {
                 self.line(&name)?;

@@ -10,7 +10,7 @@
 use crate::UsageError;
 use crate::context::Context;
 use crate::holder;
-use crate::path::ImagePath;
+use crate::path::{ImagePath, parse_image_path};
 use anyhow::Context as _;
 use papilio::FileSystem;
 use papilio::device::{Access, Device, DeviceOptions, split_partition};
@@ -127,7 +127,7 @@ impl Args {
     }
 
     fn serve_files(&self, context: &Context, signals: Signals) -> anyhow::Result<()> {
-        let ImagePath { image, path } = ImagePath::parse(&self.image)?;
+        let ImagePath { image, path } = parse_image_path(&self.image)?;
         let options = context.options_for(&image).write(!self.read_only).cache_bytes(NFS_CACHE);
         let fs = FileSystem::open_with(&image, &options).map_err(holder::explain)?;
         context.warn_of_older(&image, &fs);

@@ -1,92 +1,99 @@
-//! Copies trees out of a file system.
+//! Copies trees out of a file system, with messages, JSON and a progress bar.
 //!
-//! Two threads share a bounded queue, so that reading overlaps with writing, for one large file as
-//! well as for many small ones. The reader ([`source`]) walks the image, verifies checksums and
-//! sends [`event::Event`]s. The writer, a [`Sink`], turns them into files of the host ([`host`]) or
-//! members of an archive ([`tar`]). Unreadable sectors of a file are left out and listed. The queue
-//! holds at most [`QUEUED_BATCHES`] batches of about 1 MiB.
-//!
-//! [`image`] copies into a file system, on one thread.
+//! Owns [`CopyReport`], the command's observer of [`papilio::export`], and [`run`].
 
-pub mod around;
-pub mod event;
-pub mod host;
-mod host_attributes;
-pub mod image;
 pub mod progress;
-pub mod sink;
-pub mod source;
-pub mod tar;
 
 use crate::context::Context;
-use event::{BufferPool, Event, Missing};
+use crate::output::{escaped, kind_words};
+use papilio::{ExportError, ExportObserver, ExportProblem, ImagePath, Sink, Source, SourceOptions};
 use progress::Progress;
-use sink::{Sink, Stop};
-use source::{Source, SourceOptions};
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 
-/// The capacity of the queue between the two threads, in batches.
-const QUEUED_BATCHES: usize = 8;
-
-/// Copies all `sources` into `sink`.
-pub fn run(
-    context: &Context,
-    sources: Vec<Source>,
-    options: SourceOptions,
-    sink: &mut dyn Sink,
-    progress: &Progress,
-) -> anyhow::Result<()> {
-    let pool = Arc::new(BufferPool::default());
-    let counting = progress.count_ahead(&sources, &options);
-    let outcome = std::thread::scope(|scope| {
-        let (send, batches) = sync_channel(QUEUED_BATCHES);
-        let reader_pool = Arc::clone(&pool);
-        let json = options.json;
-        scope.spawn(move || source::read(sources, options, &send, &reader_pool));
-        for batch in batches {
-            for event in batch {
-                match event {
-                    Event::Begin { source } => sink.begin(source)?,
-                    Event::Problem { text } => context.error(text),
-                    Event::Skipped { path } => {
-                        context.warning(format_args!("{path}: a subvolume, left out; -s includes it"));
-                    }
-                    Event::Missing(missing) => report(context, &missing, json),
-                    Event::Data { offset, bytes } => {
-                        progress.add_bytes(bytes.len() as u64);
-                        sink.data(offset, &bytes)?;
-                        pool.put(bytes);
-                    }
-                    event => {
-                        progress.add_file(&event);
-                        sink.take(event)?;
-                    }
-                }
-            }
-        }
-        // An early return drops the receiving end, which stops the reader.
-        Ok(())
-    });
-    drop(counting);
-    outcome.map_err(|Stop(error)| error)
+/// Reports a copy: problems as messages, missing ranges as JSON if wanted, names under -v.
+pub struct CopyReport<'a> {
+    /// Takes the messages.
+    pub context: &'a Context,
+    /// Shows the bytes.
+    pub progress: &'a Progress,
+    /// Whether to list missing ranges as JSON on standard output.
+    pub json: bool,
 }
 
-/// Lists a range that could not be read: a message, and as JSON a line on standard output.
-fn report(context: &Context, missing: &Missing, json: bool) {
-    let Missing { path, offset, length, reason, is_unverified } = missing;
-    let end = offset.saturating_add(*length);
-    let what = if *is_unverified { "copied without verification" } else { "missing" };
-    context.error(format_args!("{path}: bytes {offset} to {end} are {what}: {reason}"));
-    if json {
+impl CopyReport<'_> {
+    /// Prints a missing range as a line of JSON.
+    fn print(&self, missing: &papilio::Missing) {
+        let papilio::Missing { path, offset, length, reason, is_unverified } = missing;
         let mut line =
             serde_json::json!({ "path": path, "offset": offset, "length": length, "reason": reason });
         if *is_unverified {
             line["unverified"] = true.into();
         }
         if let Err(error) = writeln!(std::io::stdout().lock(), "{line}") {
-            context.error(format_args!("standard output: {error}"));
+            self.context.error(format_args!("standard output: {error}"));
         }
+    }
+}
+
+impl ExportObserver for CopyReport<'_> {
+    fn problem(&self, problem: ExportProblem) {
+        match problem {
+            ExportProblem::SubvolumeSkipped { .. } => {
+                self.context.warning(format_args!("{problem}; -s includes it"));
+            }
+            ExportProblem::AttributesUnsupported { .. } | ExportProblem::Socket { .. } => {
+                self.context.warning(problem);
+            }
+            ExportProblem::NotRecursive { path, kind } => {
+                self.context.error(format_args!("{path}: {}; copied only with -r or -a", kind_words(kind)));
+            }
+            ExportProblem::Range(missing) => {
+                self.context.error(&missing);
+                if self.json {
+                    self.print(&missing);
+                }
+            }
+            problem => self.context.error(problem),
+        }
+    }
+
+    fn bytes(&self, count: u64) {
+        self.progress.add_bytes(count);
+    }
+
+    fn wants_names(&self) -> bool {
+        self.context.verbosity > 0
+    }
+
+    fn created(&self, from: &ImagePath, to: &str) -> std::io::Result<()> {
+        writeln!(std::io::stdout().lock(), "'{from}' -> '{}'", to.escape_debug())
+    }
+
+    fn member(&self, path: &[u8]) -> std::io::Result<()> {
+        let line = [&escaped(path)[..], b"\n"].concat();
+        // Standard output may receive the archive.
+        std::io::stderr().lock().write_all(&line)
+    }
+}
+
+/// Copies all `sources` into `sink`, and shows the progress.
+pub fn run(
+    sources: Vec<Source>,
+    options: SourceOptions,
+    sink: &mut dyn Sink,
+    report: &CopyReport<'_>,
+) -> anyhow::Result<()> {
+    let counting = report.progress.count_ahead(&sources, &options);
+    let copied = papilio::export(sources, options, sink, report);
+    drop(counting);
+    copied.map_err(explain)
+}
+
+/// Turns an error that ended a copy into one of the command.
+pub fn explain(error: ExportError) -> anyhow::Error {
+    match error {
+        // So that a closed pipe is found.
+        ExportError::Stopped(error) => error.into(),
+        other => other.into(),
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! The bar is shown only on a terminal. Without it there is no second walk.
 
-use super::event::Event;
-use super::source::{Source, SourceOptions};
 use indicatif::{ProgressBar, ProgressStyle};
+use papilio::{Source, SourceOptions};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,17 +43,10 @@ impl Progress {
         self.bar.clone()
     }
 
-    /// Adds bytes of a file that were written.
+    /// Adds bytes of a file, or the size of a link, which the total includes too.
     pub fn add_bytes(&self, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.inc(bytes);
-        }
-    }
-
-    /// Adds the size of a link, which the total includes too.
-    pub fn add_file(&self, event: &Event) {
-        if let (Some(bar), Event::Link { size, .. }) = (&self.bar, event) {
-            bar.inc(*size);
         }
     }
 

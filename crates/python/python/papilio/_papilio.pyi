@@ -18,6 +18,9 @@ class CorruptError(OSError):
 class UnsupportedError(OSError): ...
 class ForkError(RuntimeError): ...
 
+class IncompleteError(OSError):
+    problems: list[str]
+
 class Device:
     def __new__(cls, read: Callable[[int, int], Any], size: int, name: str = "device") -> Device: ...
     @property
@@ -355,6 +358,16 @@ class FileSystem:
     ) -> list[tuple[str, bool]]: ...
     def _changes(self, old: _Subvolume, new: _Subvolume) -> list[tuple[str, str, str | None, bool]]: ...
     def copy_in(self, source: _Path, path: _Path | None = None, *, keep_attributes: bool = True) -> None: ...
+    def copy_out(
+        self,
+        path: _Path,
+        directory: _Path,
+        *,
+        keep_attributes: bool = True,
+        one_subvolume: bool = False,
+        keep_existing: bool = False,
+    ) -> None: ...
+    def write_tar(self, path: _Path, out: Any, *, one_subvolume: bool = False) -> None: ...
 
 def check(
     image: _Path | Device,
@@ -378,4 +391,7 @@ def mkfs(
     force: bool = False,
     discard: bool = False,
     timestamp: float | None = None,
+    content: _Path | None = None,
+    compress: str | None = None,
+    shrink: bool = False,
 ) -> Made: ...

@@ -1,6 +1,7 @@
 //! Calls of the host that differ between hosts: [`Stat`], access times and extended attributes.
 
 use super::event::LinkId;
+pub(super) use crate::host_calls::NO_XATTR;
 use papilio_format::items::inode::Timespec;
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
@@ -11,12 +12,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 pub(super) const NOATIME: OFlags = OFlags::NOATIME;
 #[cfg(not(target_os = "linux"))]
 pub(super) const NOATIME: OFlags = OFlags::empty();
-
-/// The error for an extended attribute that does not exist.
-#[cfg(target_os = "linux")]
-pub(super) const NO_XATTR: Errno = Errno::NODATA;
-#[cfg(not(target_os = "linux"))]
-pub(super) const NO_XATTR: Errno = Errno::NOENT;
 
 /// Attributes of an entry of the host, with the same types on each host.
 #[derive(Clone, Copy, Debug)]

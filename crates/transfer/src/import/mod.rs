@@ -13,6 +13,7 @@
 //! Counterpart: btrfs-progs' `mkfs/rootdir.c`.
 
 mod acl_text;
+mod content;
 mod decompressed;
 mod estimate;
 mod event;
@@ -28,6 +29,7 @@ mod tar;
 mod tests;
 mod writer;
 
+pub use content::{ContentSource, MkfsContent, is_to_be_made};
 pub use layers::Layer;
 pub use manifest::{Manifest, ManifestEntry};
 pub use options::{Existing, NewSubvolume, Populate, PopulateObserver, Populated};

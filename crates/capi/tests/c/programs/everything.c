@@ -336,6 +336,73 @@ static void streams(const char *folder)
     close(fd);
 }
 
+static void copies(const char *folder)
+{
+    struct papilio_file *file;
+    struct stat stat;
+    struct papilio_fs *made;
+    char path[4096], second[4096], content[16];
+    int fd, messages = 0;
+
+    OK(papilio_mkdir(fs, "/tree", 0750));
+    OK(papilio_mkdir(fs, "/tree/d", 0755));
+    OK(papilio_file_open(fs, "/tree/d/f", PAPILIO_CREATE, 0640, &file));
+    CHECK(OK(papilio_pwrite(file, "content", 7, 0)) == 7);
+    OK(papilio_file_close(file));
+    OK(papilio_link(fs, "/tree/d/f", "/tree/hard"));
+    OK(papilio_symlink(fs, "d/f", "/tree/soft"));
+
+    snprintf(path, sizeof path, "%s/out", folder);
+    CHECK(mkdir(path, 0700) == 0);
+    OK(papilio_copy_out(fs, "/tree", path, 0, heard, &messages));
+    CHECK(messages == 0 && lstat(path, &stat) == 0 && (stat.st_mode & 07777) == 0750);
+    snprintf(path, sizeof path, "%s/out/hard", folder);
+    CHECK(lstat(path, &stat) == 0 && stat.st_nlink == 2 && (stat.st_mode & 07777) == 0640);
+    snprintf(path, sizeof path, "%s/out/soft", folder);
+    CHECK(lstat(path, &stat) == 0 && S_ISLNK(stat.st_mode));
+    CHECK((fd = open(path, O_RDWR)) >= 0 && read(fd, content, sizeof content) == 7);
+    CHECK(memcmp(content, "content", 7) == 0 && pwrite(fd, "changed", 7, 0) == 7);
+    close(fd);
+
+    /* An existing file stays if the flag says so; a file as source becomes an entry. */
+    snprintf(path, sizeof path, "%s/out/d", folder);
+    OK(papilio_copy_out(fs, "/tree/d/f", path, PAPILIO_COPY_KEEP_EXISTING, heard, &messages));
+    snprintf(path, sizeof path, "%s/out/d/f", folder);
+    CHECK((fd = open(path, O_RDONLY)) >= 0 && read(fd, content, sizeof content) == 7);
+    CHECK(memcmp(content, "changed", 7) == 0);
+    close(fd);
+
+    /* A directory in the way of a file: the copy is not complete, and says why. */
+    CHECK(unlink(path) == 0 && mkdir(path, 0700) == 0);
+    snprintf(path, sizeof path, "%s/out", folder);
+    FAILS(papilio_copy_out(fs, "/tree", path, 0, heard, &messages), EIO, "cannot overwrite a directory");
+    CHECK(messages >= 1);
+    FAILS(papilio_copy_out(fs, "/none", path, 0, NULL, NULL), ENOENT, "/none");
+    FAILS(papilio_copy_out(fs, "/tree", path, 0x80, NULL, NULL), EINVAL, "0x80");
+
+    /* The copy becomes a file system again, as small as its content. */
+    snprintf(second, sizeof second, "%s/content.img", folder);
+    OK(papilio_mkfs_content(second, path, NULL, "zstd", PAPILIO_MKFS_SHRINK));
+    CHECK(lstat(second, &stat) == 0 && stat.st_size < 64 << 20);
+    OK(papilio_open(second, NULL, &made));
+    OK(papilio_file_open(made, "/hard", 0, 0, &file));
+    CHECK(OK(papilio_pread(file, content, sizeof content, 0)) == 7);
+    OK(papilio_file_close(file));
+    OK(papilio_close(made));
+    FAILS(papilio_mkfs_content(second, "/no/content", NULL, NULL, 0), ENOENT, "/no/content");
+    FAILS(papilio_mkfs_content(second, path, NULL, "none such", 0), EINVAL, "none such");
+
+    snprintf(path, sizeof path, "%s/tree.tar", folder);
+    CHECK((fd = open(path, O_RDWR | O_CREAT, 0600)) >= 0);
+    OK(papilio_write_tar(fs, "/tree", fd, 0, heard, &messages));
+    CHECK(fstat(fd, &stat) == 0 && stat.st_size % 512 == 0 && stat.st_size > 2048);
+    close(fd);
+    FAILS(papilio_write_tar(fs, "/tree", 12345, 0, NULL, NULL), EBADF, "12345");
+    CHECK((fd = open("/dev/full", O_WRONLY)) >= 0);
+    FAILS(papilio_write_tar(fs, "/tree", fd, 0, NULL, NULL), ENOSPC, "incomplete archive");
+    close(fd);
+}
+
 static void statistics(void)
 {
     struct papilio_statfs sizes;
@@ -384,6 +451,7 @@ int main(int argc, char **argv)
     directories();
     subvolumes();
     streams(argv[1]);
+    copies(argv[1]);
     statistics();
 
     f = file("/f", 0);

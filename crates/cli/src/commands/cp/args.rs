@@ -1,9 +1,30 @@
 //! The arguments of `papilio cp`.
 
-use crate::copy::image::Share;
-use papilio::CompressionChoice;
+use papilio::{CompressionChoice, Share};
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+/// Whether files share their data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Reflink {
+    /// Share where possible
+    #[default]
+    Auto,
+    /// Share, or fail where that is impossible
+    Always,
+    /// Copy the data
+    Never,
+}
+
+impl From<Reflink> for Share {
+    fn from(reflink: Reflink) -> Self {
+        match reflink {
+            Reflink::Auto => Self::Auto,
+            Reflink::Always => Self::Always,
+            Reflink::Never => Self::Never,
+        }
+    }
+}
 
 /// Copy files and directories out of a file system, into one, and within it
 ///
@@ -47,7 +68,7 @@ pub struct Args {
     /// Share the data of files instead of copying it, within a file system
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "auto", default_missing_value = "always")]
-    pub(super) reflink: Share,
+    pub(super) reflink: Reflink,
     /// Compress data that is copied into a file system: zlib, lzo, zstd, or with a level, zstd:9
     #[arg(long, value_name = "ALGORITHM[:LEVEL]", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "zstd", conflicts_with = "to_tar")]

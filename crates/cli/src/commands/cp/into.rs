@@ -1,17 +1,20 @@
 //! `papilio cp` into a file system, from the host or from another or the same file system.
 //!
-//! Owns [`IntoImage`]. [`papilio::Populate`] copies from the host, and [`crate::copy::image`]
+//! Owns [`IntoImage`]. [`papilio::Populate`] copies from the host, and [`papilio::ImageCopy`]
 //! between file systems.
 
 use super::args::Args;
 use crate::context::Context;
-use crate::copy::image::{ImageCopy, ImageCopyOptions};
 use crate::fakeroot;
 use crate::filling::{Caller, Report};
 use crate::path::{ImagePath, Operand};
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
-use papilio::{Error, Existing, FileKind, FileSystem, Inode, NewKind, PathError, Populate, PopulateObserver};
+use papilio::{
+    CopyError, Error, Existing, ExportObserver, ExportProblem, FileKind, FileSystem, ImageCopy,
+    ImageCopyOptions, Inode, NewKind, PathError, Populate, PopulateObserver,
+};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -193,21 +196,59 @@ impl IntoImage<'_> {
         if inode.file_type() == FileKind::Directory && !arguments.recursive {
             anyhow::bail!("{source}: is a directory; copied only with -r or -a");
         }
+        let caller = Caller::new();
         let options = ImageCopyOptions {
             keep_attributes: arguments.archive,
             existing: self.existing(),
             one_subvolume: arguments.one_file_system,
-            share: arguments.reflink,
+            owner: (caller.uid, caller.gid),
+            umask: caller.umask,
+            share: arguments.reflink.into(),
         };
-        let mut report = self.report(&self.destination);
-        let mut copy = ImageCopy::new(context, options, source.image == self.destination.image);
+        let report = ImageReport { context, report: RefCell::new(self.report(&self.destination)) };
+        let mut copy = ImageCopy::new(&report, options, source.image == self.destination.image);
         let content = inode.file_type() == FileKind::Directory && source.base_name().is_none();
         if let (true, Some(directory)) = (content, into) {
-            return copy.content(&source, &inode, &self.destination, directory, &mut report);
+            return copy.content(&source, &inode, &self.destination, directory).map_err(explain);
         }
         let name = source.base_name().unwrap_or_default();
         let target = self.target(fs, into, name)?;
-        copy.entry(&source, &inode, &target.path, &target.parent, &target.name, &mut report)
+        copy.entry(&source, &inode, &target.path, &target.parent, &target.name).map_err(explain)
+    }
+}
+
+/// Reports a copy between file systems.
+struct ImageReport<'a> {
+    context: &'a Context,
+    report: RefCell<Report<'a>>,
+}
+
+impl ExportObserver for ImageReport<'_> {
+    fn problem(&self, problem: ExportProblem) {
+        self.context.error(problem);
+    }
+
+    fn bytes(&self, count: u64) {
+        self.report.borrow_mut().bytes(count);
+    }
+
+    fn wants_names(&self) -> bool {
+        self.context.verbosity > 0
+    }
+
+    fn created(&self, from: &ImagePath, to: &str) -> std::io::Result<()> {
+        self.context.note(format_args!("{from} -> {to}"));
+        Ok(())
+    }
+}
+
+fn explain(error: CopyError) -> anyhow::Error {
+    match error.error {
+        // The type says that nothing more can be copied.
+        Error::NoSpace { .. } | Error::ReadOnlyFileSystem { .. } => {
+            anyhow::Error::from(error.error).context(error.path.to_string())
+        }
+        _ => error.into(),
     }
 }
 

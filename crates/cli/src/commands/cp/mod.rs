@@ -1,6 +1,6 @@
 //! `papilio cp`: chooses the destination of each source by the rules of cp(1).
 //!
-//! [`crate::copy`] copies to the host and to archives, [`into`] into a file system.
+//! [`papilio::export`] copies to the host and to archives, [`into`] into a file system.
 
 mod args;
 mod into;
@@ -9,15 +9,15 @@ pub use args::Args;
 
 use crate::context::{Context, create_host_file};
 use crate::copy;
-use crate::copy::host::{HostOptions, HostSink, Place};
+use crate::copy::CopyReport;
 use crate::copy::progress::Progress;
-use crate::copy::source::{Source, SourceOptions, refuse_without_recursion};
-use crate::copy::tar::TarSink;
 use crate::fakeroot;
 use crate::path::{ImagePath, Operand};
 use crate::usage_error::UsageError;
 use into::IntoImage;
-use papilio::FileKind;
+use papilio::{
+    FileKind, HostOptions, HostPlace, HostSink, Inode, PathError, Source, SourceOptions, TarSink, host_kind,
+};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -55,7 +55,6 @@ impl Args {
             links: kept,
             xattrs: kept,
             segments: self.to_tar.is_some(),
-            json: self.json,
             ..SourceOptions::default()
         };
         if self.json && self.to_tar.as_deref() == Some(Path::new("-")) {
@@ -115,7 +114,6 @@ impl Args {
         progress: &Progress,
     ) -> anyhow::Result<()> {
         let sources = self.sources(context, wanted)?;
-        let verbose = context.verbosity > 0;
         let file = if archive == Path::new("-") {
             let stdout = std::io::stdout();
             if stdout.is_terminal() {
@@ -131,9 +129,10 @@ impl Args {
         let writer: Box<dyn Write> = Box::new(BufWriter::with_capacity(1 << 20, file));
         let name = archive.display().to_string();
         let paths = sources.iter().map(|source| source.path.clone()).collect();
-        let mut sink = TarSink::new(context, writer, name, paths, verbose);
-        copy::run(context, sources, options, &mut sink, progress)?;
-        sink.finish()
+        let report = CopyReport { context, progress, json: self.json };
+        let mut sink = TarSink::new(&report, writer, name, paths);
+        copy::run(sources, options, &mut sink, &report)?;
+        sink.finish().map_err(copy::explain)
     }
 
     fn to_host(
@@ -144,7 +143,7 @@ impl Args {
         destination: &Path,
         progress: &Progress,
     ) -> anyhow::Result<()> {
-        let kind = copy::host::host_kind(destination);
+        let kind = host_kind(destination);
         let directory = kind.is_some_and(|kind| kind.is_dir());
         let into = directory && !self.no_target_directory;
         if !into && (self.target_directory.is_some() || wanted.len() > 1) {
@@ -165,26 +164,23 @@ impl Args {
                 Err(refusal) => context.error(refusal),
             }
         }
-        let options_of_host = HostOptions {
-            archive: self.archive,
-            no_clobber: self.no_clobber,
-            verbose: context.verbosity > 0,
-        };
+        let options_of_host = HostOptions { archive: self.archive, no_clobber: self.no_clobber };
         let places = sources.iter().map(|(source, place)| (source.path.clone(), place.clone())).collect();
         let sources = sources.into_iter().map(|(source, _)| source).collect();
-        let mut sink = HostSink::new(context, options_of_host, places);
-        let copied = copy::run(context, sources, options, &mut sink, progress);
+        let report = CopyReport { context, progress, json: self.json };
+        let mut sink = HostSink::new(&report, options_of_host, places);
+        let copied = copy::run(sources, options, &mut sink, &report);
         sink.finish();
         copied
     }
 
     /// Returns the place of a single source whose new name is the destination.
-    fn as_destination(&self, source: &Source, destination: &Path) -> Result<Place, String> {
+    fn as_destination(&self, source: &Source, destination: &Path) -> Result<HostPlace, String> {
         let shown = destination.display();
         let is_directory = source.inode.metadata().file_type() == FileKind::Directory;
         let slash = destination.as_os_str().as_bytes().ends_with(b"/");
-        match copy::host::host_kind(destination) {
-            Some(kind) if kind.is_dir() && is_directory => Ok(Place::Content(destination.to_path_buf())),
+        match host_kind(destination) {
+            Some(kind) if kind.is_dir() && is_directory => Ok(HostPlace::Content(destination.to_path_buf())),
             Some(kind) if kind.is_dir() => Err(format!("{shown}: cannot overwrite a directory with a file")),
             Some(_) if is_directory => Err(format!("{shown}: cannot overwrite a file with a directory")),
             Some(kind) if kind.is_file() => {
@@ -192,7 +188,7 @@ impl Args {
                 let real = destination.canonicalize().map_err(|e| format!("{shown}: {e}"))?;
                 named(&real, true)
             }
-            Some(_) => Ok(Place::Stream(destination.to_path_buf())),
+            Some(_) => Ok(HostPlace::Stream(destination.to_path_buf())),
             None if destination.symlink_metadata().is_ok() => {
                 Err(format!("{shown}: not writing through a dangling symbolic link"))
             }
@@ -202,7 +198,17 @@ impl Args {
     }
 }
 
-fn named(path: &Path, in_place: bool) -> Result<Place, String> {
+/// Returns why a source cannot be copied without `-r`, if it cannot.
+fn refuse_without_recursion(path: &ImagePath, inode: &Inode) -> Option<String> {
+    match inode.metadata().file_type() {
+        FileKind::Directory => {
+            Some(format!("{path}: {}; copied only with -r or -a", PathError::IsADirectory))
+        }
+        _ => None,
+    }
+}
+
+fn named(path: &Path, in_place: bool) -> Result<HostPlace, String> {
     let Some(name) = path.file_name() else {
         return Err(format!("{}: no such file or directory", path.display()));
     };
@@ -210,7 +216,7 @@ fn named(path: &Path, in_place: bool) -> Result<Place, String> {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
         _ => PathBuf::from("."),
     };
-    Ok(Place::Named { parent, name: name.as_bytes().to_vec(), in_place })
+    Ok(HostPlace::Named { parent, name: name.as_bytes().to_vec(), in_place })
 }
 
 /// The names that were copied into a directory, so that no source overwrites the copy of another.
@@ -220,9 +226,9 @@ struct Placed {
 }
 
 impl Placed {
-    fn inside(&mut self, source: &Source, directory: &Path) -> Result<Place, String> {
+    fn inside(&mut self, source: &Source, directory: &Path) -> Result<HostPlace, String> {
         let Some(name) = source.path.base_name() else {
-            return Ok(Place::Content(directory.to_path_buf()));
+            return Ok(HostPlace::Content(directory.to_path_buf()));
         };
         let kind = source.inode.metadata().file_type();
         let directories = kind == FileKind::Directory;
@@ -238,6 +244,6 @@ impl Placed {
             }
         }
         let parent = directory.to_path_buf();
-        Ok(Place::Named { parent, name: name.to_vec(), in_place: false })
+        Ok(HostPlace::Named { parent, name: name.to_vec(), in_place: false })
     }
 }

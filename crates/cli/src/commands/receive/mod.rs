@@ -8,7 +8,7 @@ use crate::context::Context;
 #[cfg(target_os = "linux")]
 use crate::fakeroot;
 use crate::output::{Output, escaped};
-use crate::path::{ImagePath, Operand};
+use crate::path::{Operand, parse_image_path};
 use anyhow::Context as _;
 #[cfg(target_os = "linux")]
 use host::{HostTarget, shown};
@@ -107,7 +107,7 @@ impl Args {
             #[cfg(not(target_os = "linux"))]
             anyhow::bail!("{}: can receive into an image here, but not into a directory", path.display());
         }
-        let path = ImagePath::parse(argument)?;
+        let path = parse_image_path(argument)?;
         let fs = context.change(&path.image)?;
         let result = receive.receive(&fs, &path.path, &mut input, &mut received, &mut progress);
         progress.finish();

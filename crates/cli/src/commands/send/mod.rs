@@ -8,7 +8,7 @@ mod mounted;
 
 use crate::context::Context;
 use crate::mounted::Target;
-use crate::path::ImagePath;
+use crate::path::{ImagePath, parse_image_path};
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use candidate::{Candidate, nearest};
@@ -183,7 +183,7 @@ fn subvolume(
     first: &ImagePath,
     argument: &OsString,
 ) -> anyhow::Result<Subvolume> {
-    let path = ImagePath::parse(argument)?;
+    let path = parse_image_path(argument)?;
     if path.image != first.image {
         let text = format!("{path}: all snapshots must be in {}", first.image.display());
         return Err(UsageError::new(text).into());

@@ -15,11 +15,10 @@
 
 use super::event::{Attributes, Event, InodeId, Special};
 use super::host_attributes::{Keeper, Node};
-use super::sink::{Sink, Stop};
-use crate::context::Context;
-use crate::errno_text::system_text;
+use super::problem::{ExportError, ExportObserver, ExportProblem};
+use super::sink::Sink;
 use crate::host_calls;
-use crate::path::ImagePath;
+use crate::image_path::ImagePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -69,8 +68,6 @@ pub struct HostOptions {
     pub archive: bool,
     /// Whether to leave existing files alone.
     pub no_clobber: bool,
-    /// Whether to print each file on standard output.
-    pub verbose: bool,
 }
 
 /// A directory of the destination that is being filled.
@@ -109,7 +106,7 @@ struct FirstLink {
 
 /// A sink that creates files of the host.
 pub struct HostSink<'a> {
-    context: &'a Context,
+    observer: &'a dyn ExportObserver,
     options: HostOptions,
     sources: Vec<(ImagePath, Place)>,
     source: usize,
@@ -124,13 +121,17 @@ pub struct HostSink<'a> {
 
 impl<'a> HostSink<'a> {
     /// Creates a sink that copies each source to its place.
-    pub fn new(context: &'a Context, options: HostOptions, sources: Vec<(ImagePath, Place)>) -> Self {
+    pub fn new(
+        observer: &'a dyn ExportObserver,
+        options: HostOptions,
+        sources: Vec<(ImagePath, Place)>,
+    ) -> Self {
         Self {
-            context,
+            observer,
             options,
             sources,
             source: 0,
-            keeper: Keeper::new(context),
+            keeper: Keeper::new(observer),
             stack: Vec::new(),
             skipped: 0,
             skip_source: false,
@@ -139,7 +140,7 @@ impl<'a> HostSink<'a> {
         }
     }
 
-    /// Warns about attributes that were not kept. Call this after the copy.
+    /// Reports attributes that were not kept. Call this after the copy.
     pub fn finish(self) {
         self.keeper.finish();
     }
@@ -159,13 +160,14 @@ impl<'a> HostSink<'a> {
     }
 
     /// Reports the failure of one file, or returns a failure of the whole destination.
-    fn fail(&self, path: &str, errno: Errno) -> Result<(), Stop> {
+    fn fail(&self, path: &str, errno: Errno) -> Result<(), ExportError> {
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
-                Err(Stop(anyhow::anyhow!("{path}: {}; the copy stops here", system_text(errno))))
+                Err(ExportError::Destination { path: path.to_owned(), error: errno.into() })
             }
             errno => {
-                self.context.error(format_args!("{path}: {}", system_text(errno)));
+                let path = path.to_owned();
+                self.observer.problem(ExportProblem::Host { path, error: errno.into() });
                 Ok(())
             }
         }
@@ -213,14 +215,14 @@ impl<'a> HostSink<'a> {
         }
         let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Err(Failure::Refused("cannot overwrite a directory with a file"));
+            return Err(Failure::DirectoryInTheWay);
         }
         rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
         Ok(Some(make(directory.as_fd())?))
     }
 
-    fn announce(&self, name: &[u8], own_name: &[u8]) -> Result<(), Stop> {
-        if !self.options.verbose {
+    fn announce(&self, name: &[u8], own_name: &[u8]) -> Result<(), ExportError> {
+        if !self.observer.wants_names() {
             return Ok(());
         }
         let mut from = self.sources[self.source].0.clone();
@@ -229,11 +231,10 @@ impl<'a> HostSink<'a> {
         for part in below.chain([own_name]).filter(|part| !part.is_empty()) {
             from = from.join(part);
         }
-        let line = format!("'{from}' -> '{}'\n", self.path(name).escape_debug());
-        Ok(std::io::stdout().lock().write_all(line.as_bytes())?)
+        self.observer.created(&from, &self.path(name)).map_err(ExportError::Stopped)
     }
 
-    fn enter(&mut self, own_name: Vec<u8>, attributes: Attributes) -> Result<(), Stop> {
+    fn enter(&mut self, own_name: Vec<u8>, attributes: Attributes) -> Result<(), ExportError> {
         if self.skip_source || self.skipped > 0 {
             self.skipped += 1;
             return Ok(());
@@ -250,14 +251,17 @@ impl<'a> HostSink<'a> {
         }
     }
 
-    fn fail_with(&self, path: &str, failure: Failure) -> Result<(), Stop> {
+    fn fail_with(&self, path: &str, failure: Failure) -> Result<(), ExportError> {
         match failure {
-            Failure::Host(errno) => self.fail(path, errno),
-            Failure::Refused(why) => {
-                self.context.error(format_args!("{path}: {why}"));
-                Ok(())
+            Failure::Host(errno) => return self.fail(path, errno),
+            Failure::DirectoryInTheWay => {
+                self.observer.problem(ExportProblem::DirectoryInTheWay { path: path.to_owned() });
+            }
+            Failure::FileInTheWay => {
+                self.observer.problem(ExportProblem::FileInTheWay { path: path.to_owned() });
             }
         }
+        Ok(())
     }
 
     fn enter_named(&mut self, name: Vec<u8>, attributes: Attributes) -> Result<(), Failure> {
@@ -282,7 +286,7 @@ impl<'a> HostSink<'a> {
         };
         let directory = match open_directory(parent.as_fd(), &name) {
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return Err(Failure::Refused("cannot overwrite a file with a directory"));
+                return Err(Failure::FileInTheWay);
             }
             opened => opened?,
         };
@@ -305,7 +309,7 @@ impl<'a> HostSink<'a> {
         Ok(())
     }
 
-    fn leave(&mut self) -> Result<(), Stop> {
+    fn leave(&mut self) -> Result<(), ExportError> {
         if self.skipped > 0 {
             self.skipped -= 1;
             return Ok(());
@@ -349,7 +353,7 @@ impl<'a> HostSink<'a> {
         attributes: Attributes,
         size: u64,
         id: Option<InodeId>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ExportError> {
         let name = self.name(own_name.clone());
         self.announce(&name, &own_name)?;
         match self.open_file(&name, &attributes) {
@@ -399,16 +403,16 @@ impl<'a> HostSink<'a> {
     }
 
     /// Reports that the file is incomplete.
-    fn incomplete(&self, current: &Current, copied: u64, why: &str) {
-        let path = self.path(&current.name);
-        self.context.error(format_args!("incomplete: {path} ({copied} of {} bytes): {why}", current.size));
+    fn incomplete(&self, current: &Current, copied: u64, error: Option<std::io::Error>) {
+        let (path, size) = (self.path(&current.name), current.size);
+        self.observer.problem(ExportProblem::Incomplete { path, copied, size, error });
     }
 
-    fn end_file(&mut self, missing: u64) -> Result<(), Stop> {
+    fn end_file(&mut self, missing: u64) -> Result<(), ExportError> {
         let Some(mut current) = self.current.take() else { return Ok(()) };
         if missing > 0 && !current.failed {
             let copied = current.size.saturating_sub(missing);
-            self.incomplete(&current, copied, "zeros in place of the rest");
+            self.incomplete(&current, copied, None);
         }
         if !current.failed && current.written < current.size {
             let extended = match current.stream {
@@ -431,13 +435,11 @@ impl<'a> HostSink<'a> {
         Ok(())
     }
 
-    fn write_failed(&self, current: &Current, error: &std::io::Error) -> Result<(), Stop> {
+    fn write_failed(&self, current: &Current, error: &std::io::Error) -> Result<(), ExportError> {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-        self.incomplete(current, current.written, &system_text(errno));
+        self.incomplete(current, current.written, Some(errno.into()));
         match errno {
-            Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
-                Err(Stop(anyhow::anyhow!("cannot write to the destination; the copy stops here")))
-            }
+            Errno::NOSPC | Errno::DQUOT | Errno::ROFS => Err(ExportError::Full),
             _ => Ok(()),
         }
     }
@@ -450,14 +452,11 @@ impl<'a> HostSink<'a> {
         self.links.insert(id, FirstLink { base, directories, name: name.to_vec() });
     }
 
-    fn link(&mut self, own_name: Vec<u8>, id: InodeId) -> Result<(), Stop> {
+    fn link(&mut self, own_name: Vec<u8>, id: InodeId) -> Result<(), ExportError> {
         let name = self.name(own_name.clone());
         self.announce(&name, &own_name)?;
         let Some(first) = self.links.get(&id) else {
-            self.context.error(format_args!(
-                "{}: not linked, because the first link to it was not copied",
-                self.path(&name)
-            ));
+            self.observer.problem(ExportProblem::NotLinked { path: self.path(&name) });
             return Ok(());
         };
         let names: Vec<&[u8]> = first.directories.iter().map(|name| &name[..]).collect();
@@ -477,11 +476,11 @@ impl<'a> HostSink<'a> {
         id: Option<InodeId>,
         kind: Node,
         make: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<(), Errno>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ExportError> {
         let name = self.name(own_name.clone());
         self.announce(&name, &own_name)?;
         if matches!(self.sources[self.source].1, Place::Stream(_)) {
-            self.context.error(format_args!("{}: not a regular file", self.path(&name)));
+            self.observer.problem(ExportProblem::NotRegular { path: self.path(&name) });
             return Ok(());
         }
         let made = self.make(&name, |at| make(at, &name)).and_then(|made| {
@@ -502,7 +501,7 @@ impl<'a> HostSink<'a> {
 }
 
 impl Sink for HostSink<'_> {
-    fn begin(&mut self, source: usize) -> Result<(), Stop> {
+    fn begin(&mut self, source: usize) -> Result<(), ExportError> {
         self.source = source;
         self.stack.clear();
         self.skipped = 0;
@@ -530,7 +529,7 @@ impl Sink for HostSink<'_> {
         }
     }
 
-    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Stop> {
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ExportError> {
         let Some(current) = self.current.as_mut().filter(|current| !current.failed) else {
             return Ok(());
         };
@@ -554,7 +553,7 @@ impl Sink for HostSink<'_> {
         }
     }
 
-    fn take(&mut self, event: Event) -> Result<(), Stop> {
+    fn take(&mut self, event: Event) -> Result<(), ExportError> {
         match event {
             Event::EnterDirectory { name, attributes } => return self.enter(name, attributes),
             Event::LeaveDirectory => return self.leave(),
@@ -589,7 +588,8 @@ impl Sink for HostSink<'_> {
 /// The reason why one file was not created.
 enum Failure {
     Host(Errno),
-    Refused(&'static str),
+    DirectoryInTheWay,
+    FileInTheWay,
 }
 
 impl From<Errno> for Failure {

@@ -7,7 +7,10 @@
 //! - `EnterDirectory` and `LeaveDirectory` nest.
 //! - A `File` is followed by its `Data` and `Missing` events in order of offset, and one `EndFile`.
 
-use papilio::{Metadata, Timespec, Xattr};
+use super::problem::{ExportProblem, Missing};
+use papilio_engine::items::xattr::Xattr;
+use papilio_format::items::inode::Timespec;
+use papilio_fs::Metadata;
 use std::sync::Mutex;
 
 /// The size in bytes of the buffers for reading large files.
@@ -69,21 +72,6 @@ pub enum Special {
 
 /// Identifies an inode among all sources: index of the image, tree id, inode number.
 pub type InodeId = (usize, u64, u64);
-
-/// A range of a file that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// The file, as the user would name it.
-    pub path: String,
-    /// The first byte.
-    pub offset: u64,
-    /// The number of bytes.
-    pub length: u64,
-    /// Why they could not be read.
-    pub reason: String,
-    /// Whether they were copied all the same, without a checksum to verify them by.
-    pub is_unverified: bool,
-}
 
 /// A step of a copy. The name of a source's own inode is empty.
 #[derive(Debug)]
@@ -160,16 +148,8 @@ pub enum Event {
         /// Set if more links to it may follow.
         id: Option<InodeId>,
     },
-    /// A subvolume that is left out.
-    Skipped {
-        /// Its path.
-        path: String,
-    },
-    /// Something could not be read. No events about it follow.
-    Problem {
-        /// The message to report.
-        text: String,
-    },
+    /// Something could not be read, or is left out. No events about it follow.
+    Problem(Box<ExportProblem>),
 }
 
 impl Event {

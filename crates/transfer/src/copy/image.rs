@@ -9,14 +9,16 @@
 //! - Within one file system, files share their data (reflinks) unless the options or the files'
 //!   checksum settings forbid it.
 
-use super::around::{Around, Gap, Receiver, read_around};
-use crate::context::{Context, describe};
-use crate::filling::{Caller, Report};
-use crate::path::ImagePath;
-use papilio::{
-    Error, Existing, File, FileKind, Inode, NewInode, NewKind, PathError, PopulateObserver, SetAttributes,
-    SetTime, XattrSet,
-};
+use crate::export::problem::{ExportObserver, ExportProblem, Missing};
+use crate::image_path::{ImagePath, describe};
+use crate::import::Existing;
+use crate::read_around::{Around, Gap, Receiver, read_around};
+use papilio_engine::errors::{Error, PathError, Result as FsResult};
+use papilio_engine::items::xattr_edit::XattrSet;
+use papilio_engine::namespace::create::{NewInode, NewKind};
+use papilio_engine::namespace::setattr::{SetAttributes, SetTime};
+use papilio_format::items::inode::FileKind;
+use papilio_fs::{File, Inode};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -24,15 +26,36 @@ use std::ops::Range;
 const PIECE: u64 = 4 << 20;
 
 /// Whether files share their data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
-    /// Share where possible
+    /// Share where possible.
     #[default]
     Auto,
-    /// Share, or fail where that is impossible
+    /// Share, or fail where that is impossible.
     Always,
-    /// Copy the data
+    /// Copy the data.
     Never,
+}
+
+/// An error that ends a copy into a file system.
+#[derive(Debug)]
+pub struct CopyError {
+    /// Where the copy stopped.
+    pub path: ImagePath,
+    /// The error.
+    pub error: Error,
+}
+
+impl std::fmt::Display for CopyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&describe(&self.path, &self.error))
+    }
+}
+
+impl std::error::Error for CopyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 /// Options of a copy into a file system.
@@ -40,6 +63,10 @@ pub enum Share {
 pub struct ImageCopyOptions {
     /// Whether to keep owners, times, extended attributes and links.
     pub keep_attributes: bool,
+    /// User and group of new inodes if attributes are not kept.
+    pub owner: (u32, u32),
+    /// The permission bits that new inodes lack if attributes are not kept.
+    pub umask: u32,
     /// How to treat existing names.
     pub existing: Existing,
     /// Whether to leave directories of other subvolumes than the source's empty.
@@ -50,10 +77,9 @@ pub struct ImageCopyOptions {
 
 /// A copy into a file system.
 pub struct ImageCopy<'a> {
-    context: &'a Context,
+    observer: &'a dyn ExportObserver,
     options: ImageCopyOptions,
     same_file_system: bool,
-    caller: Caller,
     /// The copies of inodes with several links.
     links: HashMap<(u64, u64), Inode>,
 }
@@ -70,8 +96,8 @@ struct Frame {
 
 impl<'a> ImageCopy<'a> {
     /// Creates a copy. `same_file_system` says whether source and destination are in one.
-    pub fn new(context: &'a Context, options: ImageCopyOptions, same_file_system: bool) -> Self {
-        Self { context, options, same_file_system, caller: Caller::new(), links: HashMap::new() }
+    pub fn new(observer: &'a dyn ExportObserver, options: ImageCopyOptions, same_file_system: bool) -> Self {
+        Self { observer, options, same_file_system, links: HashMap::new() }
     }
 
     /// Copies `source` into `parent` as `name`.
@@ -82,14 +108,13 @@ impl<'a> ImageCopy<'a> {
         path: &ImagePath,
         parent: &Inode,
         name: &[u8],
-        report: &mut Report<'_>,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), CopyError> {
         let mut stack = Vec::new();
-        let copied = self.one(source_path, source, path, parent, name, report);
+        let copied = self.one(source_path, source, path, parent, name);
         if let Some(frame) = self.report(path, copied)?.flatten() {
             stack.push(frame);
         }
-        self.finish(stack, source.tree().0, report)
+        self.finish(stack, source.tree().0)
     }
 
     /// Copies the entries of `source` into `directory`.
@@ -99,9 +124,8 @@ impl<'a> ImageCopy<'a> {
         source: &Inode,
         path: &ImagePath,
         directory: &Inode,
-        report: &mut Report<'_>,
-    ) -> anyhow::Result<()> {
-        let names = names(source).map_err(|error| self.context.at(source_path, &error))?;
+    ) -> Result<(), CopyError> {
+        let names = names(source).map_err(|error| CopyError { path: source_path.clone(), error })?;
         let frame = Frame {
             from: source.clone(),
             from_path: source_path.clone(),
@@ -110,11 +134,11 @@ impl<'a> ImageCopy<'a> {
             names,
             is_new: false,
         };
-        self.finish(vec![frame], source.tree().0, report)
+        self.finish(vec![frame], source.tree().0)
     }
 
     /// Copies the entries of the directories on `stack`, and of those below.
-    fn finish(&mut self, mut stack: Vec<Frame>, home: u64, report: &mut Report<'_>) -> anyhow::Result<()> {
+    fn finish(&mut self, mut stack: Vec<Frame>, home: u64) -> Result<(), CopyError> {
         let top = stack.first().map(|frame| id(&frame.to));
         while let Some(frame) = stack.last_mut() {
             let Some(name) = frame.names.pop() else {
@@ -134,11 +158,11 @@ impl<'a> ImageCopy<'a> {
                 }
             };
             if self.same_file_system && Some(id(&source)) == top {
-                self.context.error(format_args!("{from_path}: {}", PathError::IntoItself));
+                self.problem(from_path, Error::Path { path: Vec::new(), kind: PathError::IntoItself });
                 continue;
             }
             let parent = frame.to.clone();
-            let copied = self.one(&from_path, &source, &path, &parent, &name, report);
+            let copied = self.one(&from_path, &source, &path, &parent, &name);
             if let Some(mut below) = self.report(&path, copied)?.flatten() {
                 if self.options.one_subvolume && source.tree().0 != home {
                     below.names.clear();
@@ -157,10 +181,10 @@ impl<'a> ImageCopy<'a> {
         path: &ImagePath,
         parent: &Inode,
         name: &[u8],
-        report: &mut Report<'_>,
-    ) -> papilio::Result<Option<Frame>> {
-        if self.context.verbosity > 0 {
-            self.context.note(format_args!("{source_path} -> {path}"));
+    ) -> FsResult<Option<Frame>> {
+        if self.observer.wants_names() {
+            let told = self.observer.created(source_path, &path.to_string());
+            told.map_err(|error| Error::Invalid(error.to_string()))?;
         }
         let metadata = source.metadata();
         let linked =
@@ -189,7 +213,10 @@ impl<'a> ImageCopy<'a> {
             // Other users cannot enter the directory before it gets its own mode.
             (true, FileKind::Directory) => NewInode::new(kind, 0o700),
             (true, _) => NewInode::new(kind, metadata.permissions()).owner(metadata.uid(), metadata.gid()),
-            (false, _) => self.caller.inode(kind, metadata.permissions()),
+            (false, _) => {
+                let (uid, gid) = self.options.owner;
+                NewInode::new(kind, metadata.permissions()).owner(uid, gid).umask(self.options.umask)
+            }
         };
         let (made, is_new) = match self.clear_name(parent, name, Some(source.file_type()))? {
             None => (parent.create(name, &new)?, true),
@@ -214,7 +241,7 @@ impl<'a> ImageCopy<'a> {
                 if !is_new && !file.is_empty() {
                     file.set_len(0)?;
                 }
-                self.data(source_path, &source.open()?, &file, report)?;
+                self.data(source_path, &source.open()?, &file)?;
             }
             _ => {}
         }
@@ -222,7 +249,7 @@ impl<'a> ImageCopy<'a> {
         Ok(None)
     }
 
-    fn data(&self, path: &ImagePath, from: &File, to: &File, report: &mut Report<'_>) -> papilio::Result<()> {
+    fn data(&self, path: &ImagePath, from: &File, to: &File) -> FsResult<()> {
         let size = from.len();
         if size == 0 {
             return Ok(());
@@ -231,7 +258,7 @@ impl<'a> ImageCopy<'a> {
         if self.same_file_system && share != Share::Never {
             match to.clone_range(from, 0, 0, 0) {
                 Ok(()) => {
-                    report.bytes(size);
+                    self.observer.bytes(size);
                     return Ok(());
                 }
                 // Only one of the files has checksums.
@@ -243,7 +270,7 @@ impl<'a> ImageCopy<'a> {
         }
         // Pieces end at multiples of their size, so that no sector is written twice.
         let how = Around { piece: PIECE, unverified: false };
-        let mut writer = Writer { to, path, context: self.context, report, spare: Vec::new() };
+        let mut writer = Writer { to, path, observer: self.observer, spare: Vec::new() };
         read_around(from, how, &mut writer)?;
         if to.len() < size {
             to.set_len(size)?;
@@ -252,7 +279,7 @@ impl<'a> ImageCopy<'a> {
     }
 
     /// Copies the attributes if the options say so.
-    fn keep(&self, source: &Inode, made: &Inode, is_new: bool) -> papilio::Result<()> {
+    fn keep(&self, source: &Inode, made: &Inode, is_new: bool) -> FsResult<()> {
         if !self.options.keep_attributes {
             return Ok(());
         }
@@ -279,12 +306,7 @@ impl<'a> ImageCopy<'a> {
 
     /// Prepares `name` for a new inode of `kind`, or for a link if that is `None`. Returns `None`
     /// if the name is free, possibly after the old entry was unlinked.
-    fn clear_name(
-        &self,
-        parent: &Inode,
-        name: &[u8],
-        kind: Option<FileKind>,
-    ) -> papilio::Result<Option<Present>> {
+    fn clear_name(&self, parent: &Inode, name: &[u8], kind: Option<FileKind>) -> FsResult<Option<Present>> {
         let Some(present) = parent.lookup(name)? else { return Ok(None) };
         match (present.file_type(), kind) {
             (FileKind::Directory, Some(FileKind::Directory)) => Ok(Some(Present::Reuse(Box::new(present)))),
@@ -301,30 +323,33 @@ impl<'a> ImageCopy<'a> {
     }
 
     /// Reports the failure of one file, and returns one that ends the copy.
-    fn report<T>(&self, path: &ImagePath, result: papilio::Result<T>) -> anyhow::Result<Option<T>> {
+    fn report<T>(&self, path: &ImagePath, result: FsResult<T>) -> Result<Option<T>, CopyError> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error @ (Error::NoSpace { .. } | Error::ReadOnlyFileSystem { .. })) => {
-                Err(anyhow::Error::from(error).context(path.to_string()))
+                Err(CopyError { path: path.clone(), error })
             }
             Err(error) => {
-                self.context.error(describe(path, &error));
+                self.problem(path.clone(), error);
                 Ok(None)
             }
         }
     }
+
+    fn problem(&self, path: ImagePath, error: Error) {
+        self.observer.problem(ExportProblem::Unreadable { path, error });
+    }
 }
 
 /// Writes what is read of one file, and reports the rest.
-struct Writer<'w, 'r> {
+struct Writer<'w> {
     to: &'w File,
     path: &'w ImagePath,
-    context: &'w Context,
-    report: &'w mut Report<'r>,
+    observer: &'w dyn ExportObserver,
     spare: Vec<u8>,
 }
 
-impl Receiver for Writer<'_, '_> {
+impl Receiver for Writer<'_> {
     type Stop = Error;
 
     fn buffer(&mut self, length: usize) -> Vec<u8> {
@@ -333,16 +358,18 @@ impl Receiver for Writer<'_, '_> {
         buffer
     }
 
-    fn data(&mut self, offset: u64, bytes: Vec<u8>) -> papilio::Result<()> {
+    fn data(&mut self, offset: u64, bytes: Vec<u8>) -> FsResult<()> {
         self.to.write_all_at(&bytes, offset)?;
-        self.report.bytes(bytes.len() as u64);
+        self.observer.bytes(bytes.len() as u64);
         self.spare = bytes;
         Ok(())
     }
 
-    fn gap(&mut self, gap: Gap) -> papilio::Result<()> {
-        let Gap { range: Range { start, end }, reason, .. } = gap;
-        self.context.error(format_args!("{}: bytes {start} to {end} are missing: {reason}", self.path));
+    fn gap(&mut self, gap: Gap) -> FsResult<()> {
+        let Gap { range: Range { start, end }, reason, is_unverified } = gap;
+        let (path, length) = (self.path.to_string(), end.saturating_sub(start));
+        let missing = Missing { path, offset: start, length, reason, is_unverified };
+        self.observer.problem(ExportProblem::Range(missing));
         Ok(())
     }
 }
@@ -364,9 +391,9 @@ fn id(inode: &Inode) -> (u64, u64) {
 }
 
 /// Returns the names in a directory in reverse order.
-fn names(directory: &Inode) -> papilio::Result<Vec<Vec<u8>>> {
+fn names(directory: &Inode) -> FsResult<Vec<Vec<u8>>> {
     let mut names: Vec<Vec<u8>> =
-        directory.read_dir()?.map(|entry| Ok(entry?.file_name().to_vec())).collect::<papilio::Result<_>>()?;
+        directory.read_dir()?.map(|entry| Ok(entry?.file_name().to_vec())).collect::<FsResult<_>>()?;
     names.reverse();
     Ok(names)
 }

@@ -10,14 +10,14 @@
 
 use super::event::{Attributes, Event, InodeId, Special};
 use super::host_attributes::is_acl;
-use super::sink::{Sink, Stop};
-use crate::context::Context;
-use crate::output::escaped;
-use crate::path::ImagePath;
-use papilio::{Timespec, Xattr};
+use super::problem::{ExportError, ExportObserver, ExportProblem};
+use super::sink::Sink;
+use crate::image_path::ImagePath;
+use ::tar::{EntryType, Header};
+use papilio_engine::items::xattr::Xattr;
+use papilio_format::items::inode::Timespec;
 use std::collections::HashMap;
 use std::io::Write;
-use tar::{EntryType, Header};
 
 /// The unit of a tar archive, in bytes.
 const BLOCK: u64 = 512;
@@ -42,7 +42,7 @@ struct Current {
 
 /// A sink that writes members of an archive.
 pub struct TarSink<'a, W: Write> {
-    context: &'a Context,
+    observer: &'a dyn ExportObserver,
     archive: W,
     /// The archive's name, for messages.
     archive_name: String,
@@ -52,7 +52,6 @@ pub struct TarSink<'a, W: Write> {
     directories: Vec<Vec<u8>>,
     current: Option<Current>,
     links: HashMap<InodeId, Vec<u8>>,
-    verbose: bool,
 }
 
 /// The content of a header.
@@ -115,14 +114,13 @@ impl<'a, W: Write> TarSink<'a, W> {
     /// Creates a sink that writes to `archive`. The members of a source start with its last
     /// component, or with `.` if it has none.
     pub fn new(
-        context: &'a Context,
+        observer: &'a dyn ExportObserver,
         archive: W,
         archive_name: String,
         sources: Vec<ImagePath>,
-        verbose: bool,
     ) -> Self {
         Self {
-            context,
+            observer,
             archive,
             archive_name,
             sources,
@@ -130,27 +128,28 @@ impl<'a, W: Write> TarSink<'a, W> {
             directories: Vec::new(),
             current: None,
             links: HashMap::new(),
-            verbose,
         }
     }
 
     /// Writes the end of the archive.
-    pub fn finish(mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The archive cannot be written.
+    pub fn finish(mut self) -> Result<(), ExportError> {
         let end = [0; 2 * BLOCK as usize];
-        let ended = self.write(&end).map_err(|Stop(error)| error);
-        ended.and_then(|()| self.archive.flush().map_err(|error| self.archive_error(error).0))
+        self.write(&end)?;
+        self.archive.flush().map_err(|error| self.archive_error(error))
     }
 
-    fn archive_error(&self, error: std::io::Error) -> Stop {
-        let name = &self.archive_name;
-        Stop(anyhow::Error::new(error).context(format!("incomplete archive: {name}")))
+    fn archive_error(&self, error: std::io::Error) -> ExportError {
+        ExportError::Archive { name: self.archive_name.clone(), error }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
         self.archive.write_all(bytes).map_err(|error| self.archive_error(error))
     }
 
-    fn zeros(&mut self, mut length: u64) -> Result<(), Stop> {
+    fn zeros(&mut self, mut length: u64) -> Result<(), ExportError> {
         let zeros = [0; 1 << 14];
         while length > 0 {
             let part = usize::try_from(length).map_or(zeros.len(), |left| left.min(zeros.len()));
@@ -161,7 +160,7 @@ impl<'a, W: Write> TarSink<'a, W> {
     }
 
     /// Pads the last block.
-    fn pad(&mut self, written: u64) -> Result<(), Stop> {
+    fn pad(&mut self, written: u64) -> Result<(), ExportError> {
         self.zeros(written.next_multiple_of(BLOCK) - written)
     }
 
@@ -176,17 +175,15 @@ impl<'a, W: Write> TarSink<'a, W> {
         }
     }
 
-    fn announce(&self, path: &[u8]) -> Result<(), Stop> {
-        if self.verbose {
-            let line = [&escaped(path)[..], b"\n"].concat();
-            // Standard output may receive the archive.
-            std::io::stderr().lock().write_all(&line)?;
+    fn announce(&self, path: &[u8]) -> Result<(), ExportError> {
+        match self.observer.wants_names() {
+            true => self.observer.member(path).map_err(ExportError::Stopped),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes a member's header, after the pax records that it needs.
-    fn header(&mut self, member: Member<'_>) -> Result<(), Stop> {
+    fn header(&mut self, member: Member<'_>) -> Result<(), ExportError> {
         let Member { path, kind, size, attributes, link, device, mut records } = member;
         self.announce(path)?;
         let mut header = Header::new_ustar();
@@ -206,8 +203,8 @@ impl<'a, W: Write> TarSink<'a, W> {
             records.add(b"size", size.to_string().as_bytes());
         }
         if let Some((major, minor)) = device {
-            header.set_device_major(major)?;
-            header.set_device_minor(minor)?;
+            let set = header.set_device_major(major).and_then(|()| header.set_device_minor(minor));
+            set.map_err(|error| self.archive_error(error))?;
         }
         match attributes {
             Some(attributes) => self.attributes(path, &mut header, attributes, &mut records),
@@ -248,15 +245,16 @@ impl<'a, W: Write> TarSink<'a, W> {
             };
             match acl_text(xattr) {
                 Some(text) => records.add(key, text.as_bytes()),
-                None => self
-                    .context
-                    .error(format_args!("{}: the ACL is invalid; skipped", String::from_utf8_lossy(path))),
+                None => {
+                    let path = String::from_utf8_lossy(path).into_owned();
+                    self.observer.problem(ExportProblem::InvalidAcl { path });
+                }
             }
         }
     }
 
     /// Writes a pax header with `records` for the next member.
-    fn records(&mut self, path: &[u8], records: &[u8]) -> Result<(), Stop> {
+    fn records(&mut self, path: &[u8], records: &[u8]) -> Result<(), ExportError> {
         let mut header = Header::new_ustar();
         header.set_entry_type(EntryType::XHeader);
         let last = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
@@ -279,7 +277,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         size: u64,
         id: Option<InodeId>,
         segments: Option<Vec<(u64, u64)>>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ExportError> {
         let path = self.member(name);
         let mut records = Records::default();
         let mut map = Vec::new();
@@ -308,7 +306,7 @@ impl<'a, W: Write> TarSink<'a, W> {
     }
 
     /// Writes zeros for the ranges that the archive holds before `offset` in the file.
-    fn advance(&mut self, current: &mut Current, offset: u64) -> Result<(), Stop> {
+    fn advance(&mut self, current: &mut Current, offset: u64) -> Result<(), ExportError> {
         while let Some(&(start, end)) = current.segments.get(current.segment) {
             current.at = current.at.max(start);
             if current.at >= offset {
@@ -325,15 +323,15 @@ impl<'a, W: Write> TarSink<'a, W> {
         Ok(())
     }
 
-    fn end_file(&mut self, missing: u64) -> Result<(), Stop> {
+    fn end_file(&mut self, missing: u64) -> Result<(), ExportError> {
         let Some(mut current) = self.current.take() else { return Ok(()) };
         if missing > 0 {
-            self.context.error(format_args!(
-                "incomplete: {} ({} of {} bytes): zeros in place of the rest",
-                String::from_utf8_lossy(&current.path),
-                current.size.saturating_sub(missing),
-                current.size
-            ));
+            self.observer.problem(ExportProblem::Incomplete {
+                path: String::from_utf8_lossy(&current.path).into_owned(),
+                copied: current.size.saturating_sub(missing),
+                size: current.size,
+                error: None,
+            });
         }
         self.advance(&mut current, u64::MAX)?;
         self.pad(current.archived)
@@ -341,13 +339,13 @@ impl<'a, W: Write> TarSink<'a, W> {
 }
 
 impl<W: Write> Sink for TarSink<'_, W> {
-    fn begin(&mut self, source: usize) -> Result<(), Stop> {
+    fn begin(&mut self, source: usize) -> Result<(), ExportError> {
         self.source = source;
         self.directories.clear();
         Ok(())
     }
 
-    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Stop> {
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ExportError> {
         let Some(mut current) = self.current.take() else { return Ok(()) };
         self.advance(&mut current, offset)?;
         self.write(bytes)?;
@@ -359,7 +357,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
         Ok(())
     }
 
-    fn take(&mut self, event: Event) -> Result<(), Stop> {
+    fn take(&mut self, event: Event) -> Result<(), ExportError> {
         match event {
             Event::EnterDirectory { name, attributes } => {
                 let mut path = self.member(&name);
@@ -378,10 +376,8 @@ impl<W: Write> Sink for TarSink<'_, W> {
             Event::Link { name, id, .. } => {
                 let path = self.member(&name);
                 let Some(first) = self.links.get(&id).cloned() else {
-                    self.context.error(format_args!(
-                        "{}: not linked, because the first link to it was not copied",
-                        String::from_utf8_lossy(&path)
-                    ));
+                    let path = String::from_utf8_lossy(&path).into_owned();
+                    self.observer.problem(ExportProblem::NotLinked { path });
                     return Ok(());
                 };
                 let member = Member::new(&path, EntryType::Link, None);
@@ -400,21 +396,15 @@ impl<W: Write> Sink for TarSink<'_, W> {
                     Special::Block { major, minor } => (EntryType::Block, Some((major, minor))),
                     Special::Character { major, minor } => (EntryType::Char, Some((major, minor))),
                     Special::Socket => {
-                        self.context.warning(format_args!(
-                            "{}: tar cannot store a socket; skipped",
-                            String::from_utf8_lossy(&path)
-                        ));
+                        let path = String::from_utf8_lossy(&path).into_owned();
+                        self.observer.problem(ExportProblem::Socket { path });
                         return Ok(());
                     }
                 };
                 self.links.extend(id.map(|id| (id, path.clone())));
                 self.header(Member { device, ..Member::new(&path, kind, Some(&attributes)) })
             }
-            Event::Begin { .. }
-            | Event::Data { .. }
-            | Event::Missing(_)
-            | Event::Skipped { .. }
-            | Event::Problem { .. } => Ok(()),
+            Event::Begin { .. } | Event::Data { .. } | Event::Missing(_) | Event::Problem(_) => Ok(()),
         }
     }
 }

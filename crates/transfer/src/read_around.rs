@@ -8,8 +8,9 @@
 //! - A range whose extents cannot be read is a gap, although it may be a hole.
 //! - Around a bad sector every other sector is read, down to the smallest sector of Btrfs.
 
-use papilio::format::objectid;
-use papilio::{Error, File, differ_in_numbers_only};
+use papilio_engine::errors::{Error, Result as FsResult, differ_in_numbers_only};
+use papilio_format::objectid;
+use papilio_fs::File;
 use std::ops::Range;
 
 /// The least that is read by itself around a fault, in bytes: the smallest sector of Btrfs.
@@ -232,7 +233,7 @@ struct Fault {
 fn read_whole(
     mut bytes: &mut [u8],
     mut offset: u64,
-    read: impl Fn(&mut [u8], u64) -> papilio::Result<usize>,
+    read: impl Fn(&mut [u8], u64) -> FsResult<usize>,
 ) -> Result<(), Fault> {
     while !bytes.is_empty() {
         match read(bytes, offset) {

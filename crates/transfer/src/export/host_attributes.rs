@@ -7,11 +7,11 @@
 //!   bits and capabilities, an ACL is part of the mode, and all of these change the times.
 
 use super::event::Attributes;
-use crate::context::Context;
-use crate::errno_text::system_text;
+use super::problem::{ExportObserver, ExportProblem};
 use crate::host_calls;
-use crate::output::escaped;
-use papilio::{Timespec, Xattr};
+use crate::text::{escaped, system_text};
+use papilio_engine::items::xattr::Xattr;
+use papilio_format::items::inode::Timespec;
 use rustix::fs::{Gid, Mode, Timestamps, Uid};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
@@ -21,7 +21,7 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// Sets attributes, and counts those that the destination does not support.
 pub struct Keeper<'a> {
-    context: &'a Context,
+    observer: &'a dyn ExportObserver,
     privileged: bool,
     unsupported: u64,
     example: Option<String>,
@@ -44,18 +44,16 @@ const SET_ID: u32 = 0o6000;
 
 impl<'a> Keeper<'a> {
     /// Creates a keeper with the privileges of this process.
-    pub fn new(context: &'a Context) -> Self {
+    pub fn new(observer: &'a dyn ExportObserver) -> Self {
         let privileged = rustix::process::geteuid().is_root();
-        Self { context, privileged, unsupported: 0, example: None }
+        Self { observer, privileged, unsupported: 0, example: None }
     }
 
-    /// Warns about attributes that could not be kept.
+    /// Reports the attributes that could not be kept.
     pub fn finish(self) {
         if let Some(example) = self.example {
-            self.context.warning(format_args!(
-                "{} extended attributes could not be kept; the first: {example}",
-                self.unsupported
-            ));
+            let count = self.unsupported;
+            self.observer.problem(ExportProblem::AttributesUnsupported { count, example });
         }
     }
 
@@ -159,9 +157,13 @@ impl<'a> Keeper<'a> {
             match errno {
                 Errno::OPNOTSUPP | Errno::PERM if errno != Errno::PERM || !self.privileged => {
                     self.unsupported += 1;
-                    self.example.get_or_insert_with(|| format!("{path}: {name}: {}", system_text(errno)));
+                    self.example
+                        .get_or_insert_with(|| format!("{path}: {name}: {}", system_text(&errno.into())));
                 }
-                errno => self.context.error(format_args!("{path}: attribute {name}: {}", system_text(errno))),
+                errno => {
+                    let (path, error) = (path.to_owned(), errno.into());
+                    self.observer.problem(ExportProblem::Attribute { path, name, error });
+                }
             }
         }
     }

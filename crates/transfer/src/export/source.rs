@@ -8,18 +8,24 @@
 //! - Bytes that cannot be read do not end the copy: each such range is sent as missing.
 //! - The first link to an inode is sent as the file, the others as links.
 
-use super::around::{Around, Gap, Receiver, read_around};
-use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Missing, Special};
-use crate::context::describe;
-use crate::output::kind_words;
-use crate::path::ImagePath;
-use papilio::format::TreeId;
-use papilio::{FileKind, Inode, PathError};
+use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Special};
+use super::problem::{ExportProblem, Missing};
+use crate::image_path::ImagePath;
+use crate::read_around::{Around, Gap, Receiver, read_around};
+use papilio_engine::errors::Error;
+use papilio_format::TreeId;
+use papilio_format::items::inode::FileKind;
+use papilio_fs::{Entries, File, Inode};
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
 /// The size in bytes at which a batch is sent.
 const BATCH_BYTES: usize = 1 << 20;
+/// Says whether a path is to be copied.
+pub type PathFilter = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
 /// A file or tree to copy.
 #[derive(Clone)]
 pub struct Source {
@@ -30,7 +36,7 @@ pub struct Source {
 }
 
 /// Options of the reader.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct SourceOptions {
     /// Whether to enter directories, and to copy links and special files as such.
     pub recursive: bool,
@@ -42,8 +48,6 @@ pub struct SourceOptions {
     pub xattrs: bool,
     /// Whether [`Event::File`] lists the ranges with data of a file with holes.
     pub segments: bool,
-    /// Whether to list missing ranges as JSON on standard output.
-    pub json: bool,
     /// Whether to copy data whose checksums are lost, and list it as unverified.
     pub unverified: bool,
     /// Whether to leave out directories of other subvolumes than the source's.
@@ -51,9 +55,9 @@ pub struct SourceOptions {
     /// Whether to leave out symbolic links and special files.
     pub only_files: bool,
     /// Copies only what has a path that matches, from the source on, with a slash in front.
-    pub filter: Option<regex::bytes::Regex>,
+    pub filter: Option<PathFilter>,
     /// Counts the files that the filter let through, which are no directories.
-    pub matched: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    pub matched: Arc<AtomicU64>,
 }
 
 /// The writer has stopped, so there is nothing left to do.
@@ -80,7 +84,7 @@ struct Tree {
 
 struct Frame {
     path: ImagePath,
-    entries: papilio::Entries,
+    entries: Entries,
     inode: Inode,
 }
 
@@ -125,8 +129,12 @@ impl Reader<'_> {
         self.sender.send(std::mem::take(&mut self.batch)).map_err(|_| HungUp)
     }
 
-    fn problem(&mut self, text: String) -> Result<(), HungUp> {
-        self.send(Event::Problem { text })
+    fn problem(&mut self, problem: ExportProblem) -> Result<(), HungUp> {
+        self.send(Event::Problem(Box::new(problem)))
+    }
+
+    fn unreadable(&mut self, path: &ImagePath, error: Error) -> Result<(), HungUp> {
+        self.problem(ExportProblem::Unreadable { path: path.clone(), error })
     }
 
     fn tree(&mut self, source: Source) -> Result<(), HungUp> {
@@ -143,12 +151,11 @@ impl Reader<'_> {
                 ended => {
                     if let Some(Err(error)) = ended {
                         let goes_on = frame.entries.skip_unreadable();
-                        let path = &frame.path;
-                        let text = match goes_on {
-                            true => format!("{path}: some entries are missing: {error}"),
-                            false => describe(path, &error),
-                        };
-                        self.problem(text)?;
+                        let path = frame.path.clone();
+                        self.problem(match goes_on {
+                            true => ExportProblem::EntriesMissing { path, error },
+                            false => ExportProblem::Unreadable { path, error },
+                        })?;
                         if goes_on {
                             continue;
                         }
@@ -162,21 +169,21 @@ impl Reader<'_> {
             let name = entry.file_name();
             let path = frame.path.join(name);
             if !is_safe_name(name) {
-                self.problem(format!("{path}: not a valid name of an entry; skipped"))?;
+                self.problem(ExportProblem::UnsafeName { path })?;
                 continue;
             }
-            if self.options.filter.as_ref().is_some_and(|filter| !filter.is_match(&path.path)) {
+            if self.options.filter.as_ref().is_some_and(|filter| !filter(&path.path)) {
                 continue;
             }
             match entry.inode() {
                 Ok(inode) => {
                     if inode.metadata().file_type() != FileKind::Directory {
-                        self.options.matched.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        self.options.matched.fetch_add(1, Ordering::Relaxed);
                     }
                     let name = name.to_vec();
                     self.inode(&mut tree, path, name, &inode)?;
                 }
-                Err(error) => self.problem(describe(&path, &error))?,
+                Err(error) => self.unreadable(&path, error)?,
             }
         }
         Ok(())
@@ -185,9 +192,7 @@ impl Reader<'_> {
     /// Reports an inode whose items a scan found without the blocks above them.
     fn warn_of_uncertain(&mut self, path: &ImagePath, inode: &Inode) -> Result<(), HungUp> {
         match inode.is_uncertain() {
-            true => self.problem(format!(
-                "{path}: found by scanning below a lost block: it may be outdated or incomplete"
-            )),
+            true => self.problem(ExportProblem::Uncertain { path: path.clone() }),
             false => Ok(()),
         }
     }
@@ -215,7 +220,7 @@ impl Reader<'_> {
             return Ok(());
         }
         if self.options.skip_subvolumes && inode.tree() != tree.home {
-            return self.send(Event::Skipped { path: path.to_string() });
+            return self.problem(ExportProblem::SubvolumeSkipped { path });
         }
         let own_id = (tree.image, inode.tree().0, inode.number().0);
         let mut id = None;
@@ -232,7 +237,7 @@ impl Reader<'_> {
         let xattrs = match xattrs {
             Ok(xattrs) => xattrs,
             Err(error) => {
-                self.problem(format!("{}; copied without attributes", describe(&path, &error)))?;
+                self.problem(ExportProblem::AttributesUnreadable { path: path.clone(), error })?;
                 Vec::new()
             }
         };
@@ -241,7 +246,7 @@ impl Reader<'_> {
         let special = match metadata.file_type() {
             FileKind::Directory => {
                 if !tree.entered.insert(own_id) {
-                    return self.problem(format!("{path}: directory was already copied; skipped"));
+                    return self.problem(ExportProblem::DirectoryTwice { path });
                 }
                 return self.directory(tree, path, name, inode, attributes);
             }
@@ -249,7 +254,7 @@ impl Reader<'_> {
             FileKind::Symlink => {
                 return match inode.read_link() {
                     Ok(target) => self.send(Event::Symlink { name, attributes, target, id }),
-                    Err(error) => self.problem(describe(&path, &error)),
+                    Err(error) => self.unreadable(&path, error),
                 };
             }
             FileKind::Fifo => Special::Fifo,
@@ -259,8 +264,7 @@ impl Reader<'_> {
         };
         match self.options.recursive {
             true => self.send(Event::Special { name, attributes, special, id }),
-            false => self
-                .problem(format!("{path}: {}; copied only with -r or -a", kind_words(metadata.file_type()))),
+            false => self.problem(ExportProblem::NotRecursive { path, kind: metadata.file_type() }),
         }
     }
 
@@ -282,7 +286,7 @@ impl Reader<'_> {
                 Ok(())
             }
             Err(error) => {
-                self.problem(describe(&path, &error))?;
+                self.unreadable(&path, error)?;
                 self.send(Event::LeaveDirectory)
             }
         }
@@ -298,7 +302,7 @@ impl Reader<'_> {
     ) -> Result<(), HungUp> {
         let file = match inode.open() {
             Ok(file) => file,
-            Err(error) => return self.problem(describe(path, &error)),
+            Err(error) => return self.unreadable(path, error),
         };
         let size = file.len();
         let mut segments = None;
@@ -349,16 +353,16 @@ impl Receiver for Sender<'_, '_> {
 
 /// Iterates over the ranges with data of a file, as (offset, length). Ends after an error.
 struct Segments<'a> {
-    file: &'a papilio::File,
+    file: &'a File,
     at: u64,
 }
 
 impl<'a> Segments<'a> {
-    fn new(file: &'a papilio::File) -> Self {
+    fn new(file: &'a File) -> Self {
         Self { file, at: 0 }
     }
 
-    fn find(&mut self) -> Result<Option<(u64, u64)>, papilio::Error> {
+    fn find(&mut self) -> Result<Option<(u64, u64)>, Error> {
         let size = self.file.len();
         if self.at >= size {
             return Ok(None);
@@ -385,16 +389,6 @@ impl Iterator for Segments<'_> {
 /// Returns whether a name can only mean an entry of its directory.
 pub fn is_safe_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
-}
-
-/// Returns why a source cannot be copied without `-r`, if it cannot.
-pub fn refuse_without_recursion(path: &ImagePath, inode: &Inode) -> Option<String> {
-    match inode.metadata().file_type() {
-        FileKind::Directory => {
-            Some(format!("{path}: {}; copied only with -r or -a", PathError::IsADirectory))
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,3 @@
+//! Copies of trees from a file system into another or the same one.
+
+pub mod image;
