@@ -1,6 +1,6 @@
 //! Messages from the thread that reads the host to the thread that writes the file system.
 //!
-//! Owns [`Event`] and [`Attributes`].
+//! Owns [`ImportEvent`] and [`MemberAttributes`].
 //!
 //! **Order:** `Enter` and `Leave` nest. After an incomplete `File` come its `Data` and `Clone`, by
 //! ascending offset, and one `EndFile`.
@@ -15,11 +15,11 @@ use std::sync::Arc;
 const CLONE_WEIGHT: usize = 64 << 10;
 
 /// Events sent together.
-pub(super) type Batch = Vec<Event>;
+pub(super) type Batch = Vec<ImportEvent>;
 
 /// An inode's attributes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Attributes {
+pub(super) struct MemberAttributes {
     /// The twelve low bits of the mode.
     pub(super) mode: u32,
     pub(super) uid: u32,
@@ -34,7 +34,7 @@ pub(super) type LinkId = (u64, u64);
 
 /// An inode with neither data nor entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum ImportedNode {
     Symlink(Vec<u8>),
     Fifo,
     Socket,
@@ -44,15 +44,15 @@ pub(super) enum Node {
 
 /// A step of the walk. An empty name stands for the directory to fill.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum ImportEvent {
     /// A directory. The events up to its `Leave` are inside it.
-    Enter { name: Vec<u8>, attributes: Attributes },
+    Enter { name: Vec<u8>, attributes: MemberAttributes },
     /// The innermost directory is complete.
     Leave,
     /// A regular file.
     File {
         name: Vec<u8>,
-        attributes: Attributes,
+        attributes: MemberAttributes,
         size: u64,
         /// Set if further links may follow.
         link: Option<LinkId>,
@@ -68,21 +68,21 @@ pub(super) enum Event {
     /// The end of the file.
     EndFile { error: Option<Error> },
     /// An inode without data.
-    Node { name: Vec<u8>, attributes: Attributes, node: Node, link: Option<LinkId> },
+    Node { name: Vec<u8>, attributes: MemberAttributes, node: ImportedNode, link: Option<LinkId> },
     /// A further name of an earlier inode.
     Link { name: Vec<u8>, link: LinkId },
     /// A file or directory that cannot be read, of which no events follow.
     Problem(Error),
 }
 
-impl Event {
+impl ImportEvent {
     /// Returns the weight of the event in a batch, in bytes.
     pub(super) fn weight(&self) -> usize {
         match self {
-            Event::Data { bytes, .. } => bytes.len(),
+            ImportEvent::Data { bytes, .. } => bytes.len(),
             // It keeps a file of the host open, of which a process may have few.
-            Event::Clone { .. } => CLONE_WEIGHT,
-            Event::File { content, .. } => 512 + content.len(),
+            ImportEvent::Clone { .. } => CLONE_WEIGHT,
+            ImportEvent::File { content, .. } => 512 + content.len(),
             _ => 512,
         }
     }

@@ -9,7 +9,7 @@
 //! - Entries come in the order of their names.
 //! - Access times of the host do not change, if the host permits it (`O_NOATIME`).
 
-use super::event::{Attributes, Batch, Event, LinkId, Node};
+use super::event::{Batch, ImportEvent, ImportedNode, LinkId, MemberAttributes};
 use super::host_calls::{NO_XATTR, NOATIME, Stat, stat_at, xattr_list, xattr_value};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::xattr::Xattr;
@@ -37,7 +37,7 @@ const XATTR_MAX: usize = 64 << 10;
 
 /// Options of reading the host.
 #[derive(Clone, Copy)]
-pub(super) struct HostOptions<'a> {
+pub(super) struct HostTreeOptions<'a> {
     /// Whether to read extended attributes.
     pub(super) xattrs: bool,
     /// Whether to follow the source if it is a symbolic link itself.
@@ -54,7 +54,7 @@ pub(super) struct HostOptions<'a> {
 struct HungUp;
 
 struct Reader<'a> {
-    options: HostOptions<'a>,
+    options: HostTreeOptions<'a>,
     sender: &'a SyncSender<Batch>,
     batch: Batch,
     batch_bytes: usize,
@@ -77,7 +77,12 @@ struct Frame {
 
 /// Walks and reads `from`, until the end or until the receiver is dropped. `from` gets the name
 /// `name`; with `None` it must be a directory, and its entries fill the target.
-pub(super) fn read(from: &Path, name: Option<&[u8]>, options: HostOptions<'_>, sender: &SyncSender<Batch>) {
+pub(super) fn read(
+    from: &Path,
+    name: Option<&[u8]>,
+    options: HostTreeOptions<'_>,
+    sender: &SyncSender<Batch>,
+) {
     let mut reader = Reader {
         options,
         sender,
@@ -109,7 +114,7 @@ impl Frame {
 }
 
 impl Reader<'_> {
-    fn send(&mut self, event: Event) -> Result<(), HungUp> {
+    fn send(&mut self, event: ImportEvent) -> Result<(), HungUp> {
         self.batch_bytes += event.weight();
         self.batch.push(event);
         match self.batch_bytes >= BATCH_BYTES {
@@ -124,7 +129,7 @@ impl Reader<'_> {
     }
 
     fn problem(&mut self, path: &Path, error: impl Into<std::io::Error>) -> Result<(), HungUp> {
-        self.send(Event::Problem(host_error(path, error)))
+        self.send(ImportEvent::Problem(host_error(path, error)))
     }
 
     fn source(&mut self, from: &Path, name: Option<&[u8]>) -> Result<(), HungUp> {
@@ -148,7 +153,7 @@ impl Reader<'_> {
         while let Some(frame) = stack.last_mut() {
             let (Some(name), Some(open)) = (frame.names.pop(), &frame.directory) else {
                 let left = stack.pop().and_then(|frame| frame.directory);
-                self.send(Event::Leave)?;
+                self.send(ImportEvent::Leave)?;
                 if let Some(above) = stack.last_mut()
                     && let Err(error) = above.reopen(left.as_ref())
                 {
@@ -190,7 +195,7 @@ impl Reader<'_> {
         let mut link = None;
         if stat.links > 1 {
             if !self.sent.insert(id) {
-                self.send(Event::Link { name: name.to_vec(), link: id })?;
+                self.send(ImportEvent::Link { name: name.to_vec(), link: id })?;
                 return Ok(None);
             }
             link = Some(id);
@@ -206,16 +211,16 @@ impl Reader<'_> {
         let (major, minor) = stat.device;
         let node = match kind {
             FileType::Symlink => match rustix::fs::readlinkat(place.directory, place.name, Vec::new()) {
-                Ok(target) => Node::Symlink(target.into_bytes()),
+                Ok(target) => ImportedNode::Symlink(target.into_bytes()),
                 Err(error) => return self.problem(place.path, error).map(|()| None),
             },
-            FileType::Fifo => Node::Fifo,
-            FileType::Socket => Node::Socket,
-            FileType::BlockDevice => Node::Block { major, minor },
-            FileType::CharacterDevice => Node::Character { major, minor },
+            FileType::Fifo => ImportedNode::Fifo,
+            FileType::Socket => ImportedNode::Socket,
+            FileType::BlockDevice => ImportedNode::Block { major, minor },
+            FileType::CharacterDevice => ImportedNode::Character { major, minor },
             _ => return self.problem(place.path, Errno::OPNOTSUPP).map(|()| None),
         };
-        self.send(Event::Node { name: name.to_vec(), attributes, node, link })?;
+        self.send(ImportEvent::Node { name: name.to_vec(), attributes, node, link })?;
         Ok(None)
     }
 
@@ -230,7 +235,7 @@ impl Reader<'_> {
         });
         match opened {
             Ok((directory, names, attributes)) => {
-                self.send(Event::Enter { name: name.to_vec(), attributes })?;
+                self.send(ImportEvent::Enter { name: name.to_vec(), attributes })?;
                 let (directory, path) = (Some(directory), place.path.to_path_buf());
                 Ok(Some(Frame { directory, id: stat.id, path, names }))
             }
@@ -261,19 +266,19 @@ impl Reader<'_> {
             let mut content = vec![0; size as usize];
             return match read_piece(&file, &mut content, 0) {
                 Ok(length) if length == content.len() => {
-                    self.send(Event::File { name, attributes, size, link, content, complete: true })
+                    self.send(ImportEvent::File { name, attributes, size, link, content, complete: true })
                 }
                 Ok(_) => self.problem(place.path, changed()),
                 Err(error) => self.problem(place.path, error),
             };
         }
         let content = Vec::new();
-        self.send(Event::File { name, attributes, size, link, content, complete: false })?;
+        self.send(ImportEvent::File { name, attributes, size, link, content, complete: false })?;
         let error = match reflink {
             Some(sector) => self.clones(file, size, sector)?.err(),
             None => self.pieces(&file, size, sparse)?.err(),
         };
-        self.send(Event::EndFile { error: error.map(|error| host_error(place.path, error)) })
+        self.send(ImportEvent::EndFile { error: error.map(|error| host_error(place.path, error)) })
     }
 
     /// Sends the data of a file without its holes.
@@ -302,7 +307,7 @@ impl Reader<'_> {
                     Err(error) => return Ok(Err(error.into())),
                 }
                 let (offset, length) = (at, bytes.len() as u64);
-                self.send(Event::Data { offset, bytes })?;
+                self.send(ImportEvent::Data { offset, bytes })?;
                 at += length;
             }
         }
@@ -329,7 +334,7 @@ impl Reader<'_> {
             at = at.max(start - start % sector);
             while at < end {
                 let length = (end - at).min(CLONED);
-                self.send(Event::Clone { offset: at, length, source: Arc::clone(&file) })?;
+                self.send(ImportEvent::Clone { offset: at, length, source: Arc::clone(&file) })?;
                 at += length;
             }
         }
@@ -344,13 +349,13 @@ impl Reader<'_> {
         }
         // A hole at the end stays one.
         if bytes.iter().any(|byte| *byte != 0) {
-            self.send(Event::Data { offset: whole, bytes })?;
+            self.send(ImportEvent::Data { offset: whole, bytes })?;
         }
         Ok(Ok(()))
     }
 
-    fn attributes(&mut self, stat: &Stat, place: &Opened<'_>) -> Result<Attributes, Errno> {
-        Ok(Attributes {
+    fn attributes(&mut self, stat: &Stat, place: &Opened<'_>) -> Result<MemberAttributes, Errno> {
+        Ok(MemberAttributes {
             mode: stat.permissions,
             uid: stat.uid,
             gid: stat.gid,

@@ -158,7 +158,7 @@ impl Populate {
         writer: &mut TreeWriter<'_>,
     ) -> Result<()> {
         let sector = into.file_system().info.volume().geometry().sector_size.into();
-        let options = host::HostOptions {
+        let options = host::HostTreeOptions {
             xattrs: self.keep_attributes,
             follow: self.follow,
             recursive: self.recursive,

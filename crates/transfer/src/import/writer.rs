@@ -9,7 +9,7 @@
 //! - The observer decides about problems of single files. A full or failed file system ends the
 //!   work.
 
-use super::event::{Attributes, Event, LinkId, Node};
+use super::event::{ImportEvent, ImportedNode, LinkId, MemberAttributes};
 use super::options::{Existing, Populate, PopulateObserver, Populated};
 use super::replacing::{Replacing, remove_tree};
 use papilio_engine::errors::{Error, PathError, Result};
@@ -58,14 +58,14 @@ pub(super) struct TreeWriter<'a> {
 
 struct Frame {
     inode: Inode,
-    attributes: Attributes,
+    attributes: MemberAttributes,
     path_length: usize,
     is_new: bool,
 }
 
 struct Writing {
     file: File,
-    attributes: Attributes,
+    attributes: MemberAttributes,
     size: u64,
     end: u64,
     path_length: usize,
@@ -107,37 +107,37 @@ impl<'a> TreeWriter<'a> {
     ///
     /// # Errors
     /// Errors that end the work.
-    pub(super) fn take(&mut self, event: Event) -> Result<()> {
+    pub(super) fn take(&mut self, event: ImportEvent) -> Result<()> {
         if self.skipped_depth > 0 {
             return match event {
-                Event::Enter { .. } => {
+                ImportEvent::Enter { .. } => {
                     self.skipped_depth += 1;
                     Ok(())
                 }
-                Event::Leave => {
+                ImportEvent::Leave => {
                     self.skipped_depth -= 1;
                     Ok(())
                 }
-                Event::Problem(problem) => self.observer.problem(problem),
+                ImportEvent::Problem(problem) => self.observer.problem(problem),
                 _ => Ok(()),
             };
         }
         match event {
-            Event::Enter { name, attributes } => self.enter(&name, attributes),
-            Event::Leave => self.leave(),
-            Event::File { name, attributes, size, link, content, complete } => {
+            ImportEvent::Enter { name, attributes } => self.enter(&name, attributes),
+            ImportEvent::Leave => self.leave(),
+            ImportEvent::File { name, attributes, size, link, content, complete } => {
                 self.begin_file(&name, attributes, size, link)?;
                 if !content.is_empty() {
                     self.data(0, &content)?;
                 }
                 if complete { self.end_file(None) } else { Ok(()) }
             }
-            Event::Data { offset, bytes } => self.data(offset, &bytes),
-            Event::Clone { offset, length, source } => self.clone_range(offset, length, &source),
-            Event::EndFile { error } => self.end_file(error),
-            Event::Node { name, attributes, node, link } => self.node(&name, attributes, &node, link),
-            Event::Link { name, link } => self.link(&name, link),
-            Event::Problem(problem) => self.observer.problem(problem),
+            ImportEvent::Data { offset, bytes } => self.data(offset, &bytes),
+            ImportEvent::Clone { offset, length, source } => self.clone_range(offset, length, &source),
+            ImportEvent::EndFile { error } => self.end_file(error),
+            ImportEvent::Node { name, attributes, node, link } => self.node(&name, attributes, &node, link),
+            ImportEvent::Link { name, link } => self.link(&name, link),
+            ImportEvent::Problem(problem) => self.observer.problem(problem),
         }
     }
 
@@ -158,7 +158,7 @@ impl<'a> TreeWriter<'a> {
         before
     }
 
-    fn enter(&mut self, name: &[u8], attributes: Attributes) -> Result<()> {
+    fn enter(&mut self, name: &[u8], attributes: MemberAttributes) -> Result<()> {
         let path_length = self.step(name);
         let attributes = self.resolve(attributes);
         let made = match name {
@@ -194,7 +194,7 @@ impl<'a> TreeWriter<'a> {
     fn begin_file(
         &mut self,
         name: &[u8],
-        attributes: Attributes,
+        attributes: MemberAttributes,
         size: u64,
         link: Option<LinkId>,
     ) -> Result<()> {
@@ -291,7 +291,7 @@ impl<'a> TreeWriter<'a> {
     pub(super) fn finish_file(
         &self,
         file: &File,
-        attributes: &Attributes,
+        attributes: &MemberAttributes,
         size: u64,
         end: u64,
     ) -> Result<()> {
@@ -301,7 +301,13 @@ impl<'a> TreeWriter<'a> {
         self.finish(file.inode(), attributes, true)
     }
 
-    fn node(&mut self, name: &[u8], attributes: Attributes, node: &Node, link: Option<LinkId>) -> Result<()> {
+    fn node(
+        &mut self,
+        name: &[u8],
+        attributes: MemberAttributes,
+        node: &ImportedNode,
+        link: Option<LinkId>,
+    ) -> Result<()> {
         let path_length = self.step(name);
         let attributes = self.resolve(attributes);
         let parent = self.parent();
@@ -352,7 +358,7 @@ impl<'a> TreeWriter<'a> {
         parent: &Inode,
         name: &[u8],
         path: &[u8],
-        attributes: &Attributes,
+        attributes: &MemberAttributes,
     ) -> Result<Option<Made>> {
         let mode = if self.populate.keep_attributes { EARLY_MODE } else { attributes.mode };
         if self.populate.subvolumes.contains_key(path) && !self.subvolumes.contains_key(path) {
@@ -401,7 +407,7 @@ impl<'a> TreeWriter<'a> {
         name: &[u8],
         path: &[u8],
         link: Option<LinkId>,
-        attributes: &Attributes,
+        attributes: &MemberAttributes,
     ) -> Result<Option<(Inode, File)>> {
         let new = self.new_inode(NewKind::Regular, attributes.mode, attributes);
         let Some(made) = self.make(parent, name, &new)? else { return Ok(None) };
@@ -419,15 +425,15 @@ impl<'a> TreeWriter<'a> {
         &mut self,
         parent: &Inode,
         name: &[u8],
-        attributes: &Attributes,
-        node: &Node,
+        attributes: &MemberAttributes,
+        node: &ImportedNode,
     ) -> Result<Option<Inode>> {
         let kind = match node {
-            Node::Symlink(target) => NewKind::Symlink(target),
-            Node::Fifo => NewKind::Fifo,
-            Node::Socket => NewKind::Socket,
-            &Node::Block { major, minor } => NewKind::BlockDevice { major, minor },
-            &Node::Character { major, minor } => NewKind::CharacterDevice { major, minor },
+            ImportedNode::Symlink(target) => NewKind::Symlink(target),
+            ImportedNode::Fifo => NewKind::Fifo,
+            ImportedNode::Socket => NewKind::Socket,
+            &ImportedNode::Block { major, minor } => NewKind::BlockDevice { major, minor },
+            &ImportedNode::Character { major, minor } => NewKind::CharacterDevice { major, minor },
         };
         let new = self.new_inode(kind, attributes.mode, attributes);
         let Some(made) = self.make(parent, name, &new)? else { return Ok(None) };
@@ -462,7 +468,7 @@ impl<'a> TreeWriter<'a> {
     fn make_copy(&mut self, parent: &Inode, name: &[u8], target: &Inode) -> Result<()> {
         let target = target.file_system().inode_at(target.tree(), target.number())?;
         let metadata = target.metadata();
-        let attributes = Attributes {
+        let attributes = MemberAttributes {
             mode: metadata.permissions(),
             uid: metadata.uid(),
             gid: metadata.gid(),
@@ -483,16 +489,16 @@ impl<'a> TreeWriter<'a> {
                 return self.finish_file(&file, &attributes, 0, 0);
             }
             FileKind::Directory => return Err(Error::path(name, PathError::NotPermitted)),
-            FileKind::Symlink => Node::Symlink(target.read_link()?),
-            FileKind::Fifo => Node::Fifo,
-            FileKind::Socket => Node::Socket,
-            FileKind::BlockDevice => Node::Block { major, minor },
-            FileKind::CharacterDevice => Node::Character { major, minor },
+            FileKind::Symlink => ImportedNode::Symlink(target.read_link()?),
+            FileKind::Fifo => ImportedNode::Fifo,
+            FileKind::Socket => ImportedNode::Socket,
+            FileKind::BlockDevice => ImportedNode::Block { major, minor },
+            FileKind::CharacterDevice => ImportedNode::Character { major, minor },
         };
         self.make_node(parent, name, &attributes, &node).map(drop)
     }
 
-    fn new_inode<'n>(&self, kind: NewKind<'n>, mode: u32, attributes: &Attributes) -> NewInode<'n> {
+    fn new_inode<'n>(&self, kind: NewKind<'n>, mode: u32, attributes: &MemberAttributes) -> NewInode<'n> {
         NewInode {
             kind,
             mode,
@@ -544,12 +550,12 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Returns the final attributes of the entry at the current path.
-    fn resolve(&self, attributes: Attributes) -> Attributes {
+    fn resolve(&self, attributes: MemberAttributes) -> MemberAttributes {
         self.attributes_at(&self.path, attributes)
     }
 
     /// Returns the final attributes of the entry at a path.
-    pub(super) fn attributes_at(&self, path: &[u8], mut attributes: Attributes) -> Attributes {
+    pub(super) fn attributes_at(&self, path: &[u8], mut attributes: MemberAttributes) -> MemberAttributes {
         let populate = self.populate;
         if !populate.keep_attributes {
             (attributes.uid, attributes.gid) = (0, 0);
@@ -571,7 +577,7 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Sets an inode's attributes, if they are kept.
-    pub(super) fn finish(&self, inode: &Inode, attributes: &Attributes, is_new: bool) -> Result<()> {
+    pub(super) fn finish(&self, inode: &Inode, attributes: &MemberAttributes, is_new: bool) -> Result<()> {
         if !self.populate.keep_attributes {
             return Ok(());
         }

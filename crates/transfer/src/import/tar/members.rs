@@ -10,7 +10,7 @@
 //! Formats: POSIX.1-2001 `pax`, ustar, GNU tar's manual ("Sparse Formats").
 
 use super::super::acl_text;
-use super::super::event::{Attributes, Node};
+use super::super::event::{ImportedNode, MemberAttributes};
 use super::header::{BLOCK, Header, sparse_block, text};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::xattr::Xattr;
@@ -34,7 +34,7 @@ pub(in crate::import) enum MemberKind {
         /// The data segments of a sparse file, as (offset, length).
         map: Option<Vec<(u64, u64)>>,
     },
-    Node(Node),
+    Node(ImportedNode),
     /// A hard link to the member at this path.
     Link(Vec<u8>),
 }
@@ -45,7 +45,7 @@ pub(in crate::import) struct Member {
     /// Without `.` and without slashes at either end; empty for the top.
     pub(in crate::import) path: Vec<u8>,
     pub(in crate::import) kind: MemberKind,
-    pub(super) attributes: Attributes,
+    pub(super) attributes: MemberAttributes,
     /// Bytes of data in the archive.
     pub(super) archived: u64,
 }
@@ -287,15 +287,15 @@ impl<'r> Members<'r> {
             b'0' | 0 if slash => MemberKind::Directory,
             b'5' | b'D' => MemberKind::Directory,
             b'1' => MemberKind::Link(self.normalized(&link)?),
-            b'2' => MemberKind::Node(Node::Symlink(link)),
-            b'6' => MemberKind::Node(Node::Fifo),
+            b'2' => MemberKind::Node(ImportedNode::Symlink(link)),
+            b'6' => MemberKind::Node(ImportedNode::Fifo),
             b'3' | b'4' => {
                 let (major, minor) = header.device().unwrap_or((-1, -1));
                 let major = self.id(Some(major), "device number")?;
                 let minor = self.id(Some(minor), "device number")?;
                 MemberKind::Node(match header.kind() {
-                    b'3' => Node::Character { major, minor },
-                    _ => Node::Block { major, minor },
+                    b'3' => ImportedNode::Character { major, minor },
+                    _ => ImportedNode::Block { major, minor },
                 })
             }
             // Regular files. POSIX treats unknown types as such.
@@ -405,7 +405,7 @@ impl<'r> Members<'r> {
         }
     }
 
-    fn attributes(&mut self, header: &Header, records: &Records) -> Result<Attributes> {
+    fn attributes(&mut self, header: &Header, records: &Records) -> Result<MemberAttributes> {
         let number = |key: &[u8], field: Option<i64>| match records.get(key) {
             Some(value) => decimal(value).and_then(|value| i64::try_from(value).ok()),
             None => field,
@@ -434,7 +434,7 @@ impl<'r> Members<'r> {
             xattrs.push(Xattr { name, value });
         }
         let mode = (mode & 0o7777) as u32;
-        Ok(Attributes { mode, uid, gid, atime: Some(atime), mtime: Some(mtime), xattrs })
+        Ok(MemberAttributes { mode, uid, gid, atime: Some(atime), mtime: Some(mtime), xattrs })
     }
 
     /// Normalizes a path: without `.` and extra slashes. Refuses `..`.

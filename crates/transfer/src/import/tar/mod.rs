@@ -18,7 +18,7 @@ mod whiteouts;
 
 use super::decompressed::decompressed;
 use super::estimate::Estimate;
-use super::event::{Attributes, Node};
+use super::event::{ImportedNode, MemberAttributes};
 use super::replacing::Replacing;
 use super::writer::TreeWriter;
 use members::{Member, MemberKind, Members};
@@ -97,7 +97,7 @@ pub(super) fn estimate(name: &Path, archive: impl Read) -> Result<Estimate> {
         estimate.add_entry(last.len(), xattr_bytes);
         match &member.kind {
             MemberKind::File { .. } => estimate.add_content(member.archived),
-            MemberKind::Node(Node::Symlink(target)) => estimate.add_content(target.len() as u64),
+            MemberKind::Node(ImportedNode::Symlink(target)) => estimate.add_content(target.len() as u64),
             _ => {}
         }
     }
@@ -136,7 +136,13 @@ impl Unpacking<'_, '_> {
         made
     }
 
-    fn directory(&mut self, path: &[u8], parent: &Inode, name: &[u8], attributes: Attributes) -> Result<()> {
+    fn directory(
+        &mut self,
+        path: &[u8],
+        parent: &Inode,
+        name: &[u8],
+        attributes: MemberAttributes,
+    ) -> Result<()> {
         if let Some(known) = self.places.get_mut(path) {
             known.attributes = Some(attributes);
             return Ok(());
@@ -157,7 +163,7 @@ impl Unpacking<'_, '_> {
         path: &[u8],
         parent: &Inode,
         name: &[u8],
-        attributes: &Attributes,
+        attributes: &MemberAttributes,
     ) -> Result<()> {
         let target = match &member.kind {
             MemberKind::Link(target) => Some(self.places.find(target)?),
@@ -198,7 +204,7 @@ fn fill(
     file: &File,
     size: u64,
     map: Option<&[(u64, u64)]>,
-    attributes: &Attributes,
+    attributes: &MemberAttributes,
     writer: &mut TreeWriter<'_>,
 ) -> Result<()> {
     let end = match map {

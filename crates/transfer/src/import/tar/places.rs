@@ -7,7 +7,7 @@
 //!   target begins there, and `..` stays there.
 //! - Keys are paths without symbolic links. The directory to fill has the empty path.
 
-use super::super::event::Attributes;
+use super::super::event::MemberAttributes;
 use super::super::writer::TreeWriter;
 use papilio_engine::errors::{Error, PathError, Result};
 use papilio_format::items::inode::FileKind;
@@ -21,7 +21,7 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Directory {
     pub(super) inode: Inode,
     /// The attributes of its own member, if it had one.
-    pub(super) attributes: Option<Attributes>,
+    pub(super) attributes: Option<MemberAttributes>,
     pub(super) is_new: bool,
 }
 
@@ -139,7 +139,7 @@ impl Places {
 
 /// Creates a directory that has no member.
 fn made(above: &Inode, name: &[u8], path: &[u8], writer: &mut TreeWriter<'_>) -> Result<Inode> {
-    let attributes = Attributes { mode: 0o755, ..Attributes::default() };
+    let attributes = MemberAttributes { mode: 0o755, ..MemberAttributes::default() };
     let attributes = writer.attributes_at(path, attributes);
     let made = writer.make_directory(above, name, path, &attributes)?;
     let made = made.ok_or_else(|| Error::path(path, PathError::Exists))?;
