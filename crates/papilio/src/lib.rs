@@ -76,7 +76,7 @@
 //!   tree. Opening for writing replays the log after a crash.
 //! - [`OpenOptions::cache_bytes`] turns on a page cache.
 //! - [`Populate`] fills a file system from the host, and [`Export`] copies out of one, to a
-//! directory   or a tar archive. An [`ExportObserver`] hears of everything that the copy lacks.
+//!   directory or a tar archive. An [`ExportObserver`] hears of everything that the copy lacks.
 //! - [`Error`] converts to [`std::io::Error`], and [`Error::errno`] gives its errno.
 //!
 //! The feature `unstable` adds internals for measurements and inspection: tuning switches, cache

@@ -43,7 +43,7 @@ pub struct CopyError {
     /// Where the copy stopped.
     pub path: ImagePath,
     /// The error.
-    pub error: Error,
+    pub error: Box<Error>,
 }
 
 impl std::fmt::Display for CopyError {
@@ -125,7 +125,8 @@ impl<'a> ImageCopy<'a> {
         path: &ImagePath,
         directory: &Inode,
     ) -> Result<(), CopyError> {
-        let names = names(source).map_err(|error| CopyError { path: source_path.clone(), error })?;
+        let names =
+            names(source).map_err(|error| CopyError { path: source_path.clone(), error: Box::new(error) })?;
         let frame = Frame {
             from: source.clone(),
             from_path: source_path.clone(),
@@ -327,7 +328,7 @@ impl<'a> ImageCopy<'a> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error @ (Error::NoSpace { .. } | Error::ReadOnlyFileSystem { .. })) => {
-                Err(CopyError { path: path.clone(), error })
+                Err(CopyError { path: path.clone(), error: Box::new(error) })
             }
             Err(error) => {
                 self.problem(path.clone(), error);

@@ -165,7 +165,7 @@ impl Export {
         if from.file_type() != FileKind::Directory {
             return Err(ExportError::NotADirectory);
         }
-        self.to_place(from, Place::Content(to.as_ref().to_path_buf()), observer)
+        self.copy_to_place(from, Place::Content(to.as_ref().to_path_buf()), observer)
     }
 
     /// Copies `from` into the existing directory `parent` of the host, as `name`.
@@ -184,10 +184,15 @@ impl Export {
             let path = parent.join("").display().to_string() + &String::from_utf8_lossy(name);
             return Err(ExportError::Destination { path, error: std::io::ErrorKind::InvalidInput.into() });
         }
-        self.to_place(from, Place::Named { parent, name: name.to_vec(), in_place: false }, observer)
+        self.copy_to_place(from, Place::Named { parent, name: name.to_vec(), in_place: false }, observer)
     }
 
-    fn to_place(&self, from: &Inode, place: Place, observer: &dyn ExportObserver) -> Result<(), ExportError> {
+    fn copy_to_place(
+        &self,
+        from: &Inode,
+        place: Place,
+        observer: &dyn ExportObserver,
+    ) -> Result<(), ExportError> {
         let source = self.source(from, b"");
         let options = HostOptions { archive: self.keep_attributes, no_clobber: self.keep_existing };
         let mut sink = HostSink::new(observer, options, vec![(source.path.clone(), place)]);

@@ -243,7 +243,7 @@ impl ExportObserver for ImageReport<'_> {
 }
 
 fn explain(error: CopyError) -> anyhow::Error {
-    match error.error {
+    match *error.error {
         // The type says that nothing more can be copied.
         Error::NoSpace { .. } | Error::ReadOnlyFileSystem { .. } => {
             anyhow::Error::from(error.error).context(error.path.to_string())
