@@ -33,6 +33,8 @@ valgrind valgrind tests
 compsize btrfs-compsize tests
 mdadm mdadm tests
 xfs_io xfsprogs tests
+cryptsetup cryptsetup-bin tests
+pvcreate lvm2 tests
 linux.uml user-mode-linux tests
 modprobe kmod tests
 patchelf patchelf tests

@@ -22,6 +22,7 @@ const PRESENT: &[&str] = &[
     "gzip",
     "ionice",
     "lsattr",
+    "mkswap",
     "mount.fuse",
     "nfs-cat",
     "prlimit",
@@ -45,8 +46,11 @@ pub fn check(file: &SourceFile, setup: &str) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for (number, line) in file.text.lines().enumerate() {
-        let needed = line.split("Need::Command(\"").skip(1).filter_map(|rest| rest.split('"').next());
-        for command in needed.filter(|command| !installed(command)) {
+        let single = line.split("Need::Command(\"").skip(1).filter_map(|rest| rest.split('"').next());
+        // `["mkswap", "cryptsetup"].map(Need::Command)`
+        let several = line.split_once("].map(Need::Command)").and_then(|(list, _)| list.rsplit_once('['));
+        let several = several.into_iter().flat_map(|(_, list)| list.split('"').skip(1).step_by(2));
+        for command in single.chain(several).filter(|command| !installed(command)) {
             let message = format!("a test needs the command {command}, which {SETUP} does not install");
             findings.push(Finding::new(&file.path, number + 1, message));
         }
@@ -66,5 +70,8 @@ mod tests {
         assert_eq!(findings.len(), 1);
         assert!(findings[0].line == 2 && findings[0].message.contains("mkfs.ext9"));
         assert!(check(&file, "cc build-essential needed\nmkfs.ext9 e9progs tests\n").is_empty());
+        let text = "fn needs() {\n    let _ = [\"cc\", \"mkfs.ext9\"].map(Need::Command);\n}\n";
+        let file = SourceFile::parse("a.rs", text).expect("parses");
+        assert_eq!(check(&file, "cc build-essential needed\n").len(), 1);
     }
 }

@@ -1,6 +1,8 @@
 //! The devices of a file system are found by its UUID among block devices.
 
 use crate::world::{MOUNT, World, fail, papilio, run, succeed, unmount};
+use papilio::format::{DeviceId, PhysicalAddress};
+use papilio_ioctl::client::MountedPath;
 use papilio_oracle::Need;
 use std::fs;
 use std::path::Path;
@@ -122,5 +124,39 @@ fn devices_are_found_by_uuid_and_label() {
     let _other = Loop::new(&copy);
     fail(1, "have this label: use UUID=", ["mount", &by_label, directory]);
     succeed(["mount", &format!("UUID={uuid}"), directory]);
+    world.unmount();
+}
+
+/// `btrfs scrub start` calls `BTRFS_IOC_SCRUB` for all devices at the same time.
+#[test]
+fn scrubs_of_all_devices_may_begin_at_once() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let images = ["a.img", "b.img", "c.img"].map(|name| {
+        let image = world.beside(name);
+        fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+        image.to_str().unwrap().to_owned()
+    });
+    let [first, second, third] = &images;
+    succeed(["mkfs", "-q", "-f", "-d", "raid5", "-m", "raid1", first, second, third]);
+    let directory = world.directory();
+    let members = format!("device={second},device={third}");
+    assert!(papilio(["mount", "-o", &members, first, directory.to_str().unwrap()]).status.success());
+    fs::write(world.at("f"), vec![5; 30 << 20]).unwrap();
+    succeed(["filesystem", "sync", directory.to_str().unwrap()]);
+    let scrubbed: u64 = std::thread::scope(|scope| {
+        let start = |devid| {
+            let mounted = MountedPath::open(&directory).unwrap();
+            scope.spawn(move || {
+                let (counts, _, result) = mounted.scrub_by_kernel(DeviceId(devid), PhysicalAddress(0), false);
+                result.unwrap_or_else(|error| panic!("device {devid}: {error}"));
+                counts.data_bytes_scrubbed
+            })
+        };
+        let scrubs: Vec<_> = [1, 2, 3].map(start).into();
+        scrubs.into_iter().map(|scrub| scrub.join().unwrap()).sum()
+    });
+    assert!(scrubbed >= 30 << 20, "{scrubbed} bytes of data");
+    let mounted = MountedPath::open(&directory).unwrap();
+    assert_eq!(mounted.kernel_scrub_progress(DeviceId(1)).unwrap(), None);
     world.unmount();
 }
