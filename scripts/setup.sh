@@ -23,6 +23,7 @@ qemu-img qemu-utils tests
 nbdinfo libnbd-bin tests
 nfs-cp libnfs-utils tests
 xz xz-utils tests
+bzip2 bzip2 tests
 curl curl tests
 openssl openssl tests
 mount mount tests

@@ -26,6 +26,7 @@ const PRESENT: &[&str] = &[
     "mount.fuse",
     "nfs-cat",
     "prlimit",
+    "qemu-io",
     "script",
     "setfacl",
     "setpriv",
