@@ -11,7 +11,7 @@
 use crate::device::Access;
 use crate::error::OpenErrorKind;
 use crate::host::calls;
-use crate::lock_owner::is_held_above;
+use crate::lock_owner::is_held_by_caller;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
@@ -68,14 +68,15 @@ impl Permissions {
 
 /// Acquires the locks that `access` needs on an open file.
 ///
-/// A `flock` lock of a process above this one keeps others away already, and is no conflict.
+/// A `flock` lock of a process above this one, or of an inherited descriptor, keeps others away
+/// already, and is no conflict.
 pub(crate) fn acquire(file: &File, access: Access) -> Result<(), OpenErrorKind> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
     match patiently(|| rustix::fs::flock(file.as_fd(), operation)) {
-        Err(OpenErrorKind::InUseByProcess) if is_held_above(file) => {}
+        Err(OpenErrorKind::InUseByProcess) if is_held_by_caller(file) => {}
         locked => locked?,
     }
     patiently(|| Permissions::of(access).acquire(file.as_fd()))

@@ -366,9 +366,9 @@ fn mounts_of_the_kernel_show_what_its_own_tools_show() {
     mounted.unmount().unwrap();
 }
 
-/// A lock that a process above holds is no conflict, and one of another process is.
+/// A lock that the caller holds is no conflict, and one of another process is.
 #[test]
-fn the_lock_of_an_ancestor_is_no_conflict() {
+fn the_lock_of_the_caller_is_no_conflict() {
     let Some(_met) = require(&[Need::Command("flock")]) else { return };
     let world = World::new();
     let image = world.image("image");
@@ -379,11 +379,14 @@ fn the_lock_of_an_ancestor_is_no_conflict() {
         let output = shell.args(["-c", script, "sh", &image, &mkfs, &btrfs]).output().unwrap();
         (output.status.success(), text(&output.stderr))
     };
-    // The lock of the parent, and one that a program before took for the shell's descriptor.
+    // The lock of the parent, one that a program before took for the shell's descriptor, and the
+    // same inherited by exec.
     for script in [
         "flock \"$1\" \"$2\" -q -f \"$1\"",
         "exec 9<>\"$1\"; flock 9; \"$2\" -q -f \"$1\" && \"$3\" check \"$1\"; exit $?",
         "exec 9<\"$1\"; flock -s 9; \"$3\" filesystem label \"$1\" x; exit $?",
+        "exec 9<>\"$1\"; flock 9; exec \"$2\" -q -f \"$1\"",
+        "exec 9<\"$1\"; flock -s 9; exec \"$3\" filesystem label \"$1\" y",
     ] {
         let (succeeded, errors) = run(script);
         assert!(succeeded, "{script}: {errors}");
