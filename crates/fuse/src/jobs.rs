@@ -5,13 +5,17 @@
 //!
 //! **Invariants**
 //! - One job runs at a time. Its status is kept until the next one starts.
+//! - Scrubs of single devices wait for one another in the order of their calls ([`ScrubTurn`]), as
+//!   one caller starts them for all devices at once.
 //! - [`Jobs::stop`] returns after the thread has ended, so that the file system can be closed. A
 //!   balance, or the replacement of a device, is then paused, and the next mount resumes it.
 //!
 //! **Lock:** one leaf, with a condition variable that tells of the end of a job.
 
+use papilio::format::DeviceId;
 use papilio::{BalanceControl, BalanceReport, FileSystem, ReplaceReport, ScrubLimit, ScrubReport};
 use papilio_ioctl::job::{JobKind, JobState, JobStatus};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -24,6 +28,11 @@ struct State {
     wanted: Option<BalanceControl>,
     thread: Option<JoinHandle<()>>,
     closed: bool,
+    /// The scrubs of single devices: the first runs or is next.
+    scrubs: VecDeque<(u64, DeviceId)>,
+    /// The number of the last scrub in `scrubs` that was there when scrubs were cancelled.
+    cancelled_scrubs: u64,
+    last_scrub: u64,
 }
 
 /// The job of a mount.
@@ -32,6 +41,38 @@ pub struct Jobs {
     state: Mutex<State>,
     ended: Condvar,
     scrub_limit: ScrubLimit,
+}
+
+/// The place of a scrub of one device among those that wait. It ends with this value.
+#[derive(Debug)]
+pub struct ScrubTurn<'a> {
+    jobs: &'a Jobs,
+    number: u64,
+}
+
+impl ScrubTurn<'_> {
+    /// Waits for at most `most` until the scrubs before this one have ended. Returns whether they
+    /// have.
+    ///
+    /// # Errors
+    /// `Interrupted`: scrubs were cancelled meanwhile.
+    pub fn wait(&self, most: Duration) -> io::Result<bool> {
+        let is_first = |state: &State| state.scrubs.front().is_some_and(|first| first.0 == self.number);
+        let waits = |state: &mut State| !is_first(state) && state.cancelled_scrubs < self.number;
+        let waited = self.jobs.ended.wait_timeout_while(self.jobs.lock(), most, waits);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match state.cancelled_scrubs < self.number {
+            true => Ok(is_first(&state)),
+            false => Err(io::ErrorKind::Interrupted.into()),
+        }
+    }
+}
+
+impl Drop for ScrubTurn<'_> {
+    fn drop(&mut self) {
+        self.jobs.lock().scrubs.retain(|scrub| scrub.0 != self.number);
+        self.jobs.ended.notify_all();
+    }
 }
 
 /// The side of [`Jobs`] that a job's thread sees.
@@ -141,6 +182,49 @@ impl Jobs {
         self.ended.notify_all();
     }
 
+    /// Queues a scrub of one device.
+    ///
+    /// # Errors
+    /// `ResourceBusy`: one of that device is queued already, or another job runs.
+    pub fn queue_scrub(&self, devid: DeviceId) -> io::Result<ScrubTurn<'_>> {
+        let mut state = self.lock();
+        let runs = state.status.as_ref().is_some_and(|status| status.state == JobState::Running);
+        let is_queued = state.scrubs.iter().any(|scrub| scrub.1 == devid);
+        if is_queued || runs && state.scrubs.is_empty() {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        state.last_scrub += 1;
+        let number = state.last_scrub;
+        state.scrubs.push_back((number, devid));
+        Ok(ScrubTurn { jobs: self, number })
+    }
+
+    /// Cancels all scrubs that [`Jobs::queue_scrub`] queued. Returns whether there were any.
+    pub fn cancel_scrubs(&self) -> bool {
+        let mut state = self.lock();
+        state.cancelled_scrubs = state.last_scrub;
+        let found = !state.scrubs.is_empty();
+        drop(state);
+        self.ended.notify_all();
+        found
+    }
+
+    /// Returns the progress of the scrub of one device: nothing while it waits for others. `None`
+    /// if no scrub concerns the device.
+    pub fn scrub_of(&self, devid: DeviceId) -> Option<ScrubReport> {
+        let state = self.lock();
+        let running = state.status.as_ref();
+        let running =
+            running.filter(|status| (status.kind, status.state) == (JobKind::Scrub, JobState::Running));
+        let place = state.scrubs.iter().position(|scrub| scrub.1 == devid);
+        match place {
+            Some(place) if place > 0 => Some(ScrubReport::default()),
+            Some(_) => Some(running.map(|status| status.scrub.clone()).unwrap_or_default()),
+            None if state.scrubs.is_empty() => running.map(|status| status.scrub.clone()),
+            None => None,
+        }
+    }
+
     /// Returns the job that runs, or the last one.
     pub fn status(&self) -> Option<JobStatus> {
         let state = self.lock();
@@ -239,6 +323,34 @@ mod tests {
         jobs.stop();
         assert_eq!(jobs.status().unwrap().state, JobState::Paused);
         assert!(endless(&jobs, &fs).is_err(), "after the end of the mount");
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn scrubs_of_single_devices_wait_for_one_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (fs, jobs) = (file_system(&folder), Arc::new(Jobs::default()));
+        let short = Duration::from_millis(5);
+        let (one, two, three) = (DeviceId(1), DeviceId(2), DeviceId(3));
+        let first = jobs.queue_scrub(one).unwrap();
+        let second = jobs.queue_scrub(two).unwrap();
+        assert!(jobs.queue_scrub(two).is_err(), "twice the same device");
+        assert!(first.wait(short).unwrap() && !second.wait(short).unwrap());
+        let waits = |devid| jobs.scrub_of(devid).map(|report| report.finished);
+        assert_eq!((waits(one), waits(two), waits(three)), (Some(false), Some(false), None));
+        drop(first);
+        assert!(second.wait(short).unwrap());
+        assert_eq!(waits(one), None);
+        assert!(jobs.cancel_scrubs());
+        assert_eq!(second.wait(short).unwrap_err().kind(), io::ErrorKind::Interrupted);
+        drop(second);
+        assert!(!jobs.cancel_scrubs());
+        // One that comes after the cancellation runs.
+        assert!(jobs.queue_scrub(two).unwrap().wait(short).unwrap());
+
+        endless(&jobs, &fs).unwrap();
+        assert!(jobs.queue_scrub(one).is_err(), "beside another job");
+        jobs.stop();
         fs.close().unwrap();
     }
 }

@@ -223,13 +223,20 @@ pub(super) fn balance_progress(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.reply(&arguments)
 }
 
-/// `BTRFS_IOC_SCRUB`, of one device.
+/// `BTRFS_IOC_SCRUB`, of one device. Programs call it for all devices at once; they are scrubbed
+/// one after another.
 pub(super) fn scrub(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
     let mut arguments = call.argument::<ScrubIoctl>()?;
     let devid = DeviceId(arguments.devid);
     if call.fs.usage()?.devices.iter().all(|device| device.devid != devid) {
         return Err(Errno(libc::ENODEV));
+    }
+    let turn = call.mount.jobs.queue_scrub(devid).map_err(|_| Errno(libc::EINPROGRESS))?;
+    while !turn.wait(LOOK).map_err(|_| Errno(libc::ECANCELED))? {
+        if caller::has_signal(&call.caller) {
+            return Err(Errno(libc::EINTR));
+        }
     }
     let read_only = if arguments.flags & SCRUB_READ_ONLY != 0 { JOB_READ_ONLY } else { 0 };
     let number = start_scrub(call, Some(devid), &JobStart { flags: read_only, ..JobStart::default() })?;
@@ -242,15 +249,20 @@ pub(super) fn scrub(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 pub(super) fn scrub_progress(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
     let mut arguments = call.argument::<ScrubIoctl>()?;
-    let running = call.mount.jobs.running(JobKind::Scrub).ok_or(Errno(libc::ENOTCONN))?;
-    arguments.set_progress(&running.scrub);
+    let progress = call.mount.jobs.scrub_of(DeviceId(arguments.devid)).ok_or(Errno(libc::ENOTCONN))?;
+    arguments.set_progress(&progress);
     call.reply(&arguments)
 }
 
-/// `BTRFS_IOC_SCRUB_CANCEL`.
+/// `BTRFS_IOC_SCRUB_CANCEL`: of all devices.
 pub(super) fn scrub_cancel(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
-    stop(call, JobKind::Scrub, BALANCE_CANCEL)
+    let queued = call.mount.jobs.cancel_scrubs();
+    match stop(call, JobKind::Scrub, BALANCE_CANCEL) {
+        // None of them ran yet.
+        Err(Errno(libc::ENOTCONN)) if queued => done(Vec::new()),
+        stopped => stopped,
+    }
 }
 
 /// Opens what becomes a device of the file system: a block device, a raw image, the disk in a qcow2
