@@ -30,7 +30,6 @@ pub use change::{Tune, Tuned};
 use members::Members;
 use papilio_device::Device;
 use papilio_engine::errors::{Error, Result};
-use papilio_format::Uuid;
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
 use std::sync::Arc;
 
