@@ -11,7 +11,7 @@ use papilio_engine::items::dir::{index_first_key, index_last_key};
 use papilio_engine::items::inode::for_each_name;
 use papilio_engine::items::trees::OpenTree;
 use papilio_engine::items::xattr::{self, Xattr};
-use papilio_engine::namespace::{Handle, Place, symlink_target};
+use papilio_engine::namespace::{InodeHandle, Place, symlink_target};
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::{InodeNumber, Key, TreeId};
 use std::sync::{Arc, Weak};
@@ -30,7 +30,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    pub(crate) fn new(fs: FileSystem, handle: Handle) -> Self {
+    pub(crate) fn new(fs: FileSystem, handle: InodeHandle) -> Self {
         let metadata = Metadata {
             tree: handle.tree().id(),
             number: handle.number,
@@ -54,12 +54,12 @@ impl Inode {
     }
 
     /// Returns a handle with this inode's metadata, in its subvolume as it is now.
-    pub(crate) fn handle(&self) -> Result<Handle> {
+    pub(crate) fn handle(&self) -> Result<InodeHandle> {
         let subvolume = match &self.subvolume {
             Some(subvolume) => Arc::clone(subvolume),
             None => self.fs.info.trees.subvolume_in_use(self.metadata.tree)?,
         };
-        Ok(Handle { subvolume, number: self.metadata.number, item: self.metadata.item })
+        Ok(InodeHandle { subvolume, number: self.metadata.number, item: self.metadata.item })
     }
 
     /// Returns the subvolume and number of the inode.
@@ -276,7 +276,7 @@ impl Inode {
 
 impl FileSystem {
     /// Wraps a handle as an inode, with the changes that are in memory only.
-    pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
+    pub(crate) fn wrap(&self, mut handle: InodeHandle) -> Inode {
         if handle.number == handle.subvolume.root_directory() {
             self.info.trees.forest().faults().show_root(Some(handle.tree().id()));
         }
@@ -291,13 +291,13 @@ impl FileSystem {
             if handle.subvolume.is_current() || handle.kind() != FileKind::Regular {
                 break;
             }
-            match Handle::open(&self.info.trees, handle.place()) {
+            match InodeHandle::open(&self.info.trees, handle.place()) {
                 Ok(newer) => handle = newer,
                 // It was there when the caller looked it up.
                 Err(_) => break,
             }
         }
-        Inode::new(self.clone(), Handle { item, ..handle })
+        Inode::new(self.clone(), InodeHandle { item, ..handle })
     }
 
     /// Delays the deletion of an inode until the returned guard is dropped, as [`Inode::keep`].
@@ -313,6 +313,6 @@ impl FileSystem {
 
     /// Returns the inode at `place` as it is now.
     pub(super) fn reload(&self, place: Place) -> Result<Inode> {
-        Ok(self.wrap(Handle::open(&self.info.trees, place)?))
+        Ok(self.wrap(InodeHandle::open(&self.info.trees, place)?))
     }
 }

@@ -22,7 +22,7 @@ use papilio_engine::namespace::create::{self, NewInode, NewKind};
 use papilio_engine::namespace::rename::{self, RenameMode};
 use papilio_engine::namespace::setattr::{self, SetAttributes, SetTime};
 use papilio_engine::namespace::{attributes, link};
-use papilio_engine::subvolume::{self, Entry};
+use papilio_engine::subvolume::{self, DirName};
 use papilio_engine::transaction::Handle;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
@@ -267,7 +267,7 @@ impl Inode {
             // With `NoReplace` any existing target is refused below, with `PathError::Exists`.
             let names = if mode == RenameMode::NoReplace { &[from][..] } else { &[from, to] };
             for name in names {
-                let entry = Entry { tree: self.tree(), directory: name.parent, name: name.name };
+                let entry = DirName { tree: self.tree(), directory: name.parent, name: name.name };
                 let moves =
                     from.parent != to.parent && (name.parent == from.parent || mode == RenameMode::Exchange);
                 subvolume::check_movable(handle, &editor, entry, moves)?;
@@ -288,7 +288,7 @@ impl Inode {
                 (renamed.exchanged_subvolume, from.parent, from.name),
             ] {
                 if let Some(moved) = moved {
-                    let at = Entry { tree: self.tree(), directory, name };
+                    let at = DirName { tree: self.tree(), directory, name };
                     subvolume::entry_moved(handle, &mut editor, at, moved.id, moved.new_index)?;
                 }
             }

@@ -11,7 +11,7 @@ use crate::inode::Inode;
 use crate::metadata::Metadata;
 use crate::walk::Walk;
 use papilio_engine::errors::{Error, PathError, Result};
-use papilio_engine::namespace::{Handle, Place, resolve};
+use papilio_engine::namespace::{InodeHandle, Place, resolve};
 use papilio_engine::subvolume::subvolume_root;
 use papilio_format::{InodeNumber, TreeId};
 
@@ -53,7 +53,7 @@ impl FileSystem {
     /// # Errors
     /// [`PathError::NoSubvolume`] or [`PathError::NotFound`].
     pub fn inode_at(&self, tree: TreeId, inode: InodeNumber) -> Result<Inode> {
-        Ok(self.wrap(Handle::open(&self.info.trees, Place { tree, inode })?))
+        Ok(self.wrap(InodeHandle::open(&self.info.trees, Place { tree, inode })?))
     }
 
     /// Returns the metadata of the inode at `path`, following symbolic links (`stat`).
@@ -118,8 +118,8 @@ impl FileSystem {
         Ok(Walk::new(self.inode(path)?))
     }
 
-    pub(super) fn root_handle(&self) -> Result<Handle> {
-        Handle::open(&self.info.trees, self.info.root)
+    pub(super) fn root_handle(&self) -> Result<InodeHandle> {
+        InodeHandle::open(&self.info.trees, self.info.root)
     }
 
     fn resolve(&self, path: &[u8], follow: bool) -> Result<Inode> {

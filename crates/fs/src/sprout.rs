@@ -20,7 +20,7 @@ use crate::file_system::FileSystem;
 use papilio_device::Device;
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::options::OpenOptions;
-use papilio_engine::options::rescue::Found;
+use papilio_engine::options::rescue::FoundTrees;
 use papilio_engine::volume::superblock_of;
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
 use papilio_format::superblock::{MAGIC_TEMPORARY, superblock_offset};
@@ -46,7 +46,8 @@ impl FileSystem {
         // No thread changes anything before there is a device to write to.
         let mut making = options.clone().write(true).commit_interval(None);
         let newest = superblock.raw.generation;
-        let found = Found { superblock, newest, members: None, chunk_tree: None, blocks: None, older: None };
+        let found =
+            FoundTrees { superblock, newest, members: None, chunk_tree: None, blocks: None, older: None };
         making.rescue.found = Some(Arc::new(found));
         making.rescue.sprouting = true;
         let fs = Self::from_devices(seeds.to_vec(), &making)?;

@@ -17,7 +17,7 @@ use papilio_engine::file::change::NAME_ITEMS;
 use papilio_engine::items::numbers::SubvolumeNumbers;
 use papilio_engine::namespace::create::{NewInode, NewKind};
 use papilio_engine::namespace::rename::RenameMode;
-use papilio_engine::subvolume::{self, Entry, Numbers, Received};
+use papilio_engine::subvolume::{self, DirName, Numbers, Received};
 use papilio_engine::transaction::Handle;
 use papilio_engine::transaction::quota::Inherit;
 use papilio_format::items::inode::FileKind;
@@ -193,8 +193,8 @@ impl Inode {
         numbers.keep_index(&handle.live_tree(self.tree())?.tree(), self.number())
     }
 
-    fn entry_named<'a>(&self, name: &'a [u8]) -> Entry<'a> {
-        Entry { tree: self.tree(), directory: self.number(), name }
+    fn entry_named<'a>(&self, name: &'a [u8]) -> DirName<'a> {
+        DirName { tree: self.tree(), directory: self.number(), name }
     }
 }
 

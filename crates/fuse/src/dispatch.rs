@@ -8,12 +8,14 @@
 
 use crate::assistant::{Kernel, Stale};
 use crate::cpu_latency::CpuLatency;
-use crate::ioctl::{Caller, Changed as IoctlChanged};
+use crate::ioctl::{Caller, Changed};
 use crate::protocol::layout::{FallocateIn, IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
-use crate::transport::{Changed, ChangedPages, CopyRange, KeptListing, NodeId, Operations, Write, Written};
+use crate::transport::{
+    ChangedPages, CopyRange, DataChange, KeptListing, NodeId, Operations, Write, Written,
+};
 use papilio_ioctl::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -493,17 +495,17 @@ fn run_on_content<O: Operations>(
                 operations,
                 &mut stale.before_reply,
                 node,
-                Changed { room: operations.lost_room(), ..Changed::default() },
+                DataChange { room: operations.lost_room(), ..DataChange::default() },
             );
             stale.before_reply.extend(reply.changed.into_iter().flat_map(|changed| match changed {
-                IoctlChanged::Deleted(tree) => entries(operations.names_in_deleted(tree)).collect(),
-                IoctlChanged::Entry { directory: (tree, inode), name } => {
+                Changed::Deleted(tree) => entries(operations.names_in_deleted(tree)).collect(),
+                Changed::Entry { directory: (tree, inode), name } => {
                     vec![Stale::Entry { directory: operations.node_of(tree, inode), name }]
                 }
-                IoctlChanged::Inode(tree, inode) => {
+                Changed::Inode(tree, inode) => {
                     vec![Stale::Attributes(operations.node_of(tree, inode))]
                 }
-                IoctlChanged::Data { file: (tree, inode), offset, length, last } => {
+                Changed::Data { file: (tree, inode), offset, length, last } => {
                     let node = operations.node_of(tree, inode);
                     let size = last.map(|last| Stale::Size(node, offset + length, last));
                     size.into_iter().chain([Stale::Pages(node, offset, length)]).collect::<Vec<_>>()
@@ -556,7 +558,7 @@ fn answer_write(
     operations: &impl Operations,
     stale: &mut Vec<Stale>,
     node: NodeId,
-    written: Result<(usize, Changed), Errno>,
+    written: Result<(usize, DataChange), Errno>,
 ) -> Result<Answer, Errno> {
     if written.is_err() {
         // The kernel then asks before it caches a further write, and hears the error.
@@ -567,7 +569,7 @@ fn answer_write(
     Ok(Answer::Written(length as u32))
 }
 
-fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, changed: Changed) {
+fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, changed: DataChange) {
     match changed.pages {
         None => {}
         Some(ChangedPages::Range(offset, length)) => stale.push(Stale::Pages(node, offset, length)),

@@ -204,7 +204,7 @@ pub enum ChangedPages {
 
 /// Side effects of a change to data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
+pub struct DataChange {
     /// Attributes changed without the kernel's knowledge.
     pub attributes: bool,
     /// Pages in the kernel's cache are stale.
@@ -388,7 +388,7 @@ pub trait Operations: Send + Sync + 'static {
     fn has_read(&self, node: NodeId, flags: i32);
 
     /// Notes that a direct write has ended, for a request that was in flight.
-    fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<Changed, Errno>;
+    fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<DataChange, Errno>;
 
     /// Returns the files that programs may be writing.
     fn may_be_written(&self) -> Vec<NodeId>;
@@ -444,7 +444,7 @@ pub trait Operations: Send + Sync + 'static {
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno>;
 
     /// Writes all of the data.
-    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<(usize, Changed), Errno>;
+    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<(usize, DataChange), Errno>;
 
     /// Makes a file or directory durable; with `data_only`, only the data and the metadata needed
     /// to read it.
@@ -461,13 +461,13 @@ pub trait Operations: Send + Sync + 'static {
         offset: u64,
         length: u64,
         mode: i32,
-    ) -> Result<Changed, Errno>;
+    ) -> Result<DataChange, Errno>;
 
     /// Returns the offset of the next data or hole.
     fn seek(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno>;
 
     /// Copies a range and shares extents where possible; returns the number of bytes copied.
-    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno>;
+    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, DataChange), Errno>;
 
     /// Opens a directory, and says what the kernel may do with its listing.
     fn open_directory(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno>;

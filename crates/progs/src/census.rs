@@ -8,7 +8,7 @@
 //!
 //! Locks: none. Kernel counterpart: none.
 
-use super::rescue_clone::roots::{Roots, Walk};
+use super::rescue_clone::roots::{ItemWalk, SubvolumeRoots};
 use papilio_engine::items::trees::Trees;
 use papilio_format::items::dir_item::DirEntries;
 use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
@@ -62,9 +62,9 @@ impl Census {
     /// Counts the files of all subvolumes that can be read.
     pub fn take(trees: &Trees) -> Self {
         let mut census = Self::default();
-        for (id, root) in Roots::read(trees).subvolumes {
+        for (id, root) in SubvolumeRoots::read(trees).subvolumes {
             let mut subvolume = Subvolume::default();
-            let mut walk = Walk::new(&root.tree);
+            let mut walk = ItemWalk::new(&root.tree);
             loop {
                 match walk.next() {
                     Ok(Some((key, data))) => subvolume.take(key, data),

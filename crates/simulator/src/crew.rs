@@ -9,7 +9,7 @@ use crate::configuration::Configuration;
 use crate::model::{Model, Place};
 use crate::moments::Moments;
 use crate::operation::{NewFile, Operation};
-use crate::promise::{Durable, History, Step};
+use crate::promise::{Durable, ThreadHistory, ThreadStep};
 use crate::random::Scope;
 use crate::session::{Outcome, Session};
 use crate::source::{Source, makes_sense};
@@ -44,14 +44,14 @@ pub(crate) struct Crew<'r> {
 }
 
 /// The result of a run: the history of each thread, the writes, and the turns.
-pub(crate) type Run = (Vec<History>, Moments, Vec<Turn>);
+pub(crate) type Run = (Vec<ThreadHistory>, Moments, Vec<Turn>);
 
 /// The state of one thread.
 struct Worker<'c> {
     crew: &'c Crew<'c>,
     thread: u8,
     session: Session,
-    history: History,
+    history: ThreadHistory,
     /// Operations to run before drawing new ones.
     next: VecDeque<Operation>,
     random: Rng,
@@ -126,7 +126,7 @@ impl<'r> Crew<'r> {
                     (session.map_err(|error| error.to_string())?, Vec::new())
                 }
             };
-            let history = History::begin(&base, fs.is_none(), self.shape.cached, session.model());
+            let history = ThreadHistory::begin(&base, fs.is_none(), self.shape.cached, session.model());
             let random = Rng::with_seed(self.seed ^ u64::from(thread) << 32);
             Ok(Worker { crew: self, thread, session, history, next: VecDeque::new(), random })
         };
@@ -207,7 +207,7 @@ impl Worker<'_> {
             label += " (refused)";
         }
         let model = self.session.model().clone();
-        let step = Step { started, ended, began, finished, durable, may_commit, model, label };
+        let step = ThreadStep { started, ended, began, finished, durable, may_commit, model, label };
         self.history.steps.push(step);
         Ok(())
     }
@@ -230,9 +230,9 @@ impl Worker<'_> {
     }
 }
 
-impl History {
+impl ThreadHistory {
     fn begin(base: &[u8], exact: bool, cached: bool, model: &Model) -> Self {
-        let first = Step {
+        let first = ThreadStep {
             started: 0,
             ended: 0,
             began: 0,

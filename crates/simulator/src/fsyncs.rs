@@ -13,7 +13,7 @@ pub use crate::crew::Shape;
 use crate::crew::{Crew, Run};
 use crate::model::NodeKind;
 use crate::moments::Moments;
-use crate::promise::{Durable, History, judge};
+use crate::promise::{Durable, ThreadHistory, judge};
 use crate::random::{Generator, Scope};
 use crate::shrink::{self, Failure};
 use crate::source::Source;
@@ -36,7 +36,7 @@ pub struct FsyncRun {
     moments: Moments,
     /// Whether the last device returned may hold a part of the next write.
     torn: bool,
-    histories: Vec<History>,
+    histories: Vec<ThreadHistory>,
 }
 
 /// The kind of a failure of a replay that lost power itself.
@@ -44,7 +44,7 @@ const IN_REPLAY: &str = "a power loss in the replay";
 
 /// Counts of the states that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct CheckedStates {
     /// States of the device.
     pub states: u64,
     /// States with a log to replay.
@@ -53,7 +53,7 @@ pub struct Seen {
     pub in_replay: u64,
 }
 
-impl std::ops::AddAssign for Seen {
+impl std::ops::AddAssign for CheckedStates {
     fn add_assign(&mut self, other: Self) {
         self.states += other.states;
         self.logs += other.logs;
@@ -184,11 +184,16 @@ impl FsyncRun {
     ///
     /// # Errors
     /// As [`FsyncRun::judge`], or the findings of the check.
-    pub fn verify(&self, device: &MemoryDevice, cuts: usize, random: &mut Rng) -> Result<Seen, Failure> {
+    pub fn verify(
+        &self,
+        device: &MemoryDevice,
+        cuts: usize,
+        random: &mut Rng,
+    ) -> Result<CheckedStates, Failure> {
         let recording = Recording::new();
         let copy = Arc::new(device.snapshot());
         let logs = u64::from(self.replayed(Arc::new(recording.attach(copy)))?);
-        let mut seen = Seen { states: 1, logs, in_replay: 0 };
+        let mut seen = CheckedStates { states: 1, logs, in_replay: 0 };
         if logs > 0 && cuts > 0 {
             let mut replay = Moments::new(&recording, random.u64(..));
             let mut positions: Vec<usize> = (0..cuts).map(|_| random.usize(..=replay.len())).collect();

@@ -1,5 +1,5 @@
-//! The guarantees of fsyncs and syncs in a run: [`History`], and whether a file system fulfils
-//! them.
+//! The guarantees of fsyncs and syncs in a run: [`ThreadHistory`], and whether a file system
+//! fulfils them.
 //!
 //! Owns the states of a directory, one after each operation, and the span of events in which each
 //! came about. The guarantees after a power loss:
@@ -12,11 +12,11 @@
 //!   last acknowledgement. So is each name, counted from the acknowledgement of its target.
 //! - Nothing else is visible.
 //!
-//! If a run is not [`History::exact`], several threads share the file system, and one thread's
-//! commit can come amid another's operations. Inodes and names are then as they were after any
-//! operation.
+//! If a run is not [`ThreadHistory::exact`], several threads share the file system, and one
+//! thread's commit can come amid another's operations. Inodes and names are then as they were after
+//! any operation.
 //!
-//! The data of some files is not all from one moment (see [`History::mixing_unit`]).
+//! The data of some files is not all from one moment (see [`ThreadHistory::mixing_unit`]).
 //! With NODATACOW it is overwritten in place at once, in units of 512 bytes; below a page cache it
 //! is written back at any time. Each unit then holds its bytes as of any operation since the last
 //! acknowledgement, never older or other bytes. The size is within the range of sizes since then,
@@ -43,7 +43,7 @@ pub(crate) enum Durable {
 
 /// An operation and the state after it.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct ThreadStep {
     /// Number of device events when it was requested.
     pub(crate) started: usize,
     /// Number of device events when it returned.
@@ -63,11 +63,11 @@ pub(crate) struct Step {
 
 /// One thread's operations in one directory.
 #[derive(Debug)]
-pub(crate) struct History {
+pub(crate) struct ThreadHistory {
     /// Path of the directory.
     pub(crate) base: Vec<u8>,
     /// The states; the first is the initial one.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ThreadStep>,
     /// The inodes that had each number; a number may be reused.
     pub(crate) numbers: HashMap<u64, Vec<Place>>,
     /// Whether no other thread commits.
@@ -78,7 +78,7 @@ pub(crate) struct History {
 
 /// A moment of a history at which the power failed.
 struct Moment<'a> {
-    history: &'a History,
+    history: &'a ThreadHistory,
     /// The last step that may be visible; all earlier ones may be too.
     last: usize,
     /// The last step that is guaranteed completely.
@@ -101,7 +101,7 @@ struct Found {
 /// # Errors
 /// The first violation.
 pub(crate) fn judge(
-    histories: &[History],
+    histories: &[ThreadHistory],
     fs: &FileSystem,
     position: usize,
     torn: bool,
@@ -119,7 +119,7 @@ pub(crate) fn judge(
     Ok(())
 }
 
-impl History {
+impl ThreadHistory {
     fn at(&self, position: usize, torn: bool, synced: u64) -> Moment<'_> {
         let begun = position + usize::from(torn);
         let last = self.steps.iter().rposition(|step| step.ended <= position || step.started < begun);

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use papilio::{CompressionChoice, MkfsFeature};
 use papilio_format::items::file_extent::Compression;
 use papilio_simulator::crash::{InFlight, Survival};
-use papilio_simulator::fsyncs::{FsyncRun, Seen, Shape, scope};
+use papilio_simulator::fsyncs::{CheckedStates, FsyncRun, Shape, scope};
 use papilio_simulator::{Configuration, Failure, Order, Scope, Turn};
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn power_loss_keeps_acknowledged_fsyncs() {
     let first = setting("PAPILIO_SEED", 1);
     let shapes = shapes();
     let share = wanted.div_ceil(shapes.len() as u64).min(400);
-    let (mut seen, mut fsyncs, mut round, mut in_place) = (Seen::default(), 0, 0, 0);
+    let (mut seen, mut fsyncs, mut round, mut in_place) = (CheckedStates::default(), 0, 0, 0);
     let (mut logs, mut commits) = (0, 0);
     let mut random = Rng::with_seed(first);
     let mut failures = Vec::new();

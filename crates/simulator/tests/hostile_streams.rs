@@ -5,7 +5,7 @@
 //! `PAPILIO_STREAMS` sets the number of streams (400), `PAPILIO_STREAMS_FROM` the first seed (0).
 
 use papilio::Receive;
-use papilio_simulator::hostile::{HostileStream, RawCommand, Receiver, Summary};
+use papilio_simulator::hostile::{HostileStream, RawCommand, ReceiveSummary, Receiver};
 use papilio_simulator::minimise;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,9 +32,9 @@ fn options(seed: u64) -> Receive {
 }
 
 /// Receives the streams of a batch; they break a rule, or one of them does.
-fn receive(receiver: &Receiver, seeds: Range<u64>, check: bool) -> Result<Summary, String> {
+fn receive(receiver: &Receiver, seeds: Range<u64>, check: bool) -> Result<ReceiveSummary, String> {
     let run = AssertUnwindSafe(|| {
-        let (mut batch, mut total) = (receiver.batch()?, Summary::default());
+        let (mut batch, mut total) = (receiver.batch()?, ReceiveSummary::default());
         for seed in seeds {
             let stream = HostileStream::mutated(receiver.streams(), seed);
             let summary = batch.receive(&stream, &options(seed));
@@ -46,7 +46,7 @@ fn receive(receiver: &Receiver, seeds: Range<u64>, check: bool) -> Result<Summar
 }
 
 /// Receives a stream alone, and checks the result.
-fn receive_alone(receiver: &Receiver, stream: &HostileStream, seed: u64) -> Result<Summary, String> {
+fn receive_alone(receiver: &Receiver, stream: &HostileStream, seed: u64) -> Result<ReceiveSummary, String> {
     let run = AssertUnwindSafe(|| receiver.receive(stream, &options(seed), true));
     catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_owned()))
 }
@@ -74,7 +74,7 @@ fn the_streams_themselves_are_received() {
     let receiver = Receiver::new().unwrap();
     for (number, stream) in receiver.streams().iter().enumerate() {
         let summary = receiver.receive(stream, &Receive::new(), true).unwrap();
-        let expected = Summary { received: 1, failed: 0, begun: 1, completed: 1 };
+        let expected = ReceiveSummary { received: 1, failed: 0, begun: 1, completed: 1 };
         assert_eq!(summary, expected, "stream {number}");
         // Without its end, each is incomplete.
         let commands = stream.commands[..stream.commands.len() - 1].to_vec();
@@ -88,7 +88,7 @@ fn the_streams_themselves_are_received() {
 fn hostile_streams_leave_nothing_that_looks_whole() {
     let (first, streams) = (setting("PAPILIO_STREAMS_FROM", 0), setting("PAPILIO_STREAMS", 400));
     let receiver = Receiver::new().unwrap();
-    let (mut total, started) = (Summary::default(), Instant::now());
+    let (mut total, started) = (ReceiveSummary::default(), Instant::now());
     let end = first + streams;
     for (number, start) in (first..end).step_by(BATCH as usize).enumerate() {
         let seeds = start..end.min(start + BATCH);

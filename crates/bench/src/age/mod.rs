@@ -1,7 +1,7 @@
 //! `papilio bench age`: works on one file system for a long time, and shows how it ages.
 //!
 //! Owns the arguments, and [`run`], which runs a [`workload`], prints a row for each
-//! [point](Point), writes plots, and checks the file system at the end.
+//! [point](AgePoint), writes plots, and checks the file system at the end.
 
 mod kind;
 mod plot;
@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 pub use kind::Workload;
 use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions, RaidProfile};
 use papilio_oracle::Scratch;
-use point::{Ager, Point};
+use point::{AgePoint, Ager};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let step = amount.div_ceil(arguments.points);
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
     let mut ager = Ager::new(fs.clone(), step, arguments.seed, limit);
-    print_line(format_args!("{}", Point::heading(workload.unit())))?;
+    print_line(format_args!("{}", AgePoint::heading(workload.unit())))?;
     workload::run(&mut ager, workload, amount)
         .with_context(|| format!("after {} {}", ager.age(), workload.unit()))?;
     let points = ager.into_points();
@@ -87,8 +87,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let report = FileSystem::open(&image)?.check(&checked)?;
     print_line(format_args!("check: {} findings", report.findings.len()))?;
     if let Some(folder) = &arguments.output {
-        let table = points.iter().map(Point::line).collect::<Vec<_>>().join("\n");
-        let text = format!("{}\n{table}\n", Point::columns(workload.unit()));
+        let table = points.iter().map(AgePoint::line).collect::<Vec<_>>().join("\n");
+        let text = format!("{}\n{table}\n", AgePoint::columns(workload.unit()));
         crate::output::write(&folder.join(format!("age-{}.tsv", workload.name())), &text)?;
         for plot in plot::all(workload, &points)? {
             crate::output::write(&folder.join(format!("{}.svg", plot.name)), &plot.svg)?;

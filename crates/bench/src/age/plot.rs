@@ -1,7 +1,7 @@
 //! Plots of a file system's age.
 
 use super::kind::Workload;
-use super::point::Point;
+use super::point::AgePoint;
 use crate::report::plot::{COLOURS, GRID, Plot, axis_number, font, short_count};
 use anyhow::anyhow;
 use plotters::prelude::*;
@@ -9,7 +9,7 @@ use plotters::prelude::*;
 const SIZE: (u32, u32) = (760, 360);
 
 /// A label and the value of a point.
-type Series = (&'static str, fn(&Point) -> f64);
+type Series = (&'static str, fn(&AgePoint) -> f64);
 
 /// One quantity against age.
 struct Quantity {
@@ -56,7 +56,7 @@ fn quantities() -> [Quantity; 4] {
 ///
 /// # Errors
 /// A plot cannot be drawn.
-pub(super) fn all(workload: Workload, points: &[Point]) -> anyhow::Result<Vec<Plot>> {
+pub(super) fn all(workload: Workload, points: &[AgePoint]) -> anyhow::Result<Vec<Plot>> {
     let shown = quantities().into_iter().filter(|quantity| {
         // Workloads without sampled files have no extents to show.
         quantity.series.iter().any(|(_, value)| points.iter().any(|point| value(point) > 0.0))
@@ -64,7 +64,7 @@ pub(super) fn all(workload: Workload, points: &[Point]) -> anyhow::Result<Vec<Pl
     shown.map(|quantity| draw(workload, &quantity, points)).collect()
 }
 
-fn draw(workload: Workload, quantity: &Quantity, points: &[Point]) -> anyhow::Result<Plot> {
+fn draw(workload: Workload, quantity: &Quantity, points: &[AgePoint]) -> anyhow::Result<Plot> {
     let title = format!("{}: {}", workload.name(), quantity.title);
     let last = points.last().map_or(1, |point| point.age).max(1);
     let values = || quantity.series.iter().flat_map(|(_, value)| points.iter().map(value));

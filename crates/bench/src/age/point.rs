@@ -1,4 +1,4 @@
-//! Points in the life of a file system: [`Point`], and [`Ager`], which takes them.
+//! Points in the life of a file system: [`AgePoint`], and [`Ager`], which takes them.
 
 use crate::measure::print_line;
 use fastrand::Rng;
@@ -10,7 +10,7 @@ const SAMPLE: usize = 64;
 
 /// A state of the file system, and the work since the point before.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Point {
+pub(super) struct AgePoint {
     /// Work done so far, in the workload's unit.
     pub age: u64,
     /// Mean time of a unit since the last point, in nanoseconds.
@@ -27,7 +27,7 @@ pub(super) struct Point {
     pub memory: u64,
 }
 
-impl Point {
+impl AgePoint {
     /// Returns the heading of the rows.
     pub(super) fn heading(unit: &str) -> String {
         format!(
@@ -36,7 +36,7 @@ impl Point {
         )
     }
 
-    /// Returns the names of the columns of [`Point::line`].
+    /// Returns the names of the columns of [`AgePoint::line`].
     pub(super) fn columns(unit: &str) -> String {
         let unit = unit.replace(' ', "_");
         format!("{unit}\tns_each\tdata\tmetadata\tallocated\textents_of_a_file\tmemory")
@@ -73,7 +73,7 @@ pub(super) struct Ager {
     step: u64,
     age: u64,
     since: (u64, Instant),
-    points: Vec<Point>,
+    points: Vec<AgePoint>,
     /// When the run ends, though its work is not done.
     end: Option<Instant>,
 }
@@ -113,7 +113,7 @@ impl Ager {
             let of_kind = usage.spaces.iter().filter(|space| space.kind.contains(kind) == data);
             of_kind.map(|space| space.used).sum()
         };
-        let point = Point {
+        let point = AgePoint {
             age: self.age,
             nanoseconds: took.as_nanos() as f64 / done as f64,
             data: used(true),
@@ -140,7 +140,7 @@ impl Ager {
     }
 
     /// Returns the points.
-    pub(super) fn into_points(self) -> Vec<Point> {
+    pub(super) fn into_points(self) -> Vec<AgePoint> {
         self.points
     }
 }

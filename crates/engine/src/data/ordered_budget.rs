@@ -30,7 +30,7 @@ pub(crate) struct OrderedBudget {
 
 /// The limits of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(super) struct OrderedLimits {
     pub(super) extents: usize,
     /// Bytes of memory.
     pub(super) memory: usize,
@@ -60,13 +60,15 @@ impl OrderedBudget {
     }
 
     /// Returns the current limits of a file.
-    pub(super) fn limits(&self) -> Limits {
-        let whole =
-            Limits { extents: (self.bytes / BYTES_PER_EXTENT).min(MOST_EXTENTS), memory: self.bytes * 3 / 8 };
+    pub(super) fn limits(&self) -> OrderedLimits {
+        let whole = OrderedLimits {
+            extents: (self.bytes / BYTES_PER_EXTENT).min(MOST_EXTENTS),
+            memory: self.bytes * 3 / 8,
+        };
         if self.used.load(Ordering::Relaxed) <= self.bytes {
             return whole;
         }
-        Limits { extents: whole.extents / SHARE_WHEN_SPENT, memory: whole.memory / SHARE_WHEN_SPENT }
+        OrderedLimits { extents: whole.extents / SHARE_WHEN_SPENT, memory: whole.memory / SHARE_WHEN_SPENT }
     }
 
     /// Returns the extents that one flush step publishes.
@@ -82,12 +84,12 @@ mod tests {
     #[test]
     fn a_spent_budget_leaves_each_file_a_share() {
         let budget = OrderedBudget::new(128 << 20);
-        let whole = Limits { extents: 128 << 10, memory: 48 << 20 };
+        let whole = OrderedLimits { extents: 128 << 10, memory: 48 << 20 };
         assert_eq!((budget.limits(), budget.step()), (whole, 512));
         budget.changed(0, 100 << 20);
         assert_eq!(budget.limits(), whole);
         budget.changed(1 << 20, 40 << 20);
-        assert_eq!(budget.limits(), Limits { extents: 8 << 10, memory: 3 << 20 });
+        assert_eq!(budget.limits(), OrderedLimits { extents: 8 << 10, memory: 3 << 20 });
         budget.changed(100 << 20, 0);
         assert_eq!(budget.limits(), whole);
         assert_eq!(OrderedBudget::new(0).step(), 16);

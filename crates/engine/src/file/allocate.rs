@@ -14,7 +14,7 @@ use crate::data::truncate::PreparedTruncate;
 use crate::errors::Result;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::open_file::OpenFile;
-use crate::file::write::Exclusive;
+use crate::file::write::ExtentsGuard;
 use papilio_format::FileOffset;
 use papilio_pagecache::Invalidate;
 use std::ops::Range;
@@ -63,7 +63,13 @@ impl OpenFile {
     }
 
     /// Punches the hole and drops the pages in it.
-    fn punch(&self, exclusive: &Exclusive<'_>, range: &Range<u64>, offset: u64, length: u64) -> Result<()> {
+    fn punch(
+        &self,
+        exclusive: &ExtentsGuard<'_>,
+        range: &Range<u64>,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
         let punched = self.punch_extents(exclusive, range, offset, length);
         if let Some(mapping) = &self.open.mapping {
             let hole = offset..offset.saturating_add(length);
@@ -78,7 +84,7 @@ impl OpenFile {
 
     fn punch_extents(
         &self,
-        exclusive: &Exclusive<'_>,
+        exclusive: &ExtentsGuard<'_>,
         range: &Range<u64>,
         offset: u64,
         length: u64,
@@ -121,7 +127,7 @@ impl OpenFile {
 
     fn preallocate(
         &self,
-        exclusive: &Exclusive<'_>,
+        exclusive: &ExtentsGuard<'_>,
         range: &Range<u64>,
         offset: u64,
         length: u64,

@@ -14,7 +14,7 @@ use crate::data::truncate::shrink;
 use crate::errors::{ErrorKind, PathError, Result};
 use crate::file::change::{EXTENT_ITEMS, NAME_ITEMS};
 use crate::file::fs_info::FsInfo;
-use crate::file::kept_inodes::Removed;
+use crate::file::kept_inodes::RemovedKeeper;
 use crate::file::open_inode::{InodeOwner, OpenInode};
 use crate::items::inode;
 use crate::namespace::Place;
@@ -95,7 +95,7 @@ impl FsInfo {
     pub fn release_kept(&self, place: Place) {
         // Begun first: a thread that waits for space sees no moment without a deletion.
         let _deletion = self.deletions.begin();
-        let Removed::Last(unnamed) = self.kept_inodes.remove(place) else { return };
+        let RemovedKeeper::Last(unnamed) = self.kept_inodes.remove(place) else { return };
         if let Some(open) = unnamed {
             self.deletions.released_unnamed();
             self.dirty_inodes.forget_unlinked(&open);

@@ -1,6 +1,6 @@
 //! Operations on the whole file system that exclude one another.
 //!
-//! Owns [`Exclusive`], [`Operation`], [`Running`] and [`BalanceControl`].
+//! Owns [`ExclusiveOp`], [`Operation`], [`Running`] and [`BalanceControl`].
 //!
 //! Invariants:
 //! - One operation that changes devices or block groups, or verifies them, runs at a time.
@@ -72,16 +72,16 @@ struct State {
 
 /// The operation that runs, and the number of sends.
 #[derive(Debug, Default)]
-pub struct Exclusive(Mutex<State>);
+pub struct ExclusiveOp(Mutex<State>);
 
 /// An operation or a send that runs until this is dropped.
 #[derive(Debug)]
 pub struct Running<'a> {
-    of: &'a Exclusive,
+    of: &'a ExclusiveOp,
     is_send: bool,
 }
 
-impl Exclusive {
+impl ExclusiveOp {
     /// Begins an operation.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn operations_exclude_one_another() {
-        let exclusive = Exclusive::default();
+        let exclusive = ExclusiveOp::default();
         let running = exclusive.begin(Operation::Scrub).unwrap();
         let refused = exclusive.begin(Operation::Balance).unwrap_err();
         assert_eq!(refused.to_string(), "a scrub is running on the file system");

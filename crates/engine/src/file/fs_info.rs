@@ -12,7 +12,7 @@ use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
 use crate::file::deletions::Deletions;
 use crate::file::dirty_inodes::DirtyInodes;
-use crate::file::exclusive::Exclusive;
+use crate::file::exclusive::ExclusiveOp;
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::moving::Moving;
 use crate::file::open_inode::{InodeOwner, OpenInode};
@@ -69,7 +69,7 @@ pub struct FsInfo {
     /// Held by writers, and by everything that makes extents shared.
     pub sharing: Sharing,
     /// The operation on the whole file system that runs.
-    pub exclusive: Exclusive,
+    pub exclusive: ExclusiveOp,
     /// Held by relocation while extents move.
     pub(crate) moving: Moving,
     /// The options of writing data.

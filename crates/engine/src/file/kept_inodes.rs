@@ -36,7 +36,7 @@ struct Shard {
 }
 
 /// The keeper that [`KeptInodes::remove`] removed.
-pub(crate) enum Removed {
+pub(crate) enum RemovedKeeper {
     /// Others keep the inode.
     OneOfSeveral,
     /// It was the last one. Of an inode without names, there is the reference to it.
@@ -79,15 +79,15 @@ impl KeptInodes {
     /// Removes a keeper. If it was the last one, the caller ends the use
     /// ([`KeptInodes::end_use`]), and gets the reference that delayed the deletion of an inode
     /// without names.
-    pub(crate) fn remove(&self, place: Place) -> Removed {
+    pub(crate) fn remove(&self, place: Place) -> RemovedKeeper {
         let mut shard = self.shard(place);
         let keepers = shard.keepers.get_mut(&place).expect("a keeper was added before");
         *keepers -= 1;
         if *keepers > 0 {
-            return Removed::OneOfSeveral;
+            return RemovedKeeper::OneOfSeveral;
         }
         shard.keepers.remove(&place);
-        Removed::Last(shard.unnamed.remove(&place))
+        RemovedKeeper::Last(shard.unnamed.remove(&place))
     }
 
     /// Notes that the release of an inode has ended, which [`KeptInodes::remove`] began by removing

@@ -15,7 +15,7 @@ use crate::file::change::EXTENT_ITEMS;
 use crate::file::data_lock::ExclusiveData;
 use crate::file::data_trees::DataTrees;
 use crate::file::open_file::OpenFile;
-use crate::file::write::Exclusive;
+use crate::file::write::ExtentsGuard;
 use papilio_format::FileOffset;
 use papilio_locks::{RwLockWriteGuard, in_order};
 use papilio_pagecache::Invalidate;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// Both files of a clone, locked until this is dropped.
 struct Locked<'a> {
-    exclusive: Exclusive<'static>,
+    exclusive: ExtentsGuard<'static>,
     // In this order: the data locks are released first.
     _target: ExclusiveData<'a>,
     _source: Option<ExclusiveData<'a>>,
@@ -132,7 +132,7 @@ impl OpenFile {
         };
         let epoch = *sharing;
         other.flush_locked(&self.fs, epoch)?;
-        let exclusive = Exclusive { epoch, _data: None, _sharing: None };
+        let exclusive = ExtentsGuard { epoch, _data: None, _sharing: None };
         Ok(Locked { exclusive, _target: target_lock, _source: source_lock, _sharing: sharing })
     }
 }

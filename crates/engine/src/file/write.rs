@@ -1,6 +1,7 @@
 //! Writing an open file's data.
 //!
-//! Owns the choice of the way of a write, and [`Exclusive`], the right to change a file's extents.
+//! Owns the choice of the way of a write, and [`ExtentsGuard`], the right to change a file's
+//! extents.
 //!
 //! - With a page cache: [`super::buffered`].
 //! - Whole sectors inside a file with checksums: [`super::ordered_write`], beside other writers.
@@ -158,16 +159,16 @@ impl OpenFile {
     }
 
     /// Acquires the right to change the file's extents.
-    pub(super) fn exclusive(&self) -> Result<Exclusive<'_>> {
+    pub(super) fn exclusive(&self) -> Result<ExtentsGuard<'_>> {
         self.open.prepare_exclusive(&self.fs)?;
         let sharing = self.fs.sharing.read();
         let epoch = *sharing;
-        Ok(Exclusive { epoch, _data: Some(self.open.data.write()), _sharing: Some(sharing) })
+        Ok(ExtentsGuard { epoch, _data: Some(self.open.data.write()), _sharing: Some(sharing) })
     }
 
     /// Prepares the first phase of a change: publishes what only memory and device have, and checks
     /// that the file may change.
-    pub(super) fn begin_change(&self, exclusive: &Exclusive<'_>) -> Result<DataTrees<'_>> {
+    pub(super) fn begin_change(&self, exclusive: &ExtentsGuard<'_>) -> Result<DataTrees<'_>> {
         // Unlike a write, other changes are refused even to a handle that was opened before the
         // subvolume became read-only (`btrfs_setattr`, `btrfs_update_time`).
         self.fs.check_changeable(self.open.place().tree)?;
@@ -175,7 +176,7 @@ impl OpenFile {
     }
 
     /// As [`OpenFile::begin_change`], for a write of data.
-    fn begin_data_write(&self, exclusive: &Exclusive<'_>) -> Result<DataTrees<'_>> {
+    fn begin_data_write(&self, exclusive: &ExtentsGuard<'_>) -> Result<DataTrees<'_>> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
         open.flush_locked(fs, exclusive.epoch)?;
         open.forget_extents();
@@ -213,7 +214,7 @@ impl OpenFile {
 }
 
 /// The right to change a file's extents, until it is dropped.
-pub(super) struct Exclusive<'a> {
+pub(super) struct ExtentsGuard<'a> {
     /// The sharing epoch; it does not end meanwhile.
     pub(super) epoch: u64,
     // In this order: the data lock is released first. `None` where the caller holds the locks.

@@ -15,7 +15,7 @@
 //! (`fs/btrfs/tree-log.c`).
 
 use super::replay::Replay;
-use super::replay_inodes::Entry;
+use super::replay_inodes::ReplayedEntry;
 use crate::btree::{Item, Tree};
 use crate::errors::{Error, Result};
 use crate::items::dir_edit::{self, EntryValue, dir_index_key};
@@ -69,26 +69,26 @@ impl Replay<'_> {
     }
 
     /// Finds the entry of a directory by its name.
-    pub(super) fn entry_by_name(&self, directory: InodeNumber, name: &[u8]) -> Result<Option<Entry>> {
+    pub(super) fn entry_by_name(&self, directory: InodeNumber, name: &[u8]) -> Result<Option<ReplayedEntry>> {
         let tree = self.live.tree();
         let Some(item) = tree.get(&dir_item_key(directory, name))? else { return Ok(None) };
         let found = dir::entries_of(&tree, &item)?.find(|entry| entry.name == name);
-        Ok(found.map(|entry| Entry { name: name.to_vec(), location: entry.location }))
+        Ok(found.map(|entry| ReplayedEntry { name: name.to_vec(), location: entry.location }))
     }
 
     /// Finds the entry of a directory by its index.
-    pub(super) fn entry_by_index(&self, directory: InodeNumber, index: u64) -> Result<Option<Entry>> {
+    pub(super) fn entry_by_index(&self, directory: InodeNumber, index: u64) -> Result<Option<ReplayedEntry>> {
         let tree = self.live.tree();
         let Some(item) = tree.get(&dir_index_key(directory, index))? else { return Ok(None) };
         let found = dir::entries_of(&tree, &item)?.next();
-        Ok(found.map(|entry| Entry { name: entry.name.to_vec(), location: entry.location }))
+        Ok(found.map(|entry| ReplayedEntry { name: entry.name.to_vec(), location: entry.location }))
     }
 
     /// Removes an entry that contradicts the log.
     ///
     /// # Errors
     /// [`Error::Item`] for a subvolume's entry: only commits add and remove those.
-    pub(super) fn drop_entry(&mut self, directory: InodeNumber, entry: &Entry) -> Result<()> {
+    pub(super) fn drop_entry(&mut self, directory: InodeNumber, entry: &ReplayedEntry) -> Result<()> {
         if entry.location.item_type != ItemType::INODE_ITEM {
             let key = dir_item_key(directory, &entry.name);
             let reason = Corrupt::field(

@@ -30,7 +30,7 @@ use std::ops::RangeInclusive;
 
 /// An entry of a directory in the subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ReplayedEntry {
     pub name: Vec<u8>,
     /// The key of the inode or subvolume that it names.
     pub(super) location: Key,
@@ -142,7 +142,7 @@ impl Replay<'_> {
         &self,
         directory: InodeNumber,
         range: RangeInclusive<u64>,
-    ) -> Result<Vec<(Key, Entry)>> {
+    ) -> Result<Vec<(Key, ReplayedEntry)>> {
         let tree = self.live.tree();
         let keys =
             dir::index_first_key(directory, *range.start())..=dir::index_first_key(directory, *range.end());
@@ -150,7 +150,8 @@ impl Replay<'_> {
         for item in tree.range(keys) {
             let item = item?;
             for entry in dir::entries_of(&tree, &item)? {
-                entries.push((item.key, Entry { name: entry.name.to_vec(), location: entry.location }));
+                entries
+                    .push((item.key, ReplayedEntry { name: entry.name.to_vec(), location: entry.location }));
             }
         }
         Ok(entries)

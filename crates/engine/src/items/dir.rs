@@ -36,7 +36,7 @@ impl EntryTarget {
 
 /// An entry that was looked up by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundEntry {
     /// The inode or subvolume that the entry names.
     pub target: EntryTarget,
     pub(crate) file_type: FileType,
@@ -46,12 +46,12 @@ pub struct Found {
 ///
 /// # Errors
 /// A tree block that cannot be read.
-pub fn look_up(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Result<Option<Found>> {
+pub fn look_up(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Result<Option<FoundEntry>> {
     let key = Key::new(directory.0, ItemType::DIR_ITEM, name_hash(name));
     let Some(item) = tree.get(&key)? else { return Ok(None) };
     let mut entries = entries_of(tree, &item)?;
     let found = entries.find(|entry| entry.name == name);
-    Ok(found.map(|entry| Found { target: EntryTarget::of(&entry.location), file_type: entry.file_type }))
+    Ok(found.map(|entry| FoundEntry { target: EntryTarget::of(&entry.location), file_type: entry.file_type }))
 }
 
 /// Parses the directory entries in an item.

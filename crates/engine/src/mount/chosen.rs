@@ -12,7 +12,7 @@ use crate::btree::Forest;
 use crate::errors::{Error, Result};
 use crate::options::OpenOptions;
 use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
-use crate::options::rescue::{Found, TreeRootChoice};
+use crate::options::rescue::{FoundTrees, TreeRootChoice};
 use crate::volume::Volume;
 use papilio_device::Device;
 use papilio_format::node::{NodeExpectation, NodeHeader};
@@ -35,7 +35,7 @@ pub(crate) fn choose(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Resu
     }
     let volume = Arc::new(Volume::open(devices.to_vec(), options)?);
     let mut found = match &rescue.found {
-        Some(found) => Found::clone(found),
+        Some(found) => FoundTrees::clone(found),
         None => found_of(&volume, volume.superblock().clone()),
     };
     let last = found.superblock.raw;
@@ -91,7 +91,7 @@ pub fn choose_readable(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Re
     let volume = Arc::new(Volume::open(devices.to_vec(), &chosen)?);
     let superblock = volume.superblock().clone();
     let found = match &chosen.rescue.found {
-        Some(found) => Found::clone(found),
+        Some(found) => FoundTrees::clone(found),
         None => found_of(&volume, superblock.clone()),
     };
     if is_readable(devices, &chosen, &found) {
@@ -146,7 +146,7 @@ fn root_at(volume: &Arc<Volume>, address: LogicalAddress, tree: TreeId, what: &s
 
 /// Forgets the log if the chosen root tree is not that of the last commit, to which a log belongs,
 /// and keeps for the reader that the choice is an older state.
-fn name_older_choice(found: &mut Found, last: &RawSuperblock) {
+fn name_older_choice(found: &mut FoundTrees, last: &RawSuperblock) {
     let raw = &mut found.superblock.raw;
     if (raw.root, raw.generation) == (last.root, last.generation) {
         return;
@@ -160,8 +160,8 @@ fn name_older_choice(found: &mut Found, last: &RawSuperblock) {
     found.older = Some(older).filter(|older| older.shown <= last.generation);
 }
 
-fn found_of(volume: &Volume, superblock: Superblock) -> Found {
-    Found {
+fn found_of(volume: &Volume, superblock: Superblock) -> FoundTrees {
+    FoundTrees {
         superblock,
         newest: volume.geometry().generation,
         members: None,
@@ -181,7 +181,7 @@ fn backup_root(raw: &RawSuperblock, number: usize) -> Result<RootBackup> {
     Ok(*backup)
 }
 
-fn name_backup(found: &mut Found, backup: &RootBackup) {
+fn name_backup(found: &mut FoundTrees, backup: &RootBackup) {
     name_root(found, backup.tree_root, backup.tree_root_level, backup.tree_root_generation);
     if found.chunk_tree.is_none() {
         let raw = &mut found.superblock.raw;
@@ -191,7 +191,7 @@ fn name_backup(found: &mut Found, backup: &RootBackup) {
     }
 }
 
-fn name_root(found: &mut Found, address: LogicalAddress, level: u8, generation: Generation) {
+fn name_root(found: &mut FoundTrees, address: LogicalAddress, level: u8, generation: Generation) {
     let raw = &mut found.superblock.raw;
     (raw.root, raw.root_level, raw.generation) = (address, level, generation);
     found.newest = found.newest.max(generation);
@@ -211,7 +211,11 @@ fn no_generation(raw: &RawSuperblock, generation: Generation) -> Error {
 }
 
 /// Opens the volume with all chunks, as far as the chunk tree can be read.
-fn with_chunks(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found) -> Result<Arc<Volume>> {
+fn with_chunks(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    found: &FoundTrees,
+) -> Result<Arc<Volume>> {
     let mut options = options.clone();
     options.rescue.found = Some(Arc::new(found.clone()));
     let volume = Arc::new(Volume::open(devices.to_vec(), &options)?);
@@ -221,7 +225,7 @@ fn with_chunks(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found
     Ok(volume)
 }
 
-fn is_readable(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found) -> bool {
+fn is_readable(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &FoundTrees) -> bool {
     let Ok(volume) = with_chunks(devices, options, found) else { return false };
     let forest = Forest::new(Arc::clone(&volume), CACHE_BYTES);
     let roots = Roots::current(volume.superblock());

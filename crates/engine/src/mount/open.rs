@@ -18,7 +18,7 @@ use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
 use crate::file::deletions::Deletions;
 use crate::file::dirty_inodes::DirtyInodes;
-use crate::file::exclusive::Exclusive;
+use crate::file::exclusive::ExclusiveOp;
 use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::moving::Moving;
@@ -36,9 +36,9 @@ use crate::mount::signatures::check_signatures;
 use crate::mount::sound_leaf::SoundItems;
 use crate::mount::stand_ins::ScannedLeaves;
 use crate::mount::unreplayed::older_files;
-use crate::namespace::{Handle, Place, resolve};
+use crate::namespace::{InodeHandle, Place, resolve};
 use crate::options::older::{OlderCause, OlderState, UnreplayedLog};
-use crate::options::rescue::{FaultList, Found, Rescue};
+use crate::options::rescue::{FaultList, FoundTrees, Rescue};
 use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, drop_relocation_trees, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
@@ -188,7 +188,7 @@ impl Replayed {
     fn named_in(self, options: &OpenOptions) -> (Vec<Arc<dyn Device>>, OpenOptions) {
         let mut options = options.clone();
         if let Some(found) = &options.rescue.found {
-            let mut found = Found::clone(found);
+            let mut found = FoundTrees::clone(found);
             found.newest = found.newest.max(self.superblock.generation);
             found.superblock.raw = self.superblock;
             options.rescue.found = Some(Arc::new(found));
@@ -234,7 +234,7 @@ fn replay_in_memory(
     if let Some(found) = &options.rescue.found {
         // Blocks of the log are newer than the commit, and are expected to be.
         let newest = found.superblock.raw.generation;
-        rescue.found = Some(Arc::new(Found { newest, blocks: None, ..Found::clone(found) }));
+        rescue.found = Some(Arc::new(FoundTrees { newest, blocks: None, ..FoundTrees::clone(found) }));
     }
     options.rescue = rescue;
     let volume = Arc::new(Volume::open(overlays.clone(), &options)?);
@@ -401,7 +401,7 @@ fn new(
         changed_files: ChangedFiles::default(),
         tree_log: options.tree_log,
         sharing: Sharing::default(),
-        exclusive: Exclusive::default(),
+        exclusive: ExclusiveOp::default(),
         moving: Moving::default(),
         write_options: write_options(options),
         file_flags: options.file_flags,
@@ -554,7 +554,7 @@ fn report_slow_io(path: &Path, device: &dyn Device) {
 }
 
 /// Returns the directory that paths start from.
-fn choose_root(trees: &Trees, choice: &SubvolumeChoice) -> Result<Handle> {
+fn choose_root(trees: &Trees, choice: &SubvolumeChoice) -> Result<InodeHandle> {
     match choice {
         SubvolumeChoice::TopLevel => subvolume_root(trees, objectid::FS_TREE),
         SubvolumeChoice::Id(id) => subvolume_root(trees, *id),

@@ -1,6 +1,6 @@
 //! A handle on one inode: its subvolume, number and item.
 //!
-//! Owns [`Handle`], and the step from a directory entry to the inode that it names.
+//! Owns [`InodeHandle`], and the step from a directory entry to the inode that it names.
 //!
 //! Kernel counterpart: `btrfs_lookup_dentry`, `fixup_tree_root_location`, `new_simple_dir`
 //! (`fs/btrfs/inode.c`).
@@ -30,7 +30,7 @@ pub struct Place {
 
 /// An inode and the subvolume that it is in.
 #[derive(Clone, Debug)]
-pub struct Handle {
+pub struct InodeHandle {
     /// The subvolume's tree.
     pub subvolume: Arc<OpenTree>,
     /// The inode number in it.
@@ -39,7 +39,7 @@ pub struct Handle {
     pub item: InodeItem,
 }
 
-impl Handle {
+impl InodeHandle {
     /// Opens the inode at `place`.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`PathError::NameTooLong`], or errors of reading.
-    pub fn child(&self, trees: &Trees, name: &[u8]) -> Result<Option<Handle>> {
+    pub fn child(&self, trees: &Trees, name: &[u8]) -> Result<Option<InodeHandle>> {
         if name.len() > NAME_MAX {
             return Err(Error::path(name, PathError::NameTooLong));
         }
@@ -104,7 +104,7 @@ impl Handle {
     fn target_in_rescue(
         &self,
         name: &[u8],
-        found: Result<Option<dir::Found>>,
+        found: Result<Option<dir::FoundEntry>>,
     ) -> Result<Option<EntryTarget>> {
         let by_index = || compared_entries::look_up_by_index(self.tree(), self.number, name);
         match found {
@@ -124,7 +124,7 @@ impl Handle {
     /// # Errors
     /// [`PathError::NotFound`] or [`PathError::NoSubvolume`] if the entry's target does not exist;
     /// errors of reading.
-    pub fn target(&self, trees: &Trees, name: &[u8], target: EntryTarget) -> Result<Handle> {
+    pub fn target(&self, trees: &Trees, name: &[u8], target: EntryTarget) -> Result<InodeHandle> {
         match target {
             EntryTarget::Inode(number) => Self::in_subvolume(Arc::clone(&self.subvolume), number),
             EntryTarget::Subvolume(id) if self.names_subvolume(trees, name, id)? => {
@@ -166,7 +166,7 @@ impl Handle {
     }
 
     /// The empty directory that the kernel shows for a snapshot's copy of a subvolume's entry.
-    fn stub(&self) -> Handle {
+    fn stub(&self) -> InodeHandle {
         let item = InodeItem {
             size: 0,
             nbytes: 0,
@@ -176,6 +176,6 @@ impl Handle {
             flags: InodeFlags::empty(),
             ..self.item
         };
-        Handle { subvolume: Arc::clone(&self.subvolume), number: objectid::EMPTY_SUBVOL_DIR, item }
+        InodeHandle { subvolume: Arc::clone(&self.subvolume), number: objectid::EMPTY_SUBVOL_DIR, item }
     }
 }

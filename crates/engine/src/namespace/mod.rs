@@ -21,5 +21,5 @@ pub(crate) mod subvolume_entry;
 #[cfg(test)]
 mod tests;
 
-pub use handle::{Handle, Place};
+pub use handle::{InodeHandle, Place};
 pub use resolve::{resolve, symlink_target};

@@ -8,7 +8,7 @@
 use crate::errors::{Error, PathError, Result};
 use crate::items::item_error;
 use crate::items::trees::Trees;
-use crate::namespace::handle::Handle;
+use crate::namespace::handle::InodeHandle;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::FileKind;
 use papilio_format::{Corrupt, ItemType, Key};
@@ -24,7 +24,7 @@ const PATH_LIMIT: usize = 1 << 20;
 ///
 /// # Errors
 /// The [`PathError`] that POSIX specifies, or errors of reading.
-pub fn resolve(trees: &Trees, root: &Handle, path: &[u8], follow_last: bool) -> Result<Handle> {
+pub fn resolve(trees: &Trees, root: &InodeHandle, path: &[u8], follow_last: bool) -> Result<InodeHandle> {
     let fail = |kind| Error::path(path, kind);
     let mut pending: VecDeque<Vec<u8>> = components(path);
     let mut pending_bytes = path.len();
@@ -86,7 +86,7 @@ fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
 ///
 /// # Errors
 /// [`PathError::NotASymlink`]; a missing extent, or one that is compressed or not inline.
-pub fn symlink_target(link: &Handle) -> Result<Vec<u8>> {
+pub fn symlink_target(link: &InodeHandle) -> Result<Vec<u8>> {
     if link.kind() != FileKind::Symlink {
         return Err(Error::path(format!("inode {}", link.number).as_bytes(), PathError::NotASymlink));
     }

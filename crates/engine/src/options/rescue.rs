@@ -1,7 +1,7 @@
 //! The options for reading a file system that is damaged.
 //!
-//! Owns [`Rescue`], a part of the options of opening, [`TreeRootChoice`], and [`Found`], the parts
-//! of a file system that were found by other means than its superblock; [`FoundBlock`]; and
+//! Owns [`Rescue`], a part of the options of opening, [`TreeRootChoice`], and [`FoundTrees`], the
+//! parts of a file system that were found by other means than its superblock; [`FoundBlock`]; and
 //! [`ItemFault`], the parts that a reader goes without.
 
 use super::older::OlderState;
@@ -64,7 +64,7 @@ pub struct Rescue {
     /// Whether the sound items of a bad leaf are read.
     pub(crate) sound_items: bool,
     /// Superblock, chunks and blocks that a scan or another superblock copy found.
-    pub found: Option<Arc<Found>>,
+    pub found: Option<Arc<FoundTrees>>,
     /// Whether `found` has the superblock of a new file system, and all devices are seeds.
     pub sprouting: bool,
 }
@@ -92,7 +92,7 @@ impl Rescue {
 
 /// Parts of a file system that take the place of those that its superblock leads to.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundTrees {
     /// The superblock to use.
     pub superblock: Superblock,
     /// The newest generation that a tree block may have.

@@ -6,8 +6,8 @@
 //! **Rows with parity.** A power cut while a row is written leaves parity that does not fit its
 //! data. Then nothing in that row can be rebuilt (the "write hole"). So an allocation begins in a
 //! row that is free, also as of the last commit. The rest of that row is for the same transaction
-//! alone: [`State::end_rows`] forgets the cursor. Only when no whole row is free, an allocation
-//! takes a part of a row that holds committed bytes.
+//! alone: [`SpaceState::end_rows`] forgets the cursor. Only when no whole row is free, an
+//! allocation takes a part of a row that holds committed bytes.
 //!
 //! **Locks**: none; [`super::Space`]'s lock protects all of it.
 //!
@@ -15,7 +15,7 @@
 
 use super::SpaceKind;
 use super::block_group::BlockGroup;
-use super::space::{State, slot};
+use super::space::{SpaceState, slot};
 use papilio_format::items::block_group::BlockGroupFlags;
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use std::ops::Range;
 /// that small extents written at the same time are adjacent.
 const CLUSTER: u64 = 1 << 20;
 
-impl State {
+impl SpaceState {
     /// Chooses the range for an allocation, and sets the cursor behind it.
     pub(super) fn choose(
         &mut self,
@@ -134,7 +134,7 @@ impl BlockGroup {
 #[cfg(test)]
 mod tests {
     use super::super::block_group::BlockGroup;
-    use super::super::space::State;
+    use super::super::space::SpaceState;
     use super::*;
 
     /// Rows of three data columns of 64 KiB.
@@ -144,20 +144,20 @@ mod tests {
     const SECTOR: u64 = 4096;
 
     /// A block group of ten rows, of which these ranges, in bytes from the start, are free.
-    fn state(free: &[(u64, u64)], row: u64) -> State {
+    fn state(free: &[(u64, u64)], row: u64) -> SpaceState {
         let used = 10 * ROW - free.iter().map(|(start, end)| end - start).sum::<u64>();
         let free = free.iter().map(|(start, end)| START + start..START + end);
         let flags = BlockGroupFlags::DATA | BlockGroupFlags::RAID5;
         let mut group = BlockGroup::new(&(START..START + 10 * ROW), flags, used, free, &[]);
         group.row = row;
-        let mut state = State::default();
+        let mut state = SpaceState::default();
         state.info(flags).add(&group);
         state.groups.insert(START, group);
         state
     }
 
     /// Allocates data, and returns the range from the start of the block group.
-    fn allocate(state: &mut State, min: u64, want: u64) -> Option<Range<u64>> {
+    fn allocate(state: &mut SpaceState, min: u64, want: u64) -> Option<Range<u64>> {
         let flags = BlockGroupFlags::DATA;
         let range = state.choose(SpaceKind::Data, flags, min, want, SECTOR)?;
         let group = state.groups.get_mut(&START).expect("there is one");

@@ -67,11 +67,11 @@ pub struct Space {
     mixed: bool,
     /// Number of devices on which chunks can be allocated.
     devices: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<SpaceState>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct SpaceState {
     pub(super) groups: BTreeMap<u64, BlockGroup>,
     /// Indexed by [`slot`].
     pub(super) infos: [SpaceInfo; 4],
@@ -141,7 +141,7 @@ impl Space {
 
     /// Puts block groups without redundancy out of service while a redundant profile of their kind
     /// is available.
-    fn compare_profiles(&self, state: &mut State, flags: BlockGroupFlags) {
+    fn compare_profiles(&self, state: &mut SpaceState, flags: BlockGroupFlags) {
         let info = state.info(flags);
         let redundant =
             info.profile(self.devices.load(Ordering::Relaxed)).intersects(super::block_group::REDUNDANT);
@@ -347,7 +347,7 @@ impl Space {
     /// Returns the changes in block groups since the last call, in ascending order of start.
     pub(crate) fn dirty_groups(&self) -> Vec<BlockGroupUpdate> {
         let mut state = self.state.lock();
-        let State { groups, dirty, .. } = &mut *state;
+        let SpaceState { groups, dirty, .. } = &mut *state;
         let dirty = std::mem::take(dirty);
         dirty.iter().filter_map(|start| Some(groups.get_mut(start)?.take_update())).collect()
     }
@@ -642,7 +642,7 @@ impl Space {
     }
 }
 
-impl State {
+impl SpaceState {
     /// Takes block groups of a kind out of service, or back, according to their profile.
     fn settle_service(&mut self, flags: BlockGroupFlags) {
         let slot_of_kind = slot(flags);

@@ -14,7 +14,7 @@
 //! `btrfs_find_orphan_roots` (`fs/btrfs/root-tree.c`), `btrfs_drop_snapshot`
 //! (`fs/btrfs/extent-tree.c`).
 
-use super::drop_tree::{DropTree, Progress};
+use super::drop_tree::{DropProgress, DropTree};
 use super::root_items::{key_of, put_root_item};
 use crate::btree::LiveTree;
 use crate::errors::Result;
@@ -54,13 +54,13 @@ pub fn clean_step(transactions: &Arc<Transactions>, in_use: impl Fn(TreeId) -> b
     loop {
         match drop_piece(transactions, &tree, &mut walk)? {
             // The root item cannot record the progress of a conversion; only this walk knows it.
-            Progress::Converting => {
+            DropProgress::Converting => {
                 if transactions.delayed_refs() > DELAYED_LIMIT {
                     transactions.commit()?;
                 }
             }
-            Progress::Dropping { .. } => return Ok(true),
-            Progress::Done => {
+            DropProgress::Dropping { .. } => return Ok(true),
+            DropProgress::Done => {
                 transactions.remove_quota_of(tree.id())?;
                 return Ok(true);
             }
@@ -69,7 +69,7 @@ pub fn clean_step(transactions: &Arc<Transactions>, in_use: impl Fn(TreeId) -> b
 }
 
 /// Drops a piece of a tree, and records how far the walk has come. That stays if the walk fails.
-fn drop_piece(transactions: &Transactions, tree: &LiveTree, walk: &mut DropTree) -> Result<Progress> {
+fn drop_piece(transactions: &Transactions, tree: &LiveTree, walk: &mut DropTree) -> Result<DropProgress> {
     let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
         let (progress, result) = walk.run(handle, PIECE);
         record_progress(handle, tree, progress)?;
@@ -101,7 +101,7 @@ pub fn drop_relocation_trees(transactions: &Arc<Transactions>) -> Result<()> {
             })?;
         }
         let mut walk = DropTree::new(&tree);
-        while drop_piece(transactions, &tree, &mut walk)? != Progress::Done {
+        while drop_piece(transactions, &tree, &mut walk)? != DropProgress::Done {
             if transactions.delayed_refs() > DELAYED_LIMIT {
                 transactions.commit()?;
             }
@@ -143,18 +143,18 @@ fn next_dead(transactions: &Transactions, in_use: impl Fn(TreeId) -> bool) -> Re
 }
 
 /// Records the progress of the walk in the root item. Removes the item once the tree is gone.
-fn record_progress(handle: &Handle<'_>, tree: &LiveTree, progress: Progress) -> Result<()> {
+fn record_progress(handle: &Handle<'_>, tree: &LiveTree, progress: DropProgress) -> Result<()> {
     let live = handle.transactions().live();
     match progress {
-        Progress::Converting => Ok(()),
-        Progress::Dropping { key, level } => {
+        DropProgress::Converting => Ok(()),
+        DropProgress::Dropping { key, level } => {
             tree.update_record(|record| {
                 record.item.drop_progress = key;
                 record.item.drop_level = level;
             });
             put_root_item(&mut live.root_tree().edit(handle), tree)
         }
-        Progress::Done => {
+        DropProgress::Done => {
             let mut editor = live.root_tree().edit(handle);
             editor.remove(key_of(tree))?;
             if tree.id() != objectid::TREE_RELOC {

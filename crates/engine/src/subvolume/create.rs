@@ -1,6 +1,6 @@
 //! Creating subvolumes and snapshots.
 //!
-//! Owns [`create`], [`snapshot`] and [`Entry`].
+//! Owns [`create`], [`snapshot`] and [`DirName`].
 //!
 //! **Invariant**: the tree, root item, references, directory entry and UUID item appear in one
 //! transaction.
@@ -28,7 +28,7 @@ use papilio_locks::in_order;
 
 /// A name in a directory of a subvolume.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct DirName<'a> {
     /// The id of the subvolume.
     pub tree: TreeId,
     /// The directory.
@@ -67,7 +67,7 @@ impl Numbers<'_> {
 pub fn create(
     handle: &Handle<'_>,
     numbers: Numbers<'_>,
-    at: Entry<'_>,
+    at: DirName<'_>,
     new: &NewInode<'_>,
     inherit: &Inherit,
 ) -> Result<TreeId> {
@@ -97,7 +97,7 @@ pub fn snapshot(
     handle: &Handle<'_>,
     numbers: Numbers<'_>,
     source: TreeId,
-    at: Entry<'_>,
+    at: DirName<'_>,
     read_only: bool,
     inherit: &Inherit,
 ) -> Result<TreeId> {
@@ -131,7 +131,7 @@ fn add_entry(
     handle: &Handle<'_>,
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
-    (at, offset): (Entry<'_>, u64),
+    (at, offset): (DirName<'_>, u64),
     tree: &LiveTree,
 ) -> Result<()> {
     let value = EntryValue::subvolume(tree.id(), offset);

@@ -15,7 +15,7 @@
 //! Kernel counterparts: `btrfs_delete_subvolume`, `may_destroy_subvol`, `btrfs_unlink_subvol`
 //! (`fs/btrfs/inode.c`).
 
-use super::create::{Editors, Entry};
+use super::create::{DirName, Editors};
 use super::properties::default_subvolume;
 use super::root_items::{check_living, put_root_item};
 use super::{root_refs, uuid_tree};
@@ -46,7 +46,7 @@ pub(super) enum Named {
 ///
 /// # Errors
 /// [`PathError::NotFound`] without an entry, or errors of reading.
-pub(super) fn named(tree: &Tree, root_tree: &Tree, at: Entry<'_>) -> Result<Named> {
+pub(super) fn named(tree: &Tree, root_tree: &Tree, at: DirName<'_>) -> Result<Named> {
     let missing = || Error::path(at.name, PathError::NotFound);
     let found = dir::look_up(tree, at.directory, at.name)?.ok_or_else(missing)?;
     let EntryTarget::Subvolume(id) = found.target else { return Ok(Named::Other) };
@@ -62,7 +62,7 @@ pub(super) fn named(tree: &Tree, root_tree: &Tree, at: Entry<'_>) -> Result<Name
 /// # Errors
 /// [`PathError::NotFound`]; [`PathError::NoSubvolume`] if it names something else; errors of
 /// reading.
-fn subvolume_at(handle: &Handle<'_>, at: Entry<'_>) -> Result<TreeId> {
+fn subvolume_at(handle: &Handle<'_>, at: DirName<'_>) -> Result<TreeId> {
     let parent = handle.live_tree(at.tree)?;
     let root_tree = handle.transactions().live().root_tree().tree();
     match named(&parent.tree(), &root_tree, at)? {
@@ -89,7 +89,7 @@ pub fn entry_of(root_tree: &Tree, id: TreeId) -> Result<(TreeId, InodeNumber, Ve
 /// entry that names something else; [`PathError::NotPermitted`] for the default subvolume;
 /// [`PathError::NotEmpty`] for a subvolume that contains others, or entries; as
 /// [`remove_subvolume_entry`]; errors of reading and changing trees.
-pub fn delete(handle: &Handle<'_>, at: Entry<'_>, only_empty: bool, in_use: TreeId) -> Result<TreeId> {
+pub fn delete(handle: &Handle<'_>, at: DirName<'_>, only_empty: bool, in_use: TreeId) -> Result<TreeId> {
     let id = subvolume_at(handle, at)?;
     if id == in_use {
         return Err(Error::path(at.name, PathError::Busy));
@@ -133,7 +133,7 @@ pub fn delete(handle: &Handle<'_>, at: Entry<'_>, only_empty: bool, in_use: Tree
 /// # Errors
 /// [`PathError::NotFound`]; [`PathError::NoSubvolume`] for an entry of another kind; as
 /// [`remove_subvolume_entry`].
-pub fn forget_entry(handle: &Handle<'_>, at: Entry<'_>) -> Result<()> {
+pub fn forget_entry(handle: &Handle<'_>, at: DirName<'_>) -> Result<()> {
     let parent = handle.live_tree(at.tree)?;
     let mut editor = parent.edit(handle);
     check_living(&parent)?;

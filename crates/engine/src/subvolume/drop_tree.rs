@@ -38,7 +38,7 @@ const MARKED_ITEMS: usize = 1 << 20;
 
 /// The progress of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum DropProgress {
     /// The whole tree is gone.
     Done,
     /// The child with this key is next, in a node above level 0.
@@ -114,25 +114,25 @@ impl DropTree {
         self.tree.id()
     }
 
-    /// Changes about `budget` references. The returned [`Progress`] is valid even if an error
+    /// Changes about `budget` references. The returned [`DropProgress`] is valid even if an error
     /// stopped the walk: all changes before it are complete.
-    pub(super) fn run(&mut self, handle: &Handle<'_>, budget: usize) -> (Progress, Result<()>) {
+    pub(super) fn run(&mut self, handle: &Handle<'_>, budget: usize) -> (DropProgress, Result<()>) {
         self.budget = budget;
         let result = if self.started { Ok(()) } else { self.start(handle) };
         let result = result.and_then(|()| self.walk(handle));
         (self.progress(), result)
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> DropProgress {
         if !self.converting.is_empty() || !self.started {
-            return Progress::Converting;
+            return DropProgress::Converting;
         }
         // A leaf is entered and left in one step, unless it cannot be read.
         match self.path.iter().rev().find(|step| step.slot < step.block.len() && step.block.level() > 0) {
             Some(step) => {
-                Progress::Dropping { key: step.block.view().key(step.slot), level: step.block.level() }
+                DropProgress::Dropping { key: step.block.view().key(step.slot), level: step.block.level() }
             }
-            None => Progress::Done,
+            None => DropProgress::Done,
         }
     }
 

@@ -19,7 +19,7 @@ mod uuid_tree;
 
 pub use adopt::{adopt, keep_change, link};
 pub use clean::{clean_step, drop_relocation_trees};
-pub use create::{Entry, Numbers, create, snapshot};
+pub use create::{DirName, Numbers, create, snapshot};
 pub use delete::{delete, entry_of, forget_entry};
 pub use list::Subvolume;
 pub use list::{list, show};

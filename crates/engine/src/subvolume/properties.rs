@@ -41,7 +41,7 @@ pub struct Received {
 pub fn default_subvolume(root_tree: &Tree) -> Result<Option<TreeId>> {
     let directory = InodeNumber(objectid::ROOT_TREE_DIR);
     Ok(match dir::look_up(root_tree, directory, DEFAULT)? {
-        Some(dir::Found { target: EntryTarget::Subvolume(id), .. }) => Some(id),
+        Some(dir::FoundEntry { target: EntryTarget::Subvolume(id), .. }) => Some(id),
         _ => None,
     })
 }

@@ -10,7 +10,7 @@
 //!
 //! Kernel counterparts: `btrfs_rename`, `btrfs_rename_exchange` (`fs/btrfs/inode.c`).
 
-use super::create::{Editors, Entry};
+use super::create::{DirName, Editors};
 use super::delete::{Named, named};
 use super::root_items::check_living;
 use super::root_refs::{self, Link};
@@ -35,10 +35,15 @@ use papilio_format::items::root::RootFlags;
 ///
 /// # Errors
 /// [`PathError::NotEmpty`] and [`PathError::ReadOnly`], as in the kernel; errors of reading.
-pub fn check_movable(handle: &Handle<'_>, editor: &TreeEditor<'_>, at: Entry<'_>, moves: bool) -> Result<()> {
+pub fn check_movable(
+    handle: &Handle<'_>,
+    editor: &TreeEditor<'_>,
+    at: DirName<'_>,
+    moves: bool,
+) -> Result<()> {
     let tree = editor.tree();
     match dir::look_up(&tree, at.directory, at.name)? {
-        Some(dir::Found { target: EntryTarget::Subvolume(_), .. }) => {}
+        Some(dir::FoundEntry { target: EntryTarget::Subvolume(_), .. }) => {}
         _ => return Ok(()),
     }
     let root_tree = handle.transactions().live().root_tree().tree();
@@ -71,11 +76,11 @@ fn moved_value(handle: &Handle<'_>, id: TreeId) -> Result<EntryValue> {
 pub fn entry_moved(
     handle: &Handle<'_>,
     editor: &mut TreeEditor<'_>,
-    at: Entry<'_>,
+    at: DirName<'_>,
     id: TreeId,
     index: u64,
 ) -> Result<()> {
-    let Entry { tree, directory, name } = at;
+    let DirName { tree, directory, name } = at;
     let value = moved_value(handle, id)?;
     draft::edit(editor, |draft| {
         dir_edit::remove(draft, directory, index, name)?;
@@ -99,8 +104,8 @@ pub fn entry_moved(
 pub fn rename_across(
     handle: &Handle<'_>,
     numbers: [&SubvolumeNumbers; 2],
-    from: Entry<'_>,
-    to: Entry<'_>,
+    from: DirName<'_>,
+    to: DirName<'_>,
     mode: RenameMode,
 ) -> Result<Option<Removed>> {
     let (first, second) = (handle.live_tree(from.tree)?, handle.live_tree(to.tree)?);
@@ -129,7 +134,7 @@ pub fn rename_across(
             put(handle, editors.second(), &mut root_editor, numbers[1], to, id)?;
             return Ok(None);
         }
-        (Some(dir::Found { target: EntryTarget::Subvolume(_), .. }), RenameMode::Replace) => {
+        (Some(dir::FoundEntry { target: EntryTarget::Subvolume(_), .. }), RenameMode::Replace) => {
             return Err(Error::path(to.name, PathError::NotEmpty));
         }
         (Some(_), RenameMode::Replace) => {
@@ -147,7 +152,7 @@ pub fn rename_across(
 }
 
 /// Returns the subvolume to be moved, and its entry.
-fn moved(tree: &Tree, root_tree: &Tree, at: Entry<'_>, new_name: &[u8]) -> Result<(TreeId, Link)> {
+fn moved(tree: &Tree, root_tree: &Tree, at: DirName<'_>, new_name: &[u8]) -> Result<(TreeId, Link)> {
     match named(tree, root_tree, at)? {
         Named::Subvolume(id, link) => Ok((id, link)),
         Named::Stub(_) => Err(Error::path(at.name, PathError::NotEmpty)),
@@ -156,7 +161,7 @@ fn moved(tree: &Tree, root_tree: &Tree, at: Entry<'_>, new_name: &[u8]) -> Resul
 }
 
 /// Refuses to move subvolume `id` below itself.
-fn check_outside(root_tree: &Tree, to: Entry<'_>, id: TreeId) -> Result<()> {
+fn check_outside(root_tree: &Tree, to: DirName<'_>, id: TreeId) -> Result<()> {
     if root_refs::is_within(root_tree, to.tree, id)? {
         return Err(Error::path(to.name, PathError::IntoItself));
     }
@@ -167,7 +172,7 @@ fn take(
     handle: &Handle<'_>,
     editor: &mut TreeEditor<'_>,
     root_editor: &mut TreeEditor<'_>,
-    at: Entry<'_>,
+    at: DirName<'_>,
     id: TreeId,
     link: &Link,
 ) -> Result<()> {
@@ -180,7 +185,7 @@ fn put(
     editor: &mut TreeEditor<'_>,
     root_editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
-    at: Entry<'_>,
+    at: DirName<'_>,
     id: TreeId,
 ) -> Result<()> {
     let value = moved_value(handle, id)?;

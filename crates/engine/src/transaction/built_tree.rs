@@ -8,7 +8,7 @@
 //!
 //! **Locks**: `commit`, the gate exclusively, the root tree's writer, delayed references.
 
-use super::delayed_refs::{ExtentKind, Head, Reference};
+use super::delayed_refs::{Head, RefKind, Reference};
 use super::transaction::Transactions;
 use crate::btree::{RootPointer, Tree};
 use crate::errors::Result;
@@ -59,7 +59,7 @@ impl Transactions {
                 handle.drop_block_ref(address, level, id, None, true);
             }
             for block in &built.blocks {
-                let mut head = Head::new(self.node_size(), ExtentKind::TreeBlock { level: block.level });
+                let mut head = Head::new(self.node_size(), RefKind::TreeBlock { level: block.level });
                 head.new = true;
                 head.generation = built.generation;
                 head.first_key = block.first_key;

@@ -19,7 +19,7 @@
 use super::chunk_items::{put_block_group, remove_system_chunk};
 use super::commit_state::CommitState;
 use super::csum_items::remove_sums;
-use super::delayed_refs::{ExtentKind, Head};
+use super::delayed_refs::{Head, RefKind};
 use super::device_stats::changed_items;
 use super::extent_items::ExtentItems;
 use super::handle::Handle;
@@ -414,7 +414,7 @@ impl Transactions {
             }
             if applied.removed {
                 extents.removed.push(range);
-                if head.kind == ExtentKind::Data {
+                if head.kind == RefKind::Data {
                     extents.sums.push((address, head.length));
                 }
             }

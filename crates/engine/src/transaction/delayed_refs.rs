@@ -65,7 +65,7 @@ impl Reference {
 
 /// The kind of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExtentKind {
+pub(crate) enum RefKind {
     /// A tree block.
     TreeBlock {
         /// The block's level; 0 for a leaf.
@@ -81,7 +81,7 @@ pub(crate) struct Head {
     /// The extent's length in bytes.
     pub(crate) length: u64,
     /// The extent's kind.
-    pub(crate) kind: ExtentKind,
+    pub(crate) kind: RefKind,
     /// Whether the extent tree has no item for it yet.
     pub(crate) new: bool,
     /// The transaction that allocated it, if it is new.
@@ -94,14 +94,14 @@ pub(crate) struct Head {
     /// Whether the block's references to its children are counted by the block from now on.
     pub(crate) full_backref: bool,
     /// Whether the subvolumes that reach the extent may change, and what is known about them.
-    pub(crate) touch: Option<Touch>,
+    pub(crate) touch: Option<QuotaMark>,
     /// The net change of each reference.
     pub(crate) changes: ReferenceChanges,
 }
 
 /// A mark for quotas: the subvolumes that reach the extent may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Touch {
+pub(crate) struct QuotaMark {
     /// The one subvolume that reached the extent when the transaction began, if that is known.
     pub(crate) only: Option<TreeId>,
     /// A tree block's first key, if it is known.
@@ -155,7 +155,7 @@ impl ReferenceChanges {
 
 impl Head {
     /// A head without changes.
-    pub(crate) fn new(length: u64, kind: ExtentKind) -> Self {
+    pub(crate) fn new(length: u64, kind: RefKind) -> Self {
         Self {
             length,
             kind,
@@ -170,7 +170,7 @@ impl Head {
     }
 
     /// Adds a mark. The first one saw the extent as the transaction found it.
-    fn mark(&mut self, touch: Option<Touch>) {
+    fn mark(&mut self, touch: Option<QuotaMark>) {
         match (&mut self.touch, touch) {
             (Some(first), Some(touch)) => first.key = first.key.or(touch.key),
             (mark, touch) => *mark = mark.or(touch),
@@ -250,10 +250,10 @@ impl DelayedRefs {
         &self,
         address: LogicalAddress,
         length: u64,
-        kind: ExtentKind,
+        kind: RefKind,
         reference: Reference,
         change: i64,
-        touch: Option<Touch>,
+        touch: Option<QuotaMark>,
     ) -> Outcome {
         let mut heads = self.heads.lock();
         let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
@@ -268,7 +268,7 @@ impl DelayedRefs {
     }
 
     /// Marks an extent whose references do not change, though the subvolumes that reach it may.
-    pub(crate) fn touch(&self, address: LogicalAddress, length: u64, kind: ExtentKind, touch: Touch) {
+    pub(crate) fn touch(&self, address: LogicalAddress, length: u64, kind: RefKind, touch: QuotaMark) {
         let mut heads = self.heads.lock();
         let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
         head.mark(Some(touch));
@@ -276,7 +276,7 @@ impl DelayedRefs {
     }
 
     /// Returns what `read` makes of each marked extent, ascending by address.
-    pub(crate) fn touched<R>(&self, read: impl Fn(LogicalAddress, &Head, Touch) -> R) -> Vec<R> {
+    pub(crate) fn touched<R>(&self, read: impl Fn(LogicalAddress, &Head, QuotaMark) -> R) -> Vec<R> {
         let heads = self.heads.lock();
         heads.iter().filter_map(|(&address, head)| Some(read(address, head, head.touch?))).collect()
     }
@@ -284,7 +284,7 @@ impl DelayedRefs {
     /// Marks a block `FULL_BACKREF`: its references to children count by the block from now on.
     pub(crate) fn set_full_backref(&self, address: LogicalAddress, length: u64, level: u8) {
         let mut heads = self.heads.lock();
-        let head = heads.entry(address).or_insert_with(|| Head::new(length, ExtentKind::TreeBlock { level }));
+        let head = heads.entry(address).or_insert_with(|| Head::new(length, RefKind::TreeBlock { level }));
         head.full_backref = true;
         self.count.store(heads.len(), Ordering::Relaxed);
     }
@@ -327,7 +327,7 @@ impl DelayedRefs {
 mod tests {
     use super::*;
 
-    const BLOCK: ExtentKind = ExtentKind::TreeBlock { level: 0 };
+    const BLOCK: RefKind = RefKind::TreeBlock { level: 0 };
     const AT: LogicalAddress = LogicalAddress(1 << 20);
 
     fn tree(id: u64) -> Reference {
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn touched_extent_stays_pending_until_it_is_gone() {
         let refs = DelayedRefs::default();
-        let touch = Touch { only: Some(TreeId(5)), key: None };
+        let touch = QuotaMark { only: Some(TreeId(5)), key: None };
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, Some(touch)), Outcome::Queued);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1, None), Outcome::Queued);
         assert_eq!(refs.touched(|at, head, touch| (at, head.is_unchanged(), touch)), [(AT, true, touch)]);

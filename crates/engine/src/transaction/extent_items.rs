@@ -15,7 +15,7 @@
 //! `lookup_inline_extent_backref`, `insert_extent_data_ref`, `btrfs_lookup_extent_info`
 //! (`fs/btrfs/extent-tree.c`).
 
-use super::delayed_refs::{ExtentKind, Head, Reference};
+use super::delayed_refs::{Head, RefKind, Reference};
 use crate::btree::{Change, Tree};
 use crate::errors::{Error, Result};
 use papilio_format::features::IncompatFeatures;
@@ -80,14 +80,14 @@ pub(crate) fn extent_info(
     tree: &Tree,
     address: LogicalAddress,
     length: u64,
-    kind: ExtentKind,
+    kind: RefKind,
 ) -> Result<Option<ExtentInfo>> {
     let plain = Key::new(address.0, ItemType::EXTENT_ITEM, length);
     let keys = match kind {
-        ExtentKind::TreeBlock { level } => {
+        RefKind::TreeBlock { level } => {
             [Some(Key::new(address.0, ItemType::METADATA_ITEM, level.into())), Some(plain)]
         }
-        ExtentKind::Data => [Some(plain), None],
+        RefKind::Data => [Some(plain), None],
     };
     for key in keys.into_iter().flatten() {
         if let Some(item) = tree.get(&key)? {
@@ -167,14 +167,14 @@ impl<'a> ExtentItems<'a> {
 
     fn insert(&self, address: LogicalAddress, head: &Head) -> Result<Applied> {
         let (key, tree_block, mut flags) = match head.kind {
-            ExtentKind::Data => {
+            RefKind::Data => {
                 (Key::new(address.0, ItemType::EXTENT_ITEM, head.length), None, ExtentFlags::DATA)
             }
-            ExtentKind::TreeBlock { level } if self.skinny => {
+            RefKind::TreeBlock { level } if self.skinny => {
                 let key = Key::new(address.0, ItemType::METADATA_ITEM, level.into());
                 (key, None, ExtentFlags::TREE_BLOCK)
             }
-            ExtentKind::TreeBlock { level } => {
+            RefKind::TreeBlock { level } => {
                 let key = Key::new(address.0, ItemType::EXTENT_ITEM, head.length);
                 (key, Some(TreeBlockInfo { first_key: head.first_key, level }), ExtentFlags::TREE_BLOCK)
             }
@@ -187,7 +187,7 @@ impl<'a> ExtentItems<'a> {
             header: ExtentHeader { refs: 0, generation: head.generation, flags },
             tree_block,
             inline: match (head.kind, head.owner) {
-                (ExtentKind::Data, Some(root)) => vec![BackRef::Owner { root }],
+                (RefKind::Data, Some(root)) => vec![BackRef::Owner { root }],
                 _ => Vec::new(),
             },
         };

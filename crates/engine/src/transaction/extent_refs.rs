@@ -8,7 +8,7 @@
 //! Kernel counterpart: `btrfs_find_all_leafs`, `add_inline_refs`, `add_keyed_refs`
 //! (`fs/btrfs/backref.c`).
 
-use super::delayed_refs::{ExtentKind, Reference};
+use super::delayed_refs::{RefKind, Reference};
 use super::transaction::Transactions;
 use crate::btree::{Item, Tree};
 use crate::errors::{Error, Result};
@@ -25,7 +25,7 @@ pub struct ExtentRefs {
     /// Its length in bytes.
     pub length: u64,
     /// Data, or a tree block with its level.
-    pub(crate) kind: ExtentKind,
+    pub(crate) kind: RefKind,
     /// Reference count, generation and flags.
     pub(super) header: ExtentHeader,
     /// The tree that data is charged to by simple quotas.
@@ -37,7 +37,7 @@ pub struct ExtentRefs {
 impl ExtentRefs {
     /// Whether it is file data.
     pub fn is_data(&self) -> bool {
-        self.kind == ExtentKind::Data
+        self.kind == RefKind::Data
     }
 
     /// Whether a tree block's references to its children are counted by its address.
@@ -55,10 +55,10 @@ impl ExtentRefs {
                 let level = u8::try_from(key.offset).map_err(|_| {
                     fault(key)(Corrupt::field("extent", "level", key.offset, "at most 7 is allowed"))
                 })?;
-                (ExtentKind::TreeBlock { level }, node_size)
+                (RefKind::TreeBlock { level }, node_size)
             }
-            (Some(block), _) => (ExtentKind::TreeBlock { level: block.level }, key.offset),
-            (None, _) => (ExtentKind::Data, key.offset),
+            (Some(block), _) => (RefKind::TreeBlock { level: block.level }, key.offset),
+            (None, _) => (RefKind::Data, key.offset),
         };
         let address = LogicalAddress(key.objectid);
         let (mut refs, mut owner) = (Vec::new(), None);

@@ -13,7 +13,7 @@
 //! `btrfs_alloc_tree_block`, `btrfs_free_tree_block` (`fs/btrfs/extent-tree.c`),
 //! `update_ref_for_cow` (`fs/btrfs/ctree.c`).
 
-use super::delayed_refs::{ExtentKind, Head, Outcome, Reference, Touch};
+use super::delayed_refs::{Head, Outcome, QuotaMark, RefKind, Reference};
 use super::extent_items::extent_info;
 use super::no_data_io::HandleHeld;
 use super::quota::groups::is_counted;
@@ -186,7 +186,7 @@ impl<'a> Handle<'a> {
         let (key, length) = (reference.key(), reference.length);
         self.changed.set(true);
         if new {
-            let mut head = Head::new(length, ExtentKind::Data);
+            let mut head = Head::new(length, RefKind::Data);
             head.new = true;
             head.generation = self.generation;
             head.owner = self.transactions.quotas().is_simple().then_some(reference.tree);
@@ -195,7 +195,7 @@ impl<'a> Handle<'a> {
             return self.transactions.refs.insert_new(reference.address, head);
         }
         let touch = self.touch_for(reference.tree);
-        self.change_ref(reference.address, length, ExtentKind::Data, key, 1, touch);
+        self.change_ref(reference.address, length, RefKind::Data, key, 1, touch);
         Ok(())
     }
 
@@ -206,7 +206,7 @@ impl<'a> Handle<'a> {
     pub fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
         self.changed.set(true);
         let touch = self.touch_for(reference.tree);
-        self.change_ref(reference.address, reference.length, ExtentKind::Data, reference.key(), -1, touch);
+        self.change_ref(reference.address, reference.length, RefKind::Data, reference.key(), -1, touch);
         Ok(())
     }
 
@@ -214,16 +214,16 @@ impl<'a> Handle<'a> {
         &self,
         address: LogicalAddress,
         length: u64,
-        kind: ExtentKind,
+        kind: RefKind,
         reference: Reference,
         change: i64,
-        touch: Option<Touch>,
+        touch: Option<QuotaMark>,
     ) {
         match self.transactions.refs.change(address, length, kind, reference, change, touch) {
             Outcome::Queued => {}
             // An earlier reader may still read data. Tree blocks of this transaction are in memory
             // only.
-            Outcome::Gone if kind == ExtentKind::Data => {
+            Outcome::Gone if kind == RefKind::Data => {
                 self.transactions.space.pin_reserved(LogicalRange { start: address, length });
                 self.transactions.note_dropped_data(address, length);
             }
@@ -241,7 +241,7 @@ impl<'a> Handle<'a> {
     /// A block that cannot be read; [`Error::MissingItem`] if the extent tree has no item for it.
     pub(crate) fn block_refs(&self, address: LogicalAddress, level: u8) -> Result<(u64, bool)> {
         let length = self.transactions.node_size();
-        let kind = ExtentKind::TreeBlock { level };
+        let kind = RefKind::TreeBlock { level };
         let pending = self.transactions.refs.pending(address);
         let extent_tree = self.transactions.live.get(objectid::EXTENT_TREE)?.tree();
         let missing = || {
@@ -277,7 +277,7 @@ impl<'a> Handle<'a> {
         for slot in 0..view.len() {
             if !view.is_leaf() {
                 let reference = parent.map_or(Reference::Tree(root), Reference::SharedBlock);
-                let kind = ExtentKind::TreeBlock { level: view.level() - 1 };
+                let kind = RefKind::TreeBlock { level: view.level() - 1 };
                 let length = self.transactions.node_size();
                 self.change_ref(view.child(slot).address, length, kind, reference, change, None);
                 continue;
@@ -293,20 +293,20 @@ impl<'a> Handle<'a> {
                 },
             };
             let (address, length) = (part.disk_address, part.disk_length);
-            self.change_ref(address, length, ExtentKind::Data, reference, change, None);
+            self.change_ref(address, length, RefKind::Data, reference, change, None);
         }
         Ok(())
     }
 
     /// The mark for an extent that gains or loses a reference by subvolume `tree`; `None` if
     /// quotas do not count it.
-    fn touch_for(&self, tree: TreeId) -> Option<Touch> {
+    fn touch_for(&self, tree: TreeId) -> Option<QuotaMark> {
         (self.transactions.quotas().is_counting() && is_counted(tree))
-            .then_some(Touch { only: None, key: None })
+            .then_some(QuotaMark { only: None, key: None })
     }
 
     /// The mark for a tree block that `tree` gives up; `None` if quotas do not count it.
-    fn touch_for_free(&self, tree: &LiveTree, block: &TreeBlock) -> Option<Touch> {
+    fn touch_for_free(&self, tree: &LiveTree, block: &TreeBlock) -> Option<QuotaMark> {
         let mut touch = self.touch_for(tree.id())?;
         let last = tree.with_record(|record| record.item.last_snapshot);
         if block.owner() == tree.id() && last.is_some_and(|last| block.generation() > last) {
@@ -325,7 +325,7 @@ impl<'a> Handle<'a> {
         let Some(touch) = self.touch_for(tree) else { return Ok(()) };
         for slot in 0..leaf.len() {
             if let Some(part) = data_of(leaf, slot, tree)? {
-                self.transactions.refs.touch(part.disk_address, part.disk_length, ExtentKind::Data, touch);
+                self.transactions.refs.touch(part.disk_address, part.disk_length, RefKind::Data, touch);
             }
         }
         Ok(())
@@ -336,9 +336,9 @@ impl<'a> Handle<'a> {
         let Some(touch) = self.touch_for(tree) else { return };
         let view = block.view();
         let key = (!view.is_empty()).then(|| view.key(0));
-        let kind = ExtentKind::TreeBlock { level: block.level() };
+        let kind = RefKind::TreeBlock { level: block.level() };
         let length = self.transactions.node_size();
-        self.transactions.refs.touch(block.address(), length, kind, Touch { key, ..touch });
+        self.transactions.refs.touch(block.address(), length, kind, QuotaMark { key, ..touch });
     }
 
     /// Marks a block `FULL_BACKREF`: its references to other extents are counted by its address
@@ -364,8 +364,8 @@ impl<'a> Handle<'a> {
     ) {
         self.changed.set(true);
         let reference = parent.map_or(Reference::Tree(root), Reference::SharedBlock);
-        let kind = ExtentKind::TreeBlock { level };
-        let touch = self.touch_for(root).map(|touch| Touch { only: alone.then_some(root), ..touch });
+        let kind = RefKind::TreeBlock { level };
+        let touch = self.touch_for(root).map(|touch| QuotaMark { only: alone.then_some(root), ..touch });
         self.change_ref(address, self.transactions.node_size(), kind, reference, -1, touch);
     }
 }
@@ -409,7 +409,7 @@ impl NodeAllocator for Handle<'_> {
         {
             reservation.spend(node_size);
         }
-        let mut head = Head::new(node_size, ExtentKind::TreeBlock { level });
+        let mut head = Head::new(node_size, RefKind::TreeBlock { level });
         head.new = true;
         head.generation = self.generation;
         head.owner = Some(tree.id());
@@ -433,7 +433,7 @@ impl NodeAllocator for Handle<'_> {
         tree.update_record(|record| {
             record.item.bytes_used = record.item.bytes_used.saturating_sub(node_size);
         });
-        let kind = ExtentKind::TreeBlock { level: block.level() };
+        let kind = RefKind::TreeBlock { level: block.level() };
         let touch = self.touch_for_free(tree, block);
         if self.transactions.quotas().is_limited() {
             self.transactions.quotas().blocks_changed(tree.id(), -(node_size as i64));

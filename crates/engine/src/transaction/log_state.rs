@@ -1,6 +1,6 @@
 //! The log of the running transaction.
 //!
-//! Owns [`LogTrees`]: the log trees, their blocks, and the threads that wait for them.
+//! Owns [`RunningLog`]: the log trees, their blocks, and the threads that wait for them.
 //!
 //! **Locks**: `state`, a leaf, for one operation on the lists.
 //!
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The log of the running transaction.
 #[derive(Debug, Default)]
-pub(super) struct LogTrees {
+pub(super) struct RunningLog {
     pub(super) state: Mutex<State>,
     pub(super) blocks: LogBlocks,
     pub(super) queue: LogQueue,
@@ -43,7 +43,7 @@ pub(super) struct State {
     pub(super) root_synced: u64,
 }
 
-impl LogTrees {
+impl RunningLog {
     /// Ends the log and returns its blocks, which are free once the commit is on disk.
     pub(super) fn take_blocks(&self) -> Vec<LogicalRange> {
         *self.state.lock() = State::default();

@@ -10,14 +10,14 @@
 //! - A block that a superblock on disk leads to is never overwritten (see [`super::log_blocks`]).
 //! - All blocks of a log stay in memory, outside the cache of blocks that are on disk.
 //!
-//! **Locks**, in this order: a tree's writer; that of [`LogTrees`], a leaf.
+//! **Locks**, in this order: a tree's writer; that of [`RunningLog`], a leaf.
 //!
 //! Kernel counterparts: `start_log_trans` (`fs/btrfs/tree-log.c`), `alloc_log_tree`
 //! (`fs/btrfs/disk-io.c`).
 
 use super::handle::Handle;
 use super::log_queue::LogTicket;
-use super::log_state::LogTrees;
+use super::log_state::RunningLog;
 use super::transaction::Transactions;
 use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, TreeBlock, TreeEditor, empty_root};
 use crate::errors::Result;
@@ -31,7 +31,7 @@ const AHEAD: usize = 15;
 /// Allocates and frees blocks of a log.
 pub(super) struct LogAllocator<'a, 't> {
     pub(super) handle: &'a Handle<'t>,
-    pub(super) log: &'a LogTrees,
+    pub(super) log: &'a RunningLog,
 }
 
 impl LogAllocator<'_, '_> {

@@ -8,7 +8,7 @@
 //!
 //! Kernel counterpart: `btrfs_cross_ref_exist` (`fs/btrfs/extent-tree.c`).
 
-use super::delayed_refs::ExtentKind;
+use super::delayed_refs::RefKind;
 use super::extent_items::extent_info;
 use super::handle::DataReference;
 use super::transaction::Transactions;
@@ -23,7 +23,7 @@ impl Transactions {
     /// A block or an item of the extent tree that cannot be read.
     pub(crate) fn has_data_extent(&self, address: LogicalAddress, length: u64) -> Result<bool> {
         let tree = self.live.get(objectid::EXTENT_TREE)?.tree();
-        Ok(extent_info(&tree, address, length, ExtentKind::Data)?.is_some())
+        Ok(extent_info(&tree, address, length, RefKind::Data)?.is_some())
     }
 
     /// Returns whether all references to an extent are those of `reference`: extent items of one
@@ -52,7 +52,7 @@ impl Transactions {
         }
         let pin = self.pin();
         let tree = self.live.get(objectid::EXTENT_TREE)?.tree().pinned(pin);
-        let info = extent_info(&tree, reference.address, reference.length, ExtentKind::Data)?;
+        let info = extent_info(&tree, reference.address, reference.length, RefKind::Data)?;
         Ok(info.is_some_and(|info| {
             info.header.generation > last_snapshot && info.inline_count(&key) == info.header.refs
         }))

@@ -18,7 +18,7 @@
 //! Kernel counterpart: `relocate_tree_blocks`, `replace_path`, `replace_file_extents`
 //! (`fs/btrfs/relocation.c`).
 
-use super::delayed_refs::{ExtentKind, Head, Reference};
+use super::delayed_refs::{Head, RefKind, Reference};
 use super::extent_refs::ExtentRefs;
 use super::handle::{DataExtent, Handle};
 use super::relocation_plan::{Plan, PlannedBlock, disk_extent};
@@ -215,7 +215,7 @@ impl Transactions {
         &self,
         address: LogicalAddress,
         length: u64,
-        kind: ExtentKind,
+        kind: RefKind,
         reference: Reference,
         change: i64,
     ) {
@@ -232,9 +232,9 @@ impl Transactions {
             let (address, length, kind, old, new) = if view.is_leaf() {
                 let Some(extent) = disk_extent(&block.block, slot)? else { continue };
                 let (old, new) = (Reference::SharedData(from), Reference::SharedData(to));
-                (extent.disk_address, extent.disk_length, ExtentKind::Data, old, new)
+                (extent.disk_address, extent.disk_length, RefKind::Data, old, new)
             } else {
-                let kind = ExtentKind::TreeBlock { level: view.level() - 1 };
+                let kind = RefKind::TreeBlock { level: view.level() - 1 };
                 let (old, new) = (Reference::SharedBlock(from), Reference::SharedBlock(to));
                 (view.child(slot).address, self.node_size(), kind, old, new)
             };

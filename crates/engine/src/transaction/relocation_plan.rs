@@ -12,7 +12,7 @@
 //! Kernel counterpart: `btrfs_backref_add_tree_node`, `btrfs_backref_finish_upper_links`
 //! (`fs/btrfs/backref.c`).
 
-use super::delayed_refs::{ExtentKind, Reference, wrong_extent};
+use super::delayed_refs::{RefKind, Reference, wrong_extent};
 use super::extent_refs::ExtentRefs;
 use super::transaction::Transactions;
 use crate::btree::{Tree, TreeBlock};
@@ -116,7 +116,7 @@ impl<'t> Plan<'t> {
                 continue;
             }
             let extent = self.find(address)?.ok_or_else(|| wrong_extent(address, "has no item"))?;
-            let ExtentKind::TreeBlock { level } = extent.kind else {
+            let RefKind::TreeBlock { level } = extent.kind else {
                 return Err(wrong_extent(address, "is data, but referred to as a tree block"));
             };
             let expected = NodeExpectation { level: Some(level), ..NodeExpectation::at(address) };

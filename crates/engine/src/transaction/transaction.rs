@@ -25,7 +25,7 @@ use super::delayed_refs::DelayedRefs;
 use super::device_stats::load_counters;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
-use super::log_state::LogTrees;
+use super::log_state::RunningLog;
 use super::quota::Quotas;
 use super::reserve_tickets::ReserveTickets;
 use super::writable::{check_writable, incomplete_chunks};
@@ -93,7 +93,7 @@ pub struct Transactions {
     pub(super) chunks: Chunks,
     pub(super) live: LiveTrees,
     pub(super) refs: DelayedRefs,
-    pub(super) log: LogTrees,
+    pub(super) log: RunningLog,
     /// The qgroups.
     quotas: Quotas,
     pub(super) options: TransactionOptions,
@@ -178,7 +178,7 @@ impl Transactions {
             chunks,
             live,
             refs: DelayedRefs::default(),
-            log: LogTrees::default(),
+            log: RunningLog::default(),
             quotas,
             options,
             generation: AtomicU64::new(raw.generation.0 + 1),

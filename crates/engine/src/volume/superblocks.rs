@@ -17,7 +17,7 @@ use super::devices::{DeviceSlot, DeviceTable};
 use super::seeds::SeedDevice;
 use crate::errors::{Error, Result};
 use crate::options::OpenOptions;
-use crate::options::rescue::Found;
+use crate::options::rescue::FoundTrees;
 use papilio_device::{Device, Load, describe_content};
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::device::DeviceItem;
@@ -150,7 +150,11 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
 
 /// Assembles the devices of a file system that was found by other means than its superblocks, or by
 /// a superblock that was changed in memory.
-fn assemble_found(devices: Vec<Arc<dyn Device>>, options: &OpenOptions, found: &Found) -> Result<Assembled> {
+fn assemble_found(
+    devices: Vec<Arc<dyn Device>>,
+    options: &OpenOptions,
+    found: &FoundTrees,
+) -> Result<Assembled> {
     let Some(members) = &found.members else {
         let assembled = assemble_by_superblocks(devices, options)?;
         return Ok(Assembled { superblock: found.superblock.clone(), ..assembled });

@@ -10,9 +10,9 @@ use crate::cpu_latency::CpuLatency;
 use crate::dispatch::{Dispatcher, Lane, Message};
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
-    AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    Ioctl, KeptListing, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity,
-    Write, Written, XattrSet,
+    AttributeChange, Attributes, CopyRange, DataChange, DirectoryHandle, DirectorySink, Entry,
+    FileSystemSizes, Ioctl, KeptListing, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename,
+    SeekTo, Validity, Write, Written, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
@@ -285,7 +285,7 @@ impl Operations for Panics {
         fn may_be_written() -> Vec<NodeId>;
         fn data_file(NodeId, bool) -> Result<Arc<papilio::File>, Errno>;
         fn has_read(NodeId, i32);
-        fn has_written(Caller, NodeId, &Written) -> Result<Changed, Errno>;
+        fn has_written(Caller, NodeId, &Written) -> Result<DataChange, Errno>;
         fn attributes(NodeId) -> Result<Attributes, Errno>;
         fn set_attributes(Caller, NodeId, &AttributeChange) -> Result<Attributes, Errno>;
         fn read_link(NodeId) -> Result<Vec<u8>, Errno>;
@@ -300,12 +300,12 @@ impl Operations for Panics {
         fn release(NodeId, i32);
         fn may_be_dirty(NodeId) -> bool;
         fn read(NodeId, u64, i32, &mut [u8]) -> Result<usize, Errno>;
-        fn write(Caller, NodeId, &Write<'_>) -> Result<(usize, Changed), Errno>;
+        fn write(Caller, NodeId, &Write<'_>) -> Result<(usize, DataChange), Errno>;
         fn sync(NodeId, bool) -> Result<(), Errno>;
         fn sync_all() -> Result<(), Errno>;
-        fn allocate(Caller, NodeId, u64, u64, i32) -> Result<Changed, Errno>;
+        fn allocate(Caller, NodeId, u64, u64, i32) -> Result<DataChange, Errno>;
         fn seek(NodeId, u64, SeekTo) -> Result<u64, Errno>;
-        fn copy_range(Caller, &CopyRange) -> Result<(u64, Changed), Errno>;
+        fn copy_range(Caller, &CopyRange) -> Result<(u64, DataChange), Errno>;
         fn open_directory(NodeId) -> Result<(DirectoryHandle, KeptListing), Errno>;
         fn list(NodeId, DirectoryHandle, u64, bool, &mut dyn DirectorySink) -> Result<(), Errno>;
         fn release_directory(DirectoryHandle);

@@ -1,9 +1,9 @@
 //! An entry: the buffers for one request and its reply. The kernel and the server own them in turn.
 //!
-//! Owns [`Entry`] and its memory.
+//! Owns [`RingEntry`] and its memory.
 //!
 //! **Invariants**
-//! - An `Entry` that code can access belongs to the server.
+//! - An `RingEntry` that code can access belongs to the server.
 //! - The kernel may write the buffers from the entry's submission until the server has seen its
 //!   completion. In this time the entry is in its queue's table, where nothing reads it.
 //!
@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<Entry128>() == 128);
 
 /// The buffers of one request.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct RingEntry {
     memory: NonNull<u8>,
     payload: usize,
     queue: u16,
@@ -45,9 +45,9 @@ pub(super) struct Entry {
 }
 
 // SAFETY: the entry exclusively owns its memory, which is not tied to a thread.
-unsafe impl Send for Entry {}
+unsafe impl Send for RingEntry {}
 
-impl Entry {
+impl RingEntry {
     /// Creates an entry of a queue with `payload` bytes for the payload.
     ///
     /// # Errors
@@ -122,7 +122,8 @@ impl Entry {
         }
     }
 
-    /// Reads the head of the received request, and the kernel's number of it for [`Entry::reply`].
+    /// Reads the head of the received request, and the kernel's number of it for
+    /// [`RingEntry::reply`].
     pub(super) fn received(&mut self) {
         let (header, payload) = self.request();
         let head = Head::of_entry(&header, payload.len());
@@ -130,7 +131,7 @@ impl Entry {
     }
 }
 
-impl Message for Entry {
+impl Message for RingEntry {
     fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
         (*self.head, self.request().1)
     }
@@ -148,7 +149,7 @@ impl Message for Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for RingEntry {
     fn drop(&mut self) {
         // SAFETY: this is the whole mapping from `new`, and no reference to it outlives the entry.
         let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), PAYLOAD_AT + self.payload) };

@@ -9,7 +9,7 @@
 //! **Locks**
 //! - `returned`, for one push or one swap.
 
-use super::entry::Entry;
+use super::entry::RingEntry;
 use crate::data_queue::LentMessage;
 use crate::dispatch::Message;
 use crate::protocol::request::{DecodeError, Head};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The place to which entries return.
 #[derive(Debug)]
 pub(super) struct Home {
-    returned: Mutex<Vec<(usize, Entry)>>,
+    returned: Mutex<Vec<(usize, RingEntry)>>,
     event: OwnedFd,
 }
 
@@ -43,14 +43,14 @@ impl Home {
 
     /// Takes the returned entries, each with its index in the queue's table. `into` is empty, and
     /// its memory serves the next ones.
-    pub(super) fn take(&self, into: &mut Vec<(usize, Entry)>) {
+    pub(super) fn take(&self, into: &mut Vec<(usize, RingEntry)>) {
         debug_assert!(into.is_empty(), "entries of the last call are left");
         // Read first: an entry that returns after the swap signals again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::swap(into, &mut *self.returned.lock());
     }
 
-    fn put(&self, place: usize, entry: Entry) {
+    fn put(&self, place: usize, entry: RingEntry) {
         self.returned.lock().push((place, entry));
         // A write fails only if the counter would overflow; the descriptor is readable in that
         // case.
@@ -62,18 +62,18 @@ impl Home {
 #[derive(Debug)]
 pub(super) struct Held {
     place: usize,
-    entry: Option<Entry>,
+    entry: Option<RingEntry>,
     answered: bool,
     home: Arc<Home>,
 }
 
 impl Held {
-    pub(super) fn new(place: usize, entry: Entry, answered: bool, home: Arc<Home>) -> Self {
+    pub(super) fn new(place: usize, entry: RingEntry, answered: bool, home: Arc<Home>) -> Self {
         Self { place, entry: Some(entry), answered, home }
     }
 
     /// Has the entry answered. Dropping it then sends it home.
-    pub(super) fn answer<R>(&mut self, answer: impl FnOnce(&mut Entry) -> R) -> R {
+    pub(super) fn answer<R>(&mut self, answer: impl FnOnce(&mut RingEntry) -> R) -> R {
         let entry = self.entry.as_mut().expect("only dropping takes the entry");
         let result = answer(entry);
         self.answered = true;
@@ -115,7 +115,7 @@ mod tests {
         let mut taken = Vec::new();
         home.take(&mut taken);
         assert!(taken.is_empty());
-        let entry = || Entry::new(0, 4096).unwrap();
+        let entry = || RingEntry::new(0, 4096).unwrap();
         drop(Held::new(3, entry(), false, Arc::clone(&home)));
         let mut held = Held::new(4, entry(), false, Arc::clone(&home));
         held.answer(|entry| entry.reply(0, 8));

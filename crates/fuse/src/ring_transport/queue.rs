@@ -25,7 +25,7 @@
 //!
 //! Kernel counterpart: `fs/fuse/dev_uring.c`.
 
-use super::entry::Entry;
+use super::entry::RingEntry;
 use super::home::{Held, Home};
 use super::shared::Shared;
 use crate::assistant::{Assistant, Kernel};
@@ -54,7 +54,7 @@ const PAYLOAD: usize = MAX_WRITE as usize;
 #[derive(Debug)]
 enum Place {
     /// The kernel, or the entry's completion waits to be processed.
-    Kernel(Entry),
+    Kernel(RingEntry),
     /// A thread that answers it.
     Taken,
     /// None: the kernel has ended the entry.
@@ -92,7 +92,7 @@ pub(super) struct Queue<O: Operations> {
     /// Completions to process: user data and result.
     completions: Vec<(u64, i32)>,
     /// The memory for entries that have come home.
-    returned: Vec<(usize, Entry)>,
+    returned: Vec<(usize, RingEntry)>,
 }
 
 impl<O: Operations> Queue<O> {
@@ -192,7 +192,7 @@ impl<O: Operations> Queue<O> {
 
     /// Adds an entry to a queue.
     fn add(&mut self, queue: u16) -> io::Result<()> {
-        let mut entry = Entry::new(queue, PAYLOAD)?;
+        let mut entry = RingEntry::new(queue, PAYLOAD)?;
         let submission = entry.registration(self.shared.device.as_fd());
         let place = self.table.len();
         self.table.push(Place::Taken);
@@ -200,12 +200,12 @@ impl<O: Operations> Queue<O> {
         self.give(place, entry, submission)
     }
 
-    fn commit(&mut self, place: usize, mut entry: Entry) -> io::Result<()> {
+    fn commit(&mut self, place: usize, mut entry: RingEntry) -> io::Result<()> {
         let submission = entry.commit(self.shared.device.as_fd());
         self.give(place, entry, submission)
     }
 
-    fn give(&mut self, place: usize, entry: Entry, submission: Entry128) -> io::Result<()> {
+    fn give(&mut self, place: usize, entry: RingEntry, submission: Entry128) -> io::Result<()> {
         *self.count(entry.queue()) += 1;
         self.table[place] = Place::Kernel(entry);
         self.submit(&submission.user_data(place as u64))
@@ -278,7 +278,7 @@ impl<O: Operations> Queue<O> {
         }
     }
 
-    fn answer(&mut self, place: usize, mut entry: Entry) -> io::Result<()> {
+    fn answer(&mut self, place: usize, mut entry: RingEntry) -> io::Result<()> {
         let aftermath = self.shared.dispatcher.answer(&mut entry);
         if !aftermath.before_reply.is_empty() {
             let (held, shared) = self.hold(place, entry, true)?;
@@ -299,7 +299,7 @@ impl<O: Operations> Queue<O> {
     }
 
     /// Marks an entry as held by another thread; adds one if the queue has no entry left.
-    fn hold(&mut self, place: usize, entry: Entry, answered: bool) -> io::Result<(Held, Arc<Shared<O>>)> {
+    fn hold(&mut self, place: usize, entry: RingEntry, answered: bool) -> io::Result<(Held, Arc<Shared<O>>)> {
         let queue = entry.queue();
         let held = Held::new(place, entry, answered, Arc::clone(&self.home));
         if *self.count(queue) == 0 {

@@ -6,7 +6,7 @@
 //!
 //! Locks: a file's turn, while its data is written.
 
-use super::pending_write::Pending;
+use super::pending_write::PendingWrite;
 use super::state::Server;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::nodes::{Node, stale};
@@ -51,8 +51,8 @@ impl Server {
         let used = self.used(&node)?;
         let Ok(file) = used.file() else { return Ok(()) };
         let size = file.size().map_err(stale)?;
-        let pending = Pending::of(caller, self.nodes.number_of_node(&node), size);
-        if pending == Pending::Other {
+        let pending = PendingWrite::of(caller, self.nodes.number_of_node(&node), size);
+        if pending == PendingWrite::Other {
             return Ok(());
         }
         match node.failed.swap(0, Ordering::AcqRel) {
@@ -68,7 +68,7 @@ impl Server {
         // The data of the thread's write before is written by now.
         self.promises.set(id, caller.pid, None);
         let promise = match pending {
-            Pending::Write { offset, length } => file.promise_write(offset, length).map_err(stale)?,
+            PendingWrite::Write { offset, length } => file.promise_write(offset, length).map_err(stale)?,
             // The kernel asks for other reasons, too, and the write may need no space.
             _ if self.may_own_space(&node)? => return Ok(()),
             _ => match file.promise_write(None, GUESS) {

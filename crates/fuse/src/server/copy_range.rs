@@ -8,7 +8,7 @@
 use super::state::Server;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
-use crate::transport::{Changed, CopyRange};
+use crate::transport::{CopyRange, DataChange};
 use papilio::format::items::inode::InodeFlags;
 use papilio::{ErrorKind, File};
 use papilio_ioctl::Errno;
@@ -20,7 +20,11 @@ const STEP: usize = 1 << 20;
 const COPY_MAX: u64 = 64 << 20;
 
 impl Server {
-    pub(super) fn copy_file_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno> {
+    pub(super) fn copy_file_range(
+        &self,
+        caller: Caller,
+        range: &CopyRange,
+    ) -> Result<(u64, DataChange), Errno> {
         let (source, target) = (self.node(range.source)?, self.node(range.target)?);
         let (from, to) = (self.used(&source)?, self.used(&target)?);
         let (from, to) = (from.file()?, to.file()?);
@@ -31,7 +35,7 @@ impl Server {
         let size = from.len();
         let length = range.length.min(size.saturating_sub(range.source_offset));
         if length == 0 {
-            return Ok((0, Changed::default()));
+            return Ok((0, DataChange::default()));
         }
         let copy = Copy { from, to, delta: range.target_offset.wrapping_sub(range.source_offset) };
         let (start, end) = (range.source_offset, range.source_offset + length);

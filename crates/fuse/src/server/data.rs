@@ -5,7 +5,7 @@ use super::state::Server;
 use crate::cached_pages::StalePages;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
-use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write, Written};
+use crate::transport::{ChangedPages, DataChange, NodeId, SeekTo, Write, Written};
 use papilio::FileKind;
 use papilio::format::items::inode::InodeFlags;
 use papilio_ioctl::Errno;
@@ -148,7 +148,7 @@ impl Server {
         caller: Caller,
         node: NodeId,
         write: &Write<'_>,
-    ) -> Result<(usize, Changed), Errno> {
+    ) -> Result<(usize, DataChange), Errno> {
         let node = self.node(node)?;
         if !write.direct {
             node.cached.note_pages();
@@ -172,7 +172,7 @@ impl Server {
         caller: Caller,
         node: &Node,
         written: &Written,
-    ) -> Result<Changed, Errno> {
+    ) -> Result<DataChange, Errno> {
         self.changed(node);
         // The kernel drops its pages before a direct write, and may read old ones until it is done.
         // It holds the pages of other writes locked, and knows their data.
@@ -182,7 +182,7 @@ impl Server {
             StalePages::All(accesses) => ChangedPages::All(accesses),
         });
         let attributes = written.kills_privileges && self.kill_privileges(caller, node)?;
-        Ok(Changed { attributes, pages, room: self.room_shrank(written.length) })
+        Ok(DataChange { attributes, pages, room: self.room_shrank(written.length) })
     }
 
     pub(super) fn allocate_range(
@@ -192,7 +192,7 @@ impl Server {
         offset: u64,
         length: u64,
         mode: i32,
-    ) -> Result<Changed, Errno> {
+    ) -> Result<DataChange, Errno> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
@@ -218,9 +218,9 @@ impl Server {
 
     /// Looks at room, and clears privileges after a change to data, for requests that do not say
     /// whether the caller may keep them.
-    pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
+    pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<DataChange, Errno> {
         let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
-        Ok(Changed { attributes, room: self.look_for_room(), ..Changed::default() })
+        Ok(DataChange { attributes, room: self.look_for_room(), ..DataChange::default() })
     }
 
     pub(super) fn seek_file(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {

@@ -29,8 +29,9 @@ pub(crate) use state::Server;
 use crate::ioctl::table::{self, Data, IoctlEntry};
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::transport::{
-    AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    Ioctl, KeptListing, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, Written, XattrSet,
+    AttributeChange, Attributes, CopyRange, DataChange, DirectoryHandle, DirectorySink, Entry,
+    FileSystemSizes, Ioctl, KeptListing, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write,
+    Written, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
@@ -183,7 +184,7 @@ impl Operations for Server {
         }
     }
 
-    fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<Changed, Errno> {
+    fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<DataChange, Errno> {
         let node = self.node(node)?;
         self.after_write(caller, &node, written)
     }
@@ -201,7 +202,7 @@ impl Operations for Server {
         Ok(read)
     }
 
-    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<(usize, Changed), Errno> {
+    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<(usize, DataChange), Errno> {
         self.write_file(caller, node, write)
     }
 
@@ -228,7 +229,7 @@ impl Operations for Server {
         offset: u64,
         length: u64,
         mode: i32,
-    ) -> Result<Changed, Errno> {
+    ) -> Result<DataChange, Errno> {
         self.allocate_range(caller, node, offset, length, mode)
     }
 
@@ -236,7 +237,7 @@ impl Operations for Server {
         self.seek_file(node, offset, to)
     }
 
-    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno> {
+    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, DataChange), Errno> {
         self.copy_file_range(caller, range)
     }
 

@@ -1,10 +1,10 @@
 //! The write that a caller is about to make to the kernel's cache.
 //!
-//! Owns [`Pending`]. Before the kernel caches a write it may ask for the file's attributes, and the
-//! request names the thread, not the write. `/proc/TID/syscall` shows the system call that the
-//! thread waits in, where the server may look: as root, or as the caller's user where the system
-//! lets a user's processes trace one another. The caller controls what is shown, so it decides only
-//! on the caller's own write.
+//! Owns [`PendingWrite`]. Before the kernel caches a write it may ask for the file's attributes,
+//! and the request names the thread, not the write. `/proc/TID/syscall` shows the system call that
+//! the thread waits in, where the server may look: as root, or as the caller's user where the
+//! system lets a user's processes trace one another. The caller controls what is shown, so it
+//! decides only on the caller's own write.
 //!
 //! Kernel counterpart: `proc_pid_syscall` (`fs/proc/base.c`).
 
@@ -25,7 +25,7 @@ const MOST_BUFFERS: u64 = 1024;
 
 /// The work of a caller that asks for the attributes of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pending {
+pub(super) enum PendingWrite {
     /// A write of so many bytes, at a file offset if that is known.
     Write { offset: Option<u64>, length: u64 },
     /// Something else, such as `fstat`.
@@ -59,7 +59,7 @@ enum Length {
     Buffers(u64, u64),
 }
 
-impl Pending {
+impl PendingWrite {
     /// Returns what the caller does to the file that users see with inode number `number` and
     /// `size` bytes.
     pub(super) fn of(caller: Caller, number: u64, size: u64) -> Self {

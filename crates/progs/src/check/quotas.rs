@@ -10,7 +10,7 @@ use super::report::{FindingKind, Findings, Place};
 use papilio_engine::btree::{Forest, RootPointer, Tree};
 use papilio_engine::errors::Result;
 use papilio_engine::items::trees::Trees;
-use papilio_engine::transaction::quota::groups::{QuotaState, Usage};
+use papilio_engine::transaction::quota::groups::{QgroupUsage, QuotaState};
 use papilio_engine::transaction::quota::{count_all, count_simple};
 use papilio_format::items::qgroup::{QgroupId, QgroupStatusFlags};
 use papilio_format::superblock::RawSuperblock;
@@ -64,7 +64,7 @@ fn compare_trees(
 fn report(
     state: &QuotaState,
     generation: Generation,
-    counted: BTreeMap<QgroupId, Usage>,
+    counted: BTreeMap<QgroupId, QgroupUsage>,
     findings: &mut Findings,
 ) {
     for (id, counted) in counted {

@@ -4,7 +4,7 @@
 //!
 //! **Invariant**: no item changes its size or key, and the checksum fits.
 
-use super::names::Names;
+use super::names::NameReplacements;
 use papilio_format::checksum::CHECKSUM_SIZE;
 use papilio_format::items::dir_item::DirItemHeader;
 use papilio_format::items::file_extent::FileExtentItem;
@@ -19,7 +19,7 @@ const EXTENT_TYPE: usize = 20;
 
 /// Removes from a block that was checked all bytes that belong to no item; without `keeps_data`
 /// also inline data and checksums of data; and the names and values that `names` replaces.
-pub(super) fn clean(bytes: &mut [u8], keeps_data: bool, names: &Names, checksum: ChecksumType) {
+pub(super) fn clean(bytes: &mut [u8], keeps_data: bool, names: &NameReplacements, checksum: ChecksumType) {
     let node = Node::of_checked(bytes);
     let (leaf, owner, count) = (node.is_leaf(), node.header().owner, node.len());
     let entry = if leaf { ItemHeader::SIZE } else { KeyPointer::SIZE };
@@ -59,7 +59,7 @@ fn remove_data(item_type: ItemType, item: &mut [u8]) {
     }
 }
 
-fn replace_names(owner: TreeId, item_type: ItemType, item: &mut [u8], names: &Names) {
+fn replace_names(owner: TreeId, item_type: ItemType, item: &mut [u8], names: &NameReplacements) {
     match item_type {
         // The root tree has the name of the default subvolume's entry alone.
         ItemType::DIR_ITEM | ItemType::DIR_INDEX if owner == objectid::ROOT_TREE => {}

@@ -1,7 +1,7 @@
 //! The parts of a file system that a dump has.
 //!
 //! Owns [`collect`], which finds them by the extent tree or by walking all trees, and
-//! [`BlockReader`], which reads blocks, whether they are good or not.
+//! [`CollectReader`], which reads blocks, whether they are good or not.
 
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::item_error;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A range of logical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct CollectedRange {
     pub(super) start: LogicalAddress,
     /// Length in bytes.
     pub(super) length: usize,
@@ -24,11 +24,11 @@ pub(super) struct Part {
 }
 
 /// Reads tree blocks.
-pub(super) struct BlockReader<'v> {
+pub(super) struct CollectReader<'v> {
     pub(super) volume: &'v Volume,
 }
 
-impl BlockReader<'_> {
+impl CollectReader<'_> {
     /// Returns the first good copy of a block, or else the first that can be read; and whether it
     /// is good.
     ///
@@ -80,9 +80,9 @@ impl BlockReader<'_> {
 ///
 /// # Errors
 /// A tree that cannot be read.
-pub(super) fn collect(trees: &Trees, walks: bool, data: bool, limit: usize) -> Result<Vec<Part>> {
+pub(super) fn collect(trees: &Trees, walks: bool, data: bool, limit: usize) -> Result<Vec<CollectedRange>> {
     let volume = trees.forest().volume();
-    let reader = BlockReader { volume };
+    let reader = CollectReader { volume };
     let raw = &volume.superblock().raw;
     let mut chunk_blocks = BTreeSet::new();
     reader.walk(raw.chunk_root, false, &mut chunk_blocks)?;
@@ -110,7 +110,7 @@ pub(super) fn collect(trees: &Trees, walks: bool, data: bool, limit: usize) -> R
 }
 
 /// Adds ranges, adjacent ones together, in parts of at most `limit` bytes.
-fn append(ranges: impl Iterator<Item = (u64, u64, bool)>, limit: usize, parts: &mut Vec<Part>) {
+fn append(ranges: impl Iterator<Item = (u64, u64, bool)>, limit: usize, parts: &mut Vec<CollectedRange>) {
     for (start, length, is_data) in ranges {
         let mut at = start;
         while at < start + length {
@@ -123,7 +123,7 @@ fn append(ranges: impl Iterator<Item = (u64, u64, bool)>, limit: usize, parts: &
                 {
                     last.length += piece;
                 }
-                _ => parts.push(Part { start: LogicalAddress(at), length: piece, is_data }),
+                _ => parts.push(CollectedRange { start: LogicalAddress(at), length: piece, is_data }),
             }
             at += piece as u64;
         }

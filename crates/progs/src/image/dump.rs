@@ -6,9 +6,9 @@
 //! Kernel counterpart: none; `btrfs-image` of btrfs-progs.
 
 use super::clean::clean;
-use super::collect::{BlockReader, Part, collect};
+use super::collect::{CollectReader, CollectedRange, collect};
 pub use super::names::NameReplacement;
-use super::names::Names;
+use super::names::NameReplacements;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use papilio_engine::errors::{Error, Result};
@@ -85,7 +85,7 @@ pub struct ImageDumped {
     /// Tree blocks of which no copy is good. They are in the dump as they are, or left out where
     /// names are replaced.
     pub damaged: u64,
-    /// Names for which no other of the same hash exists.
+    /// NameReplacements for which no other of the same hash exists.
     pub unmatched_names: u64,
 }
 
@@ -111,13 +111,13 @@ pub fn dump(
     }
     let version = if options.data { DumpVersion::Data } else { DumpVersion::Metadata };
     let mut parts = collect(trees, options.walk, options.data, version.item_limit())?;
-    let superblock = Part { start: SUPERBLOCK_ADDRESS, length: 0, is_data: false };
+    let superblock = CollectedRange { start: SUPERBLOCK_ADDRESS, length: 0, is_data: false };
     parts.insert(0, superblock);
     let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
     let pool = pool.map_err(|error| Error::Invalid(format!("no threads for the dump: {error}")))?;
     let filler = Filler {
         volume: trees.forest().volume(),
-        names: Names::new(options.names),
+        names: NameReplacements::new(options.names),
         data: options.data,
         level: options.level,
     };
@@ -149,7 +149,7 @@ fn write_cluster(
     version: DumpVersion,
     compressed: bool,
     start: u64,
-    parts: &[Part],
+    parts: &[CollectedRange],
     filled: &[Filled],
 ) -> Result<u64> {
     let present = || parts.iter().zip(filled).filter(|(_, filled)| !filled.bytes.is_empty());
@@ -174,13 +174,13 @@ fn write_error(source: std::io::Error) -> Error {
 /// Makes the bytes of items.
 struct Filler<'v> {
     volume: &'v Volume,
-    names: Names,
+    names: NameReplacements,
     data: bool,
     level: u8,
 }
 
 impl Filler<'_> {
-    fn fill(&self, part: &Part) -> Result<Filled> {
+    fn fill(&self, part: &CollectedRange) -> Result<Filled> {
         let mut filled = if part.length == 0 {
             Filled { bytes: self.superblock(), damaged: 0 }
         } else if part.is_data {
@@ -208,9 +208,9 @@ impl Filler<'_> {
         superblock.to_bytes(superblock_offset(0)).to_vec()
     }
 
-    fn blocks(&self, part: &Part) -> Result<Filled> {
+    fn blocks(&self, part: &CollectedRange) -> Result<Filled> {
         let geometry = self.volume.geometry();
-        let reader = BlockReader { volume: self.volume };
+        let reader = CollectReader { volume: self.volume };
         let mut filled = Filled { bytes: Vec::with_capacity(part.length), damaged: 0 };
         for offset in (0..part.length as u64).step_by(geometry.node_size as usize) {
             let (mut block, good) = reader.read(LogicalAddress(part.start.0 + offset))?;
@@ -218,7 +218,7 @@ impl Filler<'_> {
                 clean(&mut block, self.data, &self.names, geometry.checksum_type);
             } else {
                 filled.damaged += 1;
-                // Names cannot be found in it, and must not get out.
+                // NameReplacements cannot be found in it, and must not get out.
                 if self.names.replaces() {
                     block.fill(0);
                 }

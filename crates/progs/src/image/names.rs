@@ -1,7 +1,7 @@
-//! Names that take the place of those in a dump.
+//! NameReplacements that take the place of those in a dump.
 //!
-//! Owns [`Names`]. A name is replaced by one of the same length, everywhere by the same. Which one
-//! depends on a key that is chosen at random for each dump.
+//! Owns [`NameReplacements`]. A name is replaced by one of the same length, everywhere by the same.
+//! Which one depends on a key that is chosen at random for each dump.
 //!
 //! With [`NameReplacement::SameHash`] the CRC-32C of the new name is that of the old one, so that
 //! the keys of directory items still fit. The first bytes are random and the last four follow from
@@ -35,15 +35,15 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 type Kind = (fn(u8) -> u8, fn(u8) -> bool);
 
 /// The replacements of names.
-pub(super) struct Names {
+pub(super) struct NameReplacements {
     how: NameReplacement,
     key: RandomState,
     known: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
-    /// Names whose hash does not fit.
+    /// NameReplacements whose hash does not fit.
     unmatched: Mutex<u64>,
 }
 
-impl Names {
+impl NameReplacements {
     pub(super) fn new(how: NameReplacement) -> Self {
         Self { how, key: RandomState::new(), known: Mutex::default(), unmatched: Mutex::default() }
     }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn names_of_the_same_hash() {
-        let names = Names::new(NameReplacement::SameHash);
+        let names = NameReplacements::new(NameReplacement::SameHash);
         for name in ["12345", "secret", "a longer name.txt", &"x".repeat(255)] {
             let mut new = name.as_bytes().to_vec();
             names.replace(&mut new);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn random_names_can_be_printed() {
-        let names = Names::new(NameReplacement::Random);
+        let names = NameReplacements::new(NameReplacement::Random);
         let mut new = b"something of some length".to_vec();
         names.replace(&mut new);
         assert!(new.iter().all(|&byte| is_printable(byte)), "{new:?}");

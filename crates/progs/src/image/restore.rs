@@ -11,7 +11,7 @@ use super::source::{Source, fault, mend_checksum};
 use papilio_device::Device;
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::options::OpenOptions;
-use papilio_engine::options::rescue::{Found, FoundChunks};
+use papilio_engine::options::rescue::{FoundChunks, FoundTrees};
 use papilio_engine::volume::Volume;
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -219,7 +219,7 @@ impl Plan {
     /// Returns a volume of the devices, for writing.
     fn volume(&self, devices: &[Arc<dyn Device>]) -> Result<Volume> {
         let chunk_tree = FoundChunks { chunks: self.chunks.clone(), devices: self.devices.clone() };
-        let found = Found {
+        let found = FoundTrees {
             superblock: self.superblock.clone(),
             newest: self.superblock.raw.generation,
             members: Some(self.devices.clone()),

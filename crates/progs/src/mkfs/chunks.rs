@@ -36,7 +36,7 @@ const SMALL_CHUNK: u64 = 4 * MIB;
 
 /// A location on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct DeviceLocation {
     /// The index of the device: its devid less 1.
     pub(super) device: usize,
     pub(super) offset: PhysicalAddress,
@@ -66,8 +66,8 @@ impl Chunk {
     }
 
     /// Returns the place of an offset on a stripe of this chunk.
-    pub(super) fn place(&self, (stripe, offset): (usize, PhysicalAddress)) -> Place {
-        Place { device: self.stripes[stripe].devid.0 as usize - 1, offset }
+    pub(super) fn place(&self, (stripe, offset): (usize, PhysicalAddress)) -> DeviceLocation {
+        DeviceLocation { device: self.stripes[stripe].devid.0 as usize - 1, offset }
     }
 
     /// Whether a copy of a block, or its row of a parity profile, overlaps the stripe element of a

@@ -1,6 +1,6 @@
 //! A whole new file system in memory: the number, addresses and content of its blocks.
 //!
-//! Owns [`Layout`]. The content of the trees depends on the addresses of blocks (extent tree,
+//! Owns [`MkfsLayout`]. The content of the trees depends on the addresses of blocks (extent tree,
 //! free-space tree, root items), and the number of blocks on the content. So the items are made and
 //! distributed repeatedly, until the result does not change.
 //!
@@ -13,7 +13,7 @@
 //! Counterparts: btrfs-progs' `make_btrfs` (`mkfs/common.c`) and its caller in `mkfs/main.c`.
 
 use super::block::{BlockEncoder, Items, Shape};
-use super::chunks::{Chunk, ChunkLayout, Place};
+use super::chunks::{Chunk, ChunkLayout, DeviceLocation};
 use super::facts::{Facts, GENERATION, TreePlace};
 use super::features::MkfsFeature;
 use super::options::Choice;
@@ -36,14 +36,14 @@ const MAX_ROUNDS: usize = 8;
 
 /// A new file system: tree blocks or parity rows with the places of their copies, and superblocks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct MkfsLayout {
     pub(super) chunks: ChunkLayout,
-    pub(super) blocks: Vec<(Vec<Place>, Vec<u8>)>,
+    pub(super) blocks: Vec<(Vec<DeviceLocation>, Vec<u8>)>,
     /// The superblock of each device, by devid from 1 on.
     pub(super) superblocks: Vec<Superblock>,
 }
 
-impl Layout {
+impl MkfsLayout {
     /// Lays out a file system on devices of `totals` bytes: whole sectors, and at least the minimum
     /// size.
     ///
@@ -136,7 +136,7 @@ impl<'a> Allocator<'a> {
     }
 }
 
-fn encode(facts: &Facts<'_>, items: &[Items], geometry: &Geometry) -> Vec<(Vec<Place>, Vec<u8>)> {
+fn encode(facts: &Facts<'_>, items: &[Items], geometry: &Geometry) -> Vec<(Vec<DeviceLocation>, Vec<u8>)> {
     let encoder = BlockEncoder { geometry, chunk_tree_uuid: facts.choice.uuids.chunk_tree };
     let [mut system, mut metadata] = [facts.chunks.system(), facts.chunks.metadata()].map(ChunkContent::new);
     for (tree, items) in facts.places.iter().zip(items) {
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn small_blocks_make_the_root_tree_two_levels_high() {
         let options = MkfsOptions::new().node_size(4096).feature(MkfsFeature::BlockGroupTree, true);
-        let layout = Layout::new(&[256 << 20], &options.resolve(1).unwrap()).unwrap();
+        let layout = MkfsLayout::new(&[256 << 20], &options.resolve(1).unwrap()).unwrap();
         // The root tree has two leaves and a node: 10 trees have 12 blocks.
         assert_eq!((layout.superblocks[0].raw.root_level, layout.blocks.len()), (1, 12));
         assert_eq!(layout.superblocks[0].raw.bytes_used, 12 * 4096);

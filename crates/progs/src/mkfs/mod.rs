@@ -24,7 +24,7 @@ pub use features::{FeatureMeaning, FeatureName, FeatureVersions, MkfsFeature};
 pub use kernel_version::KernelVersion;
 pub use options::MkfsOptions;
 
-use layout::Layout;
+use layout::MkfsLayout;
 use options::Choice;
 use papilio_device::{
     Access, Device, FileDevice, ImageOptions, ImageTarget, OpenError, OpenErrorKind, RemoteOptions,
@@ -235,7 +235,7 @@ fn make(devices: &[&dyn Device], options: &MkfsOptions, choice: &Choice) -> Resu
     if sum.is_none_or(|sum| i64::try_from(sum).is_err()) {
         return Err(Error::Invalid("the sizes of the devices together exceed a file system's".to_owned()));
     }
-    let layout = Layout::new(&totals, choice)?;
+    let layout = MkfsLayout::new(&totals, choice)?;
     write::write(devices, &layout, !options.keep_content)?;
     Ok(describe(devices, &layout, choice))
 }
@@ -299,7 +299,7 @@ fn refuse_occupied(device: &dyn Device, options: &MkfsOptions) -> Result<()> {
     }
 }
 
-fn describe(devices: &[&dyn Device], layout: &Layout, choice: &Choice) -> Made {
+fn describe(devices: &[&dyn Device], layout: &MkfsLayout, choice: &Choice) -> Made {
     let Superblock { raw, .. } = &layout.superblocks[0];
     let block_group = |chunk: &chunks::Chunk| MadeBlockGroup {
         kind: chunk.flags.intersection(BlockGroupFlags::TYPE_MASK),

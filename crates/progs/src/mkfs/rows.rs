@@ -7,7 +7,7 @@
 //!
 //! Kernel counterpart: `btrfs_map_block` (`fs/btrfs/volumes.c`) and `fs/btrfs/raid56.c`.
 
-use super::chunks::{Chunk, Place};
+use super::chunks::{Chunk, DeviceLocation};
 use papilio_engine::volume;
 use papilio_engine::volume::parity::Syndrome;
 use papilio_format::LogicalAddress;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 pub(super) struct ChunkContent<'a> {
     chunk: &'a Chunk,
     map: volume::Chunk,
-    blocks: Vec<(Vec<Place>, Vec<u8>)>,
+    blocks: Vec<(Vec<DeviceLocation>, Vec<u8>)>,
     /// The data columns of each row that has a block.
     rows: BTreeMap<u64, Vec<Vec<u8>>>,
 }
@@ -46,7 +46,7 @@ impl<'a> ChunkContent<'a> {
     }
 
     /// Returns all blocks, or whole rows with their parity, with the places of their copies.
-    pub(super) fn finish(mut self) -> Vec<(Vec<Place>, Vec<u8>)> {
+    pub(super) fn finish(mut self) -> Vec<(Vec<DeviceLocation>, Vec<u8>)> {
         for (row, mut columns) in std::mem::take(&mut self.rows) {
             let with_q = self.map.profile() == RaidProfile::Raid6;
             let mut syndrome = Syndrome::new(STRIPE_LENGTH as usize, with_q);

@@ -248,7 +248,7 @@ fn a_failing_device_has_no_file_system() {
 #[test]
 fn only_features_that_readers_support_are_set() {
     let superblock = |options: &MkfsOptions| {
-        let layout = Layout::new(&[200 * MIB], &options.resolve(1).unwrap()).unwrap();
+        let layout = MkfsLayout::new(&[200 * MIB], &options.resolve(1).unwrap()).unwrap();
         layout.superblocks[0].clone()
     };
     let default = superblock(&MkfsOptions::new());

@@ -12,7 +12,7 @@
 //! Counterparts: btrfs-progs' `btrfs_prepare_device` (`common/device-utils.c`) and
 //! `write_all_supers`.
 
-use super::layout::Layout;
+use super::layout::MkfsLayout;
 use papilio_device::{Device, WriteRequest, signatures};
 use papilio_engine::errors::{Error, Result};
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
@@ -30,7 +30,7 @@ const STEP: usize = 64 << 10;
 struct Target<'a>(&'a dyn Device);
 
 /// Writes the layout; with `discard`, discards the old content of the devices first.
-pub(super) fn write(devices: &[&dyn Device], layout: &Layout, discard: bool) -> Result<()> {
+pub(super) fn write(devices: &[&dyn Device], layout: &MkfsLayout, discard: bool) -> Result<()> {
     let targets: Vec<_> = devices.iter().map(|device| Target(*device)).collect();
     let all = || targets.iter().zip(&layout.superblocks);
     for target in &targets {
@@ -125,7 +125,7 @@ impl Target<'_> {
     }
 
     /// Writes the blocks of device number `at`.
-    fn write_blocks(&self, layout: &Layout, at: usize) -> Result<()> {
+    fn write_blocks(&self, layout: &MkfsLayout, at: usize) -> Result<()> {
         let mut requests: Vec<_> = layout
             .blocks
             .iter()

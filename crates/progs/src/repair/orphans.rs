@@ -34,7 +34,7 @@ struct Orphan {
 
 /// A block that was found for a damaged part, with all that is below it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct FoundSubtree {
     pub(super) pointer: KeyPointer,
     pub(super) level: u8,
     pub(super) last: Key,
@@ -43,7 +43,7 @@ pub(super) struct Part {
 /// The blocks for a damaged part: disjoint, ascending.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<FoundSubtree>,
     /// Whether back references say that all of them belong there.
     pub(super) is_certain: bool,
 }
@@ -210,7 +210,7 @@ impl Orphans {
 
     /// Takes the blocks that belong to a damaged part, each of the part's level or below.
     pub(super) fn take(&mut self, damage: &Damage) -> Found {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<FoundSubtree> = Vec::new();
         let mut is_certain = self.only_vouched;
         // Old nodes lead to leaves that were replaced since, so without the extent tree only leaves
         // count.
@@ -234,13 +234,13 @@ impl Orphans {
                 }
                 let Some(last) = self.last_key(address) else { continue };
                 let inside = damage.bound.is_none_or(|bound| last < bound);
-                let apart = |part: &Part| last < part.pointer.key || orphan.first > part.last;
+                let apart = |part: &FoundSubtree| last < part.pointer.key || orphan.first > part.last;
                 if inside && parts.iter().all(apart) {
                     is_certain &= self.is_owed(address, damage);
                     self.forget(address, &mut HashSet::new());
                     let generation = papilio_format::Generation(orphan.generation);
                     let pointer = KeyPointer { key: orphan.first, address, generation };
-                    parts.push(Part { pointer, level, last });
+                    parts.push(FoundSubtree { pointer, level, last });
                 }
             }
         }

@@ -17,7 +17,7 @@ use super::super::check::inventory::Inventory;
 use super::editor::{
     Editor, Items, RoundContext, children, current_superblock, encode, encode_node, refuse, set_header,
 };
-use super::orphans::{Found, Orphans, Part};
+use super::orphans::{Found, FoundSubtree, Orphans};
 use super::space_trees::{device_extents, rebuild_space, replace_tree, root_directory};
 use super::tree_writer::empty_block;
 use papilio_engine::errors::Result;
@@ -129,7 +129,7 @@ fn range(damage: &Damage) -> String {
 }
 
 /// Returns the ranges of keys of a damaged part, in words, that the found blocks do not cover.
-fn gaps(damage: &Damage, parts: &[Part]) -> Vec<String> {
+fn gaps(damage: &Damage, parts: &[FoundSubtree]) -> Vec<String> {
     let mut gaps = Vec::new();
     if let Some(first) = parts.first()
         && first.pointer.key > damage.key
@@ -243,7 +243,7 @@ impl Mender<'_> {
     }
 
     /// Puts blocks in the place of a damaged part.
-    fn put(&self, damage: &Damage, parts: &[Part]) -> Result<()> {
+    fn put(&self, damage: &Damage, parts: &[FoundSubtree]) -> Result<()> {
         let mut parts: Vec<(KeyPointer, u8)> = parts.iter().map(|part| (part.pointer, part.level)).collect();
         for level in 0..damage.level {
             parts = self.raise(damage.tree, level, parts)?;

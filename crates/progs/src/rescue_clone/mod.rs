@@ -40,7 +40,7 @@ use papilio_format::items::chunk::RaidProfile;
 use papilio_format::items::root_ref::RootRef;
 use papilio_format::objectid;
 use report::Listener;
-use roots::Roots;
+use roots::SubvolumeRoots;
 use shared::{Bases, Leaves, Plan, by_family};
 use tree::TreeCopy;
 
@@ -91,7 +91,7 @@ pub fn clone_into(source: &FsInfo, target: &FsInfo, events: &mut dyn FnMut(Clone
     transactions.start_at(Generation(newest.0 + 1));
     let features = source.volume().superblock().raw.incompat_flags;
     transactions.require_features(features.intersection(KEPT_FEATURES));
-    let roots = Roots::read(&source.trees);
+    let roots = SubvolumeRoots::read(&source.trees);
     let mut listener = Listener::new(&source.trees, &roots, events);
     for loss in older_parts(source).iter().chain(&roots.losses) {
         listener.lose(loss.clone());

@@ -3,7 +3,7 @@
 //! Owns [`Cloned`], [`CloneProgress`], and [`Listener`], which finds the paths of lost parts.
 
 use super::loss::CloneLoss;
-use super::roots::Roots;
+use super::roots::SubvolumeRoots;
 use papilio_engine::btree::Tree;
 use papilio_engine::items::inode::first_name;
 use papilio_engine::items::trees::Trees;
@@ -47,13 +47,17 @@ impl Cloned {
 /// Passes progress and losses on, with their paths.
 pub(super) struct Listener<'a> {
     trees: &'a Trees,
-    roots: &'a Roots,
+    roots: &'a SubvolumeRoots,
     events: &'a mut dyn FnMut(CloneProgress),
     pub(super) losses: u64,
 }
 
 impl<'a> Listener<'a> {
-    pub(super) fn new(trees: &'a Trees, roots: &'a Roots, events: &'a mut dyn FnMut(CloneProgress)) -> Self {
+    pub(super) fn new(
+        trees: &'a Trees,
+        roots: &'a SubvolumeRoots,
+        events: &'a mut dyn FnMut(CloneProgress),
+    ) -> Self {
         Self { trees, roots, events, losses: 0 }
     }
 

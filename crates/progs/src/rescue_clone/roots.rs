@@ -1,6 +1,6 @@
 //! The subvolumes that a damaged root tree still names.
 //!
-//! Owns [`Roots`]. The walk goes on behind each block that cannot be read.
+//! Owns [`SubvolumeRoots`]. The walk goes on behind each block that cannot be read.
 
 use super::loss::CloneLoss;
 use papilio_engine::btree::{Cursor, Tree};
@@ -12,7 +12,7 @@ use papilio_format::{ItemType, Key, TreeId, objectid};
 use std::collections::BTreeMap;
 
 /// A subvolume whose tree can be read, at least in part.
-pub(crate) struct Root {
+pub(crate) struct SubvolumeRoot {
     pub(crate) tree: Tree,
     pub(crate) item: RawRootItem,
     /// The offset of the root item's key.
@@ -20,14 +20,14 @@ pub(crate) struct Root {
 }
 
 /// The subvolumes and their references in the root tree.
-pub(crate) struct Roots {
-    pub(crate) subvolumes: BTreeMap<TreeId, Root>,
+pub(crate) struct SubvolumeRoots {
+    pub(crate) subvolumes: BTreeMap<TreeId, SubvolumeRoot>,
     /// For each child its parent and the reference.
     parents: BTreeMap<TreeId, (TreeId, Vec<u8>)>,
     pub(crate) losses: Vec<CloneLoss>,
 }
 
-impl Roots {
+impl SubvolumeRoots {
     /// Reads the root tree.
     pub(crate) fn read(trees: &Trees) -> Self {
         let mut roots = Self { subvolumes: BTreeMap::new(), parents: BTreeMap::new(), losses: Vec::new() };
@@ -59,7 +59,7 @@ impl Roots {
                             continue;
                         }
                     }
-                    let root = Root { tree: open.tree.clone(), item: item.into_raw(), key_offset };
+                    let root = SubvolumeRoot { tree: open.tree.clone(), item: item.into_raw(), key_offset };
                     roots.subvolumes.insert(id, root);
                 }
                 Ok(None) => {
@@ -115,7 +115,7 @@ fn for_each_item(
     mut lost: impl FnMut(Key, Option<Key>, papilio_engine::errors::Error) -> Option<CloneLoss>,
 ) -> Vec<CloneLoss> {
     let mut losses = Vec::new();
-    let mut walk = Walk::new(tree);
+    let mut walk = ItemWalk::new(tree);
     loop {
         match walk.next() {
             Ok(Some((key, data))) => take(key, data),
@@ -129,7 +129,7 @@ fn for_each_item(
 pub(crate) type KeyRange = (Key, Option<Key>);
 
 /// A walk over the items of a tree that goes on behind each block that cannot be read.
-pub(crate) struct Walk<'a> {
+pub(crate) struct ItemWalk<'a> {
     cursor: Cursor<'a>,
     /// The next key, if the cursor has to be moved there.
     next: Option<Key>,
@@ -148,7 +148,7 @@ pub(crate) struct Gap {
     pub(crate) error: Box<papilio_engine::errors::Error>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ItemWalk<'a> {
     pub(crate) fn new(tree: &'a Tree) -> Self {
         Self::within(tree, (Key::MIN, None))
     }

@@ -8,7 +8,7 @@
 //! **Invariant**: a leaf counts as shared only if nothing of its inodes was lost. So each loss is
 //! told for every subvolume that it concerns.
 
-use super::roots::{KeyRange, Root};
+use super::roots::{KeyRange, SubvolumeRoot};
 use papilio_engine::btree::{Tree, TreeBlock};
 use papilio_format::{Key, LogicalAddress, TreeId, Uuid, objectid};
 use std::cmp::Reverse;
@@ -185,7 +185,7 @@ fn below(tree: &Tree, block: &Arc<TreeBlock>, bound: Option<Key>, found: &mut Ve
 /// Returns the subvolumes in the order of copying. Those that come from one another are neighbours:
 /// the newest first, as it shares most with the one before it. The top level is the first of its
 /// family, since it exists in the clone already.
-pub(super) fn by_family(subvolumes: &BTreeMap<TreeId, Root>) -> Vec<Vec<TreeId>> {
+pub(super) fn by_family(subvolumes: &BTreeMap<TreeId, SubvolumeRoot>) -> Vec<Vec<TreeId>> {
     let mut families: HashMap<Uuid, Uuid> = HashMap::new();
     fn head(families: &HashMap<Uuid, Uuid>, mut uuid: Uuid) -> Uuid {
         while let Some(above) = families.get(&uuid) {

@@ -16,7 +16,7 @@ use super::extents::{Copied, Extents, Fault, check_extent};
 use super::inodes::Current;
 use super::loss::CloneLoss;
 use super::report::Listener;
-use super::roots::{Gap, KeyRange, Walk};
+use super::roots::{Gap, ItemWalk, KeyRange};
 use super::shared::LostInodes;
 use papilio_engine::btree::{Change, Item, LiveTree, Tree};
 use papilio_engine::data::csum_edit::{ChecksumRuns, insert_checksums};
@@ -113,7 +113,7 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
 
     /// Copies the items in a range. If the range ends in a gap, returns the key behind it.
     fn walk(&mut self, range: KeyRange) -> Result<Option<Key>> {
-        let mut walk = Walk::within(self.source, range);
+        let mut walk = ItemWalk::within(self.source, range);
         let mut behind = None;
         loop {
             match walk.next() {
@@ -133,7 +133,7 @@ impl<'a, 'l> TreeCopy<'a, 'l> {
     /// Returns the first key after the inode whose items begin at `key` or behind it, if the inode
     /// has no item of its own.
     fn end_of_inode_without_item(&self, key: Key) -> Option<Option<Key>> {
-        let (first, _) = Walk::within(self.source, (key, None)).next().ok()??;
+        let (first, _) = ItemWalk::within(self.source, (key, None)).next().ok()??;
         let number = InodeNumber(first.objectid);
         let has_item = matches!(inode::inode(self.source, number), Ok(Some(_)));
         if first.item_type == ItemType::INODE_ITEM || has_item {

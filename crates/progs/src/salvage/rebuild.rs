@@ -21,7 +21,7 @@ use papilio_engine::errors::{Error, Result};
 use papilio_engine::mount::{read_chunk_tree, rescue_forest};
 use papilio_engine::options::OpenOptions;
 use papilio_engine::options::older::{OlderCause, OlderState, UnreplayedLog};
-use papilio_engine::options::rescue::{Found, FoundBlock, FoundChunks, TreeRootChoice};
+use papilio_engine::options::rescue::{FoundBlock, FoundChunks, FoundTrees, TreeRootChoice};
 use papilio_engine::volume::{Chunk, Volume};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::chunk::ChunkItem;
@@ -121,7 +121,7 @@ pub fn rebuild(devices: &[Arc<dyn Device>], options: &OpenOptions, scan: &BlockS
     let members = members(devices, scan, options.superblock_mirror.unwrap_or(0));
     let blocks = options.rescue.orphans.then(|| Arc::clone(&scan.blocks));
     let newest = scan.newest().max(superblock.raw.generation);
-    let mut found = Found { superblock, newest, members, chunk_tree: None, blocks, older: None };
+    let mut found = FoundTrees { superblock, newest, members, chunk_tree: None, blocks, older: None };
     if !(is_good && opens(devices, &options, &found)) {
         found.chunk_tree = Some(FoundChunks::default());
     }
@@ -177,7 +177,7 @@ pub fn rebuild(devices: &[Arc<dyn Device>], options: &OpenOptions, scan: &BlockS
 
 /// Keeps for the reader that the root tree is older than `newest`, the newest block that is left.
 /// The log of `last`, the superblock before, is not replayed then.
-fn name_older(found: &mut Found, last: &RawSuperblock, newest: Option<Generation>) {
+fn name_older(found: &mut FoundTrees, last: &RawSuperblock, newest: Option<Generation>) {
     let Some(newest) = newest else { return };
     let (address, level, committed) = (last.log_root, last.log_root_level, last.generation);
     let log = Some(UnreplayedLog { address, level, committed }).filter(|log| log.address.0 != 0);
@@ -186,7 +186,7 @@ fn name_older(found: &mut Found, last: &RawSuperblock, newest: Option<Generation
 }
 
 /// Keeps for the reader that the root tree is incomplete, or one of several that could be the last.
-fn name_doubt(found: &mut Found, chosen: &ChosenRoot) {
+fn name_doubt(found: &mut FoundTrees, chosen: &ChosenRoot) {
     let cause = match (chosen.root.missing, chosen.choice) {
         (1.., _) => OlderCause::IncompleteRoots { missing: chosen.root.missing },
         (0, RootChoice::Unclear) => OlderCause::Doubtful { others: chosen.rivals.clone() },
@@ -198,7 +198,7 @@ fn name_doubt(found: &mut Found, chosen: &ChosenRoot) {
 /// Looks for the log of fsyncs that a lost first superblock copy named: an fsync writes no other
 /// copy. A torn copy may still name it. If none does, but blocks of a log are left, keeps that for
 /// the reader.
-fn name_lost_log(found: &mut Found, scan: &BlockScan) {
+fn name_lost_log(found: &mut FoundTrees, scan: &BlockScan) {
     let committed = found.superblock.raw.generation;
     let is_later = |block: &FoundBlock| block.owner == objectid::TREE_LOG && block.generation > committed;
     if found.superblock.log_root().is_some() || !scan.blocks.iter().any(is_later) {
@@ -378,21 +378,21 @@ fn used_devices(
 fn readable_chunks(
     devices: &[Arc<dyn Device>],
     options: &OpenOptions,
-    found: &Found,
+    found: &FoundTrees,
     chunks: BTreeMap<LogicalAddress, ChunkItem>,
 ) -> Result<Vec<(LogicalAddress, ChunkItem)>> {
     let volume = Volume::open(devices.to_vec(), &with(options, found))?;
     Ok(chunks.into_iter().filter(|chunk| volume.install_chunks([chunk.clone()]).is_ok()).collect())
 }
 
-fn with(options: &OpenOptions, found: &Found) -> OpenOptions {
+fn with(options: &OpenOptions, found: &FoundTrees) -> OpenOptions {
     let mut options = options.clone();
     options.rescue.found = Some(Arc::new(found.clone()));
     options
 }
 
 /// Opens the volume, with all chunks.
-fn volume(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found) -> Result<Arc<Volume>> {
+fn volume(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &FoundTrees) -> Result<Arc<Volume>> {
     let options = with(options, found);
     let volume = Arc::new(Volume::open(devices.to_vec(), &options)?);
     let raw = &volume.superblock().raw;
@@ -407,7 +407,7 @@ fn volume(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found) -> 
 }
 
 /// Returns whether the chunk tree can be read.
-fn opens(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &Found) -> bool {
+fn opens(devices: &[Arc<dyn Device>], options: &OpenOptions, found: &FoundTrees) -> bool {
     volume(devices, options, found).is_ok()
 }
 
@@ -421,7 +421,7 @@ pub fn rebuilt_volume(devices: &[Arc<dyn Device>], rebuilt: &Rebuilt) -> Result<
 fn search<'a>(
     devices: &[Arc<dyn Device>],
     options: &OpenOptions,
-    found: &Found,
+    found: &FoundTrees,
     scan: &'a BlockScan,
 ) -> Result<RootSearch<'a>> {
     let volume = volume(devices, options, found)?;
@@ -434,7 +434,7 @@ fn search<'a>(
 fn choose_root(
     devices: &[Arc<dyn Device>],
     options: &mut OpenOptions,
-    found: &mut Found,
+    found: &mut FoundTrees,
     scan: &BlockScan,
 ) -> Result<Option<ChosenRoot>> {
     let search = search(devices, options, found, scan)?;

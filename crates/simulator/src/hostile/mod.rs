@@ -8,5 +8,5 @@ mod mutate;
 mod receiver;
 mod stream;
 
-pub use receiver::{Batch, Receiver, Summary};
+pub use receiver::{Batch, ReceiveSummary, Receiver};
 pub use stream::{Damage, HostileStream, RawCommand};

@@ -29,7 +29,7 @@ const TARGET: &str = "/target";
 
 /// The results of receiving streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct ReceiveSummary {
     /// Streams received without an error.
     pub received: u64,
     /// Streams that ended with an error.
@@ -40,7 +40,7 @@ pub struct Summary {
     pub completed: u64,
 }
 
-impl std::ops::AddAssign for Summary {
+impl std::ops::AddAssign for ReceiveSummary {
     fn add_assign(&mut self, other: Self) {
         self.received += other.received;
         self.failed += other.failed;
@@ -163,7 +163,12 @@ impl Receiver {
     ///
     /// # Errors
     /// The rule that was broken.
-    pub fn receive(&self, stream: &HostileStream, receive: &Receive, check: bool) -> Result<Summary, String> {
+    pub fn receive(
+        &self,
+        stream: &HostileStream,
+        receive: &Receive,
+        check: bool,
+    ) -> Result<ReceiveSummary, String> {
         let mut batch = self.batch()?;
         let summary = batch.receive(stream, receive)?;
         batch.finish(check)?;
@@ -235,7 +240,7 @@ impl Batch<'_> {
     ///
     /// # Errors
     /// The rule that was broken.
-    pub fn receive(&mut self, stream: &HostileStream, receive: &Receive) -> Result<Summary, String> {
+    pub fn receive(&mut self, stream: &HostileStream, receive: &Receive) -> Result<ReceiveSummary, String> {
         let mut received = Vec::new();
         let bytes = stream.to_bytes();
         let result = receive.receive(&self.fs, TARGET, &mut &bytes[..], &mut received, &mut ());
@@ -257,7 +262,7 @@ impl Batch<'_> {
             self.fs.rename(&from[..], &to).map_err(named)?;
             self.made.insert(to.trim_start_matches('/').into(), complete);
         }
-        Ok(Summary {
+        Ok(ReceiveSummary {
             received: u64::from(result.is_ok()),
             failed: u64::from(result.is_err()),
             begun: received.len() as u64,

@@ -1,6 +1,6 @@
 //! `papilio device remove`.
 
-use crate::commands::filesystem::{Source, warn_of_lesser_profiles, warn_of_profiles};
+use crate::commands::filesystem::{UsageSource, warn_of_lesser_profiles, warn_of_profiles};
 use crate::context::{Context, of_image};
 use crate::devices::absolute;
 use crate::jobs;
@@ -59,7 +59,7 @@ impl Args {
                 return jobs::stop(&mounted, JobKind::RemoveDevice, BalanceControl::Cancel);
             }
             run_mounted(context, &mounted, removed, self.enqueue)?;
-            warn_of_lesser_profiles(context, image, &Source::open(context, image)?.usage()?);
+            warn_of_lesser_profiles(context, image, &UsageSource::open(context, image)?.usage()?);
             return warn_of_profiles(context, image);
         }
         if cancels {

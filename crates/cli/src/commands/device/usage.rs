@@ -1,6 +1,6 @@
 //! `papilio device usage`, in the format of `btrfs device usage`.
 
-use crate::commands::filesystem::{Source, warn_of_mixed};
+use crate::commands::filesystem::{UsageSource, warn_of_mixed};
 use crate::context::Context;
 use crate::output::Output;
 use crate::units::UnitArgs;
@@ -23,7 +23,7 @@ pub struct Args {
 impl Args {
     /// Prints the devices.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let usage = Source::open(context, &self.image)?.usage()?;
+        let usage = UsageSource::open(context, &self.image)?.usage()?;
         let units = self.units.resolve();
         let mut output = Output::new()?;
         for device in &usage.devices {

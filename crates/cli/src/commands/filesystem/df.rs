@@ -1,6 +1,6 @@
 //! `papilio filesystem df`, in the format of `btrfs filesystem df`.
 
-use super::source::{Source, warn_of_lesser_profiles, warn_of_mixed};
+use super::source::{UsageSource, warn_of_lesser_profiles, warn_of_mixed};
 use crate::btrfs_json::list_of_btrfs;
 use crate::context::Context;
 use crate::output::Output;
@@ -31,7 +31,7 @@ pub struct Args {
 impl Args {
     /// Shows the space.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let usage = Source::open(context, &self.image)?.usage()?;
+        let usage = UsageSource::open(context, &self.image)?.usage()?;
         let spaces = usage.spaces.iter();
         let rows = spaces
             .map(|space| (space.kind_name(), space.profile.name(), space.total, space.used))

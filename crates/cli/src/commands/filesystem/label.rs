@@ -1,6 +1,6 @@
 //! `papilio filesystem label`.
 
-use super::source::Source;
+use super::source::UsageSource;
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::Output;
@@ -33,7 +33,7 @@ impl Args {
                 }
             };
         }
-        let label = Source::open(context, &self.image)?.label()?;
+        let label = UsageSource::open(context, &self.image)?.label()?;
         let mut output = Output::new()?;
         output.name(&label)?;
         output.bytes(b"\n")?;

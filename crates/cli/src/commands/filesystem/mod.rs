@@ -15,7 +15,7 @@ mod sync;
 pub mod usage;
 mod usage_tree;
 
-pub use source::{Source, warn_of_lesser_profiles, warn_of_mixed, warn_of_profiles};
+pub use source::{UsageSource, warn_of_lesser_profiles, warn_of_mixed, warn_of_profiles};
 
 use crate::context::Context;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns [`Shown`], which comes from an open file system, a mount, or the superblocks of devices.
 
-use super::source::Source;
+use super::source::UsageSource;
 use crate::context::Context;
 use crate::output::{Output, json_bytes};
 use crate::units::UnitArgs;
@@ -62,7 +62,7 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let shown = match &self.image {
             Some(name) if !name.exists() && !self.all_devices => vec![Shown::named(name)?],
-            Some(image) => vec![Shown::of(&Source::open(context, image)?)?],
+            Some(image) => vec![Shown::of(&UsageSource::open(context, image)?)?],
             None => Shown::found()?,
         };
         let mut output = Output::new()?;
@@ -122,7 +122,7 @@ impl Args {
 
 impl Shown {
     /// Reads an open file system or a mount.
-    fn of(system: &Source) -> anyhow::Result<Self> {
+    fn of(system: &UsageSource) -> anyhow::Result<Self> {
         let (names, usage) = (system.names()?, system.usage()?);
         Ok(Self {
             label: names.label,

@@ -1,4 +1,4 @@
-//! [`Source`]: a file system on an image or in a mount, for commands that show its properties.
+//! [`UsageSource`]: a file system on an image or in a mount, for commands that show its properties.
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A file system on an image or in a mount.
-pub enum Source {
+pub enum UsageSource {
     /// On an image that is not mounted.
     Image(FileSystem),
     /// In a mount.
@@ -34,7 +34,7 @@ pub struct Names {
 /// does. Only under that name.
 pub fn warn_of_profiles(context: &Context, path: &Path) -> anyhow::Result<()> {
     if context.arguments().drop_in {
-        warn_of_mixed(context, &Source::open(context, path)?.usage()?);
+        warn_of_mixed(context, &UsageSource::open(context, path)?.usage()?);
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ pub fn warn_of_mixed(context: &Context, usage: &Usage) {
     }
 }
 
-impl Source {
+impl UsageSource {
     /// Opens an image for reading, or a directory in a mount.
     pub fn open(context: &Context, path: &Path) -> anyhow::Result<Self> {
         Ok(match Target::parse(path.as_os_str())? {

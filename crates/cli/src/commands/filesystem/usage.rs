@@ -2,7 +2,7 @@
 //!
 //! It omits `Free (statfs, df)`, which only a mount knows.
 
-use super::source::{Source, warn_of_lesser_profiles};
+use super::source::{UsageSource, warn_of_lesser_profiles};
 use super::usage_tree::{self, TreeArgs};
 use crate::context::Context;
 use crate::output::Output;
@@ -43,7 +43,7 @@ impl Args {
         if self.tree.tree {
             return usage_tree::show(context, &self.image, &self.tree, self.units.resolve(), self.json);
         }
-        let usage = Source::open(context, &self.image)?.usage()?;
+        let usage = UsageSource::open(context, &self.image)?.usage()?;
         if usage.chunks_without_block_group > 0 {
             context.error(format_args!(
                 "{}: {} chunks have no block group; they are shown as unused",

@@ -1,6 +1,6 @@
 //! `papilio property`: the properties of `btrfs property`.
 
-use crate::commands::filesystem::Source;
+use crate::commands::filesystem::UsageSource;
 use crate::context::Context;
 use crate::host_calls;
 use crate::mounted::{Mounted, Target};
@@ -181,7 +181,7 @@ impl Get {
     fn run(mut self, context: &Context) -> anyhow::Result<()> {
         self.name = self.of.property(self.name)?;
         if self.name == Some(Name::Label) {
-            let label = Source::open(context, Path::new(&self.path))?.label()?;
+            let label = UsageSource::open(context, Path::new(&self.path))?.label()?;
             let mut output = Output::new()?;
             output.bytes(b"label=")?;
             output.name(&label)?;

@@ -26,12 +26,12 @@ use std::ops::Range;
 pub(super) struct UnitExtent {
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) kind: ExtentKind,
+    pub(super) kind: ExtentContent,
 }
 
 /// The content of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExtentKind {
+pub(super) enum ExtentContent {
     Data,
     /// A tree block that was written by this transaction.
     TreeBlock(Generation),
@@ -101,10 +101,10 @@ impl UnitExtents {
             found.read_extents(&extents.tree)?;
         }
         if info.volume().superblock().raw.flags.is_metadata_dump() {
-            found.extents.retain(|extent| extent.kind != ExtentKind::Data);
+            found.extents.retain(|extent| extent.kind != ExtentContent::Data);
             found.begun.clear();
         }
-        if found.extents.iter().any(|extent| extent.kind == ExtentKind::Data)
+        if found.extents.iter().any(|extent| extent.kind == ExtentContent::Data)
             && let Some(sums) = sums
             && let Err(error) = found.read_sums(&sums.tree)
         {
@@ -154,9 +154,9 @@ impl UnitExtents {
             return Ok(());
         }
         let kind = if item.header.flags.contains(ExtentFlags::DATA) {
-            ExtentKind::Data
+            ExtentContent::Data
         } else {
-            ExtentKind::TreeBlock(item.header.generation)
+            ExtentContent::TreeBlock(item.header.generation)
         };
         self.extents.push(UnitExtent { start, end, kind });
         Ok(())
@@ -179,7 +179,7 @@ impl UnitExtents {
         self.summed = vec![false; sectors];
         let mut lookup = DataChecksums::new(tree, self.geometry);
         let (sums, summed) = (&mut self.sums, &mut self.summed);
-        for extent in self.extents.iter().filter(|extent| extent.kind == ExtentKind::Data) {
+        for extent in self.extents.iter().filter(|extent| extent.kind == ExtentContent::Data) {
             let before = ((extent.start - self.range.start) / sector) as usize;
             let count = ((extent.end - extent.start) / sector) as usize;
             lookup.for_each_run(LogicalAddress(extent.start), count, |first, count, found| {
@@ -200,7 +200,7 @@ impl UnitExtents {
         let sector = u64::from(self.geometry.sector_size);
         let mut known = Vec::new();
         for extent in &self.extents {
-            if extent.kind != ExtentKind::Data {
+            if extent.kind != ExtentContent::Data {
                 known.push(*extent);
                 continue;
             }
@@ -219,7 +219,7 @@ impl UnitExtents {
         }
         self.extents = known;
         if self.read_sums(tree).is_err() {
-            self.extents.retain(|extent| extent.kind != ExtentKind::Data);
+            self.extents.retain(|extent| extent.kind != ExtentContent::Data);
         }
     }
 

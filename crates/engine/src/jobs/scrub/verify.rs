@@ -14,7 +14,7 @@
 //! Kernel counterparts: `scrub_verify_one_sector`, `scrub_verify_one_metadata`,
 //! `scrub_stripe_read_repair_worker`, `scrub_stripe_report_errors` (`fs/btrfs/scrub.c`).
 
-use super::extents::{ExtentKind, UnitExtent, UnitExtents};
+use super::extents::{ExtentContent, UnitExtent, UnitExtents};
 use super::report::ScrubCounts;
 use crate::volume::{Chunk, Element, LoadedPlace, LoadedRows};
 use papilio_format::items::chunk::STRIPE_LENGTH;
@@ -71,8 +71,8 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         for extent in &self.extents.extents {
             self.count_extent(extent);
             match extent.kind {
-                ExtentKind::TreeBlock(generation) => self.tree_block(extent, generation),
-                ExtentKind::Data => self.data(extent),
+                ExtentContent::TreeBlock(generation) => self.tree_block(extent, generation),
+                ExtentContent::Data => self.data(extent),
             }
         }
         if self.rows.chunk().profile().parity() > 0 {
@@ -116,7 +116,7 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         for (_, element) in self.elements(extent) {
             for place in self.rows.places(&element) {
                 let Some(counts) = self.counts_of(&place) else { continue };
-                if extent.kind == ExtentKind::Data {
+                if extent.kind == ExtentContent::Data {
                     counts.data_extents_scrubbed += 1;
                     counts.data_bytes_scrubbed += element.length as u64;
                 } else {

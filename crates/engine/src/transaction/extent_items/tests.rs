@@ -10,7 +10,7 @@ use std::collections::HashMap;
 const ADDRESS: LogicalAddress = LogicalAddress(1 << 30);
 const LENGTH: u64 = 1 << 20;
 const NODE: u64 = 4096;
-const LEAF_LEVEL: ExtentKind = ExtentKind::TreeBlock { level: 0 };
+const LEAF_LEVEL: RefKind = RefKind::TreeBlock { level: 0 };
 
 /// An extent tree, and the counts that it should have.
 struct World {
@@ -45,7 +45,7 @@ impl World {
         applied
     }
 
-    fn compare(&self, kind: ExtentKind) {
+    fn compare(&self, kind: RefKind) {
         let tree = self.tree.tree();
         let info = extent_info(&tree, ADDRESS, LENGTH, kind).unwrap();
         let found = ExtentRefs::find(&tree, ADDRESS, NODE).unwrap();
@@ -70,7 +70,7 @@ impl World {
     }
 
     fn inline(&self) -> usize {
-        extent_info(&self.tree.tree(), ADDRESS, LENGTH, ExtentKind::Data).unwrap().unwrap().inline.len()
+        extent_info(&self.tree.tree(), ADDRESS, LENGTH, RefKind::Data).unwrap().unwrap().inline.len()
     }
 
     /// Returns the error of a head that contradicts the tree.
@@ -89,7 +89,7 @@ fn data(inode: u64, offset: u64) -> Reference {
     Reference::Data { root: objectid::FS_TREE, inode: InodeNumber(inode), offset: FileOffset(offset) }
 }
 
-fn head(kind: ExtentKind, new: bool, changes: &[(Reference, i64)]) -> Head {
+fn head(kind: RefKind, new: bool, changes: &[(Reference, i64)]) -> Head {
     let mut head = Head::new(LENGTH, kind);
     (head.new, head.generation) = (new, Generation(10));
     for (reference, change) in changes {
@@ -119,7 +119,7 @@ fn references_match_a_model() {
     references.extend(colliding());
     for simple in [false, true] {
         let mut world = World::new();
-        let mut first = head(ExtentKind::Data, true, &[(references[0], 2)]);
+        let mut first = head(RefKind::Data, true, &[(references[0], 2)]);
         first.owner = simple.then_some(objectid::FS_TREE);
         let applied = world.apply(&first);
         assert_eq!((applied.owner, applied.generation), (first.owner, Generation(10)));
@@ -143,7 +143,7 @@ fn references_match_a_model() {
             if changes.is_empty() || left + sum == 0 {
                 continue;
             }
-            let applied = world.apply(&head(ExtentKind::Data, false, &changes));
+            let applied = world.apply(&head(RefKind::Data, false, &changes));
             assert_eq!(applied.owner, first.owner, "the item keeps the tree that it is charged to");
             most_inline = most_inline.max(world.inline());
             keyed = keyed.max(world.tree.tree().items().count() - 1);
@@ -151,7 +151,7 @@ fn references_match_a_model() {
         assert!(most_inline > 3 && keyed > 5, "{most_inline} inline, {keyed} keyed");
         let last: Vec<_> =
             world.counts.iter().map(|(reference, count)| (*reference, -i64::from(*count))).collect();
-        assert!(world.apply(&head(ExtentKind::Data, false, &last)).removed);
+        assert!(world.apply(&head(RefKind::Data, false, &last)).removed);
     }
 }
 
@@ -161,32 +161,32 @@ fn references_of_colliding_keys_have_items_of_their_own() {
     let pair = colliding();
     // As many references as fit into the item, so that more have items of their own.
     let fill: Vec<_> = (0..30).map(|number| (data(400 + number, 0), 1)).collect();
-    world.apply(&head(ExtentKind::Data, true, &fill));
+    world.apply(&head(RefKind::Data, true, &fill));
     let inline = world.inline();
     assert!((5..10).contains(&inline), "{inline}");
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], 1), (pair[1], 2)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], 1), (pair[1], 2)]));
     let (key, _) = pair[0].counted(1).encode_keyed(ADDRESS);
     let second = Key { offset: key.offset + 1, ..key };
     assert!(world.tree.tree().get(&second).unwrap().is_some());
-    world.apply(&head(ExtentKind::Data, false, &[(pair[1], 3)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[1], 3)]));
     // The first key is free now, and the second still names its reference.
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], -1)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[1], -1)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[1], 1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], -1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[1], -1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[1], 1)]));
     // Another reference takes the free key, and leaves it in the same head.
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], 4)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], -4), (pair[1], 1)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[1], -1)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], 4), (pair[1], -1)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], 1), (pair[1], 1)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], -1)]));
-    world.apply(&head(ExtentKind::Data, false, &[(pair[0], -4), (pair[1], -5)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], 4)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], -4), (pair[1], 1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[1], -1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], 4), (pair[1], -1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], 1), (pair[1], 1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], -1)]));
+    world.apply(&head(RefKind::Data, false, &[(pair[0], -4), (pair[1], -5)]));
     assert_eq!(world.inline(), inline);
     // No other item follows the first.
     let mut alone = World::new();
-    alone.apply(&head(ExtentKind::Data, true, &fill[..inline]));
+    alone.apply(&head(RefKind::Data, true, &fill[..inline]));
     for reference in pair {
-        alone.apply(&head(ExtentKind::Data, false, &[(reference, 1)]));
+        alone.apply(&head(RefKind::Data, false, &[(reference, 1)]));
     }
     assert!(alone.tree.tree().get(&second).unwrap().is_some());
 }
@@ -196,7 +196,7 @@ fn tree_blocks_have_their_level_in_the_key_or_in_the_item() {
     for skinny in [true, false] {
         let mut world = World::new();
         world.geometry.incompat.set(IncompatFeatures::SKINNY_METADATA, skinny);
-        let mut new = Head::new(LENGTH, ExtentKind::TreeBlock { level: 2 });
+        let mut new = Head::new(LENGTH, RefKind::TreeBlock { level: 2 });
         (new.new, new.generation, new.full_backref) = (true, Generation(10), true);
         new.first_key = Key::new(256, ItemType::INODE_ITEM, 5);
         new.changes.add(Reference::Tree(objectid::FS_TREE), 1);
@@ -222,10 +222,10 @@ fn tree_blocks_have_their_level_in_the_key_or_in_the_item() {
 fn contradictions_are_errors() {
     let mut world = World::new();
     let (one, two) = (data(257, 0), data(258, 0));
-    let plain = |changes: &[(Reference, i64)]| head(ExtentKind::Data, false, changes);
+    let plain = |changes: &[(Reference, i64)]| head(RefKind::Data, false, changes);
     let missing = world.refused(&plain(&[(one, 1)]));
     assert!(missing.contains("an extent that is in use"), "{missing}");
-    world.apply(&head(ExtentKind::Data, true, &[(one, 2), (two, 1)]));
+    world.apply(&head(RefKind::Data, true, &[(one, 2), (two, 1)]));
     for (changes, reason) in [
         (vec![(one, -4)], "fewer references than are being dropped"),
         (vec![(one, -3)], "fewer than are being dropped"),
@@ -238,7 +238,7 @@ fn contradictions_are_errors() {
     }
     // A count that lacks references which the item has.
     let tree = world.tree.tree();
-    let mut info = extent_info(&tree, ADDRESS, LENGTH, ExtentKind::Data).unwrap().unwrap();
+    let mut info = extent_info(&tree, ADDRESS, LENGTH, RefKind::Data).unwrap().unwrap();
     info.header.refs = 2;
     let data = ExtentItem::encode(&info.header, None, &info.inline);
     world.tree.edit(&world.forest.allocator).apply(&[Change::Put { key: info.key, data }]).unwrap();

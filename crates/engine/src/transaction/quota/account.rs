@@ -20,7 +20,7 @@ use super::root_sets::{RootSet, RootSets};
 use super::roots::{RootFinder, View};
 use crate::btree::{RootPointer, Tree};
 use crate::errors::Result;
-use crate::transaction::delayed_refs::{ExtentKind, Head, Touch};
+use crate::transaction::delayed_refs::{Head, QuotaMark, RefKind};
 use crate::transaction::handle::Handle;
 use crate::transaction::transaction::Transactions;
 use papilio_format::items::qgroup::QgroupStatusFlags;
@@ -39,18 +39,18 @@ enum Known {
 
 /// An extent whose root set may have changed.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::transaction) struct Touched {
+pub(in crate::transaction) struct TouchedExtent {
     address: LogicalAddress,
     length: u64,
-    kind: ExtentKind,
+    kind: RefKind,
     key: Option<Key>,
     old: Known,
     new: Known,
 }
 
-impl Touched {
-    fn of(address: LogicalAddress, head: &Head, touch: Touch) -> Self {
-        let is_block = matches!(head.kind, ExtentKind::TreeBlock { .. });
+impl TouchedExtent {
+    fn of(address: LogicalAddress, head: &Head, touch: QuotaMark) -> Self {
+        let is_block = matches!(head.kind, RefKind::TreeBlock { .. });
         let old = match touch.only {
             _ if head.new => Known::Nobody,
             Some(only) => Known::Only(only),
@@ -73,8 +73,8 @@ impl Touched {
 
 impl Transactions {
     /// The extents that the transaction marked. Call it before their references are applied.
-    pub(in crate::transaction) fn touched_extents(&self) -> Vec<Touched> {
-        if self.quotas().is_counting() { self.delayed().touched(Touched::of) } else { Vec::new() }
+    pub(in crate::transaction) fn touched_extents(&self) -> Vec<TouchedExtent> {
+        if self.quotas().is_counting() { self.delayed().touched(TouchedExtent::of) } else { Vec::new() }
     }
 
     /// Counts the marked extents and writes the numbers that changed. `committed` is the superblock
@@ -86,7 +86,7 @@ impl Transactions {
         &self,
         handle: &Handle<'_>,
         committed: &RawSuperblock,
-        touched: &[Touched],
+        touched: &[TouchedExtent],
     ) -> Result<()> {
         let Some(tree) = self.live().find(objectid::QUOTA_TREE)? else { return Ok(()) };
         let changes = self.quotas().with(|slot| {
@@ -110,7 +110,7 @@ impl Transactions {
         &self,
         state: &mut QuotaState,
         committed: &RawSuperblock,
-        touched: &[Touched],
+        touched: &[TouchedExtent],
     ) -> Result<()> {
         if touched.is_empty() {
             return Ok(());
@@ -161,7 +161,7 @@ impl Transactions {
     }
 }
 
-impl Touched {
+impl TouchedExtent {
     fn find(&self, finder: &mut RootFinder<'_>, sets: &mut RootSets) -> Result<RootSet> {
         finder.roots_of(sets, self.address, self.length, self.kind, self.key)
     }

@@ -28,7 +28,7 @@ pub(super) const STATUS_KEY: Key = Key::new(0, ItemType::QGROUP_STATUS, 0);
 #[derive(Clone, Debug, Default)]
 pub struct Qgroup {
     /// Bytes referenced, in all and exclusively.
-    pub info: Usage,
+    pub info: QgroupUsage,
     /// The limits that are set.
     pub limit: Limits,
     /// The qgroups that include this one.
@@ -39,7 +39,7 @@ pub struct Qgroup {
 
 /// The numbers of a qgroup, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct QgroupUsage {
     /// Bytes that its subvolumes reference.
     pub referenced: u64,
     /// Bytes that no other subvolume references.
@@ -61,7 +61,7 @@ pub struct Limits {
 
 impl Limits {
     /// Whether the qgroup may reference `usage` bytes; returns the limit that forbids it.
-    pub(crate) fn exceeded_by(&self, usage: Usage) -> Option<u64> {
+    pub(crate) fn exceeded_by(&self, usage: QgroupUsage) -> Option<u64> {
         let over = |flag, limit, used| self.flags.contains(flag) && used > limit;
         if over(QgroupLimitFlags::MAX_REFERENCED, self.max_referenced, usage.referenced) {
             return Some(self.max_referenced);
@@ -71,7 +71,7 @@ impl Limits {
     }
 
     /// The bytes that a qgroup with these numbers may still get.
-    pub(super) fn room(&self, usage: Usage) -> u64 {
+    pub(super) fn room(&self, usage: QgroupUsage) -> u64 {
         let left = |flag, limit: u64, used| {
             if self.flags.contains(flag) { limit.saturating_sub(used) } else { u64::MAX }
         };
@@ -93,7 +93,7 @@ impl Limits {
     }
 }
 
-impl Usage {
+impl QgroupUsage {
     /// Returns the item that records these numbers for a commit.
     pub fn to_item(self, generation: Generation) -> QgroupInfo {
         QgroupInfo {
@@ -178,7 +178,7 @@ impl QuotaState {
                 ItemType::QGROUP_INFO => {
                     let info = QgroupInfo::parse(item.data()).map_err(fault)?;
                     state.groups.entry(id).or_default().info =
-                        Usage { referenced: info.referenced, exclusive: info.exclusive };
+                        QgroupUsage { referenced: info.referenced, exclusive: info.exclusive };
                 }
                 ItemType::QGROUP_LIMIT => {
                     let limit = QgroupLimit::parse(item.data()).map_err(fault)?;
@@ -315,7 +315,7 @@ impl QuotaState {
     /// Sets all numbers to 0.
     pub(super) fn clear_numbers(&mut self) {
         for (id, group) in &mut self.groups {
-            group.info = Usage::default();
+            group.info = QgroupUsage::default();
             self.changed.insert(*id);
         }
     }

@@ -13,7 +13,7 @@
 //! Kernel counterpart: `btrfs_qgroup_inherit`, `qgroup_snapshot_quick_inherit`,
 //! `btrfs_qgroup_cleanup_dropped_subvolume` (`fs/btrfs/qgroup.c`).
 
-use super::groups::{Limits, Qgroup, QuotaState, Usage};
+use super::groups::{Limits, Qgroup, QgroupUsage, QuotaState};
 use super::manage::{group_items, put_relation, remove_group_items};
 use crate::errors::{QuotaError, Result};
 use crate::transaction::handle::Handle;
@@ -59,7 +59,7 @@ impl Transactions {
         let id = QgroupId(id.0);
         let has = |state: &QuotaState| {
             // With simple quotas, others may share extents that the subvolume is charged for.
-            let charged = |group: &Qgroup| state.is_simple() && group.info != Usage::default();
+            let charged = |group: &Qgroup| state.is_simple() && group.info != QgroupUsage::default();
             state.groups.get(&id).is_some_and(|group| group.members.is_empty() && !charged(group))
         };
         if self.quotas().is_simple() {
@@ -71,7 +71,7 @@ impl Transactions {
         self.change_first(4, |handle| {
             self.quotas().with(|slot| match slot {
                 Some(state) if has(state) => {
-                    if state.groups[&id].info != Usage::default() && self.quotas().is_counting() {
+                    if state.groups[&id].info != QgroupUsage::default() && self.quotas().is_counting() {
                         state.mark_inconsistent("a deleted subvolume still had bytes");
                     }
                     remove_group_items(handle, state, id)
@@ -156,7 +156,7 @@ impl QuotaState {
         from.info.exclusive = 0;
         self.changed.insert(source);
         if let Some(to) = self.groups.get_mut(&snapshot) {
-            to.info = Usage { referenced, exclusive: 0 };
+            to.info = QgroupUsage { referenced, exclusive: 0 };
             self.changed.insert(snapshot);
         }
         let (with_source, with_snapshot) = (self.including(source), self.including(snapshot));

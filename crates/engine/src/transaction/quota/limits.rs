@@ -12,7 +12,7 @@
 //! Kernel counterpart: `qgroup_reserve`, `qgroup_check_limits`, `try_flush_qgroup`
 //! (`fs/btrfs/qgroup.c`).
 
-use super::groups::{Quotas, Usage};
+use super::groups::{QgroupUsage, Quotas};
 use crate::errors::{Error, QuotaError, Result};
 use papilio_format::TreeId;
 use papilio_format::items::qgroup::QgroupId;
@@ -46,7 +46,7 @@ impl Quotas {
             let more = waiting.fold(data.saturating_add(metadata), |sum, bytes| sum.saturating_add(*bytes));
             let added: i64 = subvolumes.iter().filter_map(|id| blocks.get(&TreeId(id.0))).sum();
             let more = more.saturating_add_signed(added);
-            let usage = Usage {
+            let usage = QgroupUsage {
                 referenced: group.info.referenced.saturating_add(more),
                 exclusive: group.info.exclusive.saturating_add(more),
             };

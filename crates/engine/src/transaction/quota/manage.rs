@@ -8,7 +8,7 @@
 //! Kernel counterparts: `btrfs_quota_enable`, `btrfs_quota_disable`, `btrfs_add_qgroup_relation`,
 //! `btrfs_create_qgroup`, `btrfs_remove_qgroup`, `btrfs_limit_qgroup` (`fs/btrfs/qgroup.c`).
 
-use super::groups::{Limits, Qgroup, QuotaState, Usage};
+use super::groups::{Limits, Qgroup, QgroupUsage, QuotaState};
 use crate::btree::{Change, TreeEditor};
 use crate::errors::{Error, QuotaError, Result};
 use crate::transaction::handle::Handle;
@@ -118,7 +118,7 @@ impl Transactions {
             let tree = TreeId(id.0);
             let in_use = objectid::is_subvolume(tree) && self.live().find(tree)?.is_some();
             // Simple quotas need the numbers until the last extent is gone.
-            let charged = state.is_simple() && group.info != Usage::default();
+            let charged = state.is_simple() && group.info != QgroupUsage::default();
             if !group.members.is_empty() || in_use || charged {
                 return Err(QuotaError::Busy(id).into());
             }

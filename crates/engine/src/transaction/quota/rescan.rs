@@ -12,12 +12,12 @@
 //! Kernel counterpart: `btrfs_qgroup_rescan`, `qgroup_rescan_leaf` (`fs/btrfs/qgroup.c`).
 
 use super::account::with_snapshots;
-use super::groups::{QuotaState, Usage};
+use super::groups::{QgroupUsage, QuotaState};
 use super::root_sets::{RootSet, RootSets};
 use super::roots::{RootFinder, View};
 use crate::btree::{Forest, Tree};
 use crate::errors::{QuotaError, Result};
-use crate::transaction::delayed_refs::ExtentKind;
+use crate::transaction::delayed_refs::RefKind;
 use crate::transaction::transaction::Transactions;
 use papilio_format::items::extent::ExtentItem;
 use papilio_format::items::qgroup::{QgroupId, QgroupStatusFlags};
@@ -120,19 +120,19 @@ fn count_piece(
         let key = item.key;
         let (length, kind) = match key.item_type {
             ItemType::METADATA_ITEM => match u8::try_from(key.offset) {
-                Ok(level) => (node_size, ExtentKind::TreeBlock { level }),
-                Err(_) => (0, ExtentKind::Data),
+                Ok(level) => (node_size, RefKind::TreeBlock { level }),
+                Err(_) => (0, RefKind::Data),
             },
             ItemType::EXTENT_ITEM => {
                 let fault = |reason| crate::errors::Error::Item { tree: objectid::EXTENT_TREE, key, reason };
                 let parsed = ExtentItem::parse(key.item_type, item.data()).map_err(fault)?;
                 let kind = match parsed.tree_block {
-                    Some(info) => ExtentKind::TreeBlock { level: info.level },
-                    None => ExtentKind::Data,
+                    Some(info) => RefKind::TreeBlock { level: info.level },
+                    None => RefKind::Data,
                 };
                 (key.offset, kind)
             }
-            _ => (0, ExtentKind::Data),
+            _ => (0, RefKind::Data),
         };
         if length > 0 {
             if counted == PIECE {
@@ -157,7 +157,7 @@ pub fn count_all(
     forest: &Arc<Forest>,
     root_tree: Tree,
     state: &QuotaState,
-) -> Result<BTreeMap<QgroupId, Usage>> {
+) -> Result<BTreeMap<QgroupId, QgroupUsage>> {
     let mut state = state.clone();
     state.clear_numbers();
     let mut finder = RootFinder::new(forest, View::Committed(root_tree))?;

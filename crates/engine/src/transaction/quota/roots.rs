@@ -16,7 +16,7 @@
 use super::root_sets::{RootSet, RootSets};
 use crate::btree::{Cursor, Forest, LiveTree, RootPointer, Tree, TreeBlock};
 use crate::errors::{Error, Result};
-use crate::transaction::delayed_refs::{ExtentKind, Reference};
+use crate::transaction::delayed_refs::{RefKind, Reference};
 use crate::transaction::extent_items::extent_info;
 use crate::transaction::live_trees::LiveTrees;
 use papilio_format::items::back_ref::BackRef;
@@ -102,7 +102,7 @@ impl<'a> RootFinder<'a> {
         sets: &mut RootSets,
         address: LogicalAddress,
         length: u64,
-        kind: ExtentKind,
+        kind: RefKind,
         key: Option<Key>,
     ) -> Result<RootSet> {
         let Some(info) = extent_info(&self.extent_tree, address, length, kind)? else {
@@ -125,8 +125,8 @@ impl<'a> RootFinder<'a> {
             })
             .collect();
         let level = match kind {
-            ExtentKind::TreeBlock { level } => level,
-            ExtentKind::Data => 0,
+            RefKind::TreeBlock { level } => level,
+            RefKind::Data => 0,
         };
         let mut found = RootSet::EMPTY;
         for reference in &references {
@@ -166,7 +166,7 @@ impl<'a> RootFinder<'a> {
         if let Some(&set) = self.blocks.get(&address) {
             return Ok(set);
         }
-        let kind = ExtentKind::TreeBlock { level };
+        let kind = RefKind::TreeBlock { level };
         let set = self.roots_of(sets, address, self.node_size, kind, key)?;
         self.blocks.insert(address, set);
         Ok(set)

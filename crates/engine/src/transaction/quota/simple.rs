@@ -15,11 +15,11 @@
 //!
 //! Kernel counterpart: `btrfs_record_squota_delta` (`fs/btrfs/qgroup.c`).
 
-use super::groups::{Charges, QuotaState, Quotas, Usage};
+use super::groups::{Charges, QgroupUsage, QuotaState, Quotas};
 use super::roots::{RootFinder, View};
 use crate::btree::{Forest, Tree};
 use crate::errors::{Error, Result};
-use crate::transaction::delayed_refs::{ExtentKind, Head};
+use crate::transaction::delayed_refs::{Head, RefKind};
 use crate::transaction::extent_items::Applied;
 use crate::transaction::transaction::Transactions;
 use papilio_format::items::back_ref::BackRef;
@@ -51,11 +51,11 @@ impl Transactions {
             (head.owner, head.length as i64)
         } else if applied.removed && applied.generation >= since {
             let owner = match head.kind {
-                ExtentKind::Data => applied.owner,
+                RefKind::Data => applied.owner,
                 // A commit may free blocks that it made, of trees that are not charged. They are in
                 // memory only.
-                ExtentKind::TreeBlock { .. } if applied.generation == self.generation() => None,
-                ExtentKind::TreeBlock { level } => {
+                RefKind::TreeBlock { .. } if applied.generation == self.generation() => None,
+                RefKind::TreeBlock { level } => {
                     owner_of_block(self.live().forest(), address, level, applied.generation)
                         .inspect_err(|error| tracing::warn!("simple quotas: {error}; it stays charged"))
                         .ok()
@@ -91,7 +91,7 @@ impl QuotaState {
                     tracing::warn!("qgroup {id} is refunded more bytes than it was charged");
                     0
                 });
-                group.info = Usage { referenced, exclusive: referenced };
+                group.info = QgroupUsage { referenced, exclusive: referenced };
                 self.changed.insert(id);
             }
         }
@@ -105,7 +105,7 @@ impl QuotaState {
             let group = self.groups.get_mut(id).expect("only known qgroups include others");
             let before = group.info.referenced;
             let referenced = if joined { before.saturating_add(bytes) } else { before.saturating_sub(bytes) };
-            group.info = Usage { referenced, exclusive: referenced };
+            group.info = QgroupUsage { referenced, exclusive: referenced };
             self.changed.insert(*id);
         }
     }
@@ -131,7 +131,7 @@ pub fn count_simple(
     forest: &Arc<Forest>,
     root_tree: &Tree,
     state: &QuotaState,
-) -> Result<BTreeMap<QgroupId, Usage>> {
+) -> Result<BTreeMap<QgroupId, QgroupUsage>> {
     let since = state.simple_since().unwrap_or(Generation(u64::MAX));
     let mut counted = state.clone();
     counted.clear_numbers();

@@ -20,8 +20,8 @@ fn limits(referenced: Option<u64>, exclusive: Option<u64>) -> Limits {
     }
 }
 
-fn usage(referenced: u64, exclusive: u64) -> Usage {
-    Usage { referenced, exclusive }
+fn usage(referenced: u64, exclusive: u64) -> QgroupUsage {
+    QgroupUsage { referenced, exclusive }
 }
 
 /// Two subvolumes in one group, which has a limit.
