@@ -325,4 +325,32 @@ mod tests {
         assert!(endless(&jobs, &fs).is_err(), "after the end of the mount");
         fs.close().unwrap();
     }
+
+    #[test]
+    fn scrubs_of_single_devices_wait_for_one_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (fs, jobs) = (file_system(&folder), Arc::new(Jobs::default()));
+        let short = Duration::from_millis(5);
+        let (one, two, three) = (DeviceId(1), DeviceId(2), DeviceId(3));
+        let first = jobs.queue_scrub(one).unwrap();
+        let second = jobs.queue_scrub(two).unwrap();
+        assert!(jobs.queue_scrub(two).is_err(), "twice the same device");
+        assert!(first.wait(short).unwrap() && !second.wait(short).unwrap());
+        let waits = |devid| jobs.scrub_of(devid).map(|report| report.finished);
+        assert_eq!((waits(one), waits(two), waits(three)), (Some(false), Some(false), None));
+        drop(first);
+        assert!(second.wait(short).unwrap());
+        assert_eq!(waits(one), None);
+        assert!(jobs.cancel_scrubs());
+        assert_eq!(second.wait(short).unwrap_err().kind(), io::ErrorKind::Interrupted);
+        drop(second);
+        assert!(!jobs.cancel_scrubs());
+        // One that comes after the cancellation runs.
+        assert!(jobs.queue_scrub(two).unwrap().wait(short).unwrap());
+
+        endless(&jobs, &fs).unwrap();
+        assert!(jobs.queue_scrub(one).is_err(), "beside another job");
+        jobs.stop();
+        fs.close().unwrap();
+    }
 }

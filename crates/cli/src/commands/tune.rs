@@ -30,7 +30,8 @@ pub struct Args {
     /// Change the UUID to this one, in every tree block
     #[arg(short = 'U', value_name = "UUID", group = "change")]
     uuid: Option<Uuid>,
-    /// Change the UUID to a random one; tree blocks keep theirs, as the metadata UUID
+    /// Change the UUID to a random one; tree blocks keep theirs, as the metadata UUID; or finish an
+    /// interrupted change
     #[arg(short = 'm', group = "change")]
     random_metadata_uuid: bool,
     /// Change the UUID to this one; tree blocks keep theirs, as the metadata UUID

@@ -2,7 +2,9 @@
 
 use crate::world::{cut, filled, judge, superblock, tune};
 use papilio::format::features::{IncompatFeatures, SuperblockFlags};
+use papilio::format::superblock::superblock_offset;
 use papilio::{RaidProfile, Tune, Uuid};
+use papilio_device::Device;
 
 #[test]
 fn uuid_survives_power_cuts() {
@@ -24,6 +26,39 @@ fn metadata_uuid_survives_power_cuts() {
         let devices = filled(number, RaidProfile::Single);
         let change = Tune::MetadataUuid(Some(fsid));
         assert!(cut(&devices, change, change, |raw| raw.fsid == fsid) > 0);
+    }
+}
+
+/// A device missed the commit that changed the metadata UUID: it has the flag, the old UUID and the
+/// generation before. Without a UUID, the change is only finished.
+#[test]
+fn a_device_that_missed_the_new_metadata_uuid_gets_it() {
+    for back in [false, true] {
+        let devices = filled(2, RaidProfile::Raid1);
+        let own = superblock(&devices[0]).raw.fsid;
+        if back {
+            tune(&devices, Tune::MetadataUuid(None)).unwrap();
+        }
+        let mut missed = superblock(&devices[1]);
+        let wanted = if back { own } else { Uuid::from_u128(0x77) };
+        tune(&devices, Tune::MetadataUuid(Some(wanted))).unwrap();
+        // Earlier versions of btrfstune made a commit for each step.
+        let newest = superblock(&devices[0]).raw;
+        missed.raw.flags |= SuperblockFlags::CHANGING_FSID_V2;
+        missed.raw.generation.0 = newest.generation.0 - 1;
+        let place = superblock_offset(0);
+        devices[1].write_at(&missed.to_bytes(place), place).unwrap();
+
+        let tuned = tune(&devices, Tune::MetadataUuid(None)).unwrap();
+        assert!(tuned.resumed);
+        assert_eq!(tuned.fsid, wanted);
+        for device in &devices {
+            let raw = superblock(device).raw;
+            assert_eq!((raw.fsid, raw.generation), (wanted, newest.generation));
+            assert!(raw.flags.unfinished().is_empty());
+            assert_eq!(raw.incompat_flags.contains(IncompatFeatures::METADATA_UUID), !back);
+        }
+        judge(&devices, "the change was finished");
     }
 }
 

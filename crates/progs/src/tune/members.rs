@@ -6,7 +6,8 @@
 //! - The devices are all of one file system, each once, and of one generation. Their UUIDs may
 //!   differ only where a change of UUID was interrupted.
 //! - A device that the power cut between the superblocks of the last commit left behind by one
-//!   generation gets the superblock that the others have.
+//!   generation gets the superblock that the others have. If that commit changed the UUID, its flag
+//!   and the UUID of the tree blocks tell that it belongs to them.
 //! - [`Members::begin`] writes the first copies first, so that an interruption leaves its flag.
 //!   [`Members::finish`] writes them last, so that the flag stays until all else is durable.
 //!
@@ -43,6 +44,8 @@ pub(super) struct Members {
     members: Vec<Member>,
     /// The devices of the seeds that the file system builds on. They are never written.
     seeds: Vec<Arc<dyn Device>>,
+    /// Whether a device had missed the commit that changed the metadata UUID.
+    missed_uuid: bool,
 }
 
 impl Members {
@@ -64,7 +67,7 @@ impl Members {
         };
         let (seeds, members): (Vec<_>, Vec<_>) = members.into_iter().partition(is_seed);
         let seeds = seeds.into_iter().map(|seed| seed.device).collect();
-        let mut members = Self { members, seeds };
+        let mut members = Self { members, seeds, missed_uuid: false };
         members.complete_commit();
         members.check()?;
         Ok(members)
@@ -77,8 +80,13 @@ impl Members {
             self.members.iter().map(|member| &member.superblock).max_by_key(|found| found.raw.generation);
         let Some(newest) = newest.cloned() else { return };
         for Member { superblock, .. } in &mut self.members {
-            let (fsid, generation) = (superblock.raw.fsid, superblock.raw.generation.0);
-            if fsid == newest.raw.fsid && generation.checked_add(1) == Some(newest.raw.generation.0) {
+            let raw = &superblock.raw;
+            let missed_uuid = raw.fsid != newest.raw.fsid
+                && raw.flags.contains(SuperblockFlags::CHANGING_FSID_V2)
+                && metadata_uuid(raw) == metadata_uuid(&newest.raw);
+            let is_before = raw.generation.0.checked_add(1) == Some(newest.raw.generation.0);
+            if is_before && (raw.fsid == newest.raw.fsid || missed_uuid) {
+                self.missed_uuid |= missed_uuid;
                 let dev_item = superblock.raw.dev_item;
                 *superblock = newest.clone();
                 superblock.raw.dev_item = dev_item;
@@ -168,6 +176,9 @@ impl Members {
     /// Returns the superblock of a device whose change of the metadata UUID is not under way, if
     /// that of another device is.
     pub(super) fn interrupted_superblocks(&self) -> Option<Option<RawSuperblock>> {
+        if self.missed_uuid {
+            return Some(Some(self.first().raw));
+        }
         let flag = SuperblockFlags::CHANGING_FSID_V2;
         let mut raws = self.members.iter().map(|member| &member.superblock.raw);
         self.any(flag).then(|| raws.find(|raw| !raw.flags.contains(flag)).copied())

@@ -14,14 +14,15 @@ use papilio_format::Uuid;
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
 use papilio_format::superblock::RawSuperblock;
 
-/// Changes the UUID to `fsid`, after it has finished an interrupted change.
-pub(super) fn change(mut members: Members, fsid: Uuid) -> Result<Tuned> {
+/// Changes the UUID to `fsid`, after it has finished an interrupted change. Without `fsid`, an
+/// interrupted change is finished, and otherwise the UUID is a random one.
+pub(super) fn change(mut members: Members, fsid: Option<Uuid>) -> Result<Tuned> {
     if members.interrupted_rewrite().is_some() {
         members.require_finished()?;
     }
     members.require_no_seed()?;
     members.require_no_log()?;
-    if fsid.is_nil() {
+    if fsid.is_some_and(|fsid| fsid.is_nil()) {
         return Err(Error::Invalid("the nil UUID names no file system".to_owned()));
     }
     let flag = SuperblockFlags::CHANGING_FSID_V2;
@@ -35,6 +36,11 @@ pub(super) fn change(mut members: Members, fsid: Uuid) -> Result<Tuned> {
         })?;
     }
     let resumed = interrupted.is_some();
+    let fsid = match fsid {
+        Some(fsid) => fsid,
+        None if resumed => members.first().raw.fsid,
+        None => Uuid::new_v4(),
+    };
     if members.first().raw.fsid == fsid {
         return match resumed {
             true => Ok(Tuned { fsid, blocks: 0, resumed }),

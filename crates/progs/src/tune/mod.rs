@@ -30,7 +30,6 @@ pub use change::{Tune, Tuned};
 use members::Members;
 use papilio_device::Device;
 use papilio_engine::errors::{Error, Result};
-use papilio_format::Uuid;
 use papilio_format::features::{IncompatFeatures, SuperblockFlags};
 use std::sync::Arc;
 
@@ -42,10 +41,9 @@ use std::sync::Arc;
 /// another change was interrupted, or if the file system cannot take this change.
 pub fn tune(devices: &[Arc<dyn Device>], change: Tune, progress: &mut dyn FnMut(u64, u64)) -> Result<Tuned> {
     let mut members = Members::read(devices)?;
-    let random = |uuid: Option<Uuid>| uuid.unwrap_or_else(Uuid::new_v4);
     match change {
         Tune::Uuid(uuid) => uuid::change(members, uuid, progress),
-        Tune::MetadataUuid(uuid) => metadata_uuid::change(members, random(uuid)),
+        Tune::MetadataUuid(uuid) => metadata_uuid::change(members, uuid),
         Tune::Seed(seed) => set_seed(&mut members, seed),
         Tune::ExtendedRefs => enable(&mut members, IncompatFeatures::EXTENDED_IREF),
         Tune::SkinnyMetadata => enable(&mut members, IncompatFeatures::SKINNY_METADATA),
