@@ -158,7 +158,7 @@ fn values_may_fill_a_leaf() {
     world.set_xattr(inode, name, &vec![2; most], XattrSet::Any).unwrap();
     assert_eq!(world.xattr(inode, name), Some(vec![2; most]));
     let set = |name: &[u8], size: usize| world.set_xattr(inode, name, &vec![3; size], XattrSet::Any);
-    assert!(matches!(set(name, most + 1), Err(Error::NoSpace { .. })));
+    assert!(matches!(set(name, most + 1), Err(Error::XattrExceedsNode { .. })));
     assert_eq!(reason(set(name, 65537)), PathError::AttributeTooLarge);
     assert_eq!(world.xattr(inode, name), Some(vec![2; most]));
     world.check();
@@ -168,7 +168,7 @@ fn values_may_fill_a_leaf() {
         |at: usize, size: usize| world.set_xattr(inode, &names[at], &vec![at as u8; size], XattrSet::Any);
     set(0, 1500).unwrap();
     set(1, 1500).unwrap();
-    assert!(matches!(set(2, 1500), Err(Error::NoSpace { .. })));
+    assert!(matches!(set(2, 1500), Err(Error::XattrExceedsNode { .. })));
     set(2, 100).unwrap();
     let item = world.tree.tree().get(&xattr_key(inode, &names[0])).unwrap().unwrap();
     assert!(item.data().len() > 3100);
