@@ -158,5 +158,6 @@ fn scrubs_of_all_devices_may_begin_at_once() {
     assert!(scrubbed >= 30 << 20, "{scrubbed} bytes of data");
     let mounted = MountedPath::open(&directory).unwrap();
     assert_eq!(mounted.kernel_scrub_progress(DeviceId(1)).unwrap(), None);
+    drop(mounted);
     world.unmount();
 }
