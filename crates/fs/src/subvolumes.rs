@@ -109,7 +109,7 @@ impl Inode {
         let mut sharing = fs.info.sharing.write();
         *sharing += 1;
         fs.info.flush_tree(source, *sharing)?;
-        let id = fs.info.change_last(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+        let id = fs.info.change(self.tree(), Start::items(SUBVOLUME_ITEMS).last(), |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only, &inherit)

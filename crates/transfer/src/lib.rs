@@ -8,6 +8,7 @@
 // Engineers of this project build the documentation with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod batches;
 pub mod copy;
 pub mod export;
 pub mod host_calls;

@@ -154,25 +154,6 @@ impl FsInfo {
         }
     }
 
-    /// Runs `change` like [`FsInfo::change`], as the last change of a transaction, and commits.
-    /// Where quotas count, it is also the first one of its transaction.
-    ///
-    /// # Errors
-    /// As [`FsInfo::change`].
-    pub fn change_last<R>(
-        &self,
-        tree: TreeId,
-        items: u64,
-        change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
-    ) -> Result<R> {
-        let start = Start::items(items);
-        let start = match self.transactions()?.quotas().is_counting() {
-            true => start.alone(),
-            false => start.last(),
-        };
-        self.change(tree, start, change)
-    }
-
     /// Announces a change of a subvolume by `data` bytes of data and about `items` items, if the
     /// limits of its qgroups allow it. Where they seem not to, flushes and commits, so that the
     /// numbers are exact, and asks once more. The caller holds no lock.

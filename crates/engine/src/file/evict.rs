@@ -20,7 +20,7 @@ use crate::items::inode;
 use crate::namespace::Place;
 use crate::namespace::evict::{self, OrphanState};
 use crate::subvolume::clean_step;
-use crate::transaction::Start;
+use crate::transaction::{Handle, Start};
 use papilio_format::items::inode::FileKind;
 use papilio_format::{InodeNumber, TreeId, objectid};
 use std::sync::Arc;
@@ -160,14 +160,11 @@ impl FsInfo {
 
     /// Deletes an inode without a name: its data, if it has any, in steps, then itself.
     fn delete_unnamed(&self, place: Place, has_extents: bool) -> Result<()> {
-        let transactions = self.transactions()?;
         if has_extents {
             loop {
-                let progress = self.retry_after_flushes(|| {
-                    transactions.change(Start::items(EXTENT_ITEMS).steal(), |handle| {
-                        self.edit_data_of_deleted(handle, place, |context, file| {
-                            shrink(context, file, 0, STEP_EXTENTS)
-                        })
+                let progress = self.change_to_delete(EXTENT_ITEMS, |handle| {
+                    self.edit_data_of_deleted(handle, place, |context, file| {
+                        shrink(context, file, 0, STEP_EXTENTS)
                     })
                 })?;
                 if progress == Progress::Done {
@@ -175,12 +172,17 @@ impl FsInfo {
                 }
             }
         }
-        self.retry_after_flushes(|| {
-            transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
-                let live = handle.live_tree(place.tree)?;
-                evict::evict(&mut live.edit(handle), place.inode)
-            })
+        self.change_to_delete(NAME_ITEMS, |handle| {
+            let live = handle.live_tree(place.tree)?;
+            evict::evict(&mut live.edit(handle), place.inode)
         })
+    }
+
+    /// Runs a change that deletes what has no name. Unlike [`FsInfo::change`] it asks for no
+    /// counters of the subvolume, which a caller may be about to make.
+    fn change_to_delete<R>(&self, items: u64, mut change: impl FnMut(&Handle<'_>) -> Result<R>) -> Result<R> {
+        let transactions = self.transactions()?;
+        self.retry_after_flushes(|| transactions.change(Start::items(items).steal(), &mut change))
     }
 
     /// Deletes the files through which a balance of the kernel moved data when it was cut short.
@@ -213,11 +215,9 @@ impl FsInfo {
             match orphan.state {
                 OrphanState::Unnamed(_) => self.evict(Place { tree, inode: orphan.inode })?,
                 OrphanState::Named | OrphanState::Gone => {
-                    self.retry_after_flushes(|| {
-                        transactions.change(Start::items(NAME_ITEMS).steal(), |handle| {
-                            let live = handle.live_tree(tree)?;
-                            evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)
-                        })
+                    self.change_to_delete(NAME_ITEMS, |handle| {
+                        let live = handle.live_tree(tree)?;
+                        evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)
                     })?;
                 }
             }

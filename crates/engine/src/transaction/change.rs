@@ -47,8 +47,7 @@ impl Transactions {
         self.retry_after_commits(|| match start.order {
             Order::Any => self.attempt(start, None, change),
             Order::First => self.change_first(start, change),
-            Order::Last => self.change_last(start, false, change),
-            Order::Alone => self.change_last(start, true, change),
+            Order::Last => self.change_last(start, change),
         })
     }
 

@@ -124,16 +124,16 @@ impl Transactions {
         result.expect("a commit without an error runs what follows it")
     }
 
-    /// Makes a change on the terms of [`Start::last`] or, with `alone`, of [`Start::alone`].
+    /// Makes a change on the terms of [`Start::last`].
     pub(super) fn change_last<R>(
         &self,
         start: Start,
-        alone: bool,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let fatal = |error: &Error| self.abort(error);
         let mut state = self.commit.lock();
         self.check_running()?;
+        let alone = self.quotas().is_counting();
         if alone {
             // Leaves little to write while the gate is closed.
             self.commit_locked(&mut state, || {}).inspect_err(fatal)?;

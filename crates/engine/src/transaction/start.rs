@@ -24,10 +24,9 @@ pub(crate) enum Order {
     Any,
     /// Before all others, after a commit of the transaction before.
     First,
-    /// After all others; its transaction is committed before the call returns.
+    /// After all others; its transaction is committed before the call returns. Where quotas count,
+    /// it is the only one.
     Last,
-    /// The only one of its transaction, which is committed before the call returns.
-    Alone,
 }
 
 impl Start {
@@ -52,15 +51,11 @@ impl Start {
         Self { order: Order::First, ..self }
     }
 
-    /// The change is the last one of a transaction, which is committed. No other change runs
-    /// meanwhile. If it fails and has changed nothing, the file system goes on.
+    /// The change is the last one of a transaction, which is committed. Where quotas count, it is
+    /// the first one, too. No other change runs meanwhile. If it fails and has changed nothing, the
+    /// file system goes on.
     pub const fn last(self) -> Self {
         Self { order: Order::Last, ..self }
-    }
-
-    /// As [`Start::last`], and the change is the first one, too.
-    pub(crate) const fn alone(self) -> Self {
-        Self { order: Order::Alone, ..self }
     }
 }
 

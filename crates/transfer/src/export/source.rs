@@ -10,6 +10,7 @@
 
 use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Special};
 use super::problem::{ExportProblem, Missing};
+use crate::batches::{Batches, HungUp};
 use crate::image_path::ImagePath;
 use crate::read_around::{Around, Gap, Receiver, read_around};
 use papilio_engine::errors::Error;
@@ -21,8 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
-/// The size in bytes at which a batch is sent.
-const BATCH_BYTES: usize = 1 << 20;
 /// Says whether a path is to be copied.
 pub type PathFilter = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
@@ -60,15 +59,10 @@ pub struct SourceOptions {
     pub matched: Arc<AtomicU64>,
 }
 
-/// The writer has stopped, so there is nothing left to do.
-struct HungUp;
-
 struct Reader<'a> {
     options: SourceOptions,
-    sender: &'a SyncSender<Vec<Event>>,
+    batches: Batches<'a, Event>,
     pool: &'a BufferPool,
-    batch: Vec<Event>,
-    batch_bytes: usize,
     /// The inodes with several links that were sent.
     sent: HashSet<InodeId>,
     images: Vec<std::path::PathBuf>,
@@ -95,15 +89,8 @@ pub fn read(
     sender: &SyncSender<Vec<Event>>,
     pool: &BufferPool,
 ) {
-    let mut reader = Reader {
-        options,
-        sender,
-        pool,
-        batch: Vec::new(),
-        batch_bytes: 0,
-        sent: HashSet::new(),
-        images: Vec::new(),
-    };
+    let mut reader =
+        Reader { options, batches: Batches::new(sender), pool, sent: HashSet::new(), images: Vec::new() };
     for (number, source) in sources.into_iter().enumerate() {
         let done = reader.send(Event::Begin { source: number }).and_then(|()| reader.tree(source));
         if done.is_err() {
@@ -111,22 +98,13 @@ pub fn read(
         }
     }
     // An error means that the writer has stopped, which needs no handling here.
-    let _ = reader.flush();
+    let _ = reader.batches.flush();
 }
 
 impl Reader<'_> {
     fn send(&mut self, event: Event) -> Result<(), HungUp> {
-        self.batch_bytes += event.weight();
-        self.batch.push(event);
-        match self.batch_bytes >= BATCH_BYTES {
-            true => self.flush(),
-            false => Ok(()),
-        }
-    }
-
-    fn flush(&mut self) -> Result<(), HungUp> {
-        self.batch_bytes = 0;
-        self.sender.send(std::mem::take(&mut self.batch)).map_err(|_| HungUp)
+        let weight = event.weight();
+        self.batches.send(event, weight)
     }
 
     fn problem(&mut self, problem: ExportProblem) -> Result<(), HungUp> {

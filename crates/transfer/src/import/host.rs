@@ -11,6 +11,7 @@
 
 use super::event::{Batch, ImportEvent, ImportedNode, LinkId, MemberAttributes};
 use super::host_calls::{NO_XATTR, NOATIME, Stat, stat_at, xattr_list, xattr_value};
+use crate::batches::{Batches, HungUp};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::xattr::Xattr;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom};
@@ -25,8 +26,6 @@ use std::sync::mpsc::SyncSender;
 
 /// The number of directories to keep open. Those above are opened again by `..` on the way back.
 const OPEN_DIRECTORIES: usize = 128;
-/// Bytes of events after which a batch is sent.
-const BATCH_BYTES: usize = 1 << 20;
 /// Bytes to read at once from a large file.
 const PIECE: usize = 4 << 20;
 /// The most bytes to clone at once.
@@ -50,14 +49,9 @@ pub(super) struct HostTreeOptions<'a> {
     pub(super) reflink: Option<u64>,
 }
 
-/// The receiver was dropped, so the reader stops.
-struct HungUp;
-
 struct Reader<'a> {
     options: HostTreeOptions<'a>,
-    sender: &'a SyncSender<Batch>,
-    batch: Batch,
-    batch_bytes: usize,
+    batches: Batches<'a, ImportEvent>,
     /// Inodes with several names sent so far.
     sent: HashSet<LinkId>,
     list: Vec<u8>,
@@ -85,15 +79,13 @@ pub(super) fn read(
 ) {
     let mut reader = Reader {
         options,
-        sender,
-        batch: Vec::new(),
-        batch_bytes: 0,
+        batches: Batches::new(sender),
         sent: HashSet::new(),
         list: vec![0; XATTR_MAX],
         value: vec![0; XATTR_MAX],
     };
     // The only error is a dropped receiver, which ends the reader.
-    let _ = reader.source(from, name).and_then(|()| reader.flush());
+    let _ = reader.source(from, name).and_then(|()| reader.batches.flush());
 }
 
 impl Frame {
@@ -115,17 +107,8 @@ impl Frame {
 
 impl Reader<'_> {
     fn send(&mut self, event: ImportEvent) -> Result<(), HungUp> {
-        self.batch_bytes += event.weight();
-        self.batch.push(event);
-        match self.batch_bytes >= BATCH_BYTES {
-            true => self.flush(),
-            false => Ok(()),
-        }
-    }
-
-    fn flush(&mut self) -> Result<(), HungUp> {
-        self.batch_bytes = 0;
-        self.sender.send(std::mem::take(&mut self.batch)).map_err(|_| HungUp)
+        let weight = event.weight();
+        self.batches.send(event, weight)
     }
 
     fn problem(&mut self, path: &Path, error: impl Into<std::io::Error>) -> Result<(), HungUp> {
