@@ -33,6 +33,7 @@ pub(crate) const GROUPS: &[Group] = &[
             ("chown", 1, &["chown(1)"]),
             ("getfattr", 1, &["papilio-setfattr(1)", "getfattr(1)", "xattr(7)"]),
             ("setfattr", 1, &["papilio-getfattr(1)", "setfattr(1)", "xattr(7)"]),
+            ("verity", 8, &["papilio-check(8)", "fsverity(1)"]),
             ("find", 1, &["find(1)"]),
             ("du", 1, &["du(1)", "papilio-filesystem(8)"]),
             ("shell", 8, &["papilio-cp(1)", "papilio-subvolume(8)"]),

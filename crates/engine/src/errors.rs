@@ -215,6 +215,14 @@ pub enum Error {
         /// The address of the sector.
         logical: LogicalAddress,
     },
+    /// Data of a file with fs-verity, or its Merkle tree, does not have the hash that it must have.
+    #[error("{place}: fs-verity: {reason}")]
+    Verity {
+        /// The file and the offset in it of the data that was to be verified.
+        place: FilePlace,
+        /// The fault.
+        reason: String,
+    },
     /// Compressed file data cannot be decoded.
     #[error("{place}: {reason}")]
     Decompress {
@@ -600,6 +608,7 @@ impl Error {
             | Error::Item { .. }
             | Error::DataChecksum { .. }
             | Error::MissingChecksum { .. }
+            | Error::Verity { .. }
             | Error::Decompress { .. }
             | Error::ItemExists { .. } => ErrorKind::Io,
         }

@@ -9,6 +9,7 @@ use papilio_engine::data::extent_map::FileExtents;
 use papilio_engine::data::{self, EncodedRead, FiemapExtent, FileData, FileExtent, ReadContext, Whence};
 use papilio_engine::errors::{Error, PathError, Result};
 use papilio_engine::file::open_file::OpenFile;
+use papilio_engine::file::verity::{FsverityInfo, FsverityMetadata};
 use papilio_format::FileOffset;
 use papilio_format::items::inode::FileKind;
 use std::ops::Range;
@@ -139,7 +140,8 @@ impl File {
     /// is verified by its checksum, unless the file has none or verification is turned off.
     ///
     /// # Errors
-    /// [`Error::DataChecksum`] if no copy is good; a device error; an invalid extent.
+    /// [`Error::DataChecksum`] if no copy is good; [`Error::Verity`]; a device error; an invalid
+    /// extent.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         if let Some(open) = &self.open {
             return open.read_at(buffer, offset);
@@ -148,6 +150,11 @@ impl File {
     }
 
     fn read_committed(&self, reader: &ReadContext, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.with_committed(|file| reader.read(file, FileOffset(offset), buffer))
+    }
+
+    /// Runs `read` on the file as the last commit has it; again, where extents moved meanwhile.
+    fn with_committed<R>(&self, mut read: impl FnMut(&FileData<'_>) -> Result<R>) -> Result<R> {
         self.inode.file_system().info.read_until_unmoved(|| {
             let handle = self.inode.handle()?;
             let file = FileData {
@@ -159,8 +166,45 @@ impl File {
                 extent_cache: None,
                 ordered: None,
             };
-            reader.read(&file, FileOffset(offset), buffer)
+            read(&file)
         })
+    }
+
+    /// Returns the parameters of the file's Merkle tree and the file digest, or `None` for a file
+    /// without fs-verity.
+    ///
+    /// # Errors
+    /// [`Error::MissingItem`] or [`Error::Item`] for a descriptor that is missing or invalid; a tree
+    /// block that cannot be read.
+    pub fn verity(&self) -> Result<Option<FsverityInfo>> {
+        match &self.open {
+            Some(open) => open.verity(),
+            None => {
+                let info = &self.inode.file_system().info;
+                self.with_committed(|file| FsverityInfo::of(info, file))
+            }
+        }
+    }
+
+    /// Reads what fs-verity stores beside the file (`FS_IOC_READ_VERITY_METADATA`) from byte `offset`
+    /// on. Returns the number of bytes, which is smaller than the buffer only at the end; `None`
+    /// without fs-verity, and for the signature of a file that has none.
+    ///
+    /// # Errors
+    /// As [`File::verity`].
+    pub fn read_verity(
+        &self,
+        kind: FsverityMetadata,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>> {
+        match &self.open {
+            Some(open) => open.read_verity(kind, offset, buffer),
+            None => {
+                let info = &self.inode.file_system().info;
+                self.with_committed(|file| kind.read(info, file, offset, buffer))
+            }
+        }
     }
 
     /// Fills `buffer` from byte `offset` on.

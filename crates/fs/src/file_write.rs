@@ -9,6 +9,7 @@ use papilio_engine::data::EncodedExtent;
 use papilio_engine::errors::Result;
 use papilio_engine::file::defragment::DefragmentOptions;
 use papilio_engine::file::open_file::{OpenFile, Stamp};
+use papilio_engine::file::verity::FsverityOptions;
 use papilio_engine::file::write_promise::WritePromise;
 use papilio_format::items::inode::FileKind;
 use std::os::fd::AsFd;
@@ -158,6 +159,29 @@ impl File {
         mut progress: impl FnMut(u64) -> bool,
     ) -> Result<u64> {
         self.open_file()?.defragment(range, options, &mut progress)
+    }
+
+    /// Builds the Merkle tree of the file's data and turns on fs-verity (`FS_IOC_ENABLE_VERITY`):
+    /// from then on the data never changes, and every read is verified. It is durable on return.
+    /// Calls `progress` with the bytes that are hashed; where it returns false, the work stops and
+    /// the file stays as it was.
+    ///
+    /// # Errors
+    /// - [`PathError::Exists`] if the file has fs-verity.
+    /// - [`PathError::NotPermitted`] for an immutable or append-only file.
+    /// - [`PathError::Busy`] if the file changes meanwhile.
+    /// - As [`File::write_all_at`]; [`Error::Invalid`](papilio_engine::Error::Invalid) for wrong
+    ///   options, or where `progress` stops the work.
+    ///
+    /// [`PathError::Exists`]: papilio_engine::PathError::Exists
+    /// [`PathError::NotPermitted`]: papilio_engine::PathError::NotPermitted
+    /// [`PathError::Busy`]: papilio_engine::PathError::Busy
+    pub fn enable_verity(
+        &self,
+        options: &FsverityOptions,
+        mut progress: impl FnMut(u64) -> bool,
+    ) -> Result<()> {
+        self.open_file()?.enable_verity(options, &mut progress)
     }
 
     /// Makes a hole of `length` bytes at `offset` (`FALLOC_FL_PUNCH_HOLE`). The size does not

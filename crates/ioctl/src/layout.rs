@@ -510,6 +510,52 @@ layout! {
         padding: [u8; 8],
     }
 
+    /// `struct fsverity_enable_arg`.
+    pub struct VerityEnable = 128 {
+        /// 1.
+        version: u32,
+        /// The number of the hash algorithm.
+        hash_algorithm: u32,
+        /// The size of data and tree blocks in bytes.
+        block_size: u32,
+        /// The size of the salt in bytes.
+        salt_size: u32,
+        /// The salt in the caller's memory.
+        salt: u64,
+        /// The size of the signature in bytes.
+        signature_size: u32,
+        /// Zero.
+        reserved: u32,
+        /// The signature in the caller's memory.
+        signature: u64,
+        /// Zeros.
+        more_reserved: [u64; 11],
+    }
+
+    /// `struct fsverity_digest` with room for the longest digest.
+    pub struct VerityDigest = 68 {
+        /// The number of the hash algorithm.
+        hash_algorithm: u16,
+        /// The room for the digest in bytes; on output its size.
+        size: u16,
+        /// The digest.
+        digest: [u8; 64],
+    }
+
+    /// `struct fsverity_read_metadata_arg`.
+    pub struct VerityMetadata = 40 {
+        /// `FS_VERITY_METADATA_TYPE_*`: 1 the Merkle tree, 2 the descriptor, 3 the signature.
+        kind: u64,
+        /// The first byte.
+        offset: u64,
+        /// The room for bytes.
+        length: u64,
+        /// The room in the caller's memory.
+        buffer: u64,
+        /// Zero.
+        reserved: u64,
+    }
+
     /// `struct fstrim_range`.
     pub struct TrimRange = 24 {
         /// Start of the range in bytes.

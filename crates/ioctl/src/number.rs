@@ -11,7 +11,7 @@ use super::layout::{
     FileCloneRange, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart,
     LABEL_SIZE, LogicalIno, LostWrite, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs,
     QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs,
-    ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    ServerInfo, SnapshotById, SpaceArgs, TrimRange, VerityEnable, VerityMetadata, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -63,6 +63,12 @@ impl Command {
     pub const GET_ATTRIBUTES: Self = Self::read::<FileAttributes>(b'X', 31);
     /// `FS_IOC_FSSETXATTR`.
     pub const SET_ATTRIBUTES: Self = Self::write::<FileAttributes>(b'X', 32);
+    /// `FS_IOC_ENABLE_VERITY`: FUSE passes salt and signature behind the argument.
+    pub const ENABLE_VERITY: Self = Self::write::<VerityEnable>(b'f', 133);
+    /// `FS_IOC_MEASURE_VERITY`: the number has the size of the head; the digest follows it.
+    pub const MEASURE_VERITY: Self = Self::new(READ | WRITE, b'f', 134, 4);
+    /// `FS_IOC_READ_VERITY_METADATA`: the bytes go to the caller's memory.
+    pub const READ_VERITY: Self = Self::both::<VerityMetadata>(b'f', 135);
     /// `FITRIM`.
     pub const TRIM: Self = Self::both::<TrimRange>(b'X', 121);
     /// `FS_IOC_GETFSLABEL`.

@@ -90,6 +90,7 @@ pub use papilio_engine::data::{FiemapExtent, FileExtent, FileExtentKind};
 pub use papilio_engine::errors::differ_in_numbers_only;
 pub use papilio_engine::errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use papilio_engine::file::defragment::DefragmentOptions;
+pub use papilio_engine::file::verity::{FsverityInfo, FsverityMetadata, FsverityOptions};
 pub use papilio_engine::file::write_promise::WritePromise;
 pub use papilio_engine::items::dir::EntryTarget;
 pub use papilio_engine::items::xattr::Xattr;
@@ -160,6 +161,7 @@ pub use papilio_format::items::block_group::BlockGroupFlags;
 pub use papilio_format::items::chunk::RaidProfile;
 pub use papilio_format::items::dev_replace::DevReplaceState;
 pub use papilio_format::items::file_extent::Compression;
+pub use papilio_format::items::fsverity_descriptor::FsverityAlgorithm;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 pub use papilio_format::items::qgroup::{QgroupId, QgroupLimitFlags, QgroupStatusFlags};
 pub use papilio_format::{

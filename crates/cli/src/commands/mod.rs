@@ -60,6 +60,7 @@ mod truncate;
 mod tune;
 #[cfg(target_os = "linux")]
 mod umount;
+mod verity;
 
 use crate::context::Context;
 use clap::Subcommand;
@@ -84,6 +85,7 @@ pub enum Command {
     Chown(chown::Args),
     Getfattr(getfattr::Args),
     Setfattr(setfattr::Args),
+    Verity(verity::Args),
     Find(Box<find::Args>),
     Du(du::Args),
     Usage(filesystem::usage::Args),
@@ -154,6 +156,7 @@ impl Command {
             Self::Chown(command) => command.run(context),
             Self::Getfattr(command) => command.run(context),
             Self::Setfattr(command) => command.run(context),
+            Self::Verity(command) => command.run(context),
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
             Self::Usage(command) => command.run(context),

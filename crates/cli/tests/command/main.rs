@@ -40,3 +40,4 @@ mod tune;
 mod undecodable;
 mod usage;
 mod usage_tree;
+mod verity;

@@ -36,4 +36,5 @@ mod short_writes;
 mod siblings;
 mod space;
 mod unfit;
+mod verity;
 mod world;

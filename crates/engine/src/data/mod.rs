@@ -25,6 +25,7 @@ mod file_data;
 pub(crate) mod file_edit;
 mod file_extent;
 pub mod file_extents_edit;
+pub mod fsverity;
 mod image;
 pub mod in_flight;
 mod inline;

@@ -10,7 +10,7 @@
 //! caller's buffer.
 //!
 //! Invariants:
-//! - No data that failed its checksum is returned.
+//! - No data that failed its checksum, or its hash of fs-verity, is returned.
 //! - A request allocates nothing once the thread has its scratch.
 //!
 //! Locks: none held between calls. Kernel counterparts: `btrfs_readahead` (`fs/btrfs/extent_io.c`),
@@ -22,6 +22,7 @@ use crate::data::checksum::{SectorFault, first_mismatch};
 use crate::data::compress::{DecompressError, decompress};
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, InlineExtent};
 use crate::data::file_data::{ExtentLookup, FileData};
+use crate::data::fsverity::{FileVerity, OpenVerity};
 use crate::data::read_batch::{ARENA, Batch, Destination, LastExtent, SMALL_ARENA, Scratch};
 use crate::data::verify::{CHECKSUMS_AT_ONCE, ChecksumSource, ChecksumTree, ReadRange, Verifier};
 use crate::errors::{Error, Result};
@@ -35,6 +36,9 @@ use papilio_format::{FileOffset, LogicalAddress};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// Most bytes that are read and verified by a Merkle tree in one go; a multiple of any tree's block.
+const MEASURED_AT_ONCE: u64 = 256 << 10;
 
 thread_local! {
     /// The scratch of this thread; empty while a request uses it.
@@ -52,6 +56,7 @@ pub struct ReadContext {
     lookup: CsumLookup,
     /// How often extents were moved to other addresses.
     moves: AtomicU64,
+    verity: OpenVerity,
 }
 
 impl ReadContext {
@@ -80,7 +85,7 @@ impl ReadContext {
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (id, moves) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicU64::new(0));
-        Self { id, volume, checksums, verify, lookup, moves }
+        Self { id, volume, checksums, verify, lookup, moves, verity: OpenVerity::default() }
     }
 
     /// Returns whether data is verified.
@@ -111,7 +116,7 @@ impl ReadContext {
     ///
     /// # Errors
     /// [`Error::DataChecksum`] or [`Error::MissingChecksum`] where no copy is good;
-    /// [`Error::Decompress`]; a tree block that cannot be read; an invalid extent; an error of the
+    /// [`Error::Verity`]; [`Error::Decompress`]; a tree block that cannot be read; an invalid extent; an error of the
     /// device. The content of the buffer is then undefined.
     pub fn read(&self, file: &FileData<'_>, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         assert_no_handle();
@@ -120,8 +125,57 @@ impl ReadContext {
         if length == 0 {
             return Ok(0);
         }
-        let failed = match self.read_cached_extent(file, offset.0, &mut buffer[..length]) {
-            ShortCut::Done => return Ok(length),
+        match self.is_measured(file) {
+            true => self.read_measured(file, offset.0, &mut buffer[..length])?,
+            false => self.read_checksummed(file, offset.0, &mut buffer[..length])?,
+        }
+        Ok(length)
+    }
+
+    /// Returns whether data of `file` is also verified by its Merkle tree.
+    #[inline]
+    pub(super) fn is_measured(&self, file: &FileData<'_>) -> bool {
+        self.verify && file.flags.contains(InodeFlags::VERITY)
+    }
+
+    /// Returns what verifies a file with fs-verity.
+    ///
+    /// # Errors
+    /// As [`FileVerity::load`].
+    pub(crate) fn verity_of(&self, file: &FileData<'_>) -> Result<Arc<FileVerity>> {
+        self.verity.of(file)
+    }
+
+    /// Fills `buffer` with bytes of a file with fs-verity. It reads whole blocks of the Merkle tree.
+    #[cold]
+    fn read_measured(&self, file: &FileData<'_>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let verity = self.verity_of(file)?;
+        let block = verity.block_size() as u64;
+        let wanted_end = offset + buffer.len() as u64;
+        let mut rest = buffer;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let start = at - at % block;
+            let end = wanted_end.next_multiple_of(block).min(start + MEASURED_AT_ONCE).min(file.size);
+            let (part, behind) = std::mem::take(&mut rest).split_at_mut((end.min(wanted_end) - at) as usize);
+            if at == start && end <= wanted_end {
+                self.read_checksummed(file, start, part)?;
+                verity.verify(file.tree.get(), file.place(start), part)?;
+            } else {
+                let mut whole = vec![0; (end - start) as usize];
+                self.read_checksummed(file, start, &mut whole)?;
+                verity.verify(file.tree.get(), file.place(start), &whole)?;
+                part.copy_from_slice(&whole[(at - start) as usize..][..part.len()]);
+            }
+            (rest, at) = (behind, end.min(wanted_end));
+        }
+        Ok(())
+    }
+
+    /// Fills `buffer` with bytes before the end of the file.
+    fn read_checksummed(&self, file: &FileData<'_>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let failed = match self.read_cached_extent(file, offset, buffer) {
+            ShortCut::Done => return Ok(()),
             ShortCut::None => None,
             ShortCut::Failed(error) => Some(error),
         };
@@ -131,9 +185,9 @@ impl ReadContext {
         // file's tree refers to stay in place as long as its pin.
         let checksums = ChecksumTree::new(&self.checksums);
         let mut request = Request { failed, ..Request::new(self, file, &checksums) };
-        let result = request.run(offset.0, &mut buffer[..length], &mut scratch);
+        let result = request.run(offset, buffer, &mut scratch);
         SCRATCH.set(scratch);
-        result.map(|()| length)
+        result
     }
 
     /// Fills `buffer` with the bytes of an extent as they lie on disk, from the first copy that has

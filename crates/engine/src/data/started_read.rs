@@ -69,6 +69,10 @@ impl ReadContext {
         let aligned = offset.is_multiple_of(u64::from(sector)) && length.is_multiple_of(sector as usize);
         let end = offset.checked_add(length as u64).filter(|&end| end <= file.size);
         let (Some(end), true, true) = (end, aligned, length > 0) else { return Ok(None) };
+        // Only a full request verifies by the Merkle tree.
+        if self.is_measured(file) {
+            return Ok(None);
+        }
         let mut extents = ExtentLookup::new(file, sector);
         let mut parts = SmallVec::new();
         let mut at = offset;

@@ -10,6 +10,7 @@ use crate::errors::{Error, Result};
 use crate::file::open_file::OpenFile;
 use papilio_format::FileOffset;
 use papilio_format::items::file_extent::{Compression, MAX_UNCOMPRESSED};
+use papilio_format::items::inode::InodeFlags;
 
 impl OpenFile {
     /// Reads the extent at `offset` as it lies; at most `most` stored bytes. Returns `None` for a
@@ -35,6 +36,13 @@ impl OpenFile {
         let sector = self.fs.sector_size();
         let start = offset - offset % sector;
         let window = start.saturating_add(MAX_UNCOMPRESSED).min(file.size);
+        // The Merkle tree verifies the bytes of the file, not those of its extents.
+        if file.flags.contains(InodeFlags::VERITY) {
+            let mut data = vec![0; (window - offset).min(most as u64) as usize];
+            let read = self.fs.reader.read(file, FileOffset(offset), &mut data)?;
+            data.truncate(read);
+            return Ok(Some(EncodedRead::plain(data)));
+        }
         let (sector_size, end) = (sector as u32, FileOffset(window));
         let mut extents =
             FileExtents::whole(file.tree.get(), file.inode, sector_size, FileOffset(start), end);

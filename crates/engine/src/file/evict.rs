@@ -21,7 +21,7 @@ use crate::namespace::Place;
 use crate::namespace::evict::{self, OrphanState};
 use crate::subvolume::clean_step;
 use crate::transaction::{Handle, Start};
-use papilio_format::items::inode::FileKind;
+use papilio_format::items::inode::{FileKind, InodeFlags};
 use papilio_format::{InodeNumber, TreeId, objectid};
 use std::sync::Arc;
 
@@ -214,7 +214,12 @@ impl FsInfo {
             from = InodeNumber(orphan.inode.0.saturating_add(1));
             match orphan.state {
                 OrphanState::Unnamed(_) => self.evict(Place { tree, inode: orphan.inode })?,
-                OrphanState::Named | OrphanState::Gone => {
+                OrphanState::Named(_) | OrphanState::Gone => {
+                    if let OrphanState::Named(item) = orphan.state
+                        && !item.flags.contains(InodeFlags::VERITY)
+                    {
+                        self.drop_verity(Place { tree, inode: orphan.inode })?;
+                    }
                     self.change_to_delete(NAME_ITEMS, |handle| {
                         let live = handle.live_tree(tree)?;
                         evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)

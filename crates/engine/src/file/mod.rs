@@ -15,11 +15,13 @@
 //! | `fsync`, `changed_files` | making one file durable |
 //! | `change`, `data_trees` | joining a transaction |
 //! | `evict`, `deletions` | deleting unlinked inodes, waiting for the space that this frees |
+//! | `verity`, `building_tree` | turning on fs-verity |
 //! | `background` | requests to the background threads |
 
 mod allocate;
 pub(crate) mod background;
 mod buffered;
+mod building_tree;
 mod cached_inode_item;
 pub mod change;
 pub(crate) mod changed_files;
@@ -51,6 +53,7 @@ mod read;
 pub(crate) mod read_ahead;
 mod reflink;
 pub(crate) mod sharing;
+pub mod verity;
 mod write;
 mod write_back;
 mod write_back_ordered;

@@ -23,6 +23,7 @@ use crate::data::nocow::InPlace;
 use crate::data::ordered_extents::OrderedExtents;
 use crate::data::write_rules::WriteOptions;
 use crate::errors::{Error, PathError, Result};
+use crate::file::building_tree::BuildingTree;
 use crate::file::cached_inode_item::{CachedInodeItem, SizeAndFlags};
 use crate::file::changed_files::{ChangedFiles, ChangedRanges};
 use crate::file::data_lock::DataLock;
@@ -86,6 +87,8 @@ pub struct OpenInode {
     /// The end of the pages that became dirty last. Pages that go on there need no extent of their
     /// own.
     pub(super) last_dirtied: AtomicU64,
+    /// Whether a caller is building the Merkle tree of the file's data.
+    pub(super) merkle_tree: BuildingTree,
 }
 
 /// Space that is reserved for dirty pages.
@@ -139,6 +142,7 @@ impl OpenInode {
             reserved: Mutex::default(),
             failed_writebacks: AtomicU64::new(0),
             last_dirtied: AtomicU64::new(0),
+            merkle_tree: BuildingTree::default(),
         }
     }
 
@@ -154,6 +158,7 @@ impl OpenInode {
 
     /// Notes that a range of the file's data changes in transaction `generation`.
     pub(crate) fn note_changed(&self, files: &ChangedFiles, generation: Generation, range: &Range<u64>) {
+        self.merkle_tree.note_change();
         if self.changed.note(generation, range) {
             files.insert(generation, self.place(), &self.changed);
         }
@@ -202,6 +207,7 @@ impl OpenInode {
     /// Notes a change in memory at `time` that reaches to byte `end`; without a `time`, mtime and
     /// ctime stay. The table of dirty files has the file already.
     pub(super) fn touch_to(&self, time: Option<Timespec>, end: u64) {
+        self.merkle_tree.note_change();
         let mut touched = self.touched.lock();
         let (before, size) = match &*touched {
             Some(touched) => (touched.touch, touched.size),

@@ -363,6 +363,10 @@ impl Gatherer<'_> {
         if !matches!(item.kind(), Some(FileKind::Regular | FileKind::Symlink)) {
             return Ok(None);
         }
+        // The log has no descriptor and no Merkle tree.
+        if item.flags.contains(InodeFlags::VERITY) && item.transid >= self.handle.generation() {
+            return Ok(Some("fs-verity may have been turned on in this transaction"));
+        }
         let is_new = item.generation == self.handle.generation() && !self.is_logged(inode);
         let changed = match (is_new, self.request.names) {
             (true, _) => Some(std::iter::once(0..u64::MAX).collect()),

@@ -14,6 +14,7 @@ pub(crate) mod orphan;
 mod packed_edit;
 pub mod sound_items;
 pub mod trees;
+pub(crate) mod verity;
 pub mod xattr;
 pub mod xattr_edit;
 

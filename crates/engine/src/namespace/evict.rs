@@ -34,9 +34,9 @@ pub(crate) struct Orphan {
 pub(crate) enum OrphanState {
     /// The inode has no name: drop its data, then evict it.
     Unnamed(InodeItem),
-    /// The inode has names: remove the orphan item only. (Kernels before 3.17 listed inodes that
-    /// were being truncated.)
-    Named,
+    /// The inode has names: remove the orphan item, and a Merkle tree that was not finished.
+    /// (Kernels before 3.17 listed inodes that were being truncated.)
+    Named(InodeItem),
     /// There is no inode: remove the orphan item only.
     Gone,
 }
@@ -49,7 +49,7 @@ pub(crate) fn next_orphan(tree: &Tree, from: InodeNumber) -> Result<Option<Orpha
     let Some(number) = orphan::next(tree, from)? else { return Ok(None) };
     let state = match inode::inode(tree, number)? {
         None => OrphanState::Gone,
-        Some(item) if item.nlink > 0 => OrphanState::Named,
+        Some(item) if item.nlink > 0 => OrphanState::Named(item),
         Some(item) => OrphanState::Unnamed(item),
     };
     Ok(Some(Orphan { inode: number, state }))

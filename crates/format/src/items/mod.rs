@@ -20,6 +20,7 @@ pub mod file_extent;
 pub mod file_type;
 pub mod free_space;
 pub mod free_space_cache;
+pub mod fsverity_descriptor;
 pub mod inode;
 pub mod inode_ref;
 pub mod orphan;

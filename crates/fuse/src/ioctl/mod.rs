@@ -27,6 +27,7 @@ mod send;
 mod state;
 mod subvolumes;
 pub mod table;
+mod verity;
 
 pub use call::{Caller, Changed, IoctlCall, IoctlReply, MountInfo};
 

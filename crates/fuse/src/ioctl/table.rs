@@ -5,7 +5,7 @@
 
 use super::call::{IoctlCall, IoctlReply, Result};
 use super::{defragment, devices, encoded, extents, files, jobs, owners, quotas, replace, search, send};
-use super::{state, subvolumes};
+use super::{state, subvolumes, verity};
 use papilio_ioctl::number::Command;
 
 type Handler = fn(&IoctlCall<'_>) -> Result<IoctlReply>;
@@ -106,6 +106,9 @@ static TABLE: &[IoctlEntry] = &[
     entry(Command::GET_VERSION, files::get_version),
     entry(Command::GET_ATTRIBUTES, files::get_attributes),
     entry(Command::SET_ATTRIBUTES, files::set_attributes).changes().needs(Data::OwnIfKernelOpens),
+    entry(Command::ENABLE_VERITY, verity::enable).changes().needs(Data::Own).waits(),
+    entry(Command::MEASURE_VERITY, verity::measure),
+    entry(Command::READ_VERITY, verity::read_metadata),
     entry(Command::INO_LOOKUP, files::ino_lookup),
     entry(Command::INO_LOOKUP_USER, files::ino_lookup_user),
     entry(Command::TREE_SEARCH, search::tree_search),

@@ -37,6 +37,7 @@ use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
 use papilio_ioctl::number::Command;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Operations for Server {
@@ -314,6 +315,10 @@ impl Operations for Server {
             return Ok(self.take_lost_write(caller));
         }
         let node = self.node(node)?;
+        // As `deny_write_access`. Where the kernel opens files itself, writers are not known.
+        if Command(ioctl.command) == Command::ENABLE_VERITY && node.writers.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::ETXTBSY));
+        }
         let inode = node.current(&self.fs)?;
         let umask = privileges::umask_of(caller);
         let (fs, mount) = (&self.fs, &self.mount);

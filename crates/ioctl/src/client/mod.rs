@@ -10,6 +10,7 @@ mod owners;
 mod quotas;
 mod streams;
 mod usage;
+mod verity;
 
 pub use jobs::ScrubStart;
 pub use streams::{EncodedPart, SendRequest};

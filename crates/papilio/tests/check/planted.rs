@@ -803,6 +803,9 @@ fn file_faults() -> Vec<Fault> {
             let is_link = |inode: &InodeItem| inode.kind() == Some(papilio::FileKind::Symlink);
             edit_inode(image, is_link, |inode| inode.flags |= InodeFlags::IMMUTABLE);
         }),
+        fault("the flag of fs-verity alone", FindingKind::VerityInvalid, |image| {
+            edit_inode(image, is_file, |inode| inode.flags |= InodeFlags::VERITY);
+        }),
         fault("checksums of a NODATASUM file", FindingKind::CsumUnexpected, |image| {
             let with_data = |inode: &InodeItem| {
                 is_file(inode) && inode.nbytes > 65536 && !inode.flags.contains(InodeFlags::NODATASUM)

@@ -12,6 +12,7 @@ use super::names::{ANY_INDEX, Entry, InodeRecord, NameRef, Names, hash_name};
 use super::remedy::{InodeField, Remedy};
 use super::report::{FindingKind, Findings, Place};
 use super::roots::SubvolumeEntry;
+use super::verity::VerityItems;
 use super::walker::Visit;
 use papilio_format::items::dir_item::{DirEntries, FileType};
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
@@ -82,6 +83,7 @@ struct Current {
     indexes: Vec<Listed>,
     name_bytes: u64,
     extents: Extents,
+    verity: VerityItems,
 }
 
 /// Totals of the file extents of an inode.
@@ -183,6 +185,7 @@ impl<'a> Inodes<'a> {
                 }
             }
             ItemType::DIR_ITEM | ItemType::DIR_INDEX => self.read_entries(key, data),
+            ItemType::VERITY_DESC_ITEM | ItemType::VERITY_MERKLE_ITEM => current.verity.read(key, data),
             ItemType::EXTENT_DATA => {
                 if let Ok(extent) = FileExtentItem::parse(data) {
                     let place = Place { key: Some(*key), ..Place::inode(self.tree, key.objectid) };
@@ -251,6 +254,13 @@ impl<'a> Inodes<'a> {
             let message = format_args!("directory entries of an inode that is not a directory");
             self.findings.add(FindingKind::NotADirectory, place.clone(), message);
         }
+        if item.flags.contains(InodeFlags::VERITY)
+            && let Some(fault) = current.verity.fault(item.size)
+        {
+            self.findings.add(FindingKind::VerityInvalid, place.clone(), format_args!("{fault}"));
+            let (tree, inode) = (self.tree, current.number);
+            self.findings.mend(Remedy::Inode { tree, inode, field: InodeField::NoVerity });
+        }
         current.extents.check(&item, &self.context, &place, &mut self.findings);
     }
 
@@ -272,6 +282,7 @@ impl Current {
             indexes: Vec::new(),
             name_bytes: 0,
             extents: Extents::default(),
+            verity: VerityItems::default(),
         }
     }
 

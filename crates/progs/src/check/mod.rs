@@ -33,6 +33,7 @@ mod report;
 pub(crate) mod roots;
 mod space_cache;
 mod superblocks;
+mod verity;
 pub(crate) mod walker;
 
 pub use checker::{check, take_inventory};

@@ -94,6 +94,8 @@ pub(crate) enum InodeField {
     ///
     /// [`InodeFlags::OF_NO_SYMLINK`]: papilio_format::items::inode::InodeFlags::OF_NO_SYMLINK
     NoSymlinkFlags,
+    /// The file is without fs-verity.
+    NoVerity,
 }
 
 /// A field of the superblock, and its right value.

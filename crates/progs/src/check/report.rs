@@ -212,6 +212,8 @@ finding_kinds! {
     SymlinkTarget "symlink-target" Error;
     /// A symbolic link that is immutable or append-only: nothing can remove it, nor its flags.
     SymlinkFlags "symlink-flags" Error;
+    /// A file with fs-verity whose descriptor or Merkle tree is not complete: it cannot be read.
+    VerityInvalid "verity-invalid" Error;
     /// A cache of free inode numbers, which kernels since 5.11 refuse.
     InodeCache "inode-cache" Error;
     /// An item whose type no item of a subvolume has.

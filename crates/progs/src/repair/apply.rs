@@ -232,6 +232,7 @@ fn edit_inode(editor: &Editor<'_>, tree: TreeId, inode: u64, field: InodeField) 
         InodeField::Size(size) => item.size = size,
         InodeField::Bytes(bytes) => item.nbytes = bytes,
         InodeField::NoSymlinkFlags => item.flags = item.flags.difference(InodeFlags::OF_NO_SYMLINK),
+        InodeField::NoVerity => item.flags = item.flags.difference(InodeFlags::VERITY),
         InodeField::HasCsums => item.flags = item.flags.difference(InodeFlags::NODATASUM),
     }
     editor.put(tree, key, item.to_bytes().to_vec())

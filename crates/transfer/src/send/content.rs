@@ -18,7 +18,7 @@ use papilio_engine::items::inode;
 use papilio_engine::items::xattr::{self, Xattr};
 use papilio_format::checksum::name_hash;
 use papilio_format::items::file_extent::Compression;
-use papilio_format::items::inode::{FileKind, InodeItem};
+use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem};
 use papilio_format::send_stream::{Command, EncodedWrite, Protocol, WRITE_SIZE};
 use papilio_format::{FileOffset, InodeNumber};
 use papilio_fs::File;
@@ -159,6 +159,10 @@ impl Sender<'_> {
         };
         let length = (range.end - range.start).min(unencoded_length.saturating_sub(unencoded_offset));
         if !self.compressed || compression == Compression::None || stored > length {
+            return Ok(None);
+        }
+        // The Merkle tree verifies the bytes of the file, not those of its extents.
+        if content.item.flags.contains(InodeFlags::VERITY) {
             return Ok(None);
         }
         let data = match piece {
