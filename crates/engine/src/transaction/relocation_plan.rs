@@ -1,6 +1,6 @@
 //! Which tree blocks a relocation has to copy.
 //!
-//! Owns [`Plan`]: for a batch of extents, all blocks that lead to them from any tree, each once.
+//! Owns [`RelocationPlan`]: for a batch of extents, all blocks that lead to them from any tree, each once.
 //! A block is found by its back references: by tree and key, or by the address of its parent.
 //!
 //! **Invariants**
@@ -34,7 +34,7 @@ pub(super) struct PlannedBlock {
 }
 
 /// The blocks to copy and the data extents to move, by their addresses.
-pub(super) struct Plan<'t> {
+pub(super) struct RelocationPlan<'t> {
     transactions: &'t Transactions,
     extents: Tree,
     pub(super) blocks: BTreeMap<LogicalAddress, PlannedBlock>,
@@ -43,7 +43,7 @@ pub(super) struct Plan<'t> {
     pending: Vec<LogicalAddress>,
 }
 
-impl<'t> Plan<'t> {
+impl<'t> RelocationPlan<'t> {
     /// An empty plan for the trees as they are on disk.
     pub(super) fn new(transactions: &'t Transactions) -> Result<Self> {
         let extents = transactions.live.get(objectid::EXTENT_TREE)?.tree();
