@@ -4,6 +4,7 @@
 
 use crate::errors::Raise;
 use crate::paths::{PathArg, decode, host_path};
+use crate::streams::Interruptible;
 use papilio::{ChecksumType, ContentSource, Error, MkfsContent, MkfsOptions, Populate, RaidProfile, Uuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -129,7 +130,9 @@ pub fn mkfs(
                 .shrink(shrink)
                 .sized(size.is_some());
             let from = host_path(&content);
-            let made = py.detach(|| make.make(&paths, &options, ContentSource::at(&from)?, &mut ()));
+            let made = py.detach(|| {
+                make.make(&paths, &options, ContentSource::at(&from)?, &mut Interruptible::default())
+            });
             made.raise()?.0
         }
     };
