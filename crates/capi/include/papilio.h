@@ -126,8 +126,8 @@
 // snapshot.
 #define PAPILIO_STAT_STUB 2
 
-// Flag of papilio_receive() and papilio_receive_directory(): ends after the first stream, and reads
-// nothing behind it.
+// Flag of papilio_receive() and papilio_receive_directory(): ends after the first stream, and
+// reads nothing behind it.
 #define PAPILIO_RECEIVE_ONE 1
 
 // Flag of papilio_snapshot(): the snapshot is read-only, which sending needs.

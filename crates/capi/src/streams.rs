@@ -262,8 +262,8 @@ pub unsafe extern "C" fn papilio_send(
     })
 }
 
-/// Flag of papilio_receive() and papilio_receive_directory(): ends after the first stream, and reads
-/// nothing behind it.
+/// Flag of papilio_receive() and papilio_receive_directory(): ends after the first stream, and
+/// reads nothing behind it.
 pub const PAPILIO_RECEIVE_ONE: u32 = 0x1;
 
 /// Applies the streams that the descriptor `fd` gives to the directory at `path`, NUL-terminated,

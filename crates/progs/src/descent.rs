@@ -8,7 +8,7 @@
 //! | walk | reads | compares with the pointer | a bad block |
 //! |---|---|---|---|
 //! | [`crate::dump::TreeBlocks`] | a good copy, cached | all | is an error; the walk goes on |
-//! | `tune`'s `BlockReader` | each copy, in old and new form | level, generation | ends the change |
+//! | `tune`'s `BlockReader` | each copy, old or new | level, generation | ends the change |
 //! | `image`'s `TreeImage` | a dump | all | ends the restore |
 //! | `image`'s `CollectReader` | any copy, at last a bad one | nothing | is copied, none below it |
 //! | `check`'s `Walker` | all copies | all, and corrects one byte | is a finding |
