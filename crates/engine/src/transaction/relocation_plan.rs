@@ -1,7 +1,8 @@
 //! Which tree blocks a relocation has to copy.
 //!
-//! Owns [`RelocationPlan`]: for a batch of extents, all blocks that lead to them from any tree, each
-//! once. A block is found by its back references: by tree and key, or by the address of its parent.
+//! Owns [`RelocationPlan`]: for a batch of extents, all blocks that lead to them from any tree,
+//! each once. A block is found by its back references: by tree and key, or by the address of its
+//! parent.
 //!
 //! **Invariants**
 //! - With a block, the plan holds all of its parents, up to the roots.
