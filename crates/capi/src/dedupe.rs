@@ -12,7 +12,7 @@ use std::io;
 /// Flag of papilio_dedupe(): equal blocks are only counted, by their hashes.
 pub const PAPILIO_DEDUPE_DRY_RUN: u32 = 0x1;
 
-struct Watch {
+struct DedupeWatch {
     progress: Progress,
     failed: papilio_message_fn,
     user: *mut c_void,
@@ -20,7 +20,7 @@ struct Watch {
     left_out: (u64, String),
 }
 
-impl DedupeObserver for Watch {
+impl DedupeObserver for DedupeWatch {
     fn file(&mut self, _path: &[u8], before: &DedupeReport) -> io::Result<()> {
         self.progress.call(before.files, 0, before.read_bytes);
         self.progress.check()
@@ -84,8 +84,12 @@ pub unsafe extern "C" fn papilio_dedupe(
             dedupe = dedupe.block_size(block_size);
         }
         let root = WalkRoot::in_file_system(user_of.fs(), path)?;
-        let mut watch =
-            Watch { progress: Progress::new(progress, user), failed, user, left_out: Default::default() };
+        let mut watch = DedupeWatch {
+            progress: Progress::new(progress, user),
+            failed,
+            user,
+            left_out: Default::default(),
+        };
         let mut report = DedupeReport::default();
         let done = dedupe.run(vec![root], &mut report, &mut watch);
         if watch.progress.is_canceled() {

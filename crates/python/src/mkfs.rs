@@ -136,15 +136,21 @@ pub fn mkfs(
             made.raise()?.0
         }
     };
-    Ok(Made {
-        uuid: made.fsid,
-        label: decode(py, &made.label)?.unbind(),
-        total_bytes: made.total_bytes,
-        node_size: made.node_size,
-        sector_size: made.sector_size,
-        checksum: made.checksum.name().to_owned(),
-        features: made.features.iter().map(|feature| feature.name()).collect(),
-    })
+    Made::of(py, &made)
+}
+
+impl Made {
+    fn of(py: Python<'_>, made: &papilio::Made) -> PyResult<Self> {
+        Ok(Self {
+            uuid: made.fsid,
+            label: decode(py, &made.label)?.unbind(),
+            total_bytes: made.total_bytes,
+            node_size: made.node_size,
+            sector_size: made.sector_size,
+            checksum: made.checksum.name().to_owned(),
+            features: made.features.iter().map(|feature| feature.name()).collect(),
+        })
+    }
 }
 
 #[pymethods]
