@@ -14,18 +14,21 @@ HELPERS := mount.fuse.papilio mount.papilio umount.fuse.papilio umount.papilio
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: ## install missing packages (with apt, as root)
+setup: ## install all missing packages (with apt, as root); setup-build, setup-demo, setup-test and setup-judges a part
 	@bash scripts/setup.sh
+
+setup-%:
+	@bash scripts/setup.sh $(subst -, ,$*)
 
 # STORES=1 adds object stores: the program papilio-store, and URLs in the C library. They double the
 # time of a first build.
 STORES ?= 0
 WITH_STORES = $(filter 1,$(STORES))
-build: setup ## build the papilio command: target/release/papilio (STORES=1: also papilio-store)
+build: setup-build ## build the papilio command: target/release/papilio (STORES=1: also papilio-store)
 	$(CARGO) build --release --locked -p papilio-cli $(WITH_STORES:1=-p papilio-cli-store)
 
 LIBDIR ?= $(PREFIX)/lib
-capi: setup ## build libpapilio, shared and static: target/release/capi
+capi: setup-build ## build libpapilio, shared and static: target/release/capi
 	$(CARGO) build --release --locked -p papilio-capi $(if $(WITH_STORES),,--no-default-features --features images)
 	sh crates/capi/link.sh target/release/libpapilio_capi.a target/release/capi
 
@@ -68,14 +71,14 @@ SINCE ?= HEAD
 check: ## check format, Clippy, tidy and unit tests of the crates that differ from SINCE (HEAD)
 	@bash scripts/check.sh $(SINCE)
 
-test: setup ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so
+test: setup-test ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so
 	@echo "make test: about 35 minutes on two processors, 15 GiB in target, 8 GiB for images"
 	$(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
 	bash scripts/lock-order.sh
 	PAPILIO_AFTER_TESTS=1 bash scripts/test-python.sh
 
-wheel: setup ## build the Python wheel: target/wheels/papilio-*.whl (needs Python 3.9 and PyPI)
+wheel: setup-test ## build the Python wheel: target/wheels/papilio-*.whl (needs Python 3.9 and PyPI)
 	@bash scripts/wheel.sh
 
 packages: STORES := 1
@@ -83,22 +86,22 @@ packages: build capi wheel ## build Debian packages and a tarball in target/pack
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-bench
 	@bash scripts/packages.sh
 
-portable: setup ## build for musl and aarch64 and try both, check macOS and FreeBSD (needs rustup; tens of minutes)
+portable: setup-test ## build for musl and aarch64 and try both, check macOS and FreeBSD (needs rustup; tens of minutes)
 	@bash scripts/portable.sh
 
-publishable: setup ## package all crates, build the library from its packages, compare its API with the last release
+publishable: setup-build ## package all crates, build the library from its packages, compare its API with the last release
 	@bash scripts/publishable.sh
 
-bench-python: setup ## compare reads and stats of the Python wheel with the same in Rust (needs Python 3.9 and PyPI)
+bench-python: setup-test ## compare reads and stats of the Python wheel with the same in Rust (needs Python 3.9 and PyPI)
 	@bash scripts/bench-python.sh
 
-dataframes: setup ## run pandas, pyarrow, DuckDB and Dask on files in an image (from PyPI)
+dataframes: setup-test ## run pandas, pyarrow, DuckDB and Dask on files in an image (from PyPI)
 	PAPILIO_DATAFRAMES=1 PAPILIO_REQUIRE_ALL=1 bash scripts/test-python.sh -k "pandas or pyarrow or duckdb or dask"
 
-locks: setup ## run concurrency tests with locks that check their order of acquisition, and print that order
+locks: setup-test ## run concurrency tests with locks that check their order of acquisition, and print that order
 	@bash scripts/lock-order.sh
 
-longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each preset or for PAPILIO_ORACLE_PRESETS (hours)
+longtest: setup-test ## compare 50,000 files and 2 GiB with the kernel, for each preset or for PAPILIO_ORACLE_PRESETS (hours)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
 		$(CARGO) test --release --locked -p papilio --test kernel -- --include-ignored --nocapture --test-threads 1
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio --test many_inodes
@@ -106,7 +109,7 @@ longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each pres
 
 DAMAGE_SEEDS ?= 2500
 DAMAGE_STOCK ?= 50
-planted: setup ## repair each planted fault, here and by btrfs check: the table of docs/planted-faults.md; resumes from target/planted (root; minutes)
+planted: setup-test ## repair each planted fault, here and by btrfs check: the table of docs/planted-faults.md; resumes from target/planted (root; minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_PLANTED_DIR=$(CURDIR)/target/planted \
 		$(CARGO) test --locked -p papilio --test check the_whole_table -- --ignored --nocapture
 
@@ -115,28 +118,28 @@ PROGS ?= ../btrfs-progs
 kept: build ## repair damaged images here and by btrfs-progs (PROGS=its built folder), and compare what is kept (root; minutes)
 	bash scripts/kept.sh $(PROGS) $(PROGS)/tests/fsck-tests
 
-damage: setup ## break kernel-made images at random, read, repair and clone them; resumes from target/damage (root; hours)
+damage: setup-test ## break kernel-made images at random, read, repair and clone them; resumes from target/damage (root; hours)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_DAMAGE=$(DAMAGE_SEEDS) PAPILIO_DAMAGE_STOCK=$(DAMAGE_STOCK) \
 		PAPILIO_DAMAGE_DIR=$(CURDIR)/target/damage \
 		$(CARGO) test --release --locked -p papilio-cli --test rescue damage -- --nocapture
 
-judges: setup ## run the tests beside the kernel's Btrfs under kernels 6.1, 6.12 and 7.2, as User Mode Linux (root; network; tens of minutes)
+judges: setup-test-judges ## run the tests beside the kernel's Btrfs under kernels 6.1, 6.12 and 7.2, as User Mode Linux (root; network; tens of minutes)
 	bash scripts/guest-kernels.sh
 	PAPILIO_REQUIRE_ALL=1 $(CARGO) xtask judges
 
 BAD_SECTORS ?= 10000
-bad-sectors: setup ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)
+bad-sectors: setup-test ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_SCRUB_PLANTS=$(BAD_SECTORS) \
 		$(CARGO) test --release --locked -p papilio --test scrub planted -- --nocapture
 
 MOVED_STATES ?= 800
-moved-states: setup ## cut the power of balances, conversions and changes of devices, and let the kernel end a sample (root; tens of minutes)
+moved-states: setup-test ## cut the power of balances, conversions and changes of devices, and let the kernel end a sample (root; tens of minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_MOVED_STATES=$(MOVED_STATES) PAPILIO_MOVED_KERNEL=50 \
 		$(CARGO) test --release --locked -p papilio --test moved_crashes -- --nocapture
 
 # The slow positions of the switches, whose gain the benchmarks measure.
 ABLATION := --features papilio-fio/ablation,papilio-bench/ablation
-bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
+bench: setup-test ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench $(ABLATION)
 	target/release/papilio-bench --output target/bench
 	target/release/papilio-bench read
@@ -144,7 +147,7 @@ bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (ro
 
 BENCH := target/release/papilio-bench
 QUICK := --rounds 1 --runtime 1
-report: setup ## run all fio jobs and sweeps; write results/bench.md and results/plots (root; about 8 GiB of memory)
+report: setup-test ## run all fio jobs and sweeps; write results/bench.md and results/plots (root; about 8 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli -p papilio-bench $(ABLATION)
 	$(BENCH) --rounds 5 --runtime 1 --profile --output target/bench/jobs
 	$(BENCH) sweep --over extents --sides kernel,papilio,raw $(QUICK) --output target/bench/extents
@@ -152,7 +155,7 @@ report: setup ## run all fio jobs and sweeps; write results/bench.md and results
 	$(BENCH) $(foreach run,jobs extents sweeps,--report target/bench/$(run)/report.json) \
 		--output target/bench --markdown results/bench.md
 
-demo: setup ## copy out a file system made by the kernel; make, change and mount another; verify each result
+demo: setup-demo ## copy out a file system made by the kernel; make, change and mount another; verify each result
 	@bash scripts/demo.sh
 	@bash scripts/demo-write.sh
 	@bash scripts/demo-mount.sh
@@ -169,13 +172,13 @@ everyday: build ## time tar, cp, find, grep, rm and dd on a mount and on the ker
 soak: build ## work on a mount with 64 processes, kill the server ten times, check (root; ten minutes)
 	@bash scripts/soak.sh
 
-campaign: setup ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), and continue the ledger results/campaign.tsv (root)
+campaign: setup-test ## run seeded tests and fuzz targets for CAMPAIGN_MINUTES (60), and continue the ledger results/campaign.tsv (root)
 	$(CARGO) xtask campaign --minutes $(or $(CAMPAIGN_MINUTES),60)
 
-mutants: setup ## test mutants of the write path for MUTANT_MINUTES (60), and continue the ledger results/mutants.tsv; needs cargo-mutants
+mutants: setup-test ## test mutants of the write path for MUTANT_MINUTES (60), and continue the ledger results/mutants.tsv; needs cargo-mutants
 	@$(CARGO) xtask mutants --minutes $(or $(MUTANT_MINUTES),60)
 
-coverage: setup ## measure which lines of the library its tests reach: target/coverage (root; half an hour; needs cargo-llvm-cov)
+coverage: setup-test ## measure which lines of the library its tests reach: target/coverage (root; half an hour; needs cargo-llvm-cov)
 	@bash scripts/coverage.sh
 
 azure: STORES := 1
@@ -192,7 +195,7 @@ miri: ## run the tests of the format, the page cache and the locks under Miri; n
 tsan: ## run the threads of the simulator and the page cache under ThreadSanitizer; needs nightly Rust with rust-src
 	@bash scripts/tsan.sh
 
-fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
+fuzz: setup-test ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh
 
 tidy: ## check layers, import cycles, dead files, long functions, headers and comments

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Installs the packages that building and testing Papilio needs besides a Rust toolchain.
+# setup.sh [build|demo|test|judges]...: installs the packages that Papilio needs besides a Rust
+# toolchain: to be built, for the demo, for the tests, for the judges; without an argument all.
+# Each includes those of the build.
 #
 # As root, installs the missing packages with apt; otherwise lists them. The build needs a C
 # compiler, make, pkg-config and zstd. Tests and the demo skip steps whose tools are missing. With
@@ -8,38 +10,55 @@ set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
 
-# command, Debian package, "needed" or "tests"
+case "$*" in
+*[!\ a-z]* | *-*)
+    echo "usage: setup.sh [build|demo|test|judges]..." >&2
+    exit 2
+    ;;
+esac
+purposes=${*:-demo test judges}
+for purpose in $purposes; do
+    case $purpose in
+    build | demo | test | judges) ;;
+    *)
+        echo "setup: $purpose: there are build, demo, test and judges" >&2
+        exit 2
+        ;;
+    esac
+done
+
+# command, Debian package, the purposes that need it, with commas
 wanted='
-cc build-essential needed
-make make needed
-pkg-config pkg-config needed
-zstd zstd needed
-mkfs.btrfs btrfs-progs tests
-fio fio tests
-chromium chromium tests
-losetup mount tests
-sfdisk fdisk tests
-qemu-img qemu-utils tests
-nbdinfo libnbd-bin tests
-nfs-cp libnfs-utils tests
-xz xz-utils tests
-bzip2 bzip2 tests
-curl curl tests
-openssl openssl tests
-mount mount tests
-getfattr attr tests
-getfacl acl tests
-fusermount3 fuse3 tests
-valgrind valgrind tests
-compsize btrfs-compsize tests
-mdadm mdadm tests
-xfs_io xfsprogs tests
-cryptsetup cryptsetup-bin tests
-pvcreate lvm2 tests
-linux.uml user-mode-linux tests
-modprobe kmod tests
-patchelf patchelf tests
-python3 python3-venv tests
+cc build-essential build
+make make build
+pkg-config pkg-config build
+zstd zstd build
+mkfs.btrfs btrfs-progs demo,test,judges
+fio fio test
+chromium chromium test
+losetup mount demo,test,judges
+sfdisk fdisk test
+qemu-img qemu-utils test
+nbdinfo libnbd-bin test
+nfs-cp libnfs-utils test
+xz xz-utils test
+bzip2 bzip2 test
+curl curl test
+openssl openssl test
+mount mount demo,test,judges
+getfattr attr demo,test,judges
+getfacl acl demo,test,judges
+fusermount3 fuse3 demo,test,judges
+valgrind valgrind test
+compsize btrfs-compsize test
+mdadm mdadm test
+xfs_io xfsprogs test
+cryptsetup cryptsetup-bin test
+pvcreate lvm2 test
+linux.uml user-mode-linux judges
+modprobe kmod test,judges
+patchelf patchelf judges
+python3 python3-venv test
 '
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -49,19 +68,29 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
+# is_wanted KINDS: whether one of the purposes of this run is among them.
+is_wanted() {
+    local purpose
+    for purpose in build $purposes; do
+        case ",$1," in *",$purpose,"*) return 0 ;; esac
+    done
+    return 1
+}
+
 packages=()
 essential=0
-while read -r command package kind; do
+while read -r command package kinds; do
     [ -n "$command" ] || continue
+    is_wanted "$kinds" || continue
     command -v "$command" >/dev/null && continue
     case " ${packages[*]-} " in *" $package "*) ;; *) packages+=("$package") ;; esac
-    [ "$kind" = needed ] && essential=1
+    [ "$kinds" = build ] && essential=1
 done <<<"$wanted"
 
 # Debian's python3 comes without the modules that make virtual environments.
 case " ${packages[*]-} " in
 *" python3-venv "*) ;;
-*) python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv) ;;
+*) ! is_wanted test || python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv) ;;
 esac
 
 if [ "${#packages[@]}" -eq 0 ]; then

@@ -59,7 +59,7 @@ struct World {
 
 /// One of the measured operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Job {
+enum DeviceJob {
     Scrub,
     Balance,
     Replace,
@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let bytes = arguments.mib << 20;
     let mut world = World::new(&arguments.backing, bytes, arguments.files)?;
-    let jobs = [Job::Scrub, Job::Balance, Job::Replace, Job::Remove];
+    let jobs = [DeviceJob::Scrub, DeviceJob::Balance, DeviceJob::Replace, DeviceJob::Remove];
     let mut times: [[Times; 2]; 4] = Default::default();
     for round in 0..arguments.rounds {
         for (job, times) in jobs.into_iter().zip(&mut times) {
@@ -142,64 +142,66 @@ impl World {
         std::mem::swap(&mut self.used, &mut self.spare);
     }
 
-    fn by_kernel(&mut self, job: Job, times: &mut Times) -> anyhow::Result<()> {
+    fn by_kernel(&mut self, job: DeviceJob, times: &mut Times) -> anyhow::Result<()> {
         let used = LoopDevice::attach_direct(&self.used)?;
         let spare = LoopDevice::attach_direct(&self.spare)?;
         let mounted = Mount::btrfs(&self.scratch, used.path(), "", false)?;
         let at = mounted.path();
-        if job == Job::Remove {
+        if job == DeviceJob::Remove {
             btrfs(["device", "add", "-f", "-K"], [spare.path(), at])?;
         }
         times.take(1, || {
             match job {
-                Job::Scrub => btrfs(["scrub", "start", "-B"], [at])?,
-                Job::Balance => btrfs(["balance", "start", "--full-balance"], [at])?,
-                Job::Replace => {
+                DeviceJob::Scrub => btrfs(["scrub", "start", "-B"], [at])?,
+                DeviceJob::Balance => btrfs(["balance", "start", "--full-balance"], [at])?,
+                DeviceJob::Replace => {
                     btrfs(["replace", "start", "-B", "-f", "-K"], [used.path(), spare.path(), at])?;
                 }
-                Job::Remove => btrfs(["device", "remove"], [used.path(), at])?,
+                DeviceJob::Remove => btrfs(["device", "remove"], [used.path(), at])?,
             }
             mounted.sync()?;
             Ok(1)
         })?;
         drop(mounted);
-        if matches!(job, Job::Replace | Job::Remove) {
+        if matches!(job, DeviceJob::Replace | DeviceJob::Remove) {
             self.swap();
         }
         Ok(())
     }
 
-    fn by_papilio(&mut self, job: Job, times: &mut Times) -> anyhow::Result<()> {
+    fn by_papilio(&mut self, job: DeviceJob, times: &mut Times) -> anyhow::Result<()> {
         let fs = FileSystem::from_devices(vec![self.open(&self.used)?], &writable())?;
         let spare = self.open(&self.spare)?;
         let devid = fs.usage()?.devices[0].devid;
-        if job == Job::Remove {
+        if job == DeviceJob::Remove {
             fs.add_device(spare.clone(), true)?;
         }
         times.take(1, || {
             match job {
-                Job::Scrub => {
+                DeviceJob::Scrub => {
                     let report = fs.scrub(&ScrubOptions::new(), |_| true)?;
                     ensure!(report.finished && !report.total().has_errors(), "scrub: {report:?}");
                 }
-                Job::Balance => {
+                DeviceJob::Balance => {
                     let all = || Some(BalanceFilter::default());
                     let all = BalanceOptions { data: all(), metadata: all(), system: all(), force: false };
                     fs.balance(&all, |_| true)?;
                 }
-                Job::Replace => {
+                DeviceJob::Replace => {
                     let how = ReplaceOptions { force: true, ..ReplaceOptions::default() };
                     let go_on = |_: &_| papilio::BalanceControl::Continue;
                     let report = fs.replace_device(devid, &spare, how, go_on)?;
                     ensure!(report.state == DevReplaceState::Finished, "replace: {report:?}");
                 }
-                Job::Remove => ensure!(fs.remove_device(devid, |_| true)?, "the device was not removed"),
+                DeviceJob::Remove => {
+                    ensure!(fs.remove_device(devid, |_| true)?, "the device was not removed")
+                }
             }
             fs.sync()?;
             Ok(1)
         })?;
         fs.close()?;
-        if matches!(job, Job::Replace | Job::Remove) {
+        if matches!(job, DeviceJob::Replace | DeviceJob::Remove) {
             self.swap();
         }
         Ok(())

@@ -43,6 +43,9 @@
 // Stage of a check: data is read; the counts are bytes.
 #define PAPILIO_CHECK_STAGE_DATA 2
 
+// Flag of papilio_dedupe(): equal blocks are only counted, by their hashes.
+#define PAPILIO_DEDUPE_DRY_RUN 1
+
 // The bytes of papilio_dirent.name: the longest name, 255 bytes, and a NUL.
 #define PAPILIO_NAME_SIZE 256
 
@@ -123,7 +126,8 @@
 // snapshot.
 #define PAPILIO_STAT_STUB 2
 
-// Flag of papilio_receive(): ends after the first stream, and reads nothing behind it.
+// Flag of papilio_receive() and papilio_receive_directory(): ends after the first stream, and
+// reads nothing behind it.
 #define PAPILIO_RECEIVE_ONE 1
 
 // Flag of papilio_snapshot(): the snapshot is read-only, which sending needs.
@@ -603,6 +607,26 @@ int64_t papilio_report_json(struct papilio_report *report, const char **text);
 // Returns 0 or a negative errno.
 int papilio_report_free(struct papilio_report *report);
 
+// Shares the data of equal blocks of all files below `path`, NUL-terminated. Blocks with equal
+// hashes are compared before. Content and times stay. `block_size` is a power of two from 4096 to
+// 16 MiB, or 0 for 128 KiB. `flags` is 0 or PAPILIO_DEDUPE_DRY_RUN. `shared_bytes` is NULL or gets
+// the number of bytes that share the data of others now.
+//
+// Files that cannot be read or shared are left out, and `failed` is NULL or hears of each.
+// `progress` is NULL or a function that is called with `user`, the files so far, 0, and the bytes
+// read.
+//
+// Returns 0 or a negative errno: -EIO if files were left out, -EINVAL for another block size,
+// -ECANCELED if `progress` returns other than 0.
+int papilio_dedupe(struct papilio_fs *fs,
+                   const char *path,
+                   uint64_t block_size,
+                   uint32_t flags,
+                   uint64_t *shared_bytes,
+                   papilio_progress_fn progress,
+                   papilio_message_fn failed,
+                   void *user);
+
 // Opens the directory at `path`, NUL-terminated, for reading its entries. `flags` is 0 or
 // PAPILIO_WITH_STAT. The handle goes to `*dir`, which is unchanged if the call fails.
 //
@@ -678,28 +702,33 @@ int papilio_walk_close(struct papilio_walk *walk);
 // PAPILIO_COPY_NO_ATTRIBUTES, PAPILIO_COPY_ONE_SUBVOLUME and PAPILIO_COPY_KEEP_EXISTING.
 //
 // The copy goes on around everything that cannot be read or made. `problem` is NULL or hears of
-// each with `user`.
+// each with `user`. `progress` is NULL or a function that is called with `user`, 0, 0, and the
+// bytes of files so far.
 //
 // Returns 0 if the copy is complete, or a negative errno: -EIO if it lacks something, -ENOSPC,
-// -EDQUOT or -EROFS if the destination ended it.
+// -EDQUOT or -EROFS if the destination ended it, -ECANCELED if `progress` returns other than 0,
+// -EINVAL for a program under fakeroot, which would not see the owners.
 int papilio_copy_out(struct papilio_fs *fs,
                      const char *path,
                      const char *directory,
                      uint32_t flags,
+                     papilio_progress_fn progress,
                      papilio_message_fn problem,
                      void *user);
 
 // Writes the file or directory at `path`, NUL-terminated, with everything below it as a tar
 // archive in pax format to the descriptor `fd`. The members' paths begin with the last name of
 // `path`, or with "." for the root. `flags` is 0 or PAPILIO_COPY_ONE_SUBVOLUME. `problem` is NULL
-// or hears of everything that the archive lacks.
+// or hears of everything that the archive lacks. `progress` is as in papilio_copy_out().
 //
 // Returns 0 if the archive is complete, or a negative errno: -EIO if it lacks something, -EBADF
-// for a descriptor that is not open, the errno of writing.
+// for a descriptor that is not open, -ECANCELED if `progress` returns other than 0, the errno of
+// writing.
 int papilio_write_tar(struct papilio_fs *fs,
                       const char *path,
                       int fd,
                       uint32_t flags,
+                      papilio_progress_fn progress,
                       papilio_message_fn problem,
                       void *user);
 
@@ -1518,6 +1547,21 @@ int64_t papilio_receive(struct papilio_fs *fs,
                         papilio_progress_fn progress,
                         papilio_message_fn failed,
                         void *user);
+
+// As papilio_receive(), into the directory `directory` of the host, NUL-terminated. In a mount of
+// Papilio or of the kernel's Btrfs, subvolumes become subvolumes. Elsewhere they become plain
+// directories, and a snapshot is a copy of its parent, which must have been received into the same
+// directory. Linux only.
+//
+// Returns as papilio_receive(); -EINVAL for a program under fakeroot, which would not see the
+// owners, and -EOPNOTSUPP on other hosts.
+int64_t papilio_receive_directory(const char *directory,
+                                  int fd,
+                                  uint32_t flags,
+                                  uint64_t max_errors,
+                                  papilio_progress_fn progress,
+                                  papilio_message_fn failed,
+                                  void *user);
 
 // Creates an empty subvolume at `path`, NUL-terminated, with the permissions 0755.
 //

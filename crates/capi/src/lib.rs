@@ -16,6 +16,7 @@
 mod arguments;
 mod attributes;
 mod check;
+mod dedupe;
 mod directory;
 mod export;
 mod failure;

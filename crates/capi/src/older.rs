@@ -72,7 +72,7 @@ const _: () =
     assert!(size_of::<papilio_older_file>() == 3 * size_of::<*const u8>() + size_of::<usize>() + 2 * 8);
 
 /// A state with its texts for the program.
-struct State {
+struct ListedState {
     state: OlderState,
     cause: CString,
     message: CString,
@@ -81,7 +81,7 @@ struct State {
 }
 
 /// The older states of a file system.
-pub(crate) struct Older(Vec<State>);
+pub(crate) struct Older(Vec<ListedState>);
 
 /// A list of older states. Made by papilio_older(), freed by papilio_older_free().
 #[allow(non_camel_case_types)]
@@ -96,12 +96,12 @@ fn c_text(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-fn read(fs: &FileSystem, state: &OlderState) -> State {
+fn read(fs: &FileSystem, state: &OlderState) -> ListedState {
     let texts = |file: OlderFile| {
         let texts = [c_text(file.path.clone()), c_text(file.part.name()), c_text(file.reason())];
         (file, texts)
     };
-    State {
+    ListedState {
         cause: c_text(state.cause.name()),
         message: c_text(state.to_string()),
         files: fs.older_files(state).into_iter().map(texts).collect(),
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn papilio_older(fs: *mut papilio_fs, list: *mut *mut papi
 fn with_state<T>(
     list: *mut papilio_older_list,
     index: size_t,
-    take: impl FnOnce(&State) -> Result<T>,
+    take: impl FnOnce(&ListedState) -> Result<T>,
 ) -> Result<T> {
     let list = handles::get::<Older>(list)?;
     take(list.0.get(index).ok_or_else(|| past_end(index, list.0.len()))?)

@@ -63,11 +63,11 @@ pub struct papilio_completion {
 /// A queue.
 pub(crate) struct Queue {
     // Fields drop in this order: the queue goes before the right to close the file system.
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     user: User,
 }
 
-struct State {
+struct QueueState {
     queue: IoQueue<Lent>,
     /// Completions that the program has not collected.
     ready: VecDeque<IoCompletion<Lent>>,
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn papilio_queue_new(
         }
         let user = User::new(&fs_of(fs)?)?;
         let made = IoQueue::for_file_system(user.fs(), depth, threads)?;
-        let state = State { queue: made, ready: VecDeque::new() };
+        let state = QueueState { queue: made, ready: VecDeque::new() };
         // SAFETY: the pointer was checked, and the caller promises memory for a handle.
         unsafe { store(queue, handles::insert(Queue { state: Mutex::new(state), user })) };
         Ok(())

@@ -3,12 +3,16 @@
 //! The streams are those of `btrfs send` and `btrfs receive`. A descriptor may be a file, a pipe or
 //! a socket. Writing to a pipe without a reader raises SIGPIPE, unless the program ignores it.
 
-use crate::arguments::{check_flags, check_result, descriptor, store, text};
+use crate::arguments::{check_flags, check_result, descriptor, host_path, store, text};
 use crate::failure::{Failure, guard, guard_unit};
 use crate::file_system::{User, count, fs_of, papilio_fs};
 use crate::handles::{self, handle};
 use libc::{c_char, c_int, c_void};
-use papilio::{Error, Receive, ReceiveObserver, SendObserver, SendOptions, SendProtocol, TreeId};
+#[cfg(target_os = "linux")]
+use papilio::HostDirectory;
+use papilio::{
+    Error, Receive, ReceiveObserver, ReceivedSubvolume, SendObserver, SendOptions, SendProtocol, TreeId,
+};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::fs::File;
@@ -134,21 +138,29 @@ pub extern "C" fn papilio_send_options_set_compressed_data(
 }
 
 /// The program's function, and what it answered.
-struct Progress {
+pub(crate) struct Progress {
     function: papilio_progress_fn,
     user: *mut c_void,
     canceled: bool,
 }
 
 impl Progress {
-    fn call(&mut self, done: u64, total: u64, bytes: u64) {
+    pub(crate) fn new(function: papilio_progress_fn, user: *mut c_void) -> Self {
+        Self { function, user, canceled: false }
+    }
+
+    pub(crate) fn is_canceled(&self) -> bool {
+        self.canceled
+    }
+
+    pub(crate) fn call(&mut self, done: u64, total: u64, bytes: u64) {
         if let Some(function) = self.function.filter(|_| !self.canceled) {
             // SAFETY: the program gave the function and its argument for this call.
             self.canceled = unsafe { function(self.user, done, total, bytes) } != 0;
         }
     }
 
-    fn check(&self) -> io::Result<()> {
+    pub(crate) fn check(&self) -> io::Result<()> {
         if self.canceled { Err(io::Error::from_raw_os_error(libc::ECANCELED)) } else { Ok(()) }
     }
 }
@@ -202,12 +214,14 @@ impl ReceiveObserver for Watch<'_> {
     }
 }
 
+/// The failure of a call that the program's progress function canceled.
+pub(crate) fn canceled() -> Failure {
+    Failure::new(libc::ECANCELED, "the program's progress function canceled the call")
+}
+
 /// Returns the failure of a run, which the program may have canceled.
 fn failure(error: Error, progress: &RefCell<Progress>) -> Failure {
-    if progress.borrow().canceled {
-        return Failure::new(libc::ECANCELED, "the program's progress function canceled the call");
-    }
-    error.into()
+    if progress.borrow().canceled { canceled() } else { error.into() }
 }
 
 /// Writes the stream of the read-only subvolume with the id `subvolume` to the descriptor `fd`.
@@ -233,7 +247,7 @@ pub unsafe extern "C" fn papilio_send(
         };
         // A duplicate, so that the program's descriptor stays open.
         let out = File::from(descriptor(fd)?.try_clone_to_owned()?);
-        let shared = RefCell::new(Progress { function: progress, user, canceled: false });
+        let shared = RefCell::new(Progress::new(progress, user));
         let mut out = BufWriter::with_capacity(256 << 10, Canceled(out, &shared));
         let mut watch = Watch { progress: &shared, failed: None, user };
         let sent = options.send(user_of.fs(), TreeId(subvolume), &mut out, &mut watch);
@@ -248,7 +262,8 @@ pub unsafe extern "C" fn papilio_send(
     })
 }
 
-/// Flag of papilio_receive(): ends after the first stream, and reads nothing behind it.
+/// Flag of papilio_receive() and papilio_receive_directory(): ends after the first stream, and
+/// reads nothing behind it.
 pub const PAPILIO_RECEIVE_ONE: u32 = 0x1;
 
 /// Applies the streams that the descriptor `fd` gives to the directory at `path`, NUL-terminated,
@@ -277,20 +292,68 @@ pub unsafe extern "C" fn papilio_receive(
         // SAFETY: the caller promises a NUL-terminated text.
         let path = unsafe { text(path, "path") }?;
         let user_of = User::new(&fs_of(fs)?)?;
-        let input = File::from(descriptor(fd)?.try_clone_to_owned()?);
-        let shared = RefCell::new(Progress { function: progress, user, canceled: false });
-        let input = Canceled(input, &shared);
-        let mut watch = Watch { progress: &shared, failed, user };
-        let mut received = Vec::new();
+        let watch = Watch { progress: &RefCell::new(Progress::new(progress, user)), failed, user };
         let receive = Receive::new().stop_at_end(one).max_errors(max_errors);
-        let mut run =
-            |input: &mut dyn Read| receive.receive(user_of.fs(), path, input, &mut received, &mut watch);
-        // A buffer would read past the end of the stream.
-        let result = match one {
-            true => run(&mut { input }),
-            false => run(&mut BufReader::with_capacity(256 << 10, input)),
-        };
-        result.map_err(|error| failure(error, &shared))?;
-        Ok(received.iter().filter(|subvolume| subvolume.complete).count() as i64)
+        receive_with(fd, one, watch, |input, received, watch| {
+            receive.receive(user_of.fs(), path, input, received, watch)
+        })
+    })
+}
+
+/// Runs a receive from the descriptor `fd`, and returns the number of complete subvolumes.
+fn receive_with(
+    fd: c_int,
+    one: bool,
+    mut watch: Watch<'_>,
+    run: impl FnOnce(&mut dyn Read, &mut Vec<ReceivedSubvolume>, &mut Watch<'_>) -> papilio::Result<()>,
+) -> crate::failure::Result<i64> {
+    let shared = watch.progress;
+    let input = Canceled(File::from(descriptor(fd)?.try_clone_to_owned()?), shared);
+    let mut received = Vec::new();
+    // A buffer would read past the end of the stream.
+    let result = match one {
+        true => run(&mut { input }, &mut received, &mut watch),
+        false => run(&mut BufReader::with_capacity(256 << 10, input), &mut received, &mut watch),
+    };
+    result.map_err(|error| failure(error, shared))?;
+    Ok(received.iter().filter(|subvolume| subvolume.complete).count() as i64)
+}
+
+/// As papilio_receive(), into the directory `directory` of the host, NUL-terminated. In a mount of
+/// Papilio or of the kernel's Btrfs, subvolumes become subvolumes. Elsewhere they become plain
+/// directories, and a snapshot is a copy of its parent, which must have been received into the same
+/// directory. Linux only.
+///
+/// Returns as papilio_receive(); -EINVAL for a program under fakeroot, which would not see the
+/// owners, and -EOPNOTSUPP on other hosts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn papilio_receive_directory(
+    directory: *const c_char,
+    fd: c_int,
+    flags: u32,
+    max_errors: u64,
+    progress: papilio_progress_fn,
+    failed: papilio_message_fn,
+    user: *mut c_void,
+) -> i64 {
+    guard(|| {
+        check_flags(flags, PAPILIO_RECEIVE_ONE)?;
+        let one = flags & PAPILIO_RECEIVE_ONE != 0;
+        // SAFETY: the caller promises a NUL-terminated text.
+        let directory = unsafe { host_path(directory, "directory") }?;
+        let watch = Watch { progress: &RefCell::new(Progress::new(progress, user)), failed, user };
+        let receive = Receive::new().stop_at_end(one).max_errors(max_errors);
+        #[cfg(target_os = "linux")]
+        {
+            let mut target = HostDirectory::open(directory)?;
+            receive_with(fd, one, watch, |input, received, watch| {
+                receive.receive_into(&mut target, input, received, watch)
+            })
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = (directory, fd, watch, receive);
+            Err(Failure::new(libc::EOPNOTSUPP, "only Linux confines a stream to a directory"))
+        }
     })
 }

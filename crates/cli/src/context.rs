@@ -433,7 +433,7 @@ impl Context {
     /// Reports an error. If a device is in use, the message names the process that uses it.
     pub fn failure(&self, error: &anyhow::Error) {
         if let Some(Error::Occupied { device, found }) = error.downcast_ref() {
-            return self.error(format_args!("{device}: contains {found}; only -f overwrites it"));
+            return self.error(format_args!("{device}: contains {found}; use -f to overwrite it"));
         }
         match error.downcast_ref().and_then(holder::busy_error) {
             Some(error) => self.error(error),

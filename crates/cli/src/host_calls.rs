@@ -1,10 +1,9 @@
-//! Calls of the host that differ between hosts: device numbers, mounts, files without names. Those
+//! Calls of the host that differ between hosts: device numbers, files without names. Those
 //! that the library makes, too, are its own.
 
 pub use papilio::host_calls::{NO_XATTR, make_node, set_xattr, xattr};
 use rustix::fs::Mode;
 use std::fs::File;
-use std::path::Path;
 
 /// Returns the major and the minor number of a device, in the form of the standard library.
 // Device numbers have other types on other hosts.
@@ -12,26 +11,6 @@ use std::path::Path;
 pub fn device_numbers(device: u64) -> (u32, u32) {
     let device = device as rustix::fs::Dev;
     (rustix::fs::major(device) as u32, rustix::fs::minor(device) as u32)
-}
-
-/// Returns whether a path belongs to a mount, and not to another one on top of it.
-///
-/// # Errors
-/// The host's.
-#[cfg(target_os = "linux")]
-pub fn is_in_mount(path: &Path, mount: u64) -> std::io::Result<bool> {
-    use rustix::fs::{AtFlags, CWD, StatxFlags};
-    let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
-    Ok(found.stx_mnt_id == mount)
-}
-
-/// As on Linux. Other hosts have no mounts of Papilio.
-///
-/// # Errors
-/// None.
-#[cfg(not(target_os = "linux"))]
-pub fn is_in_mount(_: &Path, _: u64) -> std::io::Result<bool> {
-    Ok(false)
 }
 
 /// Creates a file without a name, to read and write, in the folder of temporary files or in memory.

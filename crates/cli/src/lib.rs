@@ -18,8 +18,6 @@ mod copy;
 mod devices;
 mod drop_in;
 mod errno_text;
-mod fakeroot;
-mod file_walk;
 mod filling;
 mod helper;
 mod holder;

@@ -5,10 +5,12 @@
 //! there, unless it is an image itself. Commands talk to both kinds of mount through Btrfs's
 //! ioctls.
 
+use crate::context::{Context, describe};
 use crate::errno_text;
 use crate::output::escaped;
 use crate::path::{ImagePath, Operand, parse_image_path};
 use crate::usage_error::UsageError;
+use papilio::{WalkError, WalkRoot};
 use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
 use std::ffi::OsStr;
@@ -50,6 +52,20 @@ impl Target {
             return Ok(Self::Mounted(Mounted { path, mount }));
         }
         parse_image_path(argument).map(Self::Image)
+    }
+
+    /// Returns the file or directory as the root of a walk.
+    ///
+    /// # Errors
+    /// The image or the path in it cannot be opened.
+    pub fn walk_root(self, context: &Context) -> anyhow::Result<WalkRoot> {
+        Ok(match self {
+            Self::Image(path) => {
+                let inode = context.inode(&path, false)?;
+                WalkRoot::Image(path, inode)
+            }
+            Self::Mounted(mounted) => WalkRoot::Mounted(mounted.path),
+        })
     }
 
     /// Parses an argument that names something that exists or will be created.
@@ -106,6 +122,23 @@ fn is_image(path: &Path) -> bool {
     path.is_file()
         && File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0x1_0040)).is_ok()
         && &magic == b"_BHRfS_M"
+}
+
+/// Returns the message for an error of a walk over files.
+pub fn explain_walk(error: WalkError) -> anyhow::Error {
+    match error {
+        WalkError::Image { path, error } => anyhow::Error::msg(describe(&path, &error)),
+        WalkError::Mounted { path, error } => match MountEntry::of(&path) {
+            Ok(Some(mount)) => Mounted { path, mount }.at(&error),
+            _ => WalkError::Mounted { path, error }.into(),
+        },
+        other => other.into(),
+    }
+}
+
+/// As [`explain_walk`], for an error of a walk or of its visitor.
+pub fn explain_visit(error: anyhow::Error) -> anyhow::Error {
+    error.downcast::<WalkError>().map_or_else(|error| error, explain_walk)
 }
 
 impl Mounted {

@@ -50,7 +50,7 @@ struct Place<'a> {
 
 /// The outcome of an option.
 #[derive(Default)]
-struct Found {
+struct OptionOutcome {
     /// The word without the blanks, if it has some.
     trimmed: Option<OsString>,
     /// Whether the next word is a value, and then whether it is a number.
@@ -63,41 +63,44 @@ impl<'a> Place<'a> {
         self.command.get_arguments().chain(global)
     }
 
-    fn long(&self, text: &str) -> Found {
+    fn long(&self, text: &str) -> OptionOutcome {
         let (name, value) = text[2..].split_once('=').map_or((&text[2..], None), |(n, v)| (n, Some(v)));
         let exact = self.options().find(|option| longs(option).any(|long| long == name));
         let mut starts = self.options().filter(|option| longs(option).any(|long| long.starts_with(name)));
-        let Some(option) = exact.or_else(|| starts.next()) else { return Found::default() };
+        let Some(option) = exact.or_else(|| starts.next()) else { return OptionOutcome::default() };
         match value {
             Some(value) if is_number(option) => {
                 let value = trimmed(value).and_then(|value| value.into_string().ok());
-                Found { trimmed: value.map(|value| format!("--{name}={value}").into()), next: None }
+                OptionOutcome { trimmed: value.map(|value| format!("--{name}={value}").into()), next: None }
             }
-            Some(_) => Found::default(),
-            None => Found { trimmed: None, next: takes_next(option).then(|| is_number(option)) },
+            Some(_) => OptionOutcome::default(),
+            None => OptionOutcome { trimmed: None, next: takes_next(option).then(|| is_number(option)) },
         }
     }
 
-    fn short(&self, text: &str) -> Found {
+    fn short(&self, text: &str) -> OptionOutcome {
         for (at, letter) in text.char_indices().skip(1) {
             let Some(option) = self.options().find(|option| shorts(option).any(|short| short == letter))
             else {
-                return Found::default();
+                return OptionOutcome::default();
             };
             if !option.get_action().takes_values() {
                 continue;
             }
             let (letters, value) = text.split_at(at + letter.len_utf8());
             return match value {
-                "" => Found { trimmed: None, next: takes_next(option).then(|| is_number(option)) },
+                "" => OptionOutcome { trimmed: None, next: takes_next(option).then(|| is_number(option)) },
                 value if is_number(option) => {
                     let value = trimmed(value).and_then(|value| value.into_string().ok());
-                    Found { trimmed: value.map(|value| format!("{letters}{value}").into()), next: None }
+                    OptionOutcome {
+                        trimmed: value.map(|value| format!("{letters}{value}").into()),
+                        next: None,
+                    }
                 }
-                _ => Found::default(),
+                _ => OptionOutcome::default(),
             };
         }
-        Found::default()
+        OptionOutcome::default()
     }
 
     /// Enters a subcommand, or trims an operand that is a number.

@@ -24,18 +24,18 @@ pub enum Operand {
 
 /// The kind of file that the host has at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum HostKind {
     Nothing,
     Directory,
     Other,
 }
 
-fn kind_on_host(path: &Path) -> Found {
+fn kind_on_host(path: &Path) -> HostKind {
     // IMAGE@N exists if the image does.
     match std::fs::metadata(split_partition(path).0) {
-        Ok(metadata) if metadata.is_dir() => Found::Directory,
-        Ok(_) => Found::Other,
-        Err(_) => Found::Nothing,
+        Ok(metadata) if metadata.is_dir() => HostKind::Directory,
+        Ok(_) => HostKind::Other,
+        Err(_) => HostKind::Nothing,
     }
 }
 
@@ -45,7 +45,7 @@ impl Operand {
         Self::parse_with(argument, kind_on_host)
     }
 
-    fn parse_with(argument: &OsStr, kind_on_host: impl Fn(&Path) -> Found) -> Self {
+    fn parse_with(argument: &OsStr, kind_on_host: impl Fn(&Path) -> HostKind) -> Self {
         let bytes = argument.as_bytes();
         let split = |at: usize| ImagePath {
             image: PathBuf::from(OsStr::from_bytes(&bytes[..at])),
@@ -57,12 +57,12 @@ impl Operand {
             .collect();
         for &at in &colons {
             let operand = split(at);
-            if kind_on_host(&operand.image) == Found::Other {
+            if kind_on_host(&operand.image) == HostKind::Other {
                 return Operand::Image(operand);
             }
         }
         match colons.first() {
-            Some(&at) if kind_on_host(Path::new(argument)) == Found::Nothing => Operand::Image(split(at)),
+            Some(&at) if kind_on_host(Path::new(argument)) == HostKind::Nothing => Operand::Image(split(at)),
             _ => Operand::Host(PathBuf::from(argument)),
         }
     }
@@ -75,7 +75,7 @@ impl Operand {
 pub fn parse_image_path(argument: &OsStr) -> Result<ImagePath, UsageError> {
     match Operand::parse(argument) {
         Operand::Image(path) => Ok(path),
-        Operand::Host(image) if kind_on_host(&image) != Found::Directory => {
+        Operand::Host(image) if kind_on_host(&image) != HostKind::Directory => {
             Ok(ImagePath { image, path: b"/".to_vec() })
         }
         Operand::Host(path) => Err(UsageError::new(format_args!(
@@ -97,9 +97,9 @@ mod tests {
         Operand::parse_with(OsStr::new(argument), |path| {
             let is = |names: &[&str]| names.iter().any(|name| Path::new(name) == path);
             match () {
-                () if is(files) => Found::Other,
-                () if is(directories) => Found::Directory,
-                () => Found::Nothing,
+                () if is(files) => HostKind::Other,
+                () if is(directories) => HostKind::Directory,
+                () => HostKind::Nothing,
             }
         })
     }

@@ -43,11 +43,11 @@ pub struct DeadlineDevice {
 
 /// A call to the inner device.
 struct Call<R> {
-    state: Mutex<State<R>>,
+    state: Mutex<CallState<R>>,
     ended: Condvar,
 }
 
-enum State<R> {
+enum CallState<R> {
     Running,
     Ended(R),
     /// The caller does not wait any more.
@@ -71,28 +71,28 @@ impl DeadlineDevice {
             return Err(self.timed_out());
         }
         let deadline = Instant::now() + self.bound;
-        let call = Arc::new(Call { state: Mutex::new(State::Running), ended: Condvar::new() });
+        let call = Arc::new(Call { state: Mutex::new(CallState::Running), ended: Condvar::new() });
         let (theirs, inner, late) = (Arc::clone(&call), Arc::clone(&self.inner), Arc::clone(&self.late));
         self.workers.run(Box::new(move || {
             let result = job(&*inner);
             let mut state = theirs.state.lock();
             match &*state {
-                State::GivenUp => _ = late.fetch_sub(1, Ordering::AcqRel),
-                _ => *state = State::Ended(result),
+                CallState::GivenUp => _ = late.fetch_sub(1, Ordering::AcqRel),
+                _ => *state = CallState::Ended(result),
             }
             theirs.ended.notify_one();
         }));
         let mut state = call.state.lock();
         loop {
-            match std::mem::replace(&mut *state, State::Running) {
-                State::Ended(result) => return Ok(result),
-                State::Running => {}
-                State::GivenUp => unreachable!("only the caller gives up, and then returns"),
+            match std::mem::replace(&mut *state, CallState::Running) {
+                CallState::Ended(result) => return Ok(result),
+                CallState::Running => {}
+                CallState::GivenUp => unreachable!("only the caller gives up, and then returns"),
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.late.fetch_add(1, Ordering::AcqRel);
-                *state = State::GivenUp;
+                *state = CallState::GivenUp;
                 return Err(self.timed_out());
             }
             call.ended.wait_for(&mut state, left);

@@ -82,7 +82,7 @@ enum Rule {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultState {
     counts: CallCounts,
     rules: Vec<Rule>,
     /// Ranges whose bytes are XORed with a mask when read.
@@ -112,7 +112,7 @@ struct State {
 #[derive(Debug)]
 pub struct FaultDevice {
     inner: Arc<dyn Device>,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
 }
 
 impl FaultDevice {
@@ -170,7 +170,7 @@ impl FaultDevice {
     /// Removes all faults; the counters keep their values.
     pub fn repair(&self) {
         let mut state = self.state.lock();
-        *state = State { counts: state.counts, ..State::default() };
+        *state = FaultState { counts: state.counts, ..FaultState::default() };
     }
 
     /// Resets all call counters to 0.

@@ -149,7 +149,7 @@ impl MemoryDevice {
         &self.shards[(chunk % SHARD_COUNT as u64) as usize]
     }
 
-    fn zero(&self, piece: &Piece) {
+    fn zero(&self, piece: &ChunkPiece) {
         let mut shard = self.shard(piece.chunk).write();
         if piece.length == CHUNK_SIZE {
             shard.remove(&piece.chunk);
@@ -160,14 +160,14 @@ impl MemoryDevice {
 }
 
 /// The part of a range within one chunk.
-struct Piece {
+struct ChunkPiece {
     chunk: u64,
     start: usize,
     length: usize,
 }
 
 /// Splits a range, already checked against the size, at chunk borders.
-fn pieces(offset: PhysicalAddress, length: u64) -> impl Iterator<Item = Piece> {
+fn pieces(offset: PhysicalAddress, length: u64) -> impl Iterator<Item = ChunkPiece> {
     let (mut at, end) = (offset.get(), offset.get() + length);
     std::iter::from_fn(move || {
         if at == end {
@@ -175,7 +175,7 @@ fn pieces(offset: PhysicalAddress, length: u64) -> impl Iterator<Item = Piece> {
         }
         let start = (at % CHUNK_SIZE as u64) as usize;
         let length = (end - at).min((CHUNK_SIZE - start) as u64) as usize;
-        let piece = Piece { chunk: at / CHUNK_SIZE as u64, start, length };
+        let piece = ChunkPiece { chunk: at / CHUNK_SIZE as u64, start, length };
         at += length as u64;
         Some(piece)
     })

@@ -58,7 +58,7 @@ pub enum Action {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Recorded {
     bases: Vec<MemoryDevice>,
     events: Vec<Event>,
 }
@@ -86,7 +86,7 @@ struct State {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Recorded>>,
 }
 
 impl Recording {

@@ -23,17 +23,17 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ShuffleDevice {
     inner: Arc<dyn Device>,
-    state: Mutex<State>,
+    state: Mutex<ShuffleState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ShuffleState {
     waiting: Vec<StartedOp>,
     /// The state of the generator, xorshift64*.
     random: u64,
 }
 
-impl State {
+impl ShuffleState {
     fn below(&mut self, bound: usize) -> usize {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -47,7 +47,7 @@ impl ShuffleDevice {
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
         // The generator needs a state other than 0.
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Self { inner, state: Mutex::new(State { waiting: Vec::new(), random }) }
+        Self { inner, state: Mutex::new(ShuffleState { waiting: Vec::new(), random }) }
     }
 
     /// Returns the number of requests that were started and not carried out.

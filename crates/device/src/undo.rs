@@ -155,7 +155,7 @@ fn record(number: u32, start: u64, old: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Debug)]
-struct State {
+struct UndoState {
     file: File,
     length: u64,
     /// By device and block.
@@ -164,7 +164,7 @@ struct State {
     failure: Option<String>,
 }
 
-impl State {
+impl UndoState {
     /// Writes records to the end of the file, durably.
     fn append(&mut self, records: &[Vec<u8>]) -> io::Result<()> {
         let mut at = self.length;
@@ -182,7 +182,7 @@ impl State {
 #[derive(Debug)]
 pub struct UndoLog {
     identity: UndoIdentity,
-    state: Mutex<State>,
+    state: Mutex<UndoState>,
 }
 
 impl UndoLog {
@@ -201,7 +201,7 @@ impl UndoLog {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             File::open(folder)?.sync_all()?;
         }
-        let state = State { file, length: HEADER as u64, saved: HashSet::new(), failure: None };
+        let state = UndoState { file, length: HEADER as u64, saved: HashSet::new(), failure: None };
         Ok(Self { identity, state: Mutex::new(state) })
     }
 

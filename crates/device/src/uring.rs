@@ -32,10 +32,10 @@ const DEPTH: u32 = 128;
 const MAX_TRANSFER: usize = 1 << 30;
 
 thread_local! {
-    static RING: RefCell<Slot> = const { RefCell::new(Slot::Unmade) };
+    static RING: RefCell<RingSlot> = const { RefCell::new(RingSlot::Unmade) };
 }
 
-enum Slot {
+enum RingSlot {
     Unmade,
     Ready {
         ring: Box<IoUring>,
@@ -45,26 +45,26 @@ enum Slot {
     Unavailable,
 }
 
-impl Slot {
+impl RingSlot {
     /// Takes this thread's ring out, creating it if necessary.
     ///
     /// The caller puts the ring back once it is empty. If it does not, as on a panic, the ring is
     /// closed and the next batch makes another.
     fn take(&mut self) -> Option<Box<IoUring>> {
-        match std::mem::replace(self, Slot::Unmade) {
-            Slot::Ready { ring, process } if process == std::process::id() => return Some(ring),
+        match std::mem::replace(self, RingSlot::Unmade) {
+            RingSlot::Ready { ring, process } if process == std::process::id() => return Some(ring),
             // Inherited by fork: its memory is not mapped here (MADV_DONTFORK), so it cannot be
             // closed normally. Other mappings may use its addresses by now.
-            Slot::Ready { ring, .. } => std::mem::forget(ring),
-            Slot::Unmade => {}
-            Slot::Unavailable => {
-                *self = Slot::Unavailable;
+            RingSlot::Ready { ring, .. } => std::mem::forget(ring),
+            RingSlot::Unmade => {}
+            RingSlot::Unavailable => {
+                *self = RingSlot::Unavailable;
                 return None;
             }
         }
         let made = make_ring();
         if made.is_err() {
-            *self = Slot::Unavailable;
+            *self = RingSlot::Unavailable;
         }
         made.ok().map(Box::new)
     }
@@ -139,8 +139,8 @@ pub(crate) fn run<R: Transfer>(
     let done = ring.map_or(0, |mut ring| {
         let outcome = run_on(&mut ring, file, requests, &eligible, &mut plain);
         let after = match outcome {
-            Ok(_) => Slot::Ready { ring, process: std::process::id() },
-            Err(_) => Slot::Unavailable,
+            Ok(_) => RingSlot::Ready { ring, process: std::process::id() },
+            Err(_) => RingSlot::Unavailable,
         };
         // After a failed `try_with` the ring is closed.
         let _ = RING.try_with(|slot| slot.replace(after));
@@ -304,7 +304,7 @@ pub(crate) fn available() -> bool {
         let ring = slot.take();
         let available = ring.is_some();
         if let Some(ring) = ring {
-            *slot = Slot::Ready { ring, process: std::process::id() };
+            *slot = RingSlot::Ready { ring, process: std::process::id() };
         }
         available
     })
@@ -465,7 +465,7 @@ mod tests {
         }));
         assert!(caught.is_err());
         // Queued entries point into buffers that may be gone: no later batch may submit them.
-        let inherited = RING.with_borrow(|slot| matches!(slot, Slot::Ready { .. }));
+        let inherited = RING.with_borrow(|slot| matches!(slot, RingSlot::Ready { .. }));
         assert!(!inherited);
         // Leftovers of this batch do not disturb the thread's next one.
         batches_read_the_same_as_plain_calls();

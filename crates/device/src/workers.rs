@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(5);
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+struct WorkerState {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
@@ -30,7 +30,7 @@ struct State {
 /// A pool of threads.
 #[derive(Default)]
 pub(crate) struct Workers {
-    state: Mutex<State>,
+    state: Mutex<WorkerState>,
     work: Condvar,
 }
 

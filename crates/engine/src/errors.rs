@@ -293,7 +293,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// A device that is to be overwritten is not empty.
-    #[error("{device}: contains {found}; only force overwrites it")]
+    #[error("{device}: contains {found}; use force to overwrite it")]
     Occupied {
         /// Path of the device or image.
         device: String,

@@ -535,11 +535,7 @@ impl CompressionChoice {
 
     /// The algorithm at its default level: 3 for zlib and zstd. The others have no levels.
     pub const fn new(algorithm: Compression) -> Self {
-        let level = match algorithm {
-            Compression::Zlib | Compression::Zstd => 3,
-            Compression::None | Compression::Lzo => 0,
-        };
-        Self { algorithm, level }
+        Self { algorithm, level: algorithm.default_level() }
     }
 
     /// The algorithm at the given level: 1 to 9 for zlib, -15 to 15 for zstd. Level 0 selects the
@@ -549,11 +545,7 @@ impl CompressionChoice {
     /// [`Error::Invalid`] for a level that the algorithm does not have.
     pub fn with_level(algorithm: Compression, level: i32) -> Result<Self, Error> {
         let usual = Self::new(algorithm);
-        let levels = match algorithm {
-            Compression::Zlib => 1..=9,
-            Compression::Zstd => -15..=15,
-            Compression::None | Compression::Lzo => 0..=0,
-        };
+        let levels = algorithm.levels();
         match level {
             0 => Ok(usual),
             _ if levels.contains(&level) => Ok(Self { algorithm, level }),
@@ -574,21 +566,17 @@ impl CompressionChoice {
     /// # Errors
     /// [`Error::Invalid`] for another algorithm, and for a level that is no number.
     pub fn of_mount_option(value: &str) -> Result<Self, Error> {
-        let levels = match value.split_once(':') {
-            Some(("zlib", level)) => level.parse().ok().map(|level: i32| (Compression::Zlib, level, 1..=9)),
-            Some(("zstd", level)) => level.parse().ok().map(|level| (Compression::Zstd, level, -15..=15)),
-            Some(("lzo", level)) => level.parse().ok().map(|level| (Compression::Lzo, level, 0..=0)),
-            Some(("no" | "none", _)) => {
-                return Err(Error::Invalid(format!("compression {value:?}: no compression has no levels")));
-            }
-            _ => None,
-        };
-        match levels {
-            Some((algorithm, 0, _)) => Ok(Self::new(algorithm)),
-            Some((algorithm, level, levels)) => {
+        let Some((name, level)) = value.split_once(':') else { return value.parse() };
+        if matches!(name, "no" | "none") {
+            return Err(Error::Invalid(format!("compression {value:?}: no compression has no levels")));
+        }
+        match (Compression::of_name(name), level.parse::<i32>()) {
+            (Some(algorithm), Ok(0)) => Ok(Self::new(algorithm)),
+            (Some(algorithm), Ok(level)) => {
+                let levels = algorithm.levels();
                 Self::with_level(algorithm, level.clamp(*levels.start(), *levels.end()))
             }
-            None => value.parse(),
+            _ => value.parse(),
         }
     }
 
@@ -619,16 +607,11 @@ impl std::str::FromStr for CompressionChoice {
             Some((name, level)) => (name, Some(level)),
             None => (value, None),
         };
-        let algorithm = match name {
-            "zlib" => Compression::Zlib,
-            "lzo" => Compression::Lzo,
-            "zstd" => Compression::Zstd,
-            "no" | "none" => Compression::None,
-            _ => {
-                return Err(Error::Invalid(format!(
-                    "compression {value:?}: expected zlib[:1..9], lzo, zstd[:-15..15] or none"
-                )));
-            }
+        let name = if name == "no" { "none" } else { name };
+        let Some(algorithm) = Compression::of_name(name) else {
+            return Err(Error::Invalid(format!(
+                "compression {value:?}: expected zlib[:1..9], lzo, zstd[:-15..15] or none"
+            )));
         };
         let Some(level) = level else { return Ok(Self::new(algorithm)) };
         let level = level

@@ -98,7 +98,7 @@ fn prepare(out: &Path, options: &RescueCloneOptions) -> Result<bool> {
         };
     }
     if !options.force {
-        let text = format!("{}: it exists; only force overwrites it", out.display());
+        let text = format!("{}: it exists; use force to overwrite it", out.display());
         return Err(Error::Invalid(text));
     }
     // The lock says whether another process has it open.

@@ -40,10 +40,10 @@ const MAX_PROCESSORS: usize = 8;
 pub(crate) struct CpuLatency(Option<Arc<Handle>>);
 
 #[derive(Debug)]
-struct Handle(Arc<Shared>);
+struct Handle(Arc<LatencyShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LatencyShared {
     /// Number of requests so far.
     requests: AtomicU64,
     /// The thread waits for a stream.
@@ -70,7 +70,7 @@ impl CpuLatency {
             tracing::debug!("{DEVICE}: {error}; each request may wait for a sleeping processor");
             return Self::off();
         }
-        let shared = Arc::new(Shared { asleep: AtomicBool::new(true), ..Shared::default() });
+        let shared = Arc::new(LatencyShared { asleep: AtomicBool::new(true), ..LatencyShared::default() });
         let own = Arc::clone(&shared);
         match std::thread::Builder::new().name("papilio-wakeful".to_owned()).spawn(move || own.run()) {
             Ok(thread) => threads.push(thread),
@@ -102,7 +102,7 @@ impl Drop for Handle {
     }
 }
 
-impl Shared {
+impl LatencyShared {
     fn run(&self) {
         let mut last = 0;
         let mut began = Instant::now();

@@ -96,20 +96,20 @@ type Finish<M> = Box<dyn Fn(M, Aftermath) + Send + Sync>;
 /// A handle for the threads of a transport. Dropping the last one ends the queue's thread, once all
 /// requests are answered.
 pub(crate) struct DataQueue<M: LentMessage, O> {
-    shared: Arc<Shared<M, O>>,
+    shared: Arc<QueueShared<M, O>>,
     /// Tells the queue's thread where to wait. Dropped before, it ends the thread.
     start: Mutex<Option<Sender<OwnedFd>>>,
     /// Wakes the queue's thread, once that waits.
     signal: OnceLock<OwnedFd>,
 }
 
-struct Shared<M: LentMessage, O> {
-    state: Mutex<State<M>>,
+struct QueueShared<M: LentMessage, O> {
+    state: Mutex<DataQueueState<M>>,
     dispatcher: Arc<Dispatcher<O>>,
     finish: Finish<M>,
 }
 
-struct State<M: LentMessage> {
+struct DataQueueState<M: LentMessage> {
     queue: IoQueue<Lent<M>>,
     /// The requests in flight, by token.
     begun: Vec<Option<DataRequest>>,
@@ -141,7 +141,7 @@ unsafe impl<M: LentMessage> StableBuffer for Lent<M> {
     }
 }
 
-impl<M: LentMessage> State<M> {
+impl<M: LentMessage> DataQueueState<M> {
     /// Moves completions to `ended`, with their requests.
     fn take(&mut self, done: &mut Vec<IoCompletion<Lent<M>>>, ended: &mut impl Extend<Ended<M>>) {
         ended.extend(done.drain(..).map(|completion| {
@@ -164,13 +164,13 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
         finish: impl Fn(M, Aftermath) + Send + Sync + 'static,
         source: Option<Box<dyn Source<M>>>,
     ) -> io::Result<Self> {
-        let state = State {
+        let state = DataQueueState {
             queue: IoQueue::with_threads(DEPTH, WAITING)?,
             begun: Vec::with_capacity(DEPTH),
             free: Vec::with_capacity(DEPTH),
             closed: false,
         };
-        let shared = Shared { state: Mutex::new(state), dispatcher, finish: Box::new(finish) };
+        let shared = QueueShared { state: Mutex::new(state), dispatcher, finish: Box::new(finish) };
         let (shared, (sender, receiver)) = (Arc::new(shared), channel());
         let of_thread = Arc::clone(&shared);
         let serve = move || of_thread.serve(&receiver, source);
@@ -209,9 +209,9 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
     }
 }
 
-impl<M: LentMessage, O: Operations> Shared<M, O> {
+impl<M: LentMessage, O: Operations> QueueShared<M, O> {
     /// Begins a request, and returns the locked state. The devices get it when the queue is polled.
-    fn begin(&self, mut message: M) -> Result<MutexGuard<'_, State<M>>, Unbegun<M>> {
+    fn begin(&self, mut message: M) -> Result<MutexGuard<'_, DataQueueState<M>>, Unbegun<M>> {
         let Some(begun) = self.dispatcher.data_request(&mut message) else {
             return Err(Unbegun { message, decoded: None });
         };
@@ -322,7 +322,7 @@ impl<M: LentMessage> Intake<M> {
     }
 
     /// Receives some messages and begins them. Returns whether there were any.
-    fn take<O: Operations>(&mut self, shared: &Shared<M, O>) -> bool {
+    fn take<O: Operations>(&mut self, shared: &QueueShared<M, O>) -> bool {
         let Some(source) = self.source.as_mut().filter(|_| self.receives) else { return false };
         self.receives = source.step();
         for number in 0..RECEIVED {

@@ -125,12 +125,12 @@ impl DataRequest {
 }
 
 /// Where a request comes from: its bytes, or an earlier look at them.
-enum Source<'a> {
+enum RequestSource<'a> {
     Head(&'a Head),
     Decoded(&'a DataRequest),
 }
 
-impl Source<'_> {
+impl RequestSource<'_> {
     fn request<'a>(&'a self, buffer: &'a [u8]) -> Result<Request<'a>, DecodeError> {
         match self {
             Self::Head(head) => Request::decode(head, buffer),
@@ -342,13 +342,13 @@ impl<O: Operations> Dispatcher<O> {
         let mut stale = Aftermath::default();
         let (head, buffer) = message.open();
         let answered = caught(|| match data {
-            Some(data) => self.answer_in(&Source::Decoded(data), buffer, &mut stale),
+            Some(data) => self.answer_in(&RequestSource::Decoded(data), buffer, &mut stale),
             None => {
                 let head = head.map_err(refused)?;
                 if concerns_access(head.general.opcode) && !self.operations.admits(head.caller()) {
                     return Err(Errno(libc::EACCES));
                 }
-                self.answer_in(&Source::Head(&head), buffer, &mut stale)
+                self.answer_in(&RequestSource::Head(&head), buffer, &mut stale)
             }
         });
         match answered {
@@ -360,7 +360,7 @@ impl<O: Operations> Dispatcher<O> {
 
     fn answer_in(
         &self,
-        source: &Source<'_>,
+        source: &RequestSource<'_>,
         buffer: &mut [u8],
         stale: &mut Aftermath,
     ) -> Result<usize, Errno> {

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Default)]
-struct State {
+struct RunningJobs {
     status: Option<JobStatus>,
     begun: Option<Instant>,
     wanted: Option<BalanceControl>,
@@ -38,7 +38,7 @@ struct State {
 /// The job of a mount.
 #[derive(Debug, Default)]
 pub struct Jobs {
-    state: Mutex<State>,
+    state: Mutex<RunningJobs>,
     ended: Condvar,
     scrub_limit: ScrubLimit,
 }
@@ -57,8 +57,8 @@ impl ScrubTurn<'_> {
     /// # Errors
     /// `Interrupted`: scrubs were cancelled meanwhile.
     pub fn wait(&self, most: Duration) -> io::Result<bool> {
-        let is_first = |state: &State| state.scrubs.front().is_some_and(|first| first.0 == self.number);
-        let waits = |state: &mut State| !is_first(state) && state.cancelled_scrubs < self.number;
+        let is_first = |state: &RunningJobs| state.scrubs.front().is_some_and(|first| first.0 == self.number);
+        let waits = |state: &mut RunningJobs| !is_first(state) && state.cancelled_scrubs < self.number;
         let waited = self.jobs.ended.wait_timeout_while(self.jobs.lock(), most, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match state.cancelled_scrubs < self.number {
@@ -106,7 +106,7 @@ impl Report<'_> {
 }
 
 impl Jobs {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RunningJobs> {
         // A job that panics leaves its state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,7 +253,7 @@ impl Jobs {
 
     /// Waits for at most `most` for the end of a job. Returns its status, or `None` if it runs.
     pub fn wait(&self, number: u64, most: Duration) -> Option<JobStatus> {
-        let runs = |state: &mut State| {
+        let runs = |state: &mut RunningJobs| {
             let status = state.status.as_ref();
             status.is_some_and(|status| status.number == number && status.state == JobState::Running)
         };

@@ -3,7 +3,7 @@
 //! Owns [`Errno`], and for each thread the reason of its last `EIO`: a number says nothing of what
 //! failed, so a server takes the reason and logs it.
 
-use papilio::Error;
+use papilio_engine::errors::Error;
 use std::cell::RefCell;
 use std::fmt::Display;
 
@@ -58,7 +58,7 @@ mod tests {
         let failed = |source| Error::Device {
             device: "disk".to_owned(),
             operation: "read",
-            offset: papilio::format::PhysicalAddress(4096),
+            offset: papilio_format::PhysicalAddress(4096),
             length: 512,
             source,
         };

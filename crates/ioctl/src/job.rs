@@ -2,7 +2,8 @@
 //!
 //! Owns [`JobKind`], [`JobState`] and [`JobStatus`].
 
-use papilio::{BalanceReport, ScrubReport};
+use papilio_engine::jobs::balance::BalanceReport;
+use papilio_engine::jobs::scrub::ScrubReport;
 use std::time::Duration;
 
 /// The kind of a job.

@@ -8,8 +8,9 @@
 //!
 //! Kernel counterparts: `include/uapi/linux/btrfs.h`, `include/uapi/linux/fs.h`.
 
-use papilio::format::items::balance::BalanceItem;
-use papilio::{BalanceReport, ScrubReport};
+use papilio_engine::jobs::balance::BalanceReport;
+use papilio_engine::jobs::scrub::ScrubReport;
+use papilio_format::items::balance::BalanceItem;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Size of a label in bytes, including its NUL.

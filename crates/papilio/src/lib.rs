@@ -140,15 +140,19 @@ pub use papilio_progs::salvage::tree_roots::FoundRoot;
 pub use papilio_progs::scan::FoundDevice;
 pub use papilio_progs::tune::{Tune, Tuned, tune};
 pub use papilio_transfer::copy::image::{CopyError, ImageCopy, ImageCopyOptions, Share};
+pub use papilio_transfer::dedupe::{Dedupe, DedupeError, DedupeObserver, DedupeReport};
 pub use papilio_transfer::export::Export;
 pub use papilio_transfer::export::problem::{
     ExportError, ExportObserver, ExportProblem, ExportProblems, Missing,
 };
+pub use papilio_transfer::file_walk::{WalkError, WalkRoot};
 pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{
     ContentSource, Existing, Layer, Manifest, ManifestEntry, MkfsContent, NewSubvolume, Populate,
     PopulateObserver, Populated,
 };
+#[cfg(target_os = "linux")]
+pub use papilio_transfer::receive::HostDirectory;
 pub use papilio_transfer::receive::{
     CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,
     StreamReader,
@@ -222,6 +226,8 @@ pub use papilio_transfer::export::{
     source::{PathFilter, Source, SourceOptions},
     tar::TarSink,
 };
+#[cfg(feature = "unstable")]
+pub use papilio_transfer::file_walk::{FileVisitor, FileWalk, UsedExtent, WantedExtents};
 #[cfg(feature = "unstable")]
 pub use papilio_transfer::{
     host_calls,

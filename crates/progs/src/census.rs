@@ -22,7 +22,7 @@ const DEPTH_LIMIT: usize = 4096;
 
 /// A file that can be read.
 #[derive(Debug)]
-struct File {
+struct ReadableFile {
     bytes: u64,
     path: Vec<u8>,
     /// The names that its references confirm, if there are several: directory and name.
@@ -32,7 +32,7 @@ struct File {
 /// The files of all subvolumes, by subvolume and inode.
 #[derive(Debug, Default)]
 pub struct Census {
-    files: BTreeMap<(TreeId, u64), File>,
+    files: BTreeMap<(TreeId, u64), ReadableFile>,
 }
 
 /// The files before and after a repair.
@@ -193,7 +193,7 @@ impl Subvolume {
                 }
                 let bytes = self.bytes.get(number).copied().unwrap_or(0);
                 let names = self.confirmed_names(*number);
-                census.files.insert((id, *number), File { bytes, path, names });
+                census.files.insert((id, *number), ReadableFile { bytes, path, names });
             }
         }
     }

@@ -9,6 +9,7 @@
 //!
 //! Kernel counterpart: none; `btrfs inspect-internal dump-tree` shows the same blocks.
 
+use crate::descent::{Descent, NextBlock};
 use papilio_engine::btree::{Forest, RootPointer, Tree, TreeBlock};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::item_error;
@@ -195,14 +196,6 @@ pub struct BlockItem<'a> {
     pub decoded: Result<AnyItem<'a>, Corrupt>,
 }
 
-/// A block to visit.
-#[derive(Debug)]
-struct Visit {
-    expected: NodeExpectation,
-    /// All keys of the block and below it are smaller.
-    bound: Option<Key>,
-}
-
 /// An iterator over the blocks of a tree, parents before children; depth first, in the order of
 /// keys, unless [`TreeBlocks::breadth_first`] changes that. A block that cannot be read yields an
 /// error; the walk skips the blocks below it and continues.
@@ -210,43 +203,34 @@ struct Visit {
 pub struct TreeBlocks {
     forest: Arc<Forest>,
     tree: TreeId,
-    /// Blocks still to visit, the next one last.
-    stack: Vec<Visit>,
+    descent: Descent,
     /// Whether to visit children.
     follow: bool,
-    /// The blocks to visit after those of `stack`, in their order, if the walk is breadth first.
-    level_below: Option<Vec<Visit>>,
 }
 
 impl TreeBlocks {
     /// Iterates over all blocks of a tree.
     pub fn of_tree(forest: &Arc<Forest>, root: &TreeRoot) -> Self {
-        let visit = Visit { expected: root.expectation(), bound: None };
-        Self {
-            forest: Arc::clone(forest),
-            tree: root.id,
-            stack: vec![visit],
-            follow: true,
-            level_below: None,
-        }
+        let descent = Descent::new(root.expectation());
+        Self { forest: Arc::clone(forest), tree: root.id, descent, follow: true }
     }
 
     /// Returns the block at `address`, of any tree, and with `follow` iterates over those below it.
     pub fn at(forest: &Arc<Forest>, address: LogicalAddress, follow: bool) -> Self {
-        let visit = Visit { expected: NodeExpectation::at(address), bound: None };
-        Self { forest: Arc::clone(forest), tree: TreeId(0), stack: vec![visit], follow, level_below: None }
+        let descent = Descent::new(NodeExpectation::at(address));
+        Self { forest: Arc::clone(forest), tree: TreeId(0), descent, follow }
     }
 
     /// With `breadth`, visits the blocks of each level before those of the level below.
     pub fn breadth_first(mut self, breadth: bool) -> Self {
-        self.level_below = breadth.then(Vec::new);
+        self.descent = self.descent.breadth_first(breadth);
         self
     }
 
-    fn visit(&mut self, visit: &Visit) -> Result<Block> {
-        let address = visit.expected.address;
-        let block = self.forest.block(self.tree, &visit.expected)?;
-        block.stays_below(visit.bound).map_err(|reason| Error::TreeBlock {
+    fn visit(&mut self, next: &NextBlock) -> Result<Block> {
+        let address = next.expected.address;
+        let block = self.forest.block(self.tree, &next.expected)?;
+        block.stays_below(next.bound).map_err(|reason| Error::TreeBlock {
             tree: self.tree,
             address,
             copies: 1,
@@ -255,41 +239,20 @@ impl TreeBlocks {
         if self.tree == TreeId(0) {
             self.tree = block.owner();
         }
-        if self.follow && block.level() > 0 {
-            self.push_children(&block, visit.bound);
+        if self.follow {
+            self.descent.enter(block.view(), next.bound, self.tree);
         }
         Ok(Block { block, geometry: self.forest.volume().geometry() })
     }
 
-    fn push_children(&mut self, block: &TreeBlock, bound: Option<Key>) {
-        let view = block.view();
-        let list = self.level_below.as_mut().unwrap_or(&mut self.stack);
-        let first = list.len();
-        for slot in 0..view.len() {
-            let pointer = view.child(slot);
-            let expected = NodeExpectation {
-                address: pointer.address,
-                level: Some(block.level() - 1),
-                generation: Some(pointer.generation),
-                owner: Some(self.tree),
-                first_key: Some(pointer.key),
-            };
-            let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { bound };
-            list.push(Visit { expected, bound });
-        }
-        if self.level_below.is_none() {
-            self.stack[first..].reverse();
-        }
-    }
-
     /// Reads the next run of siblings at once, before the first of them is visited.
-    fn read_ahead(&self) {
-        let Some(next) = self.stack.last() else { return };
-        if !self.stack.len().is_multiple_of(READ_AHEAD) {
+    fn read_ahead(&mut self) {
+        let upcoming = self.descent.upcoming();
+        if !upcoming.len().is_multiple_of(READ_AHEAD) {
             return;
         }
-        let siblings = self.stack.iter().rev().take(READ_AHEAD).map(|visit| visit.expected);
-        let level = next.expected.level;
+        let mut siblings = upcoming.take(READ_AHEAD).map(|next| next.expected).peekable();
+        let Some(level) = siblings.peek().map(|next| next.level) else { return };
         self.forest.prefetch(siblings.take_while(|sibling| sibling.level == level));
     }
 }
@@ -298,11 +261,8 @@ impl Iterator for TreeBlocks {
     type Item = Result<Block>;
 
     fn next(&mut self) -> Option<Result<Block>> {
-        if let Some(below) = self.level_below.as_mut().filter(|_| self.stack.is_empty()) {
-            self.stack.extend(below.drain(..).rev());
-        }
         self.read_ahead();
-        let visit = self.stack.pop()?;
-        Some(self.visit(&visit))
+        let next = self.descent.next()?;
+        Some(self.visit(&next))
     }
 }

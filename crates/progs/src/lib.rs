@@ -10,6 +10,7 @@
 
 pub mod census;
 pub mod check;
+mod descent;
 pub mod dump;
 pub mod image;
 pub mod mkfs;

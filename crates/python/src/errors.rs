@@ -6,8 +6,8 @@
 
 use crate::older_file::OlderFile;
 use crate::paths::PathArg;
-use papilio::{Error, ErrorKind, ExportError};
-use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use papilio::{DedupeError, Error, ErrorKind, ExportError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 pyo3::create_exception!(
@@ -52,6 +52,7 @@ pub fn of_export(py: Python<'_>, error: &ExportError) -> PyErr {
     }
     let errno = match error {
         ExportError::NotADirectory => rustix::io::Errno::NOTDIR.raw_os_error(),
+        ExportError::Refused(_) => rustix::io::Errno::INVAL.raw_os_error(),
         ExportError::Full => rustix::io::Errno::NOSPC.raw_os_error(),
         other => {
             let host = other.host_error().and_then(std::io::Error::raw_os_error);
@@ -63,6 +64,20 @@ pub fn of_export(py: Python<'_>, error: &ExportError) -> PyErr {
         _ => error.to_string(),
     };
     PyOSError::new_err((errno, text))
+}
+
+/// Makes the exception of a deduplication that ended early.
+pub fn of_dedupe(py: Python<'_>, error: DedupeError) -> PyErr {
+    if let DedupeError::Stopped(cause) = &error
+        && let Some(raised) = python_error(py, cause)
+    {
+        return raised;
+    }
+    if let DedupeError::BlockSize(_) = &error {
+        return PyValueError::new_err(error.to_string());
+    }
+    let errno = error.image_error().map_or(rustix::io::Errno::IO.raw_os_error(), Error::errno);
+    PyOSError::new_err((errno, error.to_string()))
 }
 
 /// Turns results of the library into those of Python.

@@ -70,5 +70,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
     module.add_function(wrap_pyfunction!(check::check, module)?)?;
+    #[cfg(target_os = "linux")]
+    module.add_function(wrap_pyfunction!(streams::receive, module)?)?;
     module.add_function(wrap_pyfunction!(mkfs::mkfs, module)?)
 }

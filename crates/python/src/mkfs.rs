@@ -4,6 +4,7 @@
 
 use crate::errors::Raise;
 use crate::paths::{PathArg, decode, host_path};
+use crate::streams::Interruptible;
 use papilio::{ChecksumType, ContentSource, Error, MkfsContent, MkfsOptions, Populate, RaidProfile, Uuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -129,19 +130,27 @@ pub fn mkfs(
                 .shrink(shrink)
                 .sized(size.is_some());
             let from = host_path(&content);
-            let made = py.detach(|| make.make(&paths, &options, ContentSource::at(&from)?, &mut ()));
+            let made = py.detach(|| {
+                make.make(&paths, &options, ContentSource::at(&from)?, &mut Interruptible::default())
+            });
             made.raise()?.0
         }
     };
-    Ok(Made {
-        uuid: made.fsid,
-        label: decode(py, &made.label)?.unbind(),
-        total_bytes: made.total_bytes,
-        node_size: made.node_size,
-        sector_size: made.sector_size,
-        checksum: made.checksum.name().to_owned(),
-        features: made.features.iter().map(|feature| feature.name()).collect(),
-    })
+    Made::of(py, &made)
+}
+
+impl Made {
+    fn of(py: Python<'_>, made: &papilio::Made) -> PyResult<Self> {
+        Ok(Self {
+            uuid: made.fsid,
+            label: decode(py, &made.label)?.unbind(),
+            total_bytes: made.total_bytes,
+            node_size: made.node_size,
+            sector_size: made.sector_size,
+            checksum: made.checksum.name().to_owned(),
+            features: made.features.iter().map(|feature| feature.name()).collect(),
+        })
+    }
 }
 
 #[pymethods]

@@ -4,19 +4,22 @@
 //! through a buffer of 1 MiB, and the GIL is taken for each buffer, not for each command.
 
 use crate::buffer::Buffer;
-use crate::errors::{Raise, incomplete, of_export};
+use crate::errors::{Raise, incomplete, of_dedupe, of_export};
 use crate::file_system::{FileSystem, SubvolumeArg};
 use crate::paths::{PathArg, decode, host_path};
 use crate::subvolumes::subvolume_id;
 use papilio::{
-    Error, Export, ExportError, ExportProblems, FileKind, ImagePath, NameChange, Populate, Receive,
-    SendOptions, SendProtocol, SnapshotChange,
+    Dedupe, DedupeError, DedupeObserver, DedupeReport, Error, Export, ExportError, ExportObserver,
+    ExportProblem, ExportProblems, FileKind, ImagePath, NameChange, Populate, PopulateObserver, Receive,
+    ReceivedSubvolume, SendOptions, SendProtocol, SnapshotChange, WalkRoot,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::cell::Cell;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 const BUFFER: usize = 1 << 20;
 
@@ -45,10 +48,73 @@ impl Stream {
     }
 }
 
+/// Runs the signal handlers of Python that are due, such as that of Ctrl+C.
+///
+/// # Errors
+/// The exception that a handler raised, as the cause of an error of the system.
+pub fn check_signals() -> io::Result<()> {
+    Python::attach(|py| py.check_signals()).map_err(io::Error::other)
+}
+
+/// An observer of long calls that Ctrl+C ends. It keeps the problems of copies.
+#[derive(Default)]
+pub struct Interruptible {
+    problems: ExportProblems,
+    /// The last time when signals were looked for: taking the GIL for each step would be slow.
+    asked: Cell<Option<Instant>>,
+}
+
+impl Interruptible {
+    fn check(&self) -> io::Result<()> {
+        const PAUSE: Duration = Duration::from_millis(50);
+        if self.asked.get().is_some_and(|asked| asked.elapsed() < PAUSE) {
+            return Ok(());
+        }
+        self.asked.set(Some(Instant::now()));
+        check_signals()
+    }
+}
+
+impl ExportObserver for Interruptible {
+    fn problem(&self, problem: ExportProblem) {
+        self.problems.problem(problem);
+    }
+
+    fn proceed(&self) -> io::Result<()> {
+        self.check()
+    }
+}
+
+impl PopulateObserver for Interruptible {
+    fn proceed(&mut self) -> papilio::Result<()> {
+        self.check().map_err(|source| Error::Host { path: "copy".into(), source })
+    }
+}
+
+impl DedupeObserver for DedupeWatch {
+    fn file(&mut self, _path: &[u8], _before: &DedupeReport) -> io::Result<()> {
+        self.signals.check()
+    }
+
+    fn failed(&mut self, error: DedupeError) {
+        self.left_out.push(error.to_string());
+    }
+}
+
+/// As [`Interruptible`], for [`Dedupe`].
+#[derive(Default)]
+struct DedupeWatch {
+    signals: Interruptible,
+    left_out: Vec<String>,
+}
+
 impl Write for Stream {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Descriptor(file) => file.write(data),
+            Self::Descriptor(file) => {
+                check_signals()?;
+                file.write(data)
+            }
             Self::Object(object) => Python::attach(|py| {
                 let written = object.call_method1(py, "write", (PyBytes::new(py, data),))?;
                 // A raw file object returns None if it would block.
@@ -71,7 +137,10 @@ impl Write for Stream {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Descriptor(file) => file.read(buffer),
+            Self::Descriptor(file) => {
+                check_signals()?;
+                file.read(buffer)
+            }
             Self::Object(object) => Python::attach(|py| {
                 let bytes = object.call_method1(py, "read", (buffer.len(),))?;
                 let bytes = Buffer::readable(bytes.bind(py))?;
@@ -153,8 +222,7 @@ impl FileSystem {
             receive.receive(fs, &path.bytes, &mut input, &mut received, &mut ())?;
             Ok::<_, Error>(received)
         })?;
-        let received = received.raise()?;
-        received.into_iter().map(|one| Ok((decode(py, &one.name)?, one.complete))).collect()
+        names_of(py, received.raise()?)
     }
 
     /// Returns the paths that differ between two read-only snapshots.
@@ -194,9 +262,10 @@ impl FileSystem {
                 Populate::new().keep_attributes(keep_attributes).owner(owner.0, owner.1).umask(umask);
             let host = |source| Error::Host { path: from.clone(), source };
             if from.metadata().map_err(host)?.is_dir() {
-                populate.directory(&from, &into, &mut ())
+                populate.directory(&from, &into, &mut Interruptible::default())
             } else {
-                populate.tar(&from, std::fs::File::open(&from).map_err(host)?, &into, &mut ())
+                let archive = std::fs::File::open(&from).map_err(host)?;
+                populate.tar(&from, archive, &into, &mut Interruptible::default())
             }
         })?;
         copied.raise_at(&source).map(drop)
@@ -222,7 +291,7 @@ impl FileSystem {
         let to = host_path(&directory);
         let copied = self.run(py, |fs| {
             let from = fs.inode_nofollow(&path.bytes)?;
-            let problems = ExportProblems::default();
+            let problems = Interruptible::default();
             let copied = match from.file_type() {
                 FileKind::Directory => export.to_directory(&from, &to, &problems),
                 _ => export.to_entry(
@@ -232,10 +301,36 @@ impl FileSystem {
                     &problems,
                 ),
             };
-            Ok::<_, Error>((copied, problems))
+            Ok::<_, Error>((copied, problems.problems))
         })?;
         let (copied, problems) = copied.raise_at(&path)?;
         exported(py, copied, &problems)
+    }
+
+    /// Shares the data of equal blocks of all files below path. Returns the numbers of files, of
+    /// bytes read and of bytes that share the data of others now.
+    #[pyo3(signature = (path = None, *, block_size = 128 << 10, dry_run = false))]
+    fn dedupe(
+        &self,
+        py: Python<'_>,
+        path: Option<PathArg>,
+        block_size: u64,
+        dry_run: bool,
+    ) -> PyResult<(u64, u64, u64)> {
+        let path = path.unwrap_or_else(|| PathArg::text(b"/".to_vec()));
+        let done = self.run(py, |fs| {
+            let root = WalkRoot::in_file_system(fs, &path.bytes)?;
+            let (mut report, mut watch) = (DedupeReport::default(), DedupeWatch::default());
+            let dedupe = Dedupe::new().block_size(block_size).dry_run(dry_run);
+            let done = dedupe.run(vec![root], &mut report, &mut watch);
+            Ok::<_, Error>((done, report, watch.left_out))
+        })?;
+        let (done, report, left_out) = done.raise_at(&path)?;
+        done.map_err(|error| of_dedupe(py, error))?;
+        match left_out.is_empty() {
+            true => Ok((report.files, report.read_bytes, report.shared_bytes)),
+            false => Err(incomplete(py, left_out)),
+        }
     }
 
     /// Writes a directory or a file as a tar archive to a file object or descriptor.
@@ -250,7 +345,7 @@ impl FileSystem {
         let stream = Stream::new(out)?;
         let copied = self.run(py, |fs| {
             let from = fs.inode_nofollow(&path.bytes)?;
-            let problems = ExportProblems::default();
+            let problems = Interruptible::default();
             let mut out = BufWriter::with_capacity(BUFFER, stream);
             let export = Export::new().one_subvolume(one_subvolume);
             let copied = export.to_tar(
@@ -261,11 +356,41 @@ impl FileSystem {
             );
             // Bytes that a failed copy left must not be written after it.
             drop(out.into_parts());
-            Ok::<_, Error>((copied, problems))
+            Ok::<_, Error>((copied, problems.problems))
         })?;
         let (copied, problems) = copied.raise_at(&path)?;
         exported(py, copied, &problems)
     }
+}
+
+/// Applies the send streams of a file object or descriptor to a directory of the host. Returns the
+/// name of each subvolume and whether it is complete.
+#[cfg(target_os = "linux")]
+#[pyfunction]
+#[pyo3(signature = (stream, directory, *, stop_at_end = false, max_errors = 1))]
+pub fn receive<'py>(
+    py: Python<'py>,
+    stream: &Bound<'_, PyAny>,
+    directory: PathArg,
+    stop_at_end: bool,
+    max_errors: u64,
+) -> PyResult<Vec<(Bound<'py, PyAny>, bool)>> {
+    let directory = host_path(&directory);
+    let stream = Stream::new(stream)?;
+    let received = py.detach(|| {
+        let mut received = Vec::new();
+        let receive = Receive::new().stop_at_end(stop_at_end).max_errors(max_errors);
+        let capacity = if stop_at_end { 0 } else { BUFFER };
+        let mut input = BufReader::with_capacity(capacity, stream);
+        let mut target = papilio::HostDirectory::open(&directory)?;
+        receive.receive_into(&mut target, &mut input, &mut received, &mut ())?;
+        Ok::<_, Error>(received)
+    });
+    names_of(py, received.raise()?)
+}
+
+fn names_of(py: Python<'_>, received: Vec<ReceivedSubvolume>) -> PyResult<Vec<(Bound<'_, PyAny>, bool)>> {
+    received.into_iter().map(|one| Ok((decode(py, &one.name)?, one.complete))).collect()
 }
 
 /// Raises what ended a copy, or what it lacks.

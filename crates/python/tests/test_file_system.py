@@ -4,8 +4,10 @@ import errno
 import gc
 import io
 import os
+import signal
 import tarfile
 import threading
+import time
 import warnings
 
 import papilio
@@ -428,6 +430,75 @@ def test_copy_out(fs, tmp_path):
     assert len(incomplete.value.problems) >= 1 and incomplete.value.errno == errno.EIO
     with pytest.raises(FileNotFoundError):
         fs.copy_out("/none", tmp_path / "out")
+
+
+def test_copies_under_fakeroot_are_refused(fs, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    monkeypatch.setenv("FAKEROOTKEY", "12345")
+    with pytest.raises(OSError, match="unshare -r"):
+        fs.copy_out("/", tmp_path / "out")
+    with pytest.raises(OSError, match="unshare -r"):
+        fs.copy_in(tmp_path / "out", "/")
+    with pytest.raises(OSError, match="unshare -r"):
+        papilio.mkfs(tmp_path / "new.img", content=tmp_path / "out")
+    assert not (tmp_path / "new.img").exists()
+    with pytest.raises(OSError, match="unshare -r"):
+        papilio.receive(io.BytesIO(), tmp_path / "out")
+    fs.copy_out("/", tmp_path / "out", keep_attributes=False)
+
+
+def test_interrupt_ends_a_copy(fs):
+    """The handler runs while the call does: the reader gets a part of the archive only."""
+    size = 48 << 20
+    fs.path("/big").write_bytes(bytes(1 << 20) + os.urandom(size - (1 << 20)))
+    into, out = os.pipe()
+    received = 0
+
+    def read():
+        nonlocal received
+        while data := os.read(into, 1 << 16):
+            if received == 0:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.2)
+            received += len(data)
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fs.write_tar("/big", out)
+    finally:
+        os.close(out)
+        reader.join(60)
+        os.close(into)
+        signal.signal(signal.SIGUSR1, before)
+    assert 0 < received < size // 2
+
+
+def test_dedupe(fs):
+    content = os.urandom(300_000)
+    fs.path("/a").write_bytes(content)
+    fs.path("/b").write_bytes(content)
+    assert fs.dedupe("/", dry_run=True)[2] == len(content)
+    assert fs.dedupe("/")[2] == len(content)
+    assert fs.dedupe("/")[2] == 0 and fs.path("/b").read_bytes() == content
+    with pytest.raises(ValueError, match="power of two"):
+        fs.dedupe("/", block_size=5000)
+
+
+def test_receive_into_a_directory_of_the_host(fs, tmp_path):
+    fs.create_subvolume("/s")
+    fs.path("/s/f").write_bytes(b"sent")
+    fs.snapshot("/s", "/one", read_only=True)
+    stream = io.BytesIO()
+    fs.send("/one", stream)
+    stream.seek(0)
+    assert papilio.receive(stream, tmp_path) == [("one", True)]
+    assert (tmp_path / "one/f").read_bytes() == b"sent"
 
 
 def test_write_tar(fs):

@@ -1,8 +1,9 @@
-//! Calls of the host that differ between hosts: modes, special files, extended attributes.
+//! Calls of the host that differ between hosts: modes, special files, extended attributes, mounts.
 
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 /// Returns a mode with these permission bits. Other bits are dropped.
 pub fn mode(bits: u32) -> Mode {
@@ -76,4 +77,24 @@ pub fn remove_xattr(file: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         let _ = (file, name);
         Err(Errno::OPNOTSUPP)
     }
+}
+
+/// Returns whether a path belongs to a mount, and not to another one on top of it.
+///
+/// # Errors
+/// The host's.
+#[cfg(target_os = "linux")]
+pub fn is_in_mount(path: &Path, mount: u64) -> std::io::Result<bool> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags};
+    let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
+    Ok(found.stx_mnt_id == mount)
+}
+
+/// As on Linux. Other hosts have no mounts of Papilio.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn is_in_mount(_: &Path, _: u64) -> std::io::Result<bool> {
+    Ok(false)
 }

@@ -1,5 +1,6 @@
 //! Trees into and out of file systems: import from a directory, a tar archive or a manifest; export
-//! to a directory or an archive; copies between file systems; send streams and their reception.
+//! to a directory or an archive; copies between file systems; deduplication; send streams, and
+//! their reception in an image or a directory of the host.
 //!
 //! This crate promises nothing to the outside. Programs use the crate `papilio`, which exports the
 //! public types that are defined here.
@@ -10,7 +11,10 @@
 
 mod batches;
 pub mod copy;
+pub mod dedupe;
 pub mod export;
+mod fakeroot;
+pub mod file_walk;
 pub mod host_calls;
 pub mod image_path;
 pub mod import;

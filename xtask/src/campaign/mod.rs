@@ -23,7 +23,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The options of a campaign.
-struct Options {
+struct CampaignOptions {
     minutes: u64,
     profile: String,
     parallel: usize,
@@ -97,9 +97,9 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     Ok(state.failures.is_empty())
 }
 
-fn parse(arguments: &[&str]) -> anyhow::Result<Options> {
+fn parse(arguments: &[&str]) -> anyhow::Result<CampaignOptions> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = Options {
+    let mut options = CampaignOptions {
         minutes: 60,
         profile: "release".to_owned(),
         parallel: processors,
@@ -151,7 +151,7 @@ fn build_of(root: &Path) -> anyhow::Result<String> {
 }
 
 struct Shared {
-    options: Options,
+    options: CampaignOptions,
     build: String,
     end: Instant,
     programs: Programs,

@@ -35,7 +35,7 @@ const SHORT: &str = "default,zstd,without-no-holes,v1-cache";
 const MEMORY: u32 = 5120;
 
 /// The arguments, parsed.
-struct Options {
+struct JudgeOptions {
     kernels: Vec<Kernel>,
     short: bool,
     filters: Vec<String>,
@@ -68,8 +68,8 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     Ok(report.is_good())
 }
 
-fn parse(root: &Path, arguments: &[&str]) -> anyhow::Result<Options> {
-    let mut options = Options { kernels: Vec::new(), short: false, filters: Vec::new() };
+fn parse(root: &Path, arguments: &[&str]) -> anyhow::Result<JudgeOptions> {
+    let mut options = JudgeOptions { kernels: Vec::new(), short: false, filters: Vec::new() };
     options.kernels.extend(Kernel::of_debian());
     options.kernels.extend(Kernel::downloaded(&root.join(KERNELS))?);
     let mut words = arguments.iter();
@@ -114,7 +114,7 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Runs the tests under one kernel.
-fn judge(root: &Path, kernel: &Kernel, program: &Path, options: &Options) -> anyhow::Result<Verdict> {
+fn judge(root: &Path, kernel: &Kernel, program: &Path, options: &JudgeOptions) -> anyhow::Result<Verdict> {
     let job = root.join("target/judges").join(&kernel.name);
     if job.exists() {
         std::fs::remove_dir_all(&job)?;

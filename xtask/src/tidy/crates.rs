@@ -9,15 +9,16 @@ use super::sources::{Manifest, Sources};
 
 /// The packages, from the highest layer to the lowest; those of one layer do not depend on one
 /// another.
-const LAYERS: [&[&str]; 14] = [
+const LAYERS: [&[&str]; 15] = [
     &["xtask", "papilio-fuzz", "papilio-cli-store"],
     &["papilio-cli", "papilio-bench"],
     &["papilio-fuse", "papilio-fio", "papilio-capi", "papilio-python", "papilio-nbd", "papilio-nfs"],
-    &["papilio-store", "papilio-ioctl", "papilio-serving"],
+    &["papilio-store", "papilio-serving"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],
     &["papilio-transfer"],
+    &["papilio-ioctl"],
     &["papilio-fs"],
     &["papilio-progs"],
     &["papilio-engine"],

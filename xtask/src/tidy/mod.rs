@@ -11,7 +11,7 @@
 //! - [`long_lines`]: comments and documents are at most 100 columns wide;
 //! - [`headless`]: no clause in a comment begins with "who", "whoever" or "what";
 //! - the table of kernel counterparts is that of the headers ([`counterparts`]);
-//! - [`type_names`]: two types of a crate that other files see differ in their names;
+//! - [`type_names`]: two types of a crate differ in their names;
 //! - [`requirements`]: `scripts/setup.sh` installs the commands that tests need;
 //! - [`leftovers`]: no `todo!`, `unimplemented!` or `dbg!`.
 //!

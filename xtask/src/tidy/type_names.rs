@@ -1,6 +1,5 @@
-//! No two types of a crate have one name, as far as other files see them.
+//! No two types of a crate have one name, private ones included.
 //!
-//! - A type that only its own file sees may be called as it likes.
 //! - Arguments of commands (`clap`) are named by their module: `balance::Cancel`, `scrub::Cancel`.
 //! - Files that take one another's place, chosen by `cfg`, have the same types: [`ALTERNATIVES`].
 
@@ -37,19 +36,18 @@ pub fn check<'a>(files: impl Iterator<Item = &'a SourceFile>) -> Vec<Finding> {
     findings
 }
 
-/// Returns name and line of the types of a module that other files see.
+/// Returns name and line of the types of a module, without arguments of commands.
 fn types(items: &[syn::Item]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     for item in items {
-        let (attributes, visibility, name) = match item {
-            syn::Item::Struct(item) => (&item.attrs, &item.vis, &item.ident),
-            syn::Item::Enum(item) => (&item.attrs, &item.vis, &item.ident),
-            syn::Item::Trait(item) => (&item.attrs, &item.vis, &item.ident),
-            syn::Item::Union(item) => (&item.attrs, &item.vis, &item.ident),
+        let (attributes, name) = match item {
+            syn::Item::Struct(item) => (&item.attrs, &item.ident),
+            syn::Item::Enum(item) => (&item.attrs, &item.ident),
+            syn::Item::Trait(item) => (&item.attrs, &item.ident),
+            syn::Item::Union(item) => (&item.attrs, &item.ident),
             _ => continue,
         };
-        let is_private = matches!(visibility, syn::Visibility::Inherited);
-        if !is_private && !attributes.iter().any(is_of_clap) {
+        if !attributes.iter().any(is_of_clap) {
             found.push((name.to_string(), name.span().start().line));
         }
     }
@@ -76,17 +74,17 @@ mod tests {
     fn a_second_type_of_a_name_is_found() {
         let found = check_texts(&[
             ("crates/a/src/x.rs", "pub struct State;\n"),
-            ("crates/a/src/y.rs", "pub(super) enum State { On }\n"),
+            ("crates/a/src/y.rs", "enum State { On }\n"),
             ("crates/b/src/z.rs", "pub struct State;\n"),
         ]);
         assert_eq!(found, ["crates/a/src/y.rs"]);
     }
 
     #[test]
-    fn private_types_arguments_and_alternatives_pass() {
+    fn arguments_and_alternatives_pass() {
         let found = check_texts(&[
             ("crates/a/src/x.rs", "pub struct State;\n#[derive(Debug, clap::Args)]\npub struct Cancel;\n"),
-            ("crates/a/src/y.rs", "struct State;\n#[derive(clap::Args)]\npub struct Cancel;\n"),
+            ("crates/a/src/y.rs", "#[derive(clap::Args)]\nstruct Cancel;\n"),
             ("crates/locks/src/order.rs", "pub struct Held;\n"),
             ("crates/locks/src/plain.rs", "pub struct Held;\n"),
         ]);

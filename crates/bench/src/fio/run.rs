@@ -132,7 +132,7 @@ impl Run<'_> {
         let mut command = self.command(&job, &json)?;
         let log = fs::File::create(&messages).with_context(|| messages.display().to_string())?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut child = Group(command.spawn().with_context(|| self.program.display().to_string())?);
+        let mut child = ProcessGroup(command.spawn().with_context(|| self.program.display().to_string())?);
         let mut samples = Samples::default();
         let mut memory = self.memory_of.map(|whose| match whose {
             // If a shell starts fio, `exec` keeps the process ID.
@@ -186,7 +186,7 @@ impl Run<'_> {
 
     fn wait(
         &self,
-        child: &mut Group,
+        child: &mut ProcessGroup,
         samples: &mut Samples,
         mut memory: Option<&mut Peak>,
     ) -> anyhow::Result<ExitStatus> {
@@ -210,9 +210,9 @@ impl Run<'_> {
 }
 
 /// A process group that dropping terminates.
-struct Group(Child);
+struct ProcessGroup(Child);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;

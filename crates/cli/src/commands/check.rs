@@ -36,7 +36,7 @@ pub struct Args {
     /// The image or device
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Do not write; accepted for btrfs-check(8)'s sake, as nothing is written without --repair
+    /// Accepted for compatibility with btrfs-check(8); nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
     /// Check a device that the kernel has mounted, too, or repair it, without asking; the findings
@@ -66,8 +66,8 @@ pub struct Args {
     /// .undo in the working directory]
     #[arg(long, value_name = "FILE", requires = "writes", value_hint = clap::ValueHint::FilePath)]
     undo: Option<PathBuf>,
-    /// Repair although files are lost that a reader of the damaged file system still gets, as
-    /// `restore` and `rescue clone` do; the exit status is 1
+    /// Repair even if that loses files that `restore` and `rescue clone` can still read; the exit
+    /// status is then 1
     #[arg(long, requires = "repairs")]
     accept_loss: bool,
     /// Repair without asking
@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(short = 'E', long = "subvol-extents", value_name = "SUBVOLID")]
     #[arg(conflicts_with_all = ["repair", "check_data_csum", "qgroup_report", "json"])]
     subvol_extents: Option<u64>,
-    /// Accepted for the sake of btrfs-check(8): memory is bounded in any mode
+    /// Accepted for compatibility with btrfs-check(8); memory is bounded in either mode
     #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem"])]
     mode: Option<String>,
     /// Show the progress

@@ -4,13 +4,14 @@
 //! kernel can be searched by root only.
 
 use crate::context::Context;
-use crate::file_walk::{FileWalk, UsedExtent, Visitor, Wanted};
-use crate::mounted::Target;
+use crate::mounted::{Target, explain_visit, explain_walk};
 use crate::operands::for_each_target;
 use crate::output::Output;
 use crate::units::Units;
 use papilio::format::items::file_extent::Compression;
-use papilio::{FileExtent, FileExtentKind};
+use papilio::{
+    FileExtent, FileExtentKind, FileVisitor, FileWalk, UsedExtent, WalkError, WalkRoot, WantedExtents,
+};
 use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
@@ -35,30 +36,21 @@ pub struct Args {
 /// How the bytes of an extent are stored. The order is that of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Storage {
-    None,
-    Zlib,
-    Lzo,
-    Zstd,
+    Written(Compression),
     Preallocated,
 }
 
 impl Storage {
     fn of(extent: &FileExtent) -> Self {
-        match (extent.kind, extent.compression) {
-            (FileExtentKind::Preallocated, _) => Self::Preallocated,
-            (_, Compression::None) => Self::None,
-            (_, Compression::Zlib) => Self::Zlib,
-            (_, Compression::Lzo) => Self::Lzo,
-            (_, Compression::Zstd) => Self::Zstd,
+        match extent.kind {
+            FileExtentKind::Preallocated => Self::Preallocated,
+            _ => Self::Written(extent.compression),
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Self::None => "none",
-            Self::Zlib => "zlib",
-            Self::Lzo => "lzo",
-            Self::Zstd => "zstd",
+            Self::Written(algorithm) => algorithm.name(),
             Self::Preallocated => "prealloc",
         }
     }
@@ -66,13 +58,13 @@ impl Storage {
 
 /// Sums of bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sizes {
+struct StoredSizes {
     disk: u64,
     uncompressed: u64,
     referenced: u64,
 }
 
-impl Sizes {
+impl StoredSizes {
     fn add(&mut self, other: Self) {
         self.disk = self.disk.saturating_add(other.disk);
         self.uncompressed = self.uncompressed.saturating_add(other.uncompressed);
@@ -87,30 +79,29 @@ impl Sizes {
 }
 
 /// The counts of a walk.
-#[derive(Debug, Default)]
-struct Found {
+struct Counts<'a> {
+    context: &'a Context,
     files: u64,
     references: u64,
     inline: u64,
     extents: HashSet<(u64, u64)>,
-    sizes: BTreeMap<Storage, Sizes>,
+    sizes: BTreeMap<Storage, StoredSizes>,
     /// The file system that is walked; extents of others have the same addresses.
     file_system: u64,
 }
 
-impl Visitor for Found {
-    fn enter(&mut self, _path: &[u8], _depth: usize) -> anyhow::Result<()> {
+impl FileVisitor for Counts<'_> {
+    type Error = anyhow::Error;
+
+    fn failed(&mut self, error: WalkError) -> anyhow::Result<()> {
+        self.context.failure(&explain_walk(error));
         Ok(())
     }
 
-    fn leave(&mut self, _path: &[u8], _depth: usize) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn file(&mut self, _path: &[u8], _depth: usize, extents: &[UsedExtent]) -> anyhow::Result<()> {
+    fn file(&mut self, _file: &WalkRoot, _depth: usize, extents: &[UsedExtent]) -> anyhow::Result<()> {
         self.files += 1;
         for (extent, _) in extents {
-            let mut sizes = Sizes { referenced: extent.length, ..Sizes::default() };
+            let mut sizes = StoredSizes { referenced: extent.length, ..StoredSizes::default() };
             let counts = match extent.kind {
                 FileExtentKind::Inline => {
                     self.inline += 1;
@@ -134,17 +125,26 @@ impl Args {
     /// Counts the files of all operands together.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut output = Output::new()?;
-        let mut walk = FileWalk::new(context, Wanted::Items);
-        let mut found = Found::default();
+        let mut walk = FileWalk::new(WantedExtents::Items);
+        let mut found = Counts {
+            context,
+            files: 0,
+            references: 0,
+            inline: 0,
+            extents: HashSet::new(),
+            sizes: BTreeMap::new(),
+            file_system: 0,
+        };
         let mut known = Vec::new();
         for_each_target(context, &self.paths, Target::parse, |target| {
-            let of = walk.file_system(&target)?;
+            let root = target.walk_root(context)?;
+            let of = root.file_system().map_err(explain_walk)?;
             let place = known.iter().position(|known| *known == of);
             found.file_system = place.unwrap_or(known.len()) as u64;
             if place.is_none() {
                 known.push(of);
             }
-            walk.walk(target, &mut found)
+            walk.walk(root, &mut found).map_err(explain_visit)
         })?;
         match self.json {
             true => found.show_json(&mut output)?,
@@ -154,9 +154,9 @@ impl Args {
     }
 }
 
-impl Found {
-    fn total(&self) -> Sizes {
-        let mut total = Sizes::default();
+impl Counts<'_> {
+    fn total(&self) -> StoredSizes {
+        let mut total = StoredSizes::default();
         self.sizes.values().for_each(|sizes| total.add(*sizes));
         total
     }
@@ -190,7 +190,7 @@ impl Found {
     }
 
     fn show_json(&self, output: &mut Output) -> anyhow::Result<()> {
-        let of = |sizes: Sizes| {
+        let of = |sizes: StoredSizes| {
             json!({
                 "disk_usage": sizes.disk,
                 "uncompressed": sizes.uncompressed,
@@ -214,11 +214,11 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
-    use super::Sizes;
+    use super::StoredSizes;
 
     #[test]
     fn percentages_of_nothing_and_of_much() {
-        let sizes = |disk, uncompressed| Sizes { disk, uncompressed, referenced: 0 };
+        let sizes = |disk, uncompressed| StoredSizes { disk, uncompressed, referenced: 0 };
         assert_eq!(sizes(0, 0).percent(), 0);
         assert_eq!(sizes(54, 100).percent(), 54);
         assert_eq!(sizes(u64::MAX / 2, u64::MAX).percent(), 49);

@@ -14,8 +14,8 @@ use std::ffi::OsString;
 ///
 /// A line has a letter and a path: A for a file that was added, D for one that was deleted, R for
 /// one with another name (OLD -> NEW), and M for one that was changed. R and M are followed by
-/// content, metadata or both. Content has changed if data was written, be it the same. Files below
-/// a renamed directory are not listed, nor are subvolumes inside.
+/// content, metadata or both. Content counts as changed if data was written, even the same data.
+/// Files below a renamed directory are not listed, nor are subvolumes inside.
 ///
 /// Only what differs is read, as for papilio send, so large snapshots are compared quickly.
 #[derive(Debug, clap::Args)]

@@ -35,7 +35,7 @@ pub struct Args {
     /// Count the sizes that ls -l shows instead of the allocated space
     #[arg(long)]
     apparent_size: bool,
-    /// Show nothing that is more than N levels below the arguments
+    /// Show only what is at most N levels below the arguments
     #[arg(short = 'd', long, value_name = "N")]
     max_depth: Option<usize>,
     /// Print a grand total
@@ -53,13 +53,13 @@ pub struct Args {
 }
 
 /// A directory that is being added up.
-struct Frame {
+struct SummedDirectory {
     path: ImagePath,
     entries: std::vec::IntoIter<DirEntry>,
     bytes: u64,
 }
 
-struct Sum<'a> {
+struct DiskUsage<'a> {
     arguments: &'a Args,
     context: &'a Context,
     output: Output,
@@ -77,7 +77,7 @@ impl Args {
             true => Some(JsonArray::begin(&mut output)?),
             false => None,
         };
-        let mut sum = Sum { arguments: &self, context, output, json, counted: HashSet::new() };
+        let mut sum = DiskUsage { arguments: &self, context, output, json, counted: HashSet::new() };
         let mut total = 0_u64;
         for_each_operand(context, &self.paths, |path| {
             let inode = context.inode(&path, false)?;
@@ -87,7 +87,7 @@ impl Args {
         if self.total {
             sum.show(b"total", total)?;
         }
-        let Sum { mut output, json, .. } = sum;
+        let DiskUsage { mut output, json, .. } = sum;
         if let Some(json) = json {
             json.end(&mut output)?;
         }
@@ -95,11 +95,11 @@ impl Args {
     }
 }
 
-impl Sum<'_> {
+impl DiskUsage<'_> {
     /// Returns the bytes of `inode` and everything below it, and prints lines on the way.
     fn tree(&mut self, path: ImagePath, inode: Inode) -> anyhow::Result<u64> {
         let home = inode.tree();
-        let mut stack: Vec<Frame> = Vec::new();
+        let mut stack: Vec<SummedDirectory> = Vec::new();
         let mut next = Some((path, inode));
         loop {
             if let Some((path, inode)) = next.take()
@@ -109,7 +109,7 @@ impl Sum<'_> {
                 if inode.metadata().file_type() == FileKind::Directory {
                     let other = self.arguments.one_file_system && inode.tree() != home;
                     let entries = if other { Vec::new() } else { self.entries(&path, &inode) };
-                    stack.push(Frame { path, entries: entries.into_iter(), bytes });
+                    stack.push(SummedDirectory { path, entries: entries.into_iter(), bytes });
                 } else if let Some(parent) = stack.last_mut() {
                     parent.bytes = parent.bytes.saturating_add(bytes);
                     if self.arguments.all && self.is_shown(stack.len()) {

@@ -27,7 +27,7 @@ pub struct Args {
     /// Descend at most N levels below the arguments
     #[arg(long, value_name = "N")]
     maxdepth: Option<usize>,
-    /// Show nothing that is less than N levels below the arguments
+    /// Show only what is at least N levels below the arguments
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     mindepth: usize,
     /// Stay in the subvolume of each argument
@@ -56,7 +56,7 @@ pub struct Args {
     tests: TestArgs,
 }
 
-struct Frame {
+struct SearchedDirectory {
     path: ImagePath,
     inode: Inode,
     entries: papilio::Entries,
@@ -99,7 +99,7 @@ impl Search<'_> {
         let home = inode.tree();
         // A corrupt directory can be its own ancestor.
         let mut entered = HashSet::new();
-        let mut stack: Vec<Frame> = Vec::new();
+        let mut stack: Vec<SearchedDirectory> = Vec::new();
         let mut next = Some((path, inode));
         while next.is_some() || !stack.is_empty() {
             if let Some((path, inode)) = next.take() {
@@ -116,7 +116,7 @@ impl Search<'_> {
                     }
                     match inode.read_dir() {
                         Ok(entries) if within && !again => {
-                            stack.push(Frame { path, inode, entries });
+                            stack.push(SearchedDirectory { path, inode, entries });
                         }
                         Ok(_) if self.arguments.depth => self.show_if_matching(&path, &inode, stack.len())?,
                         Ok(_) => {}
@@ -132,7 +132,7 @@ impl Search<'_> {
 
     /// Returns the next file of the innermost directory, or leaves that directory if it has no
     /// more.
-    fn advance(&mut self, stack: &mut Vec<Frame>) -> anyhow::Result<Option<(ImagePath, Inode)>> {
+    fn advance(&mut self, stack: &mut Vec<SearchedDirectory>) -> anyhow::Result<Option<(ImagePath, Inode)>> {
         let Some(frame) = stack.last_mut() else { return Ok(None) };
         match frame.entries.next() {
             Some(Ok(entry)) => {
@@ -149,7 +149,7 @@ impl Search<'_> {
             Some(Err(error)) => self.context.error(describe(&frame.path, &error)),
             None => {}
         }
-        if let Some(Frame { path, inode, .. }) = stack.pop()
+        if let Some(SearchedDirectory { path, inode, .. }) = stack.pop()
             && self.arguments.depth
         {
             self.show_if_matching(&path, &inode, stack.len())?;

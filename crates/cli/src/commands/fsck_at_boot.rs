@@ -11,7 +11,7 @@ const OPERATIONAL: u8 = 8;
 /// fsck(8) runs this at boot. Btrfs needs no check then; `btrfs check` makes one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Accepted, as those of other fsck programs
+    /// Accepted for compatibility with other fsck programs
     #[arg(short = 'A', short_aliases = ['a', 'p', 'y', 'n', 'f'])]
     automatic: bool,
     /// The device

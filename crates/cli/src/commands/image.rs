@@ -49,7 +49,7 @@ struct DumpArgs {
 /// How a dump is made.
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Compress by zlib: 1 is fast, 9 small, 0 does not compress
+    /// Compress with zlib, from 1 (fastest) to 9 (smallest); 0 does not compress
     #[arg(short, long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9))]
     compress: u8,
     /// Use N threads, 1 to 32 [default: one for each core]
@@ -293,7 +293,7 @@ fn target(path: &Path, size: u64, force: bool, made: &mut Made) -> anyhow::Resul
     let found = std::fs::metadata(path).ok();
     let is_device = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
     if !force && (is_device || found.as_ref().is_some_and(|found| found.len() > 0)) {
-        bail!("{shown}: exists; only --force overwrites it");
+        bail!("{shown}: exists; use --force to overwrite it");
     }
     if !is_device {
         if found.as_ref().is_some_and(|found| !found.is_file()) {

@@ -46,7 +46,7 @@ pub struct Args {
     /// Show inode numbers
     #[arg(short, long)]
     inode: bool,
-    /// Show owners as numbers; accepted for ls(1)'s sake, since they always are
+    /// Accepted for compatibility with ls(1); owners are always shown as numbers
     #[arg(short, long = "numeric-uid-gid")]
     numeric: bool,
     /// List directories themselves, not their content
@@ -72,7 +72,7 @@ pub struct Args {
 }
 
 /// One line of a listing.
-struct Line {
+struct ListLine {
     path: ImagePath,
     name: Vec<u8>,
     inode: Inode,
@@ -154,7 +154,7 @@ fn is_directory(inode: &Inode) -> bool {
 }
 
 impl Listing<'_> {
-    fn line(&self, path: ImagePath, name: Vec<u8>, inode: Inode) -> Line {
+    fn line(&self, path: ImagePath, name: Vec<u8>, inode: Inode) -> ListLine {
         let mut link_target = None;
         if inode.metadata().file_type() == FileKind::Symlink && (self.arguments.long || self.arguments.json) {
             match inode.read_link() {
@@ -162,7 +162,7 @@ impl Listing<'_> {
                 Err(error) => self.context.error(describe(&path, &error)),
             }
         }
-        Line { path, name, inode, link_target }
+        ListLine { path, name, inode, link_target }
     }
 
     /// Lists a directory, and those below it under `-R`.
@@ -210,7 +210,7 @@ impl Listing<'_> {
     }
 
     /// Returns the sorted lines of a directory. Reports and omits what cannot be read.
-    fn read(&self, path: &ImagePath, inode: &Inode) -> Vec<Line> {
+    fn read(&self, path: &ImagePath, inode: &Inode) -> Vec<ListLine> {
         let mut lines = Vec::new();
         let hidden = self.arguments.all || self.arguments.almost_all;
         if self.arguments.all && !self.arguments.json {
@@ -250,7 +250,7 @@ impl Listing<'_> {
         lines
     }
 
-    fn print(&mut self, lines: &[Line]) -> anyhow::Result<()> {
+    fn print(&mut self, lines: &[ListLine]) -> anyhow::Result<()> {
         self.printed |= !lines.is_empty();
         if self.json.is_some() {
             return self.print_json(lines);
@@ -270,18 +270,18 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn inode_digits(&self, lines: &[Line]) -> usize {
+    fn inode_digits(&self, lines: &[ListLine]) -> usize {
         lines.iter().map(|line| line.inode.number().0.to_string().len()).max().unwrap_or(0)
     }
 
-    fn print_inode(&mut self, line: &Line, digits: usize) -> anyhow::Result<()> {
+    fn print_inode(&mut self, line: &ListLine, digits: usize) -> anyhow::Result<()> {
         if self.arguments.inode {
             self.output.text(format_args!("{:>digits$} ", line.inode.number().0))?;
         }
         Ok(())
     }
 
-    fn print_json(&mut self, lines: &[Line]) -> anyhow::Result<()> {
+    fn print_json(&mut self, lines: &[ListLine]) -> anyhow::Result<()> {
         let Some(json) = &mut self.json else { return Ok(()) };
         for line in lines {
             let mut object = json_inode(&line.path.path, &line.inode);
@@ -294,7 +294,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn print_long(&mut self, lines: &[Line]) -> anyhow::Result<()> {
+    fn print_long(&mut self, lines: &[ListLine]) -> anyhow::Result<()> {
         let rows: Vec<[String; 6]> = lines.iter().map(|line| self.long_fields(line)).collect();
         let widths: Vec<usize> =
             (0..6).map(|at| rows.iter().map(|row| row[at].len()).max().unwrap_or(0)).collect();
@@ -316,7 +316,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn long_fields(&self, line: &Line) -> [String; 6] {
+    fn long_fields(&self, line: &ListLine) -> [String; 6] {
         let metadata = line.inode.metadata();
         let size = match metadata.rdev() {
             (major, minor) if is_device(metadata) => format!("{major}, {minor}"),
@@ -338,7 +338,7 @@ impl Listing<'_> {
     }
 
     /// Prints as many columns as fit into the width of the terminal, filled downwards.
-    fn print_columns(&mut self, lines: &[Line]) -> anyhow::Result<()> {
+    fn print_columns(&mut self, lines: &[ListLine]) -> anyhow::Result<()> {
         let digits = self.inode_digits(lines);
         let cells: Vec<String> = lines
             .iter()

@@ -73,7 +73,7 @@ struct Two {
 struct Limit {
     /// The most bytes, with a suffix such as 10G, or none
     #[arg(value_name = "SIZE|none", value_parser = parse_limit)]
-    size: Size,
+    size: LimitSize,
     /// The qgroup, and the image or device or a directory in a mount; without a qgroup, that of the
     /// subvolume at the path
     #[arg(value_name = "[LEVEL/ID] IMAGE[:/PATH]|PATH", num_args = 1..=2, required = true)]
@@ -81,16 +81,16 @@ struct Limit {
     /// Limit the bytes that no other qgroup uses
     #[arg(short)]
     exclusive: bool,
-    /// Limit bytes after compression, which is always so
+    /// Accepted for compatibility; limits always apply to bytes after compression
     #[arg(short)]
     compressed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Size(Option<u64>);
+struct LimitSize(Option<u64>);
 
-fn parse_limit(text: &str) -> Result<Size, String> {
-    if text == "none" { Ok(Size(None)) } else { parse_size(text.trim_start()).map(Some).map(Size) }
+fn parse_limit(text: &str) -> Result<LimitSize, String> {
+    if text == "none" { Ok(LimitSize(None)) } else { parse_size(text.trim_start()).map(Some).map(LimitSize) }
 }
 
 /// Show the qgroups, and the bytes that they use
@@ -172,7 +172,7 @@ impl Two {
 
 impl Limit {
     fn run(&self, context: &Context) -> anyhow::Result<()> {
-        let (Size(bytes), exclusive) = (self.size, self.exclusive);
+        let (LimitSize(bytes), exclusive) = (self.size, self.exclusive);
         let (id, path) = match &self.target[..] {
             [id, path] => (Some(parse_qgroup(id).map_err(anyhow::Error::msg)?), Path::new(path)),
             [path, ..] => (None, Path::new(path)),
@@ -227,7 +227,7 @@ fn clear_stale(context: &Context, image: &Path) -> anyhow::Result<()> {
 }
 
 /// A column of `qgroup show`.
-struct Column {
+struct TextColumn {
     title: &'static str,
     right: bool,
     cells: Vec<String>,
@@ -302,10 +302,10 @@ impl Show {
         Ok(())
     }
 
-    fn columns(&self, groups: &[QgroupUsage], paths: &Paths) -> Vec<Column> {
+    fn columns(&self, groups: &[QgroupUsage], paths: &Paths) -> Vec<TextColumn> {
         let units = self.units.resolve();
         let column = |shown: bool, title, right, cell: &dyn Fn(&QgroupUsage) -> String| {
-            shown.then(|| Column { title, right, cells: groups.iter().map(cell).collect() })
+            shown.then(|| TextColumn { title, right, cells: groups.iter().map(cell).collect() })
         };
         let limit = |bytes: Option<u64>| bytes.map_or("none".to_owned(), |bytes| units.text(bytes));
         let list = |ids: &[QgroupId]| {
@@ -379,14 +379,14 @@ fn json_of_btrfs(group: &QgroupUsage, paths: &Paths) -> Value {
     value
 }
 
-fn print(columns: &[Column], output: &mut Output) -> anyhow::Result<()> {
-    let width = |column: &Column| {
+fn print(columns: &[TextColumn], output: &mut Output) -> anyhow::Result<()> {
+    let width = |column: &TextColumn| {
         let cells = column.cells.iter().map(|cell| cell.chars().count());
         cells.chain([column.title.len()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = columns.iter().map(width).collect();
     let rows = columns.first().map_or(0, |column| column.cells.len());
-    let mut line = |cell: &dyn Fn(&Column) -> String| {
+    let mut line = |cell: &dyn Fn(&TextColumn) -> String| {
         let cells = columns.iter().zip(&widths).map(|(column, &width)| match column.right {
             true => format!("{:>width$}", cell(column)),
             false => format!("{:<width$}", cell(column)),

@@ -61,10 +61,10 @@ struct Start {
     /// Overwrite a target that has a file system
     #[arg(short, long)]
     force: bool,
-    /// Accepted for btrfs-replace(8)'s sake: the command always waits for the end
+    /// Accepted for compatibility with btrfs-replace(8); the command always waits for the end
     #[arg(short = 'B')]
     foreground: bool,
-    /// Accepted for btrfs-replace(8)'s sake: the new device is never discarded as a whole
+    /// Accepted for compatibility with btrfs-replace(8); the new device is never discarded
     #[arg(short = 'K', long)]
     nodiscard: bool,
     /// Wait while the server of a mount does other work
@@ -82,7 +82,7 @@ struct Status {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Accepted for btrfs-replace(8)'s sake: the state is printed once
+    /// Accepted for compatibility with btrfs-replace(8); the state is printed once
     #[arg(short = '1')]
     once: bool,
 }
@@ -185,7 +185,7 @@ impl Start {
         let fs = match opened {
             Ok(fs) => fs,
             Err(error) => {
-                context.warning(format_args!("whether chunks have fewer copies is not known: {error:#}"));
+                context.warning(format_args!("cannot tell whether chunks have fewer copies: {error:#}"));
                 return Ok(());
             }
         };

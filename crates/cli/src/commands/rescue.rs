@@ -13,7 +13,7 @@ use papilio::{SuperblockChange, SuperblockSource};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Find what is left of a damaged file system, mend superblocks, take repairs back
+/// Search damaged file systems, repair superblocks, undo repairs
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -64,7 +64,7 @@ struct FindRoot {
     json: bool,
 }
 
-/// Write a chunk tree from the chunk map that a scan of the devices makes, if it cannot be read
+/// Rebuild an unreadable chunk tree from a scan of the devices
 ///
 /// The chunks come from chunk items, device extents and block groups, or the places of tree blocks.
 /// The map is shown first. It is written only if it is complete and no bounds are guessed; with
@@ -80,7 +80,7 @@ struct ChunkRecover {
     /// The undo file to write; it must not exist [default: IMAGE.undo]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     undo: Option<PathBuf>,
-    /// Accepted for the sake of btrfs rescue
+    /// Accepted for compatibility with btrfs rescue
     #[arg(short = 'H', hide = true)]
     old_help: bool,
 }
@@ -93,7 +93,7 @@ struct ChunkRecover {
 struct SuperRecover {
     #[command(flatten)]
     written: Written,
-    /// Accepted for the sake of btrfs rescue
+    /// Accepted for compatibility with btrfs rescue
     #[arg(short, long)]
     yes: bool,
 }

@@ -47,7 +47,7 @@ pub struct ClearSpaceCache {
     written: Written,
 }
 
-/// Remove the UUID tree; the kernel makes it anew when it mounts the file system for writing
+/// Remove the UUID tree; the kernel rebuilds it at the next mount for writing
 #[derive(Debug, clap::Args)]
 pub struct ClearUuidTree {
     #[command(flatten)]

@@ -9,7 +9,6 @@ use crate::context::{ALL_OLDER, Context, LOST_CHECKSUMS};
 use crate::copy;
 use crate::copy::CopyReport;
 use crate::copy::progress::Progress;
-use crate::fakeroot;
 use crate::output::{Output, OutputError, escaped};
 use crate::path::ImagePath;
 use crate::usage_error::UsageError;
@@ -87,7 +86,7 @@ pub struct Args {
     /// Restore the subvolume with this id; the same as --subvolid
     #[arg(short, long = "root", value_name = "ID")]
     root: Option<u64>,
-    /// Restore only what has a path that matches, from the top on, with a slash in front
+    /// Restore only files whose absolute path matches this expression
     ///
     /// The expression must match the directories on the way, too:
     /// ^/(|home(|/user(|/Desktop(|/.*))))$
@@ -236,15 +235,12 @@ impl Args {
         places: Vec<(ImagePath, HostPlace)>,
     ) -> anyhow::Result<()> {
         let all = !context.arguments().drop_in;
-        if all || self.metadata {
-            places.first().map_or(Ok(()), |(_, place)| fakeroot::refuse_writing(place.path()))?;
-        }
         let host = HostOptions { archive: all || self.metadata || self.xattr, no_clobber: !self.overwrite };
         let shown = !self.no_progress && context.verbosity == 0 && std::io::stderr().is_terminal();
         let progress = Progress::new(shown);
         context.set_progress(progress.bar());
         let report = CopyReport { context, progress: &progress, json: self.json };
-        let mut sink = HostSink::new(&report, host, places);
+        let mut sink = HostSink::new(&report, host, places)?;
         let copied = copy::run(sources, options, &mut sink, &report);
         sink.finish();
         context.set_progress(None);

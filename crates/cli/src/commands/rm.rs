@@ -26,7 +26,7 @@ pub struct Args {
 }
 
 /// A directory that is being emptied.
-struct Frame {
+struct EmptiedDirectory {
     directory: Inode,
     path: ImagePath,
     /// Its name in its parent.
@@ -129,11 +129,16 @@ impl Args {
     }
 }
 
-fn frame(context: &Context, path: ImagePath, name: Vec<u8>, directory: Inode) -> anyhow::Result<Frame> {
+fn frame(
+    context: &Context,
+    path: ImagePath,
+    name: Vec<u8>,
+    directory: Inode,
+) -> anyhow::Result<EmptiedDirectory> {
     let names = directory.read_dir().and_then(|entries| {
         entries.map(|entry| Ok(entry?.file_name().to_vec())).collect::<papilio::Result<_>>()
     });
     let mut left: Vec<Vec<u8>> = names.map_err(|error| context.at(&path, &error))?;
     left.reverse();
-    Ok(Frame { directory, path, name, left })
+    Ok(EmptiedDirectory { directory, path, name, left })
 }

@@ -73,13 +73,13 @@ pub struct Args {
 /// The users that NFS clients' users become.
 #[derive(Debug, clap::Args)]
 struct SquashArgs {
-    /// NFS: let a client's root be root. Without it root is the anonymous user
+    /// NFS: trust a client's root as root; by default it is mapped to the anonymous user
     #[arg(long, conflicts_with = "nbd", overrides_with = "root_squash")]
     no_root_squash: bool,
-    /// NFS: take a client's root for the anonymous user; this is the default
+    /// NFS: map a client's root to the anonymous user; this is the default
     #[arg(long, conflicts_with = "nbd", overrides_with = "no_root_squash")]
     root_squash: bool,
-    /// NFS: take every user for the anonymous one
+    /// NFS: map every user to the anonymous one
     #[arg(long, conflicts_with = "nbd")]
     all_squash: bool,
     /// NFS: the anonymous user. 0 may do everything

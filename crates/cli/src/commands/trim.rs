@@ -6,12 +6,12 @@ use crate::output::Output;
 use crate::units::{Units, parse_size};
 use std::path::PathBuf;
 
-/// Give free space back: punch holes into an image, or discard it on a device
+/// Return free space to the host: punch holes in an image, or discard it on a device
 ///
 /// Raw images and qcow2 images become smaller on the host. In a mount, use fstrim(8).
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave runs of free space alone that are shorter than this
+    /// Skip runs of free space shorter than this
     #[arg(short, long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     minimum: u64,
     /// The image or device

@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub struct Args {
     /// The new size, or a change with a leading + or -
     #[arg(short, long, allow_hyphen_values = true)]
-    size: Size,
+    size: SizeChange,
     /// The files
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
@@ -24,13 +24,13 @@ pub struct Args {
 
 /// A new size or a change of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Size {
+enum SizeChange {
     To(u64),
     More(u64),
     Less(u64),
 }
 
-impl FromStr for Size {
+impl FromStr for SizeChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -58,10 +58,10 @@ impl Args {
             };
             let file = inode.and_then(|inode| inode.open()).map_err(|error| context.at(&path, &error))?;
             let size = match self.size {
-                Size::To(size) => size,
+                SizeChange::To(size) => size,
                 // The library refuses a size that is too large.
-                Size::More(more) => file.len().saturating_add(more),
-                Size::Less(less) => file.len().saturating_sub(less),
+                SizeChange::More(more) => file.len().saturating_add(more),
+                SizeChange::Less(less) => file.len().saturating_sub(less),
             };
             file.set_len(size).map_err(|error| context.at(&path, &error))
         })

@@ -65,8 +65,8 @@ pub struct Args {
     /// Remove the free-space tree
     #[arg(long, group = "change")]
     convert_from_free_space_tree: bool,
-    /// Allow to clear the seed flag, although file systems that build on the seed become
-    /// unreadable; under the name btrfstune, ask nothing
+    /// Allow clearing the seed flag, which makes file systems built on the seed unreadable; under
+    /// the name btrfstune, ask nothing
     #[arg(short, long)]
     force: bool,
     /// The image or device, and all others of its file system

@@ -367,9 +367,11 @@ fn what_fakeroot_would_not_see_is_refused() {
     let target = folder(at.path(), "target");
     let (stream, host) = (at.path().join("stream"), string(&target));
     fs::write(&stream, "").unwrap();
-    let cases: [&[&str]; 4] = [
+    let content = format!("{host}/.");
+    let cases: [&[&str]; 5] = [
         &["cp", "-a", &inside, host],
         &["cp", "-a", host, &inside],
+        &["cp", "-a", &content, &inside],
         &["restore", string(&image), host],
         &["receive", "-f", string(&stream), host],
     ];

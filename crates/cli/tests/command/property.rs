@@ -39,7 +39,7 @@ fn received_subvolume_becomes_writable_only_by_force() {
     assert!(!succeed(["property", "list", &at("/a/file")]).contains("ro "));
     succeed(["setfattr", "-n", "user.a", "-v", "value", &at("/a/file")]);
     assert!(succeed(["getfattr", "-d", &at("/a/file")]).contains("user.a=\"value\""));
-    fail(1, "only -f overwrites it", ["mkfs", image.to_str().unwrap()]);
+    fail(1, "use -f to overwrite it", ["mkfs", image.to_str().unwrap()]);
     let short = folder.path().join("short");
     std::fs::write(&short, "no file system").unwrap();
     fail(1, "not a Btrfs file system: it has only 14 bytes", ["ls", short.to_str().unwrap()]);

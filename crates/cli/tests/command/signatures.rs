@@ -140,7 +140,7 @@ fn signatures_of_real_tools_are_listed() {
     }
     assert_eq!(listed(&lvm), [("an LVM physical volume".to_owned(), 512, start.clone())]);
     for image in [&swap, &luks1, &luks2, &lvm] {
-        fail(1, "only -f overwrites it", ["mkfs", "-q", image]);
+        fail(1, "use -f to overwrite it", ["mkfs", "-q", image]);
     }
 
     let btrfs = make("btrfs");
@@ -202,7 +202,7 @@ fn one_half_of_a_mirror_is_read_and_not_written() {
     succeed(["--ignore-signatures", "-q", "touch", &file]);
     assert!(succeed_text(["ls", "-q", &format!("{image}:/")]).contains("new"));
 
-    fail(1, "only -f overwrites it", ["mkfs", "-q", "-b", "128M", &image]);
+    fail(1, "use -f to overwrite it", ["mkfs", "-q", "-b", "128M", &image]);
     succeed(["mkfs", "-q", "-f", "-b", "128M", &image]);
     succeed(["touch", &file]);
 }

@@ -203,14 +203,14 @@ fn a_scrub_of_a_kernel_mount_is_limited_cancelled_and_resumed() {
     check_failure(&scrub(&world, &["resume"]), 2, "there is no scrub to resume");
     assert_eq!(text(&scrub(&world, &["limit"])), "device 1: no limit\n");
     text(&scrub(&world, &["limit", "-l", "1g"]));
-    assert_eq!(text(&scrub(&world, &["limit"])), "device 1: 1073741824 bytes in a second\n");
+    assert_eq!(text(&scrub(&world, &["limit"])), "device 1: 1073741824 bytes per second\n");
     assert!(text(&scrub(&world, &["start", "-B"])).contains("finished"));
     let whole = counter(&world, "data_bytes_scrubbed");
     assert!(whole > FILES << 20);
 
     text(&scrub(&world, &["start", "--limit", "8m"]));
     eventually("the scrub runs", || text(&scrub(&world, &["status"])).contains("running"));
-    assert_eq!(text(&scrub(&world, &["limit"])), "device 1: 8388608 bytes in a second\n");
+    assert_eq!(text(&scrub(&world, &["limit"])), "device 1: 8388608 bytes per second\n");
     check_failure(&scrub(&world, &["start"]), 1, "a scrub is running already");
     eventually("some is verified", || counter(&world, "data_bytes_scrubbed") > 4 << 20);
     assert_eq!(text(&scrub(&world, &["cancel"])), "scrub cancelled\n");
@@ -218,7 +218,7 @@ fn a_scrub_of_a_kernel_mount_is_limited_cancelled_and_resumed() {
     let part = counter(&world, "data_bytes_scrubbed");
     assert!(0 < part && part < whole, "{part} of {whole}");
     // The limit before holds again.
-    assert_eq!(text(&scrub(&world, &["limit"])), "device 1: 1073741824 bytes in a second\n");
+    assert_eq!(text(&scrub(&world, &["limit"])), "device 1: 1073741824 bytes per second\n");
 
     text(&scrub(&world, &["resume", "-B"]));
     let shown = text(&scrub(&world, &["status"]));

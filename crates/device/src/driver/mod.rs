@@ -69,7 +69,7 @@ pub struct Completed<B, T> {
 type Pieces = SmallVec<[Piece; USUAL_PIECES]>;
 
 #[derive(Debug)]
-struct Slot<B, T> {
+struct RequestSlot<B, T> {
     request: Option<(B, T)>,
     /// The start of the buffer.
     bytes: *mut u8,
@@ -82,9 +82,9 @@ struct Slot<B, T> {
 
 // SAFETY: `bytes` belongs to the buffer, which is `Send` as every stable buffer, and is only handed
 // to the kernel and to operations.
-unsafe impl<B: StableBuffer, T: Send> Send for Slot<B, T> {}
+unsafe impl<B: StableBuffer, T: Send> Send for RequestSlot<B, T> {}
 
-impl<B, T> Slot<B, T> {
+impl<B, T> RequestSlot<B, T> {
     /// Returns address and length of the memory of a piece.
     fn memory(&self, piece: u32) -> (*mut u8, usize) {
         let range = &self.pieces[piece as usize].range;
@@ -98,7 +98,7 @@ impl<B, T> Slot<B, T> {
 pub struct Driver<B: StableBuffer, T> {
     ring: Option<Ring>,
     inbox: Arc<Inbox>,
-    slots: Vec<Slot<B, T>>,
+    slots: Vec<RequestSlot<B, T>>,
     free: Vec<u32>,
     /// Requests that have completed and were not collected.
     ended: Vec<u32>,
@@ -186,7 +186,7 @@ impl<B: StableBuffer, T> Driver<B, T> {
     ) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             let (pieces, bytes) = (Pieces::new(), std::ptr::null_mut());
-            self.slots.push(Slot { request: None, bytes, direction, pieces, left: 0, failed: None });
+            self.slots.push(RequestSlot { request: None, bytes, direction, pieces, left: 0, failed: None });
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[number as usize];

@@ -28,13 +28,13 @@ const MAX_LOGICAL: u32 = 256;
 
 /// An entry as it is on disk, in sectors.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct MbrEntry {
     kind: u8,
     start: u64,
     sectors: u64,
 }
 
-impl Entry {
+impl MbrEntry {
     fn is_used(&self) -> bool {
         self.kind != 0 && self.sectors > 0
     }
@@ -45,7 +45,7 @@ impl Entry {
 }
 
 /// Parses the four entries of a boot record; `None` if it has no signature, or is none.
-fn parse(bytes: &[u8]) -> Option<[Entry; 4]> {
+fn parse(bytes: &[u8]) -> Option<[MbrEntry; 4]> {
     if bytes.len() < SECTOR as usize || bytes[510..512] != [0x55, 0xaa] {
         return None;
     }
@@ -57,20 +57,20 @@ fn parse(bytes: &[u8]) -> Option<[Entry; 4]> {
     }
     Some(std::array::from_fn(|index| {
         let bytes = entry(index);
-        Entry { kind: bytes[4], start: le32(bytes, 8).into(), sectors: le32(bytes, 12).into() }
+        MbrEntry { kind: bytes[4], start: le32(bytes, 8).into(), sectors: le32(bytes, 12).into() }
     }))
 }
 
 /// Returns whether the bytes of a first sector are a boot record with a partition.
 pub(crate) fn is_table(first_sector: &[u8]) -> bool {
-    parse(first_sector).is_some_and(|entries| entries.iter().any(Entry::is_used))
+    parse(first_sector).is_some_and(|entries| entries.iter().any(MbrEntry::is_used))
 }
 
 /// Reads the table.
 pub(super) fn read(disk: &dyn Device) -> io::Result<Option<PartitionTable>> {
     let Some(bytes) = read_bytes(disk, 0, SECTOR as usize)? else { return Ok(None) };
     let Some(entries) = parse(&bytes) else { return Ok(None) };
-    if !entries.iter().any(Entry::is_used) {
+    if !entries.iter().any(MbrEntry::is_used) {
         return Ok(None);
     }
     let signature = le32(&bytes, DISK_SIGNATURE);
@@ -98,7 +98,7 @@ pub(super) fn read(disk: &dyn Device) -> io::Result<Option<PartitionTable>> {
 /// Follows the chain of boot records in the extended partition.
 fn add_logical(
     disk: &dyn Device,
-    extended: Entry,
+    extended: MbrEntry,
     signature: u32,
     table: &mut PartitionTable,
 ) -> io::Result<()> {
@@ -140,7 +140,7 @@ fn add_logical(
 }
 
 /// Returns the partition of an entry whose start counts from sector `base`.
-fn partition(entry: Entry, base: u64, number: u32, signature: u32) -> Partition {
+fn partition(entry: MbrEntry, base: u64, number: u32, signature: u32) -> Partition {
     Partition {
         number,
         // All are below 2^34 sectors.

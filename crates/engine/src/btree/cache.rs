@@ -23,7 +23,7 @@ const SHARDS: usize = 16;
 /// Most blocks evicted for one new dirty block; more than one, so that eviction keeps up.
 const GIVE_WAY: usize = 4;
 
-struct Entry {
+struct CachedBlock {
     block: Arc<TreeBlock>,
     used: AtomicBool,
 }
@@ -51,8 +51,8 @@ impl Hasher for AddressHasher {
 }
 
 #[derive(Default)]
-struct Shard {
-    entries: HashMap<LogicalAddress, Entry, BuildHasherDefault<AddressHasher>>,
+struct BlockShard {
+    entries: HashMap<LogicalAddress, CachedBlock, BuildHasherDefault<AddressHasher>>,
     /// Addresses in order of insertion; `hand` is the index of the next candidate.
     clock: Vec<LogicalAddress>,
     hand: usize,
@@ -61,7 +61,7 @@ struct Shard {
 
 /// Blocks by logical address.
 pub(crate) struct NodeCache {
-    shards: Box<[RwLock<Shard>]>,
+    shards: Box<[RwLock<BlockShard>]>,
     limit: usize,
     /// Bytes of dirty blocks.
     unwritten: AtomicUsize,
@@ -84,7 +84,7 @@ impl NodeCache {
         }
     }
 
-    fn shard(&self, address: LogicalAddress) -> &RwLock<Shard> {
+    fn shard(&self, address: LogicalAddress) -> &RwLock<BlockShard> {
         // Blocks are 4 or 16 KiB apart; multiplication spreads both over the shards.
         let hash = (address.0 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         &self.shards[hash as usize % SHARDS]
@@ -150,7 +150,7 @@ impl NodeCache {
         while shard.bytes + size > limit && shard.evict_one() {}
         shard.bytes += size;
         shard.clock.push(address);
-        shard.entries.insert(address, Entry { block, used: AtomicBool::new(false) });
+        shard.entries.insert(address, CachedBlock { block, used: AtomicBool::new(false) });
     }
 
     /// Drops the block at `address` if it is cached.
@@ -167,7 +167,7 @@ impl NodeCache {
     /// Drops all blocks.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            *shard.write() = Shard::default();
+            *shard.write() = BlockShard::default();
         }
     }
 
@@ -188,7 +188,7 @@ impl std::fmt::Debug for NodeCache {
     }
 }
 
-impl Shard {
+impl BlockShard {
     /// Evicts the first block not used since the hand last passed it. Returns false if there is
     /// none.
     fn evict_one(&mut self) -> bool {

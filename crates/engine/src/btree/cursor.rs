@@ -21,7 +21,7 @@ use std::sync::Arc;
 const READAHEAD_LEAVES: usize = 16;
 
 #[derive(Clone, Debug)]
-struct Step {
+struct CursorStep {
     block: Arc<TreeBlock>,
     slot: usize,
     /// Upper bound of the keys: the next key of the nearest ancestor that has one.
@@ -32,7 +32,7 @@ struct Step {
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     tree: &'a Tree,
-    path: [Option<Step>; MAX_LEVEL as usize],
+    path: [Option<CursorStep>; MAX_LEVEL as usize],
     /// Number of leaves entered in sequence, which sets the readahead window.
     run: usize,
     /// The key behind the block that could not be read last.
@@ -121,12 +121,12 @@ impl<'a> Cursor<'a> {
             if level == 0 {
                 let slot = view.search(key).unwrap_or_else(|slot| slot);
                 let past_end = slot == view.len();
-                self.path[0] = Some(Step { slot: slot.min(view.len() - 1), block, bound });
+                self.path[0] = Some(CursorStep { slot: slot.min(view.len() - 1), block, bound });
                 return if past_end { self.step() } else { Ok(()) };
             }
             // Descend into the last child whose first key is at most `key`.
             let slot = view.search(key).unwrap_or_else(|slot| slot.saturating_sub(1));
-            let step = Step { block, slot, bound };
+            let step = CursorStep { block, slot, bound };
             let (child, child_bound) = self.child_of(&step)?;
             self.path[level] = Some(step);
             (block, bound) = (child, child_bound);
@@ -134,7 +134,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns the block that a step's slot points to, and the bound of its keys.
-    fn child_of(&mut self, step: &Step) -> Result<(Arc<TreeBlock>, Option<Key>)> {
+    fn child_of(&mut self, step: &CursorStep) -> Result<(Arc<TreeBlock>, Option<Key>)> {
         let view = step.block.view();
         let bound = if step.slot + 1 < view.len() { Some(view.key(step.slot + 1)) } else { step.bound };
         let child = self.tree.child(&step.block, step.slot, bound);
@@ -213,7 +213,7 @@ impl<'a> Cursor<'a> {
         loop {
             let level = usize::from(block.level());
             let slot = if first { 0 } else { block.view().len() - 1 };
-            let step = Step { block, slot, bound };
+            let step = CursorStep { block, slot, bound };
             if level == 0 {
                 self.path[0] = Some(step);
                 return Ok(());
@@ -225,7 +225,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads the leaves that a sequential walk enters next, in growing batches.
-    fn read_ahead(&self, parent: &Step) {
+    fn read_ahead(&self, parent: &CursorStep) {
         if self.run < 2 {
             return;
         }

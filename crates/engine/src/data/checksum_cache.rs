@@ -53,17 +53,17 @@ struct Window {
 pub(crate) struct ChecksumCache {
     budget: Arc<ChecksumBudget>,
     /// Empty until the first insertion.
-    shards: OnceLock<Box<[Shard; SHARDS as usize]>>,
+    shards: OnceLock<Box<[WindowShard; SHARDS as usize]>>,
 }
 
 /// One shard, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard(RwLock<Table>);
+struct WindowShard(RwLock<WindowTable>);
 
 /// The windows of a shard.
 #[derive(Debug, Default)]
-struct Table {
+struct WindowTable {
     /// Direct-mapped slots, a power of two or none. The bits above the shard's select a window's
     /// slot.
     slots: Vec<Option<Window>>,
@@ -193,7 +193,7 @@ impl ChecksumCache {
 
     /// Clears the cache, because the file's extents change.
     pub(crate) fn clear(&self) {
-        for Shard(table) in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
+        for WindowShard(table) in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
             if table.read().held > 0 {
                 let table = std::mem::take(&mut *table.write());
                 self.budget.release(table.held);
@@ -206,7 +206,7 @@ fn slot_of(number: u64, mask: usize) -> usize {
     (number / SHARDS) as usize & mask
 }
 
-impl Table {
+impl WindowTable {
     fn find(&self, number: u64) -> Option<&Window> {
         let slot = slot_of(number, self.slots.len().checked_sub(1)?);
         self.slots[slot].as_ref().filter(|window| window.number == number)
@@ -307,7 +307,7 @@ mod tests {
             cache.insert(window, 0..WINDOW, &[window as u8; WINDOW]);
         }
         let shards = cache.shards.get().unwrap();
-        let counts_what_it_holds = |table: &Table| table.slots.iter().flatten().count() == table.held;
+        let counts_what_it_holds = |table: &WindowTable| table.slots.iter().flatten().count() == table.held;
         assert!(shards.iter().all(|shard| counts_what_it_holds(&shard.0.read())));
         assert_eq!(shards.iter().map(|shard| shard.0.read().held).sum::<usize>(), 100);
         assert!(!cache.budget.take());

@@ -23,7 +23,7 @@ pub(crate) const STEP_RANGES: usize = 128;
 
 /// A part of the file that becomes one item.
 #[derive(Clone, Copy, Debug)]
-struct Part<'a> {
+struct ItemPart<'a> {
     start: u64,
     part: ExtentPart,
     preallocated: bool,
@@ -31,7 +31,7 @@ struct Part<'a> {
     of: FileExtentItem<'a>,
 }
 
-impl Part<'_> {
+impl ItemPart<'_> {
     fn end(&self) -> u64 {
         self.start + self.part.length
     }
@@ -88,7 +88,7 @@ pub(crate) fn convert_step(
         }
     }
     drop(tree);
-    let mut parts: Vec<Part<'_>> = Vec::new();
+    let mut parts: Vec<ItemPart<'_>> = Vec::new();
     for (&start, extent) in &stored {
         for part in parts_of(start, extent, &runs) {
             match parts.last_mut() {
@@ -106,14 +106,14 @@ pub(crate) fn convert_step(
 
 /// Cuts an item at the boundaries of `runs`. Returns nothing for an item that is not a plain extent
 /// on disk.
-fn parts_of<'a>(start: u64, extent: &'a StoredExtent, runs: &[Range<u64>]) -> Vec<Part<'a>> {
+fn parts_of<'a>(start: u64, extent: &'a StoredExtent, runs: &[Range<u64>]) -> Vec<ItemPart<'a>> {
     let of = extent.extent();
     let Some(part) = on_disk(&of).filter(|_| is_plain(&of)) else { return Vec::new() };
     let preallocated = matches!(of.content, FileExtentContent::Prealloc(_));
     if !preallocated {
-        return vec![Part { start, part, preallocated, of }];
+        return vec![ItemPart { start, part, preallocated, of }];
     }
-    let cut = |from: u64, to: u64, preallocated| Part {
+    let cut = |from: u64, to: u64, preallocated| ItemPart {
         start: from,
         part: ExtentPart { offset: part.offset + (from - start), length: to - from, ..part },
         preallocated,

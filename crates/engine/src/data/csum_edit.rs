@@ -23,14 +23,14 @@ use std::ops::Range;
 pub struct ChecksumRuns {
     checksum_type: ChecksumType,
     sector_size: usize,
-    runs: Vec<Run>,
+    runs: Vec<ChecksumRun>,
     /// All checksums in a row.
     checksums: Vec<u8>,
 }
 
 /// Checksums of consecutive sectors.
 #[derive(Clone, Debug)]
-struct Run {
+struct ChecksumRun {
     start: LogicalAddress,
     end: LogicalAddress,
     /// Their byte range in [`ChecksumRuns::checksums`].
@@ -95,7 +95,7 @@ impl ChecksumRuns {
         let end = LogicalAddress(start.0 + (sectors * self.sector_size) as u64);
         match self.runs.last_mut() {
             Some(last) if last.end == start => (last.end, last.place.end) = (end, place.end),
-            _ => self.runs.push(Run { start, end, place }),
+            _ => self.runs.push(ChecksumRun { start, end, place }),
         }
     }
 }

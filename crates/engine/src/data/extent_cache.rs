@@ -39,13 +39,13 @@ struct CachedExtent {
 /// One shard, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard(RwLock<BTreeMap<u64, CachedExtent>>);
+struct ExtentShard(RwLock<BTreeMap<u64, CachedExtent>>);
 
 /// Extents by their first byte in the file.
 #[derive(Debug)]
 pub struct ExtentCache {
     /// Empty until the first insertion.
-    shards: OnceLock<Box<[Shard; SHARDS]>>,
+    shards: OnceLock<Box<[ExtentShard; SHARDS]>>,
     /// Whether any shard may hold an extent.
     used: AtomicBool,
     /// The number of clears so far.
@@ -119,7 +119,7 @@ impl ExtentCache {
     }
 }
 
-fn shard(shards: &[Shard; SHARDS], at: u64) -> &RwLock<BTreeMap<u64, CachedExtent>> {
+fn shard(shards: &[ExtentShard; SHARDS], at: u64) -> &RwLock<BTreeMap<u64, CachedExtent>> {
     &shards[(at >> PART) as usize % SHARDS].0
 }
 

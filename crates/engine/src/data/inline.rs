@@ -16,7 +16,6 @@ use crate::data::compress::{compress_inline, is_compressible};
 use crate::data::data_context::DataContext;
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::stored_extents::{StoredExtents, inline_extent};
-use crate::data::written_extents::feature_of;
 use crate::errors::Result;
 use papilio_format::Generation;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
@@ -82,7 +81,7 @@ impl InlineContent {
         file: &mut FileEdit<'_>,
         item: InodeItem,
     ) -> Result<()> {
-        let features = feature_of(self.compression);
+        let features = self.compression.feature();
         if !features.is_empty() {
             context.space.require_features(features)?;
         }

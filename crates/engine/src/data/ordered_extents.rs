@@ -69,12 +69,12 @@ pub struct OrderedExtents {
     memory: AtomicUsize,
     /// The file offset where the next step of a flush for memory begins.
     next_step: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<OrderedState>,
     released: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct OrderedState {
     map: OrderedMap,
     locks: RangeLocks,
     /// Metadata reserved for future items.
@@ -118,8 +118,12 @@ pub(crate) struct RangeTicket {
 impl OrderedExtents {
     /// Creates an empty set.
     pub(crate) fn new(geometry: &Geometry, budget: &Arc<OrderedBudget>) -> Self {
-        let state =
-            State { map: OrderedMap::new(geometry), locks: RangeLocks::default(), reserved: None, credit: 0 };
+        let state = OrderedState {
+            map: OrderedMap::new(geometry),
+            locks: RangeLocks::default(),
+            reserved: None,
+            credit: 0,
+        };
         Self {
             checksum_type: geometry.checksum_type,
             budget: Arc::clone(budget),
@@ -225,7 +229,12 @@ impl OrderedExtents {
         Some((ticket, state.map.parts(range).take(MAX_PARTS).collect()))
     }
 
-    fn try_ticket(&self, state: &mut State, range: &Range<u64>, exclusive: bool) -> Option<RangeTicket> {
+    fn try_ticket(
+        &self,
+        state: &mut OrderedState,
+        range: &Range<u64>,
+        exclusive: bool,
+    ) -> Option<RangeTicket> {
         let ticket = state.locks.request(range.clone(), exclusive);
         if state.locks.is_granted(ticket) {
             return Some(RangeTicket { range: range.clone(), ticket });
@@ -245,7 +254,7 @@ impl OrderedExtents {
     /// bytes, and returns them; `None` where there are none. The caller holds the data lock, either
     /// exclusively, or shared as the only thread that makes steps.
     pub(crate) fn lock_step(&self, from: u64, most: usize, bytes: u64) -> Option<Step<'_>> {
-        let first = |state: &State, range: Range<u64>| state.map.first_parts(&range, most, bytes);
+        let first = |state: &OrderedState, range: Range<u64>| state.map.first_parts(&range, most, bytes);
         let parts = first(&self.state.lock(), from..u64::MAX);
         let range = parts.first()?.range.start..parts.last()?.range.end;
         let (lock, state) = self.lock(range.clone(), true);
@@ -256,7 +265,7 @@ impl OrderedExtents {
         Some(Step { lock, parts, next })
     }
 
-    fn lock(&self, range: Range<u64>, exclusive: bool) -> (RangeLock<'_>, MutexGuard<'_, State>) {
+    fn lock(&self, range: Range<u64>, exclusive: bool) -> (RangeLock<'_>, MutexGuard<'_, OrderedState>) {
         RANGE.might_wait(self);
         let mut state = self.state.lock();
         let ticket = state.locks.request(range.clone(), exclusive);
@@ -403,7 +412,7 @@ impl OrderedExtents {
     }
 
     /// Updates the number and the memory.
-    fn account(&self, state: &State) {
+    fn account(&self, state: &OrderedState) {
         let memory = state.map.memory();
         self.count.store(state.map.len(), Ordering::Relaxed);
         self.budget.changed(self.memory.swap(memory, Ordering::Relaxed), memory);

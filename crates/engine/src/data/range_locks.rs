@@ -17,12 +17,12 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct RangeLocks {
     /// In the order they were made.
-    entries: Vec<Entry>,
+    entries: Vec<LockedRange>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LockedRange {
     ticket: u64,
     range: Range<u64>,
     exclusive: bool,
@@ -33,7 +33,7 @@ impl RangeLocks {
     pub(super) fn request(&mut self, range: Range<u64>, exclusive: bool) -> u64 {
         let ticket = self.next;
         self.next += 1;
-        self.entries.push(Entry { ticket, range, exclusive });
+        self.entries.push(LockedRange { ticket, range, exclusive });
         ticket
     }
 

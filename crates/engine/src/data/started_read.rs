@@ -23,7 +23,7 @@ const MAX_PARTS: usize = 1024;
 
 /// A part of a read: whole sectors of one extent.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct ReadPart {
     logical: LogicalAddress,
     /// Bytes.
     length: usize,
@@ -36,7 +36,7 @@ struct Part {
 pub(crate) struct StartedRead {
     /// The file offset.
     offset: u64,
-    parts: SmallVec<[Part; 2]>,
+    parts: SmallVec<[ReadPart; 2]>,
 }
 
 /// Returns the location of the data at `at` in an extent, and where it ends in the file.
@@ -91,7 +91,7 @@ impl ReadContext {
                 return Ok(None);
             }
             let ordered = file.ordered.is_some_and(|ordered| ordered.holds(at));
-            parts.push(Part { logical, length, ordered });
+            parts.push(ReadPart { logical, length, ordered });
             at = next;
         }
         Ok(Some(StartedRead { offset, parts }))

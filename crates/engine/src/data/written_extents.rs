@@ -111,7 +111,7 @@ pub(crate) struct WrittenExtents<'a> {
 }
 
 /// A piece of an image and its place on the device.
-struct Piece {
+struct WrittenPiece {
     start: u64,
     length: u64,
     address: LogicalAddress,
@@ -172,7 +172,7 @@ impl<'a> WrittenExtents<'a> {
             if preallocated {
                 self.filled.cover(&range);
             }
-            pieces.push(Piece { start: range.start, length: range.end - range.start, address: disk });
+            pieces.push(WrittenPiece { start: range.start, length: range.end - range.start, address: disk });
             at = range.end;
         }
         self.allocate_between(at, to, &mut pieces)?;
@@ -198,7 +198,7 @@ impl<'a> WrittenExtents<'a> {
     }
 
     /// Allocates extents for the file between `start` and `to`, and adds their pieces.
-    fn allocate_between(&mut self, mut start: u64, to: u64, pieces: &mut Vec<Piece>) -> Result<()> {
+    fn allocate_between(&mut self, mut start: u64, to: u64, pieces: &mut Vec<WrittenPiece>) -> Result<()> {
         while start < to {
             let wanted = (to - start).min(MAX_EXTENT);
             let disk = self.context.allocator.allocate_data(self.context.sector(), wanted)?;
@@ -208,7 +208,7 @@ impl<'a> WrittenExtents<'a> {
             );
             let length = disk.length;
             self.extents.push(WrittenExtent::new(start, length, disk, Compression::None));
-            pieces.push(Piece { start, length, address: disk.address });
+            pieces.push(WrittenPiece { start, length, address: disk.address });
             start += length;
         }
         Ok(())
@@ -363,7 +363,7 @@ impl<'a> WrittenExtents<'a> {
         if let Some(checksums) = &mut self.checksums {
             checksums.add(disk.address, &computed);
         }
-        self.features |= feature_of(compression);
+        self.features |= compression.feature();
         Ok(())
     }
 
@@ -371,14 +371,5 @@ impl<'a> WrittenExtents<'a> {
     pub(super) fn set_published(&mut self) {
         self.extents.clear();
         self.filled.clear();
-    }
-}
-
-/// Returns the feature bit that a reader of such data needs; zlib needs none.
-pub(crate) fn feature_of(compression: Compression) -> IncompatFeatures {
-    match compression {
-        Compression::None | Compression::Zlib => IncompatFeatures::empty(),
-        Compression::Lzo => IncompatFeatures::COMPRESS_LZO,
-        Compression::Zstd => IncompatFeatures::COMPRESS_ZSTD,
     }
 }

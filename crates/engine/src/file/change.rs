@@ -17,12 +17,10 @@ use crate::items::numbers::SubvolumeNumbers;
 use crate::items::xattr;
 use crate::namespace::Place;
 use crate::namespace::setattr::{self, SetAttributes};
-use crate::space::Reservation;
 use crate::transaction::{Handle, Start};
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, TreeId, objectid};
-use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Items that a change of names touches, for the metadata reservation.
@@ -61,10 +59,10 @@ impl FsInfo {
     }
 
     /// Runs `change` with an editor of a subvolume's tree, in a transaction.
-    pub fn change_tree<R>(
+    pub fn change_tree<'r, R>(
         &self,
         tree: TreeId,
-        start: impl Into<Start>,
+        start: impl Into<Start<'r>>,
         mut change: impl FnMut(&mut TreeEditor<'_>, &SubvolumeNumbers, Timespec) -> Result<R>,
     ) -> Result<R> {
         self.change(tree, start, |handle, numbers| {
@@ -123,13 +121,13 @@ impl FsInfo {
     ///
     /// # Errors
     /// As [`Transactions::change`]; [`PathError::ReadOnly`]; [`PathError::NoSubvolume`].
-    pub fn change<R>(
+    pub fn change<'r, R>(
         &self,
         tree: TreeId,
-        start: impl Into<Start>,
+        start: impl Into<Start<'r>>,
         mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
     ) -> Result<R> {
-        let start: Start = start.into();
+        let start: Start<'_> = start.into();
         let transactions = self.transactions()?;
         match start.accepted {
             true => drop(self.check_usable(tree)?),
@@ -203,35 +201,15 @@ impl FsInfo {
     ///
     /// # Errors
     /// As [`FsInfo::change`] and [`FsInfo::edit_data`].
-    pub(crate) fn change_data<R>(
+    pub(crate) fn change_data<'r, R>(
         &self,
         place: Place,
-        start: impl Into<Start>,
+        start: impl Into<Start<'r>>,
         mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
         self.change(place.tree, start.into().accepted(), |handle, _| {
             self.edit_data(handle, place, |context, file| change(context, file))
         })
-    }
-
-    /// As [`FsInfo::change_data`] for a change that was accepted before, with metadata that was
-    /// reserved for the file's dirty pages. The rest that the change does not spend stays in `own`.
-    ///
-    /// # Errors
-    /// As [`FsInfo::change_data`].
-    pub(super) fn change_data_reserved<R>(
-        &self,
-        place: Place,
-        items: u64,
-        own: &RefCell<Option<Reservation>>,
-        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.check_usable(place.tree)?;
-        self.numbers(place.tree)?;
-        let transactions = self.transactions()?;
-        let mut change =
-            |handle: &Handle<'_>| self.edit_data(handle, place, |context, file| change(context, file));
-        self.retry_after_flushes(|| transactions.change_reserved(items, own, &mut change))
     }
 
     /// Runs `change` on a file's data, in the transaction of `handle`. The caller has the file

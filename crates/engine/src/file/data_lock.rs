@@ -28,13 +28,13 @@ const SHARDS: usize = 8;
 /// One shard, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard(RwLock<()>);
+struct LockShard(RwLock<()>);
 
 /// The lock on an open file's data.
 #[derive(Debug, Default)]
 pub(super) struct DataLock {
     /// Empty until it is first locked.
-    shards: OnceLock<Box<[Shard; SHARDS]>>,
+    shards: OnceLock<Box<[LockShard; SHARDS]>>,
     /// Requests that hold the lock shared without a thread.
     in_flight: InFlight,
 }
@@ -53,7 +53,7 @@ pub(super) struct ExclusiveData<'a> {
 
 impl DataLock {
     #[inline]
-    fn shards(&self) -> &[Shard; SHARDS] {
+    fn shards(&self) -> &[LockShard; SHARDS] {
         self.shards.get_or_init(Box::default)
     }
 

@@ -65,14 +65,14 @@ impl From<bool> for BalanceControl {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ExclusiveState {
     operation: Option<Operation>,
     sends: usize,
 }
 
 /// The operation that runs, and the number of sends.
 #[derive(Debug, Default)]
-pub struct ExclusiveOp(Mutex<State>);
+pub struct ExclusiveOp(Mutex<ExclusiveState>);
 
 /// An operation or a send that runs until this is dropped.
 #[derive(Debug)]

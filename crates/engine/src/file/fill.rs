@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// A folio whose data is being read.
-struct Placed {
+struct StartedFolio {
     /// Its number among the folios.
     folio: usize,
     read: StartedRead,
@@ -118,14 +118,14 @@ impl OpenFile {
                     reads.push((piece.device, placed.len(), ReadRequest::new(piece.offset, buffer)));
                     rest = behind;
                 }
-                placed.push(Placed { folio, read });
+                placed.push(StartedFolio { folio, read });
             }
             Ok(())
         })?;
         let mut arrived = vec![true; placed.len()];
         read_all(reads, |number| arrived[number] = false);
         self.with_file_data(ordered, |file| {
-            for (Placed { folio, read }, arrived) in placed.iter().zip(arrived) {
+            for (StartedFolio { folio, read }, arrived) in placed.iter().zip(arrived) {
                 valid[*folio] = arrived && reader.is_valid(file, read, &fills[*folio])?;
             }
             Ok(())

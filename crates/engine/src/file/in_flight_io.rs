@@ -70,12 +70,12 @@ pub struct ReadInFlight {
 pub struct WriteInFlight {
     range: Range<u64>,
     time: Option<Timespec>,
-    to: Target,
+    to: WriteTarget,
 }
 
 /// Where a write goes.
 #[derive(Debug)]
-enum Target {
+enum WriteTarget {
     /// To ordered extents: new ones, or those that are there.
     Ordered {
         ticket: RangeTicket,
@@ -251,7 +251,7 @@ impl OpenFile {
                 Ok(Some((parts, new))) => {
                     let before = fs.write_options.checksum.is_before_submit();
                     let checksums = before.then(|| self.checksums(data));
-                    Target::Ordered { ticket, parts, new, checksums }
+                    WriteTarget::Ordered { ticket, parts, new, checksums }
                 }
                 other => {
                     drop(open.ordered.redeem(ticket));
@@ -264,7 +264,7 @@ impl OpenFile {
             if !self.add_write_pieces(range, parts.iter().map(placed), pieces) {
                 return Ok(Begin::Wait);
             }
-            Target::InPlace(parts)
+            WriteTarget::InPlace(parts)
         } else {
             return Ok(Begin::Wait);
         };
@@ -322,7 +322,7 @@ impl OpenFile {
     /// Computes the checksums of a write in flight, so that the device works meanwhile. Ending the
     /// write does it otherwise.
     pub fn compute_checksums(&self, write: &mut WriteInFlight, data: &[u8]) {
-        if let Target::Ordered { checksums, .. } = &mut write.to {
+        if let WriteTarget::Ordered { checksums, .. } = &mut write.to {
             checksums.get_or_insert_with(|| self.checksums(data));
         }
     }
@@ -346,7 +346,7 @@ impl OpenFile {
         let (open, fs) = (&self.open, &*self.fs);
         let WriteInFlight { range, time, to } = write;
         let deferred = match (to, &failed) {
-            (Target::Ordered { ticket, parts, new, checksums }, None) => {
+            (WriteTarget::Ordered { ticket, parts, new, checksums }, None) => {
                 let checksums = checksums.unwrap_or_else(|| self.checksums(data));
                 let lock = open.ordered.redeem(ticket);
                 if new {
@@ -357,7 +357,7 @@ impl OpenFile {
                 }
                 open.ordered.is_full().then_some(DeferredWork::Publish)
             }
-            (Target::Ordered { ticket, parts, new, .. }, Some(_)) => {
+            (WriteTarget::Ordered { ticket, parts, new, .. }, Some(_)) => {
                 let lock = open.ordered.redeem(ticket);
                 if new {
                     fs.release_parts(&parts);
@@ -365,13 +365,13 @@ impl OpenFile {
                 drop(lock);
                 None
             }
-            (Target::InPlace(parts), None) => {
+            (WriteTarget::InPlace(parts), None) => {
                 for part in parts.iter().filter(|part| part.preallocated) {
                     open.in_place.set_written(&part.range);
                 }
                 None
             }
-            (Target::InPlace(_), Some(_)) => None,
+            (WriteTarget::InPlace(_), Some(_)) => None,
         };
         let mut deferred = deferred;
         if failed.is_none() {

@@ -23,11 +23,11 @@ const SHARDS: usize = 64;
 /// The kept inodes, with the number of their keepers.
 #[derive(Debug)]
 pub(crate) struct KeptInodes {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<KeeperShard>]>,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct KeeperShard {
     keepers: HashMap<Place, u32>,
     /// Kept inodes of each subvolume.
     uses: HashMap<TreeId, u64>,
@@ -108,7 +108,7 @@ impl KeptInodes {
         self.shards.iter().any(|shard| shard.lock().uses.contains_key(&tree))
     }
 
-    fn shard(&self, place: Place) -> MutexGuard<'_, Shard> {
+    fn shard(&self, place: Place) -> MutexGuard<'_, KeeperShard> {
         self.shards[place.inode.0 as usize % SHARDS].lock()
     }
 }

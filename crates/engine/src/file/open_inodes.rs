@@ -23,14 +23,14 @@ use std::sync::{Arc, Weak};
 /// Open inodes by subvolume and number.
 #[derive(Debug)]
 pub struct OpenInodes {
-    table: Mutex<Table>,
+    table: Mutex<OpenTable>,
     /// Deletions that run, changed under the table's lock.
     deletions: AtomicUsize,
     budgets: MemoryBudgets,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct OpenTable {
     open: HashMap<Place, Weak<OpenInode>>,
     /// Open inodes of each subvolume whose release has not ended.
     uses: HashMap<TreeId, u64>,

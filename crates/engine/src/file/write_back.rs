@@ -31,7 +31,7 @@ use crate::file::ordered_flush::needs_all;
 use crate::file::write_back_ordered::{Target, WRITE_STEP};
 use crate::file::write_promise::{DATA_PER_METADATA, RUN_METADATA};
 use crate::space::Reservation;
-use crate::transaction::ReservedData;
+use crate::transaction::{ReservedData, Start};
 use papilio_format::Geometry;
 use papilio_pagecache::{Dirty, Mapping, PAGE_SIZE};
 use std::cell::RefCell;
@@ -57,7 +57,7 @@ pub(super) enum PagesLeft {
 }
 
 /// How far one step of a shared writeback came.
-enum Step {
+enum WriteBackStep {
     /// The next one begins at this file offset.
     Next(u64),
     /// Nothing is left.
@@ -67,7 +67,7 @@ enum Step {
 }
 
 /// A run of pages that is written back.
-struct Run<'a> {
+struct PageRun<'a> {
     range: Range<u64>,
     pages: &'a [&'a [u8]],
     touched: Option<Touched>,
@@ -99,9 +99,9 @@ impl OpenInode {
         loop {
             let step = self.write_back_step(fs, mapping, from, &mut until);
             from = match step {
-                Ok(Step::Next(next)) => next,
-                Ok(Step::Done) => until,
-                Ok(Step::Exclusive) => break,
+                Ok(WriteBackStep::Next(next)) => next,
+                Ok(WriteBackStep::Done) => until,
+                Ok(WriteBackStep::Exclusive) => break,
                 Err(error) if needs_all(&error) => return Ok(PagesLeft::Unknown),
                 Err(error) => return Err(error),
             };
@@ -117,7 +117,13 @@ impl OpenInode {
 
     /// Writes back the next run of pages from file offset `from` on. The first step finds out where
     /// to stop, so that a writer that appends cannot prolong the writeback.
-    fn write_back_step(&self, fs: &FsInfo, mapping: &Mapping, from: u64, until: &mut u64) -> Result<Step> {
+    fn write_back_step(
+        &self,
+        fs: &FsInfo,
+        mapping: &Mapping,
+        from: u64,
+        until: &mut u64,
+    ) -> Result<WriteBackStep> {
         let place = self.place();
         // Here, because no thread waits for the run yet.
         fs.transactions()?.commit_if_full()?;
@@ -126,7 +132,9 @@ impl OpenInode {
         let live = fs.transactions()?.live().get(place.tree)?;
         let before = self.item(&live)?;
         *until = self.as_seen(before).size.next_multiple_of(PAGE).min(*until);
-        let Some(found) = mapping.next_dirty(from..*until, WRITE_STEP) else { return Ok(Step::Done) };
+        let Some(found) = mapping.next_dirty(from..*until, WRITE_STEP) else {
+            return Ok(WriteBackStep::Done);
+        };
         let in_place = before.flags.contains(IN_PLACE);
         let grows = self.as_seen(before).size > before.size;
         if in_place {
@@ -137,27 +145,27 @@ impl OpenInode {
         // From here on, the item in the tree keeps size and flags.
         let item = self.item(&live)?;
         if in_place != item.flags.contains(IN_PLACE) {
-            return Ok(Step::Exclusive);
+            return Ok(WriteBackStep::Exclusive);
         }
         if fs.is_ordered(&item) {
             let target = Target { fs, mapping, live: &live, item: &item, epoch: *epoch };
             if let Some(next) = self.write_back_ordered(&target, &found, *until)? {
-                return Ok(Step::Next(next));
+                return Ok(WriteBackStep::Next(next));
             }
         }
         let changed = self.changed_range(fs, found.start, found.end - found.start)?;
         let (lock, _) = self.ordered.lock_to_write(changed);
         let Some((run, touched)) = self.take_run(mapping, &found, item.size) else {
             return Ok(if mapping.has_dirty(found.clone()) {
-                Step::Exclusive
+                WriteBackStep::Exclusive
             } else {
-                Step::Next(found.end)
+                WriteBackStep::Next(found.end)
             });
         };
         let range = run.range();
         let pages: Vec<&[u8]> = run.slices().collect();
         let written = {
-            let run = Run { range: range.clone(), pages: &pages, touched, epoch: *epoch };
+            let run = PageRun { range: range.clone(), pages: &pages, touched, epoch: *epoch };
             self.write_in_place(fs, &run).and_then(|(at, left)| {
                 let behind_the_end = at >= item.size - item.size % fs.sector_size();
                 if left.is_empty() {
@@ -177,11 +185,11 @@ impl OpenInode {
         match written {
             Ok(true) => {
                 run.finish();
-                Ok(Step::Next(range.end))
+                Ok(WriteBackStep::Next(range.end))
             }
             Ok(false) => {
                 self.dirty_again(run);
-                Ok(Step::Exclusive)
+                Ok(WriteBackStep::Exclusive)
             }
             Err(error) => {
                 self.dirty_again(run);
@@ -214,7 +222,7 @@ impl OpenInode {
         while let Some(run) = mapping.start_writeback(range.clone(), most, Dirty::Any) {
             let pages: Vec<&[u8]> = run.slices().collect();
             let written = {
-                let run = Run { range: run.range(), pages: &pages, touched: self.touched(), epoch };
+                let run = PageRun { range: run.range(), pages: &pages, touched: self.touched(), epoch };
                 let bytes = run.range.end - run.range.start;
                 // The last pages use all that is reserved; others leave the rest its share.
                 let share = bytes / DATA_PER_METADATA + RUN_METADATA;
@@ -242,7 +250,7 @@ impl OpenInode {
 
     /// Overwrites pages of a run in place, from the front, as far as possible. Returns the others,
     /// with the file offset of the first one.
-    fn write_in_place<'a>(&self, fs: &FsInfo, run: &Run<'a>) -> Result<(u64, &'a [&'a [u8]])> {
+    fn write_in_place<'a>(&self, fs: &FsInfo, run: &PageRun<'a>) -> Result<(u64, &'a [&'a [u8]])> {
         let mut at = run.range.start;
         let mut left = run.pages;
         while let Some((page, rest)) = left.split_first() {
@@ -260,7 +268,7 @@ impl OpenInode {
     fn publish_pages(
         &self,
         fs: &FsInfo,
-        run: &Run<'_>,
+        run: &PageRun<'_>,
         (at, left): (u64, &[&[u8]]),
         metadata: u64,
     ) -> Result<()> {
@@ -298,7 +306,7 @@ impl OpenInode {
     fn publish_reserved(
         &self,
         fs: &FsInfo,
-        run: &Run<'_>,
+        run: &PageRun<'_>,
         (at, left): (u64, &[&[u8]]),
         reservation: DirtyReservation,
     ) -> Result<()> {
@@ -324,7 +332,7 @@ impl OpenInode {
         }
         let own = RefCell::new(own);
         let items = EXTENT_ITEMS + items_beside(bytes, &fs.volume().geometry());
-        let published = fs.change_data_reserved(place, items, &own, |context, file| {
+        let published = fs.change_data(place, Start::items(items).steal().reserved(&own), |context, file| {
             self.note_changed(&fs.changed_files, context.space.generation(), &changed);
             file.touched = touched.map(|touched| touched.touch);
             write.publish(context, file)

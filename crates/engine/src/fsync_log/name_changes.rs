@@ -38,11 +38,11 @@ pub(super) type SlotKey = (InodeNumber, Box<[u8]>);
 #[derive(Debug, Default)]
 pub struct NameChanges {
     changing: RwLock<()>,
-    state: Mutex<State>,
+    state: Mutex<NameState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NameState {
     generation: Generation,
     trees: HashMap<TreeId, TreeNames>,
     slots: usize,
@@ -82,10 +82,10 @@ impl NameChanges {
     }
 
     /// Runs `run` with the state of transaction `generation`, which starts empty.
-    fn with<R>(&self, generation: Generation, run: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(&self, generation: Generation, run: impl FnOnce(&mut NameState) -> R) -> R {
         let mut state = self.state.lock();
         if state.generation != generation {
-            *state = State { generation, ..State::default() };
+            *state = NameState { generation, ..NameState::default() };
         }
         run(&mut state)
     }
@@ -222,7 +222,7 @@ impl NameChanges {
     }
 }
 
-impl State {
+impl NameState {
     /// Returns the changed names of a subvolume with this slot among them, and whether the slot is
     /// new. `None` if there are too many.
     fn slot(&mut self, tree: TreeId, directory: InodeNumber, name: &[u8]) -> Option<(&mut TreeNames, bool)> {

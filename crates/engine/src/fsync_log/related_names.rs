@@ -44,7 +44,7 @@ pub(super) struct Related {
 }
 
 /// A pending step of the search.
-enum Work {
+enum SearchStep {
     Inode(InodeNumber),
     Slot(SlotKey),
     /// A directory and its ancestors.
@@ -56,7 +56,7 @@ struct Search<'a> {
     tree: &'a Tree,
     found: Related,
     climbed: HashSet<InodeNumber>,
-    work: Vec<Work>,
+    work: Vec<SearchStep>,
     /// If set, directories of this generation bring all changed names in them.
     new: Option<Generation>,
 }
@@ -78,7 +78,7 @@ impl Related {
             tree,
             found: Self::default(),
             climbed: HashSet::new(),
-            work: vec![Work::Inode(inode)],
+            work: vec![SearchStep::Inode(inode)],
             new,
         };
         if new.is_some() {
@@ -86,12 +86,12 @@ impl Related {
         }
         while let Some(work) = search.work.pop() {
             let refused = match work {
-                Work::Inode(inode) => {
+                SearchStep::Inode(inode) => {
                     search.inode(inode)?;
                     None
                 }
-                Work::Slot(slot) => search.slot(slot)?,
-                Work::Ancestors(directory) => {
+                SearchStep::Slot(slot) => search.slot(slot)?,
+                SearchStep::Ancestors(directory) => {
                     search.ancestors(directory)?;
                     None
                 }
@@ -110,7 +110,7 @@ impl Related {
 
 impl Search<'_> {
     fn all_in(&mut self, directory: InodeNumber) {
-        let slots = self.names.slots_in(directory).map(|name| Work::Slot((directory, name.into())));
+        let slots = self.names.slots_in(directory).map(|name| SearchStep::Slot((directory, name.into())));
         self.work.extend(slots);
     }
 
@@ -118,7 +118,7 @@ impl Search<'_> {
         if self.found.inodes.contains_key(&inode) || self.found.gone.contains(&inode) {
             return Ok(());
         }
-        self.work.extend(self.names.slots_of(inode).cloned().map(Work::Slot));
+        self.work.extend(self.names.slots_of(inode).cloned().map(SearchStep::Slot));
         let Some(item) = inode::inode(self.tree, inode)?.filter(|item| item.nlink > 0) else {
             self.found.gone.insert(inode);
             // Names that were in a lost directory go with its own. Other kinds have none.
@@ -133,7 +133,7 @@ impl Search<'_> {
         let (names, work) = (self.names, &mut self.work);
         for_each_name(self.tree, inode, |name| {
             if names.find(name.parent, &name.name).is_some() {
-                work.push(Work::Slot((name.parent, name.name.into())));
+                work.push(SearchStep::Slot((name.parent, name.name.into())));
             }
             true
         })
@@ -149,13 +149,13 @@ impl Search<'_> {
         if slot.subvolume {
             return Ok(Some("a subvolume was created or removed"));
         }
-        self.work.extend(slot.held.iter().map(|inode| Work::Inode(*inode)));
+        self.work.extend(slot.held.iter().map(|inode| SearchStep::Inode(*inode)));
         match dir::look_up(self.tree, directory, name)?.map(|found| found.target) {
-            Some(EntryTarget::Inode(inode)) => self.work.push(Work::Inode(inode)),
+            Some(EntryTarget::Inode(inode)) => self.work.push(SearchStep::Inode(inode)),
             Some(EntryTarget::Subvolume(_)) => return Ok(Some("a subvolume was created or removed")),
             None => {}
         }
-        self.work.push(Work::Ancestors(directory));
+        self.work.push(SearchStep::Ancestors(directory));
         if let Some(index) = slot.index {
             self.found.removed.insert((directory, index));
         }
@@ -169,12 +169,12 @@ impl Search<'_> {
         while let Some(directory) = next.take().filter(|directory| self.climbed.insert(*directory)) {
             let alive = inode::inode(self.tree, directory)?.is_some_and(|item| item.nlink > 0);
             if !alive {
-                self.work.push(Work::Inode(directory));
+                self.work.push(SearchStep::Inode(directory));
                 break;
             }
             if let Some(name) = inode::first_name(self.tree, directory)? {
                 if self.names.find(name.parent, &name.name).is_some() {
-                    self.work.push(Work::Slot((name.parent, name.name.into())));
+                    self.work.push(SearchStep::Slot((name.parent, name.name.into())));
                 }
                 next = Some(name.parent);
             }

@@ -23,30 +23,30 @@ use papilio_format::{Corrupt, InodeNumber, ItemType, Key};
 
 /// One name in an item of references.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Reference {
+struct NameReference {
     parent: InodeNumber,
     index: u64,
     name: Vec<u8>,
 }
 
-impl Reference {
+impl NameReference {
     fn is_of(&self, parent: InodeNumber, name: &[u8]) -> bool {
         self.parent == parent && self.name == name
     }
 }
 
 /// Parses an item of references, plain or extended.
-fn references(tree: &Tree, item: &Item) -> Result<Vec<Reference>> {
+fn references(tree: &Tree, item: &Item) -> Result<Vec<NameReference>> {
     let fault = |reason| item_error(tree, item, reason);
     if item.key.item_type == ItemType::INODE_REF {
         let parent = InodeNumber(item.key.offset);
         let refs = InodeRefs::parse(item.data()).map_err(fault)?;
         return Ok(refs
-            .map(|entry| Reference { parent, index: entry.index, name: entry.name.to_vec() })
+            .map(|entry| NameReference { parent, index: entry.index, name: entry.name.to_vec() })
             .collect());
     }
     let refs = InodeExtrefs::parse(item.data()).map_err(fault)?;
-    let whole = |entry: InodeExtref<'_>| Reference {
+    let whole = |entry: InodeExtref<'_>| NameReference {
         parent: entry.parent,
         index: entry.index,
         name: entry.name.to_vec(),
@@ -55,9 +55,9 @@ fn references(tree: &Tree, item: &Item) -> Result<Vec<Reference>> {
 }
 
 /// Encodes names as an item of references.
-fn encode(item_type: ItemType, references: &[Reference]) -> Vec<u8> {
+fn encode(item_type: ItemType, references: &[NameReference]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for Reference { parent, index, name } in references {
+    for NameReference { parent, index, name } in references {
         if item_type == ItemType::INODE_REF {
             InodeRef { index: *index, name }.append_to(&mut bytes);
         } else {
@@ -97,7 +97,7 @@ impl Replay<'_> {
                 continue;
             }
             self.unlink_conflicts(number, reference)?;
-            let Reference { parent, index, name } = reference;
+            let NameReference { parent, index, name } = reference;
             self.link(*parent, number, *index, name, file_type, false)?;
         }
         self.unlink_others(number, &item.key, &present)?;
@@ -105,7 +105,7 @@ impl Replay<'_> {
     }
 
     /// Whether the directory has the name, under that index, for this inode.
-    fn is_linked(&self, inode: InodeNumber, reference: &Reference) -> Result<bool> {
+    fn is_linked(&self, inode: InodeNumber, reference: &NameReference) -> Result<bool> {
         let by_index = self.entry_by_index(reference.parent, reference.index)?;
         if by_index.is_none_or(|found| found.name != reference.name || found.location != inode_key(inode)) {
             return Ok(false);
@@ -116,7 +116,7 @@ impl Replay<'_> {
 
     /// Unlinks everything that conflicts with a name: other names that the inode had in the
     /// directory, and the present owners of its index and its name.
-    fn unlink_conflicts(&mut self, inode: InodeNumber, reference: &Reference) -> Result<()> {
+    fn unlink_conflicts(&mut self, inode: InodeNumber, reference: &NameReference) -> Result<()> {
         let directory = reference.parent;
         let key = inode_ref_key(inode, directory);
         let logged = match self.log.get(&key)? {
@@ -145,7 +145,7 @@ impl Replay<'_> {
 
     /// Unlinks the names in one of the subvolume's items that are not among `kept`, which replaces
     /// it.
-    fn unlink_others(&mut self, inode: InodeNumber, key: &Key, kept: &[Reference]) -> Result<()> {
+    fn unlink_others(&mut self, inode: InodeNumber, key: &Key, kept: &[NameReference]) -> Result<()> {
         for old in self.references_at(key)? {
             if !kept.iter().any(|kept| kept.is_of(old.parent, &old.name)) {
                 self.unlink(old.parent, inode, &old.name)?;
@@ -154,7 +154,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn references_at(&self, key: &Key) -> Result<Vec<Reference>> {
+    fn references_at(&self, key: &Key) -> Result<Vec<NameReference>> {
         let tree = self.live.tree();
         match tree.get(key)? {
             Some(item) => references(&tree, &item),

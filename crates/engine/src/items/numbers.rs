@@ -28,11 +28,11 @@ const REMEMBERED_DIRECTORIES: usize = 1024;
 /// The counters of one subvolume.
 #[derive(Debug, Default)]
 pub struct SubvolumeNumbers {
-    state: Mutex<State>,
+    state: Mutex<NumberState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NumberState {
     /// The next inode number; 0 until it was read from the tree.
     next_inode: u64,
     /// The next index of each remembered directory.
@@ -41,7 +41,7 @@ struct State {
     least_index: u64,
 }
 
-impl State {
+impl NumberState {
     fn begin(&mut self, tree: &Tree) -> Result<()> {
         if self.next_inode == 0 {
             let last = tree.last_up_to(&Key::last_of(objectid::LAST_FREE))?;
@@ -52,7 +52,7 @@ impl State {
     }
 }
 
-impl State {
+impl NumberState {
     /// The next index of a directory that is not remembered. Makes space to remember it.
     fn first_index(&mut self, tree: &Tree, directory: InodeNumber) -> Result<u64> {
         if self.next_index.len() >= REMEMBERED_DIRECTORIES {
@@ -119,6 +119,6 @@ impl SubvolumeNumbers {
     /// Forgets everything, as a new mount would.
     #[cfg(test)]
     pub(crate) fn forget(&self) {
-        *self.state.lock() = State::default();
+        *self.state.lock() = NumberState::default();
     }
 }

@@ -27,7 +27,7 @@ const PART: u64 = 1 << 20;
 
 /// A range of bytes that is copied at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct CopyPart {
     from: LogicalAddress,
     to: LogicalAddress,
     length: u64,
@@ -37,14 +37,14 @@ struct Part {
 type Sums = (LogicalAddress, Vec<u8>);
 
 /// Splits extents into parts, and joins those that follow one another at both places.
-fn parts_of(extents: &[CopiedExtent]) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+fn parts_of(extents: &[CopiedExtent]) -> Vec<CopyPart> {
+    let mut parts: Vec<CopyPart> = Vec::new();
     for extent in extents {
         let mut at = 0;
         while at < extent.length {
             let (from, to) = (LogicalAddress(extent.from.0 + at), LogicalAddress(extent.to.0 + at));
             let left = extent.length - at;
-            let follows = |part: &&mut Part| {
+            let follows = |part: &&mut CopyPart| {
                 part.from.0 + part.length == from.0 && part.to.0 + part.length == to.0 && part.length < PART
             };
             let length = match parts.last_mut().filter(follows) {
@@ -55,7 +55,7 @@ fn parts_of(extents: &[CopiedExtent]) -> Vec<Part> {
                 }
                 None => {
                     let length = left.min(PART);
-                    parts.push(Part { from, to, length });
+                    parts.push(CopyPart { from, to, length });
                     length
                 }
             };
@@ -88,7 +88,7 @@ impl FsInfo {
         Ok(())
     }
 
-    fn copy_part(&self, part: &Part, tree: Option<&Tree>, buffer: &mut [u8]) -> Result<Vec<Sums>> {
+    fn copy_part(&self, part: &CopyPart, tree: Option<&Tree>, buffer: &mut [u8]) -> Result<Vec<Sums>> {
         let geometry = self.volume().geometry();
         let sector = geometry.sector_size as usize;
         let mut sums: Vec<Sums> = Vec::new();

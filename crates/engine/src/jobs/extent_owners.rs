@@ -45,7 +45,7 @@ pub enum AddressUse {
 
 /// A data extent.
 #[derive(Clone, Copy)]
-struct Extent {
+struct OwnedExtent {
     pub start: LogicalAddress,
     length: u64,
 }
@@ -62,7 +62,7 @@ pub fn extent_owners(trees: &Trees, address: LogicalAddress, whole: bool) -> Res
     if is_tree_block {
         return Ok(AddressUse::TreeBlock);
     }
-    let extent = Extent { start: LogicalAddress(key.objectid), length: key.offset };
+    let extent = OwnedExtent { start: LogicalAddress(key.objectid), length: key.offset };
     let hints = hints(tree, extent)?;
     let mut owners = BTreeSet::new();
     for id in subvolumes(trees)? {
@@ -91,7 +91,7 @@ pub(crate) fn extent_references(
     let extents = trees.get(objectid::EXTENT_TREE, "the extent tree")?;
     let mut references = Vec::new();
     let Some((key, false)) = extent_at(&extents.tree, address)? else { return Ok(references) };
-    let extent = Extent { start: LogicalAddress(key.objectid), length: key.offset };
+    let extent = OwnedExtent { start: LogicalAddress(key.objectid), length: key.offset };
     let hints = hints(&extents.tree, extent)?;
     let mut owners = BTreeSet::new();
     for id in subvolumes(trees)? {
@@ -141,7 +141,7 @@ fn extent_at(tree: &Tree, address: LogicalAddress) -> Result<Option<(Key, bool)>
 
 /// Collects the inodes that the references of an extent name, each with the file offset that the
 /// extent's first byte would have.
-fn hints(tree: &Tree, extent: Extent) -> Result<BTreeSet<(u64, u64)>> {
+fn hints(tree: &Tree, extent: OwnedExtent) -> Result<BTreeSet<(u64, u64)>> {
     let start = extent.start.0;
     let mut hints = BTreeSet::new();
     let mut references = Vec::new();
@@ -214,7 +214,7 @@ fn confirm(
     tree: &Tree,
     inode: u64,
     begin: u64,
-    extent: Extent,
+    extent: OwnedExtent,
     address: LogicalAddress,
     whole: bool,
     owners: &mut BTreeSet<ExtentOwner>,

@@ -138,7 +138,7 @@ pub fn replace(
         return Err(Error::TooSmall { device, size, minimum: need });
     }
     let dev_replace = Arc::new(DevReplace::new(slot.device.clone(), Arc::clone(target)));
-    let run = Run { info, source, item: slot.item, was_stale: slot.stale, dev_replace };
+    let run = ReplaceRun { info, source, item: slot.item, was_stale: slot.stale, dev_replace };
     let begun = run.begin(options)?;
     let ended = run.copy(begun, options, progress);
     match ended {
@@ -159,7 +159,7 @@ pub fn replace(
 }
 
 /// A replacement that runs.
-struct Run<'a> {
+struct ReplaceRun<'a> {
     info: &'a FsInfo,
     source: DeviceId,
     item: DeviceItem,
@@ -167,7 +167,7 @@ struct Run<'a> {
     dev_replace: Arc<DevReplace>,
 }
 
-impl Run<'_> {
+impl ReplaceRun<'_> {
     /// Lets writes go to both devices. Returns after those that began earlier are known to the last
     /// commit's trees.
     fn begin(&self, options: ReplaceOptions) -> Result<DevReplaceItem> {

@@ -41,7 +41,7 @@ impl Committer {
     pub(super) fn start(fs: &Arc<FsInfo>, interval: Duration, heal: fn(&FsInfo)) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let start = |task| {
-            let work = Work {
+            let work = CommitterThread {
                 fs: Arc::downgrade(fs),
                 interval: (task == Task::Commit).then_some(interval),
                 heal,
@@ -90,7 +90,7 @@ impl Drop for Committer {
 }
 
 /// A thread's side.
-struct Work {
+struct CommitterThread {
     fs: Weak<FsInfo>,
     /// For the thread that commits.
     interval: Option<Duration>,
@@ -100,7 +100,7 @@ struct Work {
     requests: Requests,
 }
 
-impl Work {
+impl CommitterThread {
     fn run(&self) {
         let _at_work = COMMITTER.tried(&*self.stop);
         let mut commit_at = self.interval.map(|interval| Instant::now() + interval);

@@ -37,7 +37,7 @@ struct Made {
 }
 
 /// An entry of a block to make.
-struct Entry {
+struct StandInEntry {
     pointer: KeyPointer,
     block: Option<Arc<TreeBlock>>,
 }
@@ -69,10 +69,10 @@ impl ScannedLeaves {
                 chosen.insert(first, (last, leaf));
             }
         }
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<StandInEntry> = Vec::new();
         for (key, (_, leaf)) in chosen {
             let pointer = KeyPointer { key, address: leaf.address, generation: leaf.generation };
-            entries.push(Entry { pointer, block: None });
+            entries.push(StandInEntry { pointer, block: None });
         }
         let most = (self.geometry.node_size as usize - NodeHeader::SIZE) / KeyPointer::SIZE;
         for at in 1..MAX_LEVEL {
@@ -94,7 +94,13 @@ impl ScannedLeaves {
         None
     }
 
-    fn block(&self, tree: TreeId, expected: &NodeExpectation, level: u8, group: &[Entry]) -> Option<Entry> {
+    fn block(
+        &self,
+        tree: TreeId,
+        expected: &NodeExpectation,
+        level: u8,
+        group: &[StandInEntry],
+    ) -> Option<StandInEntry> {
         let generation = group.iter().map(|entry| entry.pointer.generation).max()?;
         let generation = expected.generation.unwrap_or(generation);
         let header = NodeHeader {
@@ -115,7 +121,7 @@ impl ScannedLeaves {
         let block = TreeBlock::in_memory(bytes, links, &self.geometry).ok()?;
         let key = group.first()?.pointer.key;
         let pointer = KeyPointer { key, address: expected.address, generation };
-        Some(Entry { pointer, block: Some(Arc::new(block)) })
+        Some(StandInEntry { pointer, block: Some(Arc::new(block)) })
     }
 }
 

@@ -116,7 +116,7 @@ fn for_each_item(tree: &Tree, mut take: impl FnMut(Key, &[u8]) -> Result<(), Err
 
 /// The logged state of one inode, as far as names and times tell.
 #[derive(Default)]
-struct Logged {
+struct LoggedState {
     item: Option<InodeItem>,
     /// Directory and name.
     names: Vec<(InodeNumber, Vec<u8>)>,
@@ -132,13 +132,13 @@ struct Comparison<'a> {
     /// The path of the subvolume from the top level.
     prefix: Vec<u8>,
     committed: Option<&'a Tree>,
-    inodes: BTreeMap<InodeNumber, Logged>,
+    inodes: BTreeMap<InodeNumber, LoggedState>,
     lost: Vec<Error>,
 }
 
 impl<'a> Comparison<'a> {
     fn read(id: TreeId, prefix: Vec<u8>, log: &Tree, committed: Option<&'a Tree>) -> Self {
-        let mut inodes: BTreeMap<InodeNumber, Logged> = BTreeMap::new();
+        let mut inodes: BTreeMap<InodeNumber, LoggedState> = BTreeMap::new();
         let mut lost = Vec::new();
         let take = |key: Key, data: &[u8]| {
             let fault = |reason| Error::Item { tree: objectid::TREE_LOG, key, reason };
@@ -217,7 +217,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Adds the entries of a directory that the log has removed.
-    fn list_removed(&self, directory: InodeNumber, logged: &Logged, files: &mut Vec<OlderFile>) {
+    fn list_removed(&self, directory: InodeNumber, logged: &LoggedState, files: &mut Vec<OlderFile>) {
         let Some(tree) = self.committed else { return };
         for &(from, to) in &logged.ranges {
             let keys = dir::index_first_key(directory, from)..=dir::index_first_key(directory, to);

@@ -66,7 +66,7 @@ impl Subject {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     subject: Subject,
     /// Three bits: read, write, execute.
     permissions: u16,
@@ -75,7 +75,7 @@ struct Entry {
 /// An access control list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
-    entries: Vec<Entry>,
+    entries: Vec<AclEntry>,
 }
 
 impl Acl {
@@ -101,7 +101,7 @@ impl Acl {
             let subject = Subject::parse(u16::from_le_bytes([tag0, tag1]), u32::from_le_bytes(id));
             match subject {
                 Some(subject) if permissions & !PERMISSIONS == 0 => {
-                    entries.push(Entry { subject, permissions })
+                    entries.push(AclEntry { subject, permissions })
                 }
                 Some(_) => return bad("unknown permissions"),
                 None => return bad("unknown kind of entry"),
@@ -115,7 +115,7 @@ impl Acl {
     }
 
     fn is_valid(&self) -> bool {
-        let named = |entry: &Entry| matches!(entry.subject, Subject::User(_) | Subject::Group(_));
+        let named = |entry: &AclEntry| matches!(entry.subject, Subject::User(_) | Subject::Group(_));
         let count = |subject| self.entries.iter().filter(|entry| entry.subject == subject).count();
         let ordered = self.entries.is_sorted_by_key(|entry| entry.subject.rank());
         let masks = count(Subject::Mask);

@@ -28,8 +28,8 @@ impl CompressionProperty {
             return Some(Self::Never);
         }
         let name = value.split(|&byte| byte == b':').next()?;
-        let known = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
-        let found = known.into_iter().find(|compression| compression.name().as_bytes() == name)?;
+        let found = Compression::of_name(std::str::from_utf8(name).ok()?);
+        let found = found.filter(|algorithm| *algorithm != Compression::None)?;
         let level = value.get(name.len() + 1..).unwrap_or_default();
         level.iter().all(u8::is_ascii_digit).then_some(Self::Compress(found))
     }
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(parse(b"zstd:15"), Some(CompressionProperty::Compress(Compression::Zstd)));
         assert_eq!(parse(b"lzo"), Some(CompressionProperty::Compress(Compression::Lzo)));
         assert_eq!(parse(b"none"), Some(CompressionProperty::Never));
-        for bad in [&b""[..], b"zstd:x", b"ZLIB", b"gzip", b"zstdx"] {
+        for bad in [&b""[..], b"zstd:x", b"none:3", b"ZLIB", b"gzip", b"zstdx"] {
             assert_eq!(parse(bad), None, "{}", bad.escape_ascii());
         }
         let compress = parse(b"zstd").unwrap();

@@ -121,7 +121,8 @@ const fn spread(profile: RaidProfile) -> Spread {
     Spread { devices_min, devices_max, devices_increment, device_stripes }
 }
 
-/// Returns the smallest number of devices for a chunk of this profile.
+/// Returns the smallest number of devices for a chunk of this profile (`devs_min` of
+/// `btrfs_raid_array`, `fs/btrfs/volumes.c`).
 pub fn devices_min(profile: RaidProfile) -> usize {
     spread(profile).devices_min
 }

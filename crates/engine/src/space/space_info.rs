@@ -13,6 +13,7 @@
 
 use super::SpaceTotals;
 use super::block_group::{BlockGroup, Footprint};
+use super::chunk_allocation::devices_min;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,17 +121,6 @@ impl SpaceInfo {
             .into_iter()
             .find(|profile| there.contains(profile.flags()) && devices >= devices_min(*profile))
             .map_or(BlockGroupFlags::empty(), RaidProfile::flags)
-    }
-}
-
-/// Returns the smallest number of devices of a chunk (`devs_min` of `btrfs_raid_array`,
-/// `fs/btrfs/volumes.c`).
-fn devices_min(profile: RaidProfile) -> usize {
-    match profile {
-        RaidProfile::Single | RaidProfile::Dup | RaidProfile::Raid0 => 1,
-        RaidProfile::Raid1 | RaidProfile::Raid10 | RaidProfile::Raid5 => 2,
-        RaidProfile::Raid1c3 | RaidProfile::Raid6 => 3,
-        RaidProfile::Raid1c4 => 4,
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) enum DropProgress {
 
 /// A node on the path, and its next slot.
 #[derive(Debug)]
-struct Step {
+struct DropStep {
     block: Arc<TreeBlock>,
     slot: usize,
     /// Whether references to its children are counted by its address.
@@ -63,7 +63,7 @@ struct Step {
     bound: Option<Key>,
 }
 
-impl Step {
+impl DropStep {
     /// The upper bound of the keys below a slot.
     fn bound_of(&self, slot: usize) -> Option<Key> {
         if slot + 1 < self.block.len() { Some(self.block.view().key(slot + 1)) } else { self.bound }
@@ -78,9 +78,9 @@ pub(super) struct DropTree {
     origin: Generation,
     started: bool,
     resume: Option<(Key, u8)>,
-    path: Vec<Step>,
+    path: Vec<DropStep>,
     /// The path through the subtree that is being converted.
-    converting: Vec<Step>,
+    converting: Vec<DropStep>,
     /// The shared block whose subtree was converted last.
     converted: Option<LogicalAddress>,
     /// References that this piece may still change.
@@ -143,7 +143,7 @@ impl DropTree {
         if refs > 1 {
             return Err(self.fault(&root, "references", 1, refs));
         }
-        let root = Step { block: root, slot: 0, full, bound: None };
+        let root = DropStep { block: root, slot: 0, full, bound: None };
         self.counted_by(&root)?;
         let mut path = vec![root];
         if let Some((key, level)) = self.resume {
@@ -158,7 +158,7 @@ impl DropTree {
                 let (slot, bound) = (step.slot, step.bound_of(step.slot));
                 let child = self.tree.child(&step.block, slot, bound)?;
                 let (_, full) = handle.block_refs(child.address(), child.level())?;
-                let child = Step { block: child, slot: 0, full, bound };
+                let child = DropStep { block: child, slot: 0, full, bound };
                 self.counted_by(&child)?;
                 path.push(child);
             }
@@ -225,7 +225,7 @@ impl DropTree {
         drop(sharing);
         let bound = step.bound_of(step.slot);
         let child = self.tree.child(&step.block, step.slot, bound)?;
-        let child = Step { block: child, slot: 0, full, bound };
+        let child = DropStep { block: child, slot: 0, full, bound };
         // Check the owner now, before any of the block's references are dropped.
         self.counted_by(&child)?;
         self.path.push(child);
@@ -304,7 +304,7 @@ impl DropTree {
 
     /// How references to the children of a block that only this tree refers to are counted: by the
     /// block's address, or by this tree's id (`None`).
-    fn counted_by(&self, step: &Step) -> Result<Option<LogicalAddress>> {
+    fn counted_by(&self, step: &DropStep) -> Result<Option<LogicalAddress>> {
         if step.full {
             return Ok(Some(step.block.address()));
         }
@@ -336,7 +336,7 @@ impl DropTree {
         }
         drop(sharing);
         if block.level() > 0 {
-            self.converting.push(Step { block, slot: 0, full: true, bound });
+            self.converting.push(DropStep { block, slot: 0, full: true, bound });
         }
         Ok(())
     }

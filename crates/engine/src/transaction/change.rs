@@ -36,36 +36,19 @@ impl Transactions {
     /// # Errors
     /// Errors of `change`; [`Error::NoSpace`]; [`Error::ReadOnlyFileSystem`] after a failure;
     /// errors of the commits that [`Start::last`] and its like ask for.
-    pub fn change<R>(
+    pub fn change<'r, R>(
         &self,
-        start: impl Into<Start>,
+        start: impl Into<Start<'r>>,
         mut change: impl FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let start = start.into();
         let change: &mut dyn FnMut(&Handle<'_>) -> Result<R> = &mut change;
         self.might_change();
         self.retry_after_commits(|| match start.order {
-            Order::Any => self.attempt(start, None, change),
+            Order::Any => self.attempt(start, change),
             Order::First => self.change_first(start, change),
             Order::Last => self.change_last(start, change),
         })
-    }
-
-    /// As [`Transactions::change`] for a change that may use the global reserve, with the metadata
-    /// of `own`, which may be less than the change needs. The rest that the change does not spend
-    /// goes back there.
-    ///
-    /// # Errors
-    /// As [`Transactions::change`].
-    pub(crate) fn change_reserved<R>(
-        &self,
-        items: u64,
-        own: &RefCell<Option<Reservation>>,
-        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.might_change();
-        let start = Start::items(items).steal();
-        self.retry_after_commits(|| self.attempt(start, Some(own), &mut change))
     }
 
     /// Runs `attempt`, and again after a commit where it found no space. The caller holds no
@@ -118,43 +101,34 @@ impl Transactions {
         !self.refs.is_empty() || self.space.pinned_bytes() >= WORTH_A_COMMIT
     }
 
-    fn attempt<R>(
-        &self,
-        start: Start,
-        own: Option<&RefCell<Option<Reservation>>>,
-        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
+    fn attempt<R>(&self, start: Start<'_>, change: &mut dyn FnMut(&Handle<'_>) -> Result<R>) -> Result<R> {
         self.check_running()?;
         self.commit_if_full()?;
         let gate = self.gate.read();
         self.check_running()?;
-        self.with_handle(Some(gate), start, own, change)
+        self.with_handle(Some(gate), start, change)
     }
 
     /// Runs `change` while the caller holds the gate exclusively.
     pub(super) fn run_alone<R>(
         &self,
-        start: Start,
+        start: Start<'_>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.with_handle(None, start, None, change)
+        self.with_handle(None, start, change)
     }
 
     fn with_handle<R>(
         &self,
         gate: Option<RwLockReadGuard<'_, ()>>,
-        start: Start,
-        own: Option<&RefCell<Option<Reservation>>>,
+        start: Start<'_>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let bytes = (start.items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
-        let reservation = match own {
-            Some(own) => self.reserve_beside(bytes, own)?,
-            None => self.space.reserve_metadata(bytes, start.steals)?,
-        };
+        let reservation = self.reserve_beside(bytes, start)?;
         let handle = Handle::new(self, gate, Some(reservation), self.now());
         let result = change(&handle);
-        if let Some(own) = own
+        if let Some(own) = start.own
             && let Some(rest) = handle.take_reservation()
         {
             *own.borrow_mut() = Some(rest);
@@ -167,11 +141,13 @@ impl Transactions {
         result
     }
 
-    /// Takes the metadata of `own`, and reserves more where that is less than `bytes`.
-    fn reserve_beside(&self, bytes: u64, own: &RefCell<Option<Reservation>>) -> Result<Reservation> {
-        let lacking = bytes.saturating_sub(own.borrow().as_ref().map_or(0, Reservation::bytes));
-        let more = self.space.reserve_metadata(lacking, true)?;
-        Ok(match own.take() {
+    /// Takes the caller's own metadata, and reserves more where that is less than `bytes`.
+    fn reserve_beside(&self, bytes: u64, start: Start<'_>) -> Result<Reservation> {
+        let own_bytes =
+            |own: &RefCell<Option<Reservation>>| own.borrow().as_ref().map_or(0, Reservation::bytes);
+        let lacking = bytes.saturating_sub(start.own.map_or(0, own_bytes));
+        let more = self.space.reserve_metadata(lacking, start.steals)?;
+        Ok(match start.own.and_then(RefCell::take) {
             Some(mut own) => {
                 own.merge(more);
                 own

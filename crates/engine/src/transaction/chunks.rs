@@ -56,7 +56,7 @@ pub(crate) struct FreedExtent {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChunkState {
     devices: Vec<DeviceSpace>,
     pending: Vec<PendingChunk>,
     /// Device extents of chunks that the running commit removes.
@@ -68,14 +68,14 @@ struct State {
 /// The chunks that were added and removed, and the device space in use.
 #[derive(Debug)]
 pub struct Chunks {
-    state: Mutex<State>,
+    state: Mutex<ChunkState>,
 }
 
 impl Chunks {
     /// Starts from the ranges in use according to the device tree. New chunks have at most
     /// `length_max` bytes, if that is given, and the kernel's limit at any rate.
     pub(crate) fn new(devices: Vec<DeviceSpace>, length_max: Option<u64>) -> Self {
-        Self { state: Mutex::new(State { devices, length_max, ..State::default() }) }
+        Self { state: Mutex::new(ChunkState { devices, length_max, ..ChunkState::default() }) }
     }
 
     /// Makes a chunk of a kind. Makes a system chunk first if the chunk tree may run out of space.
@@ -244,7 +244,7 @@ impl Chunks {
     }
 }
 
-impl State {
+impl ChunkState {
     fn allocate(&mut self, volume: &Volume, space: &Space, kind: SpaceKind) -> Result<()> {
         let geometry = volume.geometry();
         let flags = space.chunk_flags(kind);

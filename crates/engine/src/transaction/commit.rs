@@ -113,7 +113,7 @@ impl Transactions {
     /// Makes a change on the terms of [`Start::first`], after a commit of all earlier ones.
     pub(super) fn change_first<R>(
         &self,
-        start: Start,
+        start: Start<'_>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut state = self.commit.lock();
@@ -127,7 +127,7 @@ impl Transactions {
     /// Makes a change on the terms of [`Start::last`].
     pub(super) fn change_last<R>(
         &self,
-        start: Start,
+        start: Start<'_>,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let fatal = |error: &Error| self.abort(error);

@@ -21,7 +21,7 @@
 use super::delayed_refs::{Head, RefKind, Reference};
 use super::extent_refs::ExtentRefs;
 use super::handle::{DataExtent, Handle};
-use super::relocation_plan::{Plan, PlannedBlock, disk_extent};
+use super::relocation_plan::{PlannedBlock, RelocationPlan, disk_extent};
 use super::transaction::Transactions;
 use crate::btree::{Change, RootPointer, TreeBlock};
 use crate::errors::Result;
@@ -74,7 +74,7 @@ impl Transactions {
         self.might_change();
         self.commit_alone(|buffer| {
             let node_size = self.node_size();
-            let mut plan = Plan::new(self)?;
+            let mut plan = RelocationPlan::new(self)?;
             for &address in blocks {
                 plan.add_block(address)?;
             }
@@ -100,7 +100,7 @@ impl Transactions {
     /// Writes the copies of the planned blocks, and switches to them.
     fn carry_out(
         &self,
-        plan: &Plan<'_>,
+        plan: &RelocationPlan<'_>,
         moves: &Moves,
         data: &[CopiedExtent],
         buffer: &mut AlignedBuffer,
@@ -142,7 +142,7 @@ impl Transactions {
     fn switch(
         &self,
         handle: &Handle<'_>,
-        plan: &Plan<'_>,
+        plan: &RelocationPlan<'_>,
         moves: &Moves,
         data: &[CopiedExtent],
     ) -> Result<()> {
@@ -178,7 +178,12 @@ impl Transactions {
     }
 
     /// Switches those trees to their new roots that `is_meant` picks.
-    fn switch_roots(&self, plan: &Plan<'_>, moves: &Moves, is_meant: impl Fn(TreeId) -> bool) -> Result<()> {
+    fn switch_roots(
+        &self,
+        plan: &RelocationPlan<'_>,
+        moves: &Moves,
+        is_meant: impl Fn(TreeId) -> bool,
+    ) -> Result<()> {
         for block in plan.blocks.values() {
             for &tree in block.roots.iter().filter(|tree| is_meant(**tree)) {
                 let (address, level) = (moves[&block.extent.address], block.block.level());
@@ -190,7 +195,7 @@ impl Transactions {
     }
 
     /// Adds the checksums of the data at its new places.
-    fn add_sums(&self, handle: &Handle<'_>, plan: &Plan<'_>, data: &[CopiedExtent]) -> Result<()> {
+    fn add_sums(&self, handle: &Handle<'_>, plan: &RelocationPlan<'_>, data: &[CopiedExtent]) -> Result<()> {
         let mut sums = Vec::new();
         for extent in data.iter().filter(|extent| plan.data.contains_key(&extent.from)) {
             for (offset, run) in &extent.checksums {

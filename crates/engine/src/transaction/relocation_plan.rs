@@ -1,7 +1,8 @@
 //! Which tree blocks a relocation has to copy.
 //!
-//! Owns [`Plan`]: for a batch of extents, all blocks that lead to them from any tree, each once.
-//! A block is found by its back references: by tree and key, or by the address of its parent.
+//! Owns [`RelocationPlan`]: for a batch of extents, all blocks that lead to them from any tree,
+//! each once. A block is found by its back references: by tree and key, or by the address of its
+//! parent.
 //!
 //! **Invariants**
 //! - With a block, the plan holds all of its parents, up to the roots.
@@ -34,7 +35,7 @@ pub(super) struct PlannedBlock {
 }
 
 /// The blocks to copy and the data extents to move, by their addresses.
-pub(super) struct Plan<'t> {
+pub(super) struct RelocationPlan<'t> {
     transactions: &'t Transactions,
     extents: Tree,
     pub(super) blocks: BTreeMap<LogicalAddress, PlannedBlock>,
@@ -43,7 +44,7 @@ pub(super) struct Plan<'t> {
     pending: Vec<LogicalAddress>,
 }
 
-impl<'t> Plan<'t> {
+impl<'t> RelocationPlan<'t> {
     /// An empty plan for the trees as they are on disk.
     pub(super) fn new(transactions: &'t Transactions) -> Result<Self> {
         let extents = transactions.live.get(objectid::EXTENT_TREE)?.tree();

@@ -5,9 +5,12 @@
 //! Kernel counterparts: the `num_items` of `btrfs_start_transaction` (`fs/btrfs/transaction.c`) and
 //! `enum btrfs_reserve_flush_enum` (`fs/btrfs/space-info.h`).
 
+use crate::space::Reservation;
+use std::cell::RefCell;
+
 /// The terms of one change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'r> {
     /// About how many items it changes, for the metadata reservation.
     pub(crate) items: u64,
     /// Whether it may use the global reserve.
@@ -15,6 +18,9 @@ pub struct Start {
     /// Whether a user's request for it was accepted earlier.
     pub(crate) accepted: bool,
     pub(crate) order: Order,
+    /// Metadata that the caller has reserved, which may be less than the change needs. The rest
+    /// that the change does not spend goes back there.
+    pub(crate) own: Option<&'r RefCell<Option<Reservation>>>,
 }
 
 /// Where a change is among those of its transaction.
@@ -29,10 +35,10 @@ pub(crate) enum Order {
     Last,
 }
 
-impl Start {
+impl<'r> Start<'r> {
     /// A change of about `items` items, beside others.
     pub const fn items(items: u64) -> Self {
-        Self { items, steals: false, accepted: false, order: Order::Any }
+        Self { items, steals: false, accepted: false, order: Order::Any, own: None }
     }
 
     /// The change frees space, or takes the place of a reservation that its caller has just
@@ -44,6 +50,12 @@ impl Start {
     /// The change was accepted before its subvolume became read-only, if it has.
     pub(crate) const fn accepted(self) -> Self {
         Self { accepted: true, ..self }
+    }
+
+    /// The change has this metadata, which may be less than it needs. The rest that it does not
+    /// spend goes back there.
+    pub(crate) const fn reserved(self, own: &'r RefCell<Option<Reservation>>) -> Self {
+        Self { own: Some(own), ..self }
     }
 
     /// The change is the first one of a transaction. No other change runs meanwhile.
@@ -59,7 +71,7 @@ impl Start {
     }
 }
 
-impl From<u64> for Start {
+impl From<u64> for Start<'_> {
     fn from(items: u64) -> Self {
         Self::items(items)
     }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 type Ranges = SmallVec<[Range<u64>; 4]>;
 
 #[derive(Debug, Default)]
-struct State {
+struct ReplaceRanges {
     /// The ranges that threads of the copier hold; disjoint.
     held: Vec<Range<u64>>,
     /// The ranges of writes under way.
@@ -56,7 +56,7 @@ pub(crate) struct DevReplace {
     /// The device that is replaced; `None` if it is missing.
     source: Option<Arc<dyn Device>>,
     target: Arc<dyn Device>,
-    state: Mutex<State>,
+    state: Mutex<ReplaceRanges>,
     changed: Condvar,
 }
 

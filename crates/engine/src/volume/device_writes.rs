@@ -22,7 +22,7 @@ use std::io;
 pub(super) const USUAL_PIECES: usize = 32;
 
 /// A piece of a range: an element of a chunk, and its bytes.
-pub(super) struct Piece<'m, 'b> {
+pub(super) struct WritePiece<'m, 'b> {
     /// Index of the request in the batch.
     pub(super) request: usize,
     pub(super) chunk: &'m Chunk,

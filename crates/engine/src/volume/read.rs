@@ -45,7 +45,7 @@ impl<'a> LogicalRead<'a> {
 }
 
 /// A piece of a range: an element of a chunk, and the buffer to fill.
-struct Piece<'m, 'b> {
+struct ReadPiece<'m, 'b> {
     /// Index of the request in the batch.
     request: usize,
     chunk: &'m Chunk,
@@ -55,7 +55,7 @@ struct Piece<'m, 'b> {
 
 /// A piece and the location to read it from directly.
 struct Direct<'m, 'b> {
-    piece: Piece<'m, 'b>,
+    piece: ReadPiece<'m, 'b>,
     device: usize,
     physical: PhysicalAddress,
     copy: usize,
@@ -168,7 +168,7 @@ fn for_each_piece<'m, 'b>(
     logical: LogicalAddress,
     buffer: &'b mut [u8],
     request: usize,
-    mut each: impl FnMut(Piece<'m, 'b>) -> Result<()>,
+    mut each: impl FnMut(ReadPiece<'m, 'b>) -> Result<()>,
 ) -> Result<()> {
     let (mut logical, mut rest) = (logical, buffer);
     while !rest.is_empty() {
@@ -177,7 +177,7 @@ fn for_each_piece<'m, 'b>(
         for element in chunk.elements(logical, length) {
             let (buffer, after) = rest.split_at_mut(element.length);
             rest = after;
-            each(Piece { request, chunk, element, buffer })?;
+            each(ReadPiece { request, chunk, element, buffer })?;
         }
         logical = LogicalAddress(logical.0 + length as u64);
     }

@@ -21,7 +21,7 @@
 use super::at_once::at_once;
 use super::chunk_map::{Chunk, ChunkMap, chunk_error};
 use super::device_writes::{
-    DeviceWrite, Outcomes, Owner, Piece, USUAL_PIECES, check_missing, device_error, submit,
+    DeviceWrite, Outcomes, Owner, USUAL_PIECES, WritePiece, check_missing, device_error, submit,
 };
 use super::devices::{DeviceSlot, DeviceTable};
 use super::log_superblocks::LogSuperblocks;
@@ -400,7 +400,7 @@ fn for_each_piece<'m, 'b>(
     chunks: &'m ChunkMap,
     request: usize,
     write: &LogicalWrite<'b>,
-    mut each: impl FnMut(Piece<'m, 'b>) -> Result<()>,
+    mut each: impl FnMut(WritePiece<'m, 'b>) -> Result<()>,
 ) -> Result<()> {
     let (mut logical, mut rest) = (write.logical, write.buffer);
     while !rest.is_empty() {
@@ -410,7 +410,7 @@ fn for_each_piece<'m, 'b>(
         for element in chunk.elements(logical, length) {
             let (buffer, after) = rest.split_at(element.length);
             rest = after;
-            each(Piece { request, chunk, element, buffer })?;
+            each(WritePiece { request, chunk, element, buffer })?;
         }
         logical = LogicalAddress(logical.0 + length as u64);
     }

@@ -20,7 +20,7 @@
 //! Kernel counterpart: `rmw_rbio` (`fs/btrfs/raid56.c`).
 
 use super::chunk_map::Chunk;
-use super::device_writes::{DeviceWrite, Outcomes, Owner, Piece, check_missing, submit};
+use super::device_writes::{DeviceWrite, Outcomes, Owner, WritePiece, check_missing, submit};
 use super::devices::DeviceTable;
 use super::mapping::Element;
 use super::parity::Syndrome;
@@ -40,7 +40,7 @@ struct Segment<'p, 'm, 'b> {
     /// Byte offset from the start of the elements.
     within: u64,
     length: usize,
-    pieces: &'p [Piece<'m, 'b>],
+    pieces: &'p [WritePiece<'m, 'b>],
 }
 
 /// P and Q of a segment; Q is empty with RAID5.
@@ -54,7 +54,7 @@ struct Parity {
 pub(super) fn write<'b>(
     devices: &DeviceTable,
     locks: &RowLocks,
-    mut pieces: Vec<Piece<'_, 'b>>,
+    mut pieces: Vec<WritePiece<'_, 'b>>,
     mut plain: Vec<DeviceWrite<'b>>,
     outcomes: &mut Outcomes,
     forgive: &dyn Fn(usize) -> bool,
@@ -70,13 +70,13 @@ pub(super) fn write<'b>(
     }
 }
 
-fn row_of(piece: &Piece<'_, '_>) -> (u64, u64) {
+fn row_of(piece: &WritePiece<'_, '_>) -> (u64, u64) {
     (piece.chunk.start().0, piece.element.row)
 }
 
 fn write_run<'b>(
     devices: &DeviceTable,
-    pieces: &[Piece<'_, 'b>],
+    pieces: &[WritePiece<'_, 'b>],
     plain: Vec<DeviceWrite<'b>>,
     outcomes: &mut Outcomes,
     forgive: &dyn Fn(usize) -> bool,
@@ -107,7 +107,7 @@ fn write_run<'b>(
 }
 
 /// Groups pieces, in ascending order of row and offset, into segments.
-fn segments<'p, 'm, 'b>(pieces: &'p [Piece<'m, 'b>]) -> Vec<Segment<'p, 'm, 'b>> {
+fn segments<'p, 'm, 'b>(pieces: &'p [WritePiece<'m, 'b>]) -> Vec<Segment<'p, 'm, 'b>> {
     let mut segments = Vec::new();
     for row in pieces.chunk_by(|a, b| row_of(a) == row_of(b)) {
         let mut start = 0;
@@ -133,7 +133,7 @@ fn segments<'p, 'm, 'b>(pieces: &'p [Piece<'m, 'b>]) -> Vec<Segment<'p, 'm, 'b>>
     segments
 }
 
-fn end_of(piece: &Piece<'_, '_>) -> u64 {
+fn end_of(piece: &WritePiece<'_, '_>) -> u64 {
     piece.element.within + piece.element.length as u64
 }
 
@@ -143,7 +143,7 @@ impl<'b> Segment<'_, '_, 'b> {
         Element { column, row: self.row, within: self.within, length: self.length }
     }
 
-    fn pieces_of(&self, column: usize) -> impl Iterator<Item = &Piece<'_, 'b>> {
+    fn pieces_of(&self, column: usize) -> impl Iterator<Item = &WritePiece<'_, 'b>> {
         self.pieces.iter().filter(move |piece| piece.element.column == column)
     }
 

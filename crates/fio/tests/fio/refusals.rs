@@ -25,7 +25,7 @@ fn invalid_job_options_are_refused() {
     bench.run(&with(&["--mkfs=1", "--fs_size=1m"])).refused("too few");
     bench.run(&with(&["--queue_threads=1000"])).refused("queue_threads=1000");
     // The image already has a file system.
-    bench.run(&with(&["--mkfs=1", "--fs_size=256m"])).refused("only force overwrites it");
+    bench.run(&with(&["--mkfs=1", "--fs_size=256m"])).refused("use force to overwrite it");
     bench.run(&["--rw=read", "--size=1m", "--pre_read=1"]).refused("pre_read=1");
     bench.run(&with(&["--fsync_on_close=1"])).refused("fsync_on_close=1");
     bench.run(&["--rw=write", "--fill_device=1"]).refused("size= is missing");

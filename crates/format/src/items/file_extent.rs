@@ -5,12 +5,14 @@
 //! (`include/uapi/linux/btrfs_tree.h`), `check_extent_data_item` (`fs/btrfs/tree-checker.c`).
 
 use crate::error::Corrupt;
+use crate::features::IncompatFeatures;
 use crate::incompatible::Incompatible;
 use crate::item_context::ItemContext;
 use crate::items::inode;
 use crate::key::{ItemType, Key};
 use crate::parse::disk_struct;
 use crate::units::{FileOffset, Generation, InodeNumber, LogicalAddress};
+use std::ops::RangeInclusive;
 use zerocopy::FromBytes;
 
 /// Maximum uncompressed bytes in one compressed extent (`BTRFS_MAX_UNCOMPRESSED`).
@@ -46,6 +48,37 @@ impl Compression {
             Self::Zlib => "zlib",
             Self::Lzo => "lzo",
             Self::Zstd => "zstd",
+        }
+    }
+
+    /// Returns the algorithm with this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// Returns the levels; only 0 if there are none.
+    pub const fn levels(self) -> RangeInclusive<i32> {
+        match self {
+            Self::None | Self::Lzo => 0..=0,
+            Self::Zlib => 1..=9,
+            Self::Zstd => -15..=15,
+        }
+    }
+
+    /// Returns the level that stands for no choice.
+    pub const fn default_level(self) -> i32 {
+        match self {
+            Self::None | Self::Lzo => 0,
+            Self::Zlib | Self::Zstd => 3,
+        }
+    }
+
+    /// Returns the feature bit that a reader of such data needs; zlib needs none.
+    pub const fn feature(self) -> IncompatFeatures {
+        match self {
+            Self::None | Self::Zlib => IncompatFeatures::empty(),
+            Self::Lzo => IncompatFeatures::COMPRESS_LZO,
+            Self::Zstd => IncompatFeatures::COMPRESS_ZSTD,
         }
     }
 }

@@ -31,7 +31,7 @@ const STUCK: Duration = Duration::from_millis(5);
 pub(super) struct Readers<R> {
     /// The most that wait for requests.
     limit: usize,
-    state: Mutex<State<R>>,
+    state: Mutex<ReaderCounts<R>>,
     /// Steps of the thread that takes requests in place of the readers.
     steps: AtomicU64,
     /// Notified when an idle thread should wait for requests, or end.
@@ -39,7 +39,7 @@ pub(super) struct Readers<R> {
 }
 
 #[derive(Debug)]
-struct State<R> {
+struct ReaderCounts<R> {
     reading: usize,
     idle: usize,
     /// The queue's thread takes the requests.
@@ -64,7 +64,7 @@ pub(super) enum Turn<R> {
 impl<R> Readers<R> {
     /// Lets `limit` threads wait for requests at a time, at least one.
     pub(super) fn new(limit: usize) -> Self {
-        let state = State {
+        let state = ReaderCounts {
             reading: 0,
             idle: 0,
             replaced: false,

@@ -59,10 +59,8 @@ fn options(wanted: &DefragmentRange) -> Result<DefragmentOptions> {
         Some(CompressionChoice::NONE)
     } else if wanted.flags & DEFRAGMENT_COMPRESS != 0 {
         let algorithm = match wanted.compression as u8 {
-            0 | 1 => Compression::Zlib,
-            2 => Compression::Lzo,
-            3 => Compression::Zstd,
-            _ => return Err(Errno(libc::EINVAL)),
+            0 => Compression::Zlib,
+            number => Compression::from_raw(number).map_err(|_| Errno(libc::EINVAL))?,
         };
         let level = i32::from((wanted.compression >> 8) as u8 as i8);
         Some(match wanted.flags & DEFRAGMENT_LEVEL != 0 && level != 0 {

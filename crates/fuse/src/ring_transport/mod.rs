@@ -73,7 +73,7 @@ pub(crate) fn offered() -> Result<(), RingError> {
 }
 
 /// A queue's thread, before it knows the mount that it serves.
-struct Waiting<O: Operations> {
+struct WaitingQueue<O: Operations> {
     begin: Sender<Arc<Shared<O>>>,
     /// Reports whether the ring exists, and later whether the kernel accepted the entries.
     went_well: Receiver<io::Result<()>>,
@@ -82,7 +82,7 @@ struct Waiting<O: Operations> {
 
 /// Queues with their rings, before the mount exists.
 pub(crate) struct RingTransport<O: Operations> {
-    queues: Vec<Waiting<O>>,
+    queues: Vec<WaitingQueue<O>>,
     workers: Workers,
     nudge: Nudge,
     threads: Vec<JoinHandle<()>>,
@@ -160,7 +160,7 @@ fn data_queue<O: Operations>(
 }
 
 /// Starts a queue's thread, which creates its ring.
-fn wait_for_mount<O: Operations>(processor: u16, served: Vec<(u16, usize)>) -> io::Result<Waiting<O>> {
+fn wait_for_mount<O: Operations>(processor: u16, served: Vec<(u16, usize)>) -> io::Result<WaitingQueue<O>> {
     let (begin, told) = channel::<Arc<Shared<O>>>();
     let (say, went_well) = channel();
     let serve = move || {
@@ -188,7 +188,7 @@ fn wait_for_mount<O: Operations>(processor: u16, served: Vec<(u16, usize)>) -> i
         }
     };
     let thread = Builder::new().name(format!("papilio-ring{processor}")).spawn(serve)?;
-    Ok(Waiting { begin, went_well, thread })
+    Ok(WaitingQueue { begin, went_well, thread })
 }
 
 fn said(went_well: &Receiver<io::Result<()>>) -> io::Result<()> {

@@ -52,7 +52,7 @@ const PAYLOAD: usize = MAX_WRITE as usize;
 
 /// The owner of an entry.
 #[derive(Debug)]
-enum Place {
+enum EntryOwner {
     /// The kernel, or the entry's completion waits to be processed.
     Kernel(RingEntry),
     /// A thread that answers it.
@@ -84,7 +84,7 @@ pub(super) struct Queue<O: Operations> {
     ring: IoUring<Entry128, cqueue::Entry>,
     home: Arc<Home>,
     shared: Arc<Shared<O>>,
-    table: Vec<Place>,
+    table: Vec<EntryOwner>,
     /// Number of entries that are not gone.
     entries: usize,
     /// Queue numbers, each with its number of entries that are with the kernel.
@@ -195,7 +195,7 @@ impl<O: Operations> Queue<O> {
         let mut entry = RingEntry::new(queue, PAYLOAD)?;
         let submission = entry.registration(self.shared.device.as_fd());
         let place = self.table.len();
-        self.table.push(Place::Taken);
+        self.table.push(EntryOwner::Taken);
         self.entries += 1;
         self.give(place, entry, submission)
     }
@@ -207,7 +207,7 @@ impl<O: Operations> Queue<O> {
 
     fn give(&mut self, place: usize, entry: RingEntry, submission: Entry128) -> io::Result<()> {
         *self.count(entry.queue()) += 1;
-        self.table[place] = Place::Kernel(entry);
+        self.table[place] = EntryOwner::Kernel(entry);
         self.submit(&submission.user_data(place as u64))
     }
 
@@ -219,12 +219,13 @@ impl<O: Operations> Queue<O> {
 
     /// Handles the completion of an entry.
     fn completed(&mut self, place: usize, result: i32) -> io::Result<()> {
-        let Place::Kernel(mut entry) = std::mem::replace(&mut self.table[place], Place::Taken) else {
+        let EntryOwner::Kernel(mut entry) = std::mem::replace(&mut self.table[place], EntryOwner::Taken)
+        else {
             unreachable!("only submitted entries complete");
         };
         *self.count(entry.queue()) -= 1;
         if result < 0 {
-            self.table[place] = Place::Gone;
+            self.table[place] = EntryOwner::Gone;
             self.entries -= 1;
             match -result {
                 // The mount is gone or about to go.
@@ -319,7 +320,7 @@ impl<O: Operations> Queue<O> {
 impl<O: Operations> Drop for Queue<O> {
     fn drop(&mut self) {
         for place in self.table.drain(..) {
-            if let Place::Kernel(entry) = place {
+            if let EntryOwner::Kernel(entry) = place {
                 // Closing the ring does not wait until the kernel is done with the memory.
                 std::mem::forget(entry);
             }

@@ -6,9 +6,9 @@
 use super::{MountedPath, garbled};
 use crate::layout::{Fiemap, SearchArgs, SearchHeader};
 use crate::number::Command;
-use papilio::format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
-use papilio::format::{FileOffset, Generation, ItemType, Key, LogicalAddress, TreeId};
-use papilio::{FiemapExtent, FileExtent, FileExtentKind};
+use papilio_engine::data::{FiemapExtent, FileExtent, FileExtentKind};
+use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
+use papilio_format::{FileOffset, Generation, ItemType, Key, LogicalAddress, TreeId};
 use std::io;
 use std::ops::RangeInclusive;
 use zerocopy::FromBytes;

@@ -10,12 +10,14 @@ use crate::layout::{
 };
 use crate::number::Command;
 use crate::record::Reader;
-use papilio::format::items::balance::{BalanceFlags, BalanceItem};
-use papilio::format::{DeviceId, LogicalAddress};
-use papilio::{
-    BalanceControl, BalanceOptions, CompressionChoice, DefragmentOptions, DevReplaceState, ReplaceOptions,
-    ReplaceReport,
-};
+use papilio_engine::file::defragment::DefragmentOptions;
+use papilio_engine::file::exclusive::BalanceControl;
+use papilio_engine::jobs::balance::BalanceOptions;
+use papilio_engine::jobs::replace::{ReplaceOptions, ReplaceReport};
+use papilio_engine::options::CompressionChoice;
+use papilio_format::items::balance::{BalanceFlags, BalanceItem};
+use papilio_format::items::dev_replace::DevReplaceState;
+use papilio_format::{DeviceId, LogicalAddress};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

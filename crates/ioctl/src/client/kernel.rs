@@ -8,9 +8,12 @@ use crate::layout::{
     REPLACE_RESULT_SCRUB_RUNS, REPLACE_START, ReplaceStart, SCRUB_READ_ONLY, ScrubIoctl, VolArgs, put_name,
 };
 use crate::number::Command;
-use papilio::format::items::balance::{BalanceFlags, BalanceItem};
-use papilio::format::{DeviceId, PhysicalAddress};
-use papilio::{BalanceControl, BalanceOptions, BalanceReport, ReplaceOptions, ScrubCounts};
+use papilio_engine::file::exclusive::BalanceControl;
+use papilio_engine::jobs::balance::{BalanceOptions, BalanceReport};
+use papilio_engine::jobs::replace::ReplaceOptions;
+use papilio_engine::jobs::scrub::ScrubCounts;
+use papilio_format::items::balance::{BalanceFlags, BalanceItem};
+use papilio_format::{DeviceId, PhysicalAddress};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;

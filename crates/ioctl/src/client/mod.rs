@@ -23,8 +23,9 @@ use crate::layout::{
 };
 use crate::number::Command;
 use crate::record::Reader;
-use papilio::format::{TreeId, objectid};
-use papilio::{Subvolume, Usage};
+use papilio_engine::jobs::usage::Usage;
+use papilio_engine::subvolume::Subvolume;
+use papilio_format::{TreeId, objectid};
 use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::File;

@@ -7,9 +7,10 @@ use crate::layout::{
     SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY, VolArgsV2, put_name,
 };
 use crate::number::Command;
-use papilio::format::items::qgroup::{QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus};
-use papilio::format::{ItemType, Key, LogicalAddress, objectid};
-use papilio::{QgroupId, QgroupUsage, QuotaStatus};
+use papilio_format::items::qgroup::QgroupId;
+use papilio_format::items::qgroup::{QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus};
+use papilio_format::{ItemType, Key, LogicalAddress, objectid};
+use papilio_fs::{QgroupUsage, QuotaStatus};
 use std::collections::BTreeMap;
 use std::io;
 use zerocopy::IntoBytes;

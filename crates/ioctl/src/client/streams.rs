@@ -9,10 +9,11 @@ use crate::layout::{
     EncodedIo, FileCloneRange, InoLookup, IoctlTimespec, ReceivedSubvol, SendArgs, until_nul,
 };
 use crate::number::Command;
-use papilio::format::items::root_ref::RootRef;
-use papilio::format::items::uuid_tree::{UuidItem, uuid_key};
-use papilio::format::{ItemType, Key, TreeId, objectid};
-use papilio::{Received, Uuid};
+use papilio_engine::subvolume::Received;
+use papilio_format::Uuid;
+use papilio_format::items::root_ref::RootRef;
+use papilio_format::items::uuid_tree::{UuidItem, uuid_key};
+use papilio_format::{ItemType, Key, TreeId, objectid};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -6,9 +6,11 @@
 use super::{MountedPath, garbled};
 use crate::layout::{SPACE_GLOBAL_RESERVE, SpaceList};
 use crate::number::Command;
-use papilio::format::items::chunk::ChunkItem;
-use papilio::format::{DeviceId, ItemType, Key, Uuid, objectid};
-use papilio::{BlockGroupFlags, DeviceUsage, RaidProfile, SpaceUsage, Usage};
+use papilio_engine::jobs::usage::{DeviceUsage, SpaceUsage, Usage};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::ChunkItem;
+use papilio_format::items::chunk::RaidProfile;
+use papilio_format::{DeviceId, ItemType, Key, Uuid, objectid};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};

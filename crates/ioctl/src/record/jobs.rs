@@ -4,8 +4,9 @@
 
 use super::{Reader, Writer};
 use crate::job::{JobKind, JobState, JobStatus};
-use papilio::format::{DeviceId, LogicalAddress};
-use papilio::{BalanceReport, ScrubCounts, ScrubDevice, ScrubReport};
+use papilio_engine::jobs::balance::BalanceReport;
+use papilio_engine::jobs::scrub::{ScrubCounts, ScrubDevice, ScrubReport};
+use papilio_format::{DeviceId, LogicalAddress};
 use std::time::Duration;
 
 /// Calls `$with` with each counter of a scrub.

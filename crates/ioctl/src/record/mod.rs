@@ -5,15 +5,17 @@
 
 mod jobs;
 
-use papilio::format::items::block_group::BlockGroupFlags;
-use papilio::format::items::chunk::RaidProfile;
-use papilio::format::items::file_extent::Compression;
-use papilio::format::items::root::RootFlags;
-use papilio::format::{DeviceId, FileOffset, Generation, InodeNumber, LogicalAddress, TreeId, Uuid};
-use papilio::{
-    DeviceUsage, FileExtent, FileExtentKind, QgroupId, QgroupStatusFlags, QgroupUsage, QuotaStatus,
-    SpaceUsage, Subvolume, Timespec, Usage,
-};
+use papilio_engine::data::{FileExtent, FileExtentKind};
+use papilio_engine::jobs::usage::{DeviceUsage, SpaceUsage, Usage};
+use papilio_engine::subvolume::Subvolume;
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::RaidProfile;
+use papilio_format::items::file_extent::Compression;
+use papilio_format::items::inode::Timespec;
+use papilio_format::items::qgroup::{QgroupId, QgroupStatusFlags};
+use papilio_format::items::root::RootFlags;
+use papilio_format::{DeviceId, FileOffset, Generation, InodeNumber, LogicalAddress, TreeId, Uuid};
+use papilio_fs::{QgroupUsage, QuotaStatus};
 
 /// The encoding of an absent number.
 const NONE: u64 = u64::MAX;

@@ -25,7 +25,7 @@ pub enum SplitError {
 
 /// Slots of one node that one entry covers, with that entry's marks.
 #[derive(Clone, Copy)]
-struct Piece {
+struct SplitPiece {
     place: Place,
     order: u32,
     marks: u8,
@@ -120,14 +120,20 @@ impl XArray {
     ) {
         debug_assert!(place.node != NONE && found.order > order);
         let marks = self.marks_of(place);
-        self.halve(Piece { place, order: u32::from(found.order), marks }, found.entry, index, order, preload);
+        self.halve(
+            SplitPiece { place, order: u32::from(found.order), marks },
+            found.entry,
+            index,
+            order,
+            preload,
+        );
         self.shrink();
     }
 
     /// Halves a piece until the one around `index` has the wanted order. If it shrinks to one slot
     /// first, continues in a child node.
-    fn halve(&mut self, piece: Piece, entry: Entry, index: u64, order: u8, preload: &mut Preload<'_>) {
-        let Piece { mut place, order: mut here, marks } = piece;
+    fn halve(&mut self, piece: SplitPiece, entry: Entry, index: u64, order: u8, preload: &mut Preload<'_>) {
+        let SplitPiece { mut place, order: mut here, marks } = piece;
         let target = (index >> place.shift) as u32 & (SLOTS - 1);
         let wanted = u32::from(order).max(place.shift);
         while here > wanted {
@@ -135,17 +141,17 @@ impl XArray {
             let half = 1 << (here - place.shift);
             let upper = place.offset + half;
             let other = if target < upper { upper } else { place.offset };
-            self.put_piece(Piece { place: Place { offset: other, ..place }, order: here, marks }, entry);
+            self.put_piece(SplitPiece { place: Place { offset: other, ..place }, order: here, marks }, entry);
             if target >= upper {
                 place.offset = upper;
             }
         }
         if u32::from(order) >= place.shift {
-            return self.put_piece(Piece { place, order: here, marks }, entry);
+            return self.put_piece(SplitPiece { place, order: here, marks }, entry);
         }
         let child = self.new_child(place, preload);
         let below = Place { node: child, shift: place.shift - SHIFT, offset: 0 };
-        self.halve(Piece { place: below, order: here, marks }, entry, index, order, preload);
+        self.halve(SplitPiece { place: below, order: here, marks }, entry, index, order, preload);
         self.hang(place, child, marks);
     }
 
@@ -162,12 +168,12 @@ impl XArray {
         let each = 1 << (order - place.shift);
         for number in 0..width / each {
             let place = Place { offset: place.offset + number * each, ..place };
-            self.put_piece(Piece { place, order, marks }, piece(first + (u64::from(number) << order)));
+            self.put_piece(SplitPiece { place, order, marks }, piece(first + (u64::from(number) << order)));
         }
     }
 
     /// Stores a piece. The ancestors have its marks already, because the original entry had them.
-    fn put_piece(&mut self, piece: Piece, entry: Entry) {
+    fn put_piece(&mut self, piece: SplitPiece, entry: Entry) {
         let node = self.node(piece.place.node);
         node.put_entry(piece.place.offset, 1 << (piece.order - piece.place.shift), Raw::entry(entry));
         self.or_marks(piece.place, piece.marks);

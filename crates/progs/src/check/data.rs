@@ -51,13 +51,13 @@ pub(super) struct DataTask<'a> {
 
 /// A part of the work.
 enum Work {
-    Run(Run),
+    Run(SectorRun),
     /// A compressed extent by its index, which is in no run.
     Extent(usize),
 }
 
 /// Consecutive sectors with their checksums.
-struct Run {
+struct SectorRun {
     start: u64,
     sums: Vec<u8>,
     /// The compressed extents that begin in it, by their indexes.
@@ -188,7 +188,7 @@ impl DataCheck<'_> {
         let cut = extents.clone().filter(|index| self.task.compressed[*index].end() > start + length);
         let cut: Vec<usize> = cut.collect();
         self.next = self.next.max(last);
-        self.add(Work::Run(Run { start, sums: sums.to_vec(), extents }), length);
+        self.add(Work::Run(SectorRun { start, sums: sums.to_vec(), extents }), length);
         cut.into_iter().for_each(|index| self.add(Work::Extent(index), 0));
     }
 
@@ -271,7 +271,7 @@ fn decode_alone(
 
 /// Verifies one run of sectors in all ways of reading it (see [`ways_to_read`]), and decodes its
 /// compressed extents.
-fn verify_range(task: &DataTask<'_>, run: &Run, buffer: &mut [u8], verified: &mut Verified) {
+fn verify_range(task: &DataTask<'_>, run: &SectorRun, buffer: &mut [u8], verified: &mut Verified) {
     let (forest, start, sums) = (task.forest, run.start, &run.sums[..]);
     let Verified { read, decoded, findings } = verified;
     let geometry = forest.volume().geometry();

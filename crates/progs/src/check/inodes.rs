@@ -48,7 +48,7 @@ const ITEM_TYPES: [ItemType; 10] = [
 pub(super) struct Inodes<'a> {
     context: Context<'a>,
     tree: TreeId,
-    current: Option<Current>,
+    current: Option<CheckedInode>,
     names: Names,
     subvolumes: Vec<SubvolumeEntry>,
     has_inode_cache: bool,
@@ -75,20 +75,20 @@ impl Listed {
 }
 
 /// The inode whose items are being read.
-struct Current {
+struct CheckedInode {
     number: u64,
     item: Option<InodeItem>,
     first_key: Key,
     items: Vec<Listed>,
     indexes: Vec<Listed>,
     name_bytes: u64,
-    extents: Extents,
+    extents: ExtentTotals,
     verity: VerityItems,
 }
 
 /// Totals of the file extents of an inode.
 #[derive(Default)]
-struct Extents {
+struct ExtentTotals {
     count: u64,
     /// File offset of the end of the last one, rounded up to sectors.
     end: u64,
@@ -147,7 +147,7 @@ impl<'a> Inodes<'a> {
             }
             if self.current.as_ref().is_none_or(|current| current.number != key.objectid) {
                 self.finish_inode();
-                self.current = Some(Current::new(key));
+                self.current = Some(CheckedInode::new(key));
             }
             self.read_item(&key, data);
         }
@@ -272,7 +272,7 @@ impl<'a> Inodes<'a> {
     }
 }
 
-impl Current {
+impl CheckedInode {
     fn new(first_key: Key) -> Self {
         Self {
             number: first_key.objectid,
@@ -281,7 +281,7 @@ impl Current {
             items: Vec::new(),
             indexes: Vec::new(),
             name_bytes: 0,
-            extents: Extents::default(),
+            extents: ExtentTotals::default(),
             verity: VerityItems::default(),
         }
     }
@@ -393,7 +393,7 @@ impl Current {
     }
 }
 
-impl Extents {
+impl ExtentTotals {
     /// Counts the bytes of a file extent whose checksums contradict the inode's flags. Parts of the
     /// extent on disk that the file extent does not use need no checksums.
     fn check_csums(&mut self, part: &ExtentPart, compressed: bool, item: &InodeItem, context: &Context<'_>) {

@@ -52,7 +52,7 @@ impl Root {
 
 /// A reference between subvolumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Reference {
+struct SubvolumeReference {
     directory: u64,
     sequence: u64,
     name: Box<[u8]>,
@@ -73,8 +73,8 @@ pub(super) struct SubvolumeEntry {
 pub(super) struct Roots {
     pub(super) roots: Vec<Root>,
     /// By (parent, child).
-    refs: BTreeMap<(u64, u64), Reference>,
-    backrefs: BTreeMap<(u64, u64), Reference>,
+    refs: BTreeMap<(u64, u64), SubvolumeReference>,
+    backrefs: BTreeMap<(u64, u64), SubvolumeReference>,
     orphans: BTreeSet<u64>,
     default_subvolume: Option<u64>,
     pub(super) caches: Vec<(Key, FreeSpaceHeader)>,
@@ -262,7 +262,7 @@ impl Roots {
         entries.sort_unstable();
         for (&(_, child), found) in self.refs.range((parent.0, 0)..=(parent.0, u64::MAX)) {
             let has = |index: u64| {
-                let Reference { directory, name, .. } = found.clone();
+                let SubvolumeReference { directory, name, .. } = found.clone();
                 entries.binary_search(&SubvolumeEntry { child, directory, index, name }).is_ok()
             };
             let back = self.backrefs.get(&(parent.0, child)).filter(|back| *back != found);
@@ -343,7 +343,11 @@ fn ref_keys(parent: u64, child: u64) -> (Key, Key) {
     (root_ref_key(parent, child), root_backref_key(child, parent))
 }
 
-fn reference(data: &[u8]) -> Option<Reference> {
+fn reference(data: &[u8]) -> Option<SubvolumeReference> {
     let found = RootRef::parse(data).ok()?;
-    Some(Reference { directory: found.directory.0, sequence: found.sequence, name: found.name.into() })
+    Some(SubvolumeReference {
+        directory: found.directory.0,
+        sequence: found.sequence,
+        name: found.name.into(),
+    })
 }

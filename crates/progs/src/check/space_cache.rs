@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const SIZE_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Default)]
-struct File {
+struct CacheFile {
     generation: u64,
     size: u64,
     /// File offset, logical address and length in bytes.
@@ -29,7 +29,7 @@ struct File {
 /// The files of the root tree.
 #[derive(Debug, Default)]
 pub(super) struct SpaceCaches {
-    files: BTreeMap<u64, File>,
+    files: BTreeMap<u64, CacheFile>,
 }
 
 impl SpaceCaches {
@@ -84,7 +84,7 @@ impl SpaceCaches {
     }
 }
 
-fn check_file(volume: &Volume, header: &FreeSpaceHeader, file: &File) -> Result<(), String> {
+fn check_file(volume: &Volume, header: &FreeSpaceHeader, file: &CacheFile) -> Result<(), String> {
     if file.size > SIZE_MAX {
         return Err(format!("the file has {} bytes, more than any cache", file.size));
     }

@@ -15,9 +15,9 @@ use super::damage::Damage;
 use super::one_byte;
 use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
+use crate::descent::{self, NextBlock};
 use papilio_engine::btree::{Forest, RootPointer, TreeBlock};
 use papilio_engine::errors::{BlockFault, Error};
-use papilio_format::node::KeyPointer;
 use papilio_format::{Corrupt, Key, LogicalAddress, NodeExpectation, TreeId, objectid};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,19 +86,8 @@ struct Frame {
 impl Frame {
     /// Returns the children that are still to be visited, with the bounds of their keys.
     fn children(&self, tree: TreeId) -> impl Iterator<Item = (NodeExpectation, Option<Key>)> {
-        let view = self.block.view();
-        (self.slot..self.end).map(move |slot| {
-            let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { self.bound };
-            let KeyPointer { key, address, generation } = view.child(slot);
-            let expected = NodeExpectation {
-                level: Some(self.block.level() - 1),
-                generation: Some(generation),
-                owner: Some(tree),
-                first_key: Some(key),
-                ..NodeExpectation::at(address)
-            };
-            (expected, bound)
-        })
+        let found = descent::children(self.block.view(), self.slot..self.end, self.bound, tree);
+        found.map(|NextBlock { expected, bound }| (expected, bound))
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns [`TreeImage`], all blocks of a tree, and [`read_chunks`].
 
 use super::source::{Source, fault, mend_checksum};
+use crate::descent::Descent;
 use papilio_engine::errors::{Error, Result};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
@@ -42,32 +43,24 @@ impl TreeImage {
     ) -> Result<Self> {
         let geometry = source.superblock().geometry();
         let mut seen = BTreeSet::new();
-        let mut wanted =
-            vec![NodeExpectation { level: Some(level), owner: Some(owner), ..NodeExpectation::at(root) }];
-        let mut levels = Vec::new();
-        for level in (0..=level).rev() {
-            let mut blocks = Vec::with_capacity(wanted.len());
-            let mut below = Vec::new();
-            for expected in &wanted {
-                let address = expected.address;
-                if !seen.insert(address) {
-                    return fault(format_args!("block {address} is twice in tree {owner}"));
-                }
-                let Some(mut bytes) = source.block(address, geometry.node_size as usize)? else {
-                    return fault(format_args!("it lacks block {address} of tree {owner}"));
-                };
-                mend_checksum(&mut bytes, |_| Some(geometry.checksum_type));
-                let node = Node::check(&bytes, expected, &geometry)
-                    .or_else(|reason| fault(format_args!("block {address} of tree {owner}: {reason}")))?;
-                if level > 0 {
-                    below.extend((0..node.len()).map(|slot| child(&node, slot, level - 1, owner)));
-                }
-                blocks.push(BlockImage { address, bytes });
+        let root = NodeExpectation { level: Some(level), owner: Some(owner), ..NodeExpectation::at(root) };
+        let mut descent = Descent::new(root).breadth_first(true);
+        let mut levels = vec![Vec::new(); usize::from(level) + 1];
+        while let Some(next) = descent.next() {
+            let address = next.expected.address;
+            if !seen.insert(address) {
+                return fault(format_args!("block {address} is twice in tree {owner}"));
             }
-            levels.push(blocks);
-            wanted = below;
+            let Some(mut bytes) = source.block(address, geometry.node_size as usize)? else {
+                return fault(format_args!("it lacks block {address} of tree {owner}"));
+            };
+            mend_checksum(&mut bytes, |_| Some(geometry.checksum_type));
+            let node = Node::check(&bytes, &next.expected, &geometry)
+                .or_else(|reason| fault(format_args!("block {address} of tree {owner}: {reason}")))?;
+            descent.enter(node, next.bound, owner);
+            let level = usize::from(node.level());
+            levels[level].push(BlockImage { address, bytes });
         }
-        levels.reverse();
         Ok(Self { levels })
     }
 
@@ -77,17 +70,6 @@ impl TreeImage {
             let node = Node::of_checked(&leaf.bytes);
             (0..node.len()).map(move |slot| (node.key(slot), node.item(slot)))
         })
-    }
-}
-
-fn child(node: &Node<'_>, slot: usize, level: u8, owner: TreeId) -> NodeExpectation {
-    let pointer = node.child(slot);
-    NodeExpectation {
-        address: pointer.address,
-        level: Some(level),
-        generation: Some(pointer.generation),
-        owner: Some(owner),
-        first_key: Some(pointer.key),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns [`collect`], which finds them by the extent tree or by walking all trees, and
 //! [`CollectReader`], which reads blocks, whether they are good or not.
 
+use crate::descent::Descent;
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::item_error;
 use papilio_engine::items::trees::Trees;
@@ -54,21 +55,32 @@ impl CollectReader<'_> {
     /// Adds the blocks below `root`, itself included, to `blocks`; with `roots` also those of the
     /// trees that it has root items of. Blocks that are not good have none below them.
     fn walk(&self, root: LogicalAddress, roots: bool, blocks: &mut BTreeSet<u64>) -> Result<()> {
-        let mut pending = vec![(root, roots)];
-        while let Some((address, roots)) = pending.pop() {
+        let mut trees = Vec::new();
+        self.walk_tree(root, blocks, |node| {
+            let leaf = if node.is_leaf() && roots { node.len() } else { 0 };
+            for slot in (0..leaf).filter(|slot| node.key(*slot).item_type == ItemType::ROOT_ITEM) {
+                trees.extend(RootItem::parse(node.item(slot)).map(|item| item.address));
+            }
+        })?;
+        trees.into_iter().try_for_each(|root| self.walk_tree(root, blocks, |_| {}))
+    }
+
+    fn walk_tree(
+        &self,
+        root: LogicalAddress,
+        blocks: &mut BTreeSet<u64>,
+        mut visit: impl FnMut(Node<'_>),
+    ) -> Result<()> {
+        let mut descent = Descent::new(NodeExpectation::at(root));
+        while let Some(next) = descent.next() {
+            let address = next.expected.address;
             if !blocks.insert(address.0) {
                 continue;
             }
             let (bytes, true) = self.read(address)? else { continue };
             let node = Node::of_checked(&bytes);
-            for slot in 0..node.len() {
-                if !node.is_leaf() {
-                    pending.push((node.child(slot).address, roots));
-                } else if roots && node.key(slot).item_type == ItemType::ROOT_ITEM {
-                    let Ok(item) = RootItem::parse(node.item(slot)) else { continue };
-                    pending.push((item.address, false));
-                }
-            }
+            visit(node);
+            descent.enter(node, next.bound, node.header().owner);
         }
         Ok(())
     }

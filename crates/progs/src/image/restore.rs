@@ -56,7 +56,7 @@ pub struct ImageDump<R> {
 }
 
 /// The devices, the superblock and the mapping of a restore.
-struct Plan {
+struct RestorePlan {
     superblock: Superblock,
     devices: Vec<DeviceItem>,
     chunks: Vec<(LogicalAddress, ChunkItem)>,
@@ -172,7 +172,7 @@ impl<R: Read + Seek> ImageDump<R> {
         Ok(restored)
     }
 
-    fn plan(&mut self, mode: RestoreMode) -> Result<Plan> {
+    fn plan(&mut self, mode: RestoreMode) -> Result<RestorePlan> {
         let mut superblock = self.source.superblock().clone();
         let mut change = None;
         let (devices, chunks) = if mode == RestoreMode::AllDevices {
@@ -191,7 +191,7 @@ impl<R: Read + Seek> ImageDump<R> {
         if mode == RestoreMode::OneDevice && self.source.version() == DumpVersion::Metadata {
             superblock.raw.flags |= SuperblockFlags::METADUMP_V2;
         }
-        Ok(Plan { superblock, devices, chunks, change })
+        Ok(RestorePlan { superblock, devices, chunks, change })
     }
 
     fn restore_unmapped(
@@ -215,7 +215,7 @@ impl<R: Read + Seek> ImageDump<R> {
     }
 }
 
-impl Plan {
+impl RestorePlan {
     /// Returns a volume of the devices, for writing.
     fn volume(&self, devices: &[Arc<dyn Device>]) -> Result<Volume> {
         let chunk_tree = FoundChunks { chunks: self.chunks.clone(), devices: self.devices.clone() };

@@ -41,7 +41,7 @@ pub(super) const MAX_LEVEL: u8 = 8;
 pub(super) type Path = Vec<(Arc<TreeBlock>, usize)>;
 
 /// A leaf, the way to it, and the first key of the leaf after it.
-struct Found {
+struct FoundLeaf {
     path: Path,
     leaf: Arc<TreeBlock>,
     bound: Option<Key>,
@@ -132,7 +132,7 @@ impl<'a> Editor<'a> {
     }
 
     /// Finds the leaf that has a key, or in which it would be inserted.
-    fn find(&self, tree: TreeId, key: &Key) -> Result<Found> {
+    fn find(&self, tree: TreeId, key: &Key) -> Result<FoundLeaf> {
         let mut block = self.block(self.root(tree)?)?;
         let (mut path, mut bound) = (Path::new(), None);
         while block.level() > 0 {
@@ -151,7 +151,7 @@ impl<'a> Editor<'a> {
             path.push((block, slot));
             block = child;
         }
-        Ok(Found { path, leaf: block, bound })
+        Ok(FoundLeaf { path, leaf: block, bound })
     }
 
     /// Returns the way from the root to a block that is on the way to a key; its own slot in the
@@ -248,7 +248,7 @@ impl<'a> Editor<'a> {
     }
 
     /// Writes a leaf with other items: removes it without any, and divides it if they do not fit.
-    fn store(&self, tree: TreeId, found: &mut Found, items: &Items) -> Result<()> {
+    fn store(&self, tree: TreeId, found: &mut FoundLeaf, items: &Items) -> Result<()> {
         if self.context.keeps_apart {
             self.unshare(tree, found)?;
         }
@@ -351,7 +351,7 @@ impl<'a> Editor<'a> {
 
     /// Gives a tree blocks of its own on the way to a leaf, from the first one on that other trees
     /// share: they get no pointers to the new blocks.
-    fn unshare(&self, tree: TreeId, found: &mut Found) -> Result<()> {
+    fn unshare(&self, tree: TreeId, found: &mut FoundLeaf) -> Result<()> {
         let shared = |block: &TreeBlock| self.context.is_shared(block.address());
         let mut blocks = found.path.iter().map(|(block, _)| block).chain([&found.leaf]);
         let Some(first) = blocks.position(|block| shared(block)) else { return Ok(()) };

@@ -148,7 +148,7 @@ fn whole_copies(profile: RaidProfile) -> Option<usize> {
 
 /// A run of blocks of one device with the same distance between logical and physical address.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct MappedRun {
     device: usize,
     first: LogicalAddress,
     end: LogicalAddress,
@@ -162,14 +162,14 @@ fn from_blocks(
     rebuilt: &mut RebuiltChunks,
 ) {
     let size = u64::from(scan.node_size);
-    let mut runs: BTreeMap<(usize, u64), Run> = BTreeMap::new();
+    let mut runs: BTreeMap<(usize, u64), MappedRun> = BTreeMap::new();
     for block in scan.blocks.iter() {
         let Some(end) = block.address.checked_add(size) else { continue };
         if rebuilt.overlaps(block.address, size) {
             continue;
         }
         let distance = block.offset.0.wrapping_sub(block.address.0);
-        let run = runs.entry((block.device, distance)).or_insert(Run {
+        let run = runs.entry((block.device, distance)).or_insert(MappedRun {
             device: block.device,
             first: block.address,
             end,
@@ -181,13 +181,13 @@ fn from_blocks(
         run.end = run.end.max(end);
     }
     // Runs with the same addresses are copies of one another. The longest decides.
-    let mut runs: Vec<Run> = runs.into_values().collect();
+    let mut runs: Vec<MappedRun> = runs.into_values().collect();
     runs.sort_by_key(|run| (std::cmp::Reverse(run.end.0 - run.first.0), run.device, run.offset));
     while let Some(main) = runs.first().copied() {
-        let touches = |run: &Run| run.first < main.end && main.first < run.end;
-        let (copies, rest): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(touches);
+        let touches = |run: &MappedRun| run.first < main.end && main.first < run.end;
+        let (copies, rest): (Vec<MappedRun>, Vec<MappedRun>) = runs.into_iter().partition(touches);
         runs = rest;
-        let stripe = |run: &Run| {
+        let stripe = |run: &MappedRun| {
             let devid = *places.get(run.device)?;
             // A shorter copy may lack the first blocks.
             let offset = run.offset.0.checked_sub(run.first.0.saturating_sub(main.first.0))?;

@@ -13,6 +13,7 @@
 //!
 //! **Locks**: none.
 
+use crate::descent::Descent;
 use papilio_engine::errors::{BlockFault, Error, Result};
 use papilio_engine::volume::Volume;
 use papilio_format::checksum::CHECKSUM_SIZE;
@@ -121,13 +122,13 @@ impl<'v> BlockReader<'v> {
         Ok(blocks)
     }
 
-    fn check_device(&self, item: &DeviceItem) -> Result<(), Visit> {
+    fn check_device(&self, item: &DeviceItem) -> Result<(), VisitEnd> {
         let (old, new) = self.uuids();
         if item.fsid == old || item.fsid == new {
             return Ok(());
         }
         let (devid, fsid) = (item.devid, item.fsid);
-        Err(Visit::Refused(Error::Invalid(format!(
+        Err(VisitEnd::Refused(Error::Invalid(format!(
             "device {devid} belongs to the seed {fsid}: remove it from the file system first"
         ))))
     }
@@ -137,27 +138,20 @@ impl<'v> BlockReader<'v> {
         &self,
         tree: TreeId,
         root: LogicalAddress,
-        visit: &mut dyn FnMut(LogicalAddress, &Node<'_>) -> Result<(), Visit>,
+        visit: &mut dyn FnMut(LogicalAddress, &Node<'_>) -> Result<(), VisitEnd>,
     ) -> Result<()> {
-        let mut pending = vec![NodeExpectation::at(root)];
-        while let Some(expected) = pending.pop() {
+        let mut descent = Descent::new(NodeExpectation::at(root));
+        while let Some(next) = descent.next() {
+            // Owner and first key are left to `check`.
+            let expected = NodeExpectation { owner: None, first_key: None, ..next.expected };
             let bytes = self.read(tree, &expected)?;
             let node = Node::of_checked(&bytes);
             let fault = |reason| block_error(tree, expected.address, 1, reason);
             visit(expected.address, &node).map_err(|error| match error {
-                Visit::Corrupt(reason) => fault(reason),
-                Visit::Refused(error) => error,
+                VisitEnd::Corrupt(reason) => fault(reason),
+                VisitEnd::Refused(error) => error,
             })?;
-            if node.is_leaf() {
-                continue;
-            }
-            for slot in 0..node.len() {
-                let child = node.child(slot);
-                let level = node.level().checked_sub(1);
-                let generation = Some(child.generation);
-                let below = NodeExpectation { level, generation, ..NodeExpectation::at(child.address) };
-                pending.push(below);
-            }
+            descent.enter(node, next.bound, tree);
         }
         Ok(())
     }
@@ -258,14 +252,14 @@ fn is_summed(bytes: &[u8], algorithm: ChecksumType) -> bool {
 }
 
 /// Why a visitor stops.
-enum Visit {
+enum VisitEnd {
     /// An item cannot be decoded.
     Corrupt(Corrupt),
     /// The file system cannot take the change.
     Refused(Error),
 }
 
-impl From<Corrupt> for Visit {
+impl From<Corrupt> for VisitEnd {
     fn from(reason: Corrupt) -> Self {
         Self::Corrupt(reason)
     }

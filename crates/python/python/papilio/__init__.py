@@ -44,6 +44,7 @@ from ._papilio import (
     __version__,
     check,
     mkfs,
+    receive,
 )
 from ._path import Path
 from ._queue import Queue
@@ -77,6 +78,7 @@ __all__ = [
     "check",
     "mkfs",
     "open",
+    "receive",
 ]
 
 

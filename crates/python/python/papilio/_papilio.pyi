@@ -367,8 +367,14 @@ class FileSystem:
         one_subvolume: bool = False,
         keep_existing: bool = False,
     ) -> None: ...
+    def dedupe(
+        self, path: _Path | None = None, *, block_size: int = 131072, dry_run: bool = False
+    ) -> tuple[int, int, int]: ...
     def write_tar(self, path: _Path, out: Any, *, one_subvolume: bool = False) -> None: ...
 
+def receive(
+    stream: Any, directory: _Path, *, stop_at_end: bool = False, max_errors: int = 1
+) -> list[tuple[str, bool]]: ...
 def check(
     image: _Path | Device,
     *,

@@ -85,7 +85,7 @@ pub struct ImageCopy<'a> {
 }
 
 /// A directory that is being copied.
-struct Frame {
+struct CopiedDirectory {
     from: Inode,
     from_path: ImagePath,
     to: Inode,
@@ -127,7 +127,7 @@ impl<'a> ImageCopy<'a> {
     ) -> Result<(), CopyError> {
         let names =
             names(source).map_err(|error| CopyError { path: source_path.clone(), error: Box::new(error) })?;
-        let frame = Frame {
+        let frame = CopiedDirectory {
             from: source.clone(),
             from_path: source_path.clone(),
             to: directory.clone(),
@@ -139,7 +139,7 @@ impl<'a> ImageCopy<'a> {
     }
 
     /// Copies the entries of the directories on `stack`, and of those below.
-    fn finish(&mut self, mut stack: Vec<Frame>, home: u64) -> Result<(), CopyError> {
+    fn finish(&mut self, mut stack: Vec<CopiedDirectory>, home: u64) -> Result<(), CopyError> {
         let top = stack.first().map(|frame| id(&frame.to));
         while let Some(frame) = stack.last_mut() {
             let Some(name) = frame.names.pop() else {
@@ -182,7 +182,7 @@ impl<'a> ImageCopy<'a> {
         path: &ImagePath,
         parent: &Inode,
         name: &[u8],
-    ) -> FsResult<Option<Frame>> {
+    ) -> FsResult<Option<CopiedDirectory>> {
         if self.observer.wants_names() {
             let told = self.observer.created(source_path, &path.to_string());
             told.map_err(|error| Error::Invalid(error.to_string()))?;
@@ -235,7 +235,7 @@ impl<'a> ImageCopy<'a> {
                 let names = names(source)?;
                 let (from, to) = (source.clone(), made);
                 let (from_path, to_path) = (source_path.clone(), path.clone());
-                return Ok(Some(Frame { from, from_path, to, to_path, names, is_new }));
+                return Ok(Some(CopiedDirectory { from, from_path, to, to_path, names, is_new }));
             }
             FileKind::Regular => {
                 let file = made.open()?;

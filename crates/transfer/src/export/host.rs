@@ -17,6 +17,7 @@ use super::event::{Attributes, Event, InodeId, Special};
 use super::host_attributes::{Keeper, Node};
 use super::problem::{ExportError, ExportObserver, ExportProblem};
 use super::sink::Sink;
+use crate::fakeroot;
 use crate::host_calls;
 use crate::image_path::ImagePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -54,7 +55,7 @@ pub enum Place {
 
 impl Place {
     /// Returns the directory, or the file that takes the bytes.
-    pub fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         match self {
             Self::Content(path) | Self::Stream(path) | Self::Named { parent: path, .. } => path,
         }
@@ -71,7 +72,7 @@ pub struct HostOptions {
 }
 
 /// A directory of the destination that is being filled.
-struct Frame {
+struct FilledDirectory {
     /// `None` while it is closed because too many are open.
     directory: Option<Rc<OwnedFd>>,
     /// Device and inode number.
@@ -85,7 +86,7 @@ struct Frame {
 }
 
 /// A file that is being written.
-struct Current {
+struct WrittenFile {
     file: File,
     stream: bool,
     name: Vec<u8>,
@@ -111,22 +112,28 @@ pub struct HostSink<'a> {
     sources: Vec<(ImagePath, Place)>,
     source: usize,
     keeper: Keeper<'a>,
-    stack: Vec<Frame>,
+    stack: Vec<FilledDirectory>,
     /// The number of open directories of the source that were not created here.
     skipped: usize,
     skip_source: bool,
-    current: Option<Current>,
+    current: Option<WrittenFile>,
     links: HashMap<InodeId, FirstLink>,
 }
 
 impl<'a> HostSink<'a> {
     /// Creates a sink that copies each source to its place.
+    ///
+    /// # Errors
+    /// Attributes are kept and the process runs under fakeroot, which would not see them.
     pub fn new(
         observer: &'a dyn ExportObserver,
         options: HostOptions,
         sources: Vec<(ImagePath, Place)>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, ExportError> {
+        if let (true, Some((_, place))) = (options.archive, sources.first()) {
+            fakeroot::refuse_writing(place.path()).map_err(ExportError::Refused)?;
+        }
+        Ok(Self {
             observer,
             options,
             sources,
@@ -137,7 +144,7 @@ impl<'a> HostSink<'a> {
             skip_source: false,
             current: None,
             links: HashMap::new(),
-        }
+        })
     }
 
     /// Reports attributes that were not kept. Call this after the copy.
@@ -272,7 +279,14 @@ impl<'a> HostSink<'a> {
             let directory = Some(parent);
             let attributes = Some(attributes);
             let created = false;
-            self.stack.push(Frame { directory, identity, name, attributes, created, has_default_acl });
+            self.stack.push(FilledDirectory {
+                directory,
+                identity,
+                name,
+                attributes,
+                created,
+                has_default_acl,
+            });
             return Ok(());
         }
         let mode = match self.options.archive {
@@ -301,7 +315,7 @@ impl<'a> HostSink<'a> {
         };
         let directory = Some(Rc::new(directory));
         let attributes = Some(attributes);
-        self.stack.push(Frame { directory, identity, name, attributes, created, has_default_acl });
+        self.stack.push(FilledDirectory { directory, identity, name, attributes, created, has_default_acl });
         // The outermost directory stays open, since the others are reopened from there.
         if let Some(far) = self.stack.len().checked_sub(OPEN_DIRECTORIES).filter(|&far| far > 0) {
             self.stack[far].directory = None;
@@ -359,7 +373,7 @@ impl<'a> HostSink<'a> {
         match self.open_file(&name, &attributes) {
             Ok(Some((file, stream))) => {
                 let (written, failed) = (0, false);
-                let current = Current { file, stream, name, attributes, size, written, id, failed };
+                let current = WrittenFile { file, stream, name, attributes, size, written, id, failed };
                 self.current = Some(current);
                 Ok(())
             }
@@ -403,7 +417,7 @@ impl<'a> HostSink<'a> {
     }
 
     /// Reports that the file is incomplete.
-    fn incomplete(&self, current: &Current, copied: u64, error: Option<std::io::Error>) {
+    fn incomplete(&self, current: &WrittenFile, copied: u64, error: Option<std::io::Error>) {
         let (path, size) = (self.path(&current.name), current.size);
         self.observer.problem(ExportProblem::Incomplete { path, copied, size, error });
     }
@@ -435,7 +449,7 @@ impl<'a> HostSink<'a> {
         Ok(())
     }
 
-    fn write_failed(&self, current: &Current, error: &std::io::Error) -> Result<(), ExportError> {
+    fn write_failed(&self, current: &WrittenFile, error: &std::io::Error) -> Result<(), ExportError> {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         self.incomplete(current, current.written, Some(errno.into()));
         match errno {
@@ -518,7 +532,8 @@ impl Sink for HostSink<'_> {
                 let has_default_acl = self.keeper.has_default_acl(directory.as_fd());
                 let directory = Some(Rc::new(directory));
                 let (name, attributes, created) = (Vec::new(), None, false);
-                let frame = Frame { directory, identity, name, attributes, created, has_default_acl };
+                let frame =
+                    FilledDirectory { directory, identity, name, attributes, created, has_default_acl };
                 self.stack.push(frame);
                 Ok(())
             }

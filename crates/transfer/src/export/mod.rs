@@ -51,6 +51,7 @@ pub fn export(
         scope.spawn(move || source::read(sources, options, &send, &reader_pool));
         for batch in batches {
             for event in batch {
+                observer.proceed().map_err(ExportError::Stopped)?;
                 match event {
                     Event::Begin { source } => sink.begin(source)?,
                     Event::Problem(problem) => observer.problem(*problem),
@@ -195,7 +196,7 @@ impl Export {
     ) -> Result<(), ExportError> {
         let source = self.source(from, b"");
         let options = HostOptions { archive: self.keep_attributes, no_clobber: self.keep_existing };
-        let mut sink = HostSink::new(observer, options, vec![(source.path.clone(), place)]);
+        let mut sink = HostSink::new(observer, options, vec![(source.path.clone(), place)])?;
         let copied = export(vec![source], self.source_options(false), &mut sink, observer);
         sink.finish();
         copied

@@ -221,6 +221,8 @@ pub enum ExportError {
     },
     /// The observer stopped the copy.
     Stopped(io::Error),
+    /// The copy would be wrong on this host.
+    Refused(Error),
 }
 
 impl std::fmt::Display for ExportError {
@@ -234,6 +236,7 @@ impl std::fmt::Display for ExportError {
             // The cause is the source.
             Self::Archive { name, .. } => write!(f, "incomplete archive: {name}"),
             Self::Stopped(error) => write!(f, "{error}"),
+            Self::Refused(error) => write!(f, "{error}"),
         }
     }
 }
@@ -245,7 +248,7 @@ impl ExportError {
             Self::Destination { error, .. } | Self::Archive { error, .. } | Self::Stopped(error) => {
                 Some(error)
             }
-            Self::NotADirectory | Self::Full => None,
+            Self::NotADirectory | Self::Full | Self::Refused(_) => None,
         }
     }
 }
@@ -254,7 +257,11 @@ impl std::error::Error for ExportError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Archive { error, .. } => Some(error),
-            Self::NotADirectory | Self::Destination { .. } | Self::Full | Self::Stopped(_) => None,
+            Self::NotADirectory
+            | Self::Destination { .. }
+            | Self::Full
+            | Self::Stopped(_)
+            | Self::Refused(_) => None,
         }
     }
 }
@@ -264,6 +271,14 @@ impl std::error::Error for ExportError {
 pub trait ExportObserver {
     /// Called for everything that the copy lacks. The copy goes on.
     fn problem(&self, problem: ExportProblem);
+
+    /// Called before each step of a copy, which is at most about 1 MiB of a file.
+    ///
+    /// # Errors
+    /// An error that ends the copy with [`ExportError::Stopped`], such as of a user who cancels it.
+    fn proceed(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Called with the number of bytes of a file before they are written, and with the size of an
     /// inode that becomes a link instead.

@@ -59,7 +59,7 @@ pub struct SourceOptions {
     pub matched: Arc<AtomicU64>,
 }
 
-struct Reader<'a> {
+struct SourceReader<'a> {
     options: SourceOptions,
     batches: Batches<'a, Event>,
     pool: &'a BufferPool,
@@ -73,10 +73,10 @@ struct Tree {
     home: TreeId,
     image: usize,
     entered: HashSet<InodeId>,
-    stack: Vec<Frame>,
+    stack: Vec<SourceDirectory>,
 }
 
-struct Frame {
+struct SourceDirectory {
     path: ImagePath,
     entries: Entries,
     inode: Inode,
@@ -89,8 +89,13 @@ pub fn read(
     sender: &SyncSender<Vec<Event>>,
     pool: &BufferPool,
 ) {
-    let mut reader =
-        Reader { options, batches: Batches::new(sender), pool, sent: HashSet::new(), images: Vec::new() };
+    let mut reader = SourceReader {
+        options,
+        batches: Batches::new(sender),
+        pool,
+        sent: HashSet::new(),
+        images: Vec::new(),
+    };
     for (number, source) in sources.into_iter().enumerate() {
         let done = reader.send(Event::Begin { source: number }).and_then(|()| reader.tree(source));
         if done.is_err() {
@@ -101,7 +106,7 @@ pub fn read(
     let _ = reader.batches.flush();
 }
 
-impl Reader<'_> {
+impl SourceReader<'_> {
     fn send(&mut self, event: Event) -> Result<(), HungUp> {
         let weight = event.weight();
         self.batches.send(event, weight)
@@ -260,7 +265,7 @@ impl Reader<'_> {
         }
         match inode.read_dir() {
             Ok(entries) => {
-                tree.stack.push(Frame { path, entries, inode: inode.clone() });
+                tree.stack.push(SourceDirectory { path, entries, inode: inode.clone() });
                 Ok(())
             }
             Err(error) => {
@@ -292,7 +297,7 @@ impl Reader<'_> {
         self.send(Event::File { name, attributes, size, id, segments })?;
         let unverified = self.options.unverified;
         let how = Around { piece: BUFFER as u64, unverified };
-        let mut sender = Sender { reader: self, path, missing: 0 };
+        let mut sender = FileSender { reader: self, path, missing: 0 };
         read_around(&file, how, &mut sender)?;
         let missing = sender.missing;
         self.warn_of_uncertain(path, inode)?;
@@ -301,13 +306,13 @@ impl Reader<'_> {
 }
 
 /// Sends what is read of one file.
-struct Sender<'r, 's> {
-    reader: &'r mut Reader<'s>,
+struct FileSender<'r, 's> {
+    reader: &'r mut SourceReader<'s>,
     path: &'r ImagePath,
     missing: u64,
 }
 
-impl Receiver for Sender<'_, '_> {
+impl Receiver for FileSender<'_, '_> {
     type Stop = HungUp;
 
     fn buffer(&mut self, length: usize) -> Vec<u8> {

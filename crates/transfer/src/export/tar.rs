@@ -29,7 +29,7 @@ const NUMBER_FIELD: u64 = 0o7_777_777;
 const SIZE_FIELD: u64 = 0o77_777_777_777;
 
 /// A file whose bytes are being written.
-struct Current {
+struct ArchivedFile {
     path: Vec<u8>,
     size: u64,
     /// The ranges that the archive holds, as (start, end), in order.
@@ -50,33 +50,33 @@ pub struct TarSink<'a, W: Write> {
     source: usize,
     /// The paths of the open directories, the innermost last.
     directories: Vec<Vec<u8>>,
-    current: Option<Current>,
+    current: Option<ArchivedFile>,
     links: HashMap<InodeId, Vec<u8>>,
 }
 
 /// The content of a header.
-struct Member<'a> {
+struct NewMember<'a> {
     path: &'a [u8],
     kind: EntryType,
     size: u64,
     attributes: Option<&'a Attributes>,
     link: Option<&'a [u8]>,
     device: Option<(u32, u32)>,
-    records: Records,
+    records: PaxRecords,
 }
 
-impl<'a> Member<'a> {
+impl<'a> NewMember<'a> {
     fn new(path: &'a [u8], kind: EntryType, attributes: Option<&'a Attributes>) -> Self {
-        let records = Records::default();
+        let records = PaxRecords::default();
         Self { path, kind, size: 0, attributes, link: None, device: None, records }
     }
 }
 
 /// Pax records, for values that do not fit into a header.
 #[derive(Default)]
-struct Records(Vec<u8>);
+struct PaxRecords(Vec<u8>);
 
-impl Records {
+impl PaxRecords {
     fn add(&mut self, key: &[u8], value: &[u8]) {
         // The length counts its own digits.
         let rest = key.len() + value.len() + 3;
@@ -183,8 +183,8 @@ impl<'a, W: Write> TarSink<'a, W> {
     }
 
     /// Writes a member's header, after the pax records that it needs.
-    fn header(&mut self, member: Member<'_>) -> Result<(), ExportError> {
-        let Member { path, kind, size, attributes, link, device, mut records } = member;
+    fn header(&mut self, member: NewMember<'_>) -> Result<(), ExportError> {
+        let NewMember { path, kind, size, attributes, link, device, mut records } = member;
         self.announce(path)?;
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
@@ -222,7 +222,13 @@ impl<'a, W: Write> TarSink<'a, W> {
         self.write(header.as_bytes())
     }
 
-    fn attributes(&self, path: &[u8], header: &mut Header, attributes: &Attributes, records: &mut Records) {
+    fn attributes(
+        &self,
+        path: &[u8],
+        header: &mut Header,
+        attributes: &Attributes,
+        records: &mut PaxRecords,
+    ) {
         header.set_mode(attributes.permissions);
         for (key, number) in [("uid", attributes.uid), ("gid", attributes.gid)] {
             if u64::from(number) > NUMBER_FIELD {
@@ -279,7 +285,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         segments: Option<Vec<(u64, u64)>>,
     ) -> Result<(), ExportError> {
         let path = self.member(name);
-        let mut records = Records::default();
+        let mut records = PaxRecords::default();
         let mut map = Vec::new();
         let segments = match segments {
             None => vec![(0, size)],
@@ -295,18 +301,18 @@ impl<'a, W: Write> TarSink<'a, W> {
         };
         let data: u64 = segments.iter().map(|(start, end)| end - start).sum();
         let archived = data + map.len() as u64;
-        let member = Member::new(&path, EntryType::Regular, Some(attributes));
-        self.header(Member { size: archived, records, ..member })?;
+        let member = NewMember::new(&path, EntryType::Regular, Some(attributes));
+        self.header(NewMember { size: archived, records, ..member })?;
         self.write(&map)?;
         if let Some(id) = id {
             self.links.insert(id, path.clone());
         }
-        self.current = Some(Current { path, size, segments, segment: 0, at: 0, archived });
+        self.current = Some(ArchivedFile { path, size, segments, segment: 0, at: 0, archived });
         Ok(())
     }
 
     /// Writes zeros for the ranges that the archive holds before `offset` in the file.
-    fn advance(&mut self, current: &mut Current, offset: u64) -> Result<(), ExportError> {
+    fn advance(&mut self, current: &mut ArchivedFile, offset: u64) -> Result<(), ExportError> {
         while let Some(&(start, end)) = current.segments.get(current.segment) {
             current.at = current.at.max(start);
             if current.at >= offset {
@@ -363,7 +369,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
                 let mut path = self.member(&name);
                 self.directories.push(path.clone());
                 path.push(b'/');
-                self.header(Member::new(&path, EntryType::Directory, Some(&attributes)))
+                self.header(NewMember::new(&path, EntryType::Directory, Some(&attributes)))
             }
             Event::LeaveDirectory => {
                 self.directories.pop();
@@ -380,14 +386,14 @@ impl<W: Write> Sink for TarSink<'_, W> {
                     self.observer.problem(ExportProblem::NotLinked { path });
                     return Ok(());
                 };
-                let member = Member::new(&path, EntryType::Link, None);
-                self.header(Member { link: Some(&first), ..member })
+                let member = NewMember::new(&path, EntryType::Link, None);
+                self.header(NewMember { link: Some(&first), ..member })
             }
             Event::Symlink { name, attributes, target, id } => {
                 let path = self.member(&name);
                 self.links.extend(id.map(|id| (id, path.clone())));
-                let member = Member::new(&path, EntryType::Symlink, Some(&attributes));
-                self.header(Member { link: Some(&target), ..member })
+                let member = NewMember::new(&path, EntryType::Symlink, Some(&attributes));
+                self.header(NewMember { link: Some(&target), ..member })
             }
             Event::Special { name, attributes, special, id } => {
                 let path = self.member(&name);
@@ -402,7 +408,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
                     }
                 };
                 self.links.extend(id.map(|id| (id, path.clone())));
-                self.header(Member { device, ..Member::new(&path, kind, Some(&attributes)) })
+                self.header(NewMember { device, ..NewMember::new(&path, kind, Some(&attributes)) })
             }
             Event::Begin { .. } | Event::Data { .. } | Event::Missing(_) | Event::Problem(_) => Ok(()),
         }
@@ -491,12 +497,12 @@ mod tests {
 
     #[test]
     fn length_of_a_record_includes_its_own_digits() {
-        let mut records = Records::default();
+        let mut records = PaxRecords::default();
         records.add(b"a", b"1234"); // 8 characters and one digit.
         records.add(b"a", b"12345"); // 9 characters, so that the length has two digits.
         assert_eq!(records.0, b"9 a=1234\n11 a=12345\n");
         for length in 80..120 {
-            let mut records = Records::default();
+            let mut records = PaxRecords::default();
             records.add(b"key", &vec![b'x'; length]);
             let text = String::from_utf8(records.0.clone()).unwrap();
             assert_eq!(text.split(' ').next().unwrap(), records.0.len().to_string());

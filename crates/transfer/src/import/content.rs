@@ -8,6 +8,7 @@
 
 use super::layers::Layer;
 use super::options::{Populate, PopulateObserver, Populated};
+use crate::fakeroot;
 use papilio_device::{is_inside_image, is_url, split_partition};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::options::{CompressionChoice, OpenOptions};
@@ -72,7 +73,7 @@ impl ContentSource<'static> {
 
 impl ContentSource<'_> {
     /// Returns the directories of the host that are copied.
-    pub fn directories(&self) -> Vec<&Path> {
+    fn directories(&self) -> Vec<&Path> {
         match self {
             Self::Directory(directory) => vec![directory],
             Self::Layers(layers) => {
@@ -185,7 +186,7 @@ impl MkfsContent {
     /// # Errors
     /// Errors of mkfs, of the source, and those that the observer does not skip; no space left, if
     /// the size was given. [`Error::Invalid`] for several images that are to shrink, or to be as
-    /// large as the content of a stream.
+    /// large as the content of a stream, and as [`Populate::directory`].
     pub fn make(
         &self,
         images: &[impl AsRef<Path>],
@@ -193,6 +194,9 @@ impl MkfsContent {
         mut source: ContentSource<'_>,
         observer: &mut dyn PopulateObserver,
     ) -> Result<(Made, Populated)> {
+        if self.populate.keep_attributes && self.populate.manifest.is_none() {
+            source.directories().into_iter().try_for_each(fakeroot::refuse)?;
+        }
         let images: Vec<PathBuf> = images.iter().map(|image| image.as_ref().to_path_buf()).collect();
         if self.shrink && images.len() > 1 {
             return Err(Error::Invalid("only a file system on one device shrinks to its content".into()));

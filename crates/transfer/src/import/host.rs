@@ -49,7 +49,7 @@ pub(super) struct HostTreeOptions<'a> {
     pub(super) reflink: Option<u64>,
 }
 
-struct Reader<'a> {
+struct HostReader<'a> {
     options: HostTreeOptions<'a>,
     batches: Batches<'a, ImportEvent>,
     /// Inodes with several names sent so far.
@@ -59,7 +59,7 @@ struct Reader<'a> {
 }
 
 /// A directory of the walk.
-struct Frame {
+struct WalkedDirectory {
     /// `None` while it is closed because too many are open.
     directory: Option<OwnedFd>,
     /// Device and inode number, by which it is recognized when it is opened again.
@@ -77,7 +77,7 @@ pub(super) fn read(
     options: HostTreeOptions<'_>,
     sender: &SyncSender<Batch>,
 ) {
-    let mut reader = Reader {
+    let mut reader = HostReader {
         options,
         batches: Batches::new(sender),
         sent: HashSet::new(),
@@ -88,14 +88,14 @@ pub(super) fn read(
     let _ = reader.source(from, name).and_then(|()| reader.batches.flush());
 }
 
-impl Frame {
+impl WalkedDirectory {
     /// Opens the directory again, if it was closed, as the parent of `below`, which was left.
     fn reopen(&mut self, below: Option<&OwnedFd>) -> Result<(), std::io::Error> {
         if self.directory.is_some() {
             return Ok(());
         }
         let below = below.ok_or(Errno::STALE)?;
-        let place = Place { directory: below.as_fd(), name: c"..", path: &self.path, follow: false };
+        let place = HostEntry { directory: below.as_fd(), name: c"..", path: &self.path, follow: false };
         let directory = place.open(OFlags::DIRECTORY)?;
         if stat_at(&directory, c".", AtFlags::empty())?.id != self.id {
             return Err(std::io::Error::other("the directory was moved while it was read"));
@@ -105,7 +105,7 @@ impl Frame {
     }
 }
 
-impl Reader<'_> {
+impl HostReader<'_> {
     fn send(&mut self, event: ImportEvent) -> Result<(), HungUp> {
         let weight = event.weight();
         self.batches.send(event, weight)
@@ -130,8 +130,8 @@ impl Reader<'_> {
         if name.is_none() && stat.kind != FileType::Directory {
             return self.problem(from, Errno::NOTDIR);
         }
-        let place = Place { directory: CWD, name: &place, path: from, follow: follow.is_empty() };
-        let mut stack: Vec<Frame> = Vec::new();
+        let place = HostEntry { directory: CWD, name: &place, path: from, follow: follow.is_empty() };
+        let mut stack: Vec<WalkedDirectory> = Vec::new();
         stack.extend(self.entry(&place, name.unwrap_or_default(), &stat)?);
         while let Some(frame) = stack.last_mut() {
             let (Some(name), Some(open)) = (frame.names.pop(), &frame.directory) else {
@@ -150,7 +150,7 @@ impl Reader<'_> {
             let below = match stat_at(open, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => {
                     let directory = open.as_fd();
-                    let place = Place { directory, name: &name, path: &path, follow: false };
+                    let place = HostEntry { directory, name: &name, path: &path, follow: false };
                     self.entry(&place, name.to_bytes(), &stat)?
                 }
                 Err(error) => {
@@ -167,7 +167,12 @@ impl Reader<'_> {
     }
 
     /// Sends an entry, and returns the open directory if it is one.
-    fn entry(&mut self, place: &Place<'_>, name: &[u8], stat: &Stat) -> Result<Option<Frame>, HungUp> {
+    fn entry(
+        &mut self,
+        place: &HostEntry<'_>,
+        name: &[u8],
+        stat: &Stat,
+    ) -> Result<Option<WalkedDirectory>, HungUp> {
         let (id, kind) = (stat.id, stat.kind);
         if self.options.excluded.contains(&id) {
             return Ok(None);
@@ -207,7 +212,12 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    fn directory(&mut self, place: &Place<'_>, name: &[u8], stat: &Stat) -> Result<Option<Frame>, HungUp> {
+    fn directory(
+        &mut self,
+        place: &HostEntry<'_>,
+        name: &[u8],
+        stat: &Stat,
+    ) -> Result<Option<WalkedDirectory>, HungUp> {
         if !self.options.recursive {
             return self.problem(place.path, Errno::ISDIR).map(|()| None);
         }
@@ -220,7 +230,7 @@ impl Reader<'_> {
             Ok((directory, names, attributes)) => {
                 self.send(ImportEvent::Enter { name: name.to_vec(), attributes })?;
                 let (directory, path) = (Some(directory), place.path.to_path_buf());
-                Ok(Some(Frame { directory, id: stat.id, path, names }))
+                Ok(Some(WalkedDirectory { directory, id: stat.id, path, names }))
             }
             Err(error) => self.problem(place.path, error).map(|()| None),
         }
@@ -228,7 +238,7 @@ impl Reader<'_> {
 
     fn file(
         &mut self,
-        place: &Place<'_>,
+        place: &HostEntry<'_>,
         name: &[u8],
         stat: &Stat,
         link: Option<LinkId>,
@@ -381,7 +391,7 @@ impl Reader<'_> {
 }
 
 /// The location of an entry on the host.
-struct Place<'a> {
+struct HostEntry<'a> {
     directory: BorrowedFd<'a>,
     name: &'a CStr,
     /// The path for errors.
@@ -392,10 +402,10 @@ struct Place<'a> {
 /// The file whose attributes are read.
 enum Opened<'a> {
     Yes(BorrowedFd<'a>),
-    Not(&'a Place<'a>),
+    Not(&'a HostEntry<'a>),
 }
 
-impl Place<'_> {
+impl HostEntry<'_> {
     fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, !self.follow);

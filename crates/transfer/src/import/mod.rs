@@ -34,6 +34,7 @@ pub use layers::Layer;
 pub use manifest::{Manifest, ManifestEntry};
 pub use options::{Existing, NewSubvolume, Populate, PopulateObserver, Populated};
 
+use crate::fakeroot;
 use event::Batch;
 use papilio_engine::errors::{Error, PathError, Result};
 use papilio_engine::file::change::NAME_ITEMS;
@@ -56,7 +57,8 @@ impl Populate {
     ///
     /// # Errors
     /// Problems that the observer does not skip; no space left; a file system that failed or is
-    /// read-only.
+    /// read-only. [`Error::Invalid`] for a process under fakeroot, whose owners cannot be seen, if
+    /// attributes are kept without a manifest.
     pub fn directory(
         &self,
         from: impl AsRef<Path>,
@@ -157,6 +159,9 @@ impl Populate {
         name: Option<&[u8]>,
         writer: &mut TreeWriter<'_>,
     ) -> Result<()> {
+        if self.keep_attributes && self.manifest.is_none() {
+            fakeroot::refuse(from)?;
+        }
         let sector = into.file_system().info.volume().geometry().sector_size.into();
         let options = host::HostTreeOptions {
             xattrs: self.keep_attributes,

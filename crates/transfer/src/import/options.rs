@@ -113,6 +113,14 @@ pub trait PopulateObserver {
     /// Called after each write of file data, with its length in bytes.
     fn bytes(&mut self, _count: u64) {}
 
+    /// Called before each step of the work, which is at most about 1 MiB of a file.
+    ///
+    /// # Errors
+    /// An error that ends the work, such as of a user who cancels it.
+    fn proceed(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Called for each file that cannot be read or written. `Ok` skips the file and continues.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ pub(super) struct TreeWriter<'a> {
     /// Whether `top` has a default access control list, which new inodes inherit.
     inherits_acl: bool,
     /// The open directories, outermost first.
-    stack: Vec<Frame>,
+    stack: Vec<ImportDirectory>,
     /// Depth inside a directory that could not be created; its content is skipped.
     skipped_depth: usize,
     path: Vec<u8>,
@@ -56,7 +56,7 @@ pub(super) struct TreeWriter<'a> {
     pub(super) subvolumes: HashMap<Vec<u8>, TreeId>,
 }
 
-struct Frame {
+struct ImportDirectory {
     inode: Inode,
     attributes: MemberAttributes,
     path_length: usize,
@@ -108,6 +108,7 @@ impl<'a> TreeWriter<'a> {
     /// # Errors
     /// Errors that end the work.
     pub(super) fn take(&mut self, event: ImportEvent) -> Result<()> {
+        self.observer.proceed()?;
         if self.skipped_depth > 0 {
             return match event {
                 ImportEvent::Enter { .. } => {
@@ -173,7 +174,7 @@ impl<'a> TreeWriter<'a> {
         };
         match self.report(made)?.flatten() {
             Some(Made { inode, is_new }) => {
-                self.stack.push(Frame { inode, attributes, path_length, is_new });
+                self.stack.push(ImportDirectory { inode, attributes, path_length, is_new });
             }
             None => {
                 self.skipped_depth += 1;
@@ -634,10 +635,16 @@ impl<'a> TreeWriter<'a> {
         self.observer.entry(path);
     }
 
-    /// Reports bytes written to the observer.
-    pub(super) fn report_bytes(&mut self, count: u64) {
+    /// Asks the observer whether the work goes on.
+    pub(super) fn proceed(&mut self) -> Result<()> {
+        self.observer.proceed()
+    }
+
+    /// Reports bytes written to the observer, which may end the work.
+    pub(super) fn report_bytes(&mut self, count: u64) -> Result<()> {
         self.done.bytes += count;
         self.observer.bytes(count);
+        self.observer.proceed()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! [`options`] has the options, and [`stream`] reads commands. [`run`] leads each subvolume from
 //! its first command to its last, [`interpreter`] applies a command to a [`ReceiveTarget`], and
-//! [`image`] is the target inside of a file system. Front ends have targets of their own, such as a
-//! directory of the host.
+//! [`image`] is the target inside of a file system, [`host`] a directory of the host. Front ends
+//! may have targets of their own.
 //!
 //! **Invariants**
 //! - No command reaches a file outside the subvolume that it belongs to.
@@ -15,6 +15,8 @@
 //! Counterpart: btrfs-progs' `cmds/receive.c`.
 
 mod decode;
+#[cfg(target_os = "linux")]
+mod host;
 mod image;
 mod interpreter;
 mod options;
@@ -24,6 +26,8 @@ mod run;
 mod stream;
 mod target;
 
+#[cfg(target_os = "linux")]
+pub use host::HostDirectory;
 pub use options::{Receive, ReceiveObserver, ReceivedSubvolume};
 pub use stream::StreamReader;
 pub use target::{CloneRange, ExistingSubvolume, ReceiveTarget, SentSubvolume};
@@ -53,7 +57,7 @@ impl Receive {
         self.receive_into(&mut target, input, received, observer)
     }
 
-    /// As [`Receive::receive`], for any target.
+    /// As [`Receive::receive`], for any target, such as a [`HostDirectory`].
     ///
     /// # Errors
     /// As [`Receive::receive`].

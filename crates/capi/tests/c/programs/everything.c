@@ -296,6 +296,7 @@ static void heard(void *user, const char *message)
 static void streams(const char *folder)
 {
     struct papilio_send_options *options;
+    struct stat stat;
     char path[4096];
     int64_t first, second, bytes;
     int fd, calls = 0, messages = 0;
@@ -331,9 +332,51 @@ static void streams(const char *folder)
     OK(papilio_subvolume_id(fs, "/received/s1"));
     CHECK(messages == 0);
     FAILS(papilio_receive(fs, "/", 12345, 0, 1, NULL, NULL, NULL), EBADF, "12345");
+
+    /* Into a directory of the host, and beside what is there. */
+    snprintf(path, sizeof path, "%s/received", folder);
+    CHECK(mkdir(path, 0700) == 0 && lseek(fd, 0, SEEK_SET) == 0);
+    CHECK(OK(papilio_receive_directory(path, fd, 0, 1, NULL, heard, &messages)) == 2);
+    snprintf(path, sizeof path, "%s/received/s2/two", folder);
+    CHECK(messages == 0 && lstat(path, &stat) == 0 && S_ISDIR(stat.st_mode));
+    snprintf(path, sizeof path, "%s/received", folder);
+    CHECK(lseek(fd, 0, SEEK_SET) == 0);
+    FAILS(papilio_receive_directory(path, fd, 0, 1, NULL, NULL, NULL), EEXIST, "s1");
+    CHECK(lseek(fd, 0, SEEK_SET) == 0);
+    calls = 0;
+    FAILS(papilio_receive_directory(path, fd, 0, 1, cancel, NULL, &calls), ECANCELED, "canceled");
+    FAILS(papilio_receive_directory("/no/such", fd, 0, 1, NULL, NULL, NULL), ENOENT, "/no/such");
     CHECK(pwrite(fd, "rubbish", 7, 0) == 7 && lseek(fd, 0, SEEK_SET) == 0);
     FAILS(papilio_receive(fs, "/received", fd, 0, 1, NULL, NULL, NULL), EINVAL, "");
     close(fd);
+}
+
+static void equal_blocks(void)
+{
+    static char content[300000];
+    struct papilio_file *file;
+    uint64_t shared = 0;
+    int calls = 0, messages = 0;
+
+    for (size_t at = 0; at < sizeof content; at++)
+        content[at] = (char)(at * at >> 7);
+    OK(papilio_mkdir(fs, "/equal", 0755));
+    OK(papilio_file_open(fs, "/equal/a", PAPILIO_CREATE, 0640, &file));
+    CHECK(OK(papilio_pwrite(file, content, sizeof content, 0)) == sizeof content);
+    OK(papilio_file_close(file));
+    OK(papilio_file_open(fs, "/equal/b", PAPILIO_CREATE, 0640, &file));
+    CHECK(OK(papilio_pwrite(file, content, sizeof content, 0)) == sizeof content);
+    OK(papilio_file_close(file));
+    OK(papilio_dedupe(fs, "/equal", 0, PAPILIO_DEDUPE_DRY_RUN, &shared, NULL, heard, &messages));
+    CHECK(shared == sizeof content && messages == 0);
+    FAILS(papilio_dedupe(fs, "/equal", 0, 0, NULL, cancel, NULL, &calls), ECANCELED, "canceled");
+    OK(papilio_dedupe(fs, "/equal", 65536, 0, &shared, NULL, heard, &messages));
+    CHECK(shared == sizeof content && messages == 0);
+    OK(papilio_dedupe(fs, "/equal", 65536, 0, &shared, NULL, NULL, NULL));
+    CHECK(shared == 0);
+    FAILS(papilio_dedupe(fs, "/equal", 5000, 0, NULL, NULL, NULL, NULL), EINVAL, "5000");
+    FAILS(papilio_dedupe(fs, "/equal", 0, 0x80, NULL, NULL, NULL, NULL), EINVAL, "0x80");
+    FAILS(papilio_dedupe(fs, "/none", 0, 0, NULL, NULL, NULL, NULL), ENOENT, "/none");
 }
 
 static void copies(const char *folder)
@@ -342,7 +385,7 @@ static void copies(const char *folder)
     struct stat stat;
     struct papilio_fs *made;
     char path[4096], second[4096], content[16];
-    int fd, messages = 0;
+    int fd, calls, messages = 0;
 
     OK(papilio_mkdir(fs, "/tree", 0750));
     OK(papilio_mkdir(fs, "/tree/d", 0755));
@@ -354,7 +397,7 @@ static void copies(const char *folder)
 
     snprintf(path, sizeof path, "%s/out", folder);
     CHECK(mkdir(path, 0700) == 0);
-    OK(papilio_copy_out(fs, "/tree", path, 0, heard, &messages));
+    OK(papilio_copy_out(fs, "/tree", path, 0, NULL, heard, &messages));
     CHECK(messages == 0 && lstat(path, &stat) == 0 && (stat.st_mode & 07777) == 0750);
     snprintf(path, sizeof path, "%s/out/hard", folder);
     CHECK(lstat(path, &stat) == 0 && stat.st_nlink == 2 && (stat.st_mode & 07777) == 0640);
@@ -364,9 +407,22 @@ static void copies(const char *folder)
     CHECK(memcmp(content, "content", 7) == 0 && pwrite(fd, "changed", 7, 0) == 7);
     close(fd);
 
+    /* The program's function ends a copy; fakeroot would not see the owners of one. */
+    calls = 0;
+    FAILS(papilio_copy_out(fs, "/tree", path, 0, cancel, NULL, &calls), ECANCELED, "canceled");
+    CHECK(calls == 1);
+    CHECK(setenv("FAKEROOTKEY", "12345", 1) == 0);
+    snprintf(path, sizeof path, "%s/out", folder);
+    FAILS(papilio_copy_out(fs, "/tree", path, 0, NULL, NULL, NULL), EINVAL, "unshare -r");
+    OK(papilio_copy_out(fs, "/tree", path, PAPILIO_COPY_NO_ATTRIBUTES | PAPILIO_COPY_KEEP_EXISTING, NULL, NULL,
+                        NULL));
+    snprintf(second, sizeof second, "%s/content.img", folder);
+    FAILS(papilio_mkfs_content(second, path, NULL, NULL, 0), EINVAL, "unshare -r");
+    CHECK(lstat(second, &stat) == -1 && unsetenv("FAKEROOTKEY") == 0);
+
     /* An existing file stays if the flag says so; a file as source becomes an entry. */
     snprintf(path, sizeof path, "%s/out/d", folder);
-    OK(papilio_copy_out(fs, "/tree/d/f", path, PAPILIO_COPY_KEEP_EXISTING, heard, &messages));
+    OK(papilio_copy_out(fs, "/tree/d/f", path, PAPILIO_COPY_KEEP_EXISTING, NULL, heard, &messages));
     snprintf(path, sizeof path, "%s/out/d/f", folder);
     CHECK((fd = open(path, O_RDONLY)) >= 0 && read(fd, content, sizeof content) == 7);
     CHECK(memcmp(content, "changed", 7) == 0);
@@ -375,10 +431,10 @@ static void copies(const char *folder)
     /* A directory in the way of a file: the copy is not complete, and says why. */
     CHECK(unlink(path) == 0 && mkdir(path, 0700) == 0);
     snprintf(path, sizeof path, "%s/out", folder);
-    FAILS(papilio_copy_out(fs, "/tree", path, 0, heard, &messages), EIO, "cannot overwrite a directory");
+    FAILS(papilio_copy_out(fs, "/tree", path, 0, NULL, heard, &messages), EIO, "cannot overwrite a directory");
     CHECK(messages >= 1);
-    FAILS(papilio_copy_out(fs, "/none", path, 0, NULL, NULL), ENOENT, "/none");
-    FAILS(papilio_copy_out(fs, "/tree", path, 0x80, NULL, NULL), EINVAL, "0x80");
+    FAILS(papilio_copy_out(fs, "/none", path, 0, NULL, NULL, NULL), ENOENT, "/none");
+    FAILS(papilio_copy_out(fs, "/tree", path, 0x80, NULL, NULL, NULL), EINVAL, "0x80");
 
     /* The copy becomes a file system again, as small as its content. */
     snprintf(second, sizeof second, "%s/content.img", folder);
@@ -394,12 +450,12 @@ static void copies(const char *folder)
 
     snprintf(path, sizeof path, "%s/tree.tar", folder);
     CHECK((fd = open(path, O_RDWR | O_CREAT, 0600)) >= 0);
-    OK(papilio_write_tar(fs, "/tree", fd, 0, heard, &messages));
+    OK(papilio_write_tar(fs, "/tree", fd, 0, NULL, heard, &messages));
     CHECK(fstat(fd, &stat) == 0 && stat.st_size % 512 == 0 && stat.st_size > 2048);
     close(fd);
-    FAILS(papilio_write_tar(fs, "/tree", 12345, 0, NULL, NULL), EBADF, "12345");
+    FAILS(papilio_write_tar(fs, "/tree", 12345, 0, NULL, NULL, NULL), EBADF, "12345");
     CHECK((fd = open("/dev/full", O_WRONLY)) >= 0);
-    FAILS(papilio_write_tar(fs, "/tree", fd, 0, NULL, NULL), ENOSPC, "incomplete archive");
+    FAILS(papilio_write_tar(fs, "/tree", fd, 0, NULL, NULL, NULL), ENOSPC, "incomplete archive");
     close(fd);
 }
 
@@ -451,6 +507,7 @@ int main(int argc, char **argv)
     directories();
     subvolumes();
     streams(argv[1]);
+    equal_blocks();
     copies(argv[1]);
     statistics();
 

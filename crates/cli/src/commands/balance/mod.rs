@@ -20,7 +20,7 @@ use papilio::{BalanceFilter, BalanceOptions};
 use papilio_ioctl::job::JobKind;
 use std::path::PathBuf;
 
-/// Write block groups anew: spread them over the devices, convert them, or free those nearly empty
+/// Rewrite block groups: spread them over the devices, convert them, or free nearly empty ones
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -5,7 +5,6 @@
 
 use super::args::Args;
 use crate::context::Context;
-use crate::fakeroot;
 use crate::filling::{Caller, Report};
 use crate::path::{ImagePath, Operand};
 use crate::usage_error::UsageError;
@@ -31,7 +30,7 @@ pub struct IntoImage<'a> {
 }
 
 /// The destination of a source.
-struct Target {
+struct CopyTarget {
     parent: Inode,
     name: Vec<u8>,
     path: ImagePath,
@@ -74,14 +73,14 @@ impl IntoImage<'_> {
     }
 
     /// Returns the destination of a source called `name`.
-    fn target(&self, fs: &FileSystem, into: Option<&Inode>, name: &[u8]) -> anyhow::Result<Target> {
+    fn target(&self, fs: &FileSystem, into: Option<&Inode>, name: &[u8]) -> anyhow::Result<CopyTarget> {
         if let Some(parent) = into {
             let path = self.destination.join(name);
-            return Ok(Target { parent: parent.clone(), name: name.to_vec(), path });
+            return Ok(CopyTarget { parent: parent.clone(), name: name.to_vec(), path });
         }
         let found = fs.parent(&self.destination.path);
         let (parent, name) = found.map_err(|error| self.context.at(&self.destination, &error))?;
-        Ok(Target { parent, name: name.to_vec(), path: self.destination.clone() })
+        Ok(CopyTarget { parent, name: name.to_vec(), path: self.destination.clone() })
     }
 
     fn existing(&self) -> Existing {
@@ -124,9 +123,6 @@ impl IntoImage<'_> {
             let stream = File::open(source).with_context(shown)?;
             return self.stream(stream, &shown(), &target, caller);
         }
-        if arguments.archive {
-            fakeroot::refuse(source)?;
-        }
         let above = &target.path.path[..target.path.path.len() - target.name.len()];
         let above = ImagePath { image: target.path.image.clone(), path: above.to_vec() };
         let mut report = self.report(&above);
@@ -156,7 +152,7 @@ impl IntoImage<'_> {
         &self,
         mut stream: impl Read,
         source: &str,
-        target: &Target,
+        target: &CopyTarget,
         caller: Caller,
     ) -> anyhow::Result<()> {
         let at = |error: Error| self.context.at(&target.path, &error);

@@ -11,7 +11,6 @@ use crate::context::{Context, create_host_file};
 use crate::copy;
 use crate::copy::CopyReport;
 use crate::copy::progress::Progress;
-use crate::fakeroot;
 use crate::path::{ImagePath, Operand};
 use crate::usage_error::UsageError;
 use into::IntoImage;
@@ -149,9 +148,6 @@ impl Args {
         if !into && (self.target_directory.is_some() || wanted.len() > 1) {
             anyhow::bail!("{}: not a directory", destination.display());
         }
-        if self.archive {
-            fakeroot::refuse_writing(destination)?;
-        }
         let mut placed = Placed::default();
         let mut sources = Vec::new();
         for source in self.sources(context, wanted)? {
@@ -168,7 +164,7 @@ impl Args {
         let places = sources.iter().map(|(source, place)| (source.path.clone(), place.clone())).collect();
         let sources = sources.into_iter().map(|(source, _)| source).collect();
         let report = CopyReport { context, progress, json: self.json };
-        let mut sink = HostSink::new(&report, options_of_host, places);
+        let mut sink = HostSink::new(&report, options_of_host, places)?;
         let copied = copy::run(sources, options, &mut sink, &report);
         sink.finish();
         copied

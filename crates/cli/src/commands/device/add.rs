@@ -25,8 +25,7 @@ pub struct Args {
     /// Overwrite a file system on the device
     #[arg(short, long)]
     force: bool,
-    /// Do not discard the old content of the devices, which never happens: a device keeps its
-    /// content until the space is written
+    /// Accepted for compatibility; added devices are never discarded
     #[arg(short = 'K', long)]
     nodiscard: bool,
     /// Wait while the server of a mount does other work
@@ -150,7 +149,7 @@ impl Args {
             }
             added.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::EXIST) => {
-                    anyhow::anyhow!("{shown}: contains a file system; only -f overwrites it")
+                    anyhow::anyhow!("{shown}: contains a file system; use -f to overwrite it")
                 }
                 Some(Errno::INVAL) => {
                     anyhow::anyhow!("{shown}: is too small, or part of the file system already")

@@ -31,7 +31,7 @@ pub struct Args {
     /// Wait while the server of a mount does other work
     #[arg(long)]
     enqueue: bool,
-    /// Do not wait before several devices are removed; only the name btrfs makes a pause there
+    /// Skip the countdown before several devices are removed; only the command named btrfs has one
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -63,7 +63,7 @@ impl Args {
             run_mounted(context, &mounted, removed, self.enqueue)?;
             self.redundancy.apply(context, image, &OpenedAs::Mounted(&mounted))?;
             if let Err(error) = warn_of_profiles(context, image) {
-                context.warning(format_args!("profiles are not known: {error:#}"));
+                context.warning(format_args!("cannot read the profiles: {error:#}"));
             }
             return Ok(());
         }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Write the small extents of files anew as larger ones
+/// Rewrite the small extents of files as larger ones
 ///
 /// Neither the content nor the times change. Extents that snapshots or clones share are copied, so
 /// that the files need more space afterwards.
@@ -46,7 +46,7 @@ pub struct Args {
     /// The number of bytes; without it, all that follow
     #[arg(short = 'l', long = "len", value_parser = parse_size)]
     length: Option<u64>,
-    /// Extents of so many bytes stay as they are
+    /// Leave extents of at least this size alone
     #[arg(short, long, value_parser = parse_size, default_value = "32M")]
     target: u64,
 }

@@ -5,12 +5,11 @@
 //! each address once, are its shared set.
 
 use crate::context::Context;
-use crate::file_walk::{FileWalk, UsedExtent, Visitor, Wanted};
-use crate::mounted::Target;
+use crate::mounted::{Target, explain_visit, explain_walk};
 use crate::operands::for_each_target;
 use crate::output::{JsonArray, Output, json_bytes};
 use crate::units::{UnitArgs, Units};
-use papilio::FileExtentKind;
+use papilio::{FileExtentKind, FileVisitor, FileWalk, UsedExtent, WalkError, WalkRoot, WantedExtents};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -41,12 +40,12 @@ pub struct Args {
 
 /// The sizes of a file, or of all files below a directory.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sizes {
+struct SharedSizes {
     total: u64,
     shared: u64,
 }
 
-impl Sizes {
+impl SharedSizes {
     fn add(&mut self, other: Self) {
         self.total = self.total.saturating_add(other.total);
         self.shared = self.shared.saturating_add(other.shared);
@@ -76,13 +75,14 @@ impl Ranges {
 }
 
 /// Adds up the files of an operand, and prints lines on the way.
-struct Sum<'a> {
+struct SharedUsage<'a> {
+    context: &'a Context,
     summarize: bool,
     units: Units,
     output: &'a mut Output,
     json: Option<&'a mut JsonArray>,
     /// The open directories, from the operand down.
-    open: Vec<Sizes>,
+    open: Vec<SharedSizes>,
     shared: Ranges,
 }
 
@@ -100,10 +100,11 @@ impl Args {
                 "Total", "Exclusive", "Set shared"
             ))?;
         }
-        let mut walk = FileWalk::new(context, Wanted::Shared);
+        let mut walk = FileWalk::new(WantedExtents::Shared);
         let units = self.units.resolve();
         for_each_target(context, &self.paths, Target::parse, |target| {
-            let mut sum = Sum {
+            let mut sum = SharedUsage {
+                context,
                 summarize: self.summarize,
                 units,
                 output: &mut output,
@@ -111,7 +112,7 @@ impl Args {
                 open: Vec::new(),
                 shared: Ranges::default(),
             };
-            walk.walk(target, &mut sum)
+            walk.walk(target.walk_root(context)?, &mut sum).map_err(explain_visit)
         })?;
         if let Some(json) = json {
             json.end(&mut output)?;
@@ -120,8 +121,8 @@ impl Args {
     }
 }
 
-impl Sum<'_> {
-    fn show(&mut self, path: &[u8], sizes: Sizes, set: Option<u64>) -> anyhow::Result<()> {
+impl SharedUsage<'_> {
+    fn show(&mut self, path: &[u8], sizes: SharedSizes, set: Option<u64>) -> anyhow::Result<()> {
         let exclusive = sizes.total - sizes.shared;
         if let Some(json) = &mut self.json {
             let mut object = Map::new();
@@ -142,9 +143,16 @@ impl Sum<'_> {
     }
 }
 
-impl Visitor for Sum<'_> {
+impl FileVisitor for SharedUsage<'_> {
+    type Error = anyhow::Error;
+
+    fn failed(&mut self, error: WalkError) -> anyhow::Result<()> {
+        self.context.failure(&explain_walk(error));
+        Ok(())
+    }
+
     fn enter(&mut self, _path: &[u8], _depth: usize) -> anyhow::Result<()> {
-        self.open.push(Sizes::default());
+        self.open.push(SharedSizes::default());
         Ok(())
     }
 
@@ -160,8 +168,8 @@ impl Visitor for Sum<'_> {
         }
     }
 
-    fn file(&mut self, path: &[u8], depth: usize, extents: &[UsedExtent]) -> anyhow::Result<()> {
-        let mut sizes = Sizes::default();
+    fn file(&mut self, file: &WalkRoot, depth: usize, extents: &[UsedExtent]) -> anyhow::Result<()> {
+        let mut sizes = SharedSizes::default();
         for (extent, shared) in extents.iter().filter(|(extent, _)| extent.kind != FileExtentKind::Inline) {
             sizes.total = sizes.total.saturating_add(extent.length);
             if *shared {
@@ -174,9 +182,9 @@ impl Visitor for Sum<'_> {
             directory.add(sizes);
         }
         match depth {
-            0 => self.show(path, sizes, Some(self.shared.bytes())),
+            0 => self.show(&file.path(), sizes, Some(self.shared.bytes())),
             _ if self.summarize => Ok(()),
-            _ => self.show(path, sizes, None),
+            _ => self.show(&file.path(), sizes, None),
         }
     }
 }

@@ -160,7 +160,7 @@ impl RedundancyArgs {
             Ok(usage) => usage,
             Err(error) => {
                 context.warning(format_args!(
-                    "{}: whether chunks have fewer copies is not known: {error:#}",
+                    "{}: cannot tell whether chunks have fewer copies: {error:#}",
                     shown.display()
                 ));
                 return Ok(());

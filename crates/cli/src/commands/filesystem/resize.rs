@@ -49,11 +49,11 @@ pub struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NewSize {
     devid: DeviceId,
-    size: Size,
+    size: ResizeTo,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Size {
+enum ResizeTo {
     To(u64),
     More(u64),
     Less(u64),
@@ -71,12 +71,12 @@ impl FromStr for NewSize {
             None => (1, text),
         };
         let size = match (text, text.strip_prefix('+'), text.strip_prefix('-')) {
-            ("max", ..) => Size::Max,
-            ("min", ..) => Size::Min,
-            ("cancel", ..) => Size::Cancel,
-            (_, Some(more), _) => Size::More(parse_size(more)?),
-            (_, _, Some(less)) => Size::Less(parse_size(less)?),
-            (text, None, None) => Size::To(parse_size(text)?),
+            ("max", ..) => ResizeTo::Max,
+            ("min", ..) => ResizeTo::Min,
+            ("cancel", ..) => ResizeTo::Cancel,
+            (_, Some(more), _) => ResizeTo::More(parse_size(more)?),
+            (_, _, Some(less)) => ResizeTo::Less(parse_size(less)?),
+            (text, None, None) => ResizeTo::To(parse_size(text)?),
         };
         Ok(Self { devid: DeviceId(devid), size })
     }
@@ -93,7 +93,7 @@ impl Args {
             }
             return self.run_mounted(context, &mounted);
         }
-        if self.size.size == Size::Cancel {
+        if self.size.size == ResizeTo::Cancel {
             bail!("{}: no resize runs: the file system is not mounted", self.image.display());
         }
         let fs = self.open(context)?;
@@ -106,12 +106,12 @@ impl Args {
         let (before, held) = (device.total, device.size.unwrap_or(device.total));
         let is_file = is_raw_file(&path);
         let wanted = match self.size.size {
-            Size::To(size) => size,
-            Size::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
-            Size::Less(less) if less >= before => bail!("{}: has only {before} bytes", shown()),
-            Size::Less(less) => before - less,
-            Size::Min => fs.minimum_size(devid).map_err(named)?,
-            Size::Max | Size::Cancel => held,
+            ResizeTo::To(size) => size,
+            ResizeTo::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
+            ResizeTo::Less(less) if less >= before => bail!("{}: has only {before} bytes", shown()),
+            ResizeTo::Less(less) => before - less,
+            ResizeTo::Min => fs.minimum_size(devid).map_err(named)?,
+            ResizeTo::Max | ResizeTo::Cancel => held,
         };
         // Reopened below, since the size of a device is read when it is opened.
         fs.close()?;
@@ -157,16 +157,18 @@ impl Args {
         let mount = mounted.open()?;
         let devices = mount.usage().map_err(|error| mounted.at(&error));
         let size = match self.size.size {
-            Size::To(size) => size.to_string(),
-            Size::More(more) => format!("+{more}"),
-            Size::Less(less) => format!("-{less}"),
-            Size::Max => "max".to_owned(),
-            Size::Min if !mounted.mount.is_papilio() => bail!("{mounted}: the kernel does not know min"),
-            Size::Min => "min".to_owned(),
-            Size::Cancel if mounted.mount.is_papilio() => {
+            ResizeTo::To(size) => size.to_string(),
+            ResizeTo::More(more) => format!("+{more}"),
+            ResizeTo::Less(less) => format!("-{less}"),
+            ResizeTo::Max => "max".to_owned(),
+            ResizeTo::Min if !mounted.mount.is_papilio() => {
+                bail!("{mounted}: only a mount of Papilio resizes to min; give a size")
+            }
+            ResizeTo::Min => "min".to_owned(),
+            ResizeTo::Cancel if mounted.mount.is_papilio() => {
                 return jobs::stop(mounted, JobKind::Resize, BalanceControl::Cancel);
             }
-            Size::Cancel => "cancel".to_owned(),
+            ResizeTo::Cancel => "cancel".to_owned(),
         };
         let resize = || self.resize_when_free(mounted, &mount, &format!("{devid}:{size}"));
         let devices = match devices {
@@ -179,12 +181,12 @@ impl Args {
         let device = device.with_context(|| format!("{mounted}: the file system has no device {devid}"))?;
         let (before, held) = (device.total, device.size.unwrap_or(device.total));
         let wanted = match self.size.size {
-            Size::To(size) => size,
-            Size::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
-            Size::Less(less) => before.saturating_sub(less),
-            Size::Max | Size::Cancel => held,
+            ResizeTo::To(size) => size,
+            ResizeTo::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
+            ResizeTo::Less(less) => before.saturating_sub(less),
+            ResizeTo::Max | ResizeTo::Cancel => held,
             // The server knows it, and never grows the device.
-            Size::Min => before,
+            ResizeTo::Min => before,
         };
         let path = device.path.map(PathBuf::from).filter(|path| is_raw_file(path));
         let grown = path.as_deref().filter(|_| wanted > held);
@@ -198,7 +200,7 @@ impl Args {
             return Err(error);
         }
         let now = match self.size.size {
-            Size::Min => {
+            ResizeTo::Min => {
                 let usage = mount.usage().map_err(|error| mounted.at(&error))?;
                 usage.devices.iter().find(|device| device.devid == devid).map_or(before, |found| found.total)
             }
@@ -272,11 +274,11 @@ mod tests {
     #[test]
     fn sizes_are_parsed_like_in_btrfs_progs() {
         let size = |text: &str| text.parse::<NewSize>().map(|new| (new.devid.0, new.size));
-        assert_eq!(size("1G"), Ok((1, Size::To(1 << 30))));
-        assert_eq!(size("2:+5m"), Ok((2, Size::More(5 << 20))));
-        assert_eq!(size("-5m"), Ok((1, Size::Less(5 << 20))));
-        assert_eq!(size("1:max"), Ok((1, Size::Max)));
-        assert_eq!(size("cancel"), Ok((1, Size::Cancel)));
+        assert_eq!(size("1G"), Ok((1, ResizeTo::To(1 << 30))));
+        assert_eq!(size("2:+5m"), Ok((2, ResizeTo::More(5 << 20))));
+        assert_eq!(size("-5m"), Ok((1, ResizeTo::Less(5 << 20))));
+        assert_eq!(size("1:max"), Ok((1, ResizeTo::Max)));
+        assert_eq!(size("cancel"), Ok((1, ResizeTo::Cancel)));
         for wrong in ["", "x", "x:1G", "1:", "+"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }

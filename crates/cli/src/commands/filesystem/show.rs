@@ -1,6 +1,7 @@
 //! `papilio filesystem show`, in the format of `btrfs filesystem show`.
 //!
-//! Owns [`Shown`], which comes from an open file system, a mount, or the superblocks of devices.
+//! Owns [`ShownFileSystem`], which comes from an open file system, a mount, or the superblocks of
+//! devices.
 
 use super::source::UsageSource;
 use crate::context::Context;
@@ -36,7 +37,7 @@ pub struct Args {
 }
 
 /// A file system as the command shows it.
-struct Shown {
+struct ShownFileSystem {
     label: Vec<u8>,
     uuid: Uuid,
     /// The UUID in the tree blocks, if it is known.
@@ -61,13 +62,13 @@ impl Args {
     /// Shows the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let shown = match &self.image {
-            Some(name) if !name.exists() && !self.all_devices => vec![Shown::named(name)?],
-            Some(image) => vec![Shown::of(&UsageSource::open(context, image)?)?],
-            None => Shown::found()?,
+            Some(name) if !name.exists() && !self.all_devices => vec![ShownFileSystem::named(name)?],
+            Some(image) => vec![ShownFileSystem::of(&UsageSource::open(context, image)?)?],
+            None => ShownFileSystem::found()?,
         };
         let mut output = Output::new()?;
         if self.json {
-            let mut values = shown.into_iter().map(Shown::json);
+            let mut values = shown.into_iter().map(ShownFileSystem::json);
             let value = match self.image {
                 Some(_) => values.next().unwrap_or_default(),
                 None => values.collect(),
@@ -79,7 +80,7 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    fn print(&self, output: &mut Output, shown: &Shown) -> anyhow::Result<()> {
+    fn print(&self, output: &mut Output, shown: &ShownFileSystem) -> anyhow::Result<()> {
         let units = self.units.resolve();
         match &shown.label[..] {
             [] => output.bytes(b"Label: none ")?,
@@ -120,7 +121,7 @@ impl Args {
     }
 }
 
-impl Shown {
+impl ShownFileSystem {
     /// Reads an open file system or a mount.
     fn of(system: &UsageSource) -> anyhow::Result<Self> {
         let (names, usage) = (system.names()?, system.usage()?);

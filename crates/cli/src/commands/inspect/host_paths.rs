@@ -13,10 +13,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// The mounts of a file system, the one that the user named first.
-pub struct HostPaths(Vec<Shown>);
+pub struct HostPaths(Vec<ShownMount>);
 
 /// A mount, and the directory that it shows.
-struct Shown {
+struct ShownMount {
     /// From the top level, with a slash in front, and none at the end; empty for the top level.
     directory: Vec<u8>,
     point: PathBuf,
@@ -41,7 +41,7 @@ impl HostPaths {
             };
             let below = entry.root.as_os_str().as_bytes();
             let directory = [&root[..], if below == b"/" { b"" } else { below }].concat();
-            shown.push((entry.id != own.id, Shown { directory, point: entry.point }));
+            shown.push((entry.id != own.id, ShownMount { directory, point: entry.point }));
         }
         shown.sort_by_key(|(is_other, _)| *is_other);
         Ok(Self(shown.into_iter().map(|(_, shown)| shown).collect()))

@@ -21,7 +21,7 @@ pub struct Args {
     /// Sort by these columns, the first one first; a leading - reverses
     #[arg(long, value_name = "KEYS", value_delimiter = ',', allow_hyphen_values = true)]
     #[arg(default_value = "devid,pstart")]
-    sort: Vec<SortKey>,
+    sort: Vec<ChunkSortKey>,
     #[command(flatten)]
     units: UnitArgs,
     /// Print one JSON array, with sizes in bytes
@@ -34,13 +34,13 @@ pub struct Args {
 
 /// A column to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SortKey {
-    column: Column,
+struct ChunkSortKey {
+    column: ChunkColumn,
     descending: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
+enum ChunkColumn {
     Devid,
     PhysicalStart,
     LogicalStart,
@@ -50,7 +50,7 @@ enum Column {
     Profile,
 }
 
-impl std::str::FromStr for SortKey {
+impl std::str::FromStr for ChunkSortKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -59,13 +59,13 @@ impl std::str::FromStr for SortKey {
             None => (text.strip_prefix('+').unwrap_or(text), false),
         };
         let column = match name {
-            "devid" => Column::Devid,
-            "pstart" => Column::PhysicalStart,
-            "lstart" => Column::LogicalStart,
-            "usage" => Column::Usage,
-            "length" => Column::Length,
-            "type" => Column::Type,
-            "profile" => Column::Profile,
+            "devid" => ChunkColumn::Devid,
+            "pstart" => ChunkColumn::PhysicalStart,
+            "lstart" => ChunkColumn::LogicalStart,
+            "usage" => ChunkColumn::Usage,
+            "length" => ChunkColumn::Length,
+            "type" => ChunkColumn::Type,
+            "profile" => ChunkColumn::Profile,
             _ => return Err("not one of devid, pstart, lstart, usage, length, type and profile".to_owned()),
         };
         Ok(Self { column, descending })
@@ -74,7 +74,7 @@ impl std::str::FromStr for SortKey {
 
 /// A stripe.
 #[derive(Clone, Debug)]
-struct Line {
+struct StripeLine {
     devid: u64,
     number_on_device: usize,
     number: usize,
@@ -113,7 +113,7 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    fn print(&self, lines: &[Line], output: &mut Output) -> anyhow::Result<()> {
+    fn print(&self, lines: &[StripeLine], output: &mut Output) -> anyhow::Result<()> {
         let units = self.units.resolve();
         let head =
             ["Devid", "PNumber", "Type/profile", "PStart", "Length", "PEnd", "LNumber", "LStart", "Usage%"];
@@ -143,13 +143,13 @@ impl Args {
     }
 }
 
-fn lines_of(chunks: &[UsedChunk]) -> anyhow::Result<Vec<Line>> {
+fn lines_of(chunks: &[UsedChunk]) -> anyhow::Result<Vec<StripeLine>> {
     let mut lines = Vec::new();
     for (at, chunk) in chunks.iter().enumerate() {
         let fault = |reason| anyhow::anyhow!("chunk {}: {reason}", chunk.start);
         let profile = chunk.item.profile().map_err(fault)?;
         let length = chunk.item.stripe_bytes().map_err(fault)?;
-        lines.extend(chunk.item.stripes.iter().map(|stripe| Line {
+        lines.extend(chunk.item.stripes.iter().map(|stripe| StripeLine {
             devid: stripe.devid.0,
             number_on_device: 0,
             number: at + 1,
@@ -172,7 +172,7 @@ fn lines_of(chunks: &[UsedChunk]) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-impl Line {
+impl StripeLine {
     fn kind_name(&self) -> &'static str {
         const MIXED: u64 = BlockGroupFlags::DATA.bits() | BlockGroupFlags::METADATA.bits();
         match BlockGroupFlags::from_bits_retain(self.kind) {
@@ -200,20 +200,20 @@ impl Line {
     }
 }
 
-impl SortKey {
-    fn value<'a>(&self, line: &'a Line) -> (u64, &'a str) {
+impl ChunkSortKey {
+    fn value<'a>(&self, line: &'a StripeLine) -> (u64, &'a str) {
         match self.column {
-            Column::Devid => (line.devid, ""),
-            Column::PhysicalStart => (line.physical, ""),
-            Column::LogicalStart => (line.logical, ""),
+            ChunkColumn::Devid => (line.devid, ""),
+            ChunkColumn::PhysicalStart => (line.physical, ""),
+            ChunkColumn::LogicalStart => (line.logical, ""),
             // In parts of 2^32, so that chunks of all lengths compare.
-            Column::Usage => {
+            ChunkColumn::Usage => {
                 let part = (u128::from(line.used) << 32) / u128::from(line.chunk_length.max(1));
                 (part as u64, "")
             }
-            Column::Length => (line.length, ""),
-            Column::Type => (line.kind, ""),
-            Column::Profile => (0, line.profile),
+            ChunkColumn::Length => (line.length, ""),
+            ChunkColumn::Type => (line.kind, ""),
+            ChunkColumn::Profile => (0, line.profile),
         }
     }
 }

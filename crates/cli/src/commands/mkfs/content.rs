@@ -3,7 +3,6 @@
 //! Owns [`ContentArgs`]. [`papilio::MkfsContent`] does the work.
 
 use crate::context::Context;
-use crate::fakeroot;
 use crate::filling::Report;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow};
@@ -147,9 +146,6 @@ impl ContentArgs {
             return Err(UsageError::new("--shrink cuts off the end of an image, which works on one device only; leave it out, or give --size").into());
         }
         let source = source_of(&self.rootdir)?;
-        if self.manifest.is_none() {
-            source.directories().into_iter().try_for_each(fakeroot::refuse)?;
-        }
         let mut populate = Populate::new().steady_access_times(timestamp.is_some());
         if let Some(path) = &self.manifest {
             let text = std::fs::read(path).with_context(|| path.display().to_string())?;

@@ -63,7 +63,7 @@ impl Server<'_> {
             match fs.usage() {
                 Ok(usage) => warn_of_lesser_profiles(context, self.directory, &usage),
                 Err(error) => {
-                    context.warning(format_args!("whether chunks have fewer copies is not known: {error}"));
+                    context.warning(format_args!("cannot tell whether chunks have fewer copies: {error}"));
                 }
             }
         }

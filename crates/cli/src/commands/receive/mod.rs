@@ -1,25 +1,23 @@
 //! `papilio receive`.
 
 mod dump;
-#[cfg(target_os = "linux")]
-mod host;
 
 use crate::context::Context;
-#[cfg(target_os = "linux")]
-use crate::fakeroot;
 use crate::output::{Output, escaped};
 use crate::path::{Operand, parse_image_path};
 use anyhow::Context as _;
-#[cfg(target_os = "linux")]
-use host::{HostTarget, shown};
 use indicatif::{ProgressBar, ProgressStyle};
+#[cfg(target_os = "linux")]
+use papilio::HostDirectory;
 use papilio::{Error, Receive, ReceiveObserver, ReceivedSubvolume};
+#[cfg(target_os = "linux")]
+use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 #[cfg(target_os = "linux")]
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 /// Receive subvolumes from a stream
@@ -88,18 +86,16 @@ impl Args {
             .force_decompress(self.force_decompress)
             .resume(self.resume);
         let mut received = Vec::new();
-        let mut progress = Progress::new(context);
+        let mut progress = ReceiveProgress::new(context);
         if let Operand::Host(path) = Operand::parse(argument)
             && path.is_dir()
         {
             #[cfg(target_os = "linux")]
             {
-                fakeroot::refuse_writing(&path)?;
-                let target = HostTarget::open(&path, self.root_mount.as_deref(), self.chroot);
-                let mut target = target.with_context(|| format!("{}: cannot receive", path.display()))?;
+                let mut target = HostDirectory::open_with(&path, self.root_mount.as_deref(), self.chroot)?;
                 let result = receive.receive_into(&mut target, &mut input, &mut received, &mut progress);
                 progress.finish();
-                let place = |name: &[u8]| shown(&path, name).as_os_str().as_bytes().to_vec();
+                let place = |name: &[u8]| path.join(OsStr::from_bytes(name)).into_os_string().into_vec();
                 report(context, &path.display(), &place, result, &received);
                 return Ok(());
             }
@@ -147,12 +143,12 @@ fn report(
 }
 
 /// The messages and the bar on standard error.
-struct Progress<'a> {
+struct ReceiveProgress<'a> {
     context: &'a Context,
     bar: Option<ProgressBar>,
 }
 
-impl<'a> Progress<'a> {
+impl<'a> ReceiveProgress<'a> {
     fn new(context: &'a Context) -> Self {
         let shown = context.verbosity >= 0 && std::io::stderr().is_terminal();
         let bar = shown.then(|| {
@@ -175,7 +171,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-impl ReceiveObserver for Progress<'_> {
+impl ReceiveObserver for ReceiveProgress<'_> {
     fn begins(&mut self, name: &[u8], snapshot: bool) {
         if self.context.verbosity >= 0 {
             let name = String::from_utf8_lossy(&escaped(name)).into_owned();

@@ -24,7 +24,7 @@ pub struct Cancel {
     image: PathBuf,
 }
 
-/// Bound the bytes that a scrub reads in a second
+/// Limit the bytes that a scrub reads per second
 ///
 /// Holds for the running scrub and for later ones of this file system. Without a limit, prints the
 /// one that is set. On a mount of the kernel's Btrfs the limit is that of each device, until the
@@ -104,7 +104,7 @@ impl Limit {
         let mut output = Output::new()?;
         match folder.limit() {
             0 => output.text(format_args!("no limit\n"))?,
-            limit => output.text(format_args!("{limit} bytes in a second\n"))?,
+            limit => output.text(format_args!("{limit} bytes per second\n"))?,
         }
         Ok(output.finish()?)
     }
@@ -115,7 +115,7 @@ fn print_limits(limits: &[(DeviceId, u64)]) -> anyhow::Result<()> {
     for (devid, limit) in limits {
         match limit {
             0 => output.text(format_args!("device {devid}: no limit\n"))?,
-            limit => output.text(format_args!("device {devid}: {limit} bytes in a second\n"))?,
+            limit => output.text(format_args!("device {devid}: {limit} bytes per second\n"))?,
         }
     }
     Ok(output.finish()?)

@@ -35,7 +35,8 @@ pub struct Start {
     /// Verify only what is on this device
     #[arg(long, value_name = "ID")]
     devid: Option<u64>,
-    /// Read at most this many bytes in a second; later scrubs have the limit of `scrub limit` again
+    /// Read at most this many bytes per second, in this scrub only; `scrub limit` sets the usual
+    /// limit
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     limit: Option<u64>,
 }

@@ -194,7 +194,7 @@ impl Folder {
         } else if let Some(home) = std::env::var_os("HOME").filter(|value| !value.is_empty()) {
             Path::new(&home).join(".local/state/papilio")
         } else {
-            bail!("no place for the state of the scrub: set XDG_STATE_HOME");
+            bail!("no directory for the state of the scrub: set XDG_STATE_HOME");
         };
         fs::create_dir_all(&path).with_context(|| format!("{}: cannot create", path.display()))?;
         Ok(Self { path, fsid })

@@ -110,7 +110,7 @@ impl Args {
                 send = send.clone_source(source.id);
             }
             at_subvolume(context, &self.snapshots[index].display());
-            let mut progress = Progress::new(context);
+            let mut progress = SendProgress::new(context);
             let sent = send.send(&fs, snapshot.id, &mut *out, &mut progress);
             context.set_progress(None);
             progress.finish();
@@ -145,7 +145,7 @@ impl Args {
                 ..SendRequest::default()
             };
             at_subvolume(context, &snapshot.operand());
-            let progress = Progress::new(context);
+            let progress = SendProgress::new(context);
             let bar = progress.bar.clone();
             let sent = snapshot.send(request, parent.as_ref(), &sources, &mut *out, &mut |bytes| {
                 if let Some(bar) = &bar {
@@ -200,11 +200,11 @@ fn subvolume(
 }
 
 /// The bar on standard error, if that is a terminal.
-struct Progress {
+struct SendProgress {
     bar: Option<ProgressBar>,
 }
 
-impl Progress {
+impl SendProgress {
     fn new(context: &Context) -> Self {
         let shown = context.verbosity >= 0 && std::io::stderr().is_terminal();
         let bar = shown.then(|| {
@@ -226,7 +226,7 @@ impl Progress {
     }
 }
 
-impl SendObserver for Progress {
+impl SendObserver for SendProgress {
     fn progress(&mut self, done: u64, all: u64, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(all);

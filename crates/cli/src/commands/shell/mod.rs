@@ -76,7 +76,7 @@ struct Shell<'c> {
 
 /// Whether a shell goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum AfterLine {
     Line,
     End,
 }
@@ -122,7 +122,7 @@ impl Shell<'_> {
         for line in lines {
             let next = self.line(&line.context("standard input")?)?;
             failed |= self.context.take_failure();
-            if next == Next::End || failed && !keep_going {
+            if next == AfterLine::End || failed && !keep_going {
                 break;
             }
         }
@@ -158,7 +158,7 @@ impl Shell<'_> {
                     let next = self.line(&line)?;
                     // The user has seen it.
                     self.context.take_failure();
-                    if next == Next::End {
+                    if next == AfterLine::End {
                         break;
                     }
                 }
@@ -181,21 +181,21 @@ impl Shell<'_> {
     ///
     /// # Errors
     /// Standard output is closed.
-    fn line(&mut self, line: &str) -> anyhow::Result<Next> {
+    fn line(&mut self, line: &str) -> anyhow::Result<AfterLine> {
         match self.run(line) {
             Ok(next) => Ok(next),
             Err(error) if crate::output::is_closed_pipe(&error) => Err(error),
             Err(error) => {
                 self.context.failure(&error);
-                Ok(Next::Line)
+                Ok(AfterLine::Line)
             }
         }
     }
 
-    fn run(&mut self, line: &str) -> anyhow::Result<Next> {
+    fn run(&mut self, line: &str) -> anyhow::Result<AfterLine> {
         let words =
             words::split(line).map_err(|open| UsageError::new(format_args!("{} is not closed", open.0)))?;
-        let Some((name, words)) = words.split_first() else { return Ok(Next::Line) };
+        let Some((name, words)) = words.split_first() else { return Ok(AfterLine::Line) };
         let Some(verb) = verbs::find(&name.text) else {
             bail!(UsageError::new(format_args!("{}: no such command; help lists them", name.text)));
         };
@@ -206,7 +206,7 @@ impl Shell<'_> {
         let expand = |pattern: &str, inside: bool| self.expand(pattern, inside);
         let arguments = verbs::arguments(&self.definition, verb, words, image, &here, &expand)?;
         (self.interpret)(self.context, arguments)?;
-        Ok(Next::Line)
+        Ok(AfterLine::Line)
     }
 
     /// Returns the paths that a pattern matches, in the file system or on the host.
@@ -232,7 +232,7 @@ impl Shell<'_> {
         entries.filter_map(Result::ok).map(entry).collect()
     }
 
-    fn own(&mut self, verb: &Verb, words: &[Word]) -> anyhow::Result<Next> {
+    fn own(&mut self, verb: &Verb, words: &[Word]) -> anyhow::Result<AfterLine> {
         let most = usize::from(matches!(verb.name, "cd" | "lcd"));
         if words.len() > most {
             bail!(UsageError::new(format_args!("{}: too many words", verb.name)));
@@ -257,9 +257,9 @@ impl Shell<'_> {
             "sync" if self.read_only => {}
             "sync" => self.system.sync()?,
             "help" => help()?,
-            _ => return Ok(Next::End),
+            _ => return Ok(AfterLine::End),
         }
-        Ok(Next::Line)
+        Ok(AfterLine::Line)
     }
 
     /// Returns the path that a word names, or the only one that it matches.

@@ -41,7 +41,7 @@ struct Source {
 }
 
 /// A file extent of the subvolume.
-struct Found {
+struct ChangedExtent {
     inode: u64,
     start: u64,
     length: u64,
@@ -119,13 +119,13 @@ impl Source {
         self.trees.search(self.tree, keys, oldest, each)
     }
 
-    fn extents(&self, oldest: u64) -> anyhow::Result<Vec<Found>> {
+    fn extents(&self, oldest: u64) -> anyhow::Result<Vec<ChangedExtent>> {
         let mut found = Vec::new();
         self.search((Key::MIN, Key::MAX), oldest, |key, item| {
             if key.item_type == ItemType::EXTENT_DATA {
                 let item = FileExtentItem::parse(item)
                     .map_err(|reason| anyhow!("file extent of inode {}: {reason}", key.objectid))?;
-                found.extend((item.generation.0 >= oldest).then(|| Found::of(key, &item)));
+                found.extend((item.generation.0 >= oldest).then(|| ChangedExtent::of(key, &item)));
             }
             Ok(())
         })?;
@@ -184,7 +184,7 @@ fn joined(directory: &[u8], rest: &[u8]) -> Vec<u8> {
     if rest.is_empty() { directory.to_vec() } else { [directory, b"/", rest].concat() }
 }
 
-impl Found {
+impl ChangedExtent {
     fn of(key: Key, item: &FileExtentItem<'_>) -> Self {
         let (length, address, offset) = match item.content {
             FileExtentContent::Inline(_) => (item.ram_bytes, 0, 0),

@@ -28,7 +28,7 @@ pub struct Args {
     /// Show the generation that created it
     #[arg(short = 'c', long = "created")]
     created: bool,
-    /// Show its generation; accepted for btrfs-subvolume(8)'s sake, since it is always shown
+    /// Accepted for compatibility with btrfs-subvolume(8); the generation is always shown
     #[arg(short = 'g', long = "generation")]
     generation: bool,
     /// Show its UUID
@@ -149,7 +149,7 @@ impl SortKey {
 
 /// A column; the variants are in the order of the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
+enum ListColumn {
     Id,
     Generation,
     Created,
@@ -162,7 +162,7 @@ enum Column {
     Path,
 }
 
-impl Column {
+impl ListColumn {
     fn name(self) -> &'static str {
         match self {
             Self::Id => "ID",
@@ -179,7 +179,7 @@ impl Column {
     }
 }
 
-impl Column {
+impl ListColumn {
     /// The key in the JSON of btrfs-progs.
     fn key(self) -> &'static str {
         match self {
@@ -219,7 +219,7 @@ impl Args {
         });
         let mut output = Output::new()?;
         if self.json && context.arguments().drop_in {
-            let keys: Vec<&str> = self.columns().into_iter().map(Column::key).collect();
+            let keys: Vec<&str> = self.columns().into_iter().map(ListColumn::key).collect();
             let rows = subvolumes.iter().map(|one| Value::Object(btrfs_facts(one, &keys).collect()));
             output.text(format_args!("{:#}\n", list_of_btrfs("subvolume-list", rows)))?;
         } else if self.json {
@@ -245,35 +245,35 @@ impl Args {
             && self.by_creation.is_none_or(|bound| bound.accepts(subvolume.created.0))
     }
 
-    fn columns(&self) -> Vec<Column> {
+    fn columns(&self) -> Vec<ListColumn> {
         let all = [
-            (Column::Id, true),
-            (Column::Generation, true),
-            (Column::Created, self.created || self.snapshots),
-            (Column::Parent, self.parent),
-            (Column::TopLevel, true),
-            (Column::CreationTime, self.snapshots),
-            (Column::ParentUuid, self.parent_uuid > 0),
-            (Column::ReceivedUuid, self.received_uuid),
-            (Column::Uuid, self.uuid),
-            (Column::Path, true),
+            (ListColumn::Id, true),
+            (ListColumn::Generation, true),
+            (ListColumn::Created, self.created || self.snapshots),
+            (ListColumn::Parent, self.parent),
+            (ListColumn::TopLevel, true),
+            (ListColumn::CreationTime, self.snapshots),
+            (ListColumn::ParentUuid, self.parent_uuid > 0),
+            (ListColumn::ReceivedUuid, self.received_uuid),
+            (ListColumn::Uuid, self.uuid),
+            (ListColumn::Path, true),
         ];
         all.into_iter().filter(|(_, shown)| *shown).map(|(column, _)| column).collect()
     }
 
     /// Returns the text of a column, except for the path, which need not be UTF-8.
-    fn cell(&self, column: Column, subvolume: &Subvolume) -> String {
+    fn cell(&self, column: ListColumn, subvolume: &Subvolume) -> String {
         let parent = subvolume.parent.map_or(0, |parent| parent.0);
         match column {
-            Column::Id => subvolume.id.to_string(),
-            Column::Generation => subvolume.generation.to_string(),
-            Column::Created => subvolume.created.to_string(),
-            Column::Parent | Column::TopLevel => parent.to_string(),
-            Column::CreationTime => time::to_second(subvolume.creation_time),
-            Column::ParentUuid => uuid_text(subvolume.parent_uuid),
-            Column::ReceivedUuid => uuid_text(subvolume.received_uuid),
-            Column::Uuid => uuid_text(subvolume.uuid),
-            Column::Path => String::new(),
+            ListColumn::Id => subvolume.id.to_string(),
+            ListColumn::Generation => subvolume.generation.to_string(),
+            ListColumn::Created => subvolume.created.to_string(),
+            ListColumn::Parent | ListColumn::TopLevel => parent.to_string(),
+            ListColumn::CreationTime => time::to_second(subvolume.creation_time),
+            ListColumn::ParentUuid => uuid_text(subvolume.parent_uuid),
+            ListColumn::ReceivedUuid => uuid_text(subvolume.received_uuid),
+            ListColumn::Uuid => uuid_text(subvolume.uuid),
+            ListColumn::Path => String::new(),
         }
     }
 
@@ -297,8 +297,8 @@ impl Args {
             for &column in &columns {
                 let cell = self.cell(column, subvolume);
                 match column {
-                    Column::Path => output.bytes(b"path ")?,
-                    Column::ParentUuid | Column::ReceivedUuid | Column::Uuid => {
+                    ListColumn::Path => output.bytes(b"path ")?,
+                    ListColumn::ParentUuid | ListColumn::ReceivedUuid | ListColumn::Uuid => {
                         output.text(format_args!("{} {cell:<36} ", column.name()))?;
                     }
                     _ => output.text(format_args!("{} {cell} ", column.name()))?,
@@ -320,10 +320,10 @@ impl Args {
         }
         output.bytes(b"\n")?;
         for subvolume in subvolumes {
-            for &column in columns.iter().filter(|column| **column != Column::Path) {
+            for &column in columns.iter().filter(|column| **column != ListColumn::Path) {
                 let cell = self.cell(column, subvolume);
                 // The heading of this column is wider than a tab.
-                let gap = if column == Column::TopLevel { "\t\t" } else { "\t" };
+                let gap = if column == ListColumn::TopLevel { "\t\t" } else { "\t" };
                 output.text(format_args!("{cell}{gap}"))?;
             }
             self.path(output, subvolume)?;

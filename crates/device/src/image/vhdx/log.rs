@@ -31,11 +31,11 @@ const DESCRIPTOR: usize = 32;
 #[derive(Debug)]
 struct Change {
     place: u64,
-    content: Content,
+    content: LogContent,
 }
 
 #[derive(Debug)]
-enum Content {
+enum LogContent {
     Page(Vec<u8>),
     /// Bytes.
     Zeros(u64),
@@ -51,7 +51,7 @@ pub(super) struct Log {
 
 /// A valid entry of the log: its checksum is right, and so are its descriptors and pages.
 #[derive(Clone, Copy)]
-struct Entry {
+struct LogEntry {
     /// Bytes.
     length: usize,
     /// The place of the oldest entry that this one needs.
@@ -60,12 +60,12 @@ struct Entry {
 }
 
 /// The ring, and the entries that begin at its pages.
-struct Ring<'r> {
+struct LogRing<'r> {
     bytes: &'r [u8],
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<LogEntry>>,
 }
 
-impl<'r> Ring<'r> {
+impl<'r> LogRing<'r> {
     /// Finds the entries. Each is verified once.
     fn read(bytes: &'r [u8], header: &Header) -> Result<Self, OpenErrorKind> {
         let mut ring = Self { bytes, entries: Vec::new() };
@@ -92,7 +92,7 @@ impl<'r> Ring<'r> {
     }
 
     /// Returns the entry that begins at an offset by its header, whose checksum is not verified.
-    fn plausible(&self, at: usize, header: &Header) -> Option<Entry> {
+    fn plausible(&self, at: usize, header: &Header) -> Option<LogEntry> {
         let start = &self.bytes[at..at + ENTRY_HEADER];
         let (length, tail) = (u32_at(start, 8) as usize, u32_at(start, 12) as usize);
         let sequence = u64_at(start, 16);
@@ -103,11 +103,11 @@ impl<'r> Ring<'r> {
             && guid_at(start, 32) == header.log_id
             && tail.is_multiple_of(PAGE)
             && tail < self.bytes.len();
-        plausible.then_some(Entry { length, tail, sequence })
+        plausible.then_some(LogEntry { length, tail, sequence })
     }
 
     /// Returns the valid entry at an offset.
-    fn entry(&self, at: usize) -> Option<Entry> {
+    fn entry(&self, at: usize) -> Option<LogEntry> {
         self.entries[at / PAGE]
     }
 
@@ -138,7 +138,7 @@ impl<'r> Ring<'r> {
     }
 }
 
-impl Entry {
+impl LogEntry {
     /// Returns the changes of the entry with these bytes. Returns `None` if they are damaged.
     fn changes(&self, bytes: &[u8]) -> Option<Vec<Change>> {
         let count = u32_at(bytes, 24) as usize;
@@ -151,8 +151,8 @@ impl Entry {
                 return None;
             }
             let content = match &descriptor[..4] {
-                b"zero" => Content::Zeros(u64_at(descriptor, 8)),
-                b"desc" => Content::Page(self.page(descriptor, pages.next()?)?),
+                b"zero" => LogContent::Zeros(u64_at(descriptor, 8)),
+                b"desc" => LogContent::Page(self.page(descriptor, pages.next()?)?),
                 _ => return None,
             };
             Some(Change { place, content })
@@ -182,7 +182,7 @@ impl Log {
             return Err(fault("its log has an unusual size"));
         }
         let bytes = read_range(file, place, length).map_err(|_| fault("its log is outside of the file"))?;
-        let ring = Ring::read(&bytes, header)?;
+        let ring = LogRing::read(&bytes, header)?;
         let Some((head, places)) = ring.heads().into_iter().find_map(|at| Some((at, ring.sequence(at)?)))
         else {
             // The first entry was not finished, so nothing was changed.
@@ -211,11 +211,11 @@ impl Log {
             }
             let target = &mut bytes[(from - place) as usize..(to - place) as usize];
             match &change.content {
-                Content::Page(page) => {
+                LogContent::Page(page) => {
                     let skip = (from - change.place) as usize;
                     target.copy_from_slice(&page[skip..skip + target.len()]);
                 }
-                Content::Zeros(_) => target.fill(0),
+                LogContent::Zeros(_) => target.fill(0),
             }
         }
     }
@@ -231,15 +231,15 @@ impl Log {
         for change in &self.changes {
             let place = PhysicalAddress(change.place);
             match &change.content {
-                Content::Page(page) => file.write_at(page, place)?,
-                Content::Zeros(length) => file.write_zeroes(place, *length, false)?,
+                LogContent::Page(page) => file.write_at(page, place)?,
+                LogContent::Zeros(length) => file.write_zeroes(place, *length, false)?,
             }
         }
         file.flush()
     }
 }
 
-impl Content {
+impl LogContent {
     fn length(&self) -> u64 {
         match self {
             Self::Page(page) => page.len() as u64,

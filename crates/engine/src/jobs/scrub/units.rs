@@ -48,7 +48,7 @@ impl Unit {
 }
 
 #[derive(Debug)]
-struct State {
+struct UnitsState {
     /// The chunk and the row of the next unit.
     next: (usize, u64),
     under_way: BTreeSet<u64>,
@@ -60,7 +60,7 @@ struct State {
 pub(super) struct Units {
     chunks: Vec<Arc<Chunk>>,
     bytes_total: u64,
-    state: Mutex<State>,
+    state: Mutex<UnitsState>,
 }
 
 fn rows_of(chunk: &Chunk) -> u64 {
@@ -81,7 +81,7 @@ impl Units {
             row = inside / (chunk.data_columns() as u64 * STRIPE_LENGTH);
             bytes_done += bytes(chunk, row);
         }
-        let state = State { next: (first, row), under_way: BTreeSet::new(), bytes_done };
+        let state = UnitsState { next: (first, row), under_way: BTreeSet::new(), bytes_done };
         Self { chunks, bytes_total, state: Mutex::new(state) }
     }
 

@@ -29,11 +29,11 @@ use std::ops::Bound;
 /// The blocks of a log.
 #[derive(Debug, Default)]
 pub(in crate::transaction) struct LogBlocks {
-    state: Mutex<State>,
+    state: Mutex<LogBlockState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogBlockState {
     /// All blocks that the log ever allocated.
     taken: Vec<LogicalRange>,
     /// Blocks in no tree in memory that the state on disk may still use.

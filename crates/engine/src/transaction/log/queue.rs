@@ -70,11 +70,11 @@ pub(in crate::transaction) enum Pace {
 /// The threads that wait for log syncs.
 #[derive(Debug, Default)]
 pub(in crate::transaction) struct LogQueue {
-    state: Mutex<State>,
+    state: Mutex<SyncQueueState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SyncQueueState {
     /// The last transaction that is known to be committed.
     committed: Generation,
     /// The transaction whose log was synced last, and the number of its changes that were.
@@ -128,7 +128,7 @@ impl AdaptiveWait {
     }
 }
 
-impl State {
+impl SyncQueueState {
     fn has(&self, ticket: &LogTicket) -> bool {
         self.committed >= ticket.generation
             || self.generation == ticket.generation && self.synced >= ticket.entered
@@ -231,7 +231,7 @@ impl Drop for Lead<'_> {
 }
 
 impl LogQueue {
-    fn update(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut SyncQueueState)) {
         let woken = {
             let mut state = self.state.lock();
             change(&mut state);

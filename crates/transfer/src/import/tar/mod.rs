@@ -57,6 +57,7 @@ pub(super) fn unpack(
     let whiteouts = (writer.replacing == Replacing::ByLayer).then(Whiteouts::default);
     let mut unpacking = Unpacking { writer, places: Places::new(top), whiteouts };
     while let Some(member) = members.next()? {
+        unpacking.writer.proceed()?;
         if !member.path.is_empty() {
             unpacking.writer.report_entry(&member.path);
         }
@@ -238,7 +239,7 @@ fn copy(
         let step = usize::try_from(left).map_or(aligned, |left| left.min(aligned)).min(buffer.len());
         members.read_exact(&mut buffer[..step])?;
         file.write_all_at(&buffer[..step], offset)?;
-        writer.report_bytes(step as u64);
+        writer.report_bytes(step as u64)?;
         offset += step as u64;
         left -= step as u64;
     }

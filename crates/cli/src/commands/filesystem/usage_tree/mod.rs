@@ -46,7 +46,7 @@ pub struct TreeArgs {
     /// Take N samples (2000) and print the tree
     #[arg(long, value_name = "N", requires = "tree")]
     samples: Option<u64>,
-    /// Start the random numbers from N
+    /// Seed the random numbers with N
     #[arg(long, value_name = "N", default_value_t = 0, requires = "tree")]
     seed: u64,
     /// Look up every extent instead of samples, and print the tree
@@ -55,7 +55,7 @@ pub struct TreeArgs {
     /// Print N levels of directories (3)
     #[arg(long, value_name = "N", requires = "tree")]
     depth: Option<usize>,
-    /// Print what has at least P percent (1)
+    /// Print only directories with at least P percent of the data (1)
     #[arg(long = "min", value_name = "P", requires = "tree")]
     least: Option<f64>,
 }

@@ -3,9 +3,10 @@
 //! Owns [`Mounts`]: the mounts of one file system, through which its subvolumes are opened. They
 //! are opened before the process is confined to a directory.
 
+use super::super::target::SentSubvolume;
 use super::tree::open_beneath;
-use papilio::format::TreeId;
-use papilio::{Error, SentSubvolume, Uuid};
+use papilio_engine::errors::{Error, Result};
+use papilio_format::{TreeId, Uuid};
 use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
 use rustix::fs::OFlags;
@@ -54,7 +55,7 @@ impl Mounts {
     ///
     /// # Errors
     /// It is missing, can have changed, or no mount shows it.
-    pub fn find(&self, sent: SentSubvolume, asked: &MountedPath) -> papilio::Result<MountedPath> {
+    pub fn find(&self, sent: SentSubvolume, asked: &MountedPath) -> Result<MountedPath> {
         let host = |source| Error::Host { path: "the parent".into(), source };
         let (mut other, mut changed, mut hidden) = (None, None, None);
         for id in asked.subvolumes_by_uuid(sent.uuid).map_err(host)? {

@@ -1,6 +1,7 @@
 //! A directory of the host as a target of a receive.
 //!
-//! Owns [`HostTarget`]. In a Btrfs, of Papilio or of the kernel, subvolumes are created with
+//! Owns [`HostDirectory`]. Only Linux has it: it alone confines a path of the stream to a directory
+//! (`openat2`). In a Btrfs, of Papilio or of the kernel, subvolumes are created with
 //! Btrfs's ioctls. In other file systems they are plain directories, which nothing makes read-only,
 //! and which only an extended attribute marks as received. A snapshot of one is a copy, which
 //! shares data where the file system can.
@@ -9,14 +10,16 @@ mod copy;
 mod mounts;
 mod tree;
 
-pub use tree::shown;
-
+use super::target::{CloneRange, ExistingSubvolume, ReceiveTarget, SentSubvolume};
+use crate::fakeroot;
 use copy::copy_tree;
 use mounts::Mounts;
-use papilio::{
-    CloneRange, EncodedWrite, Error, ExistingSubvolume, NewKind, PathError, ReceiveTarget, Received, Result,
-    SentSubvolume, Timespec, Uuid,
-};
+use papilio_engine::errors::{Error, PathError, Result};
+use papilio_engine::namespace::create::NewKind;
+use papilio_engine::subvolume::Received;
+use papilio_format::items::inode::Timespec;
+use papilio_format::send_stream::EncodedWrite;
+use papilio_format::{Generation, Uuid};
 use papilio_ioctl::client::MountedPath;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -24,41 +27,59 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use tree::{Descriptors, HostTree, open_beneath};
+use tree::{Descriptors, HostTree, open_beneath, shown};
 
 /// The attribute of an incomplete subvolume's root that holds its note.
 const NOTE: &str = "user.papilio.receive";
 /// The attribute of a plain directory that holds the UUID and the generation it was received as.
 const MARK: &str = "user.papilio.received";
 
-/// A directory that receives.
-pub struct HostTarget {
+/// A directory of the host that receives: [`Receive::receive_into`](super::Receive::receive_into)
+/// takes it. In a Btrfs, of Papilio or of the kernel, subvolumes become subvolumes. Elsewhere they
+/// become plain directories, and a snapshot is a copy of its parent, which must have been received
+/// into the same directory.
+#[derive(Debug)]
+pub struct HostDirectory {
     /// The path, for messages.
     path: PathBuf,
     directory: MountedPath,
     /// `None` outside of Btrfs.
     mounts: Option<Mounts>,
     descriptors: Descriptors,
-    current: Option<Current>,
+    current: Option<Subvolume>,
     /// The last source of clones in another subvolume.
     source: Option<(SentSubvolume, HostTree)>,
 }
 
 /// The subvolume that is received.
-struct Current {
+#[derive(Debug)]
+struct Subvolume {
     path: PathBuf,
     tree: HostTree,
 }
 
-impl HostTarget {
-    /// Opens the directory at `path`. `root` is the root of the mount in which parents are looked
-    /// up, if it is not found by itself. With `confine`, this process cannot leave the directory
-    /// afterwards.
+impl HostDirectory {
+    /// Opens the directory at `path`. Parents are looked up in all mounts of its file system.
     ///
     /// # Errors
-    /// The directory cannot be opened, `root` is no root of a subvolume, or this process may not
-    /// confine itself.
-    pub fn open(path: &Path, root: Option<&Path>, confine: bool) -> io::Result<Self> {
+    /// The directory cannot be opened; [`Error::Invalid`] for a process under fakeroot, which would
+    /// not see the owners of what is received.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path.as_ref(), None, false)
+    }
+
+    /// As [`Self::open`]. `root` is the root of the one mount in which parents are looked up. With
+    /// `confine`, this process cannot leave the directory afterwards.
+    ///
+    /// # Errors
+    /// As there; `root` is no root of a subvolume, or this process may not confine itself.
+    pub fn open_with(path: &Path, root: Option<&Path>, confine: bool) -> Result<Self> {
+        fakeroot::refuse_writing(path)?;
+        let open = Self::open_directory(path, root, confine);
+        open.map_err(|source| Error::Host { path: path.to_owned(), source })
+    }
+
+    fn open_directory(path: &Path, root: Option<&Path>, confine: bool) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = MountedPath::from_file(File::from(rustix::fs::open(path, flags, Mode::empty())?));
         let mounts = match directory.subvolume_id() {
@@ -84,7 +105,7 @@ impl HostTarget {
 
     fn enter(&mut self, name: &[u8]) -> io::Result<&mut HostTree> {
         let tree = HostTree::new(self.open_entry(name)?, self.descriptors.clone());
-        let current = Current { path: shown(&self.path, name), tree };
+        let current = Subvolume { path: shown(&self.path, name), tree };
         Ok(&mut self.current.insert(current).tree)
     }
 
@@ -165,11 +186,11 @@ fn mark_of(sent: SentSubvolume) -> Vec<u8> {
 
 fn parse_mark(mark: &[u8]) -> Option<SentSubvolume> {
     let (uuid, ctransid) = std::str::from_utf8(mark).ok()?.split_once(' ')?;
-    let ctransid = papilio::Generation(ctransid.parse().ok()?);
+    let ctransid = Generation(ctransid.parse().ok()?);
     Some(SentSubvolume { uuid: Uuid::parse_str(uuid).ok()?, ctransid })
 }
 
-impl ReceiveTarget for HostTarget {
+impl ReceiveTarget for HostDirectory {
     fn begin(&mut self, name: &[u8], parent: Option<SentSubvolume>) -> Result<()> {
         self.make(name, parent)?;
         let plain = self.is_plain();
@@ -220,7 +241,7 @@ impl ReceiveTarget for HostTarget {
             let info = root.subvolume_info().map_err(host)?;
             let uuid = Uuid::from_bytes(info.received_uuid);
             if !uuid.is_nil() && root.is_subvolume_read_only().map_err(host)? {
-                let ctransid = papilio::Generation(info.sent);
+                let ctransid = Generation(info.sent);
                 return Ok(ExistingSubvolume::Complete(SentSubvolume { uuid, ctransid }));
             }
         }

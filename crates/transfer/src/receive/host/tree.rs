@@ -9,7 +9,10 @@
 //! - Only regular files are opened for reading or writing: a stream may have made a device file.
 //! - Attributes change through `/proc/self/fd`, where a descriptor stands for the inode itself.
 
-use papilio::{CloneRange, EncodedWrite, NewKind, Timespec};
+use super::super::target::CloneRange;
+use papilio_engine::namespace::create::NewKind;
+use papilio_format::items::inode::Timespec;
+use papilio_format::send_stream::EncodedWrite;
 use papilio_ioctl::EncodedPart;
 use papilio_ioctl::client::MountedPath;
 use rustix::fs::{

@@ -7,7 +7,8 @@
 //! **Invariant:** no symbolic link is followed. The two trees are walked by open directories.
 
 use super::tree::{Descriptors, HostTree, copy_range, open_beneath};
-use papilio::{NewKind, Timespec};
+use papilio_engine::namespace::create::NewKind;
+use papilio_format::items::inode::Timespec;
 use papilio_ioctl::client::MountedPath;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -25,13 +26,13 @@ const XATTR_MAX: usize = 64 << 10;
 /// As the calls of the operating system. The part that was copied until then stays.
 pub fn copy_tree(from: &OwnedFd, to: &OwnedFd, descriptors: &Descriptors) -> io::Result<()> {
     let target = HostTree::new(to.try_clone()?, descriptors.clone());
-    let mut copy = Copy { from, target, descriptors, links: HashMap::new() };
+    let mut copy = TreeCopy { from, target, descriptors, links: HashMap::new() };
     copy.children(b"")?;
     let stat = rustix::fs::fstat(from)?;
     copy.attributes(b"", &stat)
 }
 
-struct Copy<'a> {
+struct TreeCopy<'a> {
     from: &'a OwnedFd,
     target: HostTree,
     descriptors: &'a Descriptors,
@@ -39,7 +40,7 @@ struct Copy<'a> {
     links: HashMap<(u64, u64), Vec<u8>>,
 }
 
-impl Copy<'_> {
+impl TreeCopy<'_> {
     fn children(&mut self, directory: &[u8]) -> io::Result<()> {
         let open = open_beneath(self.from, directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
         for entry in Dir::read_from(&open)? {

@@ -1,0 +1,110 @@
+//! Sharing the data of equal blocks of files.
+
+use crate::arguments::{check_flags, check_result, store, text};
+use crate::failure::{Failure, guard_unit};
+use crate::file_system::{User, fs_of, papilio_fs};
+use crate::streams::{Progress, canceled, papilio_message_fn, papilio_progress_fn};
+use libc::{c_char, c_int, c_void};
+use papilio::{Dedupe, DedupeError, DedupeObserver, DedupeReport, WalkRoot};
+use std::ffi::CString;
+use std::io;
+
+/// Flag of papilio_dedupe(): equal blocks are only counted, by their hashes.
+pub const PAPILIO_DEDUPE_DRY_RUN: u32 = 0x1;
+
+struct DedupeWatch {
+    progress: Progress,
+    failed: papilio_message_fn,
+    user: *mut c_void,
+    /// The number of files that were left out, and the first message.
+    left_out: (u64, String),
+}
+
+impl DedupeObserver for DedupeWatch {
+    fn file(&mut self, _path: &[u8], before: &DedupeReport) -> io::Result<()> {
+        self.progress.call(before.files, 0, before.read_bytes);
+        self.progress.check()
+    }
+
+    fn failed(&mut self, error: DedupeError) {
+        let message = error.to_string();
+        if let Some(function) = self.failed {
+            let text = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
+            // SAFETY: the program gave the function and its argument for this call.
+            unsafe { function(self.user, text.as_ptr()) };
+        }
+        if self.left_out.0 == 0 {
+            self.left_out.1 = message;
+        }
+        self.left_out.0 += 1;
+    }
+}
+
+fn failure(error: DedupeError) -> Failure {
+    let errno = match &error {
+        DedupeError::BlockSize(_) => libc::EINVAL,
+        other => other.image_error().map_or(libc::EIO, papilio::Error::errno),
+    };
+    Failure::new(errno, error.to_string())
+}
+
+/// Shares the data of equal blocks of all files below `path`, NUL-terminated. Blocks with equal
+/// hashes are compared before. Content and times stay. `block_size` is a power of two from 4096 to
+/// 16 MiB, or 0 for 128 KiB. `flags` is 0 or PAPILIO_DEDUPE_DRY_RUN. `shared_bytes` is NULL or gets
+/// the number of bytes that share the data of others now.
+///
+/// Files that cannot be read or shared are left out, and `failed` is NULL or hears of each.
+/// `progress` is NULL or a function that is called with `user`, the files so far, 0, and the bytes
+/// read.
+///
+/// Returns 0 or a negative errno: -EIO if files were left out, -EINVAL for another block size,
+/// -ECANCELED if `progress` returns other than 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn papilio_dedupe(
+    fs: *mut papilio_fs,
+    path: *const c_char,
+    block_size: u64,
+    flags: u32,
+    shared_bytes: *mut u64,
+    progress: papilio_progress_fn,
+    failed: papilio_message_fn,
+    user: *mut c_void,
+) -> c_int {
+    guard_unit(|| {
+        check_flags(flags, PAPILIO_DEDUPE_DRY_RUN)?;
+        if !shared_bytes.is_null() {
+            check_result(shared_bytes, "shared_bytes")?;
+        }
+        // SAFETY: the caller promises a NUL-terminated text.
+        let path = unsafe { text(path, "path") }?;
+        let user_of = User::new(&fs_of(fs)?)?;
+        let dry_run = flags & PAPILIO_DEDUPE_DRY_RUN != 0;
+        let mut dedupe = Dedupe::new().dry_run(dry_run);
+        if block_size > 0 {
+            dedupe = dedupe.block_size(block_size);
+        }
+        let root = WalkRoot::in_file_system(user_of.fs(), path)?;
+        let mut watch = DedupeWatch {
+            progress: Progress::new(progress, user),
+            failed,
+            user,
+            left_out: Default::default(),
+        };
+        let mut report = DedupeReport::default();
+        let done = dedupe.run(vec![root], &mut report, &mut watch);
+        if watch.progress.is_canceled() {
+            return Err(canceled());
+        }
+        done.map_err(failure)?;
+        if !shared_bytes.is_null() {
+            // SAFETY: the pointer was checked, and the caller promises memory for a number.
+            unsafe { store(shared_bytes, report.shared_bytes) };
+        }
+        match watch.left_out {
+            (0, _) => Ok(()),
+            (count, first) => {
+                Err(Failure::new(libc::EIO, format!("{count} files were left out; the first: {first}")))
+            }
+        }
+    })
+}
