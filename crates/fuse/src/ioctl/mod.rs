@@ -26,9 +26,11 @@ mod search;
 mod send;
 mod state;
 mod subvolumes;
+mod switch;
 pub mod table;
 
 pub use call::{Caller, Changed, IoctlCall, IoctlReply, MountInfo};
+pub(crate) use switch::{Switch, wanted_switch};
 
 use call::Result;
 use papilio_ioctl::Errno;

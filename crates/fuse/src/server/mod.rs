@@ -22,6 +22,7 @@ mod promises;
 mod room;
 mod short_room;
 mod state;
+mod switch;
 mod xattrs;
 
 pub(crate) use state::Server;
@@ -107,7 +108,7 @@ impl Operations for Server {
     }
 
     fn waits_for_devices(&self) -> bool {
-        self.fs.waits_for_devices()
+        self.fs().waits_for_devices()
     }
 
     fn may_be_written(&self) -> Vec<NodeId> {
@@ -216,7 +217,7 @@ impl Operations for Server {
     }
 
     fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno> {
-        if self.read_only {
+        if self.mount.opened_read_only() {
             return Ok(());
         }
         let node = self.used_node(node)?;
@@ -228,7 +229,7 @@ impl Operations for Server {
     }
 
     fn sync_all(&self) -> Result<(), Errno> {
-        if self.read_only { Ok(()) } else { Ok(self.fs.sync()?) }
+        if self.mount.opened_read_only() { Ok(()) } else { Ok(self.fs().sync()?) }
     }
 
     fn allocate(
@@ -313,14 +314,19 @@ impl Operations for Server {
         if Command(ioctl.command) == Command::TAKE_LOST_WRITE {
             return Ok(self.take_lost_write(caller));
         }
+        // While it runs, the file system stays the same.
+        let _running = self.waits_for_programs(ioctl.command).then(|| self.switching.begin_long());
         let node = self.node(node)?;
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         let umask = privileges::umask_of(caller);
-        let (fs, mount) = (&self.fs, &self.mount);
+        let (fs, mount) = (self.fs(), &self.mount);
         let Ioctl { command, input, address, output_size } = *ioctl;
         let inode = &inode;
         let call = IoctlCall { fs, mount, inode, command, input, address, output_size, caller, umask };
-        let reply = crate::ioctl::handle(&call);
+        let reply = match crate::ioctl::wanted_switch(&call)? {
+            Some(switch) => self.switch(switch),
+            None => crate::ioctl::handle(&call),
+        };
         self.changed(&node);
         if Command(command) == Command::ENCODED_WRITE && reply.is_ok() {
             // The kernel drops the attributes with the pages.

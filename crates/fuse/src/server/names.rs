@@ -21,17 +21,17 @@ impl Server {
 
     /// Looks up `.` or `..` for an NFS server, which knows only an inode's number.
     fn look_up_dots(&self, node: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let inode = self.nodes.resolve(&self.fs, node)?;
+        let inode = self.nodes.resolve(self.fs(), node)?;
         if name == b"." {
             return Ok(self.learn(&inode, name, &inode));
         }
         let (tree, number) = inode.parent()?;
-        let parent = self.fs.inode_at(tree, number).map_err(stale)?;
+        let parent = self.fs().inode_at(tree, number).map_err(stale)?;
         Ok(self.learn(&parent, name, &parent))
     }
 
     fn learn(&self, directory: &Inode, name: &[u8], inode: &Inode) -> Entry {
-        let node = self.nodes.learn(directory, name, inode);
+        let node = self.nodes.learn(&self.served, directory, name, inode);
         self.entry_of(&node, inode)
     }
 
@@ -119,7 +119,7 @@ impl Server {
         let (node, parent) = (self.node(node)?, self.used_node(parent)?);
         self.names_change();
         parent.inode.hard_link(&self.used(&node)?.inode, name)?;
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         Ok(self.learn(&parent.inode, name, &inode))
     }
 
