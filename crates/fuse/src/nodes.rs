@@ -129,6 +129,11 @@ impl Node {
         }
     }
 
+    /// Returns whether this is the empty directory that represents a subvolume in a snapshot.
+    pub(crate) fn is_stub(&self) -> bool {
+        self.stub.is_some()
+    }
+
     /// Returns the subvolume of the inode.
     pub(crate) fn tree(&self) -> TreeId {
         self.kept.tree()

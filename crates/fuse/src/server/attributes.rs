@@ -53,6 +53,10 @@ impl Server {
         change: &AttributeChange,
     ) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
+        if node.is_stub() {
+            // The kernel changes a copy in memory that the next look-up does not find.
+            return self.node_attributes(node.id);
+        }
         let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size, .. } = *change;
         let ownership = self.ownership();
         let uid = uid.map_or(Ok(None), |id| ownership.stored_user(id))?;

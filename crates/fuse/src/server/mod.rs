@@ -220,7 +220,11 @@ impl Operations for Server {
         if self.mount.opened_read_only() {
             return Ok(());
         }
-        let node = self.used_node(node)?;
+        let node = self.node(node)?;
+        if node.is_stub() {
+            return Ok(());
+        }
+        let node = self.used(&node)?;
         match node.file() {
             Ok(file) if data_only => Ok(file.sync_data()?),
             Ok(file) => Ok(file.sync_all()?),
@@ -317,6 +321,9 @@ impl Operations for Server {
         // While it runs, the file system stays the same.
         let _running = self.waits_for_programs(ioctl.command).then(|| self.switching.begin_long());
         let node = self.node(node)?;
+        if node.is_stub() && !Command(ioctl.command).is_own() {
+            return Err(Errno(libc::ENOTTY));
+        }
         let inode = node.current(self.fs())?;
         let umask = privileges::umask_of(caller);
         let (fs, mount) = (self.fs(), &self.mount);
