@@ -11,15 +11,21 @@ use crate::output::{Output, escaped};
 use crate::path::{Operand, parse_image_path};
 use anyhow::Context as _;
 #[cfg(target_os = "linux")]
+use anyhow::bail;
+#[cfg(target_os = "linux")]
 use host::{HostTarget, shown};
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::{Error, Receive, ReceiveObserver, ReceivedSubvolume};
+#[cfg(target_os = "linux")]
+use papilio_ioctl::mount_table::MountEntry;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 #[cfg(target_os = "linux")]
 use std::os::unix::ffi::OsStrExt;
+#[cfg(target_os = "linux")]
+use std::path::Path;
 use std::path::PathBuf;
 
 /// Receive subvolumes from a stream
@@ -95,6 +101,9 @@ impl Args {
             #[cfg(target_os = "linux")]
             {
                 fakeroot::refuse_writing(&path)?;
+                if context.arguments().drop_in {
+                    must_be_btrfs(&path)?;
+                }
                 let target = HostTarget::open(&path, self.root_mount.as_deref(), self.chroot);
                 let mut target = target.with_context(|| format!("{}: cannot receive", path.display()))?;
                 let result = receive.receive_into(&mut target, &mut input, &mut received, &mut progress);
@@ -113,6 +122,21 @@ impl Args {
         progress.finish();
         report(context, &path, &|name| path.join(name).to_bytes(), result, &received);
         Ok(())
+    }
+}
+
+/// Refuses a directory on another file system than Btrfs. A script that calls `btrfs receive` may
+/// name a mount point whose file system is not mounted.
+#[cfg(target_os = "linux")]
+fn must_be_btrfs(directory: &Path) -> anyhow::Result<()> {
+    let shown = directory.display();
+    let mount = MountEntry::of(directory).with_context(|| shown.to_string())?;
+    match mount {
+        Some(mount) if mount.fstype != "btrfs" && !mount.is_papilio() => bail!(
+            "{shown}: not on a Btrfs file system but on {}; papilio receive makes plain directories there",
+            mount.fstype
+        ),
+        _ => Ok(()),
     }
 }
 
