@@ -1,9 +1,9 @@
 //! Finds the devices of a file system that the user did not name.
 //!
 //! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
-//! only if they are named: a copy of an image beside it must never be opened in its place. Seeds are
-//! never written, so a copy of one is as good: they are also found beside the image that builds on
-//! them.
+//! only if they are named: a copy of an image beside it must never be opened in its place. Seeds
+//! are never written, so a copy of one is as good: they are also found beside the image that builds
+//! on them.
 
 use anyhow::bail;
 use papilio::device::{Access, Device, DeviceOptions, ImageOptions, is_url, split_partition};

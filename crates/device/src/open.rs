@@ -75,8 +75,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether a writer takes the place of this process's readers (default: no): it is the very
-    /// file that they have open, and their locks pass on. A reader is not affected.
+    /// Sets whether a writer takes the place of this process's readers (default: no): it is the
+    /// very file that they have open, and their locks pass on. A reader is not affected.
     pub fn take_over(mut self, take_over: bool) -> Self {
         self.take_over = take_over;
         self

@@ -11,9 +11,9 @@
 //! their place in a queue of limited length, unless the file is open.
 //!
 //! A read-only mount that becomes writable has another file system from then on. Each node is then
-//! replaced by one with the same id that keeps its inode there ([`Nodes::renew`]). The table is told
-//! after [`Served`] has changed, and asks it under the lock of a shard or a node, so that no inode
-//! of the earlier one comes in later.
+//! replaced by one with the same id that keeps its inode there ([`Nodes::renew`]). The table hears
+//! of it after [`ServedFileSystem`] has changed, and asks that under the lock of a shard or a node,
+//! so that no inode of the earlier one comes in later.
 //!
 //! **Locks**
 //! - A shard's mutex, for one operation on its map. Dropping a node may delete an inode, so nodes
@@ -23,7 +23,7 @@
 
 use crate::cached_pages::CachedPages;
 use crate::numbers::{InodeNumbers, Place};
-use crate::served::Served;
+use crate::served::ServedFileSystem;
 use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError};
@@ -57,8 +57,8 @@ pub(crate) struct Node {
     pub(crate) cached: CachedPages,
     /// The count of name changes at the last recorded read; `server/access_time.rs` owns it.
     pub(crate) read_noted: AtomicU64,
-    /// The count of closes at the last listing with attributes, or the end of the last listing where
-    /// the kernel opens directories without the server; `server/directories.rs` owns it.
+    /// The count of closes at the last listing with attributes. Where the kernel opens directories
+    /// without the server, the end of the last listing. `server/directories.rs` owns it.
     pub(crate) listed: AtomicU64,
 }
 
@@ -192,7 +192,7 @@ impl Nodes {
 
     /// Replaces all nodes by those of the file system that has taken the place of the one so far,
     /// which was open for reading. Happens once.
-    pub(crate) fn renew(&self, served: &Served) {
+    pub(crate) fn renew(&self, served: &ServedFileSystem) {
         let fs = served.current();
         let renewed = |node: &Node| Arc::new(Node::new(node.id, node.place(), node.kind, fs));
         let _ = self.later_root.set(renewed(&self.root));
@@ -209,7 +209,7 @@ impl Nodes {
     }
 
     /// Returns the inode and the file of a node, opened if necessary.
-    pub(crate) fn used(&self, served: &Served, node: &Node) -> Result<Arc<Used>, Errno> {
+    pub(crate) fn used(&self, served: &ServedFileSystem, node: &Node) -> Result<Arc<Used>, Errno> {
         let mut used = node.used.lock();
         if let Some(used) = &*used {
             return Ok(Arc::clone(used));
@@ -279,7 +279,13 @@ impl Nodes {
     }
 
     /// Counts a look-up of the entry `name` of `directory` and returns its node.
-    pub(crate) fn learn(&self, served: &Served, directory: &Inode, name: &[u8], inode: &Inode) -> Arc<Node> {
+    pub(crate) fn learn(
+        &self,
+        served: &ServedFileSystem,
+        directory: &Inode,
+        name: &[u8],
+        inode: &Inode,
+    ) -> Arc<Node> {
         let place = place_of(directory, name, inode);
         let id = match place {
             Place::Inode(tree, number) => self.id(tree, number),

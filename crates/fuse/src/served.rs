@@ -1,8 +1,8 @@
 //! The file system that a mount shows.
 //!
-//! Owns [`Served`]. A mount with `ro` has it open for reading. A remount with `rw`, or a device that
-//! is added to a seed, opens it for writing beside that, and from then on every request gets the
-//! later one. Requests that are under way end with the one that they have.
+//! Owns [`ServedFileSystem`]. A mount with `ro` has it open for reading. A remount with `rw`, or a
+//! device that is added to a seed, opens it for writing beside that, and from then on every request
+//! gets the later one. Requests that are under way end with the one that they have.
 //!
 //! **Invariant**: the later one is set once, and stays.
 //!
@@ -13,12 +13,12 @@ use std::sync::OnceLock;
 
 /// The file system of a mount, and the one that took its place.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedFileSystem {
     first: FileSystem,
     later: OnceLock<FileSystem>,
 }
 
-impl Served {
+impl ServedFileSystem {
     /// Serves a file system as it was opened.
     pub(crate) fn new(first: FileSystem) -> Self {
         Self { first, later: OnceLock::new() }

@@ -23,6 +23,7 @@ mod room;
 mod short_room;
 mod state;
 mod switch;
+mod switching;
 mod xattrs;
 
 pub(crate) use state::Server;

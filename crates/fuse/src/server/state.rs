@@ -7,14 +7,14 @@ use super::listings::Listings;
 use super::lost::LostWrites;
 use super::promises::Promises;
 use super::room::{ForgetAttributes, Room};
-use super::switch::Switching;
+use super::switching::Switching;
 
 use crate::ioctl::MountInfo;
 use crate::jobs::Report;
 use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions, Opens};
 use crate::ownership::Ownership;
-use crate::served::Served;
+use crate::served::ServedFileSystem;
 use crate::transport::NodeId;
 use papilio::FileSystem;
 use papilio_ioctl::Errno;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// The server of a mounted file system.
 pub(crate) struct Server {
-    pub(super) served: Served,
+    pub(super) served: ServedFileSystem,
     pub(super) nodes: Nodes,
     pub(super) listings: Listings,
     pub(super) mount: MountInfo,
@@ -76,7 +76,7 @@ impl Server {
         let room = Room::new(writeback_cache);
         room.look(&fs);
         Ok(Self {
-            served: Served::new(fs),
+            served: ServedFileSystem::new(fs),
             nodes,
             listings: Listings::default(),
             mount,

@@ -1,6 +1,6 @@
 //! The switch of a read-only mount to a writable file system.
 //!
-//! Owns [`Switching`] and [`Server::switch`]. A mount with `ro` has its file system open for
+//! Owns [`Server::switch`]. A mount with `ro` has its file system open for
 //! reading, so that others may read it, too. When changes are allowed, the server opens the same
 //! files for writing, replays the log of fsyncs, and serves that file system from then on. A mount
 //! of a seed gets a new file system that builds on it, once a device is added. Nodes, handles and
@@ -11,64 +11,14 @@
 //! - No ioctl that works for long, and no job, is under way: each would go on with the earlier file
 //!   system, whose blocks are no longer kept.
 //!
-//! **Locks**: a counter, which an ioctl waits for while a switch is under way.
+//! **Locks**: those of [`super::switching`].
 
 use super::state::Server;
 use crate::ioctl::{IoctlReply, Switch};
+use papilio::FileSystem;
 use papilio::device::{Access, DeviceOptions, ImageOptions};
-use papilio::{FileSystem, OpenOptions};
 use papilio_ioctl::Errno;
 use std::path::Path;
-use std::sync::atomic::{AtomicIsize, Ordering};
-use std::time::Duration;
-
-/// The count while a switch is under way.
-const UNDER_WAY: isize = -1;
-/// Time between two looks of an ioctl that waits for a switch.
-const LOOK: Duration = Duration::from_millis(1);
-
-/// The way from reading to writing.
-#[derive(Debug)]
-pub(super) struct Switching {
-    /// Options of opening, with all devices.
-    open: OpenOptions,
-    /// The ioctls that work for long, or [`UNDER_WAY`].
-    long: AtomicIsize,
-}
-
-/// An ioctl that works for long.
-#[derive(Debug)]
-pub(super) struct LongIoctl<'a>(&'a Switching);
-
-impl Drop for LongIoctl<'_> {
-    fn drop(&mut self) {
-        self.0.long.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Switching {
-    pub(super) fn new(open: &OpenOptions) -> Self {
-        Self { open: open.clone(), long: AtomicIsize::new(0) }
-    }
-
-    /// Counts an ioctl that works for long. Waits for the end of a switch.
-    pub(super) fn begin_long(&self) -> LongIoctl<'_> {
-        let count = |long| (long >= 0).then_some(long + 1);
-        while self.long.fetch_update(Ordering::AcqRel, Ordering::Acquire, count).is_err() {
-            std::thread::sleep(LOOK);
-        }
-        LongIoctl(self)
-    }
-
-    /// Begins a switch, by the only long ioctl that is under way.
-    fn begin(&self) -> bool {
-        self.long.compare_exchange(1, UNDER_WAY, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-
-    fn end(&self) {
-        self.long.store(1, Ordering::Release);
-    }
-}
 
 impl Server {
     /// Makes the file system writable. The calling ioctl counts as one that works for long.
@@ -127,7 +77,7 @@ impl Server {
             return refuse("the mount shows an older state");
         }
         // Threads that wait for devices begin with the mount, so the page cache of the host stays.
-        let open = self.switching.open.clone().direct_io_unless_chosen(false);
+        let open = self.switching.options().clone().direct_io_unless_chosen(false);
         FileSystem::open_over_readers(&self.mount.source, &open)
     }
 
@@ -135,6 +85,6 @@ impl Server {
     fn sprouted(&self, device: &Path, force: bool) -> papilio::Result<FileSystem> {
         let options = DeviceOptions::new(Access::ReadWrite);
         let device = options.open_target(device, &ImageOptions::default())?.into_device();
-        self.fs().sprout_from_this(&device, force, &self.switching.open)
+        self.fs().sprout_from_this(&device, force, self.switching.options())
     }
 }

@@ -186,7 +186,8 @@ impl MountedPath {
     ///
     /// # Errors
     /// EROFS if a failure made the file system read-only; EPERM without permission. Of one that is
-    /// open for reading, the error of opening it for writing; [`State::failure`] then has the reason.
+    /// open for reading, the error of opening it for writing; [`State::failure`] then has the
+    /// reason.
     pub fn set_read_only(&self, read_only: bool) -> io::Result<()> {
         self.call(Command::SET_READ_ONLY, &mut u64::from(read_only))?;
         match self.take_lost_writes() {

@@ -14,14 +14,14 @@
 //! A second FUSE connection to the server would not do: each has caches of its own, which would not
 //! hear of the other's changes.
 
-use super::remount::allow_changes;
+use super::access::{allow_changes, flags_of};
 use crate::holder;
 use anyhow::{Context as _, bail};
 use papilio::device::split_partition;
 use papilio::format::{TreeId, objectid};
 use papilio::{FoundDevice, Subvolume, SubvolumeChoice};
+use papilio_fuse::MountOptions;
 use papilio_fuse::whole_mount::WholeMount;
-use papilio_fuse::{Atime, MountOptions};
 use papilio_ioctl::client::{MountedPath, State};
 use papilio_ioctl::mount_table::MountEntry;
 use rustix::mount::MountFlags;
@@ -237,18 +237,6 @@ fn set_flags(directory: &Path, options: &MountOptions) -> std::io::Result<()> {
         let _ = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH);
         error.into()
     })
-}
-
-/// Returns the flags of one mount, without those of the file system.
-pub(super) fn flags_of(options: &MountOptions) -> MountFlags {
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags.set(MountFlags::NOSUID, !options.suid);
-    flags.set(MountFlags::NOEXEC, !options.exec);
-    flags.set(MountFlags::NOATIME, options.noatime == Atime::Noatime);
-    flags.set(MountFlags::NODIRATIME, options.noatime == Atime::Nodiratime);
-    flags
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! reports that the mount is usable. Until then the server prints its errors on the terminal. With
 //! `--foreground` the command is the server. A fork without exec would lose threads and locks.
 
+mod access;
 mod join;
 mod remount;
 mod serve;

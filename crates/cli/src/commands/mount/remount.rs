@@ -2,14 +2,14 @@
 //!
 //! Owns [`Remount`]. FUSE's kernel part keeps the switch itself: it refuses changes, and a switch
 //! to read-only while files are open for writing. The server commits, and refuses ioctls that
-//! change something, which the kernel does not check. If it has the image open for reading, it opens
-//! it for writing first. As with the kernel's Btrfs, the switch
-//! concerns all mounts of the file system, while `noatime`, `nodev` and the like are of this mount.
+//! change something, which the kernel does not check. If it has the image open for reading, it
+//! opens it for writing first. As with the kernel's Btrfs, the switch concerns all mounts of the
+//! file system, while `noatime`, `nodev` and the like are of this mount.
 
-use super::join::flags_of;
+use super::access::{allow_changes, flags_of};
 use anyhow::{Context as _, bail};
 use papilio_fuse::MountOptions;
-use papilio_ioctl::client::{MountedPath, State};
+use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
@@ -68,29 +68,6 @@ impl Remount {
         // back and the commit below includes them.
         change(point, options)?;
         path.set_read_only(true).with_context(|| format!("{shown}: cannot write the last changes"))
-    }
-}
-
-/// Has the server of a mount take changes, which opens the image for writing if it is open for
-/// reading.
-///
-/// # Errors
-/// The file system is read-only since a failure; the image cannot be opened for writing; the caller
-/// is not root.
-pub(super) fn allow_changes(path: &MountedPath, state: &State, shown: &Path) -> anyhow::Result<()> {
-    let shown = shown.display();
-    if let Some(cause) = state.failure.as_ref().filter(|_| state.writable) {
-        bail!("{shown}: read-only since a failure: {cause}");
-    }
-    if !rustix::process::geteuid().is_root() {
-        bail!("{shown}: only root may remount");
-    }
-    let Err(error) = path.set_read_only(false) else { return Ok(()) };
-    // The server tells its reason in the state.
-    let cause = path.state().ok().filter(|state| !state.writable).and_then(|state| state.failure);
-    match cause {
-        Some(cause) => bail!("{shown}: cannot become writable: {cause}"),
-        None => Err(error).with_context(|| shown.to_string()),
     }
 }
 
