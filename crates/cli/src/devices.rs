@@ -1,11 +1,14 @@
 //! Finds the devices of a file system that the user did not name.
 //!
 //! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
-//! only if they are named: a copy of an image beside it must never be opened in its place.
+//! only if they are named: a copy of an image beside it must never be opened in its place. Seeds
+//! are never written, so a copy of one is as good: they are also found beside the image that builds
+//! on them.
 
 use anyhow::bail;
-use papilio::device::{Access, Device, DeviceOptions, ImageOptions, split_partition};
+use papilio::device::{Access, Device, DeviceOptions, ImageOptions, is_url, split_partition};
 use papilio::format::DeviceId;
+use papilio::format::items::device::DeviceItem;
 use papilio::{FoundDevice, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,7 +86,8 @@ pub fn siblings(first: &FoundDevice, given: &[PathBuf]) -> Vec<FoundDevice> {
 }
 
 /// Returns the devices of the seeds that a file system builds on: first those `given`, then block
-/// devices of this machine. Their superblocks name another file system.
+/// devices of this machine, then images in the directory of `first`. Their superblocks name another
+/// file system.
 fn seeds_of(first: &FoundDevice, given: &[PathBuf]) -> Vec<FoundDevice> {
     let Ok(members) = first.members() else { return Vec::new() };
     let is_seed = |device: &FoundDevice| {
@@ -91,7 +95,35 @@ fn seeds_of(first: &FoundDevice, given: &[PathBuf]) -> Vec<FoundDevice> {
     };
     let given = given.iter().filter_map(|path| FoundDevice::read(path).ok().flatten());
     let block_devices = FoundDevice::on_this_machine().unwrap_or_default();
-    FoundDevice::without_twins(given.chain(block_devices).filter(is_seed))
+    let mut found = FoundDevice::without_twins(given.chain(block_devices).filter(is_seed));
+    let is_missing = |found: &[FoundDevice], item: &DeviceItem| {
+        item.fsid != first.fsid && !found.iter().any(|device| device.is_named_by(item))
+    };
+    if members.iter().any(|item| is_missing(&found, item)) {
+        for device in images_beside(&first.path) {
+            let named = members.iter().find(|item| device.seeding && device.is_named_by(item));
+            // One that was changed since, and made a seed again, is another seed.
+            if named.is_some_and(|item| item.generation == device.generation && is_missing(&found, item)) {
+                found.push(device);
+            }
+        }
+    }
+    found
+}
+
+/// Returns the images in the directory of an image, by name.
+fn images_beside(image: &Path) -> Vec<FoundDevice> {
+    let file = split_partition(image).0;
+    let is_file = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    if is_url(image) || !is_file(file) {
+        return Vec::new();
+    }
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let mut paths: Vec<_> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| is_file(path)).collect();
+    paths.sort();
+    paths.iter().filter_map(|path| FoundDevice::read(path).ok().flatten()).collect()
 }
 
 /// Returns the paths of all devices of the file system on the first of `images`: those named, and

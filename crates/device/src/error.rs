@@ -44,6 +44,9 @@ pub enum OpenErrorKind {
     /// Another open file description holds a conflicting lock.
     #[error("another process is using it")]
     InUseByProcess,
+    /// The file is not the one that this process has open for reading.
+    #[error("another file has taken the place of the one that is open")]
+    Replaced,
     /// EBUSY: the kernel has mounted the block device, or another program has claimed it.
     #[error("the block device is mounted or claimed by another program")]
     InUseByKernel,

@@ -120,6 +120,7 @@ pub use image::{
     split_partition,
 };
 pub use load::{Busy, Load};
+pub use lock::restore_readers_locks;
 pub use memory::MemoryDevice;
 pub use object_stores::{
     ObjectStores, RemoteCache, RemoteOptions, StoreCheckpoint, install_object_stores, object_stores, url_text,

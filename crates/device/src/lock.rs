@@ -10,6 +10,8 @@
 //! - The others are those of QEMU, so that no virtual machine uses the image at the same time: see
 //!   [`Permissions`]. Other hosts than Linux do without them.
 //! - A conflicting lock is an error after a short wait.
+//! - A process that has a file open for reading can open it for writing in its place
+//!   ([`LockedFile::take_over`]): the locks of its readers pass on.
 
 use crate::device::Access;
 use crate::error::OpenErrorKind;
@@ -20,6 +22,8 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How long `acquire` retries: longer than a fork takes, too short for a user to notice.
@@ -70,10 +74,13 @@ impl Permissions {
     }
 }
 
+/// The files that this process has locked for reading.
+static READERS: Mutex<Vec<Weak<File>>> = Mutex::new(Vec::new());
+
 /// An open file and its locks, which are released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct LockedFile {
-    file: File,
+    file: Arc<File>,
     /// The process that acquired the locks. A forked child shares them, and leaves them alone.
     process: Option<u32>,
 }
@@ -93,15 +100,67 @@ impl LockedFile {
             locked => locked?,
         }
         // From here on, an error releases what was acquired.
-        let locked = Self { file, process: Some(std::process::id()) };
+        let locked = Self { file: Arc::new(file), process: Some(std::process::id()) };
         patiently(|| Permissions::of(access).acquire(locked.as_fd()))?;
+        if access == Access::ReadOnly {
+            let mut readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+            readers.retain(|reader| reader.strong_count() > 0);
+            readers.push(Arc::downgrade(&locked.file));
+        }
         Ok(locked)
+    }
+
+    /// Acquires the locks of a writer on a file that this process has locked for reading. The
+    /// readers' locks end; if that fails, they come back.
+    ///
+    /// # Errors
+    /// [`OpenErrorKind::Replaced`] if this process does not have this very file open; as
+    /// [`LockedFile::acquire`].
+    pub(crate) fn take_over(file: File) -> Result<Self, OpenErrorKind> {
+        let place = |file: &File| file.metadata().map(|found| (found.dev(), found.ino(), found.rdev()));
+        let wanted = place(&file).map_err(OpenErrorKind::Io)?;
+        let readers = {
+            let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+            let same = |reader: &Arc<File>| place(reader).is_ok_and(|found| found == wanted);
+            readers.iter().filter_map(Weak::upgrade).filter(same).collect::<Vec<_>>()
+        };
+        if readers.is_empty() {
+            return Err(OpenErrorKind::Replaced);
+        }
+        readers.iter().for_each(|reader| unlock(reader));
+        let taken = Self::acquire(file, Access::ReadWrite);
+        if taken.is_err() {
+            restore_readers_locks();
+        }
+        taken
     }
 
     /// Takes a file without locks.
     pub(crate) fn unlocked(file: File) -> Self {
-        Self { file, process: None }
+        Self { file: Arc::new(file), process: None }
     }
+}
+
+/// Locks again the files that this process has open for reading, after an attempt to open them for
+/// writing ([`OpenOptions::take_over`](crate::OpenOptions::take_over)) that failed in the end. A
+/// program that came meanwhile keeps its lock.
+pub fn restore_readers_locks() {
+    let readers: Vec<_> = {
+        let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.iter().filter_map(Weak::upgrade).collect()
+    };
+    for reader in readers {
+        let _ = patiently(|| {
+            rustix::fs::flock(reader.as_fd(), FlockOperation::NonBlockingLockShared)?;
+            Permissions::of(Access::ReadOnly).acquire(reader.as_fd())
+        });
+    }
+}
+
+/// Releases all locks of a file. A host without locks has nothing to release.
+fn unlock(file: &File) {
+    let _ = calls::unlock_bytes(file.as_fd());
+    let _ = rustix::fs::flock(file.as_fd(), FlockOperation::Unlock);
 }
 
 impl Deref for LockedFile {
@@ -115,9 +174,7 @@ impl Deref for LockedFile {
 impl Drop for LockedFile {
     fn drop(&mut self) {
         if self.process == Some(std::process::id()) {
-            // A host without locks has nothing to release; the close does the rest.
-            let _ = calls::unlock_bytes(self.file.as_fd());
-            let _ = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock);
+            unlock(&self.file);
         }
     }
 }
@@ -169,6 +226,32 @@ mod tests {
         assert!(in_use(acquire(Access::ReadOnly)));
         drop(writer);
         acquire(Access::ReadOnly).unwrap();
+    }
+
+    #[test]
+    fn a_writer_takes_over_from_the_readers_of_its_own_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let open = || File::options().read(true).write(true).open(&path).unwrap();
+        assert!(matches!(LockedFile::take_over(open()), Err(OpenErrorKind::Replaced)));
+        let reader = LockedFile::acquire(File::open(&path).unwrap(), Access::ReadOnly).unwrap();
+        // Another program reads it, too.
+        let other = open();
+        rustix::fs::flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
+        assert!(in_use(LockedFile::take_over(open())));
+        drop(other);
+        assert!(in_use(LockedFile::acquire(open(), Access::ReadWrite)), "the reader has its lock again");
+        let writer = LockedFile::take_over(open()).unwrap();
+        drop(reader);
+        assert!(in_use(LockedFile::acquire(open(), Access::ReadOnly)), "the writer keeps its own");
+        drop(writer);
+        // Another file of that name is not the one that is open.
+        let reader = LockedFile::acquire(open(), Access::ReadOnly).unwrap();
+        std::fs::rename(&path, folder.path().join("moved")).unwrap();
+        File::create(&path).unwrap();
+        assert!(matches!(LockedFile::take_over(open()), Err(OpenErrorKind::Replaced)));
+        drop(reader);
     }
 
     #[test]

@@ -31,13 +31,23 @@ pub struct OpenOptions {
     lock: bool,
     /// Whether a block device is not claimed.
     shared: bool,
+    /// Whether the locks of this process's readers pass on.
+    take_over: bool,
     ring: bool,
 }
 
 impl OpenOptions {
     /// Creates the default options: buffered, locked, io_uring for batches.
     pub fn new(access: Access) -> Self {
-        Self { access, direct: false, fallback: false, lock: true, shared: false, ring: true }
+        Self {
+            access,
+            direct: false,
+            fallback: false,
+            lock: true,
+            shared: false,
+            take_over: false,
+            ring: true,
+        }
     }
 
     /// Sets whether to bypass the host's page cache (`O_DIRECT`). Requests not aligned to
@@ -62,6 +72,13 @@ impl OpenOptions {
     pub fn shared(mut self, shared: bool) -> Self {
         self.shared = shared;
         self.lock &= !shared;
+        self
+    }
+
+    /// Sets whether a writer takes the place of this process's readers (default: no): it is the
+    /// very file that they have open, and their locks pass on. A reader is not affected.
+    pub fn take_over(mut self, take_over: bool) -> Self {
+        self.take_over = take_over;
         self
     }
 
@@ -119,11 +136,15 @@ impl OpenOptions {
             Err(errno) => return Err(self.classify(path, errno)),
         };
         let backing = Backing::of(&file)?;
+        if self.access == Access::ReadWrite && calls::is_read_only_device(&file) {
+            return Err(OpenErrorKind::ReadOnlyMedium);
+        }
         // Only the open itself must not block; with O_NONBLOCK set, io_uring returns EAGAIN instead
         // of waiting.
         rustix::fs::fcntl_setfl(&file, direct).map_err(OpenErrorKind::io)?;
         calls::leave_access_time(&file, direct);
         let file = match self.lock {
+            true if self.take_over && self.access == Access::ReadWrite => LockedFile::take_over(file)?,
             true => LockedFile::acquire(file, self.access)?,
             false => LockedFile::unlocked(file),
         };

@@ -62,6 +62,8 @@ pub struct OpenOptions {
     pub(crate) chunk_bytes: Option<u64>,
     /// Whether devices are opened without a lock, beside a writer.
     pub(crate) unlocked: bool,
+    /// Whether a writer takes the place of this process's readers.
+    pub(crate) take_over: bool,
     pub(crate) timestamp: Option<Timespec>,
     pub(crate) max_inline: u32,
     pub(crate) compression: Option<CompressionChoice>,
@@ -126,6 +128,7 @@ impl Default for OpenOptions {
             discard: DiscardMode::Off,
             chunk_bytes: None,
             unlocked: false,
+            take_over: false,
             timestamp: None,
             max_inline: 2048,
             compression: None,
@@ -307,6 +310,14 @@ impl OpenOptions {
         self
     }
 
+    /// Sets whether a file system that is opened for writing takes the place of one that this
+    /// process has open for reading (default false): the devices must be the very files that are
+    /// open, and their locks pass on.
+    pub fn take_over(mut self, take_over: bool) -> Self {
+        self.take_over = take_over;
+        self
+    }
+
     /// Limits the bytes of a new chunk, where the kernel's own limits allow more. A file system
     /// that is shrunk to its last chunk afterwards is then little larger than its content. The
     /// default is none.
@@ -366,6 +377,12 @@ impl OpenOptions {
     /// An `IoQueue` then reads many requests at once, without a thread for each.
     pub fn direct_io(mut self, direct_io: bool) -> Self {
         self.direct_io = Some(direct_io);
+        self
+    }
+
+    /// As [`OpenOptions::direct_io`], if nothing was chosen.
+    pub fn direct_io_unless_chosen(mut self, direct_io: bool) -> Self {
+        self.direct_io.get_or_insert(direct_io);
         self
     }
 

@@ -3,7 +3,7 @@
 //! Owns [`FileSystem`], a handle that is cheap to clone and that any number of threads may share.
 
 use crate::salvage::scanned;
-use papilio_device::{Access, Device};
+use papilio_device::{Access, Device, restore_readers_locks};
 #[cfg(feature = "unstable")]
 use papilio_engine::btree::CacheStatistics;
 use papilio_engine::errors::Result;
@@ -15,6 +15,7 @@ use papilio_engine::options::older::{OlderFile, OlderState};
 use papilio_engine::options::rescue::ItemFault;
 use papilio_engine::subvolume::{self, Subvolume, default_subvolume};
 use papilio_engine::transaction::clock;
+use papilio_format::features::SuperblockFlags;
 use papilio_format::items::inode::Timespec;
 use papilio_format::{Superblock, TreeId, Uuid};
 use std::path::Path;
@@ -78,6 +79,27 @@ impl FileSystem {
             return Self::from_devices(devices, options);
         }
         Self::started(mount::open_path(path.as_ref(), options)?, options)
+    }
+
+    /// Opens for writing a file system that this process has open for reading, with the same path
+    /// and devices. The devices must be the very files that are open. Their locks pass on, so that
+    /// no other program can come between; if it fails, the readers have them back. The file system
+    /// that is open keeps showing what it shows, and must not be read once this one has changed.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_with`]; another process has a device open, or this one does not.
+    pub fn open_over_readers(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let opened = Self::open_with(path, &options.clone().write(true).take_over(true));
+        if opened.is_err() {
+            restore_readers_locks();
+        }
+        opened
+    }
+
+    /// Returns whether this is a seed, which is never written: adding a device makes a new file
+    /// system that builds on it ([`FileSystem::sprout_from_this`]).
+    pub fn is_seed(&self) -> bool {
+        self.current_superblock().raw.flags.contains(SuperblockFlags::SEEDING)
     }
 
     /// Opens the file system on the given devices, for example in memory

@@ -3,7 +3,7 @@
 //! Owns [`FileSystem::scrub`].
 
 use crate::file_system::FileSystem;
-use papilio_engine::errors::Result;
+use papilio_engine::errors::{Error, Result};
 use papilio_engine::file::exclusive::Operation;
 use papilio_engine::jobs::scrub::{ScrubOptions, ScrubReport};
 
@@ -16,14 +16,19 @@ impl FileSystem {
     /// it returns false, the scrub ends early, and [`ScrubOptions::start_at`] can continue it.
     ///
     /// # Errors
-    /// [`Error::Busy`](papilio_engine::Error::Busy) while another operation runs; a device that is
-    /// not part of the file system; a commit or a flush fails. Faults of copies
-    /// are in the report.
+    /// - [`Error::ReadOnlyFileSystem`] for one whose data is read without verification.
+    /// - [`Error::Busy`] while another operation runs.
+    /// - A device that is not part of the file system; a commit or a flush fails. Faults of copies
+    ///   are in the report.
     pub fn scrub(
         &self,
         options: &ScrubOptions,
         mut progress: impl FnMut(&ScrubReport) -> bool,
     ) -> Result<ScrubReport> {
+        if !self.verifies_data() {
+            let cause = "it was opened to read data without verification".to_owned();
+            return Err(Error::ReadOnlyFileSystem { cause });
+        }
         let _running = self.info.exclusive.begin(Operation::Scrub)?;
         self.info.scrub(options, &mut progress)
     }

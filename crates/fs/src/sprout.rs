@@ -1,6 +1,6 @@
 //! Sprouting: a new file system that builds on a seed.
 //!
-//! Owns [`FileSystem::sprout`].
+//! Owns [`FileSystem::sprout`] and [`FileSystem::sprout_from_this`].
 //!
 //! **Invariants**
 //! - No byte of the seed changes. Its devices are protected from writes, and block groups with a
@@ -17,7 +17,7 @@
 //! (`fs/btrfs/volumes.c`).
 
 use crate::file_system::FileSystem;
-use papilio_device::Device;
+use papilio_device::{Access, Device};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::options::OpenOptions;
 use papilio_engine::options::rescue::FoundTrees;
@@ -26,6 +26,8 @@ use papilio_format::features::{IncompatFeatures, SuperblockFlags};
 use papilio_format::superblock::{MAGIC_TEMPORARY, superblock_offset};
 use papilio_format::{Superblock, Uuid};
 use std::sync::Arc;
+
+const HAS_LOG: &str = "the seed has a log tree: clear the seed flag, mount it once, and set the flag again";
 
 impl FileSystem {
     /// Creates a file system on `device` that builds on a seed, and opens it for writing. Its files
@@ -61,6 +63,36 @@ impl FileSystem {
     }
 }
 
+impl FileSystem {
+    /// Creates a file system on `device` that builds on this one, a seed that is open for reading,
+    /// and opens it for writing. Both have the devices of the seed open.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sprout`]; a device of the seed is missing.
+    pub fn sprout_from_this(
+        &self,
+        device: &Arc<dyn Device>,
+        force: bool,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let (devices, own) = (self.info.volume().devices(), self.current_superblock().metadata_uuid());
+        let mut seeds = Vec::new();
+        for slot in devices.iter() {
+            let missing = || Error::Invalid(format!("device {} of the seed is missing", slot.devid()));
+            let device = slot.device.clone().ok_or_else(missing)?;
+            if device.access() == Access::ReadWrite {
+                // An overlay in memory, which the log was replayed into.
+                return Err(Error::Invalid(format!("{}: {HAS_LOG}", device.name())));
+            }
+            seeds.push((slot.item.fsid != own, device));
+        }
+        // Its own first.
+        seeds.sort_by_key(|(is_older, _)| *is_older);
+        let seeds: Vec<_> = seeds.into_iter().map(|(_, device)| device).collect();
+        Self::sprout(&seeds, device, force, options)
+    }
+}
+
 /// Returns the superblock of a new file system, made from that of a seed.
 fn new_superblock(seed: &dyn Device) -> Result<Superblock> {
     let mut raw = superblock_of(seed, 0)?.raw;
@@ -72,7 +104,7 @@ fn new_superblock(seed: &dyn Device) -> Result<Superblock> {
         return refuse("a seed with a metadata UUID cannot be built on");
     }
     if raw.log_root.0 != 0 {
-        return refuse("the seed has a log tree: clear the seed flag, mount it once, and set the flag again");
+        return refuse(HAS_LOG);
     }
     raw.flags.remove(SuperblockFlags::SEEDING);
     raw.fsid = Uuid::new_v4();

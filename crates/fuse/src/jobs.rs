@@ -240,6 +240,13 @@ impl Jobs {
         self.status().filter(|status| (status.kind, status.state) == (kind, JobState::Running))
     }
 
+    /// Returns whether a job runs or scrubs wait.
+    pub fn is_busy(&self) -> bool {
+        let state = self.lock();
+        !state.scrubs.is_empty()
+            || state.status.as_ref().is_some_and(|status| status.state == JobState::Running)
+    }
+
     /// Asks the running job of this kind to stop. Returns whether there is one.
     pub fn ask(&self, kind: JobKind, control: BalanceControl) -> bool {
         let mut state = self.lock();

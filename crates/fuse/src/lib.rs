@@ -49,6 +49,7 @@ mod request_counts;
 #[cfg(target_os = "linux")]
 mod ring_transport;
 #[cfg(target_os = "linux")]
+mod served;
 mod server;
 #[cfg(target_os = "linux")]
 mod session;

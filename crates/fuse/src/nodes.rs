@@ -10,6 +10,11 @@
 //! inode and the open file come with the first use ([`Used`]). They go when newer ones have taken
 //! their place in a queue of limited length, unless the file is open.
 //!
+//! A read-only mount that becomes writable has another file system from then on. Each node is then
+//! replaced by one with the same id that keeps its inode there ([`Nodes::renew`]). The table hears
+//! of it after [`ServedFileSystem`] has changed, and asks that under the lock of a shard or a node,
+//! so that no inode of the earlier one comes in later.
+//!
 //! **Locks**
 //! - A shard's mutex, for one operation on its map. Dropping a node may delete an inode, so nodes
 //!   are dropped outside the lock.
@@ -18,14 +23,15 @@
 
 use crate::cached_pages::CachedPages;
 use crate::numbers::{InodeNumbers, Place};
+use crate::served::ServedFileSystem;
 use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError};
 use papilio_ioctl::Errno;
 use papilio_locks::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 64;
 /// Number of nodes whose inode and file stay at hand although no process has them open.
@@ -51,7 +57,8 @@ pub(crate) struct Node {
     pub(crate) cached: CachedPages,
     /// The count of name changes at the last recorded read; `server/access_time.rs` owns it.
     pub(crate) read_noted: AtomicU64,
-    /// The count of closes at the last listing with attributes; `server/directories.rs` owns it.
+    /// The count of closes at the last listing with attributes. Where the kernel opens directories
+    /// without the server, the end of the last listing. `server/directories.rs` owns it.
     pub(crate) listed: AtomicU64,
 }
 
@@ -82,15 +89,15 @@ impl Used {
 }
 
 impl Node {
-    fn new(id: NodeId, place: Place, inode: &Inode) -> Self {
+    fn new(id: NodeId, place: Place, kind: FileKind, fs: &FileSystem) -> Self {
         let (tree, number, stub) = match place {
             Place::Inode(tree, number) => (tree, number, None),
             Place::Stub(tree, directory, name) => (tree, directory, Some(name)),
         };
         Self {
             id,
-            kind: inode.file_type(),
-            kept: inode.file_system().keep(tree, number),
+            kind,
+            kept: fs.keep(tree, number),
             stub,
             used: Mutex::new(None),
             opens: AtomicU32::new(0),
@@ -120,6 +127,11 @@ impl Node {
                 stub.filter(Inode::is_subvolume_stub).ok_or(Errno(libc::ESTALE))
             }
         }
+    }
+
+    /// Returns whether this is the empty directory that represents a subvolume in a snapshot.
+    pub(crate) fn is_stub(&self) -> bool {
+        self.stub.is_some()
     }
 
     /// Returns the subvolume of the inode.
@@ -156,6 +168,8 @@ struct Known {
 pub(crate) struct Nodes {
     numbers: InodeNumbers,
     root: Arc<Node>,
+    /// The root directory since the nodes were renewed.
+    later_root: OnceLock<Arc<Node>>,
     shards: Box<[Mutex<HashMap<NodeId, Known>>]>,
     /// Nodes in the order of their last use, opened files excepted.
     resting: Mutex<VecDeque<NodeId>>,
@@ -167,18 +181,40 @@ impl Nodes {
     pub(crate) fn new(root: &Inode, mounted: TreeId) -> Self {
         let place = Place::Inode(root.tree(), root.number());
         let numbers = InodeNumbers::new(mounted);
-        let root = Arc::new(Node::new(NodeId::ROOT, place, root));
+        let root = Arc::new(Node::new(NodeId::ROOT, place, root.file_type(), root.file_system()));
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { numbers, root, shards, resting: Mutex::default() }
+        Self { numbers, root, later_root: OnceLock::new(), shards, resting: Mutex::default() }
+    }
+
+    fn root(&self) -> &Arc<Node> {
+        self.later_root.get().unwrap_or(&self.root)
+    }
+
+    /// Replaces all nodes by those of the file system that has taken the place of the one so far,
+    /// which was open for reading. Happens once.
+    pub(crate) fn renew(&self, served: &ServedFileSystem) {
+        let fs = served.current();
+        let renewed = |node: &Node| Arc::new(Node::new(node.id, node.place(), node.kind, fs));
+        let _ = self.later_root.set(renewed(&self.root));
+        for shard in &self.shards {
+            let mut earlier = Vec::new();
+            for known in shard.lock().values_mut() {
+                let node = renewed(&known.node);
+                node.cached.note_pages();
+                earlier.push(std::mem::replace(&mut known.node, node));
+            }
+            // Files are closed outside the lock.
+            drop(earlier);
+        }
     }
 
     /// Returns the inode and the file of a node, opened if necessary.
-    pub(crate) fn used(&self, fs: &FileSystem, node: &Node) -> Result<Arc<Used>, Errno> {
+    pub(crate) fn used(&self, served: &ServedFileSystem, node: &Node) -> Result<Arc<Used>, Errno> {
         let mut used = node.used.lock();
         if let Some(used) = &*used {
             return Ok(Arc::clone(used));
         }
-        let inode = node.current(fs)?;
+        let inode = node.current(served.current())?;
         let file = match inode.file_type() {
             FileKind::Regular => Some(Arc::new(inode.open().map_err(stale)?)),
             _ => None,
@@ -235,26 +271,32 @@ impl Nodes {
 
     /// Returns the id by which the kernel knows an inode.
     pub(crate) fn id(&self, tree: TreeId, inode: InodeNumber) -> NodeId {
-        if (tree, inode) == (self.root.kept.tree(), self.root.kept.number()) {
+        let root = self.root();
+        if (tree, inode) == (root.kept.tree(), root.kept.number()) {
             return NodeId::ROOT;
         }
         NodeId(self.number(tree, inode))
     }
 
     /// Counts a look-up of the entry `name` of `directory` and returns its node.
-    pub(crate) fn learn(&self, directory: &Inode, name: &[u8], inode: &Inode) -> Arc<Node> {
+    pub(crate) fn learn(
+        &self,
+        served: &ServedFileSystem,
+        directory: &Inode,
+        name: &[u8],
+        inode: &Inode,
+    ) -> Arc<Node> {
         let place = place_of(directory, name, inode);
         let id = match place {
             Place::Inode(tree, number) => self.id(tree, number),
             Place::Stub(..) => NodeId(self.numbers.number(&place)),
         };
         if id == NodeId::ROOT {
-            return Arc::clone(&self.root);
+            return Arc::clone(self.root());
         }
+        let new = |place| Arc::new(Node::new(id, place, inode.file_type(), served.current()));
         let mut shard = self.shard(id).lock();
-        let known = shard
-            .entry(id)
-            .or_insert_with(|| Known { node: Arc::new(Node::new(id, place, inode)), lookups: 0 });
+        let known = shard.entry(id).or_insert_with(|| Known { node: new(place), lookups: 0 });
         known.lookups += 1;
         Arc::clone(&known.node)
     }
@@ -278,7 +320,7 @@ impl Nodes {
     /// Returns a node that the kernel knows; ESTALE otherwise.
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
         if id == NodeId::ROOT {
-            return Ok(Arc::clone(&self.root));
+            return Ok(Arc::clone(self.root()));
         }
         let shard = self.shard(id).lock();
         shard.get(&id).map(|known| Arc::clone(&known.node)).ok_or(Errno(libc::ESTALE))

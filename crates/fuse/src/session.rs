@@ -62,7 +62,7 @@ impl Session {
         options: &MountOptions,
     ) -> Result<Self, MountError> {
         let directory = mount_point::check(directory)?;
-        let cached = options.writeback_cache.unwrap_or(!fs.has_page_cache());
+        let cached = options.writeback_cache.unwrap_or(!options.read_only && !fs.has_page_cache());
         let options = &MountOptions { writeback_cache: Some(cached), ..options.clone() };
         let mut info = MountInfo::new(source, &directory, options);
         let below_top = make_below_top(&fs, source, options)?;
@@ -131,7 +131,7 @@ impl Session {
         }
         mount_point::raise_readahead(&directory, MAX_WRITE);
         if !options.read_only {
-            resumed.resume_jobs(!options.skip_balance);
+            resumed.resume_jobs();
         }
         Ok(session)
     }

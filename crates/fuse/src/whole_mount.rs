@@ -114,6 +114,15 @@ impl WholeMount {
         Ok(rustix::fs::openat(&self.mount, ".", flags, Mode::empty())?.into())
     }
 
+    /// Allows changes of the file system, which was mounted read-only. Its mounts keep their own
+    /// flags: those that are read-only stay so.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn allow_changes(&self) -> io::Result<()> {
+        allow_changes(&self.mount)
+    }
+
     /// Attaches the part of the file system below its directory `inside` to the directory `point`,
     /// both without symbolic links. `inside` is relative, and empty for the whole; `point` is
     /// absolute.
@@ -135,6 +144,18 @@ impl WholeMount {
             tree => Ok(tree?),
         }
     }
+}
+
+/// Allows changes of the file system of a mount, as [`WholeMount::allow_changes`]. `file` is in any
+/// mount of it.
+///
+/// # Errors
+/// The system's.
+pub fn allow_changes(file: &impl AsFd) -> io::Result<()> {
+    use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
+    let context = fspick(file, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
+    fsconfig_set_flag(&context, "rw")?;
+    Ok(fsconfig_reconfigure(&context)?)
 }
 
 /// Returns a copy of the descriptor by which a process is connected with the kernel's FUSE.

@@ -591,7 +591,8 @@ layout! {
         root: u64,
         /// Id of the default subvolume.
         default_subvolume: u64,
-        /// Why the file system takes no more changes, with a terminating NUL; empty if it does.
+        /// Why the file system takes no more changes, with a terminating NUL; empty if it does. Of
+        /// one that is open for reading, why the last attempt to change that failed.
         failure: [u8; 1000],
         /// Options about owners and permissions, with a terminating NUL.
         ownership: [u8; 1000],

@@ -47,6 +47,11 @@ impl Command {
         Self::new(READ | WRITE, kind, number, size_of::<T>())
     }
 
+    /// Returns whether this is one of our own.
+    pub const fn is_own(self) -> bool {
+        (self.0 >> 8) as u8 == PAPILIO
+    }
+
     /// Returns the size of the argument in bytes.
     pub const fn size(self) -> usize {
         (self.0 >> 16 & 0x3fff) as usize

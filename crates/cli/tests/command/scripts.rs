@@ -396,3 +396,26 @@ fn the_lock_of_the_caller_is_no_conflict() {
     let (succeeded, errors) = run(script);
     assert!(!succeeded && errors.contains("in use") || errors.contains("using it"), "{errors}");
 }
+
+/// The file system of a mount point may not be mounted.
+#[test]
+fn a_stream_is_not_received_beside_btrfs() {
+    let world = World::new();
+    let image = world.image("image");
+    for arguments in [
+        &["subvolume", "create", &format!("{image}:/a")][..],
+        &["property", "set", &format!("{image}:/a"), "ro", "true"],
+    ] {
+        world.succeed("btrfs", arguments);
+    }
+    world.succeed("btrfs", &["send", "-f", "stream", &format!("{image}:/a")]);
+    fs::create_dir(world.path("point")).unwrap();
+    let errors = world.fail("btrfs", &["receive", "-f", "stream", "point"]);
+    assert!(errors.contains("not on a Btrfs file system but on"), "{errors}");
+    assert_eq!(fs::read_dir(world.path("point")).unwrap().count(), 0);
+    let mut received = Command::new(binary());
+    received.args(["receive", "-f", "stream", "point"]).current_dir(world.0.path());
+    assert!(received.output().unwrap().status.success());
+    assert!(world.path("point/a").is_dir());
+    world.succeed("btrfs", &["receive", "-f", "stream", &format!("{}:/", world.image("other"))]);
+}

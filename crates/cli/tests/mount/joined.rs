@@ -112,24 +112,6 @@ fn second_mount_joins_the_server() {
 }
 
 #[test]
-fn writable_mount_beside_a_read_only_server_is_refused() {
-    let Some(world) = World::new(MOUNT) else { return };
-    world.mount(&["-r"]);
-    let second = Second::new(&world, "second");
-    second.fails(&world, "rw", "mounted read-only on");
-    second.mount(&world, "ro");
-    assert_eq!(errno(fs::write(second.at("x"), "")), READ_ONLY);
-    second.unmount();
-    let directory = world.directory();
-    fail(
-        1,
-        "the image was opened for reading only",
-        [Path::new("mount"), "-o".as_ref(), "remount,rw".as_ref(), &world.image(), &directory],
-    );
-    world.unmount();
-}
-
-#[test]
 fn signal_ends_all_mounts_of_a_server() {
     let Some(world) = World::new(MOUNT) else { return };
     world.mount(&[]);

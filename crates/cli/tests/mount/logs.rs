@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// Writes old content durably, and newer content with an fsync, and kills the server.
-fn killed() -> Option<World> {
+pub fn killed() -> Option<World> {
     let world = World::new(MOUNT)?;
     world.mount(&["-o", "commit=300"]);
     fs::write(world.at("file"), "old").unwrap();

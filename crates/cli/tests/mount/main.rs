@@ -2,6 +2,7 @@
 //! mounted paths, the helpers of mount(8), all ways to unmount, and refusals.
 
 mod bad_input;
+mod becomes_writable;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;

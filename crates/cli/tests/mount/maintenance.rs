@@ -1,5 +1,6 @@
 //! Balance, devices, replacements and scrub of a mount, while files change.
 
+use crate::kernel::KernelMount;
 use crate::world::{MOUNT, World, eventually, fail, papilio, run, succeed};
 use papilio::{BalanceFilter, BalanceOptions, DeviceId, ReplaceOptions};
 use papilio_ioctl::client::MountedPath;
@@ -7,7 +8,7 @@ use papilio_oracle::{Need, require};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn new_image(world: &World, name: &str, size: u64) -> String {
@@ -235,4 +236,40 @@ fn a_replacement_is_paused_by_the_unmount_and_resumed_by_the_next_mount() {
     succeed(["check", "--check-data-csum", &target]);
     assert_eq!(succeed(["cat", &format!("{target}:/g")]).len(), 5 << 20);
     fail(1, "", ["check", &image]);
+}
+
+/// A scrub would call good what the mount ignores.
+#[test]
+fn a_scrub_is_refused_where_faults_are_ignored() {
+    let Some(world) = World::new(&[MOUNT, Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()) else {
+        return;
+    };
+    let (image, point) = (world.image(), world.directory());
+    let [image_name, point_name] = [&image, &point].map(|path| path.to_str().unwrap());
+    for (options, is_allowed) in [
+        ("ro", true),
+        ("ro,rescue=ignoredatacsums", false),
+        ("ro,rescue=ignoremetacsums", false),
+        ("ro,rescue=ignorebadroots", false),
+        ("ro,rescue=nologreplay", false),
+        ("ro,rescue=all", false),
+    ] {
+        let by_kernel = {
+            let _kernel = KernelMount::new(&image, &point, options);
+            Command::new("btrfs").args(["scrub", "start", "-B", "-r", point_name]).output().unwrap()
+        };
+        assert_eq!(by_kernel.status.success(), is_allowed, "{options}: {}", text(&by_kernel));
+        world.mount_plainly(&["-o", options]);
+        let output = papilio(["scrub", "start", "-B", "-r", point_name]);
+        assert_eq!(output.status.success(), is_allowed, "{options}: {}", text(&output));
+        if !is_allowed {
+            crate::world::check_failure(&output, 1, "is read-only");
+        }
+        world.unmount();
+    }
+    let ignoring = ["--rescue", "ignoredatacsums", "scrub", "start", "-B", "-r", image_name];
+    fail(1, "leave out --rescue", ignoring);
+    let fs = papilio::FileSystem::open_with(&image, &papilio::OpenOptions::new().verify_data(false)).unwrap();
+    let refused = fs.scrub(&papilio::ScrubOptions::new().read_only(true), |_| true).unwrap_err();
+    assert!(refused.to_string().contains("read-only"), "{refused}");
 }

@@ -86,6 +86,123 @@ fn a_seed_is_found_and_never_written() {
     assert!(fs::read(&seed).unwrap() == before, "no byte of a seed changes");
 }
 
+/// Makes a seed with a file, and an image that builds on it, in a directory that nothing else uses.
+fn seed_and_sprout(scratch: &Scratch, name: &str) -> (PathBuf, PathBuf) {
+    let (seed, sprout) = (image(scratch, &format!("{name} seed")), image(scratch, &format!("{name} sprout")));
+    succeed(["mkfs", "-q", self::name(&seed)]);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), vec![5; 100_000]).unwrap();
+    succeed(["cp", self::name(&folder.path().join("file")), &format!("{}:/", self::name(&seed))]);
+    succeed(["tune", "-S", "1", self::name(&seed)]);
+    succeed(["-q", "device", "add", self::name(&sprout), self::name(&seed)]);
+    (seed, sprout)
+}
+
+#[test]
+fn every_command_finds_the_image_of_a_seed_beside_an_image() {
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let (seed, sprout) = seed_and_sprout(&scratch, "one");
+    let before = fs::read(&seed).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = name(&sprout);
+    let inside = |rest: &str| format!("{path}:{rest}");
+    fs::write(folder.path().join("local"), "content").unwrap();
+    for arguments in [
+        &["ls", &inside("/")][..],
+        &["cat", &inside("/file")],
+        &["stat", &inside("/file")],
+        &["du", &inside("/")],
+        &["find", &inside("/")],
+        &["check", path],
+        &["check", "--check-data-csum", path],
+        &["inspect", "dump-tree", path],
+        &["inspect", "dump-super", path],
+        &["inspect", "tree-stats", path],
+        &["inspect", "rootid", &inside("/")],
+        &["inspect", "min-dev-size", "--id", "2", path],
+        &["filesystem", "show", path],
+        &["filesystem", "df", path],
+        &["filesystem", "usage", path],
+        &["filesystem", "du", &inside("/")],
+        &["filesystem", "label", path],
+        &["device", "usage", path],
+        &["device", "stats", path],
+        &["device", "ready", path],
+        &["subvolume", "list", path],
+        &["image", "dump", path, "dump"],
+        &["restore", path, "restored"],
+        &["compsize", &inside("/file")],
+        &["diff", &inside("/"), &inside("/")],
+        &["scrub", "start", "-B", path],
+        &["cp", "local", &inside("/")],
+        &["mkdir", &inside("/directory")],
+        &["filesystem", "label", path, "label"],
+        &["filesystem", "sync", path],
+        &["subvolume", "create", &inside("/subvolume")],
+        &["subvolume", "snapshot", "-r", &inside("/subvolume"), &inside("/snapshot")],
+        &["send", "-f", "stream", &inside("/snapshot")],
+        &["property", "list", &inside("/subvolume")],
+        &["quota", "enable", path],
+        &["qgroup", "show", path],
+        &["filesystem", "defragment", &inside("/file")],
+        &["rescue", "clear-uuid-tree", "--undo", "undo1", path],
+        &["rescue", "fix-device-size", "--undo", "undo2", path],
+        &["check", "--clear-space-cache", "v1", "--undo", "undo3", path],
+        &["rescue", "clone", path, "clone"],
+        &["trim", path],
+        &["check", path],
+        &["balance", "start", "-musage=1", path],
+        &["device", "remove", "1", path],
+        &["check", path],
+    ] {
+        let output =
+            command().args(arguments).stdin(Stdio::null()).current_dir(folder.path()).output().unwrap();
+        let (said, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && !errors.contains("missing"), "{arguments:?}: {said}{errors}");
+    }
+    assert!(fs::read(&seed).unwrap() == before, "no byte of a seed changes");
+    fs::remove_file(&seed).unwrap();
+    assert_eq!(succeed(["cat", &inside("/file")]), vec![5; 100_000]);
+}
+
+#[test]
+fn a_seed_that_was_changed_since_is_not_the_seed() {
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let (seed, sprout) = seed_and_sprout(&scratch, "two");
+    let copy = scratch.path().join("a copy");
+    fs::copy(&seed, &copy).unwrap();
+    succeed(["tune", "--force", "-S", "0", name(&seed)]);
+    succeed(["mkdir", &format!("{}:/new", name(&seed))]);
+    succeed(["tune", "-S", "1", name(&seed)]);
+    // Its copy from before is.
+    assert_eq!(succeed(["cat", &format!("{}:/file", name(&sprout))]), vec![5; 100_000]);
+    fs::remove_file(&copy).unwrap();
+    fail(1, "missing", ["cat", &format!("{}:/file", name(&sprout))]);
+}
+
+#[test]
+fn two_images_that_build_on_one_seed_are_used_at_once() {
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let (seed, sprout) = seed_and_sprout(&scratch, "three");
+    let other = image(&scratch, "three other");
+    succeed(["-q", "device", "add", name(&other), name(&seed)]);
+    let options = papilio::OpenOptions::new().write(true).device(&seed);
+    let open = [&sprout, &other].map(|path| papilio::FileSystem::open_with(path, &options).unwrap());
+    let reader = papilio::FileSystem::open(&seed).unwrap();
+    for (number, fs) in open.iter().enumerate() {
+        fs.write("/file", [number as u8]).unwrap();
+    }
+    assert_eq!(reader.read("/file").unwrap(), vec![5; 100_000]);
+    for fs in open {
+        fs.close().unwrap();
+    }
+    drop(reader);
+    for (number, path) in [&sprout, &other].into_iter().enumerate() {
+        assert_eq!(succeed(["cat", &format!("{}:/file", name(path))]), [number as u8]);
+        succeed(["check", name(path)]);
+    }
+}
+
 fn superblock(image: &Path) -> Superblock {
     let device = FileDevice::open(image, Access::ReadOnly).unwrap();
     let mut bytes = [0; SUPERBLOCK_SIZE];

@@ -16,6 +16,11 @@ pub(crate) const DIRECT: Option<OFlags> = None;
 /// Does nothing: the host has no such flag.
 pub(crate) fn leave_access_time(_file: &File, _flags: OFlags) {}
 
+/// Returns false: an open for writing fails there.
+pub(crate) fn is_read_only_device(_file: &File) -> bool {
+    false
+}
+
 /// Returns false: without direct I/O it makes no difference where a file is.
 pub(crate) fn is_in_memory(_path: &Path) -> bool {
     false

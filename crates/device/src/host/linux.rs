@@ -24,6 +24,15 @@ pub(crate) fn leave_access_time(file: &File, flags: OFlags) {
     let _ = rustix::fs::fcntl_setfl(file, flags | OFlags::NOATIME);
 }
 
+/// Returns whether an open block device takes no writes (`blockdev --setro`). Linux opens it for
+/// writing nevertheless.
+pub(crate) fn is_read_only_device(file: &File) -> bool {
+    let device = rustix::fs::fstat(file).map_or(0, |found| found.st_rdev);
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let read_only = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    device != 0 && read_only.is_ok_and(|text| text.trim() == "1")
+}
+
 /// Returns whether the file at `path` is on tmpfs or ramfs. The node of a block device is often on
 /// tmpfs, too, but not its bytes.
 pub(crate) fn is_in_memory(path: &Path) -> bool {

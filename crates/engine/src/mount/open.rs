@@ -42,11 +42,12 @@ use crate::options::rescue::{FaultList, FoundTrees, Rescue};
 use crate::options::{DiscardMode, OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, drop_relocation_trees, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
-use crate::volume::{Volume, compare_copies};
+use crate::volume::{Volume, compare_copies, superblock_of};
 use papilio_device::{
     Access, DeadlineDevice, DelayDevice, Device, ImageOptions, OverlayDevice, PartitionChoice,
 };
 use papilio_format::LogicalAddress;
+use papilio_format::features::SuperblockFlags;
 use papilio_format::objectid::{self, Objectid};
 use papilio_format::superblock::RawSuperblock;
 use papilio_locks::Mutex;
@@ -498,7 +499,12 @@ pub fn open_devices(path: &Path, options: &OpenOptions, access: Access) -> Resul
     std::iter::once((path, &options.image))
         .chain(options.devices.iter().map(|path| (path.as_path(), &further)))
         .map(|(path, image)| {
-            let mut how = papilio_device::OpenOptions::new(access);
+            // A seed is never written, and others may build on it, too.
+            let access = match access {
+                Access::ReadWrite if !options.devices.is_empty() && is_seed(path, image) => Access::ReadOnly,
+                access => access,
+            };
+            let mut how = papilio_device::OpenOptions::new(access).take_over(options.take_over);
             if options.unlocked && access == Access::ReadOnly {
                 how = how.lock(false);
             }
@@ -531,6 +537,13 @@ pub fn open_devices(path: &Path, options: &OpenOptions, access: Access) -> Resul
             })
         })
         .collect()
+}
+
+/// Returns whether the superblock of a device says that it is a seed. Opening it reports faults.
+fn is_seed(path: &Path, image: &ImageOptions) -> bool {
+    let look = papilio_device::OpenOptions::new(Access::ReadOnly).lock(false);
+    let superblock = look.open_image(path, image).ok().and_then(|device| superblock_of(&*device, 0).ok());
+    superblock.is_some_and(|superblock| superblock.raw.flags.contains(SuperblockFlags::SEEDING))
 }
 
 /// Returns whether a device is the file or block device at `path` itself. An image

@@ -10,6 +10,7 @@ use papilio::{FileSystem, Inode};
 use papilio_ioctl::Errno;
 use papilio_ioctl::layout::{PAGE_BYTES, Page};
 use papilio_ioctl::record::Writer;
+use papilio_locks::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,8 +38,8 @@ pub struct MountInfo {
     pub user_subvol_rm_allowed: bool,
     /// The owners and permissions that the mount shows.
     pub ownership: Ownership,
-    /// The file system was opened for reading only.
-    pub opened_read_only: bool,
+    /// The option because of which the mount can only be read-only.
+    pub needs_read_only: Option<&'static str>,
     /// The kernel's root of the file system is the top level, and the mount shows a directory below
     /// it. Otherwise the root is the mounted subvolume.
     pub from_top_level: bool,
@@ -46,6 +47,10 @@ pub struct MountInfo {
     pub jobs: Arc<Jobs>,
     /// The mount was made read-only since; all clones share it.
     read_only: Arc<AtomicBool>,
+    /// The file system is open for reading only; all clones share it.
+    opened_read_only: Arc<AtomicBool>,
+    /// Why the last attempt to allow changes failed; all clones share it.
+    refusal: Arc<Mutex<String>>,
 }
 
 impl MountInfo {
@@ -56,10 +61,12 @@ impl MountInfo {
             directory: directory.to_path_buf(),
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
             ownership: options.ownership.clone(),
-            opened_read_only: options.read_only,
+            needs_read_only: options.needs_read_only,
             from_top_level: false,
             jobs: Arc::default(),
             read_only: Arc::default(),
+            opened_read_only: Arc::new(AtomicBool::new(options.read_only)),
+            refusal: Arc::default(),
         }
     }
 
@@ -76,7 +83,27 @@ impl MountInfo {
         self.read_only.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_read_only(&self, read_only: bool) {
+    /// Returns whether the file system is open for reading only.
+    pub fn opened_read_only(&self) -> bool {
+        self.opened_read_only.load(Ordering::Acquire)
+    }
+
+    /// Notes that the file system is open for writing from now on.
+    pub(crate) fn set_opened_for_writing(&self) {
+        self.opened_read_only.store(false, Ordering::Release);
+    }
+
+    /// Notes why an attempt to allow changes failed.
+    pub(crate) fn refuse_writing(&self, why: String) {
+        *self.refusal.lock() = why;
+    }
+
+    /// Returns why the last attempt to allow changes failed; empty if none did.
+    pub(super) fn refusal(&self) -> String {
+        self.refusal.lock().clone()
+    }
+
+    pub(crate) fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Release);
     }
 }

@@ -71,6 +71,10 @@ fn start_resize(call: &IoctlCall<'_>, devid: DeviceId, size: u64) -> Result<u64>
 }
 
 fn start_scrub(call: &IoctlCall<'_>, devid: Option<DeviceId>, wanted: &JobStart) -> Result<u64> {
+    if call.mount.needs_read_only.is_some() {
+        // As in the kernel: a scrub finds the faults that the mount ignores.
+        return Err(Errno(libc::EROFS));
+    }
     let read_only = wanted.flags & JOB_READ_ONLY != 0 || call.mount.is_read_only();
     let decode = wanted.flags & JOB_DECODE != 0;
     let (limit, from) = (call.mount.jobs.scrub_limit().clone(), LogicalAddress(wanted.size));
@@ -228,6 +232,10 @@ pub(super) fn balance_progress(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 pub(super) fn scrub(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
     let mut arguments = call.argument::<ScrubIoctl>()?;
+    let takes_changes = !call.mount.is_read_only() && !call.mount.opened_read_only();
+    if arguments.flags & SCRUB_READ_ONLY == 0 && !takes_changes {
+        return Err(Errno(libc::EROFS));
+    }
     let devid = DeviceId(arguments.devid);
     if call.fs.usage()?.devices.iter().all(|device| device.devid != devid) {
         return Err(Errno(libc::ENODEV));

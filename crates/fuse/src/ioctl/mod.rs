@@ -26,10 +26,12 @@ mod search;
 mod send;
 mod state;
 mod subvolumes;
+mod switch;
 pub mod table;
 mod verity;
 
 pub use call::{Caller, Changed, IoctlCall, IoctlReply, MountInfo};
+pub(crate) use switch::{Switch, wanted_switch};
 
 use call::Result;
 use papilio_ioctl::Errno;

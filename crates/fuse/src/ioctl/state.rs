@@ -22,7 +22,7 @@ pub(super) fn server_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 /// Our own: returns the state.
 pub(super) fn get(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut flags = 0;
-    if !call.mount.opened_read_only {
+    if !call.mount.opened_read_only() {
         flags |= STATE_WRITABLE;
     }
     if call.mount.is_read_only() {
@@ -35,7 +35,8 @@ pub(super) fn get(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         default_subvolume: call.fs.default_subvolume()?.0,
         ..MountState::default()
     };
-    put_text(&mut state.failure, &call.fs.failure().unwrap_or_default());
+    let failure = call.fs.failure().or_else(|| Some(call.mount.refusal()));
+    put_text(&mut state.failure, &failure.unwrap_or_default());
     put_text(&mut state.ownership, &call.mount.ownership.to_string());
     call.reply(&state)
 }
@@ -45,7 +46,8 @@ pub(super) fn get(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 pub(super) fn set_read_only(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
     let read_only = call.argument::<u64>()? != 0;
-    if call.mount.opened_read_only {
+    if call.mount.opened_read_only() {
+        // Opening it for writing is the server's part (`switch.rs`).
         return if read_only { done(Vec::new()) } else { Err(Errno(libc::EROFS)) };
     }
     if read_only {

@@ -46,7 +46,7 @@ pub(super) struct Parser {
     fsname: Option<String>,
     max_threads: Option<usize>,
     transport: Transport,
-    opens: Opens,
+    opens: Option<Opens>,
     writeback_cache: Option<bool>,
     user_subvol_rm_allowed: bool,
     skip_balance: bool,
@@ -137,8 +137,8 @@ impl Parser {
             }
             "opens" => {
                 self.opens = match needed(name, value)? {
-                    "server" => Opens::Server,
-                    "kernel" => Opens::Kernel,
+                    "server" => Some(Opens::Server),
+                    "kernel" => Some(Opens::Kernel),
                     _ => return Err(bad_value(name, value, "kernel or server")),
                 };
             }
@@ -344,6 +344,7 @@ impl Parser {
             open,
             devices: self.devices,
             read_only: self.read_only,
+            needs_read_only: self.needs_read_only,
             noatime: self.atime,
             allow_other: self.allow_other,
             allow_root: self.allow_root,

@@ -17,8 +17,8 @@ fn opens(options: &str) -> String {
 #[test]
 fn opens_are_the_servers_unless_the_option_says_otherwise() {
     let opens = |options: &str| MountOptions::parse(options).unwrap().opens;
-    assert_eq!((opens(""), opens("opens=kernel,opens=server")), (Opens::Server, Opens::Server));
-    assert_eq!(opens("ro,opens=kernel"), Opens::Kernel);
+    assert_eq!((opens(""), opens("opens=kernel,opens=server")), (None, Some(Opens::Server)));
+    assert_eq!(opens("ro,opens=kernel"), Some(Opens::Kernel));
 }
 
 /// Returns what no options mean for opening the image.

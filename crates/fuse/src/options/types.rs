@@ -34,12 +34,11 @@ pub enum Transport {
 }
 
 /// The side that opens regular files of a writable mount.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opens {
     /// The kernel asks the server at each open, and tells it of each close.
-    #[default]
     Server,
-    /// The kernel opens and closes files without the server, as it does on a read-only mount.
+    /// The kernel opens and closes files without the server.
     Kernel,
 }
 
@@ -52,6 +51,8 @@ pub struct MountOptions {
     pub devices: Vec<PathBuf>,
     /// The mount is read-only.
     pub read_only: bool,
+    /// The option because of which the mount can only be read-only.
+    pub needs_read_only: Option<&'static str>,
     /// When reads update access times.
     pub noatime: Atime,
     /// Other users may use the mount.
@@ -68,10 +69,10 @@ pub struct MountOptions {
     pub max_threads: Option<usize>,
     /// How the kernel delivers requests.
     pub transport: Transport,
-    /// The side that opens regular files.
-    pub opens: Opens,
-    /// Whether the kernel gathers writes in its cache. `None`: if the file system got no page
-    /// cache, which it has where little room is left.
+    /// The side that opens regular files. `None`: the server, and the kernel on a read-only mount.
+    pub opens: Option<Opens>,
+    /// Whether the kernel gathers writes in its cache. `None`: if the mount is writable, and the
+    /// file system got no page cache, which it has where little room is left.
     pub writeback_cache: Option<bool>,
     /// How long the kernel may cache attributes and names. Long, because only this server changes
     /// them.
@@ -101,6 +102,13 @@ pub struct MountOptions {
 pub struct MountOptionError {
     pub(super) message: String,
     pub(super) unknown: bool,
+}
+
+impl MountOptions {
+    /// Returns whether the kernel gathers writes in its cache.
+    pub(crate) fn gathers_writes(&self) -> bool {
+        self.writeback_cache.unwrap_or(!self.read_only)
+    }
 }
 
 impl MountOptionError {

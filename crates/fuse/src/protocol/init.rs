@@ -82,8 +82,7 @@ pub(crate) fn negotiate(offer: &InitIn, options: &MountOptions, ring: bool) -> N
         // The kernel enforces access control lists, which implies all other permissions.
         wanted |= feature::POSIX_ACL;
     }
-    let writeback_cache = options.writeback_cache.unwrap_or(true) && !options.read_only;
-    if writeback_cache {
+    if options.gathers_writes() {
         wanted |= feature::WRITEBACK_CACHE;
     } else {
         // Kernels with this feature also keep parallel direct writes coherent with other openers'

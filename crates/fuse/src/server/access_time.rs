@@ -41,20 +41,20 @@ impl Server {
     /// Records a read of a node that was opened with `flags`.
     pub(super) fn note_read(&self, node: &Node, flags: i32) {
         let Some(rule) = self.access_times else { return };
-        if self.mount.is_read_only() {
+        if self.mount.is_read_only() || self.mount.opened_read_only() {
             return;
         }
         let directory = node.kind == FileKind::Directory;
         if flags & libc::O_NOATIME != 0 || directory && rule == Atime::Nodiratime {
             return;
         }
-        let now = self.fs.now();
+        let now = self.fs().now();
         let mark = self.mark(now);
         if rule != Atime::Strict && node.read_noted.swap(mark, Ordering::AcqRel) == mark {
             return;
         }
         // A failed update (no space, a read-only subvolume) does not fail the read.
-        if let Ok(inode) = node.current(&self.fs)
+        if let Ok(inode) = node.current(self.fs())
             && needs_update(rule, inode.metadata(), now)
             && let Err(error) = inode.set_access_time(now)
         {
@@ -64,7 +64,7 @@ impl Server {
 
     /// Returns whether the next read of a file that is opened with `flags` must reach the server.
     pub(super) fn must_see_read(&self, node: &Node, flags: i32) -> bool {
-        let Some(rule) = self.access_times else { return false };
+        let Some(rule) = self.access_times.filter(|_| !self.mount.opened_read_only()) else { return false };
         if flags & libc::O_NOATIME != 0 || flags & libc::O_ACCMODE == libc::O_WRONLY {
             return false;
         }
@@ -72,11 +72,11 @@ impl Server {
             // There is nothing to drop.
             return false;
         }
-        let now = self.fs.now();
+        let now = self.fs().now();
         if rule != Atime::Strict && node.read_noted.load(Ordering::Acquire) == self.mark(now) {
             return false;
         }
-        node.current(&self.fs).is_ok_and(|inode| needs_update(rule, inode.metadata(), now))
+        node.current(self.fs()).is_ok_and(|inode| needs_update(rule, inode.metadata(), now))
     }
 
     /// Returns the mark that a node remembers for a read at `now`; never 0.

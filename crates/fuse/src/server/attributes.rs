@@ -42,7 +42,7 @@ impl Server {
 
     pub(super) fn node_attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
     }
 
@@ -53,13 +53,17 @@ impl Server {
         change: &AttributeChange,
     ) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
+        if node.is_stub() {
+            // The kernel changes a copy in memory that the next look-up does not find.
+            return self.node_attributes(node.id);
+        }
         let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size, .. } = *change;
         let ownership = self.ownership();
         let uid = uid.map_or(Ok(None), |id| ownership.stored_user(id))?;
         let gid = gid.map_or(Ok(None), |id| ownership.stored_group(id))?;
         let mut set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
         if let Some(size) = size {
-            let before = node.current(&self.fs)?;
+            let before = node.current(self.fs())?;
             // `truncate` needs the right to write, and an open file may be cut unless data is only
             // appended to it (`vfs_truncate`, `do_ftruncate` in `fs/open.c`).
             let flags = before.metadata().flags();
@@ -89,7 +93,7 @@ impl Server {
             self.store_attributes(&node, &set)?;
         }
         self.changed(&node);
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
     }
 
@@ -119,7 +123,7 @@ impl Server {
     /// asks the file system about the subvolume.
     pub(super) fn refusal(&self, node: &Node, error: papilio::Error) -> Errno {
         let is_immutable = || {
-            let inode = node.current(&self.fs);
+            let inode = node.current(self.fs());
             inode.is_ok_and(|inode| inode.metadata().flags().contains(InodeFlags::IMMUTABLE))
         };
         match error.kind() {
@@ -131,8 +135,8 @@ impl Server {
     pub(super) fn file_system_sizes(&self) -> Result<FileSystemSizes, Errno> {
         // A sync(2) does not reach the server, so removals would show with the next commit only. A
         // mount that takes no changes has nothing to commit.
-        let _ = self.fs.commit_removals();
-        let sizes = self.fs.statfs()?;
+        let _ = self.fs().commit_removals();
+        let sizes = self.fs().statfs()?;
         let block_size = self.sector_size();
         let blocks = |bytes: u64| bytes / u64::from(block_size);
         Ok(FileSystemSizes {

@@ -83,7 +83,7 @@ impl Server {
 
     /// Returns whether a file may have space that it can write without taking more.
     fn may_own_space(&self, node: &Node) -> Result<bool, Errno> {
-        let flags = node.current(&self.fs)?.metadata().flags();
+        let flags = node.current(self.fs())?.metadata().flags();
         Ok(flags.intersects(InodeFlags::PREALLOC | InodeFlags::NODATACOW))
     }
 
@@ -110,7 +110,7 @@ impl Server {
 
     /// Notes that a write at `offset` was lost, which no caller has heard of.
     pub(super) fn lose_write(&self, node: &Node, offset: u64, error: Errno) {
-        let generation = node.current(&self.fs).ok().map(|inode| inode.metadata().generation().get());
+        let generation = node.current(self.fs()).ok().map(|inode| inode.metadata().generation().get());
         self.lost.note(node, generation, offset, error);
         node.failed.store(error.code(), Ordering::Release);
     }
@@ -150,7 +150,7 @@ impl Server {
     /// Returns the names under which the kernel may know a file, as directories and entries.
     pub(super) fn known_names(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
         let names = || {
-            let inode = self.node(id).ok()?.current(&self.fs).ok()?;
+            let inode = self.node(id).ok()?.current(self.fs()).ok()?;
             let tree = inode.tree();
             let names = inode.names().ok()?.into_iter();
             Some(names.map(|(parent, name)| (self.nodes.id(tree, parent), name)).collect())
@@ -187,7 +187,7 @@ impl Server {
         let mut reply = LostWrite::default();
         while let Some(((tree, number), lost)) = self.lost.take() {
             // A file that was removed meanwhile has nothing left to lose.
-            let exists = self.fs.inode_at(tree, number).is_ok_and(|inode| {
+            let exists = self.fs().inode_at(tree, number).is_ok_and(|inode| {
                 let metadata = inode.metadata();
                 metadata.nlink() > 0 && Some(metadata.generation().get()) == lost.generation
             });
@@ -222,11 +222,11 @@ impl Server {
 
     /// Returns the path of an inode from the top level.
     fn path_of(&self, tree: TreeId, number: InodeNumber) -> Option<Vec<u8>> {
-        let mut path = self.fs.subvolume(tree).ok()?.path.unwrap_or_default();
+        let mut path = self.fs().subvolume(tree).ok()?.path.unwrap_or_default();
         let mut names = Vec::new();
         let mut at = number;
         while at != objectid::FIRST_INODE {
-            let (parent, name) = self.fs.inode_at(tree, at).ok()?.names().ok()?.into_iter().next()?;
+            let (parent, name) = self.fs().inode_at(tree, at).ok()?.names().ok()?.into_iter().next()?;
             names.push(name);
             at = parent;
             if names.len() > DEPTH {

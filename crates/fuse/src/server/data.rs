@@ -33,7 +33,7 @@ impl Server {
     /// Refuses writes that the kernel's `inode_permission` and `may_open` refuse because of inode
     /// flags, which FUSE does not know, and what `fsverity_file_open` refuses.
     fn check_open_for_writing(&self, node: &Node, used: &Used, flags: i32) -> Result<(), Errno> {
-        let kept = node.current(&self.fs)?.metadata().flags();
+        let kept = node.current(self.fs())?.metadata().flags();
         // In the kernel's order, where a file has several reasons.
         if kept.contains(InodeFlags::IMMUTABLE) {
             return Err(Errno(libc::EPERM));
@@ -57,7 +57,7 @@ impl Server {
         if !self.opens_by_kernel {
             return Ok(());
         }
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         // A file that was opened before its subvolume became read-only looks like any other.
         inode.check_changeable().map_err(stale)?;
         let (flags, size) = (inode.metadata().flags(), inode.metadata().size());
@@ -128,14 +128,14 @@ impl Server {
     /// Returns whether a process may have a file open for writing.
     pub(super) fn is_written(&self, node: &Node) -> bool {
         match self.opens_by_kernel {
-            true => !self.read_only && node.kind == FileKind::Regular,
+            true => !self.mount.opened_read_only() && node.kind == FileKind::Regular,
             false => node.writers.load(Ordering::Acquire) > 0,
         }
     }
 
     /// Returns the files of which the kernel may hold unwritten data.
     pub(super) fn dirty_candidates(&self) -> Vec<NodeId> {
-        match (self.read_only, self.opens_by_kernel) {
+        match (self.mount.opened_read_only(), self.opens_by_kernel) {
             (true, _) => Vec::new(),
             // Any file that the kernel knows may be open for writing.
             (_, true) => self.nodes.select(|node| node.kind == FileKind::Regular),
@@ -201,7 +201,7 @@ impl Server {
         let used = self.used(&node)?;
         let file = used.file()?;
         self.check_change_unopened(&node, offset, None)?;
-        let flags = node.current(&self.fs)?.metadata().flags();
+        let flags = node.current(self.fs())?.metadata().flags();
         if flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && mode & !KEEP != 0 {
             return Err(Errno(libc::EPERM));
         }

@@ -27,7 +27,7 @@ const FIRST_INDEX: u64 = 2;
 
 impl Server {
     pub(super) fn open_listing(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno> {
-        if self.read_only {
+        if self.lists_by_kernel {
             return Err(NO_NEED);
         }
         let node = self.node(node)?;
@@ -93,8 +93,8 @@ impl Server {
 
     /// Returns the index of the last entry that a listing shows.
     fn last_of_interest(&self, node: &Node, handle: DirectoryHandle, offset: u64) -> Result<u64, Errno> {
-        if self.read_only {
-            return Ok(u64::MAX);
+        if self.lists_by_kernel {
+            return self.last_without_handle(node, offset);
         }
         let last = self.listings.get(handle)?;
         if offset == 0 {
@@ -104,6 +104,24 @@ impl Server {
         Ok(last.load(Ordering::Acquire))
     }
 
+    /// As [`Server::last_of_interest`], where the kernel opens directories without the server. A
+    /// mount that became writable remembers the end of the last listing that began.
+    fn last_without_handle(&self, node: &Node, offset: u64) -> Result<u64, Errno> {
+        if self.mount.opened_read_only() {
+            return Ok(u64::MAX);
+        }
+        if offset == 0 {
+            let last = self.used(node)?.inode.last_entry_index().map_err(stale)?;
+            node.listed.store(last, Ordering::Release);
+            return Ok(last);
+        }
+        match node.listed.load(Ordering::Acquire) {
+            // It began before.
+            0 => Ok(u64::MAX),
+            last => Ok(last),
+        }
+    }
+
     fn list_dots(
         &self,
         node: &Node,
@@ -111,7 +129,7 @@ impl Server {
         attributes: bool,
         sink: &mut dyn DirectorySink,
     ) -> Result<bool, Errno> {
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         let number = self.nodes.number_of_node(node);
         let entry = attributes.then(|| self.entry_of(node, &inode));
         let mut dot = ListedEntry { name: b".", number, kind: FileKind::Directory, next: 1, entry };
@@ -154,7 +172,7 @@ impl Server {
     }
 
     fn learn_listed(&self, directory: &Inode, name: &[u8], inode: &Inode) -> Entry {
-        let known = self.nodes.learn(directory, name, inode);
+        let known = self.nodes.learn(&self.served, directory, name, inode);
         self.entry_of(&known, inode)
     }
 }

@@ -22,6 +22,8 @@ mod promises;
 mod room;
 mod short_room;
 mod state;
+mod switch;
+mod switching;
 mod xattrs;
 
 pub(crate) use state::Server;
@@ -108,7 +110,7 @@ impl Operations for Server {
     }
 
     fn waits_for_devices(&self) -> bool {
-        self.fs.waits_for_devices()
+        self.fs().waits_for_devices()
     }
 
     fn may_be_written(&self) -> Vec<NodeId> {
@@ -217,10 +219,14 @@ impl Operations for Server {
     }
 
     fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno> {
-        if self.read_only {
+        if self.mount.opened_read_only() {
             return Ok(());
         }
-        let node = self.used_node(node)?;
+        let node = self.node(node)?;
+        if node.is_stub() {
+            return Ok(());
+        }
+        let node = self.used(&node)?;
         match node.file() {
             Ok(file) if data_only => Ok(file.sync_data()?),
             Ok(file) => Ok(file.sync_all()?),
@@ -229,7 +235,7 @@ impl Operations for Server {
     }
 
     fn sync_all(&self) -> Result<(), Errno> {
-        if self.read_only { Ok(()) } else { Ok(self.fs.sync()?) }
+        if self.mount.opened_read_only() { Ok(()) } else { Ok(self.fs().sync()?) }
     }
 
     fn allocate(
@@ -314,18 +320,26 @@ impl Operations for Server {
         if Command(ioctl.command) == Command::TAKE_LOST_WRITE {
             return Ok(self.take_lost_write(caller));
         }
+        // While it runs, the file system stays the same.
+        let _running = self.waits_for_programs(ioctl.command).then(|| self.switching.begin_long());
         let node = self.node(node)?;
+        if node.is_stub() && !Command(ioctl.command).is_own() {
+            return Err(Errno(libc::ENOTTY));
+        }
         // As `deny_write_access`. Where the kernel opens files itself, writers are not known.
         if Command(ioctl.command) == Command::ENABLE_VERITY && node.writers.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::ETXTBSY));
         }
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         let umask = privileges::umask_of(caller);
-        let (fs, mount) = (&self.fs, &self.mount);
+        let (fs, mount) = (self.fs(), &self.mount);
         let Ioctl { command, input, address, output_size } = *ioctl;
         let inode = &inode;
         let call = IoctlCall { fs, mount, inode, command, input, address, output_size, caller, umask };
-        let reply = crate::ioctl::handle(&call);
+        let reply = match crate::ioctl::wanted_switch(&call)? {
+            Some(switch) => self.switch(switch),
+            None => crate::ioctl::handle(&call),
+        };
         self.changed(&node);
         if Command(command) == Command::ENCODED_WRITE && reply.is_ok() {
             // The kernel drops the attributes with the pages.

@@ -21,22 +21,24 @@ impl Server {
 
     /// Looks up `.` or `..` for an NFS server, which knows only an inode's number.
     fn look_up_dots(&self, node: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let inode = self.nodes.resolve(&self.fs, node)?;
+        let inode = self.nodes.resolve(self.fs(), node)?;
         if name == b"." {
             return Ok(self.learn(&inode, name, &inode));
         }
         let (tree, number) = inode.parent()?;
-        let parent = self.fs.inode_at(tree, number).map_err(stale)?;
+        let parent = self.fs().inode_at(tree, number).map_err(stale)?;
         Ok(self.learn(&parent, name, &parent))
     }
 
     fn learn(&self, directory: &Inode, name: &[u8], inode: &Inode) -> Entry {
-        let node = self.nodes.learn(directory, name, inode);
+        let node = self.nodes.learn(&self.served, directory, name, inode);
         self.entry_of(&node, inode)
     }
 
     pub(super) fn make_node(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno> {
         let (node, parent) = self.parent(new.parent)?;
+        let is_file = matches!(new.kind, NewNodeKind::Regular);
+        must_take_entries(&node, if is_file { libc::EACCES } else { libc::EPERM })?;
         let inode = parent.inode.create(new.name, &self.new_inode(caller, &parent.inode, new)?)?;
         self.changed(&node);
         Ok(self.learn(&parent.inode, new.name, &inode))
@@ -44,6 +46,7 @@ impl Server {
 
     pub(super) fn create_file(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
         let (node, parent) = self.parent(new.parent)?;
+        must_take_entries(&node, libc::EACCES)?;
         let entry = match parent.inode.create(new.name, &self.new_inode(caller, &parent.inode, new)?) {
             Ok(inode) => {
                 self.changed(&node);
@@ -69,7 +72,8 @@ impl Server {
         new: &NewNode<'_>,
         flags: i32,
     ) -> Result<Entry, Errno> {
-        let parent = self.used_node(new.parent)?;
+        let (node, parent) = self.parent(new.parent)?;
+        must_take_entries(&node, libc::EOPNOTSUPP)?;
         let file = parent.inode.create_unnamed(&self.new_inode(caller, &parent.inode, new)?)?;
         let inode = file.inode().clone();
         let entry = self.learn(&parent.inode, b"", &inode);
@@ -116,15 +120,19 @@ impl Server {
     }
 
     pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let (node, parent) = (self.node(node)?, self.used_node(parent)?);
+        let node = self.node(node)?;
+        let (directory, parent) = self.parent(parent)?;
+        must_take_entries(&directory, libc::EPERM)?;
         self.names_change();
         parent.inode.hard_link(&self.used(&node)?.inode, name)?;
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         Ok(self.learn(&parent.inode, name, &inode))
     }
 
     pub(super) fn rename_entry(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
-        let (from, to) = (self.used_node(rename.parent)?, self.used_node(rename.new_parent)?);
+        let from = self.used_node(rename.parent)?;
+        let (directory, to) = self.parent(rename.new_parent)?;
+        must_take_entries(&directory, libc::EPERM)?;
         let Rename { name, new_name, mode, .. } = *rename;
         self.names_change();
         if rename.whiteout {
@@ -135,6 +143,12 @@ impl Server {
         }
         Ok(from.inode.rename(name, &to.inode, new_name, mode)?)
     }
+}
+
+/// Refuses the empty directory that represents a subvolume in a snapshot, with the error of the
+/// kernel's VFS for a directory without the operation.
+fn must_take_entries(directory: &Node, refusal: i32) -> Result<(), Errno> {
+    if directory.is_stub() { Err(Errno(refusal)) } else { Ok(()) }
 }
 
 impl Used {

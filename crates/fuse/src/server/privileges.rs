@@ -21,7 +21,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 impl Server {
     /// Clears the privileges of a file whose data changes; returns whether it had any.
     pub(super) fn kill_privileges(&self, caller: Caller, node: &Node) -> Result<bool, Errno> {
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         let permissions = inode.metadata().permissions();
         let mut kept = permissions & !SET_USER_ID;
         let group_executes = permissions & GROUP_EXECUTE != 0;
@@ -47,7 +47,7 @@ impl Server {
         node: &Node,
         set: &SetAttributes,
     ) -> Result<(), Errno> {
-        let inode = node.current(&self.fs)?;
+        let inode = node.current(self.fs())?;
         let owner = self.ownership().shown_user(inode.metadata().uid());
         if inode.file_type() != FileKind::Directory {
             if inode.file_type() == FileKind::Regular && caller.uid != 0 && caller.uid != owner {

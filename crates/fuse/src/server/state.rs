@@ -7,12 +7,14 @@ use super::listings::Listings;
 use super::lost::LostWrites;
 use super::promises::Promises;
 use super::room::{ForgetAttributes, Room};
+use super::switching::Switching;
 
 use crate::ioctl::MountInfo;
 use crate::jobs::Report;
 use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions, Opens};
 use crate::ownership::Ownership;
+use crate::served::ServedFileSystem;
 use crate::transport::NodeId;
 use papilio::FileSystem;
 use papilio_ioctl::Errno;
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 /// The server of a mounted file system.
 pub(crate) struct Server {
-    pub(super) fs: FileSystem,
+    pub(super) served: ServedFileSystem,
     pub(super) nodes: Nodes,
     pub(super) listings: Listings,
     pub(super) mount: MountInfo,
@@ -41,15 +43,20 @@ pub(crate) struct Server {
     /// Writes of the kernel's cache that could not be stored.
     pub(super) lost: LostWrites,
     pub(super) sector_size: u32,
-    pub(super) read_only: bool,
     /// The kernel opens and closes regular files without the server.
     pub(super) opens_by_kernel: bool,
+    /// The kernel opens and closes directories without the server.
+    pub(super) lists_by_kernel: bool,
     /// Number of regular files that were closed, as far as the server hears of it.
     pub(super) closes: AtomicU64,
     /// The kernel gathers writes, and after each close no longer knows how much space a file has.
     pub(super) writeback_cache: bool,
     /// The one user beside root that may use the mount (`allow_root`), unless the kernel decides.
     pub(super) owner_beside_root: Option<u32>,
+    /// A stored balance stays paused.
+    pub(super) skip_balance: bool,
+    /// The way from reading to writing.
+    pub(super) switching: Switching,
 }
 
 impl Server {
@@ -61,13 +68,15 @@ impl Server {
         let root = fs.root()?;
         let labelled = AtomicBool::new(has_labels(&root));
         let nodes = Nodes::new(&mount.root(&fs)?, root.tree());
-        let noted = !options.read_only && options.noatime != Atime::Noatime;
-        let writeback_cache = options.writeback_cache.unwrap_or(true) && !options.read_only;
+        let noted = options.noatime != Atime::Noatime;
+        let writeback_cache = options.gathers_writes();
+        let usual = if options.read_only { Opens::Kernel } else { Opens::Server };
+        let opens = options.opens.unwrap_or(usual);
         let sector_size = fs.superblock().raw.sector_size;
         let room = Room::new(writeback_cache);
         room.look(&fs);
         Ok(Self {
-            fs,
+            served: ServedFileSystem::new(fs),
             nodes,
             listings: Listings::default(),
             mount,
@@ -79,17 +88,24 @@ impl Server {
             promises: Promises::default(),
             lost: LostWrites::default(),
             sector_size,
-            read_only: options.read_only,
-            opens_by_kernel: options.read_only || options.opens == Opens::Kernel,
+            opens_by_kernel: opens == Opens::Kernel,
+            lists_by_kernel: options.read_only && opens == Opens::Kernel,
             closes: AtomicU64::new(0),
             writeback_cache,
             owner_beside_root: options.allow_root.then(|| rustix::process::getuid().as_raw()),
+            skip_balance: options.skip_balance,
+            switching: Switching::new(&options.open),
         })
     }
 
     /// Returns a handle to the file system, to close it after the server is gone.
     pub(crate) fn file_system(&self) -> FileSystem {
-        self.fs.clone()
+        self.fs().clone()
+    }
+
+    /// Returns the file system.
+    pub(super) fn fs(&self) -> &FileSystem {
+        self.served.current()
     }
 
     /// Says how the kernel is told that room is short.
@@ -98,9 +114,9 @@ impl Server {
     }
 
     /// Resumes the work that an earlier mount has left, in the background.
-    pub(crate) fn resume_jobs(&self, with_balance: bool) {
+    pub(crate) fn resume_jobs(&self) {
         self.resume_replace();
-        if with_balance {
+        if !self.skip_balance {
             self.resume_balance();
         }
     }
@@ -108,11 +124,11 @@ impl Server {
     fn resume_balance(&self) {
         let resume =
             |fs: &FileSystem, report: &Report<'_>| fs.resume_balance(|moved| report.moved(moved)).map(drop);
-        match self.fs.stored_balance() {
+        match self.fs().stored_balance() {
             Ok(None) => {}
             Ok(Some(_)) => {
                 tracing::info!("resuming a balance");
-                if let Err(error) = self.mount.jobs.start(JobKind::Balance, self.fs.clone(), resume) {
+                if let Err(error) = self.mount.jobs.start(JobKind::Balance, self.fs().clone(), resume) {
                     tracing::warn!("a balance is not resumed: {error}");
                 }
             }
@@ -124,11 +140,11 @@ impl Server {
         let resume = |fs: &FileSystem, report: &Report<'_>| {
             fs.resume_replace(|copied| report.copied(copied)).map(drop)
         };
-        match self.fs.replace_status().map(|last| last.is_some_and(|last| last.is_under_way())) {
+        match self.fs().replace_status().map(|last| last.is_some_and(|last| last.is_under_way())) {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!("resuming the replacement of a device");
-                if let Err(error) = self.mount.jobs.start(JobKind::ReplaceDevice, self.fs.clone(), resume) {
+                if let Err(error) = self.mount.jobs.start(JobKind::ReplaceDevice, self.fs().clone(), resume) {
                     tracing::warn!("the replacement of a device is not resumed: {error}");
                 }
             }
@@ -152,7 +168,7 @@ impl Server {
 
     /// Returns the inode and the file of a node.
     pub(super) fn used(&self, node: &Node) -> Result<Arc<Used>, Errno> {
-        self.nodes.used(&self.fs, node)
+        self.nodes.used(&self.served, node)
     }
 
     /// Returns the inode and the file of a node that the kernel knows by this id.

@@ -1,10 +1,13 @@
 //! Extended attributes, including access control lists.
+//!
+//! The empty directory that represents a subvolume in a snapshot has none. The kernel's Btrfs
+//! answers for it by the lack of an operation (`new_simple_dir` in `fs/btrfs/inode.c`).
 
 use super::labels::LABEL;
 use super::privileges;
 use super::state::Server;
 use crate::ioctl::Caller;
-use crate::nodes::stale;
+use crate::nodes::{Node, stale};
 use crate::transport::{NodeId, XattrSet};
 use papilio::SetAttributes;
 use papilio_ioctl::Errno;
@@ -15,8 +18,12 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const SET_GROUP_ID: u32 = 0o2000;
 impl Server {
     pub(super) fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let node = self.node(node)?;
+        if node.is_stub() {
+            return Err(Errno(if is_list(name) { libc::ENODATA } else { libc::EOPNOTSUPP }));
+        }
         check_namespace(name)?;
-        let value = self.used_node(node)?.inode.xattr(name).map_err(stale)?;
+        let value = self.used(&node)?.inode.xattr(name).map_err(stale)?;
         let value = match value {
             Some(_) if is_list(name) && self.ownership().hides_lists() => None,
             Some(list) if is_list(name) => Some(self.ownership().shown_list(list)),
@@ -47,6 +54,7 @@ impl Server {
         how: XattrSet,
     ) -> Result<(), Errno> {
         let node = self.node(node)?;
+        must_have_xattrs(&node)?;
         let used = self.used(&node)?;
         if is_list(name) {
             if self.ownership().hides_lists() {
@@ -62,7 +70,7 @@ impl Server {
         self.changed(&node);
         if name == ACCESS_ACL {
             // Setting an access list clears the set-group-id bit if the caller is not in the group.
-            let inode = node.current(&self.fs)?;
+            let inode = node.current(self.fs())?;
             let mode = inode.metadata().permissions();
             if mode & SET_GROUP_ID != 0
                 && !privileges::is_in_group(caller, self.ownership().shown_group(inode.metadata().gid()))
@@ -76,6 +84,7 @@ impl Server {
 
     pub(super) fn drop_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         let node = self.node(node)?;
+        must_have_xattrs(&node)?;
         let removed = self.used(&node)?.inode.remove_xattr(name);
         removed.map_err(|error| self.refusal(&node, error))?;
         self.changed(&node);
@@ -85,6 +94,11 @@ impl Server {
 
 fn is_list(name: &[u8]) -> bool {
     matches!(name, ACCESS_ACL | DEFAULT_ACL)
+}
+
+/// Refuses the empty directory that represents a subvolume in a snapshot.
+fn must_have_xattrs(node: &Node) -> Result<(), Errno> {
+    if node.is_stub() { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(()) }
 }
 
 /// Refuses names without a handler in the kernel's Btrfs.

@@ -62,6 +62,11 @@ fn unnamed_files() {
 }
 
 #[test]
+fn stubs_of_nested_subvolumes_in_a_snapshot() {
+    both("noatime,allow_other,subvolid=5", steps::stubs);
+}
+
+#[test]
 fn renames() {
     both("noatime,allow_other", steps::renames);
 }

@@ -64,7 +64,8 @@ pub struct State {
     pub root: TreeId,
     /// The default subvolume.
     pub default_subvolume: TreeId,
-    /// Why the file system takes no more changes.
+    /// Why the file system takes no more changes. Of one that is open for reading, why the last
+    /// attempt to change that failed.
     pub failure: Option<String>,
     /// The options about owners and permissions.
     pub ownership: String,
@@ -186,8 +187,9 @@ impl MountedPath {
     /// has the server allow them again. The kernel's cache must be written back before.
     ///
     /// # Errors
-    /// EROFS if the file system was opened for reading, or a failure made it read-only; EPERM
-    /// without permission.
+    /// EROFS if a failure made the file system read-only; EPERM without permission. Of one that is
+    /// open for reading, the error of opening it for writing; [`State::failure`] then has the
+    /// reason.
     pub fn set_read_only(&self, read_only: bool) -> io::Result<()> {
         self.call(Command::SET_READ_ONLY, &mut u64::from(read_only))?;
         match self.take_lost_writes() {

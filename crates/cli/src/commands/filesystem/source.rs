@@ -77,7 +77,11 @@ impl UsageSource {
         match self {
             Self::Image(_) => Ok(None),
             Self::Mounted(mounted, _) if !mounted.mount.is_papilio() => Ok(None),
-            Self::Mounted(mounted, mount) => Ok(mount.state().map_err(|error| mounted.at(&error))?.failure),
+            Self::Mounted(mounted, mount) => {
+                let state = mount.state().map_err(|error| mounted.at(&error))?;
+                // Otherwise it is the reason why a remount was refused.
+                Ok(state.failure.filter(|_| state.writable))
+            }
         }
     }
 

@@ -5,19 +5,23 @@
 //! kernel's caches, and the server ends with the last of them. Options of the file system are those
 //! of the first mount. Each mount has its own `ro`, `noatime`, `nodev` and the like.
 //!
+//! A writable mount beside read-only ones has the server open the image for writing, and the kernel
+//! allow changes of the file system. The other mounts stay read-only.
+//!
 //! The file system's root is the top level where root has mounted first, and then each subvolume
 //! can be shown. Otherwise it is the subvolume that was mounted first.
 //!
 //! A second FUSE connection to the server would not do: each has caches of its own, which would not
 //! hear of the other's changes.
 
+use super::access::{allow_changes, flags_of};
 use crate::holder;
 use anyhow::{Context as _, bail};
 use papilio::device::split_partition;
 use papilio::format::{TreeId, objectid};
 use papilio::{FoundDevice, Subvolume, SubvolumeChoice};
+use papilio_fuse::MountOptions;
 use papilio_fuse::whole_mount::WholeMount;
-use papilio_fuse::{Atime, MountOptions};
 use papilio_ioctl::client::{MountedPath, State};
 use papilio_ioctl::mount_table::MountEntry;
 use rustix::mount::MountFlags;
@@ -47,10 +51,6 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
     let shown = image.display();
     let point =
         mount.as_ref().map_or_else(|| "no directory here".to_owned(), |m| m.point.display().to_string());
-    let is_read_only = !state.writable || state.read_only;
-    if is_read_only && !options.read_only {
-        bail!("{shown}: mounted read-only on {point}: mount with -o ro, or unmount it first");
-    }
     let wanted = options.ownership.to_string();
     if wanted != state.ownership {
         bail!(
@@ -67,6 +67,15 @@ pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> an
         (Some(whole), _) => Ok(whole),
         (None, _) => WholeMount::of(path.file()),
     };
+    let is_read_only = !state.writable || state.read_only;
+    if is_read_only && !options.read_only {
+        allow_changes(&path, &state, image)?;
+        let allowed = match &whole {
+            Ok(whole) => whole.allow_changes(),
+            Err(_) => papilio_fuse::whole_mount::allow_changes(path.file()),
+        };
+        allowed.with_context(|| format!("{shown}: the kernel keeps it read-only on {point}"))?;
+    }
     match (whole, &mount) {
         (Ok(whole), _) => whole.attach(Path::new(OsStr::from_bytes(inside)), &directory),
         (Err(error), None) => Err(error),
@@ -108,7 +117,9 @@ fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
     if let Some(mount) = holder::mount_of_image(image) {
         // Another partition of the image is another file system.
         let same = split_partition(&mount.source).1 == split_partition(image).1;
-        return if same { open(mount) } else { None };
+        let found = if same { open(mount) } else { None };
+        // A mount of a seed shows the file system that builds on it, once a device was added.
+        return found.filter(|(_, path)| !has_other_uuid(path, image));
     }
     let found = FoundDevice::read(image).ok()??;
     if found.devices == 1 {
@@ -127,6 +138,12 @@ fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
     })
 }
 
+/// Whether a mount shows another file system than the one on an image.
+fn has_other_uuid(path: &MountedPath, image: &Path) -> bool {
+    let (Ok(info), Ok(Some(found))) = (path.fs_info(), FoundDevice::read(image)) else { return false };
+    info.fsid != *found.fsid.as_bytes()
+}
+
 /// Returns the file system of a server that has the image open while no mount of it is in sight:
 /// all were detached while in use, or are in other namespaces.
 fn unseen(image: &Path) -> Option<(MountedPath, WholeMount)> {
@@ -139,7 +156,7 @@ fn unseen(image: &Path) -> Option<(MountedPath, WholeMount)> {
     // Another partition of the image is another file system.
     let is_same = split_partition(&server.source).1 == split_partition(image).1
         && is_same_file(split_partition(&server.source).0, file);
-    is_same.then_some((path, whole))
+    (is_same && !has_other_uuid(&path, image)).then_some((path, whole))
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -220,18 +237,6 @@ fn set_flags(directory: &Path, options: &MountOptions) -> std::io::Result<()> {
         let _ = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH);
         error.into()
     })
-}
-
-/// Returns the flags of one mount, without those of the file system.
-pub(super) fn flags_of(options: &MountOptions) -> MountFlags {
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags.set(MountFlags::NOSUID, !options.suid);
-    flags.set(MountFlags::NOEXEC, !options.exec);
-    flags.set(MountFlags::NOATIME, options.noatime == Atime::Noatime);
-    flags.set(MountFlags::NODIRATIME, options.noatime == Atime::Nodiratime);
-    flags
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! reports that the mount is usable. Until then the server prints its errors on the terminal. With
 //! `--foreground` the command is the server. A fork without exec would lose threads and locks.
 
+mod access;
 mod join;
 mod remount;
 mod serve;
@@ -69,9 +70,10 @@ Mount options, named as in btrfs(5) where Btrfs has them:
                             How requests arrive: from /dev/fuse or io_uring
   writeback_cache, nowriteback_cache
                             Whether the kernel gathers writes, or passes on each
-                            immediately (gathers, unless little space is unused)
+                            immediately (gathers, unless little space is unused; not
+                            with ro)
   opens=server|kernel       Whether the server is asked at opens, or the kernel
-                            opens them by itself (server)";
+                            opens them by itself (server; with ro the kernel)";
 
 /// Mount a file system through FUSE
 ///

@@ -2,10 +2,11 @@
 //!
 //! Owns [`Remount`]. FUSE's kernel part keeps the switch itself: it refuses changes, and a switch
 //! to read-only while files are open for writing. The server commits, and refuses ioctls that
-//! change something, which the kernel does not check. As with the kernel's Btrfs, the switch
-//! concerns all mounts of the file system, while `noatime`, `nodev` and the like are of this mount.
+//! change something, which the kernel does not check. If it has the image open for reading, it
+//! opens it for writing first. As with the kernel's Btrfs, the switch concerns all mounts of the
+//! file system, while `noatime`, `nodev` and the like are of this mount.
 
-use super::join::flags_of;
+use super::access::{allow_changes, flags_of};
 use anyhow::{Context as _, bail};
 use papilio_fuse::MountOptions;
 use papilio_ioctl::client::MountedPath;
@@ -46,23 +47,19 @@ impl Remount {
         }
         let path = MountedPath::open(&point).with_context(|| shown.to_string())?;
         let state = path.state().with_context(|| shown.to_string())?;
-        if !options.read_only {
-            if let Some(cause) = &state.failure {
-                bail!("{shown}: read-only since a failure: {cause}");
+        match (options.read_only, state.writable) {
+            (true, true) => self.make_read_only(&point, &path, &options),
+            (true, false) => change(&point, &options),
+            (false, _) => {
+                allow_changes(&path, &state, directory)?;
+                change(&point, &options).inspect_err(|_| {
+                    // The kernel refuses changes as before, and so does the server.
+                    if state.read_only || !state.writable {
+                        let _ = path.set_read_only(true);
+                    }
+                })
             }
-            if !state.writable {
-                bail!("{shown}: the image was opened for reading only: unmount it, and mount it with rw");
-            }
         }
-        if options.read_only && state.writable {
-            self.make_read_only(&point, &path, &options)?;
-        } else {
-            change(&point, &options)?;
-        }
-        if !options.read_only {
-            path.set_read_only(false).with_context(|| shown.to_string())?;
-        }
-        Ok(())
     }
 
     fn make_read_only(&self, point: &Path, path: &MountedPath, options: &MountOptions) -> anyhow::Result<()> {

@@ -6,10 +6,14 @@ use crate::context::Context;
 use crate::output::{Output, escaped};
 use crate::path::{Operand, parse_image_path};
 use anyhow::Context as _;
+#[cfg(target_os = "linux")]
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 #[cfg(target_os = "linux")]
 use papilio::HostDirectory;
 use papilio::{Error, Receive, ReceiveObserver, ReceivedSubvolume};
+#[cfg(target_os = "linux")]
+use papilio_ioctl::mount_table::MountEntry;
 #[cfg(target_os = "linux")]
 use std::ffi::OsStr;
 use std::ffi::OsString;
@@ -18,6 +22,8 @@ use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 #[cfg(target_os = "linux")]
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+#[cfg(target_os = "linux")]
+use std::path::Path;
 use std::path::PathBuf;
 
 /// Receive subvolumes from a stream
@@ -92,6 +98,9 @@ impl Args {
         {
             #[cfg(target_os = "linux")]
             {
+                if context.arguments().drop_in {
+                    must_be_btrfs(&path)?;
+                }
                 let mut target = HostDirectory::open_with(&path, self.root_mount.as_deref(), self.chroot)?;
                 let result = receive.receive_into(&mut target, &mut input, &mut received, &mut progress);
                 progress.finish();
@@ -109,6 +118,21 @@ impl Args {
         progress.finish();
         report(context, &path, &|name| path.join(name).to_bytes(), result, &received);
         Ok(())
+    }
+}
+
+/// Refuses a directory on another file system than Btrfs. A script that calls `btrfs receive` may
+/// name a mount point whose file system is not mounted.
+#[cfg(target_os = "linux")]
+fn must_be_btrfs(directory: &Path) -> anyhow::Result<()> {
+    let shown = directory.display();
+    let mount = MountEntry::of(directory).with_context(|| shown.to_string())?;
+    match mount {
+        Some(mount) if mount.fstype != "btrfs" && !mount.is_papilio() => bail!(
+            "{shown}: not on a Btrfs file system but on {}; papilio receive makes plain directories there",
+            mount.fstype
+        ),
+        _ => Ok(()),
     }
 }
 

@@ -121,6 +121,9 @@ fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> 
         return run_mounted(common, begin, context, &mounted);
     }
     let image = image_of(&common.image)?;
+    if !context.arguments().rescue.is_empty() {
+        bail!("{}: a scrub ignores no faults: leave out --rescue", image.display());
+    }
     // Not opened here: a scrub that runs has it locked.
     let Some(found) = FoundDevice::read(&image)? else {
         bail!("{}: no Btrfs file system", image.display());
