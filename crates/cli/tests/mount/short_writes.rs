@@ -224,6 +224,7 @@ fn one_write_that_the_kernel_would_gather_leaves_what_fits() {
         let step = (left - at).min(16 << 20);
         rustix::fs::fallocate(&fill, rustix::fs::FallocateFlags::empty(), at, step).unwrap();
     }
+    drop(fill);
     succeed(["filesystem", "sync", &root]);
     let ours = overfill_each(&world.directory(), 100 * MIB);
     println!("a full disk: {ours:?}");
