@@ -15,7 +15,8 @@ use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
 use crate::transport::{
-    ChangedPages, CopyRange, DataChange, KeptListing, NodeId, Operations, Write, Written,
+    ChangedPages, CopyRange, DataChange, KeptListing, NodeId, Operations, RefusedWrite, StoredPrefix, Write,
+    Written,
 };
 use papilio_ioctl::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -401,8 +402,8 @@ impl<O: Operations> Dispatcher<O> {
                 found => Answer::Entry(found?),
             },
             Body::Attributes { by_handle } => {
-                if by_handle {
-                    operations.before_cached_write(caller, node)?;
+                if by_handle && let Err(refused) = operations.before_cached_write(caller, node) {
+                    return Err(note_refused(operations, &mut stale.before_reply, node, &refused));
                 }
                 Answer::Attributes(operations.attributes(node)?)
             }
@@ -590,6 +591,22 @@ fn answer_write(
     let (length, changed) = written?;
     note(operations, stale, node, changed);
     Ok(Answer::Written(length as u32))
+}
+
+/// Notes what became stale by the part of a refused write that is stored. Returns the error.
+fn note_refused(
+    operations: &impl Operations,
+    stale: &mut Vec<Stale>,
+    node: NodeId,
+    refused: &RefusedWrite,
+) -> Errno {
+    if let Some(StoredPrefix { offset, length, last }) = refused.stored {
+        stale.push(Stale::Size(node, offset + length, last));
+        stale.push(Stale::Pages(node, offset, length));
+        // The kernel has the times of the file, and hears of none. It forgets them with the file.
+        stale.extend(entries(operations.names_after_failure(node)));
+    }
+    refused.error
 }
 
 fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, changed: DataChange) {

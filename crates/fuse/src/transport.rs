@@ -310,6 +310,32 @@ pub struct FileSystemSizes {
     pub name_max: u32,
 }
 
+/// A write that the kernel may not take into its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedWrite {
+    /// The error of the caller's write.
+    pub error: Errno,
+    /// The part of it that the server has stored nevertheless.
+    pub stored: Option<StoredPrefix>,
+}
+
+impl From<Errno> for RefusedWrite {
+    fn from(error: Errno) -> Self {
+        Self { error, stored: None }
+    }
+}
+
+/// The first bytes of a write, which the server has stored without the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredPrefix {
+    /// Their file offset.
+    pub offset: u64,
+    /// Their number, at least one.
+    pub length: u64,
+    /// The last of them.
+    pub last: u8,
+}
+
 /// The operations of a mounted file system. Each returns its result or an error number; none keeps
 /// a reference to its arguments.
 pub trait Operations: Send + Sync + 'static {
@@ -343,7 +369,7 @@ pub trait Operations: Send + Sync + 'static {
 
     /// Answers the kernel's question on behalf of an open file, which it may ask before it writes
     /// to its cache. An error fails that write.
-    fn before_cached_write(&self, _caller: Caller, _node: NodeId) -> Result<(), Errno> {
+    fn before_cached_write(&self, _caller: Caller, _node: NodeId) -> Result<(), RefusedWrite> {
         Ok(())
     }
 

@@ -4,7 +4,8 @@
 //! does the same.
 //!
 //! The image is small, so that the mount passes on each write without being told
-//! (`nowriteback_cache`).
+//! (`nowriteback_cache`). Where the kernel gathers writes, the same first bytes are stored, but the
+//! call returns the error and no number.
 
 use crate::kernel::KernelMount;
 use crate::world::{MOUNT, World, run, succeed};
@@ -33,8 +34,10 @@ const WAYS: [Way; 5] = [Way::Buffered, Way::Append, Way::Vectored, Way::Unaligne
 /// The errors of a file that was written beyond the room.
 #[derive(Debug, PartialEq, Eq)]
 struct Met {
-    /// The writes that stored a part of their data, or all of it, before the first error.
+    /// Bytes that the writes before the first error say they stored.
     stored: usize,
+    /// Bytes that the file has.
+    found: usize,
     error: i32,
     synced: Option<i32>,
     closed: Option<i32>,
@@ -78,7 +81,7 @@ fn overfill(path: &Path, way: Way, length: usize) -> Met {
         }
         assert!(stored < length, "{way:?}: everything was stored");
     };
-    assert_eq!(file.metadata().unwrap().len(), if stored == 0 { 0 } else { (start + stored) as u64 });
+    let size = file.metadata().unwrap().len() as usize;
     let synced = number(file.sync_all());
     // SAFETY: the descriptor is this function's own, and nothing uses it afterwards.
     let closed = match unsafe { libc::close(file.into_raw_fd()) } {
@@ -86,9 +89,10 @@ fn overfill(path: &Path, way: Way, length: usize) -> Met {
         _ => io::Error::last_os_error().raw_os_error(),
     };
     let found = fs::read(path).unwrap();
-    assert_eq!(found.len(), if stored == 0 { 0 } else { start + stored }, "{way:?}");
-    assert!(found[start.min(found.len())..] == bytes[..stored], "{way:?}: no prefix");
-    Met { stored, error, synced, closed }
+    assert_eq!(found.len(), size, "{way:?}");
+    let found = &found[start.min(size)..];
+    assert!(*found == bytes[..found.len()], "{way:?}: no prefix");
+    Met { stored, found: found.len(), error, synced, closed }
 }
 
 /// Overfills files in each way below `root`, one after the other, and removes each. Returns what
@@ -107,6 +111,7 @@ fn overfill_each(root: &Path, length: usize) -> Vec<(Way, Met)> {
 fn judge(found: &[(Way, Met)], error: i32, least: usize, most: usize, who: &str) {
     for (way, met) in found {
         assert_eq!((met.error, met.synced, met.closed), (error, None, None), "{who}: {way:?}: {met:?}");
+        assert_eq!(met.found, met.stored, "{who}: {way:?}");
         // The kernel's direct write reserves the space of all of it at once.
         let none = *way == Way::Direct && met.stored == 0;
         assert!(none || (least..=most).contains(&met.stored), "{who}: {way:?}: {met:?}");
@@ -175,4 +180,55 @@ fn one_write_beyond_a_limit_is_short() {
     });
     println!("the kernel {theirs:?}");
     judge(&theirs, libc::EDQUOT, LIMIT / 2, LIMIT, "the kernel");
+}
+
+/// Judges single writes that the kernel would have gathered: the first call returns the error, and
+/// the file has the bytes that fit.
+fn judge_gathered(found: &[(Way, Met)], error: i32, least: usize, most: usize) {
+    for (way, met) in found {
+        assert_eq!((met.error, met.synced, met.closed), (error, None, None), "{way:?}: {met:?}");
+        assert_eq!(met.stored, 0, "{way:?}: {met:?}");
+        // After an error a program may append the same data again, so such a write stores nothing.
+        // The kernel cuts the file again where a part of a direct write failed.
+        let none = matches!(way, Way::Append | Way::Direct);
+        let range = if none { 0..=0 } else { least..=most };
+        assert!(range.contains(&met.found), "{way:?}: {met:?}");
+    }
+}
+
+#[test]
+fn one_write_that_the_kernel_would_gather_leaves_what_fits() {
+    let Some(world) = World::new(MOUNT) else { return };
+    const LIMIT: usize = 20 * MIB;
+    world.mount(&[]);
+    let (root, subvolume) = (world.at(""), world.at("s"));
+    succeed(["subvolume", "create", &subvolume]);
+    succeed(["quota", "enable", &root]);
+    succeed(["quota", "rescan", "-W", &root]);
+    succeed(["qgroup", "limit", "20M", &subvolume]);
+    let ours = overfill_each(Path::new(&subvolume), 50 * MIB);
+    println!("a limit: {ours:?}");
+    judge_gathered(&ours, libc::EDQUOT, LIMIT - MIB, LIMIT);
+    // The limit of the program's own files holds.
+    let limited = format!("ulimit -f 8192; trap '' XFSZ; dd if=/dev/zero of={subvolume}/f bs=50M count=1");
+    let ended = std::process::Command::new("bash").args(["-c", &limited]).output().unwrap();
+    assert!(!ended.status.success());
+    assert!(fs::metadata(world.at("s/f")).unwrap().len() <= 8192 * 1024);
+    fs::remove_file(world.at("s/f")).unwrap();
+    succeed(["quota", "disable", &root]);
+    // A nearly full disk.
+    let fill = File::create(world.at("fill")).unwrap();
+    let sizes = rustix::fs::statvfs(&world.directory()).unwrap();
+    let left = (sizes.f_bavail * sizes.f_frsize).next_multiple_of(4096) - (40 << 20);
+    for at in (0..left).step_by(16 << 20) {
+        let step = (left - at).min(16 << 20);
+        rustix::fs::fallocate(&fill, rustix::fs::FallocateFlags::empty(), at, step).unwrap();
+    }
+    drop(fill);
+    succeed(["filesystem", "sync", &root]);
+    let ours = overfill_each(&world.directory(), 100 * MIB);
+    println!("a full disk: {ours:?}");
+    judge_gathered(&ours, libc::ENOSPC, 20 * MIB, 48 * MIB);
+    world.unmount();
+    world.assert_clean();
 }

@@ -5,14 +5,17 @@
 //! space meanwhile waits for these deletions and tries again, so that space is there after `rm` as
 //! it is in the kernel, where `unlink` itself frees it.
 //!
-//! Locks: `unlinked`, alone, for a moment or to sleep. A waiting thread holds no other lock.
+//! A caller may keep an unlinked inode for as long as a program uses it. So a wait for such an inode
+//! ends soon, and after a wait in vain nobody waits for the same inodes again.
+//!
+//! Locks: `vain`, alone, for a moment or to sleep. A waiting thread holds no other lock.
 
 use crate::errors::{Error, Result};
 use papilio_locks::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long after an `unlink` the end of the last use is expected, where a caller keeps the inode.
+/// How long a change waits for the end of the last use of unlinked inodes that callers keep.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long one change waits at most.
 const MOST: Duration = Duration::from_secs(10);
@@ -23,13 +26,15 @@ const ATTEMPTS: usize = 4;
 #[derive(Debug, Default)]
 pub struct Deletions {
     running: AtomicU64,
-    /// Unlinked inodes that callers keep.
+    /// Unlinked inodes that callers keep, or kept until just now.
     kept: AtomicU64,
     /// Deletions that ended, ever.
     ended: AtomicU64,
     waiting: AtomicU64,
-    /// When a kept inode last lost its last name.
-    unlinked: Mutex<Option<Instant>>,
+    /// How often a kept inode lost its last name or its last keeper.
+    expectations: AtomicU64,
+    /// The expectations at the end of the last wait in vain.
+    vain: Mutex<u64>,
     changed: Condvar,
 }
 
@@ -59,11 +64,16 @@ impl Deletions {
 
     /// Notes that a kept inode has no name any more.
     pub(crate) fn keeps_unnamed(&self) {
-        *self.unlinked.lock() = Some(Instant::now());
+        self.expectations.fetch_add(1, Ordering::SeqCst);
         self.kept.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Notes that such an inode is no longer kept. The caller has begun its deletion.
+    /// Notes that such an inode lost its last keeper. A thread may use it for another moment.
+    pub(crate) fn lets_go(&self) {
+        self.expectations.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Notes that such an inode is no longer open. The caller has begun its deletion.
     pub(crate) fn released_unnamed(&self) {
         self.kept.fetch_sub(1, Ordering::SeqCst);
         self.tell();
@@ -72,7 +82,7 @@ impl Deletions {
     fn tell(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             // A thread that is about to sleep holds the lock.
-            drop(self.unlinked.lock());
+            drop(self.vain.lock());
             self.changed.notify_all();
         }
     }
@@ -95,26 +105,31 @@ impl Deletions {
     /// Waits until no deletion runs or is expected. Returns whether one ended after `ended` was
     /// read.
     fn wait(&self, ended: u64) -> bool {
-        let until = Instant::now() + MOST;
+        let begun = Instant::now();
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut unlinked = self.unlinked.lock();
-        loop {
-            let now = Instant::now();
-            let most = if self.running.load(Ordering::SeqCst) > 0 {
-                until
-            } else if self.kept.load(Ordering::SeqCst) > 0 {
-                unlinked.map_or(now, |at| until.min(at + GRACE))
+        let mut vain = self.vain.lock();
+        let some_ended = loop {
+            let (now, expectations) = (Instant::now(), self.expectations.load(Ordering::SeqCst));
+            let kept = self.kept.load(Ordering::SeqCst) > 0;
+            let until = if self.running.load(Ordering::SeqCst) > 0 {
+                begun + MOST
+            } else if kept && *vain < expectations {
+                begun + GRACE
             } else {
                 now
             };
-            if most <= now {
-                break;
+            if until <= now {
+                let some_ended = self.ended.load(Ordering::SeqCst) != ended;
+                if kept && !some_ended {
+                    *vain = expectations;
+                }
+                break some_ended;
             }
-            self.changed.wait_for(&mut unlinked, most - now);
-        }
-        drop(unlinked);
+            self.changed.wait_for(&mut vain, until - now);
+        };
+        drop(vain);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        self.ended.load(Ordering::SeqCst) != ended
+        some_ended
     }
 }
 
@@ -161,5 +176,26 @@ mod tests {
         let begun = Instant::now();
         assert!(!deletions.wait(0));
         assert!(begun.elapsed() < GRACE, "the second wait takes no time");
+    }
+
+    /// The kernel may tell its server of the end of a file long after the `unlink`.
+    #[test]
+    fn inode_that_was_unlinked_long_ago_is_waited_for() {
+        let deletions = Deletions::default();
+        deletions.keeps_unnamed();
+        std::thread::sleep(GRACE + Duration::from_millis(50));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| deletions.wait(0));
+            while deletions.waiting.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            // No keeper is left, and the last handle is dropped a moment later.
+            deletions.lets_go();
+            std::thread::sleep(Duration::from_millis(50));
+            let deletion = deletions.begin();
+            deletions.released_unnamed();
+            deletion.end();
+            assert!(waiter.join().unwrap());
+        });
     }
 }

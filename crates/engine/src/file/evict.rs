@@ -46,8 +46,16 @@ impl FsInfo {
         // Only an unlinked file still has ordered extents here: a dirty file is kept open by the
         // table.
         open.forget_ordered(self);
+        let was_expected = open.set_expected(false);
+        if was_expected && !open.is_unlinked() {
+            // It got its first name.
+            self.deletions.released_unnamed();
+        }
         if open.is_unlinked() {
             let deletion = self.deletions.begin();
+            if was_expected {
+                self.deletions.released_unnamed();
+            }
             if !self.open_inodes.begin_deletion(open.place()) {
                 return;
             }
@@ -76,7 +84,7 @@ impl FsInfo {
     }
 
     fn keep_unnamed(&self, open: &Arc<OpenInode>) {
-        if self.kept_inodes.keep_unnamed(open) {
+        if self.kept_inodes.keep_unnamed(open) && !open.set_expected(true) {
             self.deletions.keeps_unnamed();
         }
     }
@@ -95,11 +103,11 @@ impl FsInfo {
 
     /// Ends the delay that [`FsInfo::keep`] began.
     pub fn release_kept(&self, place: Place) {
-        // Begun first: a thread that waits for space sees no moment without a deletion.
-        let _deletion = self.deletions.begin();
         let RemovedKeeper::Last(unnamed) = self.kept_inodes.remove(place) else { return };
         if let Some(open) = unnamed {
-            self.deletions.released_unnamed();
+            // Its deletion stays expected until it begins. Another thread may have it open for a
+            // moment, or the caller itself.
+            self.deletions.lets_go();
             self.dirty_inodes.forget_unlinked(&open);
         }
         if self.kept_inodes.end_use(place) {

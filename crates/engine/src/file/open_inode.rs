@@ -54,6 +54,8 @@ pub struct OpenInode {
     pub(super) data: DataLock,
     /// Whether the last name was removed.
     unlinked: AtomicBool,
+    /// Whether [`Deletions`](super::deletions::Deletions) expects its deletion.
+    expected: AtomicBool,
     /// Whether the inode was created without a name and never had one (`I_LINKABLE`). Only then may
     /// it get one. Held while the inode gets its first name, and while the loss of its last name is
     /// noted.
@@ -127,6 +129,7 @@ impl OpenInode {
             owner,
             data: DataLock::default(),
             unlinked: AtomicBool::new(false),
+            expected: AtomicBool::new(false),
             linkable: Mutex::new(false),
             in_place: InPlace::default(),
             extents: ExtentCache::new(&budgets.checksums),
@@ -350,6 +353,11 @@ impl OpenInode {
         // Waits for a thread that is giving the inode its first name.
         let _linkable = self.linkable.lock();
         self.unlinked.store(true, Ordering::Release);
+    }
+
+    /// Notes whether its deletion is expected. Returns whether it was.
+    pub(super) fn set_expected(&self, expected: bool) -> bool {
+        self.expected.swap(expected, Ordering::AcqRel)
     }
 
     /// Notes that the inode was opened without a name, so that no thread gives it one.

@@ -1,7 +1,7 @@
 //! Inode items, loaded for a change and stored again.
 //!
-//! **Invariant**: every stored change increments the inode's `sequence` and sets its `transid` to
-//! the running transaction.
+//! **Invariant**: every stored change sets the inode's `transid` to the running transaction. Its
+//! `sequence` counts changes as the kernel's i_version does: one for most, more for renames.
 //!
 //! Kernel counterparts: `btrfs_update_inode`, `fill_inode_item` (`fs/btrfs/inode.c`).
 
@@ -37,7 +37,13 @@ pub(crate) fn no_such_inode(tree: TreeId, number: InodeNumber) -> Error {
 
 /// Stores a changed inode.
 pub(crate) fn store(draft: &mut Draft<'_>, number: InodeNumber, item: &InodeItem) {
-    let item = InodeItem { transid: draft.generation(), sequence: item.sequence.wrapping_add(1), ..*item };
+    store_changes(draft, number, item, 1);
+}
+
+/// Stores an inode after so many changes, as its `sequence` counts them.
+pub(crate) fn store_changes(draft: &mut Draft<'_>, number: InodeNumber, item: &InodeItem, changes: u64) {
+    let sequence = item.sequence.wrapping_add(changes);
+    let item = InodeItem { transid: draft.generation(), sequence, ..*item };
     draft.replace(inode_key(number), item.to_bytes().to_vec());
 }
 

@@ -148,14 +148,15 @@ fn remove_name(
             (false, true) => return refuse(PathError::NotADirectory),
             _ => {}
         }
-        let removed = drop_name(draft, now, &Name { parent: directory, name }, inode, item)?;
+        let removed = drop_name(draft, now, &Name { parent: directory, name }, (inode, item), 1)?;
         parent.shrink(name);
         parent.store(draft, now);
         Ok(removed)
     })
 }
 
-/// Removes a name of `inode`, and leaves the parent directory's own item to the caller.
+/// Removes a name of `inode`, whose `sequence` counts so many changes, and leaves the parent
+/// directory's own item to the caller.
 ///
 /// # Errors
 /// As [`rmdir`] for a directory, as [`unlink`] for other kinds.
@@ -163,8 +164,8 @@ pub(super) fn drop_name(
     draft: &mut Draft<'_>,
     now: Timespec,
     name: &Name<'_>,
-    inode: InodeNumber,
-    mut item: InodeItem,
+    (inode, mut item): (InodeNumber, InodeItem),
+    changes: u64,
 ) -> Result<Removed> {
     check_changeable(&item, name.name)?;
     let is_directory = item.kind() == Some(FileKind::Directory);
@@ -182,7 +183,7 @@ pub(super) fn drop_name(
     if is_directory {
         item.size = 0;
     }
-    inode_edit::store(draft, inode, &item);
+    inode_edit::store_changes(draft, inode, &item, changes);
     if nlink == 0 {
         orphan::insert(draft, inode)?;
     }

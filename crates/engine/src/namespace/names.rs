@@ -75,9 +75,14 @@ impl Directory {
     }
 
     /// Stores the directory with the present as its time of change.
-    pub(crate) fn store(mut self, draft: &mut Draft<'_>, now: Timespec) {
+    pub(crate) fn store(self, draft: &mut Draft<'_>, now: Timespec) {
+        self.store_changes(draft, now, 1);
+    }
+
+    /// As [`Directory::store`], after so many changes as the directory's `sequence` counts.
+    pub(crate) fn store_changes(mut self, draft: &mut Draft<'_>, now: Timespec, changes: u64) {
         (self.item.mtime, self.item.ctime) = (now, now);
-        inode_edit::store(draft, self.number, &self.item);
+        inode_edit::store_changes(draft, self.number, &self.item, changes);
     }
 }
 

@@ -3,6 +3,9 @@
 //! **Invariant**: a rename is one change, so that a crash leaves either the old name or the new
 //! one.
 //!
+//! A rename counts as several changes in the `sequence` of inodes. It counts itself once for each
+//! directory it names and for each inode, then the removal and the addition of each name.
+//!
 //! Kernel counterparts: `btrfs_rename`, `btrfs_rename_exchange` (`fs/btrfs/inode.c`); `vfs_rename`,
 //! `do_renameat2` (`fs/namei.c`) for the rules of replacement.
 
@@ -19,6 +22,9 @@ use crate::namespace::names::{Directory, check_changeable, check_name};
 use papilio_format::items::dir_item::FileType;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::{Corrupt, InodeNumber, TreeId};
+
+/// The changes that a rename counts for an inode that loses or gets one name: itself, and the name.
+pub(crate) const CHANGES: u64 = 2;
 
 /// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -95,6 +101,8 @@ pub fn rename(
         match target {
             Some(target) if target.location == source.location => return Ok(renamed),
             Some(target) if mode == RenameMode::Exchange => {
+                directories.from_changes += 1;
+                directories.to_changes += 1;
                 let old = take(draft, &from, &source)?;
                 let other_old = take(draft, &to, &target)?;
                 renamed.subvolume = put(draft, numbers, &to, &source, old)?;
@@ -103,7 +111,10 @@ pub fn rename(
             }
             _ => {
                 match target {
-                    Some(target) => renamed.replaced = Some(replace(draft, now, &to, &source, &target)?),
+                    Some(target) => {
+                        renamed.replaced = Some(replace(draft, now, &to, &source, &target)?);
+                        directories.to_changes += 1;
+                    }
                     None => directories.to().grow(to.name),
                 }
                 let old = take(draft, &from, &source)?;
@@ -122,20 +133,24 @@ struct Directories {
     /// `None` if both are the same.
     from: Directory,
     to: Option<Directory>,
+    /// The changes that each counts.
+    from_changes: u64,
+    to_changes: u64,
 }
 
 impl Directories {
     fn load(draft: &mut Draft<'_>, from: &Name<'_>, to: &Name<'_>, mode: RenameMode) -> Result<Self> {
         let first = Directory::to_remove(draft, from.parent, from.name)?;
+        let (from_changes, to_changes) = (CHANGES, CHANGES);
         if from.parent == to.parent {
-            return Ok(Self { from: first, to: None });
+            return Ok(Self { from: first, to: None, from_changes, to_changes });
         }
         let second = if mode == RenameMode::Exchange {
             Directory::to_remove(draft, to.parent, to.name)?
         } else {
             Directory::to_add(draft, to.parent, to.name)?
         };
-        Ok(Self { from: first, to: Some(second) })
+        Ok(Self { from: first, to: Some(second), from_changes, to_changes })
     }
 
     fn to(&mut self) -> &mut Directory {
@@ -143,9 +158,13 @@ impl Directories {
     }
 
     fn store(self, draft: &mut Draft<'_>, now: Timespec) {
-        self.from.store(draft, now);
-        if let Some(to) = self.to {
-            to.store(draft, now);
+        let Self { from, to, from_changes, to_changes } = self;
+        match to {
+            Some(to) => {
+                from.store_changes(draft, now, from_changes);
+                to.store_changes(draft, now, to_changes);
+            }
+            None => from.store_changes(draft, now, from_changes + to_changes),
         }
     }
 }
@@ -230,7 +249,7 @@ fn replace(
         return refuse(PathError::NotPermitted);
     }
     let item = inode_edit::load(draft, inode)?;
-    link::drop_name(draft, now, to, inode, item)
+    link::drop_name(draft, now, to, (inode, item), CHANGES)
 }
 
 /// Whether a directory is append-only.
@@ -279,7 +298,7 @@ fn touch(draft: &mut Draft<'_>, now: Timespec, name: &Name<'_>, value: &EntryVal
         let mut item = inode_edit::load(draft, inode)?;
         check_changeable(&item, name.name)?;
         item.ctime = now;
-        inode_edit::store(draft, inode, &item);
+        inode_edit::store_changes(draft, inode, &item, CHANGES);
     }
     Ok(())
 }

@@ -15,7 +15,8 @@ use crate::namespace::names::{Directory, check_name};
 use papilio_format::items::inode::Timespec;
 use papilio_format::{InodeNumber, TreeId};
 
-/// Adds an entry for a subvolume to a directory of this tree, and returns the entry's index.
+/// Adds an entry for a subvolume to a directory of this tree, whose `sequence` counts so many
+/// changes. Returns the entry's index.
 ///
 /// # Errors
 /// [`PathError::InvalidName`], [`PathError::NameTooLong`], [`PathError::Exists`],
@@ -27,7 +28,7 @@ pub(crate) fn insert_subvolume_entry(
     now: Timespec,
     directory: InodeNumber,
     name: &[u8],
-    subvolume: EntryValue,
+    (subvolume, changes): (EntryValue, u64),
 ) -> Result<u64> {
     check_name(name)?;
     edit(editor, |draft| {
@@ -35,13 +36,14 @@ pub(crate) fn insert_subvolume_entry(
         let index = numbers.index(draft.tree(), directory)?;
         dir_edit::insert(draft, directory, index, name, &subvolume)?;
         parent.grow(name);
-        parent.store(draft, now);
+        parent.store_changes(draft, now, changes);
         Ok(index)
     })
 }
 
 /// Removes the entry of a subvolume and returns its index. The caller passes `index` if it knows it
-/// from the root tree; otherwise the directory is searched for it.
+/// from the root tree; otherwise the directory is searched for it. The directory's `sequence` counts
+/// so many changes.
 ///
 /// # Errors
 /// [`PathError::NotFound`]; [`PathError::NoSubvolume`] for an entry that names something else;
@@ -51,8 +53,8 @@ pub(crate) fn remove_subvolume_entry(
     now: Timespec,
     directory: InodeNumber,
     name: &[u8],
-    subvolume: TreeId,
-    index: Option<u64>,
+    (subvolume, index): (TreeId, Option<u64>),
+    changes: u64,
 ) -> Result<u64> {
     edit(editor, |draft| {
         let mut parent = Directory::to_remove(draft, directory, name)?;
@@ -72,7 +74,7 @@ pub(crate) fn remove_subvolume_entry(
         };
         dir_edit::remove(draft, directory, index, name)?;
         parent.shrink(name);
-        parent.store(draft, now);
+        parent.store_changes(draft, now, changes);
         Ok(index)
     })
 }

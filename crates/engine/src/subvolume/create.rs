@@ -84,7 +84,7 @@ pub fn create(
         let _order = in_order("a new tree's id is the highest");
         create::create_root(&mut tree.edit(handle), handle.now(), inheritance, new)?;
     }
-    add_entry(handle, &mut editor, numbers.parent, (at, 0), &tree)?;
+    add_entry(handle, &mut editor, numbers.parent, (at, Entry::CREATED), &tree)?;
     Ok(id)
 }
 
@@ -121,20 +121,33 @@ pub fn snapshot(
     // Made before the entry, so that a snapshot of the directory's own subvolume does not contain
     // it.
     let tree = handle.snapshot_tree(editors.second(), id, item, origin)?;
-    add_entry(handle, editors.first(), numbers.parent, (at, u64::MAX), &tree)?;
+    add_entry(handle, editors.first(), numbers.parent, (at, Entry::SNAPSHOT), &tree)?;
     Ok(id)
 }
 
-/// Adds the entry of a new subvolume, whose location gets `offset`, its references, its root item
-/// and its UUID items.
+/// The kernel's entry of a new subvolume.
+struct Entry {
+    /// The offset in its location.
+    offset: u64,
+    /// The changes that the directory's `sequence` counts.
+    changes: u64,
+}
+
+impl Entry {
+    const CREATED: Self = Self { offset: 0, changes: 1 };
+    /// `create_pending_snapshot` counts no change.
+    const SNAPSHOT: Self = Self { offset: u64::MAX, changes: 0 };
+}
+
+/// Adds the entry of a new subvolume, its references, its root item and its UUID items.
 fn add_entry(
     handle: &Handle<'_>,
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
-    (at, offset): (DirName<'_>, u64),
+    (at, entry): (DirName<'_>, Entry),
     tree: &LiveTree,
 ) -> Result<()> {
-    let value = EntryValue::subvolume(tree.id(), offset);
+    let value = (EntryValue::subvolume(tree.id(), entry.offset), entry.changes);
     let index = insert_subvolume_entry(editor, numbers, handle.now(), at.directory, at.name, value)?;
     let link = Link { parent: at.tree, directory: at.directory, index, name: at.name.to_vec() };
     {

@@ -114,7 +114,7 @@ pub fn delete(handle: &Handle<'_>, at: DirName<'_>, only_empty: bool, in_use: Tr
         check_empty(editors.second(), at.name)?;
     }
     let now = handle.now();
-    remove_subvolume_entry(editors.first(), now, at.directory, at.name, id, Some(link.index))?;
+    remove_subvolume_entry(editors.first(), now, at.directory, at.name, (id, Some(link.index)), 1)?;
     mark_dead(handle, &mut root_editor, &victim, at.tree)?;
     drop(root_editor);
     let item = victim.record().expect("every subvolume has a root record").item;
@@ -143,7 +143,7 @@ pub fn forget_entry(handle: &Handle<'_>, at: DirName<'_>) -> Result<()> {
     };
     drop(root_tree);
     // A copied entry has no reference that records its index.
-    remove_subvolume_entry(&mut editor, handle.now(), at.directory, at.name, id, None).map(drop)
+    remove_subvolume_entry(&mut editor, handle.now(), at.directory, at.name, (id, None), 1).map(drop)
 }
 
 fn check_deletable(root_tree: &Tree, id: TreeId, name: &[u8]) -> Result<()> {

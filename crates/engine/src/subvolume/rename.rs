@@ -21,7 +21,7 @@ use crate::items::dir_edit::{self, EntryValue};
 use crate::items::draft;
 use crate::items::numbers::SubvolumeNumbers;
 use crate::namespace::link::{self, Removed};
-use crate::namespace::rename::RenameMode;
+use crate::namespace::rename::{CHANGES, RenameMode};
 use crate::namespace::subvolume_entry::{
     check_subvolume_entry, insert_subvolume_entry, remove_subvolume_entry,
 };
@@ -130,8 +130,9 @@ pub fn rename_across(
             drop(root_tree);
             take(handle, editors.second(), &mut root_editor, to, other, &other_link)?;
             take(handle, editors.first(), &mut root_editor, from, id, &link)?;
-            put(handle, editors.first(), &mut root_editor, numbers[0], from, other)?;
-            put(handle, editors.second(), &mut root_editor, numbers[1], to, id)?;
+            // Each directory has counted the rename itself.
+            put(handle, editors.first(), &mut root_editor, numbers[0], from, (other, 1))?;
+            put(handle, editors.second(), &mut root_editor, numbers[1], to, (id, 1))?;
             return Ok(None);
         }
         (Some(dir::FoundEntry { target: EntryTarget::Subvolume(_), .. }), RenameMode::Replace) => {
@@ -147,7 +148,7 @@ pub fn rename_across(
         }
     }
     take(handle, editors.first(), &mut root_editor, from, id, &link)?;
-    put(handle, editors.second(), &mut root_editor, numbers[1], to, id)?;
+    put(handle, editors.second(), &mut root_editor, numbers[1], to, (id, CHANGES))?;
     Ok(removed)
 }
 
@@ -176,7 +177,7 @@ fn take(
     id: TreeId,
     link: &Link,
 ) -> Result<()> {
-    remove_subvolume_entry(editor, handle.now(), at.directory, at.name, id, Some(link.index))?;
+    remove_subvolume_entry(editor, handle.now(), at.directory, at.name, (id, Some(link.index)), CHANGES)?;
     draft::edit(root_editor, |draft| root_refs::remove(draft, at.tree, id))
 }
 
@@ -186,9 +187,9 @@ fn put(
     root_editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
     at: DirName<'_>,
-    id: TreeId,
+    (id, changes): (TreeId, u64),
 ) -> Result<()> {
-    let value = moved_value(handle, id)?;
+    let value = (moved_value(handle, id)?, changes);
     let index = insert_subvolume_entry(editor, numbers, handle.now(), at.directory, at.name, value)?;
     let link = Link { parent: at.tree, directory: at.directory, index, name: at.name.to_vec() };
     draft::edit(root_editor, |draft| link.put(draft, id))

@@ -11,7 +11,7 @@ use super::state::Server;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::nodes::{Node, stale};
 use crate::numbers::Place;
-use crate::transport::{NodeId, Write};
+use crate::transport::{NodeId, RefusedWrite, Write};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{ErrorKind, File, FileKind, Inode};
@@ -37,7 +37,7 @@ const DEPTH: usize = 256;
 impl Server {
     /// Refuses a write that a caller is about to make to the kernel's cache: with the error of an
     /// earlier write that no caller has heard of, or because there is no space for it.
-    pub(super) fn check_cached_write(&self, caller: Caller, id: NodeId) -> Result<(), Errno> {
+    pub(super) fn check_cached_write(&self, caller: Caller, id: NodeId) -> Result<(), RefusedWrite> {
         if !self.writeback_cache {
             return Ok(());
         }
@@ -60,7 +60,7 @@ impl Server {
             0 => {}
             error => {
                 self.lost.was_told(&node);
-                return Err(Errno(error));
+                return Err(Errno(error).into());
             }
         }
         if !self.room.is_short() {
@@ -69,11 +69,22 @@ impl Server {
         // The data of the thread's write before is written by now.
         self.promises.set(id, caller.pid, None);
         let promise = match pending {
-            PendingWrite::Write { offset, length } => file.promise_write(offset, length).map_err(stale)?,
+            PendingWrite::Write(write) => match file.promise_write(write.offset, write.length) {
+                Err(error) => {
+                    let stored = match error.kind() {
+                        ErrorKind::NoSpace | ErrorKind::Quota(_) => {
+                            self.store_prefix(caller, &node, file, &write)
+                        }
+                        _ => None,
+                    };
+                    return Err(RefusedWrite { error: stale(error), stored });
+                }
+                Ok(promise) => promise,
+            },
             // The kernel asks for other reasons, too, and the write may need no space.
             _ if self.may_own_space(&node)? => return Ok(()),
             _ => match file.promise_write(None, GUESS) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => return Err(stale(error)),
+                Err(error) if error.kind() == ErrorKind::NoSpace => return Err(stale(error).into()),
                 promise => promise.map_err(stale)?,
             },
         };

@@ -22,6 +22,7 @@ mod promises;
 mod room;
 mod short_room;
 mod state;
+mod stored_prefix;
 mod switch;
 mod switching;
 mod xattrs;
@@ -32,8 +33,8 @@ use crate::ioctl::table::{self, Data, IoctlEntry};
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, CopyRange, DataChange, DirectoryHandle, DirectorySink, Entry,
-    FileSystemSizes, Ioctl, KeptListing, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write,
-    Written, XattrSet,
+    FileSystemSizes, Ioctl, KeptListing, NewNode, NodeId, Operations, RefusedWrite, Rename, SeekTo, Validity,
+    Write, Written, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
@@ -76,7 +77,7 @@ impl Operations for Server {
         self.node_attributes(node)
     }
 
-    fn before_cached_write(&self, caller: Caller, node: NodeId) -> Result<(), Errno> {
+    fn before_cached_write(&self, caller: Caller, node: NodeId) -> Result<(), RefusedWrite> {
         self.check_cached_write(caller, node)
     }
 

@@ -20,18 +20,48 @@ const PAUSE: Duration = Duration::from_micros(50);
 const MOST: u64 = 0x7fff_f000;
 /// The most bytes that a splice hands to a file at once.
 const PIPE: u64 = 1 << 20;
+/// The flag of `pwritev2` that appends (`RWF_APPEND`).
+const APPEND: u64 = 0x10;
 /// The most buffers of a `writev` (`UIO_MAXIOV`).
 const MOST_BUFFERS: u64 = 1024;
 
 /// The work of a caller that asks for the attributes of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingWrite {
-    /// A write of so many bytes, at a file offset if that is known.
-    Write { offset: Option<u64>, length: u64 },
+    /// A write whose length is known.
+    Write(KnownWrite),
     /// Something else, such as `fstat`.
     Other,
     /// The server may not look, or the caller writes in another way (io_uring).
     Unknown,
+}
+
+/// A write as the system call describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KnownWrite {
+    /// The file offset, if that is known.
+    pub(super) offset: Option<u64>,
+    /// Bytes that it has.
+    pub(super) length: u64,
+    /// It goes to the end of the file, wherever that will be.
+    pub(super) appends: bool,
+    /// Where the caller has the data, if in its memory.
+    source: Option<Source>,
+}
+
+/// Addresses in a caller's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Buffer(u64),
+    /// So many buffers, whose descriptions are at this address.
+    Buffers(u64, u64),
+}
+
+/// The data of a write, in the caller's memory.
+pub(super) struct CallerData {
+    memory: File,
+    /// The address and the length of each buffer.
+    buffers: Vec<(u64, u64)>,
 }
 
 /// A system call: its number and its arguments.
@@ -49,14 +79,17 @@ struct WriteCall {
     offset: Option<u64>,
     /// Whether the offset, if none is named, is that of the open file.
     at_position: bool,
+    /// Whether the call itself says that it appends.
+    appends: bool,
     length: Length,
+    source: Option<Source>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
     Bytes(u64),
-    /// The sum of so many buffers, whose descriptions are at this address.
-    Buffers(u64, u64),
+    /// The sum of the buffers of the source.
+    OfBuffers,
 }
 
 impl PendingWrite {
@@ -74,18 +107,26 @@ impl PendingWrite {
             return Self::Unknown;
         }
         let flags = field("flags:").and_then(|text| i32::from_str_radix(text, 8).ok()).unwrap_or(0);
+        if flags & libc::O_DIRECT != 0 {
+            // The server gets the write itself.
+            return Self::Other;
+        }
+        let appends = write.appends || flags & libc::O_APPEND != 0;
         let offset = match write.offset {
-            _ if flags & libc::O_APPEND != 0 => Some(size),
+            _ if appends => Some(size),
             None if write.at_position => field("pos:").and_then(|text| text.parse().ok()),
             named => named,
         };
-        let length = match write.length {
-            Length::Bytes(bytes) => Some(bytes),
-            Length::Buffers(address, count) => buffers(caller.pid, address, count),
+        let length = match (write.length, write.source) {
+            (Length::Bytes(bytes), _) => Some(bytes),
+            (Length::OfBuffers, Some(source)) => CallerData::of(caller.pid, source).map(|data| data.length()),
+            (Length::OfBuffers, None) => None,
         };
         // The thread still waits in the same call, so what was read belongs to it.
         match length.filter(|_| waiting_call(caller.pid) == Some(call)) {
-            Some(length) => Self::Write { offset, length: length.min(MOST) },
+            Some(length) => {
+                Self::Write(KnownWrite { offset, length: length.min(MOST), appends, source: write.source })
+            }
             None => Self::Unknown,
         }
     }
@@ -121,26 +162,34 @@ impl SystemCall {
 
 impl WriteCall {
     fn of(call: &SystemCall) -> Option<Self> {
-        let [first, second, third, fourth, ..] = call.arguments;
-        let at = |descriptor, offset, length| Some(Self { descriptor, offset, at_position: true, length });
+        let [first, second, third, fourth, _, sixth] = call.arguments;
+        let descriptor = first;
+        let (at_position, appends) = (true, false);
+        let bytes = |offset| {
+            let (length, source) = (Length::Bytes(third), Some(Source::Buffer(second)));
+            Some(Self { descriptor, offset, at_position, appends, length, source })
+        };
+        let buffers = |offset, appends| {
+            let (length, source) = (Length::OfBuffers, Some(Source::Buffers(second, third)));
+            Some(Self { descriptor, offset, at_position, appends, length, source })
+        };
+        let piped = |descriptor, length: u64| {
+            let length = Length::Bytes(length.min(PIPE));
+            Some(Self { descriptor, offset: None, at_position: false, appends, length, source: None })
+        };
         match call.number {
-            libc::SYS_write => at(first, None, Length::Bytes(third)),
-            libc::SYS_pwrite64 => at(first, Some(fourth), Length::Bytes(third)),
-            libc::SYS_writev => at(first, None, Length::Buffers(second, third)),
+            libc::SYS_write => bytes(None),
+            libc::SYS_pwrite64 => bytes(Some(fourth)),
+            libc::SYS_writev => buffers(None, false),
             libc::SYS_pwritev | libc::SYS_pwritev2 => {
                 // -1 means the position of the open file.
                 let offset = Some(fourth).filter(|offset| *offset != u64::MAX);
-                at(first, offset, Length::Buffers(second, third))
+                let appends = call.number == libc::SYS_pwritev2 && sixth & APPEND != 0;
+                buffers(offset, appends)
             }
             // These write in pieces, and move the position of the open file at their end.
-            libc::SYS_sendfile => {
-                let length = Length::Bytes(fourth.min(PIPE));
-                Some(Self { descriptor: first, offset: None, at_position: false, length })
-            }
-            libc::SYS_splice | libc::SYS_copy_file_range => {
-                let length = Length::Bytes(call.arguments[4].min(PIPE));
-                Some(Self { descriptor: third, offset: None, at_position: false, length })
-            }
+            libc::SYS_sendfile => piped(first, fourth),
+            libc::SYS_splice | libc::SYS_copy_file_range => piped(third, call.arguments[4]),
             _ => None,
         }
     }
@@ -162,16 +211,55 @@ fn waiting_call(thread: u32) -> Option<SystemCall> {
     None
 }
 
-/// Returns the sum of the lengths of `count` buffers whose descriptions are at `address`.
-fn buffers(thread: u32, address: u64, count: u64) -> Option<u64> {
-    const EACH: usize = size_of::<libc::iovec>();
-    let mut bytes = vec![0; EACH * usize::try_from(count.min(MOST_BUFFERS)).ok()?];
-    File::open(format!("/proc/{thread}/mem")).ok()?.read_exact_at(&mut bytes, address).ok()?;
-    let lengths = bytes.chunks_exact(EACH).map(|description| {
-        let (_, length) = description.split_at(EACH / 2);
-        length.try_into().map_or(0, usize::from_ne_bytes) as u64
-    });
-    Some(lengths.fold(0, u64::saturating_add))
+impl KnownWrite {
+    /// Returns the data of the write of a thread that waits in it, if the server may read it.
+    pub(super) fn data(&self, thread: u32) -> Option<CallerData> {
+        CallerData::of(thread, self.source?)
+    }
+}
+
+impl CallerData {
+    fn of(thread: u32, source: Source) -> Option<Self> {
+        const EACH: usize = size_of::<libc::iovec>();
+        let memory = File::open(format!("/proc/{thread}/mem")).ok()?;
+        let (address, count) = match source {
+            Source::Buffer(address) => return Some(Self { memory, buffers: vec![(address, MOST)] }),
+            Source::Buffers(address, count) => (address, count),
+        };
+        let mut bytes = vec![0; EACH * usize::try_from(count.min(MOST_BUFFERS)).ok()?];
+        memory.read_exact_at(&mut bytes, address).ok()?;
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, usize::from_ne_bytes) as u64;
+        let buffers = bytes.chunks_exact(EACH).map(|description| {
+            let (address, length) = description.split_at(EACH / 2);
+            (word(address), word(length))
+        });
+        Some(Self { memory, buffers: buffers.collect() })
+    }
+
+    /// Returns the sum of the lengths of the buffers.
+    fn length(&self) -> u64 {
+        self.buffers.iter().fold(0, |sum, (_, length)| sum.saturating_add(*length))
+    }
+
+    /// Reads the bytes from byte `from` of the data on, as many as there are and `out` takes, and
+    /// returns their number; `None` where they cannot be read.
+    pub(super) fn read(&self, from: u64, out: &mut [u8]) -> Option<usize> {
+        let (mut skip, mut done) = (from, 0);
+        for &(address, length) in &self.buffers {
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let bytes = usize::try_from(length - skip).unwrap_or(usize::MAX).min(out.len() - done);
+            let part = &mut out[done..done + bytes];
+            self.memory.read_exact_at(part, address.checked_add(skip)?).ok()?;
+            (skip, done) = (0, done + bytes);
+            if done == out.len() {
+                break;
+            }
+        }
+        Some(done).filter(|done| *done > 0)
+    }
 }
 
 #[cfg(test)]
@@ -184,8 +272,10 @@ mod tests {
         let write = |number| WriteCall::of(&SystemCall::parse(&line(number)).unwrap());
         let found = write(libc::SYS_write).unwrap();
         assert_eq!((found.descriptor, found.offset, found.length), (3, None, Length::Bytes(0x1000)));
+        assert_eq!(found.source, Some(Source::Buffer(0x7f10)));
         assert_eq!(write(libc::SYS_pwrite64).unwrap().offset, Some(0x2000));
-        assert_eq!(write(libc::SYS_writev).unwrap().length, Length::Buffers(0x7f10, 0x1000));
+        assert_eq!(write(libc::SYS_writev).unwrap().source, Some(Source::Buffers(0x7f10, 0x1000)));
+        assert!(!write(libc::SYS_pwritev2).unwrap().appends);
         assert_eq!(write(libc::SYS_splice).unwrap().descriptor, 0x1000);
         assert_eq!(write(libc::SYS_splice).unwrap().length, Length::Bytes(0x30));
         assert_eq!(write(libc::SYS_fstat), None);
@@ -193,6 +283,22 @@ mod tests {
         for other in ["running", "-1 0x7ffd 0x7f2c", "", "1 0x3"] {
             assert_eq!(SystemCall::parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn data_is_read_from_its_buffers() {
+        let (first, second) = (*b"one buffer", *b"another");
+        let slices = [std::io::IoSlice::new(&first), std::io::IoSlice::new(&second)];
+        let thread = std::process::id();
+        let data = CallerData::of(thread, Source::Buffers(slices.as_ptr() as u64, 2)).unwrap();
+        assert_eq!(data.length(), 17);
+        let mut out = [0; 9];
+        assert_eq!((data.read(4, &mut out), &out), (Some(9), b"bufferano"));
+        assert_eq!((data.read(13, &mut out), &out[..4]), (Some(4), &b"ther"[..]));
+        assert_eq!(data.read(17, &mut out), None);
+        let data = CallerData::of(thread, Source::Buffer(second.as_ptr() as u64)).unwrap();
+        assert_eq!((data.read(1, &mut out[..3]), &out[..3]), (Some(3), &b"not"[..]));
+        assert_eq!(CallerData::of(thread, Source::Buffer(8)).unwrap().read(0, &mut out), None);
     }
 
     #[test]

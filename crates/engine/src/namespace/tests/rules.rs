@@ -308,11 +308,11 @@ fn subvolume_entries_follow_the_rules() {
     let id = TreeId(300);
     let insert = |directory, name: &[u8]| {
         world.edit(|editor, numbers, now| {
-            insert_subvolume_entry(editor, numbers, now, directory, name, EntryValue::subvolume(id, 0))
+            insert_subvolume_entry(editor, numbers, now, directory, name, (EntryValue::subvolume(id, 0), 1))
         })
     };
     let remove = |directory, name: &[u8], id, index| {
-        world.edit(|editor, _, now| remove_subvolume_entry(editor, now, directory, name, id, index))
+        world.edit(|editor, _, now| remove_subvolume_entry(editor, now, directory, name, (id, index), 1))
     };
     let parent = world.mkdir(ROOT, b"dir");
     let index = insert(ROOT, b"sub").unwrap();
