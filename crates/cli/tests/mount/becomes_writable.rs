@@ -4,7 +4,7 @@
 use crate::joined::{READ_ONLY, Second, errno};
 use crate::kernel::KernelMount;
 use crate::logs::killed;
-use crate::world::{MOUNT, World, check_failure, papilio, run, succeed, unmount_kernel};
+use crate::world::{MOUNT, World, check_failure, fail, papilio, run, succeed, unmount_kernel};
 use papilio_ioctl::client::MountedPath;
 use papilio_oracle::{LoopDevice, Need};
 use std::fs::{self, File};
@@ -220,6 +220,10 @@ fn a_device_that_is_added_to_a_mount_of_a_seed_makes_a_file_system() {
     let uuid = |point: &Path| MountedPath::open(point).unwrap().fs_info().unwrap().fsid;
     let of_seed = uuid(&world.directory());
     check_failure(&remount(&world, "remount,rw"), 1, "it is a seed: add a device first");
+    let small = world.beside("small");
+    File::create(&small).unwrap().set_len(8 << 20).unwrap();
+    fail(1, "are too few", ["device", "add", small.to_str().unwrap(), &world.at("")]);
+    assert_eq!(uuid(&world.directory()), of_seed);
     let open = File::open(world.at("d/9")).unwrap();
     succeed(["-q", "device", "add", one.to_str().unwrap(), &world.at("")]);
     // As in the kernel, it takes changes after a remount.

@@ -152,7 +152,11 @@ impl Args {
                     anyhow::anyhow!("{shown}: contains a file system; use -f to overwrite it")
                 }
                 Some(Errno::INVAL) => {
-                    anyhow::anyhow!("{shown}: is too small, or part of the file system already")
+                    // The server of a seed tells its reason.
+                    let state = mount.state().ok().filter(|state| !state.writable);
+                    let why = state.and_then(|state| state.failure);
+                    let usual = "is too small, or part of the file system already".to_owned();
+                    anyhow::anyhow!("{shown}: {}", why.unwrap_or(usual))
                 }
                 Some(Errno::INPROGRESS) => anyhow::anyhow!("{mounted}: another operation runs"),
                 _ => mounted.at(&error).context(shown.to_string()),
