@@ -22,6 +22,7 @@ mod filling;
 mod helper;
 mod holder;
 mod host_calls;
+mod host_output;
 mod jobs;
 mod kernel_devices;
 mod kernel_jobs;

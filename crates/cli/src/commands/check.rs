@@ -351,7 +351,8 @@ impl Args {
         report: &CheckReport,
         output: &mut Output,
     ) -> anyhow::Result<()> {
-        let bad = report.findings.iter().filter(|finding| finding.kind.name() == "data-checksum");
+        let is_data = |kind: &str| ["data-checksum", "data-read"].contains(&kind);
+        let bad = report.findings.iter().filter(|finding| is_data(finding.kind.name()));
         let bad: Vec<_> = bad.filter_map(|finding| finding.place.address).take(MOST_NAMED).collect();
         if bad.is_empty() {
             return Ok(());

@@ -3,6 +3,7 @@
 //! Owns its subcommands and the arguments of `btrfs-image`.
 
 use crate::context::Context;
+use crate::host_output::HostOutput;
 use crate::output::Output;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
@@ -188,9 +189,8 @@ fn dump(context: &Context, how: &How, image: &Path, target: &Path) -> anyhow::Re
         .data(how.data);
     let system = context.open_last_commit(image, &[], true)?;
     let to_stdout = target == Path::new("-");
-    let mut out: Box<dyn Write> = if to_stdout {
-        Box::new(BufWriter::new(io::stdout().lock()))
-    } else {
+    let mut file = None;
+    if !to_stdout {
         if std::fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device()) {
             bail!("{}: a dump is written to a file, not to a device", target.display());
         }
@@ -198,21 +198,22 @@ fn dump(context: &Context, how: &How, image: &Path, target: &Path) -> anyhow::Re
         if same(image).is_some() && same(image) == same(target) {
             bail!("{}: the dump would overwrite the image", target.display());
         }
-        Box::new(BufWriter::new(crate::context::create_host_file(target)?))
+        file = Some(HostOutput::open(target)?);
+    }
+    let out: &mut dyn Write = match &mut file {
+        Some(file) => file,
+        None => &mut io::stdout().lock(),
     };
+    let mut out = BufWriter::new(out);
     let bar = bar(context);
     let dumped = system.dump_image(&mut out, &options, |done, all| advance(bar.as_ref(), done, all));
     finish(context, bar);
-    let dumped = match dumped {
-        Ok(dumped) => dumped,
-        Err(error) => {
-            if !to_stdout {
-                // The dump is incomplete; the error that matters is the first one.
-                let _ = std::fs::remove_file(target);
-            }
-            return Err(crate::context::of_image(image, error));
-        }
-    };
+    let dumped = dumped.map_err(|error| crate::context::of_image(image, error))?;
+    out.flush().with_context(|| format!("{}: cannot write", target.display()))?;
+    drop(out);
+    if let Some(file) = file {
+        file.finish()?;
+    }
     if dumped.damaged > 0 {
         let (count, fate) =
             (dumped.damaged, if how.sanitize > 0 { "left out" } else { "copied as they are" });

@@ -18,6 +18,7 @@ mod image;
 mod images;
 mod kernel_devices;
 mod layers;
+mod messages;
 mod mkfs;
 mod mkfs_content;
 mod mkfs_features;

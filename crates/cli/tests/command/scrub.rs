@@ -157,3 +157,26 @@ fn a_scrub_in_the_background_is_cancelled_and_resumed() {
     assert!(world.succeed(&["scrub", "status", "IMAGE"]).contains("finished"));
     assert!(world.succeed(&["scrub", "start", "-B", "IMAGE"]).contains("no errors found"));
 }
+
+/// A user without a home, or a system whose root is read-only, has no place for the state.
+#[test]
+fn a_scrub_in_the_foreground_needs_no_place_for_its_state() {
+    let world = World::new();
+    world.damage(1, 1);
+    let run = |arguments: &[&str]| {
+        let image = world.image.to_str().unwrap();
+        let arguments = arguments.iter().map(|argument| argument.replace("IMAGE", image));
+        command().args(arguments).env("XDG_STATE_HOME", "/dev/null/none").output().unwrap()
+    };
+    for options in [&["-r"][..], &[]] {
+        let output = run(&[&["scrub", "start", "-B"], options, &["IMAGE"]].concat());
+        let (said, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && said.contains("csum=1"), "{said}{errors}");
+        assert!(errors.contains("/dev/null/none") && errors.contains("the scrub runs"), "{errors}");
+    }
+    let output = run(&["scrub", "start", "-B", "IMAGE"]);
+    assert!(text(&output.stdout).contains("no errors found"), "{}", text(&output.stdout));
+    // In the background nobody could find it again.
+    let output = run(&["scrub", "start", "IMAGE"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+}

@@ -1,8 +1,9 @@
 //! A mount gives freed space back to its image file, and a server that is killed meanwhile leaves a
 //! sound image.
 
-use crate::world::{MOUNT, World, eventually, papilio};
+use crate::world::{MOUNT, World, eventually, papilio, run, succeed};
 use papilio_oracle::Need;
+use papilio_oracle::loop_device::LoopDevice;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -44,6 +45,71 @@ fn nodiscard_keeps_the_space() {
     std::thread::sleep(Duration::from_secs(6));
     assert!(stored(&world) > 50 * MIB);
     world.unmount();
+}
+
+/// A loop device passes discards on: its file gets holes, as a disk forgets blocks.
+#[test]
+fn a_block_device_is_told_what_is_free() {
+    let needs = [MOUNT, &[Need::Loop, Need::Command("fstrim")]].concat();
+    let Some(world) = World::new(&needs) else { return };
+    let image = world.image();
+    let stored = || stored(&world);
+    let noise: Vec<u8> = (0..32 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    // mkfs discards what was there, unless told not to.
+    for (option, discards) in [(Some("-K"), false), (None, true)] {
+        fs::write(&image, [&noise[..], &noise].concat()).unwrap();
+        fs::File::options().write(true).open(&image).unwrap().set_len(512 << 20).unwrap();
+        let device = LoopDevice::attach(&image, false).unwrap();
+        let path = device.path().to_str().unwrap();
+        succeed(["mkfs", "-q", "-f"].into_iter().chain(option).chain([path]));
+        assert_eq!(stored() < 16 * MIB, discards, "{option:?}: {} bytes are stored", stored());
+    }
+    let device = LoopDevice::attach(&image, false).unwrap();
+    let (path, point) = (device.path().to_str().unwrap(), world.directory());
+    let point = point.to_str().unwrap();
+    succeed(["mount", "-o", "commit=1", path, point]);
+    write(&world, "kept", 8);
+    write(&world, "removed", 100);
+    assert!(stored() > 108 * MIB);
+    fs::remove_file(world.at("removed")).unwrap();
+    eventually("the device's file shrinks", || stored() < 24 * MIB);
+    world.unmount();
+
+    succeed(["mount", "-o", "commit=1,nodiscard", path, point]);
+    write(&world, "removed", 50);
+    fs::remove_file(world.at("removed")).unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(stored() > 50 * MIB, "nodiscard");
+    run("fstrim", &[point]);
+    assert!(stored() < 24 * MIB, "fstrim");
+    assert!(fs::read(world.at("kept")).unwrap() == vec![7; 8 << 20]);
+    world.unmount();
+    succeed(["check", "--check-data-csum", path]);
+}
+
+/// Discards are advice: a device that takes none stays usable.
+#[test]
+fn a_device_without_discards_is_used_all_the_same() {
+    let Some(world) = World::new(&[MOUNT, &[Need::Loop]].concat()) else { return };
+    let device = LoopDevice::attach(&world.image(), false).unwrap();
+    let name = device.path().file_name().unwrap().to_str().unwrap();
+    // The kernel takes 0 as "no discards".
+    fs::write(format!("/sys/block/{name}/queue/discard_max_bytes"), "0").unwrap();
+    let (path, point) = (device.path().to_str().unwrap(), world.directory());
+    let point = point.to_str().unwrap();
+    succeed(["mkfs", "-q", "-f", path]);
+    succeed(["mount", "-o", "commit=1", path, point]);
+    write(&world, "kept", 8);
+    write(&world, "removed", 50);
+    fs::remove_file(world.at("removed")).unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    write(&world, "later", 8);
+    assert!(!succeed(["filesystem", "show", point]).contains("Read-only"));
+    world.unmount();
+    succeed(["mount", "-o", "ro", path, point]);
+    assert!(fs::read(world.at("kept")).unwrap() == vec![7; 8 << 20]);
+    world.unmount();
+    succeed(["check", "--check-data-csum", path]);
 }
 
 /// The file system is used all the time, so that space is freed, used again and discarded.

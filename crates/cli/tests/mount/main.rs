@@ -25,6 +25,7 @@ mod kernel_stops;
 mod late_writes;
 mod layouts;
 mod logs;
+mod lost_disk;
 mod maintenance;
 mod namespaces;
 mod newer;

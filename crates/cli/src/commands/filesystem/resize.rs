@@ -113,6 +113,10 @@ impl Args {
             ResizeTo::Min => fs.minimum_size(devid).map_err(named)?,
             ResizeTo::Max | ResizeTo::Cancel => held,
         };
+        if !is_file && wanted > held {
+            let shown = shown();
+            bail!("{shown}: has {held} bytes, so the file system on it cannot have {wanted}");
+        }
         // Reopened below, since the size of a device is read when it is opened.
         fs.close()?;
         let grown = is_file && wanted > held;
@@ -227,7 +231,7 @@ impl Args {
             let Err(error) = mount.resize(size) else { return Ok(()) };
             let busy = [Errno::INPROGRESS, Errno::TXTBSY].map(|busy| Some(busy.raw_os_error()));
             if !(self.enqueue && busy.contains(&error.raw_os_error())) {
-                return Err(resize_error(mounted, self.size.devid, &error));
+                return Err(resize_error(mounted, mount, self.size.devid, &error));
             }
             std::thread::sleep(PAUSE);
         }
@@ -248,9 +252,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 const SECTOR: u64 = 4096;
 
 /// Returns the reason why a server has not changed the size.
-fn resize_error(mounted: &Mounted, devid: DeviceId, error: &std::io::Error) -> anyhow::Error {
+fn resize_error(
+    mounted: &Mounted,
+    mount: &MountedPath,
+    devid: DeviceId,
+    error: &std::io::Error,
+) -> anyhow::Error {
+    let held = || {
+        let device = mount.usage().ok()?.devices.into_iter().find(|device| device.devid == devid)?;
+        Some(format!(": it has {} bytes", device.size?))
+    };
     match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::FBIG) => anyhow::anyhow!("{mounted}: device {devid} is not that large"),
+        Some(rustix::io::Errno::FBIG) => {
+            anyhow::anyhow!("{mounted}: device {devid} is not that large{}", held().unwrap_or_default())
+        }
         Some(rustix::io::Errno::NOSPC) => {
             anyhow::anyhow!("{mounted}: the new size has no room for the data")
         }

@@ -1,6 +1,7 @@
 //! `papilio inspect map-logical`, in the format of `btrfs-map-logical`.
 
-use crate::context::{Context, create_host_file};
+use crate::context::Context;
+use crate::host_output::HostOutput;
 use crate::mounted::Target;
 use crate::output::Output;
 use crate::tree_source::TreeSource;
@@ -43,7 +44,7 @@ impl Args {
         let shown = self.path.display().to_string();
         let (paths, node_size) = self.devices(context)?;
         let chunks = source.chunks()?;
-        let mut target = self.output.as_deref().map(create_host_file).transpose()?;
+        let mut target = self.output.as_deref().map(HostOutput::open).transpose()?;
         let (mut address, end) =
             (self.logical, self.logical.saturating_add(self.bytes.unwrap_or(node_size).max(1)));
         let mut output = Output::new()?;
@@ -75,6 +76,9 @@ impl Args {
                 }
             }
             address += length;
+        }
+        if let Some(target) = target {
+            target.finish()?;
         }
         Ok(output.finish()?)
     }
@@ -123,7 +127,7 @@ impl Args {
     }
 }
 
-fn copy_bytes(device: &str, place: &ChunkPlace, length: u64, target: &mut File) -> anyhow::Result<()> {
+fn copy_bytes(device: &str, place: &ChunkPlace, length: u64, target: &mut HostOutput) -> anyhow::Result<()> {
     let DeviceId(devid) = place.devid;
     let source = File::open(device).with_context(|| format!("device {devid}: {device}"))?;
     let mut buffer = vec![0; 64 << 10];

@@ -79,7 +79,7 @@ pub fn scrub(
     check_idle(mounted)?;
     let mount = mounted.open()?;
     let fsid = fsid_of(mounted, &mount)?;
-    let folder = Folder::of(fsid)?;
+    let folder = Folder::if_writable(context, fsid);
     let (only, limit, earlier) = match begin {
         KernelBegin::Anew { device, limit } => (*device, *limit, None),
         KernelBegin::Resumed => match resumable(mounted)? {

@@ -129,7 +129,10 @@ fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> 
         bail!("{}: no Btrfs file system", image.display());
     };
     let fsid = found.fsid;
-    let folder = Folder::of(fsid)?;
+    let folder = match (common.foreground, begin) {
+        (true, Begin::Anew { .. }) => Folder::if_writable(context, fsid),
+        _ => Folder::of(fsid)?,
+    };
     let Some(running) = folder.lock()? else {
         bail!("{}: a scrub is running already; `papilio scrub cancel` ends it", image.display());
     };

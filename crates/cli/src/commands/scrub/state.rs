@@ -8,6 +8,7 @@
 //! **Invariant**: a file of state is replaced as a whole. A scrub runs if and only if its lock is
 //! held, so that one that was killed is not taken for a running one.
 
+use crate::context::Context;
 use anyhow::{Context as _, bail};
 use papilio::format::{PhysicalAddress, Uuid};
 use papilio::{DeviceId, LogicalAddress, ScrubCounts, ScrubDevice, ScrubReport};
@@ -34,14 +35,15 @@ pub struct State {
 /// The files of one file system.
 #[derive(Debug)]
 pub struct Folder {
-    path: PathBuf,
+    /// `None` if nothing is kept.
+    path: Option<PathBuf>,
     fsid: Uuid,
 }
 
 /// Held by a running scrub.
 #[derive(Debug)]
 pub struct Running {
-    _lock: File,
+    _lock: Option<File>,
 }
 
 type Field = (&'static str, fn(&mut ScrubCounts) -> &mut u64);
@@ -197,16 +199,28 @@ impl Folder {
             bail!("no directory for the state of the scrub: set XDG_STATE_HOME");
         };
         fs::create_dir_all(&path).with_context(|| format!("{}: cannot create", path.display()))?;
-        Ok(Self { path, fsid })
+        Ok(Self { path: Some(path), fsid })
     }
 
-    fn file(&self, kind: &str) -> PathBuf {
-        self.path.join(format!("scrub.{}.{kind}", self.fsid))
+    /// Like [`Folder::of`]. Where no file can be written, it warns and keeps nothing: a scrub in
+    /// the foreground needs no state.
+    pub fn if_writable(context: &Context, fsid: Uuid) -> Self {
+        let kept = Self::of(fsid).and_then(|folder| folder.lock().map(|_| folder));
+        kept.unwrap_or_else(|error| {
+            context.warning(format_args!(
+                "{error:#}; the scrub runs, and status, cancel, limit and resume do not know of it"
+            ));
+            Self { path: None, fsid }
+        })
+    }
+
+    fn file(&self, kind: &str) -> Option<PathBuf> {
+        Some(self.path.as_ref()?.join(format!("scrub.{}.{kind}", self.fsid)))
     }
 
     /// Returns the state of the last scrub; `None` if there was none.
     pub fn read(&self) -> anyhow::Result<Option<State>> {
-        let path = self.file("json");
+        let Some(path) = self.file("json") else { return Ok(None) };
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             text => text.with_context(|| format!("{}: cannot read", path.display()))?,
@@ -221,17 +235,17 @@ impl Folder {
     }
 
     fn replace(&self, kind: &str, text: &str) -> anyhow::Result<()> {
-        let (path, new) = (self.file(kind), self.file("new"));
+        let (Some(path), Some(new)) = (self.file(kind), self.file("new")) else { return Ok(()) };
         let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &path));
         written.with_context(|| format!("{}: cannot write", path.display()))
     }
 
     /// Locks the file system for a scrub; `None` if one runs.
     pub fn lock(&self) -> anyhow::Result<Option<Running>> {
-        let path = self.file("lock");
+        let Some(path) = self.file("lock") else { return Ok(Some(Running { _lock: None })) };
         let lock = File::create(&path).with_context(|| format!("{}: cannot create", path.display()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Some(Running { _lock: lock })),
+            Ok(()) => Ok(Some(Running { _lock: Some(lock) })),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(error)) => {
                 Err(error).with_context(|| format!("{}: cannot lock", path.display()))
@@ -246,18 +260,19 @@ impl Folder {
 
     /// Returns whether the scrub is to stop.
     pub fn is_stop_requested(&self) -> bool {
-        self.file("stop").exists()
+        self.file("stop").is_some_and(|path| path.exists())
     }
 
     /// Forgets a request to stop.
     pub fn clear_stop(&self) {
         // It mostly does not exist.
-        let _ = fs::remove_file(self.file("stop"));
+        let _ = self.file("stop").map(fs::remove_file);
     }
 
     /// Returns the bytes that are read in a second at most; 0 if there is no limit.
     pub fn limit(&self) -> u64 {
-        fs::read_to_string(self.file("limit")).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        let text = self.file("limit").and_then(|path| fs::read_to_string(path).ok());
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
     /// Sets the limit, for the running scrub and later ones.

@@ -7,6 +7,7 @@ mod candidate;
 mod mounted;
 
 use crate::context::Context;
+use crate::host_output::HostOutput;
 use crate::mounted::Target;
 use crate::path::{ImagePath, parse_image_path};
 use crate::usage_error::UsageError;
@@ -68,10 +69,10 @@ impl Args {
     }
 
     /// Opens the output, once the operands are known to be good.
-    fn output(&self) -> anyhow::Result<Box<dyn Write + Send>> {
+    fn output(&self) -> anyhow::Result<StreamOutput> {
         Ok(match &self.file {
-            Some(path) => Box::new(crate::context::create_host_file(path)?),
-            None => Box::new(std::io::stdout()),
+            Some(path) => StreamOutput::File(HostOutput::open(path)?),
+            None => StreamOutput::Stdout(std::io::stdout()),
         })
     }
 
@@ -111,7 +112,7 @@ impl Args {
             }
             at_subvolume(context, &self.snapshots[index].display());
             let mut progress = SendProgress::new(context);
-            let sent = send.send(&fs, snapshot.id, &mut *out, &mut progress);
+            let sent = send.send(&fs, snapshot.id, &mut out, &mut progress);
             context.set_progress(None);
             progress.finish();
             sent.with_context(|| {
@@ -119,7 +120,7 @@ impl Args {
             })?;
             sources.push(own);
         }
-        Ok(())
+        out.finish()
     }
 
     fn send_mounted(&self, context: &Context) -> anyhow::Result<()> {
@@ -147,7 +148,7 @@ impl Args {
             at_subvolume(context, &snapshot.operand());
             let progress = SendProgress::new(context);
             let bar = progress.bar.clone();
-            let sent = snapshot.send(request, parent.as_ref(), &sources, &mut *out, &mut |bytes| {
+            let sent = snapshot.send(request, parent.as_ref(), &sources, &mut out, &mut |bytes| {
                 if let Some(bar) = &bar {
                     bar.set_message(indicatif::BinaryBytes(bytes).to_string());
                     bar.tick();
@@ -158,7 +159,38 @@ impl Args {
             sent?;
             sources.push(snapshot);
         }
-        Ok(())
+        out.finish()
+    }
+}
+
+/// Where a stream goes.
+enum StreamOutput {
+    File(HostOutput),
+    Stdout(std::io::Stdout),
+}
+
+impl StreamOutput {
+    fn finish(self) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => file.finish(),
+            Self::Stdout(_) => Ok(()),
+        }
+    }
+}
+
+impl Write for StreamOutput {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Stdout(stdout) => stdout.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Stdout(stdout) => stdout.flush(),
+        }
     }
 }
 
