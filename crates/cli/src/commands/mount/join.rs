@@ -15,7 +15,7 @@ use crate::holder;
 use anyhow::{Context as _, bail};
 use papilio::device::split_partition;
 use papilio::format::{TreeId, objectid};
-use papilio::{FoundDevice, Subvolume, SubvolumeChoice};
+use papilio::{Subvolume, SubvolumeChoice};
 use papilio_fuse::whole_mount::WholeMount;
 use papilio_fuse::{Atime, MountOptions};
 use papilio_ioctl::client::{MountedPath, State};
@@ -110,21 +110,7 @@ fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
         let same = split_partition(&mount.source).1 == split_partition(image).1;
         return if same { open(mount) } else { None };
     }
-    let found = FoundDevice::read(image).ok()??;
-    if found.devices == 1 {
-        return None;
-    }
-    let mounts = MountEntry::all().ok()?.into_iter().rev().filter(MountEntry::is_papilio);
-    mounts.filter_map(open).find(|(_, path)| {
-        // A copy of one device does not belong to a mount that has the original.
-        let same = path.fs_info().is_ok_and(|info| info.fsid == *found.fsid.as_bytes());
-        same && path.usage().is_ok_and(|usage| {
-            usage
-                .devices
-                .iter()
-                .any(|device| device.path.as_ref().is_some_and(|path| is_same_file(Path::new(path), image)))
-        })
-    })
+    holder::mount_of_member(image, MountEntry::is_papilio)
 }
 
 /// Returns the file system of a server that has the image open while no mount of it is in sight:
