@@ -317,8 +317,15 @@ impl Context {
             options = devices::add_missing(image, &given, options);
         }
         // The log is one of these structures. A device in use shows them, too.
-        if holder::mount_of_image(image).is_some() || holder::kernel_mount_of(image).is_some() {
+        if let Some(mount) = holder::mount_of_device(image) {
             options = options.unlocked(true);
+            // FUSE tells the server of no sync(2). The caller expects to see what it has synced.
+            if mount.is_papilio()
+                && papilio_ioctl::client::MountedPath::open(&mount.point)
+                    .is_ok_and(|path| path.sync().is_err())
+            {
+                self.warning(format_args!("{}: the mount was not synced", mount.point.display()));
+            }
         }
         self.open_any_state(image, &self.arguments.device, &options)
     }
@@ -418,6 +425,11 @@ impl Context {
             output.finish()?;
         }
         Ok(())
+    }
+
+    /// Returns whether a command reports success where btrfs-progs are silent.
+    pub fn tells_more(&self) -> bool {
+        self.verbosity >= 0 && !self.arguments.drop_in
     }
 
     /// Reports a failure. The run continues and ends with exit code 1.

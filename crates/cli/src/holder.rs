@@ -2,13 +2,17 @@
 //!
 //! `/proc/locks` names the process and the table of mounts the mount point.
 
+use crate::devices::is_same_file;
 use crate::host_calls::device_numbers;
 use papilio::device::split_partition;
-use papilio::{Corrupt, Error, SuperblockError};
+use papilio::{Corrupt, Error, FoundDevice, SuperblockError};
+use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Adds the holder of a busy device to the error of opening a file system, if the holder is known.
 /// Says of a file that is too short for a superblock that it is no file system.
@@ -61,6 +65,43 @@ pub fn kernel_mount_of(image: &Path) -> Option<MountEntry> {
         let backing = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file"));
         device != 0 && device == wanted.rdev()
             || backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == whole)
+    })
+}
+
+/// Returns the mount, ours or the kernel's, of the file system that a device is part of.
+pub fn mount_of_device(image: &Path) -> Option<MountEntry> {
+    if let Some(mount) = mount_of_image(image) {
+        // Another partition of the image is another file system.
+        return (split_partition(&mount.source).1 == split_partition(image).1).then_some(mount);
+    }
+    let member = || mount_of_member(image, |mount| mount.is_papilio() || mount.fstype == "btrfs");
+    kernel_mount_of(image).or_else(|| member().map(|(mount, _)| mount))
+}
+
+/// Returns the mount point for a device that is mounted, and the path itself for everything else.
+pub fn place_of(path: &Path) -> PathBuf {
+    let mount = if path.is_dir() { None } else { mount_of_device(path) };
+    mount.map_or_else(|| path.to_path_buf(), |mount| mount.point)
+}
+
+/// Returns the mount of a file system on several devices of which this is one.
+pub fn mount_of_member(
+    image: &Path,
+    is_meant: impl Fn(&MountEntry) -> bool,
+) -> Option<(MountEntry, MountedPath)> {
+    let found = FoundDevice::read(image).ok()??;
+    if found.devices == 1 {
+        return None;
+    }
+    let open = |mount: MountEntry| Some((mount.clone(), MountedPath::open(&mount.point).ok()?));
+    let mounts = MountEntry::all().ok()?.into_iter().rev().filter(is_meant);
+    mounts.filter_map(open).find(|(_, path)| {
+        // A copy of one device does not belong to a mount that has the original.
+        let same = path.fs_info().is_ok_and(|info| info.fsid == *found.fsid.as_bytes());
+        let is_image = |path: &Option<Vec<u8>>| {
+            path.as_ref().is_some_and(|path| is_same_file(Path::new(OsStr::from_bytes(path)), image))
+        };
+        same && path.device_paths().is_ok_and(|devices| devices.iter().any(|(_, path)| is_image(path)))
     })
 }
 

@@ -4,6 +4,7 @@
 //! rights of an administrator.
 
 use crate::context::{Context, of_image};
+use crate::holder;
 use crate::mounted::{Mounted, Target};
 use papilio::FileSystem;
 use papilio::format::items::block_group::BlockGroupItem;
@@ -12,7 +13,7 @@ use papilio::format::{Generation, ItemType, Key, LogicalAddress, TreeId, objecti
 use papilio_ioctl::client::MountedPath;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file system whose trees can be searched.
 pub enum TreeSource {
@@ -44,12 +45,13 @@ pub struct UsedChunk {
 }
 
 impl TreeSource {
-    /// Opens the file system that contains a path, in the state of now: a mount is synced first.
+    /// Opens the file system that contains a path, in the state of now: a mount is synced first. A
+    /// device that is mounted stands for its mount.
     ///
     /// # Errors
     /// The image or the path cannot be opened.
     pub fn open(context: &Context, path: &OsStr) -> anyhow::Result<Self> {
-        match Target::parse(path)? {
+        match Target::parse(holder::place_of(Path::new(path)).as_os_str())? {
             Target::Image(path) => Ok(Self::Image { fs: context.open(&path.image)?, path: path.image }),
             Target::Mounted(mounted) => Self::of_mount(mounted),
         }

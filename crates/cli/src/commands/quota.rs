@@ -222,7 +222,8 @@ impl Rescan {
         quotas.rescan(context, self.wait)?;
         if context.verbosity >= 0 && !self.wait_norescan {
             let mut output = Output::new()?;
-            let what = if self.wait || matches!(quotas, Quotas::Image(..)) { "finished" } else { "started" };
+            let is_done = self.wait || matches!(quotas, Quotas::Image(..));
+            let what = if is_done && context.tells_more() { "finished" } else { "started" };
             output.text(format_args!("quota rescan {what}\n"))?;
             output.finish()?;
         }

@@ -41,7 +41,7 @@ fn scripts_for_btrfs_progs_work_with_an_image() {
     let said = world.succeed("btrfs", &["subv", "create", "-p", &a]);
     assert_eq!(said, format!("Create subvolume '{a}'\n"));
     let said = world.succeed("btrfs", &["subvolume", "snapshot", "-r", &a, &b]);
-    assert_eq!(said, format!("Create a readonly snapshot of '{a}' in '{b}'\n"));
+    assert_eq!(said, format!("Create readonly snapshot of '{a}' in '{b}'\n"));
     assert_eq!(world.succeed("btrfs", &["-q", "subvolume", "create", &format!("{image}:/c")]), "");
     assert!(world.succeed("btrfs", &["su", "li", &image]).contains("path deep/er/a"));
     let listed = world.succeed("btrfs", &["--format", "json", "subvolume", "list", &image]);
@@ -52,9 +52,70 @@ fn scripts_for_btrfs_progs_work_with_an_image() {
     let shown = world.succeed("btrfs", &["subvolume", "get-default", &image]);
     assert!(shown.starts_with("ID 256 gen ") && shown.ends_with("top level 5 path deep/er/a\n"), "{shown}");
     let said = world.succeed("btrfs", &["subvolume", "delete", "-c", &b]);
-    assert_eq!(said, format!("Delete subvolume (commit): '{b}'\n"));
+    assert_eq!(said, format!("Delete subvolume 257 (commit): '{b}'\n"));
     world.succeed("btrfsck", &[&image]);
     assert!(world.succeed("btrfs", &["version"]).contains("papilio"));
+}
+
+/// Commands that say nothing in btrfs-progs, and words that scripts look for in their help.
+#[test]
+fn commands_say_as_much_as_btrfs_progs() {
+    let world = World::new();
+    let image = world.image();
+    let second = format!("{image} of the second device");
+    File::create(&second).unwrap().set_len(256 << 20).unwrap();
+    world.succeed("mkfs.btrfs", &["-q", "-m", "single", &image]);
+    assert_eq!(world.succeed("btrfs", &["device", "add", &second, &image]), "");
+    assert_eq!(world.succeed("btrfs", &["device", "remove", "--device", &second, "2", &image]), "");
+    let said = world.succeed("btrfs", &["filesystem", "resize", "1:-16M", &image]);
+    assert_eq!(said, format!("Resize device id 1 ({image}) from 256.00MiB to 240.00MiB\n"));
+    let said = world.succeed("btrfs", &["filesystem", "resize", "1:max", &image]);
+    assert_eq!(said, format!("Resize device id 1 ({image}) from 240.00MiB to max\n"));
+    world.succeed("btrfs", &["quota", "enable", &image]);
+    assert_eq!(world.succeed("btrfs", &["quota", "rescan", "-w", &image]), "quota rescan started\n");
+    // A superblock copy beyond the end of the device is passed over.
+    assert_eq!(world.succeed("btrfs", &["inspect-internal", "dump-super", "-s", "2", &image]), "");
+    let papilio = Command::new(binary()).args(["inspect", "dump-super", "-s", "2", &image]).output();
+    assert_eq!(papilio.unwrap().status.code(), Some(1));
+    for (command, word) in [("device delete", "devid"), ("subvolume delete", "subvolid")] {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = world.succeed("btrfs", &words);
+        let separate = |letter: char| !letter.is_alphanumeric();
+        assert!(help.split(separate).any(|found| found == word), "{command}: {help}");
+    }
+    let help = world.succeed("mkfs.btrfs", &["--help"]);
+    let lines = help.lines().filter(|line| line.contains("--uuid") || line.contains("--device-uuid"));
+    assert_eq!(lines.count(), 2, "{help}");
+}
+
+#[test]
+fn properties_are_refused_in_the_words_of_btrfs_progs() {
+    let world = World::new();
+    let image = world.image();
+    world.succeed("mkfs.btrfs", &["-q", &image]);
+    let inside = format!("{image}:/d");
+    assert!(Command::new(binary()).args(["mkdir", &inside]).status().unwrap().success());
+    let refusals: [(&[&str], String); 6] = [
+        (&["get", &inside, "label"], "object is not compatible with property: label".into()),
+        (&["set", &inside, "label", "x"], "object is not compatible with property: label".into()),
+        (&["get", &inside, "ro"], "object is not compatible with property: ro".into()),
+        (&["set", &inside, "ro", "foo"], "invalid value for property: foo".into()),
+        (&["set", &image, "ro", "foo"], "invalid value for property: foo".into()),
+        (
+            &["set", &inside, "compression", "foo"],
+            format!("failed to set compression for {inside}: Invalid argument"),
+        ),
+    ];
+    for (arguments, message) in refusals {
+        let refused = world.run("btrfs", &[&["property"], arguments].concat());
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(said, format!("ERROR: {message}\n"), "{arguments:?}");
+    }
+    // The label is that of the file system, and no directory changes it.
+    assert_eq!(world.succeed("btrfs", &["property", "get", &image, "label"]), "label=\n");
+    world.succeed("btrfs", &["property", "set", &image, "label", "new"]);
+    assert_eq!(world.succeed("btrfs", &["property", "get", &image, "label"]), "label=new\n");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The devices of a file system are found by its UUID among block devices.
 
-use crate::world::{MOUNT, World, fail, papilio, run, succeed, unmount};
+use crate::world::{MOUNT, World, binary, fail, papilio, run, succeed, unmount};
 use papilio::format::{DeviceId, PhysicalAddress};
 use papilio_ioctl::client::MountedPath;
 use papilio_oracle::Need;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -21,6 +22,13 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
+}
+
+/// Runs the command under the name `btrfs`, and returns its output.
+fn btrfs(arguments: &[&str]) -> String {
+    let output = Command::new(binary()).arg0("btrfs").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn needs() -> Vec<Need> {
@@ -62,6 +70,21 @@ fn other_devices_are_found() {
     assert!(listed.contains(&loops[1].0), "{listed}");
     succeed(["mount", &loops[0].0, directory]);
     fs::write(world.at("f"), vec![5; 5 << 20]).unwrap();
+    // Each device stands for the mount, and has counters of its own under the name of btrfs-progs.
+    for device in &loops {
+        let shown = succeed(["filesystem", "show", &device.0]);
+        assert!(loops.iter().all(|device| shown.contains(&device.0)), "{shown}");
+        let dumped = succeed(["inspect", "dump-tree", "-t", "chunk", &device.0]);
+        assert!(dumped.contains("CHUNK_ITEM"), "{dumped}");
+        let counters = btrfs(&["device", "stats", &device.0]);
+        let named = format!("[{}].", device.0);
+        assert!(counters.lines().all(|line| line.starts_with(&named)), "{counters}");
+        assert_eq!(counters.lines().count(), 5);
+        assert_eq!(succeed(["device", "stats", &device.0]).lines().count(), 10);
+    }
+    let refused = Command::new(binary()).arg0("btrfs").args(["device", "remove", "3", directory]).output();
+    let said = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert_eq!(said, "ERROR: error removing devid 3: No such file or directory\n");
     // The other device is that of the running mount.
     let again = world.beside("again");
     fs::create_dir(&again).unwrap();
@@ -71,6 +94,29 @@ fn other_devices_are_found() {
     world.unmount();
     run("btrfs", &["check", "--check-data-csum", &loops[0].0]);
     succeed(["check", "--check-data-csum", &loops[1].0]);
+}
+
+/// A mount without a device is made only on demand, so it prints nothing about it.
+#[test]
+fn a_degraded_mount_is_silent() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let images = [world.beside("a.img"), world.beside("b.img")];
+    for image in &images {
+        fs::File::create(image).unwrap().set_len(300 << 20).unwrap();
+    }
+    let [first, second] = images.each_ref().map(|image| image.to_str().unwrap());
+    succeed(["mkfs", "-d", "raid1", "-m", "raid1", first, second]);
+    let directory = world.directory();
+    let directory = directory.to_str().unwrap();
+    fail(1, "is missing", ["mount", first, directory]);
+    let mounted = papilio(["mount", "-o", "degraded", first, directory]);
+    let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+    assert!(mounted.status.success() && said.is_empty(), "{said}");
+    world.unmount();
+    let mounted = papilio(["mount", "-v", "-o", "degraded", first, directory]);
+    let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+    assert!(mounted.status.success() && said.contains("a device is missing"), "{said}");
+    world.unmount();
 }
 
 #[test]

@@ -28,8 +28,37 @@ fn structures_and_counters_of_a_mounted_device_are_shown() {
     assert!(shown.contains("FS_TREE"), "{shown}");
     let shown = said(&btrfs(&["device", "stats", image]));
     assert!(shown.contains("write_io_errs"), "{shown}");
+    let shown = said(&btrfs(&["filesystem", "show", image]));
+    assert!(shown.contains("Label: 'first'"), "{shown}");
+    assert_eq!(said(&btrfs(&["filesystem", "label", image])), "first\n");
+    // FUSE tells the server of no sync: what was written before is in the dump.
+    fs::write(world.at("new"), "x").unwrap();
+    let shown = said(&btrfs(&["inspect-internal", "dump-tree", "-t", "5", image]));
+    assert!(shown.contains("name: new"), "{shown}");
+    let byte = shown_extent(&said(&btrfs(&["inspect-internal", "dump-tree", "-t", "extent", image])));
+    let place =
+        said(&Command::new(binary()).arg0("btrfs-map-logical").args(["-l", &byte, image]).output().unwrap());
+    assert!(place.contains(&format!("logical {byte} physical")), "{place}");
     // A command that changes it is refused as before.
     assert!(!papilio(["mkfs", "-f", image]).status.success());
+    world.unmount();
+}
+
+/// Returns the address of an extent in a dump of the extent tree.
+fn shown_extent(dump: &str) -> String {
+    let key = dump.lines().find(|line| line.contains("METADATA_ITEM")).unwrap();
+    key.split("key (").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_subvolume_that_is_deleted_by_its_id_is_named() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let top = world.at("");
+    let top = top.trim_end_matches('/');
+    succeed(["subvolume", "create", &world.at("a")]);
+    let deleted = said(&btrfs(&["subvolume", "delete", "--subvolid", "256", top]));
+    assert_eq!(deleted, format!("Delete subvolume 256 (no-commit): '{top}/a'\n"));
     world.unmount();
 }
 
@@ -46,6 +75,13 @@ fn a_mount_point_has_the_label_and_paths_name_qgroups() {
     said(&btrfs(&["qgroup", "assign", &world.at("a"), "1/7", &top]));
     let shown = said(&btrfs(&["qgroup", "show", "-p", &top]));
     assert!(shown.lines().any(|line| line.starts_with("0/256") && line.contains("1/7")), "{shown}");
+    // A directory has no label: it belongs to the file system.
+    for arguments in [["get", &world.at("a"), "label"].as_slice(), &["set", &world.at("a"), "label", "x"]] {
+        let refused = btrfs(&[&["property"], arguments].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("not compatible with property"), "{said}");
+    }
+    assert_eq!(said(&btrfs(&["filesystem", "label", &top])), "first\n");
     let wrong = btrfs(&["qgroup", "assign", "no such path", "1/7", &top]);
     assert!(!wrong.status.success());
     world.unmount();

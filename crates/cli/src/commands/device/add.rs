@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 fn was_added(context: &Context, path: &Path) -> anyhow::Result<()> {
-    if context.verbosity >= 0 {
+    if context.tells_more() {
         let mut output = Output::new()?;
         output.text(format_args!("{}: was added\n", path.display()))?;
         output.finish()?;
@@ -48,7 +48,7 @@ fn was_added(context: &Context, path: &Path) -> anyhow::Result<()> {
 }
 
 fn report(context: &Context, path: &Path, devid: DeviceId) -> anyhow::Result<()> {
-    if context.verbosity >= 0 {
+    if context.tells_more() {
         let mut output = Output::new()?;
         output.text(format_args!("{}: is device {devid} now\n", path.display()))?;
         output.finish()?;
@@ -119,7 +119,7 @@ impl Args {
         let devid = fs.usage()?.devices.iter().map(|device| device.devid).max();
         report(context, first, devid.expect("there is a device"))?;
         context.changed_devices.note([first]);
-        if context.verbosity >= 0 {
+        if context.tells_more() {
             let mut output = Output::new()?;
             let (fsid, image) = (fs.uuid(), image.display());
             output.text(format_args!("New file system {fsid} builds on the seed {image}\n"))?;

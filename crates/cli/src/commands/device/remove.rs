@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "delete")]
 pub struct Args {
-    /// Devices by id or path, missing or cancel, then an image or device that stays, or a directory
+    /// Devices by devid or path, missing or cancel, then an image or device that stays, or a directory
     /// in the mount
     #[arg(required = true, value_name = "DEVID|DEVICE... IMAGE|PATH")]
     #[arg(value_hint = clap::ValueHint::FilePath)]
@@ -83,7 +83,7 @@ impl Args {
             drop(bar);
             gone.with_context(|| format!("device {devid}"))?;
             context.changed_devices.note_removed(path.map(PathBuf::from));
-            if context.verbosity >= 0 {
+            if context.tells_more() {
                 let mut output = Output::new()?;
                 output.text(format_args!("device {devid} removed\n"))?;
                 output.finish()?;
@@ -105,7 +105,7 @@ fn run_mounted(
         for name in removed {
             let missing = name.as_os_str() == MISSING;
             let devid = kernel_jobs::remove(mounted, &mount, name, missing, enqueue)?;
-            if context.verbosity >= 0 {
+            if context.tells_more() {
                 let mut output = Output::new()?;
                 match devid {
                     Some(devid) => output.text(format_args!("device {devid} removed\n"))?,
@@ -131,6 +131,10 @@ fn run_mounted(
                     .is_some_and(|path| Path::new(path) == whole || Path::new(path) == name)
         };
         let Some(device) = devices.iter().find(is_named) else {
+            // The words of btrfs-progs for the kernel's ENOENT.
+            if context.arguments().drop_in && name.to_str().is_some_and(|name| name.parse::<u64>().is_ok()) {
+                bail!("error removing devid {}: No such file or directory", name.display());
+            }
             bail!("{}: is not a device of the file system", name.display());
         };
         let (devid, path) = (device.devid, device.path.clone().map(PathBuf::from));
@@ -139,7 +143,7 @@ fn run_mounted(
         if status.state == JobState::Done {
             context.changed_devices.note_removed(path);
         }
-        if context.verbosity >= 0 && status.state == JobState::Done {
+        if context.tells_more() && status.state == JobState::Done {
             let mut output = Output::new()?;
             output.text(format_args!("device {devid} removed\n"))?;
             output.finish()?;

@@ -2,12 +2,14 @@
 
 use crate::btrfs_json::list_of_btrfs;
 use crate::context::{Context, of_image};
+use crate::devices::is_same_file;
 use crate::holder;
+use crate::kernel_devices::block_device;
 use crate::mounted::{Mounted, Target};
 use crate::output::{Output, escaped};
 use papilio::DeviceErrors;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The exit code if a counter is not zero, with --check.
 const NOT_ZERO: u8 = 64;
@@ -43,17 +45,17 @@ impl Args {
     /// Prints the counters.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         // A device that is mounted stands for its mount.
-        let mount = holder::mount_of_image(&self.image).or_else(|| holder::kernel_mount_of(&self.image));
-        let place = mount.map_or_else(|| self.image.clone(), |mount| mount.point);
+        let place = holder::place_of(&self.image);
         if let Target::Mounted(mounted) = Target::parse(place.as_os_str())? {
             if self.offline {
                 anyhow::bail!("{mounted}: it is mounted; --offline is for images that are not");
             }
-            return self.print(context, &self.of_mount(&mounted)?);
+            return self.print(context, &self.of_mount(context, &mounted)?);
         }
         let fs = if self.reset { context.change(&self.image)? } else { context.open(&self.image)? };
         let named = |error| of_image(&self.image, error);
-        let devices = fs.device_errors().map_err(named)?;
+        let mut devices = fs.device_errors().map_err(named)?;
+        devices.retain(|device| self.is_named(context, device.path.as_deref()));
         if self.reset {
             for device in &devices {
                 fs.reset_device_errors(device.devid).map_err(named)?;
@@ -63,9 +65,16 @@ impl Args {
         self.print(context, &devices)
     }
 
-    fn of_mount(&self, mounted: &Mounted) -> anyhow::Result<Vec<DeviceErrors>> {
+    /// Returns whether a device is shown: all are, but for btrfs-progs a block device names itself.
+    fn is_named(&self, context: &Context, device: Option<&str>) -> bool {
+        let names_itself = context.arguments().drop_in && block_device(&self.image).is_some();
+        !names_itself || device.is_some_and(|path| is_same_file(Path::new(path), &self.image))
+    }
+
+    fn of_mount(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<Vec<DeviceErrors>> {
         let (mount, named) = (mounted.open()?, |error: std::io::Error| mounted.at(&error));
-        let devices = mount.usage().map_err(named)?.devices;
+        let mut devices = mount.usage().map_err(named)?.devices;
+        devices.retain(|device| self.is_named(context, device.path.as_deref()));
         let read = |device: papilio::DeviceUsage| {
             let [write, read, flush, corruption, generation] =
                 mount.device_stats(device.devid, self.reset).map_err(named)?;

@@ -145,13 +145,7 @@ impl Args {
         if is_file && now < before && held > now {
             set_length(&path, now)?;
         }
-        if context.verbosity >= 0 {
-            let mut output = Output::new()?;
-            let text = |bytes| Units::HUMAN.text(bytes);
-            output.text(format_args!("device {devid}: {} -> {} ({now} bytes)\n", text(before), text(now)))?;
-            output.finish()?;
-        }
-        Ok(())
+        self.report(context, devid, &shown(), [before, now])
     }
 
     /// Resizes through the server of a mount. The image file grows before and shrinks after, as it
@@ -192,6 +186,7 @@ impl Args {
             // The server knows it, and never grows the device.
             ResizeTo::Min => before,
         };
+        let shown = device.path.clone().unwrap_or_default();
         let path = device.path.map(PathBuf::from).filter(|path| is_raw_file(path));
         let grown = path.as_deref().filter(|_| wanted > held);
         if let Some(path) = grown {
@@ -216,13 +211,30 @@ impl Args {
         {
             set_length(&path, now)?;
         }
-        if context.verbosity >= 0 {
-            let mut output = Output::new()?;
-            let text = |bytes| Units::HUMAN.text(bytes);
-            output.text(format_args!("device {devid}: {} -> {} ({now} bytes)\n", text(before), text(now)))?;
-            output.finish()?;
+        self.report(context, devid, &shown, [before, now])
+    }
+
+    /// Prints the change of the size of a device.
+    fn report(
+        &self,
+        context: &Context,
+        devid: DeviceId,
+        device: &str,
+        [before, now]: [u64; 2],
+    ) -> anyhow::Result<()> {
+        let text = |bytes| Units::HUMAN.text(bytes);
+        let (old, new) = (text(before), text(now));
+        if context.verbosity < 0 {
+            return Ok(());
         }
-        Ok(())
+        let mut output = Output::new()?;
+        if context.arguments().drop_in {
+            let new = if self.size.size == Size::Max { "max".to_owned() } else { new };
+            output.text(format_args!("Resize device id {devid} ({device}) from {old} to {new}\n"))?;
+        } else {
+            output.text(format_args!("device {devid}: {old} -> {new} ({now} bytes)\n"))?;
+        }
+        Ok(output.finish()?)
     }
 
     /// Asks the server to resize; with --enqueue again while it does other work.

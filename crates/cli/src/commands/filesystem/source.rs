@@ -1,6 +1,7 @@
 //! [`UsageSource`]: a file system on an image or in a mount, for commands that show its properties.
 
 use crate::context::Context;
+use crate::holder;
 use crate::mounted::{Mounted, Target};
 use papilio::format::Uuid;
 use papilio::{FileSystem, Usage};
@@ -53,8 +54,10 @@ pub fn warn_of_mixed(context: &Context, usage: &Usage) {
 }
 
 impl UsageSource {
-    /// Opens an image for reading, or a directory in a mount.
+    /// Opens an image for reading, or a directory in a mount. A device that is mounted stands for
+    /// its mount.
     pub fn open(context: &Context, path: &Path) -> anyhow::Result<Self> {
+        let path = holder::place_of(path);
         Ok(match Target::parse(path.as_os_str())? {
             Target::Image(path) => Self::Image(context.open(&path.image)?),
             Target::Mounted(mounted) => {

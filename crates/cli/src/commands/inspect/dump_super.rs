@@ -57,7 +57,7 @@ impl Args {
             false => None,
         };
         for image in &self.images {
-            let copies = match self.copies(image) {
+            let copies = match self.copies(context, image) {
                 Ok(copies) => copies,
                 Err(error) => {
                     context.failure(&error);
@@ -85,7 +85,7 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    fn copies(&self, image: &Path) -> anyhow::Result<Vec<SuperblockCopy>> {
+    fn copies(&self, context: &Context, image: &Path) -> anyhow::Result<Vec<SuperblockCopy>> {
         let missing = |what: String| anyhow::anyhow!("{}: too small for {what}", image.display());
         if let Some(offset) = self.bytenr {
             let copy = SuperblockCopy::read_at(image, PhysicalAddress(offset))?;
@@ -93,6 +93,10 @@ impl Args {
         }
         if !self.all {
             let copy = SuperblockCopy::read(image, self.copy.into())?;
+            // btrfs-progs pass over a copy that the device has no room for.
+            if copy.is_none() && context.arguments().drop_in && self.copy > 0 {
+                return Ok(Vec::new());
+            }
             return Ok(vec![copy.ok_or_else(|| missing(format!("superblock copy {}", self.copy)))?]);
         }
         let mut copies = Vec::new();

@@ -1,6 +1,7 @@
 //! `papilio inspect map-logical`, in the format of `btrfs-map-logical`.
 
 use crate::context::Context;
+use crate::holder;
 use crate::host_output::HostOutput;
 use crate::mounted::Target;
 use crate::output::Output;
@@ -13,7 +14,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Show where the copies of a logical address are on devices
 ///
@@ -85,7 +86,8 @@ impl Args {
 
     /// Returns the paths of the devices by id, and the size of a tree block.
     fn devices(&self, context: &Context) -> anyhow::Result<(HashMap<u64, String>, u64)> {
-        let (usage, node_size) = match Target::parse(&self.path)? {
+        let place = holder::place_of(Path::new(&self.path));
+        let (usage, node_size) = match Target::parse(place.as_os_str())? {
             Target::Image(path) => {
                 let fs = context.open(&path.image)?;
                 (fs.usage()?, fs.superblock().raw.node_size.into())

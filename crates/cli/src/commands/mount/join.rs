@@ -121,21 +121,7 @@ fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
         // A mount of a seed shows the file system that builds on it, once a device was added.
         return found.filter(|(_, path)| !has_other_uuid(path, image));
     }
-    let found = FoundDevice::read(image).ok()??;
-    if found.devices == 1 {
-        return None;
-    }
-    let mounts = MountEntry::all().ok()?.into_iter().rev().filter(MountEntry::is_papilio);
-    mounts.filter_map(open).find(|(_, path)| {
-        // A copy of one device does not belong to a mount that has the original.
-        let same = path.fs_info().is_ok_and(|info| info.fsid == *found.fsid.as_bytes());
-        same && path.usage().is_ok_and(|usage| {
-            usage
-                .devices
-                .iter()
-                .any(|device| device.path.as_ref().is_some_and(|path| is_same_file(Path::new(path), image)))
-        })
-    })
+    holder::mount_of_member(image, MountEntry::is_papilio)
 }
 
 /// Whether a mount shows another file system than the one on an image.

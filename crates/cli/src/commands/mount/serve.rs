@@ -45,6 +45,9 @@ impl Server<'_> {
         let signals = Signals::block().context("cannot block signals")?;
         let log_file = self.log.map(open_log).transpose()?;
         log::Log::start(context.verbosity);
+        if context.verbosity <= 0 {
+            log::Log::expect_missing_devices();
+        }
         let source = absolute(self.image);
         let mut options = options;
         let given = options.devices.clone();

@@ -9,7 +9,8 @@ use crate::usage_error::UsageError;
 use papilio::{Generation, PathError, Received, Timespec, Uuid, XattrSet};
 use papilio_ioctl::mount_table::MountEntry;
 use rustix::io::Errno;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -181,6 +182,7 @@ impl Get {
     fn run(mut self, context: &Context) -> anyhow::Result<()> {
         self.name = self.of.property(self.name)?;
         if self.name == Some(Name::Label) {
+            check_label(context, &self.path)?;
             let label = UsageSource::open(context, Path::new(&self.path))?.label()?;
             let mut output = Output::new()?;
             output.bytes(b"label=")?;
@@ -190,7 +192,7 @@ impl Get {
         }
         let path = match Target::parse(&self.path)? {
             Target::Image(path) => path,
-            Target::Mounted(mounted) => return self.run_mounted(&mounted),
+            Target::Mounted(mounted) => return self.run_mounted(context, &mounted),
         };
         let inode = context.inode(&path, true)?;
         let mut output = Output::new()?;
@@ -199,7 +201,7 @@ impl Get {
             let read_only = all.iter().any(|one| one.id == inode.tree() && one.is_read_only());
             output.text(format_args!("ro={read_only}\n"))?;
         } else if self.name == Some(Name::Ro) {
-            anyhow::bail!("{path}: {}", PathError::NoSubvolume);
+            return Err(no_subvolume(context, &path));
         }
         if self.name != Some(Name::Ro)
             && let Some(value) =
@@ -212,14 +214,14 @@ impl Get {
         Ok(output.finish()?)
     }
 
-    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+    fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
         let with_path = |error: std::io::Error| mounted.at(&error);
         let mount = mounted.open()?;
         let mut output = Output::new()?;
         if self.name != Some(Name::Compression) && mount.is_subvolume_root().map_err(with_path)? {
             output.text(format_args!("ro={}\n", mount.is_subvolume_read_only().map_err(with_path)?))?;
         } else if self.name == Some(Name::Ro) {
-            anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
+            return Err(no_subvolume(context, mounted));
         }
         if self.name.is_none() && self.of.object.is_none() && is_mount_point(Path::new(&self.path)) {
             output.bytes(b"label=")?;
@@ -242,6 +244,44 @@ impl Get {
     }
 }
 
+/// The message of btrfs-progs for a property that an object does not have.
+const INCOMPATIBLE: &str = "object is not compatible with property";
+
+fn no_subvolume(context: &Context, path: &dyn fmt::Display) -> anyhow::Error {
+    match context.arguments().drop_in {
+        true => anyhow::anyhow!("{INCOMPATIBLE}: ro"),
+        false => anyhow::anyhow!("{path}: {}", PathError::NoSubvolume),
+    }
+}
+
+/// Refuses the label for anything but an image or a mount point: it belongs to the file system.
+fn check_label(context: &Context, path: &OsStr) -> anyhow::Result<()> {
+    let (has_label, shown) = match Target::parse(path)? {
+        Target::Image(path) => (path.path.is_empty(), path.to_string()),
+        Target::Mounted(mounted) => (is_mount_point(&mounted.path), mounted.to_string()),
+    };
+    match context.arguments().drop_in {
+        _ if has_label => Ok(()),
+        true => anyhow::bail!("{INCOMPATIBLE}: label"),
+        false => anyhow::bail!("{shown}: has no label; name the image or the mount point"),
+    }
+}
+
+/// Returns the error of a compression that could not be set.
+fn compression_error(
+    context: &Context,
+    path: &dyn fmt::Display,
+    error: anyhow::Error,
+    errno: i32,
+) -> anyhow::Error {
+    if !context.arguments().drop_in {
+        return error;
+    }
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    anyhow::anyhow!("failed to set compression for {path}: {text}")
+}
+
 /// Returns whether a file system is mounted on this directory itself.
 fn is_mount_point(path: &Path) -> bool {
     let Ok(path) = path.canonicalize() else { return false };
@@ -249,17 +289,20 @@ fn is_mount_point(path: &Path) -> bool {
 }
 
 impl Set {
-    fn read_only(&self) -> Result<bool, UsageError> {
+    fn read_only(&self, context: &Context) -> Result<bool, UsageError> {
         match self.value.as_str() {
             "true" => Ok(true),
             "false" => Ok(false),
+            other if context.arguments().drop_in => {
+                Err(UsageError::new(format_args!("invalid value for property: {other}")))
+            }
             other => Err(UsageError::new(format_args!("ro: {other:?} is not true or false"))),
         }
     }
 
     /// Refuses to make a received subvolume writable, unless that is forced: its received UUID
     /// promises the content of the stream.
-    fn check_received(&self, received: bool, path: &dyn std::fmt::Display) -> anyhow::Result<()> {
+    fn check_received(&self, received: bool, path: &dyn fmt::Display) -> anyhow::Result<()> {
         if received && !self.force {
             anyhow::bail!(
                 "{path}: the subvolume was received; -f makes it writable and forgets the received UUID"
@@ -268,43 +311,48 @@ impl Set {
         Ok(())
     }
 
-    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+    fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
         let mount = mounted.open()?;
         match self.name {
             Name::Ro => {
                 let mut received = false;
-                if !self.read_only()? && mount.is_subvolume_root().is_ok_and(|is| is) {
+                if !self.read_only(context)? && mount.is_subvolume_root().is_ok_and(|is| is) {
                     let info = mount.subvolume_info().map_err(|error| mounted.at(&error))?;
                     received = info.received_uuid != [0; 16];
                     self.check_received(received, mounted)?;
                 }
                 let set = mount
-                    .set_subvolume_read_only(self.read_only()?)
+                    .set_subvolume_read_only(self.read_only(context)?)
                     .and_then(|()| if received { mount.forget_received() } else { Ok(()) });
                 set.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: {}", PathError::NoSubvolume),
+                    Some(Errno::INVAL) => no_subvolume(context, mounted),
                     _ => mounted.at(&error),
                 })
             }
             Name::Label => mount.set_label(self.value.as_bytes()).map_err(|error| mounted.at(&error)),
             Name::Compression => {
                 let set = host_calls::set_xattr(mount.as_fd(), COMPRESSION.as_bytes(), self.value.as_bytes());
-                set.map_err(|error| mounted.at(&error.into()))
+                set.map_err(|errno| {
+                    compression_error(context, mounted, mounted.at(&errno.into()), errno.raw_os_error())
+                })
             }
         }
     }
 
     fn run(self, context: &Context) -> anyhow::Result<()> {
         self.of.property(Some(self.name))?;
+        if self.name == Name::Label {
+            check_label(context, &self.path)?;
+        }
         let path = match Target::parse(&self.path)? {
             Target::Image(path) => path,
-            Target::Mounted(mounted) => return self.run_mounted(&mounted),
+            Target::Mounted(mounted) => return self.run_mounted(context, &mounted),
         };
         let fs = context.change(&path.image)?;
         let done = match self.name {
             Name::Label => fs.set_label(&self.value),
             Name::Ro => {
-                let read_only = self.read_only()?;
+                let read_only = self.read_only(context)?;
                 let inode = context.inode(&path, true)?;
                 let all = fs.subvolumes()?;
                 let own = all.iter().find(|one| inode.is_subvolume_root() && one.id == inode.tree());
@@ -315,11 +363,13 @@ impl Set {
                     if received { fs.set_received(&path.path, &NOT_RECEIVED).map(drop) } else { Ok(()) }
                 })
             }
-            Name::Compression => context.inode(&path, true)?.set_xattr(
-                COMPRESSION.as_bytes(),
-                self.value.as_bytes(),
-                XattrSet::Any,
-            ),
+            Name::Compression => {
+                let inode = context.inode(&path, true)?;
+                let set = inode.set_xattr(COMPRESSION.as_bytes(), self.value.as_bytes(), XattrSet::Any);
+                return set.map_err(|error| {
+                    compression_error(context, &path, context.at(&path, &error), error.errno())
+                });
+            }
         };
         done.map_err(|error| context.at(&path, &error))
     }

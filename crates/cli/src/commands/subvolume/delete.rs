@@ -18,7 +18,8 @@ pub struct Args {
     /// The subvolumes
     #[arg(value_name = "IMAGE:/PATH|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Delete the subvolume with this id; the path names only its file system
+    /// Delete the subvolume with this id (--subvolid under the name btrfs); the path names only its
+    /// file system
     #[arg(short = 'r', long = "rootid", visible_short_alias = 'i', value_name = "ID")]
     id: Option<u64>,
     /// Wait for the commit after the last deletion; on images every deletion is committed
@@ -53,14 +54,11 @@ impl Args {
             let path = match target {
                 Target::Image(path) => path,
                 Target::Mounted(mounted) => {
-                    self.delete_mounted(context, &mounted)?;
-                    if self.dry_run {
-                        return self.announce(context, &mounted);
-                    }
-                    if self.commit_after || self.commit_each {
+                    let id = self.delete_mounted(context, &mounted)?;
+                    if !self.dry_run && (self.commit_after || self.commit_each) {
                         sync_parent(&mounted)?;
                     }
-                    return self.announce(context, &mounted);
+                    return self.announce(context, id, &mounted);
                 }
             };
             if self.dry_run {
@@ -70,7 +68,7 @@ impl Args {
                         context.at(&path, &Error::Path { path: Vec::new(), kind: PathError::NoSubvolume })
                     );
                 }
-                return self.announce(context, &path);
+                return self.announce(context, inode.tree(), &path);
             }
             let fs = context.change(&path.image)?;
             let deleted = match fs.inode_nofollow(&path.path) {
@@ -85,20 +83,23 @@ impl Args {
                             inside.into_iter().try_for_each(|one| fs.delete_subvolume_by_id(one.id))
                         });
                     }
-                    inside.and_then(|()| fs.delete_subvolume(&path.path))
+                    inside.and_then(|()| fs.delete_subvolume(&path.path)).map(|()| inode.tree())
                 }
                 Err(error) => Err(error),
             };
             // The deletion is committed before the content is removed.
-            let deleted = deleted.and_then(|()| fs.sync()).and_then(|()| fs.clean_subvolumes());
-            deleted.map_err(|error| context.at(&path, &error))?;
-            self.announce(context, &path)
+            let cleaned = deleted.and_then(|id| {
+                fs.sync().and_then(|()| fs.clean_subvolumes())?;
+                Ok(id)
+            });
+            let id = cleaned.map_err(|error| context.at(&path, &error))?;
+            self.announce(context, id, &path)
         })
     }
 
-    fn announce(&self, context: &Context, path: &dyn Display) -> anyhow::Result<()> {
+    fn announce(&self, context: &Context, id: TreeId, path: &dyn Display) -> anyhow::Result<()> {
         let would = if self.dry_run { "Would delete" } else { "Delete" };
-        context.announce(format_args!("{would} subvolume ({}): '{path}'", self.commit_word()))
+        context.announce(format_args!("{would} subvolume {id} ({}): '{path}'", self.commit_word()))
     }
 
     fn commit_word(&self) -> &'static str {
@@ -118,13 +119,13 @@ impl Args {
             Target::Image(path) => path,
             Target::Mounted(mounted) => {
                 let mount = mounted.open()?;
-                let mut inside = Vec::new();
-                if self.recursive {
-                    inside = inside_of(&mount.subvolumes().map_err(|error| mounted.at(&error))?, id);
-                }
-                let ids = inside.into_iter().map(|one| one.id).chain([id]);
-                for id in ids {
+                let all = match self.recursive || context.arguments().drop_in {
+                    true => mount.subvolumes().map_err(|error| mounted.at(&error))?,
+                    false => Vec::new(),
+                };
+                for id in self.ids(&all, id) {
                     mount.delete_subvolume_by_id(id).map_err(|error| mounted.at(&error))?;
+                    self.announce_by_id(context, id, &all, &mounted)?;
                 }
                 if self.commit_after || self.commit_each {
                     mount.sync().map_err(|error| mounted.at(&error))?;
@@ -133,24 +134,41 @@ impl Args {
             }
         };
         let fs = context.change(&path.image)?;
-        let mut ids = vec![id];
-        if self.recursive {
-            let all = fs.subvolumes().map_err(|error| context.at(&path, &error))?;
-            ids.splice(0..0, inside_of(&all, id).into_iter().map(|one| one.id));
-        }
-        let deleted = ids.into_iter().try_for_each(|id| fs.delete_subvolume_by_id(id));
+        let all = fs.subvolumes().map_err(|error| context.at(&path, &error))?;
+        let ids = self.ids(&all, id);
+        let deleted = ids.iter().try_for_each(|&id| fs.delete_subvolume_by_id(id));
         let deleted = deleted.and_then(|()| fs.sync()).and_then(|()| fs.clean_subvolumes());
-        deleted.map_err(|error| context.at(&path, &error))
+        deleted.map_err(|error| context.at(&path, &error))?;
+        ids.into_iter().try_for_each(|id| self.announce_by_id(context, id, &all, &path))
     }
 
-    fn delete_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
+    /// Returns the subvolumes to delete if one is named by its id, in that order.
+    fn ids(&self, all: &[Subvolume], id: TreeId) -> Vec<TreeId> {
+        let inside = if self.recursive { inside_of(all, id) } else { Vec::new() };
+        inside.into_iter().map(|one| one.id).chain([id]).collect()
+    }
+
+    /// As [`Self::announce`], below the path that names the file system.
+    fn announce_by_id(
+        &self,
+        context: &Context,
+        id: TreeId,
+        all: &[Subvolume],
+        place: &dyn Display,
+    ) -> anyhow::Result<()> {
+        let found = all.iter().find(|one| one.id == id).and_then(|one| one.path.as_deref());
+        let below = String::from_utf8_lossy(found.unwrap_or_default());
+        self.announce(context, id, &format_args!("{place}/{}", below.trim_start_matches('/')))
+    }
+
+    fn delete_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<TreeId> {
         let mount = mounted.open()?;
         if !mount.is_subvolume_root().map_err(|error| mounted.at(&error))? {
             anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
         }
+        let own = mount.subvolume_id().map_err(|error| mounted.at(&error))?;
         if self.recursive && !self.dry_run {
             let all = mount.subvolumes().map_err(|error| mounted.at(&error))?;
-            let own = mount.subvolume_id().map_err(|error| mounted.at(&error))?;
             for one in inside_of(&all, own) {
                 let shown =
                     one.path.map_or_else(|| one.id.to_string(), |path| String::from_utf8_lossy(&path).into());
@@ -159,16 +177,17 @@ impl Args {
                 if self.commit_each {
                     mount.sync().map_err(|error| mounted.at(&error))?;
                 }
-                context.announce(format_args!("Delete subvolume ({}): '{shown}'", self.commit_word()))?;
+                self.announce(context, one.id, &shown)?;
             }
         }
         if self.dry_run {
-            return Ok(());
+            return Ok(own);
         }
         // The last component, which is deleted, must not be in use.
         drop(mount);
         let (directory, name) = mounted.open_parent()?;
-        directory.delete_subvolume(&name).map_err(|error| mounted.at(&error))
+        directory.delete_subvolume(&name).map_err(|error| mounted.at(&error))?;
+        Ok(own)
     }
 }
 

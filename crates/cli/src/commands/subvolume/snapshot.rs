@@ -60,8 +60,8 @@ impl Args {
     }
 
     fn announce(&self, context: &Context, source: &dyn Display, made: &dyn Display) -> anyhow::Result<()> {
-        let kind = if self.read_only { "readonly snapshot" } else { "snapshot" };
-        context.announce(format_args!("Create a {kind} of '{source}' in '{made}'"))
+        let kind = if self.read_only { "readonly" } else { "a" };
+        context.announce(format_args!("Create {kind} snapshot of '{source}' in '{made}'"))
     }
 
     fn run_mounted(
