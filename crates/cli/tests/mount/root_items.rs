@@ -7,8 +7,8 @@
 //!
 //! One value depends on more than the operation: `rtransid` is the transaction in which a received
 //! subvolume got its end. On our mount the creation is a transaction of its own, and the kernel may
-//! still be in that one. It may write data of the stream back later, so that `ctransid` is above it.
-//! It is never before `otransid`.
+//! still be in that one. It may write data of the stream back later, so that `ctransid` is above
+//! it. It is never before `otransid`.
 
 use crate::kernel::KernelMount;
 use crate::world::{World, run, succeed};

@@ -5,8 +5,8 @@
 //! space meanwhile waits for these deletions and tries again, so that space is there after `rm` as
 //! it is in the kernel, where `unlink` itself frees it.
 //!
-//! A caller may keep an unlinked inode for as long as a program uses it. So a wait for such an inode
-//! ends soon, and after a wait in vain nobody waits for the same inodes again.
+//! A caller may keep an unlinked inode for as long as a program uses it. So a wait for such an
+//! inode ends soon, and after a wait in vain nobody waits for the same inodes again.
 //!
 //! Locks: `vain`, alone, for a moment or to sleep. A waiting thread holds no other lock.
 

@@ -42,8 +42,8 @@ pub(crate) fn insert_subvolume_entry(
 }
 
 /// Removes the entry of a subvolume and returns its index. The caller passes `index` if it knows it
-/// from the root tree; otherwise the directory is searched for it. The directory's `sequence` counts
-/// so many changes.
+/// from the root tree; otherwise the directory is searched for it. The directory's `sequence`
+/// counts so many changes.
 ///
 /// # Errors
 /// [`PathError::NotFound`]; [`PathError::NoSubvolume`] for an entry that names something else;

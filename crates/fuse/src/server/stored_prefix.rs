@@ -1,9 +1,9 @@
 //! The part of a write that fits, where the kernel would cache the whole.
 //!
-//! Owns [`Server::store_prefix`]. While room is short, the kernel asks before it caches a write, and
-//! the server can only refuse it as a whole. The kernel's Btrfs stores the first bytes of such a
-//! write. So the server reads them from the caller's memory and stores what fits, before it refuses
-//! the write. The caller gets the error with the first call, and no short count.
+//! Owns [`Server::store_prefix`]. While room is short, the kernel asks before it caches a write.
+//! The server can only refuse it as a whole, but the kernel's Btrfs stores the first bytes of such
+//! a write. So the server reads them from the caller's memory and stores those that fit, before it
+//! refuses the write. The caller gets the error with the first call, and no short count.
 //!
 //! A write that appends is left out: after the error the caller may append the same data again. So
 //! is a caller whose memory the server may not read.
