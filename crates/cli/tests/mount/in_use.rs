@@ -81,7 +81,7 @@ fn a_mount_point_has_the_label_and_paths_name_qgroups() {
     assert!(shown.lines().any(|line| line.starts_with("0/256") && line.contains("1/7")), "{shown}");
     // A directory has no label: it belongs to the file system.
     for arguments in [["get", &world.at("a"), "label"].as_slice(), &["set", &world.at("a"), "label", "x"]] {
-        let refused = btrfs(&[&["property"], arguments].concat());
+        let refused = btrfs(&[&["property"][..], arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("not compatible with property"), "{said}");
     }
