@@ -2,10 +2,22 @@
 
 use papilio::{PathError, system_text};
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether errors of mounts have the words of the C library: scripts for btrfs-progs look for them.
+static SYSTEM_WORDS: AtomicBool = AtomicBool::new(false);
+
+/// Makes errors of mounts have the words of the C library from now on.
+pub fn use_system_words() {
+    SYSTEM_WORDS.store(true, Ordering::Relaxed);
+}
 
 /// Returns the message that commands on images have for the error that `errno` stands for, so that
 /// commands on mounts fail with the same text.
 pub fn text_of(errno: Errno) -> String {
+    if SYSTEM_WORDS.load(Ordering::Relaxed) {
+        return system_text(&errno.into());
+    }
     let reason = match errno {
         Errno::NOENT => PathError::NotFound,
         Errno::NOTDIR => PathError::NotADirectory,

@@ -108,6 +108,9 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
         }
     };
     let context = Context::resolve(cli.global);
+    if is_drop_in {
+        errno_text::use_system_words();
+    }
     // Warnings of the library; -v is for the command's own messages.
     log::Log::start(context.verbosity.min(0));
     let ran = cli.command.run(&context, Cli::command, interpret);

@@ -45,7 +45,7 @@ impl Log {
         tracing::callsite::rebuild_interest_cache();
     }
 
-    /// Names no missing devices from now on: a mount opens without them only because it was told to.
+    /// Names no missing devices from now on: a mount opens without them only if it was told to.
     #[cfg(target_os = "linux")]
     pub fn expect_missing_devices() {
         MISSING_EXPECTED.store(true, Ordering::Relaxed);

@@ -107,7 +107,7 @@ fn properties_are_refused_in_the_words_of_btrfs_progs() {
         ),
     ];
     for (arguments, message) in refusals {
-        let refused = world.run("btrfs", &[&["property"], arguments].concat());
+        let refused = world.run("btrfs", &[&["property"][..], arguments].concat());
         assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
         let said = String::from_utf8(refused.stderr).unwrap();
         assert_eq!(said, format!("ERROR: {message}\n"), "{arguments:?}");

@@ -31,7 +31,7 @@ fn structures_and_counters_of_a_mounted_device_are_shown() {
     let shown = said(&btrfs(&["filesystem", "show", image]));
     assert!(shown.contains("Label: 'first'"), "{shown}");
     assert_eq!(said(&btrfs(&["filesystem", "label", image])), "first\n");
-    // FUSE tells the server of no sync: what was written before is in the dump.
+    // FUSE tells the server of no sync: everything written before is in the dump.
     fs::write(world.at("new"), "x").unwrap();
     let shown = said(&btrfs(&["inspect-internal", "dump-tree", "-t", "5", image]));
     assert!(shown.contains("name: new"), "{shown}");
@@ -57,6 +57,10 @@ fn a_subvolume_that_is_deleted_by_its_id_is_named() {
     let top = world.at("");
     let top = top.trim_end_matches('/');
     succeed(["subvolume", "create", &world.at("a")]);
+    // Errors of a mount have the words of the C library under this name.
+    let refused = btrfs(&["subvolume", "create", &world.at("a")]);
+    let said_of = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(said_of, format!("ERROR: {top}/a: File exists\n"));
     let deleted = said(&btrfs(&["subvolume", "delete", "--subvolid", "256", top]));
     assert_eq!(deleted, format!("Delete subvolume 256 (no-commit): '{top}/a'\n"));
     world.unmount();
@@ -77,7 +81,7 @@ fn a_mount_point_has_the_label_and_paths_name_qgroups() {
     assert!(shown.lines().any(|line| line.starts_with("0/256") && line.contains("1/7")), "{shown}");
     // A directory has no label: it belongs to the file system.
     for arguments in [["get", &world.at("a"), "label"].as_slice(), &["set", &world.at("a"), "label", "x"]] {
-        let refused = btrfs(&[&["property"], arguments].concat());
+        let refused = btrfs(&[&["property"][..], arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("not compatible with property"), "{said}");
     }

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "delete")]
 pub struct Args {
-    /// Devices by devid or path, missing or cancel, then an image or device that stays, or a directory
-    /// in the mount
+    /// Devices by devid or path, missing or cancel, then an image or device that stays, or a
+    /// directory in the mount
     #[arg(required = true, value_name = "DEVID|DEVICE... IMAGE|PATH")]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     devices: Vec<PathBuf>,

@@ -38,9 +38,9 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// otherwise. --size is then the size on each. RAID0 needs 1 device; RAID1, RAID10 and RAID5 need
 /// 2, RAID1C3 and RAID6 need 3, and RAID1C4 needs 4.
 ///
-/// With a given UUID, and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options and
-/// content result in the same bytes. The time of the last access of each file is then that of its
-/// last modification.
+/// With a given UUID, and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same
+/// options and content result in the same bytes. The time of the last access of each file is then
+/// that of its last modification.
 ///
 /// Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
