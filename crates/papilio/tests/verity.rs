@@ -276,7 +276,7 @@ fn wrong_options_and_files_are_refused() {
 fn large() -> Vec<u8> {
     let byte =
         |at: u32| if at % 4096 < 4 { (at >> 12).to_le_bytes()[at as usize % 4] } else { (at >> 4) as u8 };
-    (0..6 << 20).map(byte).collect()
+    (0..12 << 20).map(byte).collect()
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_crash_leaves_the_file_without_or_with_all_of_it() {
     let mut begun = None;
     file.enable_verity(&FsverityOptions::new(), |at| {
         // A commit and an fsync with half of the tree.
-        if at == 4 << 20 {
+        if at == 10 << 20 {
             fs.set_xattr("/file", b"user.a", b"b").unwrap();
             fs.sync().unwrap();
             fs.inode("/file").unwrap().sync_all().unwrap();

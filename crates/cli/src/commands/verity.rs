@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::mounted::Target;
 use crate::operands::for_each_target;
 use crate::output::Output;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use papilio::{FileKind, FsverityAlgorithm, FsverityOptions};
 use std::ffi::OsString;
 use std::io::Read;
@@ -97,8 +97,7 @@ impl Enable {
             options = options.salt(salt);
         }
         if let Some(path) = &self.signature {
-            let read = std::fs::read(path);
-            options = options.signature(read.map_err(|error| context.at(&path.display(), &error))?);
+            options = options.signature(std::fs::read(path).with_context(|| path.display().to_string())?);
         }
         for_each_target(context, &self.paths, Target::parse, |target| match target {
             Target::Image(path) => {

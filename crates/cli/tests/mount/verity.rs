@@ -44,6 +44,7 @@ fn files_are_fixed_and_measured_by_ioctl() {
         let salted =
             FsverityOptions::new().algorithm(FsverityAlgorithm::Sha512).salt("salt").signature(vec![5; 99]);
         enable(&world, "salted", &salted).unwrap();
+        drop(mount);
         world.unmount();
         world.assert_clean();
         let at = |name: &str| format!("{}:/{name}", world.image().display());

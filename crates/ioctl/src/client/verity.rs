@@ -5,7 +5,8 @@
 use super::{MountedPath, garbled};
 use crate::layout::{VerityDigest, VerityEnable};
 use crate::number::Command;
-use papilio::{FsverityAlgorithm, FsverityOptions};
+use papilio_engine::file::verity::FsverityOptions;
+use papilio_format::items::fsverity_descriptor::FsverityAlgorithm;
 use std::io;
 
 impl MountedPath {

@@ -229,7 +229,7 @@ impl Args {
         }
         let mut output = Output::new()?;
         if context.arguments().drop_in {
-            let new = if self.size.size == Size::Max { "max".to_owned() } else { new };
+            let new = if self.size.size == ResizeTo::Max { "max".to_owned() } else { new };
             output.text(format_args!("Resize device id {devid} ({device}) from {old} to {new}\n"))?;
         } else {
             output.text(format_args!("device {devid}: {old} -> {new} ({now} bytes)\n"))?;
