@@ -174,8 +174,8 @@ impl File {
     /// without fs-verity.
     ///
     /// # Errors
-    /// [`Error::MissingItem`] or [`Error::Item`] for a descriptor that is missing or invalid; a tree
-    /// block that cannot be read.
+    /// [`Error::MissingItem`] or [`Error::Item`] for a descriptor that is missing or invalid; a
+    /// tree block that cannot be read.
     pub fn verity(&self) -> Result<Option<FsverityInfo>> {
         match &self.open {
             Some(open) => open.verity(),
@@ -186,9 +186,9 @@ impl File {
         }
     }
 
-    /// Reads what fs-verity stores beside the file (`FS_IOC_READ_VERITY_METADATA`) from byte `offset`
-    /// on. Returns the number of bytes, which is smaller than the buffer only at the end; `None`
-    /// without fs-verity, and for the signature of a file that has none.
+    /// Reads what fs-verity stores beside the file (`FS_IOC_READ_VERITY_METADATA`) from byte
+    /// `offset` on. Returns the number of bytes, which is smaller than the buffer only at the end;
+    /// `None` without fs-verity, and for the signature of a file that has none.
     ///
     /// # Errors
     /// As [`File::verity`].

@@ -1,8 +1,8 @@
-//! fs-verity: files of a kernel are verified, files of ours have the digests that the kernel gave to
-//! the same content, and an interrupted construction leaves nothing behind.
+//! fs-verity: files of a kernel are verified, files of ours have the digests that the kernel gave
+//! to the same content, and an interrupted construction leaves nothing behind.
 //!
-//! The image in `tests/fixtures` was made by a kernel 7.2 with fs-verity. `EXPECTED` has the digests
-//! and the contents' SHA-256 that it printed.
+//! The image in `tests/fixtures` was made by a kernel 7.2 with fs-verity. `EXPECTED` has the
+//! digests and the contents' SHA-256 that it printed.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;
@@ -160,7 +160,7 @@ fn files_of_a_kernel_are_verified_and_measured() {
     }
 }
 
-/// What the kernel made is made anew from the content: the same digests, and the same bytes.
+/// Trees that the kernel made are made anew from the content: the same digests, and the same bytes.
 #[test]
 fn trees_of_ours_are_those_of_the_kernel() {
     let kernel = open_read_only(&carried());

@@ -232,7 +232,7 @@ enum FileName {
 
 /// An open file.
 enum OpenedFile {
-    Image(ImagePath, File),
+    Image(ImagePath, Box<File>),
     Mounted(PathBuf, MountedPath),
 }
 
@@ -407,7 +407,7 @@ impl Sharing<'_> {
                     let path = ImagePath { image: image.clone(), path: path.clone() };
                     let file = fs.inode_at(*tree, *number).and_then(|inode| inode.open());
                     let file = file.map_err(WalkError::image(&path))?;
-                    OpenedFile::Image(path, file)
+                    OpenedFile::Image(path, Box::new(file))
                 }
                 FileName::Mounted(path) => {
                     let file = MountedPath::open(path).map_err(WalkError::mounted(path))?;

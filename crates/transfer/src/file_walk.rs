@@ -39,6 +39,7 @@ pub enum WantedExtents {
 
 /// A file or directory at which a walk begins, or that it finds.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a walk holds one for each level of directories")]
 pub enum WalkRoot {
     /// An inode of an open file system, and the path that messages show.
     Image(ImagePath, Inode),
@@ -53,9 +54,9 @@ pub enum WalkError {
     /// It is in an image.
     Image {
         /// Its path.
-        path: ImagePath,
+        path: Box<ImagePath>,
         /// The reason.
-        error: Error,
+        error: Box<Error>,
     },
     /// It is in a mount.
     Mounted {
@@ -75,8 +76,8 @@ impl WalkError {
 
     /// Adds a path in an image to an error.
     pub(crate) fn image(path: &ImagePath) -> impl FnOnce(Error) -> Self {
-        let path = path.clone();
-        |error| Self::Image { path, error }
+        let path = Box::new(path.clone());
+        |error| Self::Image { path, error: Box::new(error) }
     }
 }
 
@@ -355,7 +356,7 @@ impl EntriesLeft {
                 let child = path.join(entry.file_name());
                 Some(match entry.inode() {
                     Ok(inode) => Ok(FoundInode { place: WalkRoot::Image(child, inode), metadata: None }),
-                    Err(error) => Err(WalkError::Image { path: child, error }),
+                    Err(error) => Err(WalkError::Image { path: Box::new(child), error: Box::new(error) }),
                 })
             }
             Self::Mounted(_, entries) => loop {

@@ -106,9 +106,9 @@ fn explain(error: DedupeError) -> anyhow::Error {
     match error {
         // The path shows the image.
         DedupeError::File(WalkError::Image { path, error })
-            if !matches!(error, papilio::Error::Path { .. }) =>
+            if !matches!(*error, papilio::Error::Path { .. }) =>
         {
-            of_image(path.to_string().as_ref(), error)
+            of_image(path.to_string().as_ref(), *error)
         }
         DedupeError::File(error) => explain_walk(error),
         other => other.into(),

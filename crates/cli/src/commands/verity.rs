@@ -12,8 +12,8 @@ use std::io::Read;
 /// Fix the content of files, and verify it (fs-verity)
 ///
 /// A file with fs-verity can be read, renamed and deleted, but its data never changes again. Every
-/// read is verified by a Merkle tree, whose digest stands for the whole content. Kernels before 5.15
-/// mount a file system with such files read-only.
+/// read is verified by a Merkle tree, whose digest stands for the whole content. Kernels before
+/// 5.15 mount a file system with such files read-only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -36,7 +36,8 @@ struct Enable {
     /// The hash algorithm: sha256 or sha512
     #[arg(long, value_name = "ALGORITHM", default_value = "sha256")]
     hash_alg: FsverityAlgorithm,
-    /// The size of the blocks that are hashed, in bytes: a power of two from 1024 to the sector size
+    /// The size of the blocks that are hashed, in bytes: a power of two from 1024 to the sector
+    /// size
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     block_size: u32,
     /// A salt of at most 32 bytes, in hexadecimal digits

@@ -218,7 +218,7 @@ fn one_write_that_the_kernel_would_gather_leaves_what_fits() {
     succeed(["quota", "disable", &root]);
     // A nearly full disk.
     let fill = File::create(world.at("fill")).unwrap();
-    let sizes = rustix::fs::statvfs(&world.directory()).unwrap();
+    let sizes = rustix::fs::statvfs(world.directory()).unwrap();
     let left = (sizes.f_bavail * sizes.f_frsize).next_multiple_of(4096) - (40 << 20);
     for at in (0..left).step_by(16 << 20) {
         let step = (left - at).min(16 << 20);

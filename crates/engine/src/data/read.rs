@@ -37,7 +37,8 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Most bytes that are read and verified by a Merkle tree in one go; a multiple of any tree's block.
+/// Most bytes that are read and verified by a Merkle tree in one go; a multiple of any tree's
+/// block.
 const MEASURED_AT_ONCE: u64 = 256 << 10;
 
 thread_local! {
@@ -116,8 +117,8 @@ impl ReadContext {
     ///
     /// # Errors
     /// [`Error::DataChecksum`] or [`Error::MissingChecksum`] where no copy is good;
-    /// [`Error::Verity`]; [`Error::Decompress`]; a tree block that cannot be read; an invalid extent; an error of the
-    /// device. The content of the buffer is then undefined.
+    /// [`Error::Verity`]; [`Error::Decompress`]; a tree block that cannot be read; an invalid
+    /// extent; an error of the device. The content of the buffer is then undefined.
     pub fn read(&self, file: &FileData<'_>, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         assert_no_handle();
         let left = file.size.saturating_sub(offset.0);
@@ -146,7 +147,8 @@ impl ReadContext {
         self.verity.of(file)
     }
 
-    /// Fills `buffer` with bytes of a file with fs-verity. It reads whole blocks of the Merkle tree.
+    /// Fills `buffer` with bytes of a file with fs-verity. It reads whole blocks of the Merkle
+    /// tree.
     #[cold]
     fn read_measured(&self, file: &FileData<'_>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let verity = self.verity_of(file)?;

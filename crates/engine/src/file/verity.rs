@@ -129,7 +129,7 @@ impl FsverityOptions {
     }
 }
 
-/// What a file with fs-verity says of itself.
+/// The parameters and the digest of a file with fs-verity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FsverityInfo {
@@ -148,11 +148,11 @@ pub struct FsverityInfo {
 }
 
 impl FsverityInfo {
-    /// Returns what `file` says of itself, or `None` without fs-verity.
+    /// Returns those of `file`, or `None` without fs-verity.
     ///
     /// # Errors
-    /// [`Error::MissingItem`] or [`Error::Item`] for a descriptor that is missing or invalid; a tree
-    /// block that cannot be read.
+    /// [`Error::MissingItem`] or [`Error::Item`] for a descriptor that is missing or invalid; a
+    /// tree block that cannot be read.
     pub fn of(fs: &FsInfo, file: &FileData<'_>) -> Result<Option<Self>> {
         if !file.flags.contains(InodeFlags::VERITY) {
             return Ok(None);
@@ -169,7 +169,7 @@ impl FsverityInfo {
     }
 }
 
-/// What fs-verity stores beside a file (`FS_VERITY_METADATA_TYPE_*`).
+/// The metadata that fs-verity stores beside a file (`FS_VERITY_METADATA_TYPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FsverityMetadata {
     /// The Merkle tree, from its root block on.
@@ -251,8 +251,8 @@ impl OpenFile {
     /// - [`PathError::Exists`] if the file has fs-verity.
     /// - [`PathError::NotPermitted`] for an immutable or append-only file.
     /// - [`PathError::Busy`] if the file changes meanwhile, or another caller turns it on.
-    /// - [`PathError::ReadOnly`]; [`Error::NoSpace`]; [`Error::Invalid`] for wrong options, or where
-    ///   `progress` stops the work; an error of reading or writing.
+    /// - [`PathError::ReadOnly`]; [`Error::NoSpace`]; [`Error::Invalid`] for wrong options, or
+    ///   where `progress` stops the work; an error of reading or writing.
     pub fn enable_verity(
         &self,
         options: &FsverityOptions,

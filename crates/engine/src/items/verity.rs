@@ -19,8 +19,8 @@ pub(crate) const PIECE: usize = 2048;
 /// The offset in keys at which the descriptor's bytes begin.
 const DESCRIPTOR_START: u64 = 1;
 
-/// Reads the bytes of a stream from `offset` on, and returns their number: fewer than fit only where
-/// an item is missing or the stream ends.
+/// Reads the bytes of a stream from `offset` on, and returns their number: fewer than fit only
+/// where an item is missing or the stream ends.
 ///
 /// # Errors
 /// A tree block that cannot be read.

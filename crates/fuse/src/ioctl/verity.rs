@@ -1,7 +1,7 @@
 //! Ioctls of fs-verity.
 //!
-//! The kernel passes a salt and a signature behind the argument since 6.10; before, they are read in
-//! the caller's memory.
+//! The kernel passes a salt and a signature behind the argument since 6.10; before, they are read
+//! in the caller's memory.
 //!
 //! Kernel counterparts: `fs/verity/enable.c`, `fs/verity/measure.c`, `fs/verity/read_metadata.c`;
 //! `fuse_setup_enable_verity` (`fs/fuse/ioctl.c`).

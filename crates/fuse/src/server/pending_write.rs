@@ -46,12 +46,12 @@ pub(super) struct KnownWrite {
     /// It goes to the end of the file, wherever that will be.
     pub(super) appends: bool,
     /// Where the caller has the data, if in its memory.
-    source: Option<Source>,
+    source: Option<CallerBytes>,
 }
 
 /// Addresses in a caller's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum CallerBytes {
     Buffer(u64),
     /// So many buffers, whose descriptions are at this address.
     Buffers(u64, u64),
@@ -82,7 +82,7 @@ struct WriteCall {
     /// Whether the call itself says that it appends.
     appends: bool,
     length: Length,
-    source: Option<Source>,
+    source: Option<CallerBytes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,11 +166,11 @@ impl WriteCall {
         let descriptor = first;
         let (at_position, appends) = (true, false);
         let bytes = |offset| {
-            let (length, source) = (Length::Bytes(third), Some(Source::Buffer(second)));
+            let (length, source) = (Length::Bytes(third), Some(CallerBytes::Buffer(second)));
             Some(Self { descriptor, offset, at_position, appends, length, source })
         };
         let buffers = |offset, appends| {
-            let (length, source) = (Length::OfBuffers, Some(Source::Buffers(second, third)));
+            let (length, source) = (Length::OfBuffers, Some(CallerBytes::Buffers(second, third)));
             Some(Self { descriptor, offset, at_position, appends, length, source })
         };
         let piped = |descriptor, length: u64| {
@@ -219,12 +219,12 @@ impl KnownWrite {
 }
 
 impl CallerData {
-    fn of(thread: u32, source: Source) -> Option<Self> {
+    fn of(thread: u32, source: CallerBytes) -> Option<Self> {
         const EACH: usize = size_of::<libc::iovec>();
         let memory = File::open(format!("/proc/{thread}/mem")).ok()?;
         let (address, count) = match source {
-            Source::Buffer(address) => return Some(Self { memory, buffers: vec![(address, MOST)] }),
-            Source::Buffers(address, count) => (address, count),
+            CallerBytes::Buffer(address) => return Some(Self { memory, buffers: vec![(address, MOST)] }),
+            CallerBytes::Buffers(address, count) => (address, count),
         };
         let mut bytes = vec![0; EACH * usize::try_from(count.min(MOST_BUFFERS)).ok()?];
         memory.read_exact_at(&mut bytes, address).ok()?;
@@ -272,9 +272,9 @@ mod tests {
         let write = |number| WriteCall::of(&SystemCall::parse(&line(number)).unwrap());
         let found = write(libc::SYS_write).unwrap();
         assert_eq!((found.descriptor, found.offset, found.length), (3, None, Length::Bytes(0x1000)));
-        assert_eq!(found.source, Some(Source::Buffer(0x7f10)));
+        assert_eq!(found.source, Some(CallerBytes::Buffer(0x7f10)));
         assert_eq!(write(libc::SYS_pwrite64).unwrap().offset, Some(0x2000));
-        assert_eq!(write(libc::SYS_writev).unwrap().source, Some(Source::Buffers(0x7f10, 0x1000)));
+        assert_eq!(write(libc::SYS_writev).unwrap().source, Some(CallerBytes::Buffers(0x7f10, 0x1000)));
         assert!(!write(libc::SYS_pwritev2).unwrap().appends);
         assert_eq!(write(libc::SYS_splice).unwrap().descriptor, 0x1000);
         assert_eq!(write(libc::SYS_splice).unwrap().length, Length::Bytes(0x30));
@@ -290,15 +290,15 @@ mod tests {
         let (first, second) = (*b"one buffer", *b"another");
         let slices = [std::io::IoSlice::new(&first), std::io::IoSlice::new(&second)];
         let thread = std::process::id();
-        let data = CallerData::of(thread, Source::Buffers(slices.as_ptr() as u64, 2)).unwrap();
+        let data = CallerData::of(thread, CallerBytes::Buffers(slices.as_ptr() as u64, 2)).unwrap();
         assert_eq!(data.length(), 17);
         let mut out = [0; 9];
         assert_eq!((data.read(4, &mut out), &out), (Some(9), b"bufferano"));
         assert_eq!((data.read(13, &mut out), &out[..4]), (Some(4), &b"ther"[..]));
         assert_eq!(data.read(17, &mut out), None);
-        let data = CallerData::of(thread, Source::Buffer(second.as_ptr() as u64)).unwrap();
+        let data = CallerData::of(thread, CallerBytes::Buffer(second.as_ptr() as u64)).unwrap();
         assert_eq!((data.read(1, &mut out[..3]), &out[..3]), (Some(3), &b"not"[..]));
-        assert_eq!(CallerData::of(thread, Source::Buffer(8)).unwrap().read(0, &mut out), None);
+        assert_eq!(CallerData::of(thread, CallerBytes::Buffer(8)).unwrap().read(0, &mut out), None);
     }
 
     #[test]

@@ -784,6 +784,10 @@ fn edit_file_extent_item(image: &Image, edit: impl FnOnce(&mut FileExtentItem<'_
     image.edit(FS, &key, |data| *data = bytes);
 }
 
+fn only_the_flag_of_verity(image: &mut Image) {
+    edit_inode(image, is_file, |inode| inode.flags |= InodeFlags::VERITY);
+}
+
 fn file_faults() -> Vec<Fault> {
     vec![
         fault("a file's bytes", FindingKind::FileBytes, |image| {
@@ -803,9 +807,7 @@ fn file_faults() -> Vec<Fault> {
             let is_link = |inode: &InodeItem| inode.kind() == Some(papilio::FileKind::Symlink);
             edit_inode(image, is_link, |inode| inode.flags |= InodeFlags::IMMUTABLE);
         }),
-        fault("the flag of fs-verity alone", FindingKind::VerityInvalid, |image| {
-            edit_inode(image, is_file, |inode| inode.flags |= InodeFlags::VERITY);
-        }),
+        fault("the flag of fs-verity alone", FindingKind::VerityInvalid, only_the_flag_of_verity),
         fault("checksums of a NODATASUM file", FindingKind::CsumUnexpected, |image| {
             let with_data = |inode: &InodeItem| {
                 is_file(inode) && inode.nbytes > 65536 && !inode.flags.contains(InodeFlags::NODATASUM)

@@ -1,8 +1,8 @@
 //! Checks the items of a file with fs-verity.
 //!
-//! Owns [`VerityItems`]. The kernel refuses to open a file whose descriptor is missing or wrong, and
-//! to read data whose part of the Merkle tree is missing. The hashes themselves are verified where
-//! the file is read.
+//! Owns [`VerityItems`]. The kernel refuses to open a file whose descriptor is missing or wrong,
+//! and to read data whose part of the Merkle tree is missing. The hashes themselves are verified
+//! where the file is read.
 //!
 //! Kernel counterparts: `fs/btrfs/verity.c`, `fs/verity/open.c`.
 

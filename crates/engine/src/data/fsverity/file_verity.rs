@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// blocks and SHA-256.
 const MOST_KEPT: usize = 256 << 10;
 
-/// What verifies one file.
+/// Verifies the data of one file.
 #[derive(Debug)]
 pub(crate) struct FileVerity {
     pub(crate) descriptor: FsverityDescriptor,
