@@ -250,6 +250,15 @@ struct papilio_check_statistics {
     uint64_t data_bytes_read;
 };
 
+// A function that a long call reports to. `user` is the pointer that the program gave. A result
+// other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
+typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
+
+// A function that hears of a failure after which the call goes on: of a command of a stream, or of
+// a file that is not copied. `message` is valid during the call. The function must return: no
+// longjmp, no exception.
+typedef void (*papilio_message_fn)(void *user, const char *message);
+
 // An entry of a directory.
 struct papilio_dirent {
     // The number of the inode; of a subvolume, that of its root directory, 256.
@@ -307,11 +316,6 @@ struct papilio_stat {
     // The time of creation.
     struct papilio_time btime;
 };
-
-// A function that hears of a failure after which the call goes on: of a command of a stream, or of
-// a file that is not copied. `message` is valid during the call. The function must return: no
-// longjmp, no exception.
-typedef void (*papilio_message_fn)(void *user, const char *message);
 
 // An extent of a file.
 struct papilio_extent {
@@ -456,10 +460,6 @@ struct papilio_memory {
     // Number of times that a copy was bad while another was good.
     uint64_t bad_copies;
 };
-
-// A function that a long call reports to. `user` is the pointer that the program gave. A result
-// other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
-typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
 
 // A subvolume.
 struct papilio_subvolume {

@@ -359,7 +359,7 @@ static void equal_blocks(void)
     int calls = 0, messages = 0;
 
     for (size_t at = 0; at < sizeof content; at++)
-        content[at] = (char)(at * at >> 7);
+        content[at] = (char)((uint32_t)at * 2654435761u >> 24);
     OK(papilio_mkdir(fs, "/equal", 0755));
     OK(papilio_file_open(fs, "/equal/a", PAPILIO_CREATE, 0640, &file));
     CHECK(OK(papilio_pwrite(file, content, sizeof content, 0)) == sizeof content);

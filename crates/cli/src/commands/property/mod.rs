@@ -257,7 +257,7 @@ fn no_subvolume(context: &Context, path: &dyn fmt::Display) -> anyhow::Error {
 /// Refuses the label for anything but an image or a mount point: it belongs to the file system.
 fn check_label(context: &Context, path: &OsStr) -> anyhow::Result<()> {
     let (has_label, shown) = match Target::parse(path)? {
-        Target::Image(path) => (path.path.is_empty(), path.to_string()),
+        Target::Image(path) => (matches!(&path.path[..], b"" | b"/"), path.to_string()),
         Target::Mounted(mounted) => (is_mount_point(&mounted.path), mounted.to_string()),
     };
     match context.arguments().drop_in {

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(levels(128 * 4096), [0]);
         assert_eq!(levels(128 * 4096 + 1), [4096, 0]);
         assert_eq!(levels(128 * 128 * 4096 + 1), [3 * 4096, 4096, 0]);
-        assert!(MerkleLevels::new(u64::MAX, 4096, 32).is_none(), "nine levels");
+        assert!(MerkleLevels::new(u64::MAX, 1024, 64).is_none(), "14 levels");
         assert!(MerkleLevels::new(i64::MAX as u64, 4096, 32).is_some());
     }
 
