@@ -133,7 +133,6 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::sync`].
-    #[cfg(feature = "unstable")]
     pub fn shared_extents(&self) -> Result<SharedExtents> {
         if self.info.trees.transactions().is_some() {
             self.sync()?;
@@ -143,7 +142,6 @@ impl FileSystem {
 
     /// As [`FileSystem::shared_extents`], without the commit: references that are not yet in the
     /// extent tree are missed.
-    #[cfg(feature = "unstable")]
     pub fn shared_extents_of_last_commit(&self) -> SharedExtents {
         SharedExtents::new(self.info.clone())
     }

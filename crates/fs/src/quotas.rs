@@ -14,7 +14,6 @@ use papilio_format::{LogicalAddress, TreeId, objectid};
 
 /// The state of quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct QuotaStatus {
     /// Whether they are on, wrong until a rescan, being rescanned, simple.
     pub flags: QgroupStatusFlags,
@@ -38,7 +37,6 @@ impl QuotaStatus {
 
 /// A qgroup with its numbers, limits and relations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct QgroupUsage {
     /// Its id.
     pub id: QgroupId,

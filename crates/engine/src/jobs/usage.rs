@@ -28,7 +28,6 @@ const UNALLOCATABLE: u64 = 16 << 20;
 
 /// The space of all chunks of one type and one profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct SpaceUsage {
     /// The type: data, metadata, system, or data and metadata mixed.
     pub kind: BlockGroupFlags,
@@ -79,7 +78,6 @@ pub(crate) fn kind_name(kind: BlockGroupFlags) -> &'static str {
 
 /// One device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct DeviceUsage {
     /// Its id.
     pub devid: DeviceId,
@@ -116,7 +114,6 @@ impl DeviceUsage {
 
 /// How the space of a file system is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct Usage {
     /// Space by type and profile: data, system, metadata (the order of `btrfs filesystem df`), each
     /// from the simplest profile on.

@@ -23,7 +23,6 @@ const DEPTH_LIMIT: usize = 4096;
 
 /// A subvolume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct Subvolume {
     /// The subvolume's id.
     pub id: TreeId,
