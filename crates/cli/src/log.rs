@@ -25,11 +25,6 @@ static WRITTEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 #[derive(Debug)]
 pub struct Log;
 
-/// Whether missing devices are expected, and so not worth a line.
-static MISSING_EXPECTED: AtomicBool = AtomicBool::new(false);
-/// How the line of a missing device begins.
-const MISSING: &str = "a device is missing";
-
 /// The number of the least level that is written, as in [`LEVELS`].
 static LEAST: AtomicUsize = AtomicUsize::new(1);
 const LEVELS: [Level; 5] = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
@@ -43,12 +38,6 @@ impl Log {
         // Fails only if this function was called before.
         let _ = tracing::subscriber::set_global_default(Self);
         tracing::callsite::rebuild_interest_cache();
-    }
-
-    /// Names no missing devices from now on: a mount opens without them only if it was told to.
-    #[cfg(target_os = "linux")]
-    pub fn expect_missing_devices() {
-        MISSING_EXPECTED.store(true, Ordering::Relaxed);
     }
 
     /// Adds the time to lines from now on, since nobody waits for them any more.
@@ -76,9 +65,6 @@ impl Subscriber for Log {
         event.record(&mut text);
         let level = *event.metadata().level();
         if !SERVING.load(Ordering::Relaxed) {
-            if MISSING_EXPECTED.load(Ordering::Relaxed) && text.0.starts_with(MISSING) {
-                return;
-            }
             let word = if level == Level::ERROR { "error" } else { "warning" };
             let line = format!("papilio: {word}: {}\n", text.0);
             // A command may open a file system several times.

@@ -113,7 +113,7 @@ impl Args {
 fn encode(value: &[u8], encoding: Option<Encoding>) -> String {
     let is_text = std::str::from_utf8(value).is_ok_and(|text| !text.chars().any(char::is_control));
     match encoding {
-        Some(Encoding::Hex) => value.iter().fold("0x".to_owned(), |text, byte| format!("{text}{byte:02x}")),
+        Some(Encoding::Hex) => format!("0x{}", hex(value)),
         Some(Encoding::Text) => quoted(value),
         None if is_text => quoted(value),
         Some(Encoding::Base64) | None => format!("0s{}", base64(value)),
@@ -160,17 +160,27 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// Returns bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the bytes that an even number of hexadecimal digits stand for.
+pub(super) fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16).map(|digit| digit as u8);
+    let digits: Vec<u8> = digits.iter().map(digit).collect::<Option<_>>()?;
+    let bytes = || digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    digits.len().is_multiple_of(2).then(bytes)
+}
+
 /// Parses a value like setfattr(1).
 ///
 /// # Errors
 /// A message that says what is wrong.
 pub fn decode(text: &[u8]) -> Result<Vec<u8>, String> {
     if let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) {
-        let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
-        let digits: Option<Vec<u8>> = digits.iter().map(digit).collect();
-        let digits = digits.filter(|digits| digits.len() % 2 == 0);
-        let digits = digits.ok_or("0x must be followed by an even number of hexadecimal digits")?;
-        return Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect());
+        let bytes = from_hex(digits);
+        return bytes.ok_or_else(|| "0x must be followed by an even number of hexadecimal digits".to_owned());
     }
     if let Some(text) = text.strip_prefix(b"0s").or(text.strip_prefix(b"0S")) {
         return decode_base64(text).ok_or_else(|| "0s must be followed by base64".to_owned());

@@ -1,5 +1,6 @@
 //! `papilio verity`: files whose data is fixed and verified by a Merkle tree.
 
+use super::getfattr::{from_hex, hex};
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::operands::for_each_target;
@@ -68,16 +69,8 @@ struct Verify {
 #[derive(Clone, Debug)]
 struct Salt(Vec<u8>);
 
-fn parse_salt(text: &str) -> Result<Salt, String> {
-    let digit = |digit: &u8| char::from(*digit).to_digit(16).map(|digit| digit as u8);
-    let digits: Option<Vec<u8>> = text.as_bytes().iter().map(digit).collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2));
-    let digits = digits.ok_or("a salt is an even number of hexadecimal digits")?;
-    Ok(Salt(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn parse_salt(text: &str) -> Result<Salt, &'static str> {
+    from_hex(text.as_bytes()).map(Salt).ok_or("a salt is an even number of hexadecimal digits")
 }
 
 impl Args {
