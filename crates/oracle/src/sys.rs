@@ -23,6 +23,7 @@ const LOOP_AUTOCLEAR: u32 = 4;
 const LOOP_DIRECT_IO: u32 = 16;
 const LOOP_CLR_FD: u64 = 0x4c01;
 const LOOP_CONFIGURE: u64 = 0x4c0a;
+const LOOP_CTL_REMOVE: u64 = 0x4c81;
 const LOOP_CTL_GET_FREE: u64 = 0x4c82;
 
 const fn request(direction: u64, kind: u64, number: u64, size: usize) -> u64 {
@@ -306,6 +307,17 @@ pub fn free_loop_device() -> io::Result<i32> {
     let control = File::options().read(true).write(true).open("/dev/loop-control")?;
     // SAFETY: LOOP_CTL_GET_FREE takes no argument; the address is ignored.
     unsafe { ioctl(&control, LOOP_CTL_GET_FREE, &mut 0_u64) }
+}
+
+/// Removes a loop device that nobody uses, with the limits that were set for its queue.
+///
+/// # Errors
+/// `EBUSY` if it is attached or open, and the kernel's other errors.
+pub fn remove_loop_device(number: i32) -> io::Result<()> {
+    let control = File::options().read(true).write(true).open("/dev/loop-control")?;
+    // SAFETY: LOOP_CTL_REMOVE takes a number in the place of an address.
+    let result = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_REMOVE as _, number) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Attaches `image` to an open loop device, which detaches itself on its last close. With `direct`,

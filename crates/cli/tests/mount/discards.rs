@@ -92,9 +92,7 @@ fn a_block_device_is_told_what_is_free() {
 fn a_device_without_discards_is_used_all_the_same() {
     let Some(world) = World::new(&[MOUNT, &[Need::Loop]].concat()) else { return };
     let device = LoopDevice::attach(&world.image(), false).unwrap();
-    let name = device.path().file_name().unwrap().to_str().unwrap();
-    // The kernel takes 0 as "no discards".
-    fs::write(format!("/sys/block/{name}/queue/discard_max_bytes"), "0").unwrap();
+    device.forbid_discards().unwrap();
     let (path, point) = (device.path().to_str().unwrap(), world.directory());
     let point = point.to_str().unwrap();
     succeed(["mkfs", "-q", "-f", path]);

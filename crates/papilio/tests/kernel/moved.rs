@@ -224,6 +224,14 @@ fn a_paused_balance_is_resumed_by_the_other() {
     let mut back: Vec<_> = back.iter().map(std::ffi::OsStr::new).collect();
     back.push(path);
     btrfs(&back);
+    // The command returns before the kernel begins, and a small balance may end before the pause.
+    let converted = || !btrfs(&["filesystem".as_ref(), "df".as_ref(), path]).contains("RAID1");
+    let idle = || btrfs(&["balance".as_ref(), "status".as_ref(), path]).contains("No balance found");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while idle() && !converted() {
+        assert!(std::time::Instant::now() < end, "the kernel's balance does not begin");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     btrfs(&["balance".as_ref(), "pause".as_ref(), path]);
     let paused = btrfs(&["balance".as_ref(), "status".as_ref(), path]).contains("paused");
     mounted.unmount().unwrap();
