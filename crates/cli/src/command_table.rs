@@ -45,6 +45,7 @@ pub(crate) const GROUPS: &[Group] = &[
             ("subvolume", 8, &["papilio-property(8)", "btrfs-subvolume(8)"]),
             ("property", 8, &["papilio-subvolume(8)", "btrfs-property(8)"]),
             ("diff", 8, &["papilio-send(8)", "papilio-subvolume(8)", "diff(1)"]),
+            ("versions", 1, &["papilio-diff(8)", "papilio-subvolume(8)"]),
             ("quota", 8, &["papilio-qgroup(8)", "btrfs-quota(8)"]),
             ("qgroup", 8, &["papilio-quota(8)", "btrfs-qgroup(8)"]),
         ],

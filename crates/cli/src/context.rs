@@ -319,6 +319,10 @@ impl Context {
         // The log is one of these structures. A device in use shows them, too.
         if let Some(mount) = holder::mount_of_device(image) {
             options = options.unlocked(true);
+            if !mount.is_papilio() {
+                // The kernel writes past the cache of the device, which may hold older blocks.
+                options = options.direct_io(true);
+            }
             // FUSE tells the server of no sync(2). The caller expects to see what it has synced.
             if mount.is_papilio()
                 && papilio_ioctl::client::MountedPath::open(&mount.point)

@@ -115,6 +115,21 @@ fn btrfs_mount_of(path: &Path) -> Option<MountEntry> {
     MountEntry::of(path).ok()?.filter(|mount| mount.is_papilio() || mount.fstype == "btrfs")
 }
 
+/// Returns the devices of a mount, after everything that was written to it is durable: the first
+/// one, and the others.
+///
+/// # Errors
+/// The mount cannot be synced, or has no device that is there.
+pub fn device_paths(mounted: &Mounted) -> anyhow::Result<(PathBuf, Vec<PathBuf>)> {
+    let mount = mounted.open()?;
+    let paths = mount.sync().and_then(|()| mount.device_paths()).map_err(|error| mounted.at(&error))?;
+    let mut paths = paths.into_iter().filter_map(|(_, path)| Some(PathBuf::from(OsStr::from_bytes(&path?))));
+    let Some(first) = paths.next() else {
+        anyhow::bail!("{}: no device is there", mounted.path.display());
+    };
+    Ok((first, paths.collect()))
+}
+
 /// Returns whether a file has the magic number of Btrfs.
 fn is_image(path: &Path) -> bool {
     let mut magic = [0; 8];

@@ -13,6 +13,7 @@ use papilio_engine::jobs::usage::{self, Usage};
 use papilio_format::{LogicalAddress, TreeId};
 use papilio_progs::dump::{self, TreeBlocks, TreeRoot};
 use papilio_progs::image::{self, ImageDumpOptions, ImageDumped};
+use papilio_progs::space_sharing::{SharingOptions, SharingProgress, SpaceSharing};
 use papilio_progs::tree_stats::{self, TreeStats};
 
 impl FileSystem {
@@ -126,6 +127,35 @@ impl FileSystem {
     #[cfg(feature = "unstable")]
     pub fn tree_stats(&self, id: TreeId) -> Result<Vec<TreeStats>> {
         tree_stats::tree_stats(&self.info.trees, id)
+    }
+
+    /// Finds out which subvolumes share which bytes, and so what each costs and what deleting some
+    /// of them frees. Reads each tree block of the subvolumes once; needs no quotas. Commits first.
+    /// The file system must not change meanwhile. Returns `None` if `progress` returned `false`.
+    ///
+    /// ```no_run
+    /// # fn main() -> papilio::Result<()> {
+    /// let fs = papilio::FileSystem::open("backup.img")?;
+    /// let sharing = fs.space_sharing(&papilio::SharingOptions::default(), |_| true)?.unwrap();
+    /// for space in sharing.by_subvolume() {
+    ///     println!("{}: {} bytes of its own", space.subvolume.id, space.exclusive.bytes.total());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The commit fails, the root tree cannot be read, or no temporary file can be used. Other
+    /// blocks that cannot be read are left out, and counted by [`SpaceSharing::bad_blocks`].
+    pub fn space_sharing(
+        &self,
+        options: &SharingOptions,
+        mut progress: impl FnMut(SharingProgress) -> bool,
+    ) -> Result<Option<SpaceSharing>> {
+        if self.info.trees.transactions().is_some() {
+            self.sync()?;
+        }
+        SpaceSharing::measure(&self.info.trees, options, &mut progress)
     }
 
     /// Returns an object that tells which extents are shared. Commits first, so that no

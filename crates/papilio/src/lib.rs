@@ -138,6 +138,9 @@ pub use papilio_progs::salvage::root_choice::RootChoice;
 pub use papilio_progs::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};
 pub use papilio_progs::salvage::tree_roots::FoundRoot;
 pub use papilio_progs::scan::FoundDevice;
+pub use papilio_progs::space_sharing::{
+    Estimate, SharedBytes, SharingOptions, SharingProgress, SpaceSharing, SubvolumeSpace,
+};
 pub use papilio_progs::tune::{Tune, Tuned, tune};
 pub use papilio_transfer::copy::image::{CopyError, ImageCopy, ImageCopyOptions, Share};
 pub use papilio_transfer::dedupe::{Dedupe, DedupeError, DedupeObserver, DedupeReport};
@@ -145,6 +148,7 @@ pub use papilio_transfer::export::Export;
 pub use papilio_transfer::export::problem::{
     ExportError, ExportObserver, ExportProblem, ExportProblems, Missing,
 };
+pub use papilio_transfer::file_versions::{FileVersion, VersionHolder, file_versions};
 pub use papilio_transfer::file_walk::{WalkError, WalkRoot};
 pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{

@@ -18,6 +18,7 @@ pub mod repair;
 pub mod rescue_clone;
 pub mod salvage;
 pub mod scan;
+pub mod space_sharing;
 pub mod superblock_copy;
 pub mod tree_stats;
 pub mod tune;

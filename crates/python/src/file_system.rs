@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::errors::Raise;
 use crate::handle::Handle;
 use crate::paths::{PathArg, decode, host_path};
+use crate::space_sharing::SpaceSharing;
 use crate::usage::Usage;
 use papilio::{CompressionChoice, Error, OpenOptions, SubvolumeChoice, TreeId, Uuid};
 use pyo3::exceptions::PyValueError;
@@ -217,6 +218,13 @@ impl FileSystem {
     fn usage(&self, py: Python<'_>) -> PyResult<Usage> {
         let usage = self.run(py, papilio::FileSystem::usage)?.raise()?;
         Usage::new(py, &usage)
+    }
+
+    /// Finds out which subvolumes share which bytes: reads each of their tree blocks once.
+    fn space_sharing(&self, py: Python<'_>) -> PyResult<SpaceSharing> {
+        let options = papilio::SharingOptions::default();
+        let measured = self.run(py, |fs| fs.space_sharing(&options, |_| true))?.raise()?;
+        Ok(SpaceSharing(measured.expect("nothing ended the walk")))
     }
 
     /// Discards unused space and returns the bytes discarded.

@@ -32,6 +32,7 @@ mod paths;
 mod queue;
 mod scan;
 mod slot;
+mod space_sharing;
 mod stat;
 mod streams;
 mod subvolumes;
@@ -60,6 +61,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scan::DirEntry>()?;
     module.add_class::<stat::StatResult>()?;
     module.add_class::<subvolumes::Subvolume>()?;
+    module.add_class::<space_sharing::SpaceSharing>()?;
+    module.add_class::<space_sharing::SubvolumeSpace>()?;
     module.add_class::<usage::Usage>()?;
     module.add_class::<usage::SpaceUsage>()?;
     module.add_class::<usage::DeviceUsage>()?;

@@ -270,6 +270,27 @@ def test_snapshots_send_receive_and_diff(fs, tmp_path):
         fs.send("/one", Broken())
 
 
+def test_space_sharing(image):
+    with papilio.open(image, "rw") as fs:
+        fs.create_subvolume("/a")
+        fs.path("/a/f").write_bytes(os.urandom(1 << 20))
+        fs.snapshot("/a", "/one", read_only=True)
+        fs.snapshot("/a", "/two", read_only=True)
+        fs.path("/a/f").write_bytes(os.urandom(1 << 20))
+        sharing = fs.space_sharing()
+        found = {space.path: space for space in sharing.subvolumes}
+        assert set(found) == {"/", "/a", "/one", "/two"}
+        assert found["/a"].exclusive_data == 1 << 20
+        assert found["/one"].referenced_data == 1 << 20
+        assert found["/one"].exclusive_data == 0
+        both = [found["/one"].id, found["/two"].id]
+        assert sharing.freed_by(both) >= 1 << 20
+        assert sharing.freed_by(both[:1]) < 1 << 20
+        assert sharing.choose(1 << 20, both) == both
+        assert sharing.choose(1 << 30, both) is None
+        assert sharing.total >= 2 << 20 and sharing.bad_blocks == 0
+
+
 def test_subvolumes(image):
     with papilio.open(image, "rw") as fs:
         fs.create_subvolume("/a")

@@ -14,6 +14,7 @@ pub mod copy;
 pub mod dedupe;
 pub mod export;
 mod fakeroot;
+pub mod file_versions;
 pub mod file_walk;
 pub mod host_calls;
 pub mod image_path;

@@ -61,6 +61,7 @@ mod tune;
 #[cfg(target_os = "linux")]
 mod umount;
 mod verity;
+mod versions;
 
 use crate::context::Context;
 use clap::Subcommand;
@@ -91,6 +92,7 @@ pub enum Command {
     Usage(filesystem::usage::Args),
     Compsize(compsize::Args),
     Diff(diff::Args),
+    Versions(versions::Args),
     Dedupe(dedupe::Args),
     Heatmap(heatmap::Args),
     Subvolume(subvolume::Args),
@@ -162,6 +164,7 @@ impl Command {
             Self::Usage(command) => command.run(context),
             Self::Compsize(command) => command.run(context),
             Self::Diff(command) => command.run(context),
+            Self::Versions(command) => command.run(context),
             Self::Dedupe(command) => command.run(context),
             Self::Heatmap(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),

@@ -1,5 +1,6 @@
 //! `papilio subvolume`: subvolumes and snapshots. Owns the list of its subcommands.
 
+mod cost;
 mod create;
 mod delete;
 mod find_new;
@@ -27,6 +28,7 @@ enum Subcommand {
     Create(create::Args),
     Snapshot(snapshot::Args),
     Delete(delete::Args),
+    Cost(cost::Args),
     FindNew(find_new::Args),
     GetDefault(get_default::Args),
     SetDefault(set_default::Args),
@@ -42,6 +44,7 @@ impl Args {
             Subcommand::Create(command) => command.run(context),
             Subcommand::Snapshot(command) => command.run(context),
             Subcommand::Delete(command) => command.run(context),
+            Subcommand::Cost(command) => command.run(context),
             Subcommand::FindNew(command) => command.run(context),
             Subcommand::GetDefault(command) => command.run(context),
             Subcommand::SetDefault(command) => command.run(context),

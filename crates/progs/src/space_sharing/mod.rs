@@ -1,0 +1,336 @@
+//! Which subvolumes and snapshots share which bytes, and what deleting some of them would free.
+//!
+//! Owns [`SpaceSharing`]: the bytes of data and of tree blocks for each set of subvolumes that hold
+//! exactly these bytes together. All answers are sums over these sets, so that one walk answers for
+//! every subvolume and every group of them. It needs no quotas.
+//!
+//! - An extent counts with its length on disk, compressed, once for a set, whatever number of
+//!   references it has. A reference to a part of an extent keeps the whole extent.
+//! - Inline extents are bytes of tree blocks.
+//! - Subvolumes that are deleted and not yet cleaned do not count as holders: what only they hold
+//!   is free soon.
+//! - The checksum, extent and free space trees shrink, too, when files go. That is not counted.
+//!
+//! Kernel counterpart: qgroups (`fs/btrfs/qgroup.c`) count the same two numbers, referenced and
+//! exclusive, for each subvolume.
+
+mod estimate;
+mod references;
+mod root_sets;
+mod walk;
+
+pub use estimate::Estimate;
+
+use papilio_engine::errors::{Error, Result};
+use papilio_engine::items::item_error;
+use papilio_engine::items::trees::{Trees, root_pointer};
+use papilio_engine::jobs::usage::usage;
+use papilio_engine::subvolume::{self, Subvolume};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::root::RootItem;
+use papilio_format::{Generation, ItemType, TreeId};
+use root_sets::Run;
+use std::collections::HashMap;
+use std::ops::AddAssign;
+use walk::Walk;
+
+/// Groups of inodes in a sample. The difference between groups tells how far off an estimate is.
+const GROUPS: usize = 32;
+
+/// How [`SpaceSharing::measure`] works.
+#[derive(Clone, Debug)]
+pub struct SharingOptions {
+    /// Bytes of memory for references, 24 bytes each. The rest goes to a temporary file without a
+    /// name in the host's directory for such files.
+    pub memory_bytes: usize,
+    /// Reads about so many leaves only, and estimates the bytes of data from these. Tree blocks are
+    /// counted exactly all the same.
+    pub sampled_leaves: Option<u64>,
+}
+
+impl Default for SharingOptions {
+    fn default() -> Self {
+        Self { memory_bytes: 256 << 20, sampled_leaves: None }
+    }
+}
+
+/// How far a walk is.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SharingProgress {
+    /// The level of the blocks that are being read; the walk ends with level 0.
+    pub level: u8,
+    /// Blocks of that level that were read.
+    pub blocks: u64,
+    /// Blocks of that level.
+    pub known_blocks: u64,
+}
+
+/// Bytes of data and of tree blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedBytes {
+    /// Bytes of data extents, as they lie on disk, counted once for all copies.
+    pub data: u64,
+    /// Bytes of tree blocks, counted once for all copies.
+    pub metadata: u64,
+    /// Bytes of devices that the data takes: with copies and parity.
+    pub raw_data: u64,
+    /// Bytes of devices that the tree blocks take.
+    pub raw_metadata: u64,
+}
+
+impl SharedBytes {
+    /// Returns data and metadata together.
+    pub const fn total(&self) -> u64 {
+        self.data.saturating_add(self.metadata)
+    }
+
+    /// Returns the bytes of devices, of data and metadata together.
+    pub const fn raw_total(&self) -> u64 {
+        self.raw_data.saturating_add(self.raw_metadata)
+    }
+}
+
+impl AddAssign for SharedBytes {
+    fn add_assign(&mut self, other: Self) {
+        self.data = self.data.saturating_add(other.data);
+        self.metadata = self.metadata.saturating_add(other.metadata);
+        self.raw_data = self.raw_data.saturating_add(other.raw_data);
+        self.raw_metadata = self.raw_metadata.saturating_add(other.raw_metadata);
+    }
+}
+
+/// The space of one subvolume.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SubvolumeSpace {
+    /// The subvolume.
+    pub subvolume: Subvolume,
+    /// Bytes that it holds, alone or with others.
+    pub referenced: Estimate,
+    /// Bytes that only it holds: what deleting it, and nothing else, frees.
+    pub exclusive: Estimate,
+}
+
+/// The bytes that exactly one set of subvolumes holds.
+#[derive(Debug)]
+struct Share {
+    holders: Box<[Run]>,
+    bytes: SharedBytes,
+    groups: Option<Box<[u64; GROUPS]>>,
+}
+
+impl Share {
+    fn holders(&self) -> impl Iterator<Item = usize> {
+        self.holders.iter().flat_map(|run| run.first as usize..=run.last as usize)
+    }
+}
+
+/// Which subvolumes share which bytes.
+#[derive(Debug)]
+pub struct SpaceSharing {
+    /// In the order of creation.
+    subvolumes: Vec<Subvolume>,
+    positions: HashMap<TreeId, usize>,
+    shares: Vec<Share>,
+    /// Subvolumes that are deleted and not yet cleaned.
+    in_deletion: usize,
+    /// Bytes of data in use by the block groups, if inodes were sampled.
+    sampled_from: Option<u64>,
+    blocks: u64,
+    leaves_read: u64,
+    errors: Vec<Error>,
+    bad_blocks: u64,
+}
+
+impl SpaceSharing {
+    /// Reads the trees of all subvolumes. Returns `None` if `progress` returned `false`.
+    ///
+    /// The trees must not change meanwhile: blocks that were freed and written anew give errors.
+    ///
+    /// # Errors
+    /// The root tree cannot be read, or no temporary file can be used. Other blocks that cannot be
+    /// read are left out: see [`SpaceSharing::bad_blocks`].
+    pub fn measure(
+        trees: &Trees,
+        options: &SharingOptions,
+        progress: &mut dyn FnMut(SharingProgress) -> bool,
+    ) -> Result<Option<Self>> {
+        let all = subvolume::list(trees)?;
+        let total = all.len();
+        let mut subvolumes: Vec<_> = all.into_iter().filter(|found| !found.is_being_deleted()).collect();
+        subvolumes.sort_by_key(|subvolume| (subvolume.created, subvolume.id));
+        let ids: Vec<TreeId> = subvolumes.iter().map(|subvolume| subvolume.id).collect();
+        let positions: HashMap<_, _> = ids.iter().enumerate().map(|(position, id)| (*id, position)).collect();
+        let mut walk = Walk::new(trees.forest(), options, &ids);
+        add_roots(trees, &positions, &mut walk)?;
+        if !walk.run(progress)? {
+            return Ok(None);
+        }
+        let sampled_from = match walk.is_sampled() {
+            true => Some(data_in_use(trees)?),
+            false => None,
+        };
+        let sets = &walk.sets;
+        let share = |(set, tally): (_, walk::Tally)| Share {
+            holders: sets.runs(set).into(),
+            bytes: tally.bytes,
+            groups: tally.groups,
+        };
+        let shares = std::mem::take(&mut walk.tallies).into_iter().map(share).collect();
+        Ok(Some(Self {
+            in_deletion: total - subvolumes.len(),
+            shares,
+            sampled_from,
+            blocks: walk.blocks,
+            leaves_read: walk.leaves_read,
+            errors: walk.errors,
+            bad_blocks: walk.bad_blocks,
+            positions,
+            subvolumes,
+        }))
+    }
+
+    /// Returns the subvolumes that were measured, in the order of creation.
+    pub fn subvolumes(&self) -> &[Subvolume] {
+        &self.subvolumes
+    }
+
+    /// Returns the number of subvolumes that are deleted and not yet cleaned. They are no holders.
+    pub fn in_deletion(&self) -> usize {
+        self.in_deletion
+    }
+
+    /// Returns whether the bytes of data are estimates.
+    pub fn is_sampled(&self) -> bool {
+        self.sampled_from.is_some()
+    }
+
+    /// Returns the number of tree blocks in subvolumes.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Returns the number of leaves that were read.
+    pub fn leaves_read(&self) -> u64 {
+        self.leaves_read
+    }
+
+    /// Returns the number of blocks that could not be read. What is below them is not counted.
+    pub fn bad_blocks(&self) -> u64 {
+        self.bad_blocks
+    }
+
+    /// Returns the first few errors.
+    pub fn errors(&self) -> &[Error] {
+        &self.errors
+    }
+
+    /// Returns the number of different sets of subvolumes that hold bytes together.
+    pub fn sets(&self) -> usize {
+        self.shares.len()
+    }
+
+    /// Returns the bytes of all subvolumes together.
+    pub fn total(&self) -> Estimate {
+        self.estimate(|_| true)
+    }
+
+    /// Returns the space of every subvolume, in the order of creation.
+    pub fn by_subvolume(&self) -> Vec<SubvolumeSpace> {
+        let mut sums: Vec<_> =
+            self.subvolumes.iter().map(|_| (estimate::Sum::default(), estimate::Sum::default())).collect();
+        for share in &self.shares {
+            for holder in share.holders() {
+                sums[holder].0.add(share);
+            }
+            if let [Run { first, last }] = *share.holders
+                && first == last
+            {
+                sums[first as usize].1.add(share);
+            }
+        }
+        let whole = self.whole();
+        self.subvolumes
+            .iter()
+            .zip(sums)
+            .map(|(subvolume, (referenced, exclusive))| SubvolumeSpace {
+                subvolume: subvolume.clone(),
+                referenced: referenced.estimate(&whole, self.sampled_from),
+                exclusive: exclusive.estimate(&whole, self.sampled_from),
+            })
+            .collect()
+    }
+
+    /// Returns the bytes that are free once these subvolumes, and no others, are deleted and
+    /// cleaned. Subvolumes that were not measured count for nothing.
+    pub fn freed_by(&self, deleted: &[TreeId]) -> Estimate {
+        let mut chosen = vec![false; self.subvolumes.len()];
+        deleted.iter().filter_map(|id| self.positions.get(id)).for_each(|position| chosen[*position] = true);
+        self.estimate(|share| share.holders().all(|holder| chosen[holder]))
+    }
+
+    /// Chooses subvolumes whose deletion frees at least `wanted` bytes of data and metadata, the
+    /// first of `candidates` first. None of them could be left out. `None` if all candidates
+    /// together free less.
+    pub fn choose(&self, wanted: u64, candidates: &[TreeId]) -> Option<Vec<TreeId>> {
+        let freed = |chosen: &[TreeId]| self.freed_by(chosen).bytes.total();
+        if freed(candidates) < wanted {
+            return None;
+        }
+        let (mut enough, mut too_few) = (candidates.len(), 0);
+        while too_few < enough {
+            let middle = usize::midpoint(too_few, enough);
+            match freed(&candidates[..middle]) >= wanted {
+                true => enough = middle,
+                false => too_few = middle + 1,
+            }
+        }
+        let mut chosen = candidates[..enough].to_vec();
+        // The last one is needed, since fewer were not enough. Of the others, younger ones are
+        // spared first.
+        for position in (0..chosen.len().saturating_sub(1)).rev() {
+            let spared = chosen.remove(position);
+            if freed(&chosen) < wanted {
+                chosen.insert(position, spared);
+            }
+        }
+        Some(chosen)
+    }
+
+    fn whole(&self) -> estimate::Sum {
+        let mut whole = estimate::Sum::default();
+        self.shares.iter().for_each(|share| whole.add(share));
+        whole
+    }
+
+    fn estimate(&self, counts: impl Fn(&Share) -> bool) -> Estimate {
+        let mut sum = estimate::Sum::default();
+        self.shares.iter().filter(|share| counts(share)).for_each(|share| sum.add(share));
+        sum.estimate(&self.whole(), self.sampled_from)
+    }
+}
+
+/// Returns the bytes that the block groups for data have in use; tree blocks in them count, too.
+fn data_in_use(trees: &Trees) -> Result<u64> {
+    let usage = usage(trees)?;
+    let of_data = usage.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
+    Ok(of_data.fold(0, |sum: u64, space| sum.saturating_add(space.used)))
+}
+
+/// Adds the root blocks of the subvolumes to a walk.
+fn add_roots(trees: &Trees, positions: &HashMap<TreeId, usize>, walk: &mut Walk<'_>) -> Result<()> {
+    let root_tree = trees.root_tree();
+    for item in root_tree.items() {
+        let item = item?;
+        let Some(position) = positions.get(&TreeId(item.key.objectid)) else { continue };
+        if item.key.item_type == ItemType::ROOT_ITEM {
+            let root =
+                RootItem::parse(item.data()).map_err(|reason| item_error(&root_tree, &item, reason))?;
+            let pointer = root_pointer(&root);
+            let generation = pointer.generation.unwrap_or(Generation(0));
+            walk.add_root(*position as u32, pointer.address, pointer.level, generation)?;
+        }
+    }
+    Ok(())
+}
