@@ -234,7 +234,7 @@ impl Search {
 fn content_of(inode: &Inode) -> Result<(u64, u64)> {
     let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
     hashers[1].write_u8(1);
-    let mut add = |value: &dyn Fn(&mut DefaultHasher)| hashers.iter_mut().for_each(|hasher| value(hasher));
+    let mut add = |value: &dyn Fn(&mut DefaultHasher)| hashers.iter_mut().for_each(value);
     match inode.file_type() {
         FileKind::Regular => {
             let file = inode.open()?;

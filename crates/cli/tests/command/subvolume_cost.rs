@@ -12,6 +12,9 @@ use std::process::Command;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
+/// The kernel cleans deleted subvolumes after a commit.
+const SOON: &str = "commit=1";
+
 /// A small generator of random numbers.
 struct Random(u64);
 
@@ -67,7 +70,8 @@ fn change(subvolume: &Path, random: &mut Random) {
 /// numbers of the kernel's qgroups: referenced and exclusive bytes.
 fn history(images: &ImageSet, seed: u64, snapshots: usize) -> BTreeMap<u64, (u64, u64)> {
     let mut random = Random(seed);
-    let options = if seed.is_multiple_of(2) { vec!["compress=zstd".to_owned()] } else { Vec::new() };
+    let mut options = vec![SOON.to_owned()];
+    options.extend(seed.is_multiple_of(2).then(|| "compress=zstd".to_owned()));
     let mounted = images.mount_with(&options, false).unwrap();
     let top = mounted.path().to_path_buf();
     run("btrfs", &["quota", "enable", string(&top)]);
@@ -161,7 +165,7 @@ fn compare(seed: u64, snapshots: usize) {
     }
     let ids: Vec<&str> = names.iter().map(|(id, _)| id.as_str()).collect();
     let together = cost(&[&[image], &ids[..]].concat())["together"].clone();
-    let mounted = images.mount().unwrap();
+    let mounted = images.mount_with(&[SOON.to_owned()], false).unwrap();
     let before = data_in_use(mounted.path());
     for (_, name) in &names {
         run("btrfs", &["subvolume", "delete", string(&mounted.path().join(name))]);
