@@ -63,7 +63,7 @@ impl SpaceSharing {
         self.0.total().bytes.total()
     }
 
-    /// The number of tree blocks that could not be read; what is below them is not counted.
+    /// The number of tree blocks that could not be read; nothing below them is counted.
     #[getter]
     fn bad_blocks(&self) -> u64 {
         self.0.bad_blocks()

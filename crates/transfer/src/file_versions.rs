@@ -34,7 +34,8 @@ const FOLLOWED_INODES: usize = 4096;
 pub struct VersionHolder {
     /// The subvolume.
     pub subvolume: TreeId,
-    /// The path of the subvolume from the top level, without a leading slash; `None` if it has none.
+    /// The path of the subvolume from the top level, without a slash in front; `None` if it has
+    /// none.
     pub subvolume_path: Option<Vec<u8>>,
     /// The path of the file in it, without a leading slash.
     pub path: Vec<u8>,
@@ -52,7 +53,7 @@ pub struct FileVersion {
     pub holders: Vec<VersionHolder>,
 }
 
-/// What tells one version from another.
+/// The properties that tell one version from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     kind: u32,

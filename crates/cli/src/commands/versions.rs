@@ -53,8 +53,8 @@ pub struct Args {
     json: bool,
 }
 
-/// Where a file was looked for.
-struct Place {
+/// A file that is looked for.
+struct SoughtFile {
     system: FileSystem,
     /// The image or device.
     image: PathBuf,
@@ -160,7 +160,7 @@ fn to_json(number: usize, version: &FileVersion) -> Value {
 }
 
 /// Finds out which subvolume of an image a path lies in. Its last components need not exist.
-fn in_image(context: &Context, path: &ImagePath) -> anyhow::Result<Place> {
+fn in_image(context: &Context, path: &ImagePath) -> anyhow::Result<SoughtFile> {
     let system = context.open(&path.image)?;
     let mut inode = system.root()?;
     let mut rest: Vec<&[u8]> = Vec::new();
@@ -187,11 +187,11 @@ fn in_image(context: &Context, path: &ImagePath) -> anyhow::Result<Place> {
     if rest.is_empty() {
         return Err(UsageError::new(format!("{path}: a subvolume; give a file in it")).into());
     }
-    Ok(Place { image: path.image.clone(), subvolume: inode.tree(), path: rest.join(&b'/'), system })
+    Ok(SoughtFile { image: path.image.clone(), subvolume: inode.tree(), path: rest.join(&b'/'), system })
 }
 
 /// Finds out which subvolume of a mount a path lies in. The last component need not exist.
-fn in_mount(context: &Context, mounted: &Mounted) -> anyhow::Result<Place> {
+fn in_mount(context: &Context, mounted: &Mounted) -> anyhow::Result<SoughtFile> {
     let name = mounted.path.file_name().with_context(|| format!("{}: no file", mounted.path.display()))?;
     let parent = match mounted.path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -210,10 +210,15 @@ fn in_mount(context: &Context, mounted: &Mounted) -> anyhow::Result<Place> {
     };
     let (image, further) = device_paths(&directory)?;
     let system = context.open_last_commit(&image, &further, true)?;
-    Ok(Place { image, subvolume, path: [&above[..], name.as_bytes()].concat(), system })
+    Ok(SoughtFile { image, subvolume, path: [&above[..], name.as_bytes()].concat(), system })
 }
 
-fn restore(context: &Context, place: &Place, version: &FileVersion, to: &OsString) -> anyhow::Result<()> {
+fn restore(
+    context: &Context,
+    place: &SoughtFile,
+    version: &FileVersion,
+    to: &OsString,
+) -> anyhow::Result<()> {
     let holder = version.holders.last().expect("a version has a holder");
     let inode = place.system.inode_at(holder.subvolume, holder.inode)?;
     let from = ImagePath { image: place.image.clone(), path: shown_path(holder) };

@@ -1,4 +1,4 @@
-//! `papilio versions`: what snapshots keep of a file, on images and in mounts of the kernel.
+//! `papilio versions`, on images and in mounts of the kernel.
 
 use crate::common::{fail, papilio, succeed_text as succeed};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
@@ -103,7 +103,7 @@ fn versions_are_found_in_mounts_of_the_kernel() {
     let mounted = images.mount().unwrap();
     let report = mounted.path().join("home/docs/report");
     assert_eq!(versions(string(&report)).len(), 3);
-    // What was written a moment ago, twice: blocks that were read before are not shown again.
+    // A write of a moment ago is seen, twice: blocks that were read before are not shown again.
     for length in [500, 900] {
         fs::write(&report, vec![b'x'; length]).unwrap();
         let found = versions(string(&report));

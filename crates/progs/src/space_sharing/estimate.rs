@@ -4,7 +4,7 @@
 //! the block groups tell how much data there is. The error is that of the jackknife: each group of
 //! inodes is left out once, and the answers without it are compared.
 
-use super::{GROUPS, Share, SharedBytes};
+use super::shares::{GROUPS, Share, SharedBytes};
 
 /// Bytes, counted or estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

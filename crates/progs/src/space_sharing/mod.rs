@@ -7,8 +7,8 @@
 //! - An extent counts with its length on disk, compressed, once for a set, whatever number of
 //!   references it has. A reference to a part of an extent keeps the whole extent.
 //! - Inline extents are bytes of tree blocks.
-//! - Subvolumes that are deleted and not yet cleaned do not count as holders: what only they hold
-//!   is free soon.
+//! - Subvolumes that are deleted and not yet cleaned do not count as holders: their own bytes are
+//!   free soon.
 //! - The checksum, extent and free space trees shrink, too, when files go. That is not counted.
 //!
 //! Kernel counterpart: qgroups (`fs/btrfs/qgroup.c`) count the same two numbers, referenced and
@@ -17,9 +17,11 @@
 mod estimate;
 mod references;
 mod root_sets;
+mod shares;
 mod walk;
 
 pub use estimate::Estimate;
+pub use shares::{SharedBytes, SharingOptions, SharingProgress};
 
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::item_error;
@@ -30,75 +32,9 @@ use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::root::RootItem;
 use papilio_format::{Generation, ItemType, TreeId};
 use root_sets::Run;
+use shares::Share;
 use std::collections::HashMap;
-use std::ops::AddAssign;
-use walk::Walk;
-
-/// Groups of inodes in a sample. The difference between groups tells how far off an estimate is.
-const GROUPS: usize = 32;
-
-/// How [`SpaceSharing::measure`] works.
-#[derive(Clone, Debug)]
-pub struct SharingOptions {
-    /// Bytes of memory for references, 24 bytes each. The rest goes to a temporary file without a
-    /// name in the host's directory for such files.
-    pub memory_bytes: usize,
-    /// Reads about so many leaves only, and estimates the bytes of data from these. Tree blocks are
-    /// counted exactly all the same.
-    pub sampled_leaves: Option<u64>,
-}
-
-impl Default for SharingOptions {
-    fn default() -> Self {
-        Self { memory_bytes: 256 << 20, sampled_leaves: None }
-    }
-}
-
-/// How far a walk is.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct SharingProgress {
-    /// The level of the blocks that are being read; the walk ends with level 0.
-    pub level: u8,
-    /// Blocks of that level that were read.
-    pub blocks: u64,
-    /// Blocks of that level.
-    pub known_blocks: u64,
-}
-
-/// Bytes of data and of tree blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SharedBytes {
-    /// Bytes of data extents, as they lie on disk, counted once for all copies.
-    pub data: u64,
-    /// Bytes of tree blocks, counted once for all copies.
-    pub metadata: u64,
-    /// Bytes of devices that the data takes: with copies and parity.
-    pub raw_data: u64,
-    /// Bytes of devices that the tree blocks take.
-    pub raw_metadata: u64,
-}
-
-impl SharedBytes {
-    /// Returns data and metadata together.
-    pub const fn total(&self) -> u64 {
-        self.data.saturating_add(self.metadata)
-    }
-
-    /// Returns the bytes of devices, of data and metadata together.
-    pub const fn raw_total(&self) -> u64 {
-        self.raw_data.saturating_add(self.raw_metadata)
-    }
-}
-
-impl AddAssign for SharedBytes {
-    fn add_assign(&mut self, other: Self) {
-        self.data = self.data.saturating_add(other.data);
-        self.metadata = self.metadata.saturating_add(other.metadata);
-        self.raw_data = self.raw_data.saturating_add(other.raw_data);
-        self.raw_metadata = self.raw_metadata.saturating_add(other.raw_metadata);
-    }
-}
+use walk::SharingWalk;
 
 /// The space of one subvolume.
 #[derive(Clone, Debug)]
@@ -108,22 +44,8 @@ pub struct SubvolumeSpace {
     pub subvolume: Subvolume,
     /// Bytes that it holds, alone or with others.
     pub referenced: Estimate,
-    /// Bytes that only it holds: what deleting it, and nothing else, frees.
+    /// Bytes that only it holds: deleting it, and nothing else, frees them.
     pub exclusive: Estimate,
-}
-
-/// The bytes that exactly one set of subvolumes holds.
-#[derive(Debug)]
-struct Share {
-    holders: Box<[Run]>,
-    bytes: SharedBytes,
-    groups: Option<Box<[u64; GROUPS]>>,
-}
-
-impl Share {
-    fn holders(&self) -> impl Iterator<Item = usize> {
-        self.holders.iter().flat_map(|run| run.first as usize..=run.last as usize)
-    }
 }
 
 /// Which subvolumes share which bytes.
@@ -162,7 +84,7 @@ impl SpaceSharing {
         subvolumes.sort_by_key(|subvolume| (subvolume.created, subvolume.id));
         let ids: Vec<TreeId> = subvolumes.iter().map(|subvolume| subvolume.id).collect();
         let positions: HashMap<_, _> = ids.iter().enumerate().map(|(position, id)| (*id, position)).collect();
-        let mut walk = Walk::new(trees.forest(), options, &ids);
+        let mut walk = SharingWalk::new(trees.forest(), options, &ids);
         add_roots(trees, &positions, &mut walk)?;
         if !walk.run(progress)? {
             return Ok(None);
@@ -216,7 +138,7 @@ impl SpaceSharing {
         self.leaves_read
     }
 
-    /// Returns the number of blocks that could not be read. What is below them is not counted.
+    /// Returns the number of blocks that could not be read. Nothing below them is counted.
     pub fn bad_blocks(&self) -> u64 {
         self.bad_blocks
     }
@@ -319,7 +241,7 @@ fn data_in_use(trees: &Trees) -> Result<u64> {
 }
 
 /// Adds the root blocks of the subvolumes to a walk.
-fn add_roots(trees: &Trees, positions: &HashMap<TreeId, usize>, walk: &mut Walk<'_>) -> Result<()> {
+fn add_roots(trees: &Trees, positions: &HashMap<TreeId, usize>, walk: &mut SharingWalk<'_>) -> Result<()> {
     let root_tree = trees.root_tree();
     for item in root_tree.items() {
         let item = item?;

@@ -1,8 +1,8 @@
 //! References to tree blocks or extents, collected in any order and given back by address.
 //!
-//! Owns [`References`] and [`SortedReferences`]. All references to one address are merged: their
-//! sets of subvolumes are united. Memory is bounded: what exceeds the bound is sorted and moved to
-//! a temporary file without a name, and merged at the end.
+//! Owns [`HolderReferences`] and [`SortedReferences`]. All references to one address are merged:
+//! their sets of subvolumes are united. Memory is bounded: references beyond the bound are sorted
+//! and moved to a temporary file without a name, and merged at the end.
 
 use super::root_sets::{RootSets, SetId};
 use std::cmp::Reverse;
@@ -15,7 +15,7 @@ const STORED_BYTES: usize = 20;
 
 /// A reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Reference {
+pub(super) struct HolderReference {
     /// The logical address of the block or extent.
     pub(super) address: u64,
     /// The generation of a block, or what [`super::walk`] knows of an extent. Merging keeps the
@@ -27,8 +27,8 @@ pub(super) struct Reference {
 
 /// References that are being collected.
 #[derive(Debug)]
-pub(super) struct References {
-    records: Vec<Reference>,
+pub(super) struct HolderReferences {
+    records: Vec<HolderReference>,
     /// Most records in memory.
     bound: usize,
     spilled: Vec<Spilled>,
@@ -41,7 +41,7 @@ struct Spilled {
     left: u64,
 }
 
-impl References {
+impl HolderReferences {
     /// Keeps at most `bound` references in memory.
     pub(super) fn new(bound: usize) -> Self {
         Self { records: Vec::new(), bound: bound.max(2), spilled: Vec::new() }
@@ -51,7 +51,7 @@ impl References {
     ///
     /// # Errors
     /// The temporary file cannot be made or written.
-    pub(super) fn push(&mut self, reference: Reference, sets: &mut RootSets) -> io::Result<()> {
+    pub(super) fn push(&mut self, reference: HolderReference, sets: &mut RootSets) -> io::Result<()> {
         if self.records.len() == self.bound {
             self.merge(sets);
             if self.records.len() > self.bound / 2 {
@@ -116,7 +116,7 @@ impl References {
 }
 
 impl Spilled {
-    fn next(&mut self) -> io::Result<Option<Reference>> {
+    fn next(&mut self) -> io::Result<Option<HolderReference>> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -125,17 +125,17 @@ impl Spilled {
         self.file.read_exact(&mut bytes)?;
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let set = u32::from_le_bytes(bytes[16..].try_into().expect("4 bytes"));
-        Ok(Some(Reference { address: number(0), detail: number(8), set: SetId(set) }))
+        Ok(Some(HolderReference { address: number(0), detail: number(8), set: SetId(set) }))
     }
 }
 
 /// References by address, each address once.
 #[derive(Debug)]
 pub(super) struct SortedReferences {
-    memory: std::vec::IntoIter<Reference>,
+    memory: std::vec::IntoIter<HolderReference>,
     spilled: Vec<Spilled>,
     /// The first reference of each source: a file, or memory as the last one.
-    next: BinaryHeap<Reverse<(Reference, usize)>>,
+    next: BinaryHeap<Reverse<(HolderReference, usize)>>,
 }
 
 impl SortedReferences {
@@ -143,7 +143,7 @@ impl SortedReferences {
     ///
     /// # Errors
     /// A temporary file cannot be read.
-    pub(super) fn next(&mut self, sets: &mut RootSets) -> io::Result<Option<Reference>> {
+    pub(super) fn next(&mut self, sets: &mut RootSets) -> io::Result<Option<HolderReference>> {
         let Some(Reverse((mut merged, source))) = self.next.pop() else { return Ok(None) };
         self.advance(source)?;
         while let Some(Reverse((other, source))) = self.next.peek().copied() {
@@ -175,10 +175,10 @@ mod tests {
     /// Returns each address with its detail and the members of its set.
     fn collected(bound: usize) -> (BTreeMap<u64, (u64, BTreeSet<u32>)>, bool) {
         let mut sets = RootSets::default();
-        let mut references = References::new(bound);
+        let mut references = HolderReferences::new(bound);
         for number in 0..5000_u64 {
             let set = sets.single((number * 7 % 31) as u32);
-            let reference = Reference { address: number * 7919 % 701, detail: 5 + number % 3, set };
+            let reference = HolderReference { address: number * 7919 % 701, detail: 5 + number % 3, set };
             references.push(reference, &mut sets).unwrap();
         }
         let spills = !references.spilled.is_empty();

@@ -1,9 +1,9 @@
 //! The walk over the trees of all subvolumes that finds out which subvolumes share which bytes.
 //!
-//! Owns [`Walk`]. It goes level by level, from the highest roots down to the leaves. The parents of
-//! a block are one level above it, so that all subvolumes that reach a block are known before it is
-//! read. It therefore reads each block once, in the order of addresses, however many snapshots
-//! share it.
+//! Owns [`SharingWalk`]. It goes level by level, from the highest roots down to the leaves. The
+//! parents of a block are one level above it, so that all subvolumes that reach a block are known
+//! before it is read. It therefore reads each block once, in the order of addresses, however many
+//! snapshots share it.
 //!
 //! A sampled walk reads some leaves only: those with items of chosen inodes. Inodes are chosen in
 //! clusters of neighbouring numbers, the same ones in every subvolume, so that a snapshot is
@@ -12,9 +12,9 @@
 //! **Invariant:** a child's level is one below that of its parent, so that the walk ends on any
 //! bytes.
 
-use super::references::{Reference, References};
+use super::references::{HolderReference, HolderReferences};
 use super::root_sets::{RootSets, SetId};
-use super::{GROUPS, SharedBytes, SharingOptions, SharingProgress};
+use super::shares::{GROUPS, SharedBytes, SharingOptions, SharingProgress};
 use papilio_engine::btree::Forest;
 use papilio_engine::errors::{Error, Result};
 use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
@@ -50,12 +50,12 @@ pub(super) struct Tally {
 
 /// Chooses inodes.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct InodeSample {
     /// A cluster is chosen if its hash is below.
     threshold: u64,
 }
 
-impl Sample {
+impl InodeSample {
     fn hash(cluster: u64) -> u64 {
         // The finalizer of SplitMix64.
         let mut hash = cluster.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -84,7 +84,7 @@ impl Sample {
     }
 }
 
-/// What a block refers to.
+/// The blocks or extents that a block refers to.
 enum Content {
     /// Blocks on the level below: address and detail.
     Children(Vec<(u64, u64)>),
@@ -93,14 +93,14 @@ enum Content {
 }
 
 /// A walk under way.
-pub(super) struct Walk<'a> {
+pub(super) struct SharingWalk<'a> {
     forest: &'a Arc<Forest>,
     options: &'a SharingOptions,
     roots: &'a [TreeId],
     pub(super) sets: RootSets,
-    levels: [References; MAX_LEVEL as usize],
-    extents: References,
-    sample: Option<Sample>,
+    levels: [HolderReferences; MAX_LEVEL as usize],
+    extents: HolderReferences,
+    sample: Option<InodeSample>,
     pub(super) tallies: HashMap<SetId, Tally>,
     pub(super) blocks: u64,
     pub(super) leaves_read: u64,
@@ -108,18 +108,18 @@ pub(super) struct Walk<'a> {
     pub(super) bad_blocks: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SharingWalk<'a> {
     /// Begins a walk over subvolumes whose ids are `roots`.
     pub(super) fn new(forest: &'a Arc<Forest>, options: &'a SharingOptions, roots: &'a [TreeId]) -> Self {
         // Extents and the blocks of one level are in memory at once.
-        let bound = options.memory_bytes / (2 * size_of::<Reference>());
+        let bound = options.memory_bytes / (2 * size_of::<HolderReference>());
         Self {
             forest,
             options,
             roots,
             sets: RootSets::default(),
-            levels: std::array::from_fn(|_| References::new(bound)),
-            extents: References::new(bound),
+            levels: std::array::from_fn(|_| HolderReferences::new(bound)),
+            extents: HolderReferences::new(bound),
             sample: None,
             tallies: HashMap::new(),
             blocks: 0,
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
     ) -> Result<()> {
         let set = self.sets.single(position);
         let Some(level) = self.levels.get_mut(usize::from(level)) else { return Ok(()) };
-        let root = Reference { address: address.0, detail: generation.0, set };
+        let root = HolderReference { address: address.0, detail: generation.0, set };
         level.push(root, &mut self.sets).map_err(spill_error)
     }
 
@@ -167,7 +167,8 @@ impl<'a> Walk<'a> {
 
     fn level(&mut self, level: u8, progress: &mut dyn FnMut(SharingProgress) -> bool) -> Result<bool> {
         let bound = 2;
-        let references = std::mem::replace(&mut self.levels[usize::from(level)], References::new(bound));
+        let references =
+            std::mem::replace(&mut self.levels[usize::from(level)], HolderReferences::new(bound));
         if references.is_empty() {
             return Ok(true);
         }
@@ -205,12 +206,12 @@ impl<'a> Walk<'a> {
         // A cluster touches one or two leaves more than it fills.
         let share = wanted as f64 / (2.0 * leaves as f64);
         if share < 0.5 {
-            self.sample = Some(Sample { threshold: (share * u64::MAX as f64) as u64 });
+            self.sample = Some(InodeSample { threshold: (share * u64::MAX as f64) as u64 });
         }
     }
 
     /// Counts blocks of a level, and reads them.
-    fn blocks(&mut self, level: u8, batch: &[Reference]) -> Result<()> {
+    fn blocks(&mut self, level: u8, batch: &[HolderReference]) -> Result<()> {
         let volume = self.forest.volume();
         let (chunks, node_size) = (volume.chunk_map(), u64::from(volume.geometry().node_size));
         for block in batch {
@@ -219,9 +220,9 @@ impl<'a> Walk<'a> {
             tally.bytes.raw_metadata += raw_length(&chunks, block.address, node_size);
         }
         self.blocks += batch.len() as u64;
-        let wanted: Vec<Reference> =
+        let wanted: Vec<HolderReference> =
             batch.iter().copied().filter(|block| block.detail & PASSED_OVER == 0).collect();
-        let read: Vec<(Reference, Result<Content>)> = wanted
+        let read: Vec<(HolderReference, Result<Content>)> = wanted
             .par_chunks(BATCH)
             .flat_map_iter(|some| {
                 self.forest.prefetch(some.iter().map(|block| expectation(level, block)));
@@ -244,14 +245,14 @@ impl<'a> Walk<'a> {
                 }
             };
             for (address, detail) in found {
-                let reference = Reference { address, detail, set: block.set };
+                let reference = HolderReference { address, detail, set: block.set };
                 into.push(reference, &mut self.sets).map_err(spill_error)?;
             }
         }
         Ok(())
     }
 
-    fn read(&self, level: u8, block: &Reference) -> Result<Content> {
+    fn read(&self, level: u8, block: &HolderReference) -> Result<Content> {
         let holder = self.sets.runs(block.set)[0].first as usize;
         let found = self.forest.block(self.roots[holder], &expectation(level, block))?;
         Ok(match level {
@@ -293,7 +294,7 @@ impl<'a> Walk<'a> {
 
     fn count_extents(&mut self) -> Result<()> {
         let chunks = self.forest.volume().chunk_map();
-        let extents = std::mem::replace(&mut self.extents, References::new(2));
+        let extents = std::mem::replace(&mut self.extents, HolderReferences::new(2));
         let mut sorted = extents.sorted(&mut self.sets).map_err(spill_error)?;
         while let Some(extent) = sorted.next(&mut self.sets).map_err(spill_error)? {
             let group = (extent.detail >> LENGTH_BITS) as usize % GROUPS;
@@ -311,7 +312,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn expectation(level: u8, block: &Reference) -> NodeExpectation {
+fn expectation(level: u8, block: &HolderReference) -> NodeExpectation {
     NodeExpectation {
         level: Some(level),
         generation: Some(Generation(block.detail)),

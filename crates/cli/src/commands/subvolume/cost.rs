@@ -74,9 +74,9 @@ pub struct Args {
 /// The answers to one run.
 struct Answers {
     rows: Vec<SubvolumeSpace>,
-    /// What deleting the named subvolumes together frees.
+    /// The bytes that deleting the named subvolumes together frees.
     together: Option<Estimate>,
-    /// What --free chose, and what that frees.
+    /// The choice of --free, and the bytes that it frees.
     chosen: Option<(Vec<TreeId>, Estimate)>,
 }
 
@@ -91,7 +91,7 @@ impl Args {
         }
         if sharing.bad_blocks() > 0 {
             context.error(format_args!(
-                "{} tree blocks cannot be read; what is below them is not counted",
+                "{} tree blocks cannot be read; nothing below them is counted",
                 sharing.bad_blocks()
             ));
         }
@@ -109,7 +109,8 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    /// Reads the trees, and returns the id of the default subvolume, too. A mount may change meanwhile: then the command begins again.
+    /// Reads the trees, and returns the id of the default subvolume, too. A mount may change
+    /// meanwhile: then the command begins again.
     fn measure(&self, context: &Context, target: &Target) -> anyhow::Result<(SpaceSharing, TreeId)> {
         let options = SharingOptions {
             memory_bytes: usize::try_from(self.memory).unwrap_or(usize::MAX),
@@ -240,7 +241,7 @@ impl Args {
         }
         if sharing.in_deletion() > 0 {
             output.text(format_args!(
-                "{} deleted subvolumes are not cleaned yet; what only they hold is not counted\n",
+                "{} deleted subvolumes are not cleaned yet; their own bytes are not counted\n",
                 sharing.in_deletion()
             ))?;
         }
@@ -330,7 +331,8 @@ fn find_subvolume(target: &Target, sharing: &SpaceSharing, name: &OsStr) -> anyh
     }
 }
 
-/// Returns the snapshots that can be deleted, the oldest first: none that contains another subvolume.
+/// Returns the snapshots that can be deleted, the oldest first: none that contains another
+/// subvolume.
 fn snapshots(sharing: &SpaceSharing) -> impl Iterator<Item = TreeId> {
     let all = sharing.subvolumes();
     let can_go = |subvolume: &&Subvolume| {
