@@ -331,6 +331,47 @@ fn promised_space_holds_as_in_the_kernel() {
     }
 }
 
+/// A change that fails may have begun: a part of the range is zeros, or gone. The mount then shows
+/// what is stored, and no page that the kernel read before.
+#[test]
+fn a_change_that_fails_shows_what_is_stored() {
+    let Some(world) = small() else { return };
+    const LENGTH: usize = MIB + 77;
+    for options in ["writeback_cache", "nowriteback_cache", "compress-force=zlib,writeback_cache"] {
+        make_small(&world);
+        world.mount(&["-o", options]);
+        let bytes: Vec<u8> = content(LENGTH).into_iter().map(|byte| byte | 1).collect();
+        let changes = [
+            ("zero", FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE),
+            ("zero-and-grow", FallocateFlags::ZERO_RANGE),
+        ];
+        for (name, _) in changes {
+            fs::write(world.at(name), &bytes).unwrap();
+        }
+        fill_up(&world.directory());
+        let mut shown = Vec::new();
+        for (name, flags) in changes {
+            let file = File::options().read(true).write(true).open(world.at(name)).unwrap();
+            // The pages are in the kernel's cache.
+            assert!(fs::read(world.at(name)).unwrap() == bytes, "{options}: {name}");
+            // It frees less than it takes.
+            let refused = fallocate(&file, flags, 300_001, 16 << 20);
+            assert_eq!(refused, Err(rustix::io::Errno::NOSPC), "{options}: {name}");
+            let found = fs::read(world.at(name)).unwrap();
+            assert!(found.len() == LENGTH && found[..300_001] == bytes[..300_001], "{options}: {name}");
+            let zeroed = found.iter().zip(&bytes).all(|(found, old)| found == old || *found == 0);
+            assert!(zeroed, "{options}: {name}");
+            shown.push((name, found));
+        }
+        world.unmount();
+        world.mount(&["-o", options]);
+        for (name, found) in shown {
+            assert!(fs::read(world.at(name)).unwrap() == found, "{options}: {name} after a remount");
+        }
+        world.unmount();
+    }
+}
+
 /// A small write on a full disk fails in `write`: a shell looks at no other result.
 #[test]
 fn a_small_write_on_a_full_disk_fails_at_once() {

@@ -6,7 +6,7 @@
 //!
 //! Locks: a file's turn, while its data is written.
 
-use super::pending_write::PendingWrite;
+use super::pending_write::{KnownWrite, PendingWrite};
 use super::state::Server;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::nodes::{Node, stale};
@@ -70,16 +70,10 @@ impl Server {
         self.promises.set(id, caller.pid, None);
         let promise = match pending {
             PendingWrite::Write(write) => match file.promise_write(write.offset, write.length) {
-                Err(error) => {
-                    let stored = match error.kind() {
-                        ErrorKind::NoSpace | ErrorKind::Quota(_) => {
-                            self.store_prefix(caller, &node, file, &write)
-                        }
-                        _ => None,
-                    };
-                    return Err(RefusedWrite { error: stale(error), stored });
-                }
+                // The server gets the write itself, and reserves for it then.
+                Ok(_) if write.direct => return Ok(()),
                 Ok(promise) => promise,
+                Err(error) => return self.answer_unfit(caller, &node, file, &write, error),
             },
             // The kernel asks for other reasons, too, and the write may need no space.
             _ if self.may_own_space(&node)? => return Ok(()),
@@ -90,6 +84,26 @@ impl Server {
         };
         self.promises.set(id, caller.pid, Some(promise));
         Ok(())
+    }
+
+    /// Answers for a write that does not fit as a whole, for the reason `error`.
+    fn answer_unfit(
+        &self,
+        caller: Caller,
+        node: &Node,
+        file: &File,
+        write: &KnownWrite,
+        error: papilio::Error,
+    ) -> Result<(), RefusedWrite> {
+        if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota(_)) {
+            return Err(stale(error).into());
+        }
+        let stored = self.store_prefix(caller, node, file, write);
+        if write.direct && stored.is_some_and(|stored| stored.length == write.length) {
+            // It fits after all. The kernel sends the same once more, to the same place.
+            return Ok(());
+        }
+        Err(RefusedWrite { error: stale(error), stored })
     }
 
     /// Returns whether a file may have space that it can write without taking more.
