@@ -73,7 +73,7 @@ impl Server {
                 // The server gets the write itself, and reserves for it then.
                 Ok(_) if write.direct => return Ok(()),
                 Ok(promise) => promise,
-                Err(error) => return self.answer_unfit(caller, &node, file, &write, error),
+                Err(error) => return Err(self.refused_unfit(caller, &node, file, &write, error)),
             },
             // The kernel asks for other reasons, too, and the write may need no space.
             _ if self.may_own_space(&node)? => return Ok(()),
@@ -86,24 +86,20 @@ impl Server {
         Ok(())
     }
 
-    /// Answers for a write that does not fit as a whole, for the reason `error`.
-    fn answer_unfit(
+    /// Refuses a write that does not fit as a whole, for the reason `error`.
+    fn refused_unfit(
         &self,
         caller: Caller,
         node: &Node,
         file: &File,
         write: &KnownWrite,
         error: papilio::Error,
-    ) -> Result<(), RefusedWrite> {
+    ) -> RefusedWrite {
         if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota(_)) {
-            return Err(stale(error).into());
+            return stale(error).into();
         }
         let stored = self.store_prefix(caller, node, file, write);
-        if write.direct && stored.is_some_and(|stored| stored.length == write.length) {
-            // It fits after all. The kernel sends the same once more, to the same place.
-            return Ok(());
-        }
-        Err(RefusedWrite { error: stale(error), stored })
+        RefusedWrite { error: stale(error), stored }
     }
 
     /// Returns whether a file may have space that it can write without taking more.

@@ -9,6 +9,7 @@
 //! Kernel counterpart: `proc_pid_syscall` (`fs/proc/base.c`).
 
 use crate::ioctl::Caller;
+use crate::protocol::init::MAX_WRITE;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -30,7 +31,7 @@ const MOST_BUFFERS: u64 = 1024;
 pub(super) enum PendingWrite {
     /// A write whose length is known.
     Write(KnownWrite),
-    /// Something else, such as `fstat`.
+    /// Something else, such as `fstat`, or a direct write in one request.
     Other,
     /// The server may not look, or the caller writes in another way (io_uring).
     Unknown,
@@ -123,6 +124,8 @@ impl PendingWrite {
         };
         // The thread still waits in the same call, so what was read belongs to it.
         match length.filter(|_| waiting_call(caller.pid) == Some(call)) {
+            // The server gets the write itself, as a whole.
+            Some(length) if direct && length <= u64::from(MAX_WRITE) => Self::Other,
             Some(length) => {
                 let (length, source) = (length.min(MOST), write.source);
                 Self::Write(KnownWrite { offset, length, appends, direct, source })
