@@ -331,8 +331,48 @@ fn promised_space_holds_as_in_the_kernel() {
     }
 }
 
+/// The middle of a write that the kernel has cached is written back first, behind the end of the
+/// file on disk. That end is written anew then, and finds space, too.
+#[test]
+fn an_accepted_write_is_stored_in_any_order() {
+    const END: usize = 534;
+    let Some(world) = small() else { return };
+    world.mount(&[]);
+    let (path, bytes) = (world.at("f"), content(4 * MIB));
+    for mode in [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE] {
+        fs::write(&path, &bytes[..END]).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        fill_up(&world.directory());
+        let fill = File::options().write(true).open(world.at("fill")).unwrap();
+        let length = fill.metadata().unwrap().len();
+        fill.set_len(length - (8 << 20)).unwrap();
+        succeed(["filesystem", "sync", &world.at("")]);
+        file.write_all_at(&bytes[109..], 109).unwrap();
+        // Another file takes the rest.
+        let other = File::create(world.at("other")).unwrap();
+        let mut at = 0;
+        while other.write_all_at(&bytes[..64 << 10], at).is_ok() {
+            at += 64 << 10;
+        }
+        // Writes the range back. On the full disk it may fail itself.
+        let changed = fallocate(&file, mode | FallocateFlags::KEEP_SIZE, 540_183, MIB as u64);
+        file.sync_all().unwrap_or_else(|error| panic!("{mode:?}: {error}"));
+        let found = fs::read(&path).unwrap();
+        let same = |range: std::ops::Range<usize>| found[range.clone()] == bytes[range];
+        assert!(same(0..540_183) && same(540_183 + MIB..4 * MIB), "{mode:?}: {changed:?}");
+        drop((file, fill, other));
+        for name in ["f", "other", "fill"] {
+            fs::remove_file(world.at(name)).unwrap();
+        }
+        succeed(["filesystem", "sync", &world.at("")]);
+    }
+    world.unmount();
+    succeed(["check", "--check-data-csum", world.image().to_str().unwrap()]);
+}
+
 /// A change that fails may have begun: a part of the range is zeros, or gone. The mount then shows
-/// what is stored, and no page that the kernel read before.
+/// the content on disk, and no page that the kernel read before.
 #[test]
 fn a_change_that_fails_shows_what_is_stored() {
     let Some(world) = small() else { return };
