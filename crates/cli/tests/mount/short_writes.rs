@@ -230,3 +230,27 @@ fn one_write_that_the_kernel_would_gather_leaves_what_fits() {
     world.unmount();
     world.assert_clean();
 }
+
+/// The kernel takes a short answer to a direct write for EIO where it opened the file by itself.
+#[test]
+fn a_direct_write_without_room_gets_its_error() {
+    let Some(world) = World::new(MOUNT) else { return };
+    fs::remove_file(world.image()).unwrap();
+    succeed(["mkfs", "-q", "--size", "200M", world.image().to_str().unwrap()]);
+    world.mount_plainly(&["-o", "opens=kernel"]);
+    let all = content(2 * MIB);
+    let at = all.as_ptr().align_offset(4096);
+    for name in ["first", "f"] {
+        File::create(world.at(name)).unwrap();
+    }
+    let mut file = File::options().write(true).custom_flags(libc::O_DIRECT).open(world.at("f")).unwrap();
+    // Of an odd number of blocks, so that the last one does not end where the room does.
+    let error = loop {
+        if let Err(error) = file.write_all(&all[at..at + 255 * 4096]) {
+            break error;
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+    drop(file);
+    world.unmount();
+}

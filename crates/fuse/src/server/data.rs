@@ -159,12 +159,20 @@ impl Server {
         self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
         let length = match write.from_cache {
             true => self.write_from_cache(&node, file, write).map(|()| write.data.len())?,
-            false if write.direct && self.writeback_cache => write_whole(file, write.data, write.offset)?,
+            false if write.direct && self.sends_parts_at_once() => {
+                write_whole(file, write.data, write.offset)?
+            }
             false => file.write_at(write.data, write.offset).map_err(stale)?,
         };
         let &Write { offset, kills_privileges, direct, .. } = write;
         let written = Written { offset, length, kills_privileges, direct };
         Ok((length, self.after_write(caller, &node, &written)?))
+    }
+
+    /// Returns whether the kernel may send the parts of a direct write at once: it does where the
+    /// file was not opened with `FOPEN_DIRECT_IO`.
+    fn sends_parts_at_once(&self) -> bool {
+        self.writeback_cache || self.opens_by_kernel
     }
 
     /// Notes a write that has ended, and returns what else it changed.
