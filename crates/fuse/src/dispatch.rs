@@ -409,7 +409,13 @@ impl<O: Operations> Dispatcher<O> {
             }
             Body::ExtendedAttributes => Answer::ExtendedAttributes(operations.attributes(node)?),
             Body::SetAttributes(change) => {
-                Answer::Attributes(operations.set_attributes(caller, node, &change)?)
+                let changed = operations.set_attributes(caller, node, &change);
+                if let (Err(_), Some(size)) = (&changed, change.size) {
+                    // Some of what it should lose may be gone. Until the reply the kernel writes no
+                    // page back.
+                    stale.after_reply.push(Stale::Pages(node, size, 0));
+                }
+                Answer::Attributes(changed?)
             }
             Body::ReadLink => Answer::Bytes(operations.read_link(node)?),
             Body::Make(new) => Answer::Entry(operations.make(caller, &new)?),
@@ -489,18 +495,19 @@ fn run_on_content<O: Operations>(
             answer_write(operations, stale, node, written)?
         }
         Body::Allocate { offset, length, mode } => {
-            note(
-                operations,
-                &mut stale.before_reply,
-                node,
-                operations.allocate(caller, node, offset, length, mode)?,
-            );
+            let changed = operations.allocate(caller, node, offset, length, mode);
+            // A part of the range may be zeros. The kernel drops its pages of it after a success.
+            let pages = Stale::Pages(node, offset, length);
+            let changed = changed.inspect_err(|_| stale.before_reply.push(pages))?;
+            note(operations, &mut stale.before_reply, node, changed);
             Answer::Done
         }
         Body::CopyRange { range, long } => {
             // The shorter reply has 32 bits.
             let length = if long { range.length } else { range.length.min(LONGEST_COPY) };
-            let (copied, changed) = operations.copy_range(caller, &CopyRange { length, ..range })?;
+            let copied = operations.copy_range(caller, &CopyRange { length, ..range });
+            let pages = Stale::Pages(range.target, range.target_offset, 0);
+            let (copied, changed) = copied.inspect_err(|_| stale.before_reply.push(pages))?;
             note(operations, &mut stale.before_reply, range.target, changed);
             if long { Answer::Copied(copied) } else { Answer::Written(copied as u32) }
         }

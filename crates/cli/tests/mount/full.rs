@@ -331,6 +331,87 @@ fn promised_space_holds_as_in_the_kernel() {
     }
 }
 
+/// The middle of a write that the kernel has cached is written back first, behind the end of the
+/// file on disk. That end is written anew then, and finds space, too.
+#[test]
+fn an_accepted_write_is_stored_in_any_order() {
+    const END: usize = 534;
+    let Some(world) = small() else { return };
+    world.mount(&[]);
+    let (path, bytes) = (world.at("f"), content(4 * MIB));
+    for mode in [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE] {
+        fs::write(&path, &bytes[..END]).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        fill_up(&world.directory());
+        let fill = File::options().write(true).open(world.at("fill")).unwrap();
+        let length = fill.metadata().unwrap().len();
+        fill.set_len(length - (8 << 20)).unwrap();
+        succeed(["filesystem", "sync", &world.at("")]);
+        file.write_all_at(&bytes[109..], 109).unwrap();
+        // Another file takes the rest.
+        let other = File::create(world.at("other")).unwrap();
+        let mut at = 0;
+        while other.write_all_at(&bytes[..64 << 10], at).is_ok() {
+            at += 64 << 10;
+        }
+        // Writes the range back. On the full disk it may fail itself.
+        let changed = fallocate(&file, mode | FallocateFlags::KEEP_SIZE, 540_183, MIB as u64);
+        file.sync_all().unwrap_or_else(|error| panic!("{mode:?}: {error}"));
+        let found = fs::read(&path).unwrap();
+        let same = |range: std::ops::Range<usize>| found[range.clone()] == bytes[range];
+        assert!(same(0..540_183) && same(540_183 + MIB..4 * MIB), "{mode:?}: {changed:?}");
+        drop((file, fill, other));
+        for name in ["f", "other", "fill"] {
+            fs::remove_file(world.at(name)).unwrap();
+        }
+        succeed(["filesystem", "sync", &world.at("")]);
+    }
+    world.unmount();
+    succeed(["check", "--check-data-csum", world.image().to_str().unwrap()]);
+}
+
+/// A change that fails may have begun: a part of the range is zeros, or gone. The mount then shows
+/// the content on disk, and no page that the kernel read before.
+#[test]
+fn a_change_that_fails_shows_what_is_stored() {
+    let Some(world) = small() else { return };
+    const LENGTH: usize = MIB + 77;
+    for options in ["writeback_cache", "nowriteback_cache", "compress-force=zlib,writeback_cache"] {
+        make_small(&world);
+        world.mount(&["-o", options]);
+        let bytes: Vec<u8> = content(LENGTH).into_iter().map(|byte| byte | 1).collect();
+        let changes = [
+            ("zero", FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE),
+            ("zero-and-grow", FallocateFlags::ZERO_RANGE),
+        ];
+        for (name, _) in changes {
+            fs::write(world.at(name), &bytes).unwrap();
+        }
+        fill_up(&world.directory());
+        let mut shown = Vec::new();
+        for (name, flags) in changes {
+            let file = File::options().read(true).write(true).open(world.at(name)).unwrap();
+            // The pages are in the kernel's cache.
+            assert!(fs::read(world.at(name)).unwrap() == bytes, "{options}: {name}");
+            // It frees less than it takes.
+            let refused = fallocate(&file, flags, 300_001, 16 << 20);
+            assert_eq!(refused, Err(rustix::io::Errno::NOSPC), "{options}: {name}");
+            let found = fs::read(world.at(name)).unwrap();
+            assert!(found.len() == LENGTH && found[..300_001] == bytes[..300_001], "{options}: {name}");
+            let zeroed = found.iter().zip(&bytes).all(|(found, old)| found == old || *found == 0);
+            assert!(zeroed, "{options}: {name}");
+            shown.push((name, found));
+        }
+        world.unmount();
+        world.mount(&["-o", options]);
+        for (name, found) in shown {
+            assert!(fs::read(world.at(name)).unwrap() == found, "{options}: {name} after a remount");
+        }
+        world.unmount();
+    }
+}
+
 /// A small write on a full disk fails in `write`: a shell looks at no other result.
 #[test]
 fn a_small_write_on_a_full_disk_fails_at_once() {

@@ -6,7 +6,7 @@
 //!
 //! Locks: a file's turn, while its data is written.
 
-use super::pending_write::PendingWrite;
+use super::pending_write::{KnownWrite, PendingWrite};
 use super::state::Server;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::nodes::{Node, stale};
@@ -14,7 +14,7 @@ use crate::numbers::Place;
 use crate::transport::{NodeId, RefusedWrite, Write};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{InodeNumber, TreeId, objectid};
-use papilio::{ErrorKind, File, FileKind, Inode};
+use papilio::{ErrorKind, File, FileKind, Inode, WritePromise};
 use papilio_ioctl::Errno;
 use papilio_ioctl::layout::LostWrite;
 use std::sync::atomic::Ordering;
@@ -69,17 +69,11 @@ impl Server {
         // The data of the thread's write before is written by now.
         self.promises.set(id, caller.pid, None);
         let promise = match pending {
-            PendingWrite::Write(write) => match file.promise_write(write.offset, write.length) {
-                Err(error) => {
-                    let stored = match error.kind() {
-                        ErrorKind::NoSpace | ErrorKind::Quota(_) => {
-                            self.store_prefix(caller, &node, file, &write)
-                        }
-                        _ => None,
-                    };
-                    return Err(RefusedWrite { error: stale(error), stored });
-                }
+            PendingWrite::Write(write) => match self.promise_with_tail(file, &write, size) {
+                // The server gets the write itself, and reserves for it then.
+                Ok(_) if write.direct => return Ok(()),
                 Ok(promise) => promise,
+                Err(error) => return Err(self.refused_unfit(caller, &node, file, &write, error)),
             },
             // The kernel asks for other reasons, too, and the write may need no space.
             _ if self.may_own_space(&node)? => return Ok(()),
@@ -90,6 +84,37 @@ impl Server {
         };
         self.promises.set(id, caller.pid, Some(promise));
         Ok(())
+    }
+
+    /// Keeps space for a write to a file of `size` bytes, and for the sector with the file's end:
+    /// that one is written anew if data behind it comes first.
+    fn promise_with_tail(&self, file: &File, write: &KnownWrite, size: u64) -> papilio::Result<WritePromise> {
+        let end = write.offset.map_or(u64::MAX, |offset| offset.saturating_add(write.length));
+        file.promise_write(write.offset, write.length + self.tail_before(size, end))
+    }
+
+    /// Returns the bytes of the sector with the end of a file of `size` bytes, if it ends before
+    /// `offset` and is not whole.
+    fn tail_before(&self, size: u64, offset: u64) -> u64 {
+        let sector = u64::from(self.sector_size());
+        let is_partial = !size.is_multiple_of(sector);
+        if is_partial && size.next_multiple_of(sector) <= offset { sector } else { 0 }
+    }
+
+    /// Refuses a write that does not fit as a whole, for the reason `error`.
+    fn refused_unfit(
+        &self,
+        caller: Caller,
+        node: &Node,
+        file: &File,
+        write: &KnownWrite,
+        error: papilio::Error,
+    ) -> RefusedWrite {
+        if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota(_)) {
+            return stale(error).into();
+        }
+        let stored = self.store_prefix(caller, node, file, write);
+        RefusedWrite { error: stale(error), stored }
     }
 
     /// Returns whether a file may have space that it can write without taking more.
@@ -110,7 +135,10 @@ impl Server {
         let (stored, written) = match self.lost.refusal(node, write.offset) {
             Some(error) => (0, Err(error)),
             None => {
-                let promise = self.promises.take(node.id, write.offset, write.data.len());
+                let tail = file.size().map_or(0, |size| self.tail_before(size, write.offset));
+                let mut promise = self.promises.take(node.id, write.offset, write.data.len() + tail as usize);
+                // The library reserves the space of that sector by itself.
+                drop(promise.split(tail));
                 // The kernel has the times of these writes, and stores them by itself.
                 let (stored, written) = file.write_back_promised(write.data, write.offset, promise);
                 (stored, written.map_err(stale))

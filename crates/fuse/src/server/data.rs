@@ -6,8 +6,8 @@ use crate::cached_pages::StalePages;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
 use crate::transport::{ChangedPages, DataChange, NodeId, SeekTo, Write, Written};
-use papilio::FileKind;
 use papilio::format::items::inode::InodeFlags;
+use papilio::{File, FileKind};
 use papilio_ioctl::Errno;
 use std::sync::atomic::Ordering;
 
@@ -159,11 +159,20 @@ impl Server {
         self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
         let length = match write.from_cache {
             true => self.write_from_cache(&node, file, write).map(|()| write.data.len())?,
+            false if write.direct && self.sends_parts_at_once() => {
+                write_whole(file, write.data, write.offset)?
+            }
             false => file.write_at(write.data, write.offset).map_err(stale)?,
         };
         let &Write { offset, kills_privileges, direct, .. } = write;
         let written = Written { offset, length, kills_privileges, direct };
         Ok((length, self.after_write(caller, &node, &written)?))
+    }
+
+    /// Returns whether the kernel may send the parts of a direct write at once: it does where the
+    /// file was not opened with `FOPEN_DIRECT_IO`.
+    fn sends_parts_at_once(&self) -> bool {
+        self.writeback_cache || self.opens_by_kernel
     }
 
     /// Notes a write that has ended, and returns what else it changed.
@@ -231,6 +240,19 @@ impl Server {
             SeekTo::Hole => file.seek_hole(offset).map_err(stale),
         }
     }
+}
+
+/// Writes all of `data`. The kernel takes a short answer to a part of a direct write for EIO,
+/// where it has sent several at once; so the answer is the error that ended it.
+fn write_whole(file: &File, data: &[u8], offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match file.write_at(&data[done..], offset + done as u64).map_err(stale)? {
+            0 => break,
+            wrote => done += wrote,
+        }
+    }
+    Ok(done)
 }
 
 fn is_writing(flags: i32) -> bool {

@@ -9,6 +9,7 @@
 //! Kernel counterpart: `proc_pid_syscall` (`fs/proc/base.c`).
 
 use crate::ioctl::Caller;
+use crate::protocol::init::MAX_WRITE;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -30,7 +31,7 @@ const MOST_BUFFERS: u64 = 1024;
 pub(super) enum PendingWrite {
     /// A write whose length is known.
     Write(KnownWrite),
-    /// Something else, such as `fstat`.
+    /// Something else, such as `fstat`, or a direct write in one request.
     Other,
     /// The server may not look, or the caller writes in another way (io_uring).
     Unknown,
@@ -45,6 +46,8 @@ pub(super) struct KnownWrite {
     pub(super) length: u64,
     /// It goes to the end of the file, wherever that will be.
     pub(super) appends: bool,
+    /// It passes the kernel's cache, in requests that the kernel sends at once.
+    pub(super) direct: bool,
     /// Where the caller has the data, if in its memory.
     source: Option<CallerBytes>,
 }
@@ -107,10 +110,7 @@ impl PendingWrite {
             return Self::Unknown;
         }
         let flags = field("flags:").and_then(|text| i32::from_str_radix(text, 8).ok()).unwrap_or(0);
-        if flags & libc::O_DIRECT != 0 {
-            // The server gets the write itself.
-            return Self::Other;
-        }
+        let direct = flags & libc::O_DIRECT != 0;
         let appends = write.appends || flags & libc::O_APPEND != 0;
         let offset = match write.offset {
             _ if appends => Some(size),
@@ -124,8 +124,11 @@ impl PendingWrite {
         };
         // The thread still waits in the same call, so what was read belongs to it.
         match length.filter(|_| waiting_call(caller.pid) == Some(call)) {
+            // The server gets the write itself, as a whole.
+            Some(length) if direct && length <= u64::from(MAX_WRITE) => Self::Other,
             Some(length) => {
-                Self::Write(KnownWrite { offset, length: length.min(MOST), appends, source: write.source })
+                let (length, source) = (length.min(MOST), write.source);
+                Self::Write(KnownWrite { offset, length, appends, direct, source })
             }
             None => Self::Unknown,
         }

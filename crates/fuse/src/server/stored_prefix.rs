@@ -1,9 +1,10 @@
 //! The part of a write that fits, where the kernel would cache the whole.
 //!
-//! Owns [`Server::store_prefix`]. While room is short, the kernel asks before it caches a write.
-//! The server can only refuse it as a whole, but the kernel's Btrfs stores the first bytes of such
-//! a write. So the server reads them from the caller's memory and stores those that fit, before it
-//! refuses the write. The caller gets the error with the first call, and no short count.
+//! Owns [`Server::store_prefix`]. While room is short, the kernel asks before it caches a write, or
+//! sends the parts of a direct one. The server can only refuse it as a whole, but the kernel's
+//! Btrfs stores the first bytes of such a write. So the server reads them from the caller's memory
+//! and stores those that fit, before it refuses the write. The caller gets the error with the first
+//! call, and no short count.
 //!
 //! A write that appends is left out: after the error the caller may append the same data again. So
 //! is a caller whose memory the server may not read.
@@ -22,8 +23,8 @@ use std::fs;
 const STEP: usize = 1 << 20;
 
 impl Server {
-    /// Stores the first bytes of a write that does not fit as a whole. Returns what is stored; none
-    /// of it may be.
+    /// Stores the first bytes of a write that does not fit as a whole. Returns what is stored, or
+    /// `None` if nothing is.
     pub(super) fn store_prefix(
         &self,
         caller: Caller,

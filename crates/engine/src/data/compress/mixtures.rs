@@ -6,7 +6,9 @@
 //! that no state of an earlier block is left. Our own decoders are reused as well, after good and
 //! damaged streams.
 //!
-//! `PAPILIO_MIXTURES` is the number of mixtures, `PAPILIO_MIXTURES_SEED` the first seed.
+//! `PAPILIO_MIXTURES` is the number of mixtures, `PAPILIO_MIXTURES_SEED` the first seed. The
+//! mixtures of a long run begin with the choices that `PAPILIO_MIXTURES_OF` names, for instance
+//! `lzo,zlib:1,zstd:-3`; a name without a level stands for all levels.
 
 use super::tests::choices;
 use super::*;
@@ -33,6 +35,20 @@ struct Tally {
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Returns the indexes of the choices that a mixture may begin with.
+fn first_choices(choices: &[CompressionChoice]) -> Vec<usize> {
+    let wanted = std::env::var("PAPILIO_MIXTURES_OF").unwrap_or_default();
+    let wanted: Vec<_> = wanted.split(',').filter(|name| !name.is_empty()).collect();
+    let is_wanted = |choice: &CompressionChoice| {
+        let name = choice.to_string();
+        let algorithm = name.split(':').next();
+        wanted.is_empty() || wanted.iter().any(|wanted| *wanted == name || Some(*wanted) == algorithm)
+    };
+    let first: Vec<_> = (0..choices.len()).filter(|index| is_wanted(&choices[*index])).collect();
+    assert!(!first.is_empty(), "no choice is named {wanted:?}");
+    first
 }
 
 /// Returns a length: short, around multiples of a sector, or any up to that of an extent.
@@ -150,10 +166,15 @@ fn try_block(
 }
 
 /// Tries one mixture.
-fn try_mixture(seed: u64, choices: &[CompressionChoice], tallies: &mut BTreeMap<usize, Tally>) {
+fn try_mixture(
+    seed: u64,
+    choices: &[CompressionChoice],
+    first: &[usize],
+    tallies: &mut BTreeMap<usize, Tally>,
+) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut coders = Coders::default();
-    let mut chosen = (seed % choices.len() as u64) as usize;
+    let mut chosen = first[(seed % first.len() as u64) as usize];
     for _ in 0..random.u8(2..7) {
         // Mostly the encoder of the block before, as in a file system with one level.
         if random.u8(0..10) == 0 {
@@ -168,9 +189,10 @@ fn try_mixture(seed: u64, choices: &[CompressionChoice], tallies: &mut BTreeMap<
 fn mixtures_survive_the_coders_of_one_thread() {
     let choices = choices();
     let (count, seed) = (number("PAPILIO_MIXTURES", MIXTURES), number("PAPILIO_MIXTURES_SEED", 1));
+    let first = first_choices(&choices);
     let mut tallies = BTreeMap::new();
     for seed in seed..seed + count {
-        try_mixture(seed, &choices, &mut tallies);
+        try_mixture(seed, &choices, &first, &mut tallies);
     }
     let mut table = String::from("choice: tried, aborted, wrong, unequal, misread\n");
     let mut failures = 0;
