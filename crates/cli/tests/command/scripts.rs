@@ -296,6 +296,11 @@ fn json_has_the_documented_keys() {
     assert_eq!(value["sub"]["snapshots"], serde_json::json!(["snapshot"]));
     assert_eq!(value["sub"]["flags"], serde_json::json!([]));
     assert_eq!(value["sub"]["rtime"], "-");
+    world.succeed("btrfs", &["subvolume", "create", &format!("{sub}/inner")]);
+    let said = world.succeed("btrfs", &["--format", "json", "subvolume", "list", "-a", &image]);
+    let value: Value = serde_json::from_str(&said).unwrap();
+    let paths: Vec<_> = value["subvolume-list"].as_array().unwrap().iter().map(|row| &row["path"]).collect();
+    assert_eq!(paths, ["sub", "snapshot", "<FS_TREE>/sub/inner"]);
 }
 
 /// A mount of the kernel's Btrfs, with quotas, a default subvolume and a stale qgroup.
@@ -352,6 +357,7 @@ fn mounts_of_the_kernel_show_what_its_own_tools_show() {
     let would = world.succeed("btrfs", &["--dry-run", "subvolume", "delete", &at("gone")]);
     assert!(would.contains("gone") && mounted.path().join("gone").is_dir(), "{would}");
     world.succeed("btrfs", &["subvolume", "delete", &at("gone")]);
+    same(&["subvolume", "list", root]);
     world.succeed("btrfs", &["subvolume", "sync", root]);
     world.succeed("btrfs", &["qgroup", "clear-stale", root]);
     assert!(!world.succeed("btrfs", &["qgroup", "show", root]).contains("0/257"));
