@@ -2,6 +2,7 @@
 //! btrfs-progs.
 
 use crate::common::{binary, link_names};
+use papilio_oracle::requirement::find_command;
 use papilio_oracle::{ImageSet, LoopDevice, Need, Scratch, require};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -309,8 +310,12 @@ fn json_has_the_documented_keys() {
 /// btrfs-map-logical shows the parities as further copies.
 #[test]
 fn map_logical_shows_the_places_of_parities() {
-    let needs = [Need::Root, Need::Loop, Need::Command("btrfs-map-logical")];
+    let needs = [Need::Root, Need::Loop, Need::Command("btrfs")];
     let Some(_met) = require(&needs) else { return };
+    // Not every package of btrfs-progs has it.
+    if find_command("btrfs-map-logical").is_none() {
+        return;
+    }
     let world = World::new();
     let scratch = Scratch::new(1 << 30).unwrap();
     let paths: Vec<_> =
