@@ -13,6 +13,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+/// mount(8)'s exit code for a wrong invocation.
+pub const WRONG_INVOCATION: u8 = 1;
+/// mount(8)'s exit code for a mount, or its end, that failed.
+pub const MOUNT_FAILED: u8 = 32;
+
+/// Returns whether mount(8), umount(8) or FUSE's helper run the program, and return its exit code.
+pub fn is_helper(arguments: &[OsString]) -> bool {
+    let name = arguments.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str);
+    matches!(name, Some("mount.fuse.papilio" | "mount.papilio" | "umount.fuse.papilio" | "umount.papilio"))
+        || arguments.get(1).is_some_and(|first| first.as_bytes().starts_with(b"/"))
+}
+
 /// Returns the arguments of the command, translated if the program was run as a helper.
 ///
 /// # Errors
@@ -129,5 +141,9 @@ mod tests {
         {
             assert!(translated(wrong).is_err(), "{wrong}");
         }
+        let is_helper =
+            |line: &str| super::is_helper(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(is_helper("/sbin/umount.papilio /mnt") && is_helper("papilio /a.img /mnt"));
+        assert!(!is_helper("papilio mount /a.img /mnt") && !is_helper("papilio"));
     }
 }

@@ -77,9 +77,13 @@ impl From<Outcome> for ExitCode {
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     other_program::run_with_stores(&arguments);
-    let usage_code = drop_in::usage_code(&arguments);
+    let drop_in_code = drop_in::usage_code(&arguments);
+    // `mkfs.btrfs /dev/sda` has the form of a helper, too.
+    let is_helper = drop_in_code.is_none() && helper::is_helper(&arguments);
+    let usage_code = is_helper.then_some(helper::WRONG_INVOCATION).or(drop_in_code);
     match run_arguments(arguments) {
         Outcome::WrongUsage => usage_code.map_or(Outcome::WrongUsage, Outcome::Code),
+        Outcome::Failed if is_helper => Outcome::Code(helper::MOUNT_FAILED),
         other => other,
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! Owns [`Log`], a minimal subscriber of `tracing`. Until the mount is usable, a line looks like
 //! the command's own messages. Afterwards each line has the time, the level and the text.
+//! mount(8) prints nothing where a mount succeeds, and the kernel logs. So a script sees no
+//! warnings of opening a file system, unless it asks for them; the mount's log has them.
 
 use crate::time;
 use papilio::Timespec;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::sync::Mutex;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -20,6 +22,12 @@ static SERVING: AtomicBool = AtomicBool::new(false);
 
 /// The lines written before the mount was usable, each of them once.
 static WRITTEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// The log of the mount that is being made for a script, which sees no warnings.
+static FOR_SCRIPT: Mutex<Option<ScriptLog>> = Mutex::new(None);
+
+/// Where warnings go instead of standard error; `None` drops them.
+type ScriptLog = Option<File>;
 
 /// A `tracing` subscriber that writes lines to standard error.
 #[derive(Debug)]
@@ -38,6 +46,12 @@ impl Log {
         // Fails only if this function was called before.
         let _ = tracing::subscriber::set_global_default(Self);
         tracing::callsite::rebuild_interest_cache();
+    }
+
+    /// Writes warnings to the log only, if there is one, until the mount is usable.
+    #[cfg(target_os = "linux")]
+    pub fn for_script(log: Option<File>) {
+        *FOR_SCRIPT.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
     }
 
     /// Adds the time to lines from now on, since nobody waits for them any more.
@@ -69,13 +83,15 @@ impl Subscriber for Log {
             let line = format!("papilio: {word}: {}\n", text.0);
             // A command may open a file system several times.
             if WRITTEN.lock().is_ok_and(|mut written| written.insert(line.clone())) {
-                write(&line);
+                match (&*FOR_SCRIPT.lock().unwrap_or_else(PoisonError::into_inner), level) {
+                    (Some(Some(file)), _) => write(&mut &*file, &dated(level, &text)),
+                    (Some(None), Level::WARN | Level::INFO | Level::DEBUG | Level::TRACE) => {}
+                    (Some(None) | None, _) => write(&mut std::io::stderr(), &line),
+                }
             }
             return;
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = Timespec { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
-        write(&format!("{} papilio: {level}: {}\n", time::to_second(now), text.0));
+        write(&mut std::io::stderr(), &dated(level, &text));
     }
 
     fn enter(&self, _: &Id) {}
@@ -83,9 +99,15 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-fn write(line: &str) {
+fn write(log: &mut dyn std::io::Write, line: &str) {
     // A failure to write the log cannot be reported.
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    let _ = log.write_all(line.as_bytes());
+}
+
+fn dated(level: Level, text: &Text) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = Timespec { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
+    format!("{} papilio: {level}: {}\n", time::to_second(now), text.0)
 }
 
 /// The message, followed by the other fields.

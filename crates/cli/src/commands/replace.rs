@@ -6,6 +6,7 @@
 use crate::commands::filesystem::{OpenedAs, RedundancyArgs};
 use crate::context::{Context, of_image};
 use crate::devices::{self, absolute, is_same_file, open_for_writing};
+use crate::errno_text;
 use crate::jobs;
 use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
@@ -201,7 +202,8 @@ impl Start {
         if !mounted.mount.is_papilio() {
             let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
             let source = Path::new(&self.source);
-            print(&kernel_jobs::replace(mounted, source, &self.target, how, self.enqueue)?)?;
+            let replaced = kernel_jobs::replace(mounted, source, &self.target, how, self.enqueue);
+            print(&replaced.map_err(|error| start_failed(context, mounted, error))?)?;
             return self.redundancy.apply(context, &self.image, &OpenedAs::Mounted(mounted));
         }
         let mount = jobs::open(mounted)?;
@@ -231,13 +233,24 @@ impl Start {
         let how = ReplaceOptions { avoid_source: self.avoid_source, force: self.force };
         jobs::start(mounted, &mount, JobKind::ReplaceDevice, self.enqueue, || {
             mount.start_replace(device.devid, &target, how)
-        })?;
+        })
+        .map_err(|error| start_failed(context, mounted, error))?;
         jobs::follow_moves(context, mounted, &mount)?;
         let (report, _) = mount.replace_status().map_err(|error| mounted.at(&error))?;
         context.changed_devices.note([target]);
         context.changed_devices.note_removed(source);
         print(&report)?;
         self.redundancy.apply(context, &self.image, &OpenedAs::Mounted(mounted))
+    }
+}
+
+/// Returns the error of a replacement that a read-only mount refuses: under the name `btrfs` in its
+/// words.
+fn start_failed(context: &Context, mounted: &Mounted, error: anyhow::Error) -> anyhow::Error {
+    let words = errno_text::text_of(rustix::io::Errno::ROFS);
+    match context.arguments().drop_in && error.to_string() == format!("{mounted}: {words}") {
+        true => anyhow::anyhow!("ioctl(DEV_REPLACE_START) failed on \"{mounted}\": {words}"),
+        false => error,
     }
 }
 

@@ -65,6 +65,13 @@ pub struct Args {
     /// Remove the free-space tree
     #[arg(long, group = "change")]
     convert_from_free_space_tree: bool,
+    /// Turn simple quotas on, with a qgroup for each subvolume; needs kernel 6.7
+    #[arg(long, group = "change")]
+    enable_simple_quota: bool,
+    /// Turn simple quotas off, and remove what they left in the extent tree, so that older kernels
+    /// mount the file system
+    #[arg(long, group = "change")]
+    remove_simple_quota: bool,
     /// Allow clearing the seed flag, which makes file systems built on the seed unreadable; under
     /// the name btrfstune, ask nothing
     #[arg(short, long)]
@@ -161,6 +168,8 @@ impl Args {
             None if self.convert_from_block_group_tree => Tune::BlockGroupTree(false),
             None if self.convert_to_free_space_tree => Tune::FreeSpaceTree(true),
             None if self.convert_from_free_space_tree => Tune::FreeSpaceTree(false),
+            None if self.enable_simple_quota => Tune::SimpleQuotas(true),
+            None if self.remove_simple_quota => Tune::SimpleQuotas(false),
             None if self.csum.is_some() => Tune::Checksum(self.csum.expect("checked just before")),
             None => Tune::MetadataUuid(self.metadata_uuid),
         })

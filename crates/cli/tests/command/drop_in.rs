@@ -57,6 +57,17 @@ fn scripts_for_btrfs_progs_work_with_an_image() {
     assert!(world.succeed("btrfs", &["version"]).contains("papilio"));
 }
 
+/// A program whose first argument is a path is no helper of mount(8), and has its own exit codes.
+#[test]
+fn a_path_as_the_first_argument_keeps_the_exit_codes() {
+    let world = World::new();
+    for name in ["mkfs.btrfs", "btrfsck"] {
+        let failed = world.run(name, &["/nonexistent/image"]);
+        assert_eq!(failed.status.code(), Some(1), "{name}: {failed:?}");
+    }
+    assert_eq!(world.run("mkfs.btrfs", &["/nonexistent/image", "--nonsense"]).status.code(), Some(1));
+}
+
 /// Commands that say nothing in btrfs-progs, and words that scripts look for in their help.
 #[test]
 fn commands_say_as_much_as_btrfs_progs() {

@@ -2,6 +2,7 @@
 //! btrfs-progs.
 
 use crate::common::{binary, link_names};
+use papilio_oracle::requirement::find_command;
 use papilio_oracle::{ImageSet, LoopDevice, Need, Scratch, require};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -16,7 +17,10 @@ struct World(tempfile::TempDir);
 impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        link_names(folder.path(), &["btrfs", "mkfs.btrfs", "btrfstune", "btrfs-image", "btrfs-find-root"]);
+        link_names(
+            folder.path(),
+            &["btrfs", "mkfs.btrfs", "btrfstune", "btrfs-image", "btrfs-find-root", "btrfs-map-logical"],
+        );
         Self(folder)
     }
 
@@ -296,6 +300,45 @@ fn json_has_the_documented_keys() {
     assert_eq!(value["sub"]["snapshots"], serde_json::json!(["snapshot"]));
     assert_eq!(value["sub"]["flags"], serde_json::json!([]));
     assert_eq!(value["sub"]["rtime"], "-");
+    world.succeed("btrfs", &["subvolume", "create", &format!("{sub}/inner")]);
+    let said = world.succeed("btrfs", &["--format", "json", "subvolume", "list", "-a", &image]);
+    let value: Value = serde_json::from_str(&said).unwrap();
+    let paths: Vec<_> = value["subvolume-list"].as_array().unwrap().iter().map(|row| &row["path"]).collect();
+    assert_eq!(paths, ["sub", "snapshot", "<FS_TREE>/sub/inner"]);
+}
+
+/// btrfs-map-logical shows the parities as further copies.
+#[test]
+fn map_logical_shows_the_places_of_parities() {
+    let needs = [Need::Root, Need::Loop, Need::Command("btrfs")];
+    let Some(_met) = require(&needs) else { return };
+    // Not every package of btrfs-progs has it.
+    if find_command("btrfs-map-logical").is_none() {
+        return;
+    }
+    let world = World::new();
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let paths: Vec<_> =
+        (0..4).map(|number| scratch.image(&format!("disk{number}"), 300 << 20).unwrap()).collect();
+    let loops: Vec<_> = paths.iter().map(|path| LoopDevice::attach(path, false).unwrap()).collect();
+    let names: Vec<&str> = loops.iter().map(|one| one.path().to_str().unwrap()).collect();
+    for profile in ["raid5", "raid6"] {
+        let mkfs = [&["-q", "-f", "-d", profile, "-m", profile][..], &names].concat();
+        world.succeed("mkfs.btrfs", &mkfs);
+        let extents = world.succeed("btrfs", &["inspect-internal", "dump-tree", "-t", "extent", names[0]]);
+        let blocks: Vec<&str> = extents.lines().filter(|line| line.contains(" METADATA_ITEM ")).collect();
+        assert!(blocks.len() > 5, "{extents}");
+        for line in blocks {
+            let address = line.split('(').nth(1).unwrap().split(' ').next().unwrap();
+            let stock = Command::new("btrfs-map-logical").args(["-l", address, names[0]]).output().unwrap();
+            let places = |text: String| -> Vec<String> {
+                text.lines().filter(|line| line.starts_with("mirror ")).map(str::to_owned).collect()
+            };
+            let ours = places(world.succeed("btrfs-map-logical", &["-l", address, names[0]]));
+            assert_eq!(ours, places(text(&stock.stdout)), "{profile}, {address}");
+            assert_eq!(ours.len(), if profile == "raid5" { 2 } else { 3 });
+        }
+    }
 }
 
 /// A mount of the kernel's Btrfs, with quotas, a default subvolume and a stale qgroup.
@@ -352,11 +395,14 @@ fn mounts_of_the_kernel_show_what_its_own_tools_show() {
     let would = world.succeed("btrfs", &["--dry-run", "subvolume", "delete", &at("gone")]);
     assert!(would.contains("gone") && mounted.path().join("gone").is_dir(), "{would}");
     world.succeed("btrfs", &["subvolume", "delete", &at("gone")]);
+    same(&["subvolume", "list", root]);
     world.succeed("btrfs", &["subvolume", "sync", root]);
     world.succeed("btrfs", &["qgroup", "clear-stale", root]);
     assert!(!world.succeed("btrfs", &["qgroup", "show", root]).contains("0/257"));
     let error = world.fail("btrfs", &["device", "remove", "missing", root]);
     assert!(error.contains("no missing devices found to remove"), "{error}");
+    let error = world.fail("btrfs", &["device", "remove", "3", root]);
+    assert_eq!(error, "ERROR: error removing devid 3: No such file or directory\n");
 
     // The paths of the host for data at an address: one mount shows a part only.
     let dump = stock(&["inspect-internal", "dump-tree", "-t", "256", images.paths()[0].to_str().unwrap()]);

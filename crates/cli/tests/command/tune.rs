@@ -173,3 +173,23 @@ fn a_file_system_with_a_metadata_uuid_becomes_no_seed() {
     );
     assert_clean(image);
 }
+
+#[test]
+fn simple_quotas_leave_nothing_in_the_extent_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let images = images(folder.path(), 1);
+    let image = images[0].to_str().unwrap();
+    let owners =
+        || succeed_text(["inspect", "dump-tree", "-t", "extent", image]).matches("extent owner root").count();
+    fail(1, "has no simple quotas", ["tune", "--remove-simple-quota", image]);
+    tune(&["--enable-simple-quota"], &images);
+    fail(1, "already has simple quotas", ["tune", "--enable-simple-quota", image]);
+    let source = folder.path().join("source");
+    succeed(["cp", "-r", source.to_str().unwrap(), &format!("{image}:/copy")]);
+    assert!(owners() > 0);
+    // btrfs-progs 6.2 refuse simple quotas.
+    succeed(["check", image]);
+    tune(&["--remove-simple-quota"], &images);
+    assert_eq!(owners(), 0);
+    assert_clean(&images[0]);
+}

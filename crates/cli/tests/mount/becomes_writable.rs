@@ -4,12 +4,13 @@
 use crate::joined::{READ_ONLY, Second, errno};
 use crate::kernel::KernelMount;
 use crate::logs::killed;
-use crate::world::{MOUNT, World, check_failure, fail, papilio, run, succeed, unmount_kernel};
+use crate::world::{MOUNT, World, binary, check_failure, fail, papilio, run, succeed, unmount_kernel};
 use papilio_ioctl::client::MountedPath;
 use papilio_oracle::{LoopDevice, Need};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -267,4 +268,35 @@ fn a_device_that_is_added_to_a_mount_of_a_seed_makes_a_file_system() {
     run("btrfs", &["check", "--check-data-csum", one.to_str().unwrap()]);
     succeed(["check", one.to_str().unwrap()]);
     fs::rename(world.beside("gone"), world.image()).unwrap();
+}
+
+/// mount(8) remounts without its helper if it is given a source. The server learns of it from the
+/// table of mounts.
+#[test]
+fn a_remount_that_the_server_does_not_see_allows_changes_of_devices() {
+    let Some(world) = read_only(&["-r"]) else { return };
+    world.unmount();
+    let [one, two] = seed(&world);
+    let output = papilio([Path::new("mount"), &world.image(), &world.directory()]);
+    assert!(output.status.success(), "{output:?}");
+    succeed(["-q", "device", "add", one.to_str().unwrap(), &world.at("")]);
+    let replace = || papilio(["replace", "start", "2", two.to_str().unwrap(), &world.at("")]);
+    check_failure(&replace(), 1, "read-only");
+    let mut command = Command::new(binary());
+    command.arg0("btrfs").args(["replace", "start", "2"]).arg(&two).arg(world.directory());
+    let refused = command.output().unwrap();
+    let said = format!(
+        "ERROR: ioctl(DEV_REPLACE_START) failed on \"{}\": Read-only file system\n",
+        world.directory().display()
+    );
+    assert_eq!(String::from_utf8_lossy(&refused.stderr), said);
+    run("mount", &["-i", "-o", "remount,rw", one.to_str().unwrap(), &world.at("")]);
+    fs::write(world.at("written"), vec![3; 3 << 20]).unwrap();
+    let replaced = replace();
+    assert!(replaced.status.success(), "{replaced:?}");
+    succeed(["-q", "device", "remove", "1", &world.at("")]);
+    run("mount", &["-i", "-o", "remount,ro", two.to_str().unwrap(), &world.at("")]);
+    check_failure(&papilio(["device", "add", one.to_str().unwrap(), &world.at("")]), 1, "");
+    world.unmount();
+    assert_eq!(by_kernel(&world, &two, |point| fs::read(point.join("written")).unwrap()), vec![3; 3 << 20]);
 }

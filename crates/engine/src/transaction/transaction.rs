@@ -279,6 +279,12 @@ impl Transactions {
         *self.features.lock() |= features;
     }
 
+    /// Takes feature bits out of the next superblock, since nothing needs them any more.
+    pub(super) fn forget_features(&self, features: IncompatFeatures) {
+        self.features.lock().remove(features);
+        self.update_superblock(|raw| raw.incompat_flags.remove(features));
+    }
+
     /// The number of the running transaction. Without a handle it may end at any time.
     pub fn generation(&self) -> Generation {
         Generation(self.generation.load(Ordering::Acquire))

@@ -9,6 +9,7 @@ use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{FileSystem, Inode};
 use papilio_ioctl::Errno;
 use papilio_ioctl::layout::{PAGE_BYTES, Page};
+use papilio_ioctl::mount_table::MountEntry;
 use papilio_ioctl::record::Writer;
 use papilio_locks::Mutex;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,20 @@ impl MountInfo {
     /// Returns whether the mount was made read-only after it was mounted writable.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Returns whether ioctls that change something are refused. mount(8) remounts without the
+    /// server where it is given a source, so the kernel's table of mounts decides.
+    pub fn refuses_changes(&self) -> bool {
+        self.opened_read_only() || self.is_read_only_in_table().unwrap_or_else(|| self.is_read_only())
+    }
+
+    /// Returns what the kernel's table of mounts says; `None` if the mount is not in it, as in
+    /// another mount namespace.
+    fn is_read_only_in_table(&self) -> Option<bool> {
+        let mounts = MountEntry::all().ok()?;
+        let own = mounts.iter().rev().find(|entry| entry.is_papilio() && entry.point == self.directory)?;
+        Some(own.options.split(',').any(|option| option == "ro"))
     }
 
     /// Returns whether the file system is open for reading only.

@@ -119,7 +119,7 @@ pub(super) fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let wanted = call.argument::<JobStart>()?;
     let devid = DeviceId(wanted.devid);
     let kind = *JobKind::ALL.get(wanted.kind as usize).ok_or(Errno(libc::EINVAL))?;
-    if kind != JobKind::Scrub && call.mount.is_read_only() {
+    if kind != JobKind::Scrub && call.mount.refuses_changes() {
         return Err(Errno(libc::EROFS));
     }
     match kind {
@@ -232,7 +232,7 @@ pub(super) fn balance_progress(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 pub(super) fn scrub(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
     let mut arguments = call.argument::<ScrubIoctl>()?;
-    let takes_changes = !call.mount.is_read_only() && !call.mount.opened_read_only();
+    let takes_changes = !call.mount.refuses_changes();
     if arguments.flags & SCRUB_READ_ONLY == 0 && !takes_changes {
         return Err(Errno(libc::EROFS));
     }

@@ -43,7 +43,8 @@ use papilio_ioctl::Errno;
 /// arguments. Otherwise the library's error, as the kernel's Btrfs would return it.
 pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let entry = table::find(call.command).ok_or(Errno(libc::ENOTTY))?;
-    if entry.is_change() && call.mount.is_read_only() {
+    // A device that is added to a mount of a seed makes it writable.
+    if entry.is_change() && !call.mount.opened_read_only() && call.mount.refuses_changes() {
         return Err(Errno(libc::EROFS));
     }
     let reply = entry.answer(call)?;

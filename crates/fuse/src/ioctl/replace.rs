@@ -62,7 +62,7 @@ pub(super) fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 
 /// Our own: starts a replacement and returns at once.
 fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
-    if call.mount.is_read_only() {
+    if call.mount.refuses_changes() {
         return Err(Errno(libc::EROFS));
     }
     let wanted = call.argument::<ReplaceStart>()?;
@@ -74,7 +74,7 @@ fn start_own(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 fn replace(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut arguments = call.argument::<ReplaceStart>()?;
     match arguments.command {
-        REPLACE_START if call.mount.is_read_only() => Err(Errno(libc::EROFS)),
+        REPLACE_START if call.mount.refuses_changes() => Err(Errno(libc::EROFS)),
         REPLACE_START => {
             arguments.result = match start_replace(call, &arguments, true) {
                 Ok(number) => {

@@ -6,6 +6,7 @@
 mod checksum;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
+mod simple_quotas;
 mod space_trees;
 mod uuid;
 mod world;

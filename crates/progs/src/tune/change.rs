@@ -31,6 +31,9 @@ pub enum Tune {
     Checksum(ChecksumType),
     /// Replaces v1 free-space caches by the free-space tree, or removes that tree.
     FreeSpaceTree(bool),
+    /// Turns simple quotas on (kernel 6.7), with a qgroup for each subvolume; or turns them off and
+    /// removes all traces of them, so that older kernels mount the file system.
+    SimpleQuotas(bool),
 }
 
 /// The result of [`tune`](fn@super::tune).

@@ -3,7 +3,7 @@
 //! Owns [`tune`]; [`change`] has its types. [`members`] reads and writes the superblocks of all
 //! devices; [`uuid`] and [`metadata_uuid`] change UUIDs, [`checksum`] the checksum algorithm;
 //! [`reader`] reads tree blocks of either form. [`space_trees`] converts the trees that record
-//! space.
+//! space, and [`simple_quotas`] turns those on and off.
 //!
 //! **Invariants**
 //! - The file system is not open. The caller holds all of its devices, and no other.
@@ -23,6 +23,7 @@ mod members;
 mod metadata_uuid;
 mod reader;
 mod rewrite;
+mod simple_quotas;
 mod space_trees;
 mod uuid;
 
@@ -51,6 +52,7 @@ pub fn tune(devices: &[Arc<dyn Device>], change: Tune, progress: &mut dyn FnMut(
         Tune::Checksum(algorithm) => checksum::change(members, algorithm, progress),
         Tune::BlockGroupTree(on) => space_trees::convert_block_groups(members, on),
         Tune::FreeSpaceTree(on) => space_trees::convert_free_space(&members, on),
+        Tune::SimpleQuotas(on) => simple_quotas::change(&members, on),
     }
 }
 

@@ -104,6 +104,12 @@ fn run_mounted(
         let mount = mounted.open()?;
         for name in removed {
             let missing = name.as_os_str() == MISSING;
+            if let Some(id) = number(name) {
+                let known = mount.device_paths().map_err(|error| mounted.at(&error))?;
+                if !known.iter().any(|(devid, _)| devid.0 == id) {
+                    return Err(no_device(context, name));
+                }
+            }
             let devid = kernel_jobs::remove(mounted, &mount, name, missing, enqueue)?;
             if context.tells_more() {
                 let mut output = Output::new()?;
@@ -130,13 +136,7 @@ fn run_mounted(
                     .as_deref()
                     .is_some_and(|path| Path::new(path) == whole || Path::new(path) == name)
         };
-        let Some(device) = devices.iter().find(is_named) else {
-            // The words of btrfs-progs for the kernel's ENOENT.
-            if context.arguments().drop_in && name.to_str().is_some_and(|name| name.parse::<u64>().is_ok()) {
-                bail!("error removing devid {}: No such file or directory", name.display());
-            }
-            bail!("{}: is not a device of the file system", name.display());
-        };
+        let Some(device) = devices.iter().find(is_named) else { return Err(no_device(context, name)) };
         let (devid, path) = (device.devid, device.path.clone().map(PathBuf::from));
         jobs::start(mounted, &mount, JobKind::RemoveDevice, enqueue, || mount.start_remove_device(devid))?;
         let status = jobs::follow_moves(context, mounted, &mount)?;
@@ -150,6 +150,21 @@ fn run_mounted(
         }
     }
     Ok(())
+}
+
+/// Returns the id by which a device is named.
+fn number(name: &Path) -> Option<u64> {
+    name.to_str().and_then(|name| name.parse().ok())
+}
+
+/// Returns the error for a device that the file system does not have: of an id under the name
+/// `btrfs` in its words for the kernel's ENOENT.
+fn no_device(context: &Context, name: &Path) -> anyhow::Error {
+    let shown = name.display();
+    match context.arguments().drop_in && number(name).is_some() {
+        true => anyhow::anyhow!("error removing devid {shown}: No such file or directory"),
+        false => anyhow::anyhow!("{shown}: is not a device of the file system"),
+    }
 }
 
 /// Returns the id of a device that is named by its id or its path.

@@ -112,8 +112,12 @@ fn kind_name(kind: BlockGroupFlags) -> &'static str {
 }
 
 /// Warns of content that survives fewer failed devices than the rest of its kind, and names the
-/// balance that ends that. `shown` is the file system as the user named it.
+/// balance that ends that. `shown` is the file system as the user named it. Under the names of
+/// btrfs-progs, whose output scripts compare, only a terminal or `-v` gets the warning.
 pub fn warn_of_lesser_profiles(context: &Context, shown: &Path, usage: &Usage) {
+    if context.arguments().drop_in && context.verbosity <= 0 && !std::io::stderr().is_terminal() {
+        return;
+    }
     if let Some(conversion) = Conversion::of(usage) {
         conversion.warn(context, shown);
     }

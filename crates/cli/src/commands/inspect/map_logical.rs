@@ -7,8 +7,9 @@ use crate::mounted::Target;
 use crate::output::Output;
 use crate::tree_source::TreeSource;
 use anyhow::{Context as _, bail};
+use papilio::format::items::chunk::ChunkItem;
 use papilio::format::items::chunk_places::ChunkPlace;
-use papilio::format::{DeviceId, ItemType, objectid};
+use papilio::format::{DeviceId, ItemType, PhysicalAddress, objectid};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -56,8 +57,11 @@ impl Args {
             });
             let Some(chunk) = chunk else { bail!("{shown}: no chunk has logical address {address}") };
             let places = chunk.item.places(address - chunk.start.0);
-            let places =
+            let mut places =
                 places.map_err(|reason| anyhow::anyhow!("{shown}: chunk {}: {reason}", chunk.start))?;
+            if context.arguments().drop_in {
+                places.extend(parity_places(&chunk.item, address - chunk.start.0));
+            }
             if let Some(copy) = self.copy.filter(|copy| *copy == 0 || *copy > places.len()) {
                 bail!("{shown}: there is no copy {copy} of logical address {address}, only {}", places.len());
             }
@@ -127,6 +131,29 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Returns the places of the parities that cover the byte at `offset` in a chunk, which
+/// btrfs-map-logical shows as further copies: P, then Q.
+fn parity_places(chunk: &ChunkItem, offset: u64) -> Vec<ChunkPlace> {
+    let stripes = chunk.stripes.len();
+    let Ok(profile) = chunk.profile() else { return Vec::new() };
+    let columns = profile.data_stripes(stripes);
+    if profile.parity() == 0 || columns == 0 || chunk.stripe_length == 0 {
+        return Vec::new();
+    }
+    let row = offset / chunk.stripe_length / columns as u64;
+    let within = offset % chunk.stripe_length;
+    let place = |column: usize| {
+        let stripe = &chunk.stripes[((row % stripes as u64) as usize + column) % stripes];
+        let start = stripe.offset.0.saturating_add(row.saturating_mul(chunk.stripe_length));
+        ChunkPlace {
+            devid: stripe.devid,
+            offset: PhysicalAddress(start.saturating_add(within)),
+            length: chunk.stripe_length - within,
+        }
+    };
+    (columns..stripes).map(place).collect()
 }
 
 fn copy_bytes(device: &str, place: &ChunkPlace, length: u64, target: &mut HostOutput) -> anyhow::Result<()> {

@@ -21,7 +21,7 @@ use papilio_fuse::signals::Signals;
 use papilio_fuse::streams::{Stream, replace};
 use papilio_fuse::{MountOptions, Session, Unmounter};
 use std::fs::File;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// The byte that the server writes to standard output when the mount can be used.
@@ -45,6 +45,9 @@ impl Server<'_> {
         let signals = Signals::block().context("cannot block signals")?;
         let log_file = self.log.map(open_log).transpose()?;
         log::Log::start(context.verbosity);
+        if self.background && context.verbosity <= 0 && !std::io::stderr().is_terminal() {
+            log::Log::for_script(log_file.as_ref().map(File::try_clone).transpose()?);
+        }
         let source = absolute(self.image);
         let mut options = options;
         let given = options.devices.clone();

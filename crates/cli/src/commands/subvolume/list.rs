@@ -9,7 +9,7 @@ use crate::time;
 use crate::usage_error::UsageError;
 use papilio::Subvolume;
 use papilio::format::objectid;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::str::FromStr;
@@ -192,6 +192,9 @@ impl ListColumn {
     }
 }
 
+/// Marks a path that is not directly below the top level.
+const MARK: &str = "<FS_TREE>/";
+
 impl Args {
     /// Lists the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
@@ -207,7 +210,12 @@ impl Args {
                 let mount = mounted.open()?;
                 let holder = self.below.then(|| mount.subvolume_id()).transpose();
                 let listed = holder.and_then(|holder| Ok((holder, mount.subvolumes()?)));
-                listed.map_err(|error| mounted.at(&error))?
+                let (holder, mut subvolumes) = listed.map_err(|error| mounted.at(&error))?;
+                if !mounted.mount.is_papilio() {
+                    // The kernel marks a deleted subvolume in its item by the next commit only.
+                    subvolumes.retain(|one| self.deleted || one.path.is_some());
+                }
+                (holder, subvolumes)
             }
         };
         subvolumes.retain(|subvolume| {
@@ -220,7 +228,15 @@ impl Args {
         let mut output = Output::new()?;
         if self.json && context.arguments().drop_in {
             let keys: Vec<&str> = self.columns().into_iter().map(ListColumn::key).collect();
-            let rows = subvolumes.iter().map(|one| Value::Object(btrfs_facts(one, &keys).collect()));
+            let rows = subvolumes.iter().map(|one| {
+                let mut row: Map<String, Value> = btrfs_facts(one, &keys).collect();
+                if self.is_marked(one)
+                    && let Some(Value::String(path)) = row.get_mut("path")
+                {
+                    path.insert_str(0, MARK);
+                }
+                Value::Object(row)
+            });
             output.text(format_args!("{:#}\n", list_of_btrfs("subvolume-list", rows)))?;
         } else if self.json {
             let mut array = JsonArray::begin(&mut output)?;
@@ -234,6 +250,11 @@ impl Args {
             self.print_lines(&mut output, &subvolumes)?;
         }
         Ok(output.finish()?)
+    }
+
+    /// Whether `-a` marks the path of a subvolume.
+    fn is_marked(&self, subvolume: &Subvolume) -> bool {
+        self.all && subvolume.path.is_some() && subvolume.parent != Some(objectid::FS_TREE)
     }
 
     fn wants(&self, subvolume: &Subvolume) -> bool {
@@ -282,8 +303,8 @@ impl Args {
             None if subvolume.is_being_deleted() => output.bytes(b"DELETED")?,
             None => output.bytes(b"<unreachable>")?,
             Some(path) => {
-                if self.all && subvolume.parent != Some(objectid::FS_TREE) {
-                    output.bytes(b"<FS_TREE>/")?;
+                if self.is_marked(subvolume) {
+                    output.bytes(MARK.as_bytes())?;
                 }
                 output.name(path)?;
             }

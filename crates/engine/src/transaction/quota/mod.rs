@@ -5,7 +5,8 @@
 //! subvolumes that reach them, may change. A commit finds the root sets of these extents before
 //! and after ([`roots`]) and counts the difference ([`account`]). [`manage`] creates and joins
 //! qgroups, [`inherit`] follows subvolumes, [`rescan`] counts anew, and [`limits`] refuses writes.
-//! [`simple`] has simple quotas, which charge an extent to the subvolume that allocated it.
+//! [`simple`] has simple quotas, which charge an extent to the subvolume that allocated it, and
+//! [`simple_removal`] takes them out of a file system.
 //!
 //! Kernel counterpart: `fs/btrfs/qgroup.c`.
 
@@ -18,6 +19,7 @@ mod rescan;
 mod root_sets;
 mod roots;
 mod simple;
+mod simple_removal;
 
 pub use groups::{Qgroup, Quotas};
 pub use inherit::Inherit;
