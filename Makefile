@@ -95,8 +95,8 @@ publishable: setup-build ## package all crates, build the library from its packa
 bench-python: setup-test ## compare reads and stats of the Python wheel with the same in Rust (needs Python 3.9 and PyPI)
 	@bash scripts/bench-python.sh
 
-dataframes: setup-test ## run pandas, pyarrow, DuckDB and Dask on files in an image (from PyPI)
-	PAPILIO_DATAFRAMES=1 PAPILIO_REQUIRE_ALL=1 bash scripts/test-python.sh -k "pandas or pyarrow or duckdb or dask"
+dataframes: setup-test ## run pandas, polars, xarray, DuckDB, Dask and others on files in an image (from PyPI)
+	PAPILIO_DATAFRAMES=1 PAPILIO_REQUIRE_ALL=1 bash scripts/test-python.sh -k "pandas or pyarrow or duckdb or dask or polars or xarray or zarr"
 
 locks: setup-test ## run concurrency tests with locks that check their order of acquisition, and print that order
 	@bash scripts/lock-order.sh

@@ -4,7 +4,8 @@
 # The environment has maturin, pytest and fsspec from PyPI. Arguments go to pytest. Without Python
 # 3.9 or newer, its venv module or PyPI the step says that it was skipped; with
 # PAPILIO_REQUIRE_ALL=1 it fails. PAPILIO_PYTHON chooses the interpreter. With PAPILIO_DATAFRAMES=1
-# it also installs pandas, pyarrow, DuckDB, Dask, s3fs and moto, and runs the tests that use them.
+# it also installs pandas, pyarrow, DuckDB, Dask, s3fs, moto, polars, xarray with h5netcdf, and zarr,
+# and runs the tests that use them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,7 +18,7 @@ skip() {
 environment=$PWD/target/python-venv
 packages=(maturin pytest fsspec)
 [ "${PAPILIO_DATAFRAMES:-0}" != 1 ] || packages+=(
-    pandas pyarrow duckdb 'dask[dataframe,distributed]' s3fs 'moto[server]'
+    pandas pyarrow duckdb 'dask[dataframe,distributed]' s3fs 'moto[server]' polars xarray h5netcdf h5py zarr
 )
 
 # pyenv's python3 may exist without a version behind it.

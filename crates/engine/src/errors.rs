@@ -119,13 +119,15 @@ pub enum Error {
         /// Why it does not belong to it.
         reason: String,
     },
-    /// A device is missing, and degraded mode is off.
-    #[error("device {devid} ({uuid}) is missing: add its path, or open the file system in degraded mode")]
+    /// A device is missing.
+    #[error("device {devid} ({uuid}) is missing{}", missing_hint(*refused))]
     DeviceMissing {
         /// The device's id.
         devid: DeviceId,
         /// The device's UUID.
         uuid: Uuid,
+        /// The file system was not opened because of it; otherwise only this read needs it.
+        refused: bool,
     },
     /// Too many devices are missing to read a range.
     #[error(
@@ -660,6 +662,11 @@ fn content(found: &Option<String>) -> String {
 
 fn advice_first(advice: &str) -> String {
     if advice.is_empty() { String::new() } else { format!("{advice}; ") }
+}
+
+/// Says what helps where a missing device is the reason why a file system was not opened.
+fn missing_hint(refused: bool) -> &'static str {
+    if refused { ": add its path, or open the file system in degraded mode" } else { "" }
 }
 
 /// Returns the command that helps with a device that was cut.

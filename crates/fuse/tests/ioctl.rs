@@ -53,6 +53,7 @@ impl World {
             address: 0,
             output_size: command.size(),
             caller: self.caller,
+            may_be_mapped: None,
             umask: 0o022,
         };
         handle(&call)
@@ -478,6 +479,7 @@ fn random_arguments_are_handled() {
             address: 0,
             output_size: random.usize(..=command.size()),
             caller: *random.choice(&callers).unwrap(),
+            may_be_mapped: None,
             umask: 0o022,
         };
         match handle(&call) {

@@ -24,6 +24,8 @@ pub struct MountEntry {
     pub root: PathBuf,
     /// The mount point.
     pub point: PathBuf,
+    /// Options of the mount itself, separated by commas.
+    pub mount_options: String,
     /// The type of file system, such as `fuse.papilio`.
     pub fstype: String,
     /// The mounted source, such as a device or an image.
@@ -60,6 +62,11 @@ impl MountEntry {
         Ok(mounts.into_iter().rev().find(|mount| mount.is_papilio() && mount.point == directory))
     }
 
+    /// Returns whether the mount shows other owners than the file system has.
+    pub fn is_idmapped(&self) -> bool {
+        self.mount_options.split(',').any(|option| option == "idmapped")
+    }
+
     /// Returns whether the mount is one of Papilio's.
     pub fn is_papilio(&self) -> bool {
         self.fstype == FSTYPE
@@ -89,12 +96,12 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let _parent = fields.next()?;
     let device = text(fields.next()?);
     let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
-    let _mount_options = fields.next()?;
+    let mount_options = text(fields.next()?);
     fields.find(|field| *field == b"-")?;
     let fstype = text(fields.next()?);
     let source = unescape(fields.next()?);
     let options = text(fields.next()?);
-    Some(MountEntry { id, device, root, point, fstype, source, options })
+    Some(MountEntry { id, device, root, point, mount_options, fstype, source, options })
 }
 
 /// Decodes a path in mountinfo, where blanks and backslashes are `\` and three octal digits.
@@ -119,7 +126,7 @@ mod tests {
     #[test]
     fn mountinfo_lines_are_parsed() {
         let text = b"36 35 98:0 /root\\040a /mnt\\134\\011b rw,noatime shared:1 master:2 - ext4 /dev/x rw,errors=continue\n\
-            37 35 0:41 / /m rw,nosuid - fuse.papilio /tmp/a\\040b.img rw,user_id=0\nnonsense\n\n";
+            37 35 0:41 / /m rw,nosuid,idmapped - fuse.papilio /tmp/a\\040b.img rw,user_id=0\nnonsense\n\n";
         let mounts = parse(text);
         assert_eq!(mounts.len(), 2);
         assert_eq!(
@@ -129,6 +136,7 @@ mod tests {
         assert_eq!((&*mounts[0].root, &*mounts[0].point), (Path::new("/root a"), Path::new("/mnt\\\tb")));
         assert_eq!(mounts[0].options, "rw,errors=continue");
         assert!(mounts[1].is_papilio() && !mounts[0].is_papilio());
+        assert!(mounts[1].is_idmapped() && !mounts[0].is_idmapped());
         assert_eq!(mounts[1].source, Path::new("/tmp/a b.img"));
         assert_eq!(unescape(br"/a\040b\134c"), Path::new(r"/a b\c"));
         assert_eq!(unescape(b"a\\9z\\"), Path::new("a\\9z\\"));

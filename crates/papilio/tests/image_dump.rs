@@ -6,6 +6,7 @@ use papilio::format::ChecksumType;
 use papilio::{
     CheckOptions, FileSystem, ImageDump, ImageDumpOptions, MkfsOptions, OpenOptions, RaidProfile, RestoreMode,
 };
+use papilio_device::{FaultDevice, PhysicalAddress};
 use std::io::Cursor;
 use std::sync::Arc;
 
@@ -91,4 +92,43 @@ fn changed_dumps_end_with_an_error_or_a_file_system() {
         }
     }
     assert!(refused > count / 20 && restored > count / 10, "{refused} refused, {restored} restored");
+}
+
+/// Returns the offset on the device of the sector that holds these bytes.
+fn find(device: &MemoryDevice, sector: &[u8]) -> PhysicalAddress {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
+    let number = bytes.chunks(sector.len()).position(|other| other == sector).unwrap();
+    PhysicalAddress((number * sector.len()) as u64)
+}
+
+#[test]
+fn a_dump_has_zeros_for_what_cannot_be_read_and_counts_it() {
+    const SECTOR: usize = 4096;
+    let memory = Arc::new(MemoryDevice::new(256 << 20));
+    let dup = MkfsOptions::new().metadata_profile(RaidProfile::Dup);
+    papilio::mkfs_device(&(memory.clone() as Arc<dyn Device>), &dup).unwrap();
+    let open = |device: Arc<dyn Device>, write| {
+        FileSystem::from_devices(vec![device], &OpenOptions::new().write(write)).unwrap()
+    };
+    let mut content: Vec<u8> = (0..100 * SECTOR).map(|at| (at / SECTOR) as u8 + 1).collect();
+    let fs = open(memory.clone(), true);
+    fs.write("/file", &content).unwrap();
+    fs.close().unwrap();
+    let faulty = Arc::new(FaultDevice::new(memory.clone()));
+    let place = find(&memory, &content[7 * SECTOR..8 * SECTOR]);
+    faulty.fail_reads(place..PhysicalAddress(place.0 + SECTOR as u64));
+    let dump = |options: &ImageDumpOptions| {
+        let (mut dump, fs) = (Vec::new(), open(faulty.clone(), false));
+        let dumped = fs.dump_image(&mut dump, options, |_, _| {}).unwrap();
+        (dump, dumped)
+    };
+    let (with_data, dumped) = dump(&ImageDumpOptions::new().data(true));
+    assert_eq!((dumped.unread_bytes, dumped.damaged), (SECTOR as u64, 0));
+    assert_eq!(dump(&ImageDumpOptions::new()).1.unread_bytes, 0);
+    let restored = restore(with_data, RestoreMode::OneDevice).unwrap();
+    let without_checks = OpenOptions::new().verify_data(false);
+    let fs = FileSystem::from_devices(restored, &without_checks).unwrap();
+    content[7 * SECTOR..8 * SECTOR].fill(0);
+    assert!(fs.read("/file").unwrap() == content);
 }

@@ -219,6 +219,10 @@ fn dump(context: &Context, how: &How, image: &Path, target: &Path) -> anyhow::Re
             (dumped.damaged, if how.sanitize > 0 { "left out" } else { "copied as they are" });
         context.warning(format_args!("{}: {count} tree blocks are damaged: {fate}", image.display()));
     }
+    if dumped.unread_bytes > 0 {
+        let (image, bytes) = (image.display(), dumped.unread_bytes);
+        context.error(format_args!("{image}: {bytes} bytes cannot be read: the dump has zeros there"));
+    }
     if dumped.unmatched_names > 0 {
         let count = dumped.unmatched_names;
         context

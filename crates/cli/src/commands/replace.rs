@@ -143,6 +143,9 @@ impl Start {
                 found.with_context(|| format!("{}: no device of a Btrfs file system", self.source))?.devid
             }
         };
+        if is_same_file(&self.target, &image) {
+            bail!("{}: is in use by the file system", self.target.display());
+        }
         let devices = open(context, &image, Some(&self.target))?;
         let source_path = path_of(context, &image, source)?;
         let target = devices::open_for_writing(&self.target)?;

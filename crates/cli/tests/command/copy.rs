@@ -124,6 +124,7 @@ fn destinations_follow_the_rules_of_cp() {
     fail(1, "just created", ["cp", &small, &fixture.at("/tree/no write/../small"), &at("dir")]);
     fail(2, "are on the host", ["cp", &at("new name"), &at("y")]);
     fail(2, "destination is missing", ["cp", &small]);
+    fail(2, "- is no destination: `papilio cat`", ["cp", &small, "-"]);
 }
 
 #[test]

@@ -77,12 +77,22 @@ fn a_device_is_added_once() {
     let world = World::new();
     let [a, b, empty] = ["a", "b", "empty"].map(|name| world.path(name));
     let twice = ["device", "add", "--device", &b, &empty, &empty, &a];
-    fail(1, "another process is using it", twice);
+    fail(1, "empty: is a device of the file system already", twice);
     // The first of the two was added.
     let shown = succeed_text(["device", "usage", "--device", &b, "--device", &empty, &a]);
     assert_eq!(shown.matches("ID: ").count(), 3, "{shown}");
     let again = ["device", "add", "--device", &b, "--device", &empty, &empty, &a];
-    fail(1, "another process is using it", again);
+    fail(1, "empty: is a device of the file system already", again);
+    fail(
+        1,
+        "a: is a device of the file system already",
+        ["device", "add", "--device", &b, "--device", &empty, &a, &a],
+    );
+    fail(
+        1,
+        "a: is in use by the file system",
+        ["replace", "start", "--device", &b, "--device", &empty, "1", &a, &a],
+    );
     let all = ["check", "--check-data-csum", "--device", &b, "--device", &empty, &a];
     assert!(succeed_text(all).contains("no error found"));
 }

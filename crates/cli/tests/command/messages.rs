@@ -72,7 +72,10 @@ fn a_lost_range_is_one_line() {
         }
         // The same warning is said once.
         assert_eq!(lines_with(&errors, "a device is missing devid=2"), 1, "{command:?}: {errors}");
+        // It is open in degraded mode already.
+        assert!(!errors.contains("degraded mode"), "{command:?}: {errors}");
     }
+    fail(1, "is missing: add its path, or open the file system in degraded mode", ["ls", &top]);
 }
 
 #[test]

@@ -80,6 +80,8 @@ fn errors_are_counted_mended_and_kept_in_the_statistics() {
     let damaged = std::fs::read(&world.image).unwrap();
     let output = world.succeed(&["scrub", "start", "-B", "-r", "-R", "IMAGE"]);
     assert!(output.contains("\tcsum_errors: 2\n") && output.contains("\tcorrected_errors: 2\n"), "{output}");
+    let output = world.succeed(&["scrub", "start", "-B", "-r", "IMAGE"]);
+    assert!(output.contains("Corrected:      0\n  Correctable:    2\n"), "{output}");
     assert!(std::fs::read(&world.image).unwrap() == damaged, "-r writes nothing");
     let output = world.succeed(&["scrub", "start", "-B", "IMAGE"]);
     assert!(output.contains("csum=2") && output.contains("Corrected:      2"), "{output}");
@@ -100,6 +102,33 @@ fn errors_are_counted_mended_and_kept_in_the_statistics() {
     let source = source.to_str().unwrap();
     world.fail(1, "no Btrfs file system", &["scrub", "status", source]);
     world.fail(1, "device 9 is not", &["scrub", "start", "-B", "--devid", "9", "IMAGE"]);
+}
+
+/// Data of which the only copy is on a missing device is not called free of errors.
+#[test]
+fn data_on_a_missing_device_is_an_error() {
+    let world = World::new();
+    let at = |name: &str| world.folder.path().join(name).to_str().unwrap().to_owned();
+    let (first, second) = (at("first"), at("second"));
+    for image in [&first, &second] {
+        std::fs::File::create(image).unwrap().set_len(300 << 20).unwrap();
+    }
+    world.succeed(&["mkfs", "-q", "-d", "raid0", "-m", "raid1", &first, &second]);
+    let scrub = ["scrub", "start", "-B", "-r", &first];
+    let degraded = [&["--degraded"], &scrub[..]].concat();
+    std::fs::copy(&second, at("empty")).unwrap();
+    std::fs::remove_file(&second).unwrap();
+    // Nothing is in the chunk.
+    world.succeed(&degraded);
+    std::fs::rename(at("empty"), &second).unwrap();
+    std::fs::write(at("file"), noise(7, 4 << 20)).unwrap();
+    world.succeed(&["--device", &second, "cp", &at("file"), &format!("{first}:/")]);
+    std::fs::remove_file(&second).unwrap();
+    let output = world.run(&degraded);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("1 ranges were not scrubbed: logical address"), "{errors}");
+    assert!(text(&output.stdout).contains("Not scrubbed:     1 ranges"), "{}", text(&output.stdout));
 }
 
 #[test]

@@ -139,6 +139,10 @@ fn lose_a_disk(is_kernel: bool) {
         let log = fs::read_to_string(&mirror.log).unwrap();
         let said = log.lines().find(|line| line.contains("the device fails")).expect(&log);
         assert!(said.contains(second.to_str().unwrap()) && said.contains("devid=2"), "{said}");
+        // The disk takes no writes, and the other one has everything.
+        for line in log.lines().filter(|line| line.contains("that a read found bad")) {
+            assert!(line.contains("could not be rewritten") && line.contains("lost=0"), "{line}");
+        }
     }
 
     // The disk is taken out, and another one put in.

@@ -290,7 +290,11 @@ impl LoadedRows<'_> {
                 let place = self.column(element, column);
                 if self.has(&place, FAILED | BAD) || self.is_stale(&place) && !with_stale {
                     let stripe = &self.chunk.stripes()[place.stripe];
-                    return Err(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid });
+                    return Err(Error::DeviceMissing {
+                        devid: stripe.devid,
+                        uuid: stripe.device_uuid,
+                        refused: false,
+                    });
                 }
                 buffer.copy_from_slice(self.bytes(&place));
                 Ok(())

@@ -352,9 +352,11 @@ fn read_piece(
             let (stripe, physical) = chunk.column_place(element, column);
             let stripe = &chunk.stripes()[stripe];
             match sources.devices.find(stripe) {
-                Some((_, slot)) if slot.stale && !with_stale => {
-                    Err(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })
-                }
+                Some((_, slot)) if slot.stale && !with_stale => Err(Error::DeviceMissing {
+                    devid: stripe.devid,
+                    uuid: stripe.device_uuid,
+                    refused: false,
+                }),
                 _ => read_stripe(sources.devices, stripe, physical, buffer),
             }
         })
@@ -389,9 +391,11 @@ pub(super) fn read_stripe(
     physical: PhysicalAddress,
     buffer: &mut [u8],
 ) -> Result<()> {
-    let (number, device) = devices
-        .present(stripe)
-        .ok_or(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })?;
+    let (number, device) = devices.present(stripe).ok_or(Error::DeviceMissing {
+        devid: stripe.devid,
+        uuid: stripe.device_uuid,
+        refused: false,
+    })?;
     let _busy = devices.begin(number);
     read_device(device, buffer, physical).inspect_err(|_| devices.count(number, DeviceStat::ReadErrors))
 }

@@ -217,7 +217,7 @@ impl Volume {
             .find(|slot| {
                 slot.item.devid == item.devid && slot.item.uuid == item.uuid && slot.item.fsid == item.fsid
             })
-            .ok_or(Error::DeviceMissing { devid: item.devid, uuid: item.uuid })?;
+            .ok_or(Error::DeviceMissing { devid: item.devid, uuid: item.uuid, refused: true })?;
         if let Some(device) = &slot.device {
             check_size(&**device, item.total_bytes, self.degraded)?;
         }
@@ -294,7 +294,7 @@ impl Volume {
                 tracing::warn!(devid, %uuid, "a device is missing");
                 Ok(())
             }
-            None => Err(Error::DeviceMissing { devid: slot.item.devid, uuid: slot.item.uuid }),
+            None => Err(Error::DeviceMissing { devid: slot.item.devid, uuid: slot.item.uuid, refused: true }),
         }
     }
 
@@ -323,6 +323,14 @@ impl Volume {
         chunks.iter().try_for_each(|chunk| check_chunk(chunk, devices, self.degraded))
     }
 
+    /// Checks that no part of a chunk is on missing devices alone.
+    ///
+    /// # Errors
+    /// [`Error::TooManyMissing`].
+    pub(crate) fn check_readable(&self, chunk: &Chunk) -> Result<()> {
+        check_chunk(chunk, &self.devices.load(), true)
+    }
+
     /// Returns the chunks that cannot be read because too many of their devices are missing.
     pub fn unreadable_chunks(&self) -> Vec<(Arc<Chunk>, Error)> {
         let (chunks, devices) = (self.chunks.load(), self.devices.load());
@@ -340,7 +348,7 @@ fn check_chunk(chunk: &Chunk, devices: &DeviceTable, degraded: bool) -> Result<(
         return Ok(());
     };
     if !degraded {
-        return Err(Error::DeviceMissing { devid: first.devid, uuid: first.device_uuid });
+        return Err(Error::DeviceMissing { devid: first.devid, uuid: first.device_uuid, refused: true });
     }
     let count = |stripes: &[Stripe]| stripes.iter().filter(|stripe| is_missing(stripe)).count();
     // Groups of stripes with the same data, of which one must remain; with parity, all stripes.

@@ -182,9 +182,11 @@ impl<'b> Segment<'_, '_, 'b> {
             let (stripe, physical) = self.chunk.column_place(&self.element(column), column);
             let stripe = &self.chunk.stripes()[stripe];
             match devices.find(stripe) {
-                Some((_, slot)) if slot.stale && !with_stale => {
-                    Err(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })
-                }
+                Some((_, slot)) if slot.stale && !with_stale => Err(Error::DeviceMissing {
+                    devid: stripe.devid,
+                    uuid: stripe.device_uuid,
+                    refused: false,
+                }),
                 _ => read_stripe(devices, stripe, physical, buffer),
             }
         };
@@ -244,7 +246,9 @@ fn copy_of(error: &Error) -> Error {
             length: *length,
             source: io::Error::new(source.kind(), source.to_string()),
         },
-        Error::DeviceMissing { devid, uuid } => Error::DeviceMissing { devid: *devid, uuid: *uuid },
+        Error::DeviceMissing { devid, uuid, refused } => {
+            Error::DeviceMissing { devid: *devid, uuid: *uuid, refused: *refused }
+        }
         Error::TooManyMissing { logical, missing, tolerated } => {
             Error::TooManyMissing { logical: *logical, missing: *missing, tolerated: *tolerated }
         }

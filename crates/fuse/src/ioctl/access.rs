@@ -6,7 +6,7 @@
 //! `posix_acl_permission` (`fs/posix_acl.c`), `btrfs_may_delete`, `btrfs_may_create`
 //! (`fs/btrfs/ioctl.c`).
 
-use super::call::{IoctlCall, Result};
+use super::call::{IoctlCall, Result, UNTOLD};
 use super::caller;
 use papilio::{Inode, InodeFlags};
 use papilio_ioctl::Errno;
@@ -54,6 +54,11 @@ impl IoctlCall<'_> {
         let ownership = &self.mount.ownership;
         let mode = ownership.shown_permissions(metadata.file_type(), metadata.permissions());
         let group = ownership.shown_group(metadata.gid());
+        if self.is_stranger() {
+            // Only rights that everybody has.
+            let lists = !ownership.hides_lists() && inode.xattr(ACCESS_LIST).map_err(Errno::from)?.is_some();
+            return Ok(if lists { 0 } else { mode >> 6 & mode >> 3 & mode & 7 });
+        }
         if self.owner_of(inode) == self.caller.uid {
             return Ok(mode >> 6 & 7);
         }
@@ -72,9 +77,32 @@ impl IoctlCall<'_> {
         self.mount.ownership.shown_user(inode.metadata().uid())
     }
 
+    /// Returns whether the caller's ids say nothing about the owners in this file system: they are
+    /// not known, or the call comes through an idmapped mount.
+    fn is_stranger(&self) -> bool {
+        self.caller.uid == UNTOLD || self.is_mapped() != Some(false)
+    }
+
+    /// Refuses calls through an idmapped mount, which would store the wrong owner: FUSE tells the
+    /// right one for inodes only that the kernel makes.
+    pub(super) fn must_not_be_mapped(&self) -> Result<()> {
+        match self.is_mapped() {
+            Some(false) => Ok(()),
+            // The server may be short of descriptors.
+            None if self.is_administrator() => Ok(()),
+            _ => Err(Errno(libc::EOPNOTSUPP)),
+        }
+    }
+
+    /// Returns whether the call comes through an idmapped mount; `None` if that is not known.
+    fn is_mapped(&self) -> Option<bool> {
+        self.may_be_mapped.map_or(Some(false), |number| caller::is_mapped(self, number))
+    }
+
     /// Refuses a caller that neither owns an inode nor is an administrator.
     pub(super) fn must_own(&self, inode: &Inode) -> Result<()> {
-        if self.owner_of(inode) == self.caller.uid || self.is_administrator() {
+        let owns = || self.owner_of(inode) == self.caller.uid && !self.is_stranger();
+        if owns() || self.is_administrator() {
             return Ok(());
         }
         Err(Errno(libc::EPERM))
@@ -92,7 +120,8 @@ impl IoctlCall<'_> {
         let flags = directory.metadata().flags() & InodeFlags::APPEND;
         let uid = self.caller.uid;
         let sticky = directory.metadata().permissions() & STICKY != 0
-            && ![0, self.owner_of(victim), self.owner_of(directory)].contains(&uid);
+            && uid != 0
+            && (![self.owner_of(victim), self.owner_of(directory)].contains(&uid) || self.is_stranger());
         if !flags.is_empty() || victim.metadata().flags().intersects(protected) || sticky {
             return Err(Errno(libc::EPERM));
         }

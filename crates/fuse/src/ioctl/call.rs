@@ -28,6 +28,9 @@ pub struct Caller {
     pub pid: u32,
 }
 
+/// The id in a request that does not tell the caller's, and of no user and no group.
+pub(crate) const UNTOLD: u32 = u32::MAX;
+
 /// The properties of a mount that ioctls need.
 #[derive(Clone, Debug)]
 pub struct MountInfo {
@@ -140,8 +143,11 @@ pub struct IoctlCall<'a> {
     pub address: u64,
     /// Maximum number of bytes to return.
     pub output_size: usize,
-    /// The calling process.
+    /// The calling process, with the ids of its thread.
     pub caller: Caller,
+    /// Where the call may come through an idmapped mount, whose owners are not those of the file
+    /// system: the number of the inode that users see.
+    pub may_be_mapped: Option<u64>,
     /// The caller's umask, if /proc does not show it.
     pub umask: u32,
 }

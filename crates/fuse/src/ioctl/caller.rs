@@ -3,14 +3,94 @@
 //! FUSE passes only a user, a group and a thread id. The server reads the rest from /proc if it has
 //! permission; otherwise it knows less and allows less. The caller controls what /proc shows, so it
 //! only decides on the caller's own permissions.
+//!
+//! A kernel that allows idmapped mounts passes the user and the group with requests that make an
+//! inode only. For others the server reads those of the thread. It waits for the reply, without
+//! being killed, so its ids stay the same meanwhile.
 
-use super::call::{Caller, IoctlCall, Result};
+use super::call::{Caller, IoctlCall, Result, UNTOLD};
 use papilio::Inode;
 use papilio_ioctl::Errno;
 use papilio_ioctl::mount_table::{self, MountEntry};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How often a thread that is not asleep yet is looked at, and how long each time waits.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(50);
+
+impl Caller {
+    /// Returns whether the request tells the caller's ids.
+    pub(crate) fn is_told(&self) -> bool {
+        self.uid != UNTOLD
+    }
+
+    /// Returns the caller with the ids that its thread has for files, where the request does not
+    /// tell them. They stay [`UNTOLD`] for a thread that the server cannot see.
+    pub(crate) fn known(self) -> Self {
+        if self.is_told() || self.pid == 0 {
+            return self;
+        }
+        let directory = PathBuf::from(format!("/proc/{}", self.pid));
+        let status = match fs::read_to_string(directory.join("status")) {
+            Ok(status) => status,
+            // Without a descriptor it can be seen whose the directory is: the effective ids'
+            // (`task_dump_owner`, `fs/proc/base.c`).
+            Err(error) if [Some(libc::EMFILE), Some(libc::ENFILE)].contains(&error.raw_os_error()) => {
+                let owner = fs::metadata(directory).map(|metadata| (metadata.uid(), metadata.gid()));
+                return owner.map_or(self, |(uid, gid)| Self { uid, gid, ..self });
+            }
+            Err(_) => return self,
+        };
+        // Real, effective, saved, and that for files.
+        let id = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_ascii_whitespace().nth(3)?.parse().ok()
+        };
+        match (id("Uid:"), id("Gid:")) {
+            (Some(uid), Some(gid)) => Self { uid, gid, ..self },
+            _ => self,
+        }
+    }
+}
+
+/// Returns whether a thread made its ioctl through another mount than an ordinary one of this file
+/// system; `None` if that cannot be found out. `number` is that of the inode, as users see it.
+/// Another thread may put another file in the descriptor's place: it gains nothing if that is the
+/// same inode.
+pub(super) fn is_mapped(call: &IoctlCall<'_>, number: u64) -> Option<bool> {
+    let thread = call.caller.pid;
+    let descriptor = ioctl_descriptor(thread)?;
+    let info = fs::read(format!("/proc/{thread}/fdinfo/{descriptor}")).ok()?;
+    let mounts = mount_table::parse(&fs::read(format!("/proc/{thread}/mountinfo")).ok()?);
+    let id = field_of(&info, "mnt_id:")?;
+    let mount = mounts.into_iter().find(|mount| mount.id == id)?;
+    let own = MountEntry::of_papilio_on(&call.mount.directory).ok()??;
+    let same = own.device == mount.device && field_of(&info, "ino:") == Some(number);
+    Some(!same || mount.is_idmapped())
+}
+
+/// Returns the descriptor of the ioctl that a thread waits in.
+fn ioctl_descriptor(thread: u32) -> Option<u32> {
+    for _ in 0..ATTEMPTS {
+        let line = fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
+        if line.trim() != "running" {
+            let argument = line.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
+            return u32::from_str_radix(argument, 16).ok();
+        }
+        // It has sent the request and does not sleep yet.
+        std::thread::sleep(PAUSE);
+    }
+    None
+}
+
+/// Returns a number in what /proc tells of a descriptor.
+fn field_of(info: &[u8], name: &str) -> Option<u64> {
+    std::str::from_utf8(info).ok()?.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
 
 /// Returns all groups of the caller.
 pub(super) fn groups(caller: &Caller) -> Vec<u32> {
@@ -62,8 +142,8 @@ fn status_field(pid: u32, name: &str) -> Option<String> {
 /// Finds the descriptor's mount and path in /proc.
 ///
 /// # Errors
-/// EBADF if the descriptor is not open, EXDEV for another file system, EOPNOTSUPP if the server may
-/// not read the caller's /proc.
+/// EBADF if the descriptor is not open, EXDEV for another file system, EPERM for an idmapped mount,
+/// EOPNOTSUPP if the server may not read the caller's /proc.
 pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
     let process = PathBuf::from(format!("/proc/{}", call.caller.pid));
     let fd = u32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
@@ -72,13 +152,15 @@ pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
         _ => Errno(libc::EOPNOTSUPP),
     };
     let path = fs::read_link(process.join(format!("fd/{fd}"))).map_err(failed)?;
-    let info = fs::read_to_string(process.join(format!("fdinfo/{fd}"))).map_err(failed)?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
+    let id = field_of(&fs::read(process.join(format!("fdinfo/{fd}"))).map_err(failed)?, "mnt_id:");
     let mounts = mount_table::parse(&fs::read(process.join("mountinfo")).map_err(failed)?);
     let mount = mounts.into_iter().find(|mount| Some(mount.id) == id).ok_or(Errno(libc::EOPNOTSUPP))?;
     let own = MountEntry::of_papilio_on(&call.mount.directory).map_err(failed)?;
     if own.is_none_or(|own| own.device != mount.device) {
         return Err(Errno(libc::EXDEV));
+    }
+    if mount.is_idmapped() && !call.is_administrator() {
+        return Err(Errno(libc::EPERM));
     }
     let below = path.strip_prefix(&mount.point).map_err(|_| Errno(libc::EOPNOTSUPP))?;
     // A bind mount may show only a part of the file system.
@@ -94,6 +176,17 @@ pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_that_a_request_does_not_tell_are_those_of_the_thread() {
+        let untold = Caller { uid: UNTOLD, gid: UNTOLD, pid: std::process::id() };
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(untold.known(), Caller { uid, gid, ..untold });
+        let told = Caller { uid: 5, gid: 6, ..untold };
+        assert_eq!(told.known(), told);
+        let unseen = Caller { pid: 0, ..untold };
+        assert_eq!(unseen.known(), unseen);
+    }
 
     #[test]
     fn own_process_is_readable() {

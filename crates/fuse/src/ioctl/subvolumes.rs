@@ -56,6 +56,7 @@ fn entry_changed(directory: &Inode, name: &[u8]) -> Vec<Changed> {
 
 fn make(call: &IoctlCall<'_>, name: &[u8], qgroups: &[QgroupId]) -> Result<IoctlReply> {
     check_place(call)?;
+    call.must_not_be_mapped()?;
     let directory = call.inode.metadata();
     let caller = (call.caller.uid, call.caller.gid);
     let (uid, gid) = call.mount.ownership.stored_new(caller, (directory.uid(), directory.gid()))?;

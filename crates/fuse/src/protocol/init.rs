@@ -81,6 +81,9 @@ pub(crate) fn negotiate(offer: &InitIn, options: &MountOptions, ring: bool) -> N
     if options.default_permissions {
         // The kernel enforces access control lists, which implies all other permissions.
         wanted |= feature::POSIX_ACL;
+        if finds_callers() && !options.allow_root {
+            wanted |= feature::ALLOW_IDMAP;
+        }
     }
     if options.gathers_writes() {
         wanted |= feature::WRITEBACK_CACHE;
@@ -108,6 +111,13 @@ pub(crate) fn negotiate(offer: &InitIn, options: &MountOptions, ring: bool) -> N
     let agreement =
         Agreement { parallel_direct: has(feature::DIRECT_IO_ALLOW_MMAP), ring: has(feature::OVER_IO_URING) };
     Negotiated::Agreed(out, agreement)
+}
+
+/// Returns whether the server finds the ids of callers by itself. With idmapped mounts the kernel
+/// tells them only where it makes an inode. Root reads them in /proc, and only root can make such a
+/// mount.
+fn finds_callers() -> bool {
+    rustix::process::geteuid().is_root() && std::path::Path::new("/proc/self/status").exists()
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The attributes that `stat` and `statfs` show, and changes to them.
 
-use super::privileges;
 use super::state::Server;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
@@ -74,9 +73,10 @@ impl Server {
             }
             self.used(&node)?.file()?.set_len(size).map_err(stale)?;
             self.lost.was_cut(&node, size);
-            if change.kills_privileges || !privileges::may_keep_set_id(caller) {
-                self.kill_privileges(caller, &node)?;
-            }
+            match change.kills_privileges {
+                true => self.kill_privileges(caller, &node)?,
+                false => self.kill_privileges_by(caller, &node)?,
+            };
             let before = before.metadata();
             if before.size() == size && size > 0 && !change.by_handle && set.mtime.is_none() {
                 // `truncate` to the current size changes nothing, so times stay, although

@@ -1,6 +1,5 @@
 //! Opening files and changing their data.
 
-use super::privileges;
 use super::state::Server;
 use crate::cached_pages::StalePages;
 use crate::ioctl::Caller;
@@ -228,7 +227,7 @@ impl Server {
     /// Looks at room, and clears privileges after a change to data, for requests that do not say
     /// whether the caller may keep them.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<DataChange, Errno> {
-        let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
+        let attributes = self.kill_privileges_by(caller, node)?;
         Ok(DataChange { attributes, room: self.look_for_room(), ..DataChange::default() })
     }
 

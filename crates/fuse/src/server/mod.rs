@@ -333,10 +333,23 @@ impl Operations for Server {
         }
         let inode = node.current(self.fs())?;
         let umask = privileges::umask_of(caller);
+        let may_be_mapped = (!caller.is_told()).then(|| self.nodes.number_of_node(&node));
+        let caller = caller.known();
         let (fs, mount) = (self.fs(), &self.mount);
         let Ioctl { command, input, address, output_size } = *ioctl;
         let inode = &inode;
-        let call = IoctlCall { fs, mount, inode, command, input, address, output_size, caller, umask };
+        let call = IoctlCall {
+            fs,
+            mount,
+            inode,
+            command,
+            input,
+            address,
+            output_size,
+            caller,
+            may_be_mapped,
+            umask,
+        };
         let reply = match crate::ioctl::wanted_switch(&call)? {
             Some(switch) => self.switch(switch),
             None => crate::ioctl::handle(&call),

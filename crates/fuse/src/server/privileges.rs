@@ -19,6 +19,18 @@ const GROUP_EXECUTE: u32 = 0o0010;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Server {
+    /// As [`kill_privileges`](Self::kill_privileges), unless the caller may keep them. Most files
+    /// have none, and need no look at the caller.
+    pub(super) fn kill_privileges_by(&self, caller: Caller, node: &Node) -> Result<bool, Errno> {
+        if caller.is_told() {
+            return Ok(!may_keep_set_id(caller) && self.kill_privileges(caller, node)?);
+        }
+        let inode = node.current(self.fs())?;
+        let set_ids = inode.metadata().permissions() & (SET_USER_ID | SET_GROUP_ID) != 0;
+        let has_some = set_ids || inode.xattr(CAPABILITY)?.is_some();
+        Ok(has_some && !may_keep_set_id(caller) && self.kill_privileges(caller, node)?)
+    }
+
     /// Clears the privileges of a file whose data changes; returns whether it had any.
     pub(super) fn kill_privileges(&self, caller: Caller, node: &Node) -> Result<bool, Errno> {
         let inode = node.current(self.fs())?;
@@ -50,6 +62,7 @@ impl Server {
         let inode = node.current(self.fs())?;
         let owner = self.ownership().shown_user(inode.metadata().uid());
         if inode.file_type() != FileKind::Directory {
+            let caller = caller.known();
             if inode.file_type() == FileKind::Regular && caller.uid != 0 && caller.uid != owner {
                 return Ok(());
             }
@@ -61,12 +74,13 @@ impl Server {
 }
 
 /// Returns whether a caller may keep set-user-id bits of files that it changes.
-pub(super) fn may_keep_set_id(caller: Caller) -> bool {
-    caller.uid == 0
+fn may_keep_set_id(caller: Caller) -> bool {
+    caller.known().uid == 0
 }
 
 /// Returns whether a caller is in a group.
 pub(super) fn is_in_group(caller: Caller, gid: u32) -> bool {
+    let caller = caller.known();
     if caller.uid == 0 || caller.gid == gid {
         return true;
     }

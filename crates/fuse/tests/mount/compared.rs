@@ -13,7 +13,7 @@ fn needs() -> Vec<Need> {
 }
 
 /// Runs steps on both file systems and compares the results.
-fn both(options: &str, steps: impl Fn(&mut Script)) {
+pub fn both(options: &str, steps: impl Fn(&mut Script)) {
     let Some(_) = require(&needs()) else { return };
     let scratch = Scratch::new(1 << 30).unwrap();
     let kernel = FileSystemSpec { device_size: 1 << 30, ..FileSystemSpec::default() };

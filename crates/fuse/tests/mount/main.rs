@@ -8,6 +8,7 @@ mod cached;
 mod calls;
 mod compared;
 mod encoded;
+mod idmapped;
 mod ioctls;
 mod limits;
 mod listings;

@@ -68,6 +68,11 @@ impl Script {
         self.lines.append(&mut inner.lines);
     }
 
+    /// Adds the steps that another script took.
+    pub fn append(&mut self, mut other: Self) {
+        self.lines.append(&mut other.lines);
+    }
+
     /// Returns the differences between two runs of the same steps.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         assert_eq!(self.lines.len(), other.lines.len(), "the two runs took different steps");

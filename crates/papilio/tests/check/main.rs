@@ -22,5 +22,6 @@ mod repair_crashes;
 mod repaired;
 mod superblocks;
 mod undecodable;
+mod unread;
 mod verdicts;
 mod whole_table;

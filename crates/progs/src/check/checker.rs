@@ -604,7 +604,9 @@ fn check_stripes(visit: &Visit<'_>, node_size: u64, findings: &mut Findings) {
 /// Returns the error if it is about missing devices: a check needs as many devices as a mount.
 fn fail_without_devices(error: &Error) -> Result<()> {
     match error {
-        Error::DeviceMissing { devid, uuid } => Err(Error::DeviceMissing { devid: *devid, uuid: *uuid }),
+        Error::DeviceMissing { devid, uuid, .. } => {
+            Err(Error::DeviceMissing { devid: *devid, uuid: *uuid, refused: true })
+        }
         Error::TooManyMissing { logical, missing, tolerated } => {
             Err(Error::TooManyMissing { logical: *logical, missing: *missing, tolerated: *tolerated })
         }

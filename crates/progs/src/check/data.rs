@@ -23,6 +23,7 @@ use super::walker::Visit;
 use papilio_engine::btree::{Forest, Tree};
 use papilio_engine::data::checksum::{DataChecksums, SectorFault};
 use papilio_engine::errors::Error;
+use papilio_engine::volume::Volume;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::{ItemType, LogicalAddress};
 use papilio_locks::Mutex;
@@ -270,9 +271,9 @@ fn decode_alone(
 }
 
 /// Verifies one run of sectors in all ways of reading it (see [`ways_to_read`]), and decodes its
-/// compressed extents.
+/// compressed extents. Around a sector that cannot be read, all others are verified.
 fn verify_range(task: &DataTask<'_>, run: &SectorRun, buffer: &mut [u8], verified: &mut Verified) {
-    let (forest, start, sums) = (task.forest, run.start, &run.sums[..]);
+    let (forest, start) = (task.forest, run.start);
     let Verified { read, decoded, findings } = verified;
     let geometry = forest.volume().geometry();
     let ways = match ways_to_read(forest, LogicalAddress(start)) {
@@ -282,54 +283,124 @@ fn verify_range(task: &DataTask<'_>, run: &SectorRun, buffer: &mut [u8], verifie
             return;
         }
     };
-    let sectors = sums.len() / geometry.checksum_type.size();
-    let mut bad = vec![0u8; sectors];
-    let mut tried = 0u8;
+    let size = geometry.sector_size as usize;
     let end = start + buffer.len() as u64;
     let extents = task.compressed[run.extents.clone()].iter();
     let mut undecoded: Vec<_> = extents.filter(|extent| extent.end() <= end).collect();
-    let mut faults: Vec<(usize, usize)> = Vec::new();
+    let mut tally = SectorTally::new(run.sums.len() / geometry.checksum_type.size());
     for copy in 0..ways {
-        match forest.volume().read_copy(LogicalAddress(start), buffer, copy) {
-            Ok(()) => {}
-            Err(Error::DeviceMissing { .. }) => continue,
-            Err(error) => {
-                findings.add(FindingKind::DataRead, place(start), format_args!("copy {copy}: {error}"));
-                continue;
-            }
-        }
-        tried += 1;
-        *read += buffer.len() as u64;
-        let before = faults.len();
-        let sectors = buffer.chunks_exact(geometry.sector_size as usize);
-        let sums = sums.chunks_exact(geometry.checksum_type.size());
-        for (index, (sector, sum)) in sectors.zip(sums).enumerate() {
-            if !geometry.checksum_type.verify(sector, sum) {
-                bad[index] = bad[index].saturating_add(1);
-                faults.push((index, copy));
+        let mut states = vec![SectorState::Good; tally.tried.len()];
+        read_sectors(forest.volume(), LogicalAddress(start), copy, buffer, &mut states);
+        let sectors = buffer.chunks_exact(size);
+        let sums = run.sums.chunks_exact(geometry.checksum_type.size());
+        for ((state, sector), sum) in states.iter_mut().zip(sectors).zip(sums) {
+            if matches!(state, SectorState::Good) {
+                *read += size as u64;
+                if !geometry.checksum_type.verify(sector, sum) {
+                    *state = SectorState::Mismatch;
+                }
             }
         }
         undecoded.retain(|extent| {
             let inside = (extent.start - start) as usize..(extent.end() - start) as usize;
-            let sector = geometry.sector_size as usize;
-            let sectors = inside.start / sector..inside.end.div_ceil(sector);
-            if faults[before..].iter().any(|(index, _)| sectors.contains(index)) {
+            let sectors = inside.start / size..inside.end.div_ceil(size);
+            if states[sectors].iter().any(|state| !matches!(state, SectorState::Good)) {
                 return true;
             }
             *decoded += 1;
             extent.decode(&buffer[inside], &geometry, findings);
             false
         });
+        tally.add(copy, states);
     }
-    let mut reported = vec![false; bad.len()];
-    for (index, copy) in faults {
-        let address = LogicalAddress(start + index as u64 * u64::from(geometry.sector_size));
-        let place = Place::extent(address.0).on(forest.volume().place_of(address, copy));
-        if bad[index] < tried {
-            findings.add(FindingKind::DataCopy, place, format_args!("copy {copy}: checksum mismatch"));
-        } else if !std::mem::replace(&mut reported[index], true) {
-            let message = format_args!("checksum mismatch (copies tried: {tried})");
-            findings.add(FindingKind::DataChecksum, place, message);
+    tally.report(forest.volume(), start, findings);
+}
+
+/// The result of one way of reading a sector.
+#[derive(Clone)]
+enum SectorState {
+    Good,
+    /// It does not match its checksum.
+    Mismatch,
+    /// It cannot be read, and why.
+    Unread(String),
+    /// Its device is missing.
+    Missing,
+}
+
+/// Reads sectors one way, in as few reads as the bad ones allow: a read that fails is repeated in
+/// halves. Sets the states of those that cannot be read.
+fn read_sectors(
+    volume: &Volume,
+    start: LogicalAddress,
+    copy: usize,
+    buffer: &mut [u8],
+    states: &mut [SectorState],
+) {
+    let Err(error) = volume.read_copy(start, buffer, copy) else { return };
+    if let [state] = states {
+        *state = match error {
+            Error::DeviceMissing { .. } => SectorState::Missing,
+            error => SectorState::Unread(error.to_string()),
+        };
+        return;
+    }
+    let half = states.len() / 2;
+    let bytes = half * (buffer.len() / states.len());
+    let (first, second) = buffer.split_at_mut(bytes);
+    let (of_first, of_second) = states.split_at_mut(half);
+    read_sectors(volume, start, copy, first, of_first);
+    read_sectors(volume, LogicalAddress(start.0 + bytes as u64), copy, second, of_second);
+}
+
+/// The results of all ways of reading the sectors of a run.
+struct SectorTally {
+    /// By sector: how many ways there are to read it, and how many of them are bad.
+    tried: Vec<u8>,
+    bad: Vec<u8>,
+    /// The sector, the copy, and the reason if it could not be read.
+    faults: Vec<(usize, usize, Option<String>)>,
+}
+
+impl SectorTally {
+    fn new(sectors: usize) -> Self {
+        Self { tried: vec![0; sectors], bad: vec![0; sectors], faults: Vec::new() }
+    }
+
+    fn add(&mut self, copy: usize, states: Vec<SectorState>) {
+        for (index, state) in states.into_iter().enumerate() {
+            let fault = match state {
+                SectorState::Missing => continue,
+                SectorState::Good => None,
+                SectorState::Mismatch => Some(None),
+                SectorState::Unread(reason) => Some(Some(reason)),
+            };
+            self.tried[index] = self.tried[index].saturating_add(1);
+            if let Some(reason) = fault {
+                self.bad[index] = self.bad[index].saturating_add(1);
+                self.faults.push((index, copy, reason));
+            }
+        }
+    }
+
+    /// Adds a finding for each bad copy of a sector that has a good one, and for each sector that
+    /// has none.
+    fn report(self, volume: &Volume, start: u64, findings: &mut Findings) {
+        let sector = u64::from(volume.geometry().sector_size);
+        let mut reported = vec![false; self.bad.len()];
+        for (index, copy, reason) in self.faults {
+            let address = LogicalAddress(start + index as u64 * sector);
+            let place = Place::extent(address.0).on(volume.place_of(address, copy));
+            let (tried, bad) = (self.tried[index], self.bad[index]);
+            let mismatch = "checksum mismatch".to_owned();
+            if bad < tried {
+                let text = reason.unwrap_or(mismatch);
+                findings.add(FindingKind::DataCopy, place, format_args!("copy {copy}: {text}"));
+            } else if !std::mem::replace(&mut reported[index], true) {
+                let kind = reason.as_ref().map_or(FindingKind::DataChecksum, |_| FindingKind::DataRead);
+                let text = reason.unwrap_or(mismatch);
+                findings.add(kind, place, format_args!("{text} (copies tried: {tried})"));
+            }
         }
     }
 }

@@ -85,20 +85,25 @@ pub struct ImageDumped {
     /// Tree blocks of which no copy is good. They are in the dump as they are, or left out where
     /// names are replaced.
     pub damaged: u64,
+    /// Bytes of tree blocks and data of which no copy can be read. They are zeros in the dump.
+    pub unread_bytes: u64,
     /// NameReplacements for which no other of the same hash exists.
     pub unmatched_names: u64,
 }
 
 /// The bytes of a part.
+#[derive(Default)]
 struct Filled {
     bytes: Vec<u8>,
     damaged: u64,
+    /// Bytes that could not be read.
+    unread: u64,
 }
 
 /// Writes a dump of the last commit. Calls `progress` with the parts done and the number of all.
 ///
 /// # Errors
-/// A tree that cannot be read; data or a block of which no copy can be read; `out` fails.
+/// A tree that cannot be read; an address outside all chunks; `out` fails.
 pub fn dump(
     trees: &Trees,
     out: &mut dyn Write,
@@ -130,6 +135,7 @@ pub fn dump(
         let filled = filled?;
         for (part, filled) in parts.iter().zip(&filled) {
             dumped.damaged += filled.damaged;
+            dumped.unread_bytes += filled.unread;
             match part.is_data {
                 true => dumped.data_bytes += part.length as u64,
                 false => dumped.blocks += part.length as u64 / node_size,
@@ -182,11 +188,9 @@ struct Filler<'v> {
 impl Filler<'_> {
     fn fill(&self, part: &CollectedRange) -> Result<Filled> {
         let mut filled = if part.length == 0 {
-            Filled { bytes: self.superblock(), damaged: 0 }
+            Filled { bytes: self.superblock(), ..Filled::default() }
         } else if part.is_data {
-            let mut bytes = vec![0; part.length];
-            self.volume.read(part.start, &mut bytes)?;
-            Filled { bytes, damaged: 0 }
+            self.data(part)?
         } else {
             self.blocks(part)?
         };
@@ -208,12 +212,39 @@ impl Filler<'_> {
         superblock.to_bytes(superblock_offset(0)).to_vec()
     }
 
+    /// Reads data; where that fails, sector by sector, with zeros for those that cannot be read.
+    fn data(&self, part: &CollectedRange) -> Result<Filled> {
+        let mut filled = Filled { bytes: vec![0; part.length], ..Filled::default() };
+        if self.volume.read(part.start, &mut filled.bytes).is_ok() {
+            return Ok(filled);
+        }
+        let sector = self.volume.geometry().sector_size as usize;
+        let addresses = (part.start.0..).step_by(sector).map(LogicalAddress);
+        for (bytes, at) in filled.bytes.chunks_mut(sector).zip(addresses) {
+            match self.volume.read(at, bytes) {
+                Err(Error::Device { .. } | Error::DeviceMissing { .. }) => {
+                    bytes.fill(0);
+                    filled.unread += bytes.len() as u64;
+                }
+                read => read?,
+            }
+        }
+        Ok(filled)
+    }
+
     fn blocks(&self, part: &CollectedRange) -> Result<Filled> {
         let geometry = self.volume.geometry();
         let reader = CollectReader { volume: self.volume };
-        let mut filled = Filled { bytes: Vec::with_capacity(part.length), damaged: 0 };
+        let mut filled = Filled { bytes: Vec::with_capacity(part.length), ..Filled::default() };
         for offset in (0..part.length as u64).step_by(geometry.node_size as usize) {
-            let (mut block, good) = reader.read(LogicalAddress(part.start.0 + offset))?;
+            let (mut block, good) = match reader.read(LogicalAddress(part.start.0 + offset)) {
+                Err(Error::Device { .. } | Error::DeviceMissing { .. }) => {
+                    filled.unread += u64::from(geometry.node_size);
+                    filled.bytes.resize(filled.bytes.len() + geometry.node_size as usize, 0);
+                    continue;
+                }
+                read => read?,
+            };
             if good {
                 clean(&mut block, self.data, &self.names, geometry.checksum_type);
             } else {

@@ -40,6 +40,11 @@ impl Args {
             Some(Operand::Image(destination)) => {
                 return IntoImage { arguments: &self, context, destination }.run();
             }
+            Some(Operand::Host(destination)) if destination == Path::new("-") => {
+                let text = "cp: - is no destination: `papilio cat` writes files to standard output, cp --to-tar - \
+                            an archive (./- is a file called -)";
+                return Err(UsageError::new(text).into());
+            }
             Some(Operand::Host(destination)) => Some(destination),
             None => None,
         };

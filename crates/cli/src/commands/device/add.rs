@@ -2,7 +2,7 @@
 
 use crate::commands::filesystem::warn_of_profiles;
 use crate::context::{Context, of_image};
-use crate::devices::{absolute, open_for_writing, siblings};
+use crate::devices::{absolute, is_same_file, open_for_writing, siblings};
 use crate::jobs;
 use crate::kernel_jobs;
 use crate::mounted::{Mounted, Target};
@@ -87,7 +87,13 @@ impl Args {
         image: &Path,
         added: &[PathBuf],
     ) -> anyhow::Result<()> {
+        let mut own = vec![image];
+        own.extend(context.arguments().device.iter().map(PathBuf::as_path));
         for path in added {
+            if own.iter().any(|own| is_same_file(own, path)) {
+                bail!("{}: is a device of the file system already", path.display());
+            }
+            own.push(path);
             let devid = fs.add_device(open_for_writing(path)?, self.force);
             report(context, path, devid.map_err(|error| of_new_device(path, error))?)?;
             context.changed_devices.note([image, path]);

@@ -182,7 +182,11 @@ impl State {
         }
         let named = self.report.first_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
         let and = if undecodable.is_empty() { "" } else { "; " };
-        format!("{errors} errors cannot be corrected{named}{and}{undecodable}")
+        let left = match errors {
+            0 => format!("{} ranges were not scrubbed", self.report.skipped),
+            _ => format!("{errors} errors cannot be corrected"),
+        };
+        format!("{left}{named}{and}{undecodable}")
     }
 }
 

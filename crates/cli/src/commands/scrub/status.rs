@@ -163,6 +163,9 @@ pub fn print(
 
 /// Lists the compressed extents that do not decode.
 fn print_undecodable(report: &ScrubReport, output: &mut Output) -> anyhow::Result<()> {
+    if report.skipped > 0 {
+        output.text(format_args!("Not scrubbed:     {} ranges\n", report.skipped))?;
+    }
     if !report.lost_data.is_empty() {
         output.text(format_args!("Lost data:\n"))?;
     }
@@ -239,7 +242,12 @@ fn print_part(
         }
     }
     output.text(format_args!("Error summary:   {summary}\n"))?;
-    output.text(format_args!("  Corrected:      {}\n", counts.corrected_errors))?;
+    let corrected = if state.read_only { 0 } else { counts.corrected_errors };
+    output.text(format_args!("  Corrected:      {corrected}\n"))?;
+    if state.read_only {
+        // The counter has them, as the kernel's.
+        output.text(format_args!("  Correctable:    {}\n", counts.corrected_errors))?;
+    }
     output.text(format_args!("  Uncorrectable:  {}\n", counts.uncorrectable_errors))?;
     Ok(())
 }

@@ -24,6 +24,7 @@ use papilio_device::AlignedBuffer;
 use papilio_format::LogicalAddress;
 use papilio_format::items::device::DeviceStat;
 use papilio_locks::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -46,6 +47,8 @@ struct Scrub<'a> {
     counts: Mutex<Vec<ScrubCounts>>,
     /// Units that were skipped, and the first cause.
     skipped: Mutex<(u64, Option<String>)>,
+    /// The chunks with data on missing devices alone, by their starts.
+    unreadable: Mutex<BTreeSet<u64>>,
     /// Whether compressed extents are decoded; their number without success, and the first ones.
     decode: bool,
     undecodable: Mutex<(u64, Vec<String>)>,
@@ -165,17 +168,27 @@ impl FsInfo {
                 tracing::warn!(%address, files, "data has no good copy");
             }
             if mend && total.has_errors() {
-                tracing::warn!(
-                    %address,
-                    mended = total.corrected_errors + total.parity_errors,
-                    lost = total.uncorrectable_errors,
-                    files,
-                    "copies that a read found bad were rewritten"
-                );
+                warn_of_mending(address, &total, &files);
             }
             last = Some(unit);
         }
     }
+}
+
+/// Says what became of the copies around an address that a read found bad.
+fn warn_of_mending(address: LogicalAddress, total: &ScrubCounts, files: &str) {
+    let mended = total.corrected_errors + total.parity_errors;
+    // A good copy exists, and its device did not take it.
+    let refused = total.write_errors;
+    let lost = total.uncorrectable_errors.saturating_sub(refused);
+    let text = match (mended, refused, lost) {
+        (_, 0, 0) => "copies that a read found bad were rewritten",
+        (0, 0, _) => "data that a read found bad has no good copy",
+        (0, _, 0) => "copies that a read found bad could not be rewritten, their device takes no writes",
+        (0, ..) => "copies that a read found bad could not be rewritten, and some have no good one",
+        _ => "copies that a read found bad were rewritten in part",
+    };
+    tracing::warn!(%address, mended, refused, lost, files, "{text}");
 }
 
 impl<'a> Scrub<'a> {
@@ -193,6 +206,7 @@ impl<'a> Scrub<'a> {
             counts: Mutex::new(vec![ScrubCounts::default(); verified.len()]),
             verified,
             skipped: Mutex::default(),
+            unreadable: Mutex::default(),
             decode: options.decode,
             undecodable: Mutex::default(),
             lost_data: Mutex::default(),
@@ -239,23 +253,35 @@ impl<'a> Scrub<'a> {
         let (mut buffers, mut decoding) = (Vec::new(), Decoding::new(self.info));
         while !self.stop.load(Ordering::Relaxed) {
             let Some(unit) = self.units.next() else { break };
-            self.scrub_unit(&unit, &mut buffers, &mut decoding);
+            if self.scrub_unit(&unit, &mut buffers, &mut decoding) {
+                self.note_unreadable(&unit.chunk);
+            }
             self.units.finish(&unit);
             self.throttle();
         }
     }
 
-    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<AlignedBuffer>, decoding: &mut Decoding<'_>) {
+    /// Notes a chunk in use of which a part is on missing devices alone, once.
+    fn note_unreadable(&self, chunk: &Chunk) {
+        if let Err(error) = self.info.volume().check_readable(chunk)
+            && self.unreadable.lock().insert(chunk.start().0)
+        {
+            self.skip(&error);
+        }
+    }
+
+    /// Scrubs a unit; returns whether it has extents.
+    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<AlignedBuffer>, decoding: &mut Decoding<'_>) -> bool {
         let volume = self.info.volume();
         // A chunk that was removed has no extents any more; another may be in its place.
         if !volume.chunk_map().find(unit.chunk.start()).is_some_and(|chunk| **chunk == *unit.chunk) {
-            return;
+            return false;
         }
         let mut extents = match UnitExtents::read(self.info, unit.range()) {
             Ok(extents) => extents,
             Err(error) => {
                 self.skip(&error);
-                return;
+                return false;
             }
         };
         let left_out = extents.left_out.take();
@@ -263,7 +289,7 @@ impl<'a> Scrub<'a> {
             self.skip(error);
         }
         if extents.extents.is_empty() {
-            return;
+            return false;
         }
         // Without checksums nothing tells which bytes are good.
         let decodes = self.decode && left_out.is_none();
@@ -303,6 +329,7 @@ impl<'a> Scrub<'a> {
         for (all, counts) in self.counts.lock().iter_mut().zip(&counts) {
             all.add(counts);
         }
+        true
     }
 
     /// Adds the errors of a unit to the counters of the devices.
