@@ -103,7 +103,7 @@ fn unrelated_devices_are_rejected() {
     write_superblock(&*test.devices[1], &test.superblocks[1]);
     let error = open(&test).unwrap_err();
     assert!(
-        matches!(error, Error::DeviceMissing { devid: DeviceId(2), uuid } if uuid == device_uuid(2)),
+        matches!(error, Error::DeviceMissing { devid: DeviceId(2), uuid, .. } if uuid == device_uuid(2)),
         "{error}"
     );
 }
