@@ -36,7 +36,7 @@ fn profiles_are_converted_on_added_devices() {
     let (one, two, three) = (set.image(0), set.image(1), set.image(2));
     fail(1, "needs 2 devices", ["balance", "start", "-dconvert=raid1", one]);
     assert!(succeed_text(["device", "add", two, one]).contains("is device 2 now"));
-    fail(1, "another process is using it", ["device", "add", "--device", two, two, one]);
+    fail(1, "is a device of the file system already", ["device", "add", "--device", two, two, one]);
     let both = ["--device", two];
     let convert = ["balance", "start", "-dconvert=raid1,soft", "-mconvert=raid1,soft"];
     assert!(succeed_text(convert.iter().chain(&both).chain(&[one])).starts_with("Done, had to relocate"));
