@@ -136,7 +136,9 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 pub fn unmount(directory: &Path) {
     let output = unmount_by(|| papilio([OsStr::new("umount"), directory.as_os_str()]));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{}: {stderr}", output.status);
+    // On a busy machine the server may take its time.
+    let is_quiet = stderr.lines().all(|line| line.contains("waiting for the server to write"));
+    assert!(output.status.success() && is_quiet, "{}: {stderr}", output.status);
 }
 
 /// Unmounts a mount of the kernel. Returns whether that was possible.
