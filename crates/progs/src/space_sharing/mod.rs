@@ -26,7 +26,7 @@ pub use shares::{SharedBytes, SharingOptions, SharingProgress};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::item_error;
 use papilio_engine::items::trees::{Trees, root_pointer};
-use papilio_engine::jobs::usage::usage;
+use papilio_engine::jobs::usage::{Usage, usage};
 use papilio_engine::subvolume::{self, Subvolume};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::root::RootItem;
@@ -84,13 +84,20 @@ impl SpaceSharing {
         subvolumes.sort_by_key(|subvolume| (subvolume.created, subvolume.id));
         let ids: Vec<TreeId> = subvolumes.iter().map(|subvolume| subvolume.id).collect();
         let positions: HashMap<_, _> = ids.iter().enumerate().map(|(position, id)| (*id, position)).collect();
-        let mut walk = SharingWalk::new(trees.forest(), options, &ids);
+        let usage = match options.sampled_leaves {
+            Some(_) => Some(usage(trees)?),
+            None => None,
+        };
+        let node_size = u64::from(trees.forest().volume().geometry().node_size);
+        let in_use = |flag| usage.as_ref().map_or(0, |usage| in_use(usage, flag));
+        let all_blocks = in_use(BlockGroupFlags::METADATA) / node_size;
+        let mut walk = SharingWalk::new(trees.forest(), options, &ids, all_blocks);
         add_roots(trees, &positions, &mut walk)?;
         if !walk.run(progress)? {
             return Ok(None);
         }
         let sampled_from = match walk.is_sampled() {
-            true => Some(data_in_use(trees)?),
+            true => Some(in_use(BlockGroupFlags::DATA)),
             false => None,
         };
         let sets = &walk.sets;
@@ -233,11 +240,11 @@ impl SpaceSharing {
     }
 }
 
-/// Returns the bytes that the block groups for data have in use; tree blocks in them count, too.
-fn data_in_use(trees: &Trees) -> Result<u64> {
-    let usage = usage(trees)?;
-    let of_data = usage.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
-    Ok(of_data.fold(0, |sum: u64, space| sum.saturating_add(space.used)))
+/// Returns the bytes that the block groups of a kind have in use. In mixed ones, data and tree
+/// blocks count together.
+fn in_use(usage: &Usage, kind: BlockGroupFlags) -> u64 {
+    let meant = usage.spaces.iter().filter(|space| space.kind.contains(kind));
+    meant.fold(0, |sum: u64, space| sum.saturating_add(space.used))
 }
 
 /// Adds the root blocks of the subvolumes to a walk.

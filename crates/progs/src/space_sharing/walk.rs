@@ -31,8 +31,8 @@ const BATCH: usize = 32;
 const BATCHES: usize = 16;
 /// Most errors that are kept; further ones are only counted.
 const KEPT_ERRORS: usize = 32;
-/// Inodes with neighbouring numbers that are chosen together: some two leaves of small files.
-const CLUSTER: u64 = 64;
+/// Inodes with neighbouring numbers that are chosen together: less than a leaf of small files.
+const CLUSTER: u64 = 16;
 /// More clusters than this below one leaf, and it is read without looking for a chosen one.
 const CLUSTERS_LOOKED_AT: u64 = 4096;
 /// The bit in a leaf's detail that says that it need not be read.
@@ -101,6 +101,8 @@ pub(super) struct SharingWalk<'a> {
     levels: [HolderReferences; MAX_LEVEL as usize],
     extents: HolderReferences,
     sample: Option<InodeSample>,
+    /// Tree blocks of all trees together, at most.
+    all_blocks: u64,
     pub(super) tallies: HashMap<SetId, Tally>,
     pub(super) blocks: u64,
     pub(super) leaves_read: u64,
@@ -109,8 +111,14 @@ pub(super) struct SharingWalk<'a> {
 }
 
 impl<'a> SharingWalk<'a> {
-    /// Begins a walk over subvolumes whose ids are `roots`.
-    pub(super) fn new(forest: &'a Arc<Forest>, options: &'a SharingOptions, roots: &'a [TreeId]) -> Self {
+    /// Begins a walk over subvolumes whose ids are `roots`, in a file system that has `all_blocks`
+    /// tree blocks at most.
+    pub(super) fn new(
+        forest: &'a Arc<Forest>,
+        options: &'a SharingOptions,
+        roots: &'a [TreeId],
+        all_blocks: u64,
+    ) -> Self {
         // Extents and the blocks of one level are in memory at once.
         let bound = options.memory_bytes / (2 * size_of::<HolderReference>());
         Self {
@@ -121,6 +129,7 @@ impl<'a> SharingWalk<'a> {
             levels: std::array::from_fn(|_| HolderReferences::new(bound)),
             extents: HolderReferences::new(bound),
             sample: None,
+            all_blocks,
             tallies: HashMap::new(),
             blocks: 0,
             leaves_read: 0,
@@ -196,15 +205,15 @@ impl<'a> SharingWalk<'a> {
     }
 
     /// Decides which inodes are looked at, where only some leaves are to be read. The blocks above
-    /// the leaves tell how many there are.
+    /// the leaves tell how many there are at most: those of snapshots share most of their leaves.
     fn choose_sample(&mut self, parents: u64) {
         let Some(wanted) = self.options.sampled_leaves else { return };
         // Three quarters full, as trees are on average.
         let geometry = self.forest.volume().geometry();
         let fanout = u64::from(geometry.node_size) / 33 * 3 / 4;
-        let leaves = parents.saturating_mul(fanout).max(1);
-        // A cluster touches one or two leaves more than it fills.
-        let share = wanted as f64 / (2.0 * leaves as f64);
+        let leaves = parents.saturating_mul(fanout).min(self.all_blocks).max(1);
+        // A cluster touches up to two leaves, which it does not fill.
+        let share = wanted as f64 / (3.0 * leaves as f64);
         if share < 0.5 {
             self.sample = Some(InodeSample { threshold: (share * u64::MAX as f64) as u64 });
         }

@@ -19,7 +19,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 
 /// Leaves that --sample reads without a number.
-const SAMPLED_LEAVES: &str = "2000";
+const SAMPLED_LEAVES: &str = "8000";
 /// Reads of a mount that changes meanwhile.
 const ATTEMPTS: u32 = 4;
 
