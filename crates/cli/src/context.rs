@@ -515,6 +515,17 @@ impl Context {
         std::io::IsTerminal::is_terminal(&std::io::stderr()) && self.verbosity >= 0
     }
 
+    /// Shows a progress bar of this form, if progress is shown, until [`Context::set_progress`]
+    /// removes it.
+    pub fn show_bar(&self, form: &str) -> Option<indicatif::ProgressBar> {
+        let bar = self.is_interactive().then(|| {
+            let style = indicatif::ProgressStyle::with_template(form).expect("the template is valid");
+            indicatif::ProgressBar::new(0).with_style(style)
+        });
+        self.set_progress(bar.clone());
+        bar
+    }
+
     /// Sets the progress bar that must be suspended while a line is printed; `None` removes it.
     pub fn set_progress(&self, bar: Option<indicatif::ProgressBar>) {
         *self.progress.borrow_mut() = bar;

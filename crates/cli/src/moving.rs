@@ -3,9 +3,8 @@
 //! Owns [`MovingBar`].
 
 use crate::context::Context;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use papilio::BalanceReport;
-use std::io::IsTerminal;
 
 /// A bar on a terminal, with the bytes that moved and an estimate of the time left.
 pub struct MovingBar<'c> {
@@ -16,14 +15,8 @@ pub struct MovingBar<'c> {
 impl<'c> MovingBar<'c> {
     /// Shows the bar, unless the command is quiet or standard error is no terminal.
     pub fn new(context: &'c Context) -> Self {
-        let shown = context.verbosity >= 0 && std::io::stderr().is_terminal();
-        let bar = shown.then(|| {
-            let form = "moving {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} left, {msg}";
-            let style = ProgressStyle::with_template(form).expect("the template is valid");
-            ProgressBar::new(0).with_style(style)
-        });
-        context.set_progress(bar.clone());
-        Self { context, bar }
+        let form = "moving {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} left, {msg}";
+        Self { context, bar: context.show_bar(form) }
     }
 
     /// Shows a report. Returns true: the work goes on.

@@ -89,7 +89,8 @@ fn log_root_tree(trees: &Trees) -> Option<Tree> {
     Some(trees.forest().tree(objectid::TREE_LOG, RootPointer { address, level, generation: None }))
 }
 
-fn append_named_roots(tree: &Tree, roots: &mut Vec<TreeRoot>) -> Result<()> {
+/// Appends the trees that have an item in a tree of roots, in its order.
+pub(crate) fn append_named_roots(tree: &Tree, roots: &mut Vec<TreeRoot>) -> Result<()> {
     for item in tree.items() {
         let item = item?;
         if item.key.item_type == ItemType::ROOT_ITEM {

@@ -67,6 +67,10 @@ struct Identity {
 /// An inode that was created in a transaction keeps both numbers in every snapshot.
 type Created = (InodeNumber, Generation);
 
+/// The transaction and the time of an inode's last change. A transaction may change it before and
+/// after it makes a snapshot.
+type LastChange = (Generation, i64, u32);
+
 /// Returns the versions of the file at `path`, a path in `subvolume` without a leading slash: the
 /// one that was modified last comes last. The file need not exist there any more.
 ///
@@ -159,7 +163,7 @@ struct Search {
     versions: Vec<FileVersion>,
     by_identity: HashMap<Identity, usize>,
     /// Contents by the inode and its last change, which snapshots share.
-    contents: HashMap<(Created, Generation, u64), (u64, u64)>,
+    contents: HashMap<(Created, LastChange), (u64, u64)>,
     /// Inodes that were found, and those that are to be followed.
     known: HashSet<(TreeId, InodeNumber)>,
     followed: BTreeSet<Created>,
@@ -176,7 +180,8 @@ impl Search {
             self.followed.insert(created);
         }
         let modified = metadata.mtime();
-        let key = (created, metadata.last_changed(), metadata.size());
+        let changed = metadata.ctime();
+        let key = (created, (metadata.last_changed(), changed.seconds, changed.nanoseconds));
         let content = match self.contents.get(&key) {
             Some(known) => *known,
             None => {

@@ -23,14 +23,13 @@ mod walk;
 pub use estimate::Estimate;
 pub use shares::{SharedBytes, SharingOptions, SharingProgress};
 
+use crate::dump::append_named_roots;
 use papilio_engine::errors::{Error, Result};
-use papilio_engine::items::item_error;
-use papilio_engine::items::trees::{Trees, root_pointer};
+use papilio_engine::items::trees::Trees;
 use papilio_engine::jobs::usage::{Usage, usage};
 use papilio_engine::subvolume::{self, Subvolume};
 use papilio_format::items::block_group::BlockGroupFlags;
-use papilio_format::items::root::RootItem;
-use papilio_format::{Generation, ItemType, TreeId};
+use papilio_format::{Generation, TreeId};
 use root_sets::Run;
 use shares::Share;
 use std::collections::HashMap;
@@ -249,16 +248,12 @@ fn in_use(usage: &Usage, kind: BlockGroupFlags) -> u64 {
 
 /// Adds the root blocks of the subvolumes to a walk.
 fn add_roots(trees: &Trees, positions: &HashMap<TreeId, usize>, walk: &mut SharingWalk<'_>) -> Result<()> {
-    let root_tree = trees.root_tree();
-    for item in root_tree.items() {
-        let item = item?;
-        let Some(position) = positions.get(&TreeId(item.key.objectid)) else { continue };
-        if item.key.item_type == ItemType::ROOT_ITEM {
-            let root =
-                RootItem::parse(item.data()).map_err(|reason| item_error(&root_tree, &item, reason))?;
-            let pointer = root_pointer(&root);
-            let generation = pointer.generation.unwrap_or(Generation(0));
-            walk.add_root(*position as u32, pointer.address, pointer.level, generation)?;
+    let mut roots = Vec::new();
+    append_named_roots(&trees.root_tree(), &mut roots)?;
+    for root in roots {
+        if let Some(position) = positions.get(&root.id) {
+            let generation = root.generation.unwrap_or(Generation(0));
+            walk.add_root(*position as u32, root.address, root.level, generation)?;
         }
     }
     Ok(())

@@ -9,13 +9,11 @@ use crate::units::{Units, parse_size};
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use globset::{Glob, GlobSet, GlobSetBuilder};
-use indicatif::{ProgressBar, ProgressStyle};
 use papilio::format::{TreeId, objectid};
 use papilio::{Estimate, SharingOptions, SpaceSharing, Subvolume, SubvolumeSpace};
 use papilio_ioctl::client::MountedPath;
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
-use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 
 /// Leaves that --sample reads without a number.
@@ -116,13 +114,15 @@ impl Args {
             memory_bytes: usize::try_from(self.memory).unwrap_or(usize::MAX),
             sampled_leaves: self.sample,
         };
-        for attempt in 1.. {
+        let mut attempts_left = ATTEMPTS;
+        loop {
+            attempts_left -= 1;
             let (image, further) = match target {
                 Target::Image(path) => (path.image.clone(), Vec::new()),
                 Target::Mounted(mounted) => device_paths(mounted)?,
             };
             let system = context.open_last_commit(&image, &further, true)?;
-            let bar = walk_bar(context);
+            let bar = context.show_bar("reading trees, {msg} {bar:30} {pos}/{len} blocks {eta} left");
             let sharing = system.space_sharing(&options, |progress| {
                 if let Some(bar) = &bar {
                     bar.set_length(progress.known_blocks);
@@ -135,11 +135,10 @@ impl Args {
             let sharing = sharing.with_context(|| image.display().to_string())?;
             let sharing = sharing.context("ended")?;
             let is_moving = matches!(target, Target::Mounted(_)) && sharing.bad_blocks() > 0;
-            if !is_moving || attempt == ATTEMPTS {
+            if !is_moving || attempts_left == 0 {
                 return Ok((sharing, system.default_subvolume()?));
             }
         }
-        unreachable!("the last attempt returns")
     }
 
     fn answer(
@@ -286,17 +285,6 @@ fn estimate_json(estimate: &Estimate) -> Value {
         "raw_metadata": bytes.raw_metadata,
         "data_error": estimate.data_error,
     })
-}
-
-fn walk_bar(context: &Context) -> Option<ProgressBar> {
-    let shown = context.verbosity >= 0 && std::io::stderr().is_terminal();
-    let bar = shown.then(|| {
-        let form = "reading trees, {msg} {bar:30} {pos}/{len} blocks {eta} left";
-        let style = ProgressStyle::with_template(form).expect("the template is valid");
-        ProgressBar::new(0).with_style(style)
-    });
-    context.set_progress(bar.clone());
-    bar
 }
 
 /// Returns the subvolume that an argument names.
