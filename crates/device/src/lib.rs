@@ -72,6 +72,7 @@ mod deadline;
 mod delay;
 mod device;
 mod driver;
+mod ending;
 mod error;
 mod fault;
 mod file;
@@ -111,6 +112,7 @@ pub use device::{
     Access, Advice, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write, read_only,
 };
 pub use driver::{Completed, Driver, Piece};
+pub use ending::announce_ending;
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;

@@ -9,11 +9,13 @@
 //!   and udev and others honour it on block devices.
 //! - The others are those of QEMU, so that no virtual machine uses the image at the same time: see
 //!   [`Permissions`]. Other hosts than Linux do without them.
-//! - A conflicting lock is an error after a short wait.
+//! - A conflicting lock is an error after a short wait. The wait is longer while a process that
+//!   holds one has announced its end ([`crate::ending`]).
 //! - A process that has a file open for reading can open it for writing in its place
 //!   ([`LockedFile::take_over`]): the locks of its readers pass on.
 
 use crate::device::Access;
+use crate::ending::is_ending;
 use crate::error::OpenErrorKind;
 use crate::host::calls;
 use crate::lock_owner::is_held_by_caller;
@@ -28,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// How long `acquire` retries: longer than a fork takes, too short for a user to notice.
 const TIMEOUT: Duration = Duration::from_millis(100);
+/// How long `acquire` retries while a server commits the last changes of a mount that has ended.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What QEMU calls the permissions of a user of an image file, one bit for each. They are held as
 /// shared locks of single bytes: those that a user has from byte 100 on, and those that it denies
@@ -95,13 +99,13 @@ impl LockedFile {
             Access::ReadOnly => FlockOperation::NonBlockingLockShared,
             Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
         };
-        match patiently(|| rustix::fs::flock(file.as_fd(), operation)) {
+        match patiently(&file, || rustix::fs::flock(file.as_fd(), operation)) {
             Err(OpenErrorKind::InUseByProcess) if is_held_by_caller(&file) => {}
             locked => locked?,
         }
         // From here on, an error releases what was acquired.
         let locked = Self { file: Arc::new(file), process: Some(std::process::id()) };
-        patiently(|| Permissions::of(access).acquire(locked.as_fd()))?;
+        patiently(&locked, || Permissions::of(access).acquire(locked.as_fd()))?;
         if access == Access::ReadOnly {
             let mut readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
             readers.retain(|reader| reader.strong_count() > 0);
@@ -150,7 +154,7 @@ pub fn restore_readers_locks() {
         readers.iter().filter_map(Weak::upgrade).collect()
     };
     for reader in readers {
-        let _ = patiently(|| {
+        let _ = patiently(&reader, || {
             rustix::fs::flock(reader.as_fd(), FlockOperation::NonBlockingLockShared)?;
             Permissions::of(Access::ReadOnly).acquire(reader.as_fd())
         });
@@ -179,14 +183,18 @@ impl Drop for LockedFile {
     }
 }
 
-/// Repeats an attempt for a short time while it conflicts with others.
-fn patiently(mut attempt: impl FnMut() -> rustix::io::Result<()>) -> Result<(), OpenErrorKind> {
+/// Repeats an attempt to lock `file` for a short time while it conflicts with others.
+fn patiently(file: &File, mut attempt: impl FnMut() -> rustix::io::Result<()>) -> Result<(), OpenErrorKind> {
     let begun = Instant::now();
+    let may_wait = || {
+        let waited = begun.elapsed();
+        waited < TIMEOUT || waited < ENDING_TIMEOUT && is_ending(file)
+    };
     loop {
         return match attempt() {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < TIMEOUT => {
+            Err(Errno::WOULDBLOCK) if may_wait() => {
                 std::thread::sleep(TIMEOUT / 20);
                 continue;
             }

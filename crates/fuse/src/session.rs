@@ -121,6 +121,7 @@ impl Session {
         let resumed = Arc::clone(&server);
         let serve = move || {
             wait_for_end((threads, rings), dispatcher, beside);
+            papilio::device::announce_ending();
             close(server)
         };
         let serving = std::thread::Builder::new().name("papilio-mount".to_owned()).spawn(serve);

@@ -189,9 +189,9 @@ pub mod device {
         Access, Advice, Device, Direction, FileDevice, ImageFormat, ImageOptions, ImageTarget, MemoryDevice,
         ObjectStores, OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice,
         PartitionTable, PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, Signature,
-        SignatureUse, StartedOp, StoreCheckpoint, TableKind, UndoFile, WriteRequest, describe_content,
-        is_inside_image, is_raw_file, is_store_url, is_url, object_stores, signatures, split_partition,
-        url_prefix,
+        SignatureUse, StartedOp, StoreCheckpoint, TableKind, UndoFile, WriteRequest, announce_ending,
+        describe_content, is_inside_image, is_raw_file, is_store_url, is_url, object_stores, signatures,
+        split_partition, url_prefix,
     };
 }
 

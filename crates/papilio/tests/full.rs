@@ -62,6 +62,44 @@ fn what_fits_together_never_fails_side_by_side() {
     }
 }
 
+/// Data leaves mixed block groups enough space for the inodes of files: after it has filled them,
+/// `fsync` and changes of attributes still succeed.
+#[test]
+fn data_that_fills_mixed_groups_leaves_room_for_inodes() {
+    for (size, cache) in [(64 << 20, 0), (64 << 20, 8 << 20), (200 << 20, 8 << 20)] {
+        let (device, fs) = new(size, true, cache);
+        let mut random = fastrand::Rng::with_seed(size + cache);
+        let files: Vec<_> =
+            (0..40).map(|number| fs.create_file(format!("/small-{number}")).unwrap()).collect();
+        let large = fs.create_file("/large").unwrap();
+        let data: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(1 << 20).collect();
+        let (mut at, mut refused) = (0, 0);
+        while refused < 50 {
+            let (file, offset) = match random.u8(0..8) {
+                0 => (&files[random.usize(..files.len())], random.u64(0..9) * 4096),
+                _ => (&large, at),
+            };
+            at += 1 << 20;
+            let length = random.usize(1..=data.len() / if refused > 0 { 64 } else { 1 });
+            match file.write_all_at(&data[..length], offset) {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        for (number, file) in files.iter().enumerate() {
+            file.sync_all().unwrap_or_else(|error| panic!("{size}, {cache}: fsync of {number}: {error}"));
+            fs.set_permissions(format!("/small-{number}"), 0o640).unwrap();
+            file.sync_all().unwrap_or_else(|error| panic!("{size}, {cache}: mode of {number}: {error}"));
+        }
+        large.sync_all().unwrap();
+        drop((files, large));
+        close_clean(fs, &device);
+    }
+}
+
 /// Threads create and remove files again and again. The files fit together, but not with the
 /// removed ones whose space is pinned.
 #[test]

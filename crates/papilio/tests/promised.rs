@@ -201,6 +201,40 @@ fn a_full_file_system_lets_space_be_freed() {
     }
 }
 
+/// Zeroing a range of a full file system changes nothing where space is missing, and needs none
+/// where all of it is preallocated.
+#[test]
+fn zeroing_a_range_needs_its_space_first() {
+    for options in ways() {
+        let device = formatted(256 << 20);
+        let fs = open_with(&device, &options);
+        let mut promised = Promised { file: fs.create_file("/file").unwrap(), content: Vec::new() };
+        promised.write(0, 3 << 20);
+        promised.file.sync_all().unwrap();
+        let kept = fs.create_file("/kept").unwrap();
+        kept.allocate(0, 4 * MIB, false).unwrap();
+        kept.sync_all().unwrap();
+        fill(&fs);
+        let refused = promised.file.zero_range(100, 2 * MIB, true).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        promised.check("refused");
+        kept.zero_range(4096, 3 * MIB, false).unwrap();
+        kept.write_all_at(&bytes(0, MIB as usize), 4096).unwrap();
+        kept.sync_all().unwrap();
+        fs.remove_file("/fill").unwrap();
+        fs.sync().unwrap();
+        promised.file.zero_range(100, 2 * MIB, true).unwrap();
+        promised.content[100..100 + 2 * MIB as usize].fill(0);
+        promised.check("zeroed");
+        drop(kept);
+        let Promised { file, content } = promised;
+        file.sync_all().unwrap();
+        drop(file);
+        close_clean(fs, &device);
+        assert!(reopened(&device, "/file") == content);
+    }
+}
+
 /// A promise that was made to a write holds although other writers fill the file system.
 #[test]
 fn promised_writes_find_space_after_others_filled_it() {

@@ -20,6 +20,22 @@ fn image_is_closed_when_umount_returns() {
     world.unmount();
 }
 
+/// umount(8) without a helper does not wait for the server. The next command does.
+#[test]
+fn commands_wait_for_the_server_of_a_mount_that_has_ended() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let image = world.image();
+    for round in 0..3 {
+        world.mount(&[]);
+        for number in 0..500 {
+            fs::write(world.at(&format!("{round}-{number}")), vec![number as u8; 20_000]).unwrap();
+        }
+        run("umount", &["-i", world.directory().to_str().unwrap()]);
+        let listed = succeed(["ls", &format!("{}:/", image.display())]);
+        assert_eq!(listed.lines().count(), (round + 1) * 500);
+    }
+}
+
 #[test]
 fn umount_takes_the_image_or_is_lazy() {
     let Some(world) = World::new(MOUNT) else { return };

@@ -54,6 +54,7 @@ pub(crate) mod write;
 pub(crate) mod write_data;
 pub(crate) mod write_rules;
 pub(crate) mod written_extents;
+pub(crate) mod zero_range;
 
 pub use compress::{DecompressError, MAX_COMPRESSED, compress, decompress, verify_stream};
 pub use encoded::{EncodedExtent, EncodedRead, compression_of_number, number_of_compression};

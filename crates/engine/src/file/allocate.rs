@@ -11,6 +11,7 @@ use crate::data::progress::Progress;
 use crate::data::punch_hole::{Hole, punch_hole_step, zero_edge};
 use crate::data::rewrite::SectorRewrite;
 use crate::data::truncate::PreparedTruncate;
+use crate::data::zero_range::ZeroRange;
 use crate::errors::Result;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::open_file::OpenFile;
@@ -144,10 +145,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Makes a range read as zeros, with space for all its sectors (`FALLOC_FL_ZERO_RANGE`). After
-    /// [`NoSpace`] a part of the range may be a hole, which reads the same.
-    ///
-    /// [`NoSpace`]: crate::Error::NoSpace
+    /// Makes a range read as zeros, with space for all its sectors (`FALLOC_FL_ZERO_RANGE`). Space
+    /// that is preallocated stays. If there is no room for the rest, the file is unchanged.
     ///
     /// # Errors
     /// As [`OpenFile::write_at`].
@@ -156,7 +155,14 @@ impl OpenFile {
         let open = &self.open;
         let exclusive = self.exclusive()?;
         let range = open.changed_range(&self.fs, offset, length)?;
-        self.punch(&exclusive, &range, offset, length)?;
+        let trees = self.begin_change(&exclusive)?;
+        let context = trees.context(&**self.fs.transactions()?);
+        let zeroed = trees.prepare(|file| ZeroRange::new(&context, file, offset, length))?;
+        drop(zeroed.edges);
+        for part in &zeroed.written {
+            self.punch(&exclusive, &range, part.start, part.end - part.start)?;
+        }
+        drop(zeroed.space);
         self.preallocate(&exclusive, &range, offset, length, keep_size)
     }
 

@@ -22,13 +22,14 @@ use crate::data::convert::STEP_RANGES;
 use crate::data::ordered_extents::{OrderedPart, Step};
 use crate::data::publish_extents::{publish_extents, publish_preallocated};
 use crate::data::rewrite::SectorRewrite;
-use crate::data::written_extents::WrittenExtent;
+use crate::data::written_extents::{MAX_EXTENT, WrittenExtent};
 use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::data_lock::SharedData;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::file::ordered_write::{BLOCKS, DATA_PER_METADATA};
+use crate::space::Space;
 use crate::transaction::Start;
 use papilio_format::items::inode::InodeItem;
 
@@ -187,14 +188,32 @@ impl OpenInode {
             // A larger size belongs to pages in the cache, and is published with their data.
             let item = InodeItem { size: file.item.size, ..self.as_seen(context.stamped(file)) };
             if parts[0].new {
-                let extents: Vec<_> =
-                    parts.iter().map(|part| WrittenExtent::plain(&part.range, part.disk)).collect();
+                let extents = joined(fs.transactions()?.space(), parts);
                 publish_extents(context, file, &extents, Some(checksums), item)
             } else {
                 publish_preallocated(context, file, parts, checksums, item)
             }
         })
     }
+}
+
+/// Returns the extents of new `parts`, ascending. Parts that follow each other in the file and in a
+/// block group become one extent.
+fn joined(space: &Space, parts: &[OrderedPart]) -> Vec<WrittenExtent> {
+    let mut joined: Vec<OrderedPart> = Vec::with_capacity(parts.len());
+    for part in parts {
+        if let Some(last) = joined.last_mut() {
+            let bytes = last.disk.0..last.disk.0 + (part.range.end - last.range.start);
+            let follows = last.range.end == part.range.start
+                && last.disk.0 + (last.range.end - last.range.start) == part.disk.0;
+            if follows && bytes.end - bytes.start <= MAX_EXTENT && space.is_in_one_group(&bytes) {
+                last.range.end = part.range.end;
+                continue;
+            }
+        }
+        joined.push(part.clone());
+    }
+    joined.iter().map(|part| WrittenExtent::plain(&part.range, part.disk)).collect()
 }
 
 /// Returns whether an exclusive flush of all ordered extents may succeed where a step failed: it

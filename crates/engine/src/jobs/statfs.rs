@@ -7,6 +7,7 @@
 
 use super::usage::Usage;
 use crate::space::allocatable::{STRIPE, allocatable, allocatable_by_even_chunks};
+use crate::space::left_in_mixed;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
 use papilio_format::superblock::superblock_offset;
@@ -48,7 +49,9 @@ impl Usage {
         let allocatable = self.allocatable(profile) / factor;
         let mut available = in_chunks.saturating_add(allocatable);
         if self.is_mixed() {
-            available = available.saturating_sub(self.global_reserve);
+            let total = self.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
+            let left = left_in_mixed(total.map(|space| space.total).sum());
+            available = available.saturating_sub(self.global_reserve).saturating_sub(left);
         } else if self.free_metadata() < self.global_reserve + METADATA_THRESHOLD
             && self.allocatable(self.profile_of(BlockGroupFlags::METADATA)) == 0
         {

@@ -39,6 +39,7 @@ mod tests;
 pub use block_group::{BlockGroupUpdate, NewBlockGroup};
 pub(crate) use range_set::RangeSet;
 pub(crate) use reservation::Reservation;
+pub(crate) use space::left_in_mixed;
 pub use space::{MetadataNeed, Pinned, Space, extent_error};
 
 use papilio_format::LogicalAddress;

@@ -231,7 +231,7 @@ impl Space {
         assert!(0 < min && min <= want && min.is_multiple_of(sector) && want.is_multiple_of(sector));
         let flags = self.flags(SpaceKind::Data);
         let mut state = self.state.lock();
-        let spared = state.spared(flags, false);
+        let spared = state.spared(SpaceKind::Data, flags, false);
         let info = state.info(flags);
         let left = info.available.saturating_sub(info.promised).saturating_sub(spared);
         let want = want.min(left / sector * sector);
@@ -411,12 +411,13 @@ impl Space {
         let (reserve, unallocated, room) =
             (state.global_reserve, state.unallocated, state.data_room.unwrap_or(u64::MAX));
         let data = state.info(self.flags(SpaceKind::Data));
-        let in_groups = data.available.saturating_sub(data.promised);
+        let (in_groups, data_total) = (data.available.saturating_sub(data.promised), data.totals.total);
         let metadata = state.info(self.flags(SpaceKind::Metadata));
         let base = need.base.saturating_add(reserve);
         let share = |bytes: u64, per: u64| (u128::from(bytes) * u128::from(per) / u128::from(per + 1)) as u64;
         if self.mixed {
             let left = in_groups.saturating_add(unallocated / CHUNK_SHARE * (CHUNK_SHARE - 1));
+            let base = base.saturating_add(left_in_mixed(data_total));
             return share(left.saturating_sub(base), need.data_per_metadata);
         }
         // Bytes that metadata block groups have beyond the base, and bytes that they lack for it.
@@ -458,6 +459,11 @@ impl Space {
         let state = self.state.lock();
         let group = state.group_of(&(address.0..address.0.checked_add(1)?))?;
         Some(group.describe())
+    }
+
+    /// Returns whether one block group contains all of these logical addresses.
+    pub(crate) fn is_in_one_group(&self, addresses: &Range<u64>) -> bool {
+        self.state.lock().group_of(addresses).is_some()
     }
 
     /// Returns whether data at an address may be overwritten: its block group is not being removed
@@ -586,7 +592,7 @@ impl Space {
         if kind != SpaceKind::Data {
             could_be_had = state.could_be_had(flags);
         }
-        let spared = state.spared(flags, emergency);
+        let spared = state.spared(kind, flags, emergency);
         let info = state.info(flags);
         let needed = info.promised.checked_add(bytes).and_then(|sum| sum.checked_add(spared));
         if needed.is_none_or(|needed| needed > could_be_had) {
@@ -689,9 +695,23 @@ impl SpaceState {
     }
 
     /// Returns the bytes that a reservation must leave.
-    fn spared(&self, flags: BlockGroupFlags, emergency: bool) -> u64 {
-        if Self::is_metadata(flags) && !emergency { self.global_reserve } else { 0 }
+    fn spared(&mut self, kind: SpaceKind, flags: BlockGroupFlags, emergency: bool) -> u64 {
+        if !Self::is_metadata(flags) || emergency {
+            return 0;
+        }
+        let left_by_data = match kind {
+            SpaceKind::Data => left_in_mixed(self.info(flags).totals.total),
+            SpaceKind::Metadata | SpaceKind::System => 0,
+        };
+        self.global_reserve.saturating_add(left_by_data)
     }
+}
+
+/// Returns the bytes that data leaves free in mixed block groups of `total` bytes, besides the global
+/// reserve. Files that were written until the groups were full need them for their inodes: without
+/// them `fsync` would fail.
+pub(crate) fn left_in_mixed(total: u64) -> u64 {
+    (total / 64).min(2 << 20)
 }
 
 /// Returns the index of the [`SpaceInfo`] for block groups with these flags.

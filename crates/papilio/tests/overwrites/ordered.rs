@@ -504,3 +504,48 @@ fn the_kernel_reads_flushed_ordered_extents() {
         models = Some(left);
     }
 }
+
+/// Pieces that were written one after the other become few extents, also across block groups, and
+/// an interleaved file does not change what each file holds.
+#[test]
+fn neighbours_become_one_extent() {
+    const PIECE: u64 = 1 << 20;
+    for sector in [true, false] {
+        let device = formatted(512 << 20);
+        let fs = open(&device);
+        let [alone, first, second] =
+            ["/alone", "/first", "/second"].map(|name| fs.create_file(name).unwrap());
+        let content = |number: u64, file: u64| {
+            let mut piece = vec![(number * 3 + file) as u8; PIECE as usize];
+            piece[..8].copy_from_slice(&(number << 8 | file).to_le_bytes());
+            piece
+        };
+        // Pieces of a file that grows are published at once, those of a sparse file are ordered.
+        alone.set_len(150 * PIECE).unwrap();
+        first.set_len(20 * PIECE).unwrap();
+        for number in 0..150 {
+            // A piece that is cut inside of a sector does not go through ordered extents as a whole.
+            let cut = if sector { 0 } else { 100 };
+            let data = content(number, 0);
+            let (head, tail) = data.split_at(PIECE as usize - cut);
+            alone.write_all_at(head, number * PIECE).unwrap();
+            alone.write_all_at(tail, (number + 1) * PIECE - cut as u64).unwrap();
+        }
+        for number in 0..20 {
+            first.write_all_at(&content(number, 1), number * PIECE).unwrap();
+            second.write_all_at(&content(number, 2), number * PIECE).unwrap();
+        }
+        fs.sync().unwrap();
+        let extents = alone.extents(0, usize::MAX).unwrap();
+        assert!(!sector || extents.len() <= 12, "{} extents", extents.len());
+        assert!(extents.iter().all(|extent| extent.stored <= 128 << 20));
+        assert_clean(&device);
+        drop((alone, first, second));
+        fs.close().unwrap();
+        let fs = open(&device);
+        for (file, name, pieces) in [(0, "/alone", 150), (1, "/first", 20), (2, "/second", 20)] {
+            let expected: Vec<u8> = (0..pieces).flat_map(|number| content(number, file)).collect();
+            assert!(fs.read(name).unwrap() == expected, "{name}");
+        }
+    }
+}
