@@ -99,7 +99,14 @@ pub(crate) const GROUPS: &[Group] = &[
             ("bench", 8, &["fio(1)"]),
         ],
     },
-    Group { title: "This program", commands: &[("completions", 1, &["bash(1)"]), ("man", 1, &["man(1)"])] },
+    Group {
+        title: "This program",
+        commands: &[
+            ("doctor", 1, &["papilio-mount(8)"]),
+            ("completions", 1, &["bash(1)"]),
+            ("man", 1, &["man(1)"]),
+        ],
+    },
 ];
 
 impl Group {

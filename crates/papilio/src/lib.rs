@@ -190,8 +190,8 @@ pub mod device {
         ObjectStores, OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice, PartitionDevice,
         PartitionTable, PartitionType, ReadRequest, RemoteCache, RemoteOptions, RingTarget, Signature,
         SignatureUse, StartedOp, StoreCheckpoint, TableKind, UndoFile, WriteRequest, announce_ending,
-        describe_content, is_inside_image, is_raw_file, is_store_url, is_url, object_stores, signatures,
-        split_partition, url_prefix,
+        describe_content, io_uring_available, is_inside_image, is_raw_file, is_store_url, is_url,
+        object_stores, signatures, split_partition, url_prefix,
     };
 }
 

@@ -18,6 +18,7 @@ mod dedupe;
 mod deleted;
 mod device;
 mod diff;
+mod doctor;
 mod du;
 mod filesystem;
 mod find;
@@ -126,6 +127,7 @@ pub enum Command {
     FsckAtBoot(fsck_at_boot::Args),
     #[command(hide = true)]
     BtrfsImage(image::DropInArgs),
+    Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -195,6 +197,7 @@ impl Command {
             Self::Bench(command) => command.run(context),
             Self::FsckAtBoot(command) => command.run(context),
             Self::BtrfsImage(command) => command.run(context),
+            Self::Doctor(command) => command.run(context),
             Self::Completions(command) => command.run(definition()),
             Self::Man(command) => command.run(definition()),
         }

@@ -11,6 +11,7 @@ mod copy;
 mod dedupe;
 mod devices_refused;
 mod diff;
+mod doctor;
 mod drop_in;
 mod find_new;
 mod fixture;
