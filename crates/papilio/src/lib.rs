@@ -179,7 +179,8 @@ pub use papilio_format::{
 
 pub use papilio_device::{AlignedBuffer, StableBuffer};
 pub use papilio_format::send_stream::{
-    Command as SendCommand, CommandKind as SendCommandKind, EncodedWrite, Protocol as SendProtocol, SendStreamError, SendStreamFault,
+    Command as SendCommand, CommandKind as SendCommandKind, EncodedWrite, Protocol as SendProtocol,
+    SendStreamError, SendStreamFault,
 };
 
 /// Streams of send as archives: listed, read, checked, joined and rewritten without a receiver.

@@ -138,19 +138,18 @@ fn a_chain_that_lacks_a_part_says_so() {
     succeed(["-q", "stream", "recompress", "--parent", &other, "-f", renamed.to_str().unwrap(), second]);
     fail(1, "the stream needs it at 1", ["stream", "verify", first, renamed.to_str().unwrap()]);
     fail(2, "not two UUIDs", ["stream", "recompress", "--parent", "x", "-f", "/dev/null", second]);
-    fail(2, "needs protocol 2", [
-        "stream", "recompress", "--proto", "1", "--compress", "zstd", "-f", "/dev/null", second,
-    ]);
+    fail(
+        2,
+        "needs protocol 2",
+        ["stream", "recompress", "--proto", "1", "--compress", "zstd", "-f", "/dev/null", second],
+    );
 }
 
 fn from_stdin(stream: &Path, arguments: &[&str]) -> std::process::Output {
     let mut child = command();
     // A pipe, not a file.
-    let mut cat = std::process::Command::new("cat")
-        .arg(stream)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut cat =
+        std::process::Command::new("cat").arg(stream).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let output = child.args(arguments).stdin(cat.stdout.take().unwrap()).output().unwrap();
     cat.wait().unwrap();
     output
@@ -189,7 +188,8 @@ fn a_part_of_a_tree_is_extracted() {
     succeed([&["-q", "stream", "extract"], &all[..], &wanted].concat());
     let names = |directory: &str| {
         let entries = fs::read_dir(to.join("s2").join(directory)).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     };

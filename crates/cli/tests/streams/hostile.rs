@@ -75,7 +75,8 @@ fn faults_name_the_byte_and_the_command() {
     check(&[file("f"), Send::Truncate { path: b"f".to_vec(), size: u64::MAX }], "exceed the largest file");
     check(&[file("f"), clone(0, 4096, 4096)], "exceed the source of the clone");
     check(&[file("f"), clone(u64::MAX, 2, 0)], "exceed the largest file");
-    check(&[Send::End, file("f")], "no subvolume has begun");
+    let error = load(&stream(&[file("f")]), LoadOptions::new()).unwrap_err().to_string();
+    assert!(error.contains("byte 17: mkfile /f: no subvolume has begun"), "{error}");
     check(&[subvol(1)], "has subvolume");
     check(&[Send::Chown { path: Vec::new(), uid: u64::MAX, gid: 0 }], "is not valid here");
     let name = "x".repeat(256);
@@ -125,8 +126,15 @@ fn memory_is_bounded() {
     for snapshot in 2..200 {
         let of = Uuid::from_u128;
         let (uuid, clone_uuid) = (of(snapshot), of(snapshot - 1));
-        commands.push(Send::Snapshot { path: b"s".to_vec(), uuid, ctransid: 5, clone_uuid, clone_ctransid: 5 });
-        commands.extend((0..2000).map(|number| Send::Chmod { path: format!("f{number}").into(), mode: 0o640 }));
+        commands.push(Send::Snapshot {
+            path: b"s".to_vec(),
+            uuid,
+            ctransid: 5,
+            clone_uuid,
+            clone_ctransid: 5,
+        });
+        commands
+            .extend((0..2000).map(|number| Send::Chmod { path: format!("f{number}").into(), mode: 0o640 }));
     }
     let error = load(&stream(&commands), options).unwrap_err().to_string();
     assert!(error.contains("need more than 64 MiB"), "{error}");

@@ -3,7 +3,9 @@
 use super::churn::{Random, churn};
 use super::common::{fail, succeed, succeed_json, succeed_text};
 use super::{btrfs, setting};
-use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, Need, Scratch, TreeSpec, compare, require, sys};
+use papilio_oracle::{
+    CompareOptions, FileSystemSpec, HostTree, Need, Scratch, TreeSpec, compare, require, sys,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -76,7 +78,9 @@ fn kernel_chain(scratch: &Scratch, seed: u64) -> Chain {
 
 fn run<'a>(start: &[&'a str], streams: &'a [PathBuf], end: &[&'a str]) {
     let streams = streams.iter().map(|path| text(path));
-    succeed(["-q", "stream"].into_iter().chain(start.iter().copied()).chain(streams).chain(end.iter().copied()));
+    succeed(
+        ["-q", "stream"].into_iter().chain(start.iter().copied()).chain(streams).chain(end.iter().copied()),
+    );
 }
 
 fn receive(stream: &Path, directory: &Path) {

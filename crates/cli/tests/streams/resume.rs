@@ -153,9 +153,7 @@ fn tokens_of_the_command_are_taken_and_refused() -> io::Result<()> {
     let stderr = check_failure(&receive_part(&stream, whole / 2, &into), 1, "send --resume ");
     let word = stderr.split("send --resume ").nth(1).unwrap().split(' ').next().unwrap();
     // The half-received subvolume keeps the token.
-    let kept = succeed([
-        "getfattr", "--only-values", "-n", "user.papilio.receive", &format!("{into}two"),
-    ]);
+    let kept = succeed(["getfattr", "--only-values", "-n", "user.papilio.receive", &format!("{into}two")]);
     assert_eq!(String::from_utf8_lossy(&kept).trim(), word);
     fail(1, "none of these snapshots", ["-q", "send", "-f", file, "--resume", word, &one]);
     fail(1, "another stream", ["-q", "send", "-f", file, "--resume", word, "-p", &one, &two]);

@@ -28,8 +28,8 @@ mod target;
 
 #[cfg(target_os = "linux")]
 pub use host::HostDirectory;
-pub use position::ResumeToken;
 pub use options::{Receive, ReceiveObserver, ReceivedSubvolume};
+pub use position::ResumeToken;
 pub use stream::StreamReader;
 pub use target::{CloneRange, ExistingSubvolume, ReceiveTarget, SentSubvolume};
 

@@ -149,7 +149,8 @@ impl<'a> Run<'a> {
             true => self.target.existing(name)?,
             false => ExistingSubvolume::Missing,
         };
-        let mut entry = ReceivedSubvolume { name: name.to_vec(), complete: false, token: None, resumable: false };
+        let mut entry =
+            ReceivedSubvolume { name: name.to_vec(), complete: false, token: None, resumable: false };
         let state = match (existing, rest) {
             (ExistingSubvolume::Complete(found), None) if found == sent => {
                 entry.complete = true;

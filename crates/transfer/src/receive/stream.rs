@@ -48,7 +48,16 @@ pub struct StreamReader<'a> {
 impl<'a> StreamReader<'a> {
     /// Reads from `input`, which starts with the header of a stream.
     pub fn new(input: &'a mut dyn Read) -> Self {
-        Self { input, offset: 0, command_offset: 0, protocol: None, checksum: 0, bytes: Vec::new(), takes_rests: false, rest: None }
+        Self {
+            input,
+            offset: 0,
+            command_offset: 0,
+            protocol: None,
+            checksum: 0,
+            bytes: Vec::new(),
+            takes_rests: false,
+            rest: None,
+        }
     }
 
     /// Chooses whether the rest of a stream is read like a stream.

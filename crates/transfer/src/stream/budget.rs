@@ -51,6 +51,12 @@ impl Charge {
         self.bytes = bytes;
     }
 
+    /// Charges `bytes` more to the same budget, in a charge of its own.
+    pub(super) fn another(&self, bytes: u64) -> Self {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        Self { used: Arc::clone(&self.used), bytes }
+    }
+
     pub(super) fn add(&mut self, bytes: u64) {
         self.set(self.bytes.saturating_add(bytes));
     }

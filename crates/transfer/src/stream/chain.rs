@@ -152,13 +152,6 @@ pub enum ChainDoubt {
         /// The subvolume.
         name: Vec<u8>,
     },
-    /// A stream has no end command behind its last subvolume.
-    NoEnd {
-        /// The stream.
-        stream: String,
-        /// The subvolume.
-        name: Vec<u8>,
-    },
 }
 
 /// Streams in their order.
@@ -275,7 +268,9 @@ impl Loader {
     fn stream(&mut self, name: &str, input: &mut dyn Read) -> Result<(), StreamError> {
         let mut reader = StreamReader::new(input);
         let mut open = false;
-        while let Some(command) = reader.next_command().map_err(|error| StreamError::in_stream(name, error))? {
+        while let Some(command) =
+            reader.next_command().map_err(|error| StreamError::in_stream(name, error))?
+        {
             let start = reader.command_offset();
             let at = |fault| StreamError::Command {
                 stream: name.to_owned(),
@@ -304,10 +299,6 @@ impl Loader {
             if self.budget.is_exceeded() {
                 return Err(at(StreamFault::Memory(self.budget.limit())));
             }
-        }
-        if open {
-            let part = self.parts.last().expect("a subvolume is open");
-            self.doubts.push(ChainDoubt::NoEnd { stream: name.to_owned(), name: part.name.clone() });
         }
         self.streams += 1;
         Ok(())
@@ -404,8 +395,7 @@ impl Loader {
         if let Command::Clone { .. } = command {
             return self.clone_range(command);
         }
-        let origin =
-            Origin::Written { stream: self.streams, at: start, protocol: part.protocol, skip: 0 };
+        let origin = Origin::Written { stream: self.streams, at: start, protocol: part.protocol, skip: 0 };
         part.tree.as_mut().map_or(Ok(()), |tree| tree.apply(command, origin))
     }
 
@@ -421,7 +411,7 @@ impl Loader {
         let own = *clone_uuid == self.parts[last].identity.uuid;
         let sent = SentSubvolume { uuid: *clone_uuid, ctransid: Generation(*clone_ctransid) };
         let source = if own { Some(last) } else { self.position(sent) };
-        let pieces = match source.map(|source| &self.parts[source].tree) {
+        let pieces: Vec<(u64, super::node::Piece)> = match source.map(|source| &self.parts[source].tree) {
             Some(Some(tree)) => {
                 let content = tree.content(clone_path)?;
                 let end = clone_offset + length;

@@ -85,12 +85,16 @@ impl<'a> DataReader<'a> {
             let payload = match command {
                 Command::Write { data, .. } => Payload { bytes: data, encoded: None },
                 Command::EncodedWrite(write) => Payload {
-                    bytes: decode(&write)
-                        .map_err(|error| StreamError::Invalid(format!("{}: byte {at}: {error}", input.name())))?,
+                    bytes: decode(&write).map_err(|error| {
+                        StreamError::Invalid(format!("{}: byte {at}: {error}", input.name()))
+                    })?,
                     encoded: Some(write),
                 },
                 _ => {
-                    return Err(StreamError::Invalid(format!("{}: byte {at}: the stream changed", input.name())));
+                    return Err(StreamError::Invalid(format!(
+                        "{}: byte {at}: the stream changed",
+                        input.name()
+                    )));
                 }
             };
             self.last = Some((stream, at, payload));

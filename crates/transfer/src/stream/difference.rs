@@ -72,7 +72,8 @@ pub fn compare<E: From<StreamError>>(
             each(StreamDifference::Added(SentEntry::new(path, new_tree.node(number))))?;
         } else if let (Some((path, before)), Some((_, after))) = (left.take(), right.take()) {
             let (before, after) = (old_tree.node(before), new_tree.node(after));
-            let (content, metadata) = (readers.contents_differ(before, after)?, metadata_differs(before, after));
+            let (content, metadata) =
+                (readers.contents_differ(before, after)?, metadata_differs(before, after));
             if content || metadata {
                 let entry = SentEntry::new(path, after);
                 each(StreamDifference::Changed { entry, content, metadata })?;

@@ -152,7 +152,8 @@ impl<'a, 'p> Emit<'a, 'p> {
                 }
             }
         }
-        self.shared = uses.into_iter().filter(|(_, shared)| *shared).map(|(place, _)| (place, None)).collect();
+        self.shared =
+            uses.into_iter().filter(|(_, shared)| *shared).map(|(place, _)| (place, None)).collect();
         Ok(())
     }
 
@@ -163,7 +164,9 @@ impl<'a, 'p> Emit<'a, 'p> {
             NodeKind::Directory { .. } => Command::Mkdir { path, inode },
             NodeKind::File(_) => Command::Mkfile { path, inode },
             NodeKind::Symlink(target) => Command::Symlink { path, inode, target: target.to_vec() },
-            NodeKind::Fifo => Command::Mkfifo { path, inode, rdev: 0, mode: 0o010_000 | u64::from(node.mode) },
+            NodeKind::Fifo => {
+                Command::Mkfifo { path, inode, rdev: 0, mode: 0o010_000 | u64::from(node.mode) }
+            }
             NodeKind::Socket => {
                 Command::Mksock { path, inode, rdev: 0, mode: 0o140_000 | u64::from(node.mode) }
             }
@@ -269,7 +272,8 @@ impl<'a, 'p> Emit<'a, 'p> {
             None => self.add_plain(path, at, piece)?,
         }
         if let Origin::Written { stream, at: place, skip, .. } = piece.origin
-            && let Some(first @ None) = self.shared.get_mut(&(stream, place))
+            && let Some(first) = self.shared.get_mut(&(stream, place))
+            && first.is_none()
         {
             *first = Some(First { node: number, offset: at, skip, length: piece.length });
         }

@@ -192,7 +192,8 @@ impl Archived<'_> {
             return self.take(Event::Link { name, id: key, size });
         }
         let attributes = attributes_of(node);
-        let special = |special| Event::Special { name: name.clone(), attributes: attributes.clone(), special, id };
+        let special =
+            |special| Event::Special { name: name.clone(), attributes: attributes.clone(), special, id };
         match &node.kind {
             NodeKind::Directory { .. } => self.take(Event::EnterDirectory { name, attributes }),
             NodeKind::File(content) => {
@@ -244,7 +245,8 @@ impl Archived<'_> {
 
 fn attributes_of(node: &Node) -> Attributes {
     let (atime, mtime) = node.times.map_or_else(Default::default, |times| (times.atime, times.mtime));
-    let xattr = |(name, value): (&Box<[u8]>, &Box<[u8]>)| Xattr { name: name.to_vec(), value: value.to_vec() };
+    let xattr =
+        |(name, value): (&Box<[u8]>, &Box<[u8]>)| Xattr { name: name.to_vec(), value: value.to_vec() };
     Attributes {
         permissions: node.mode,
         uid: node.uid,

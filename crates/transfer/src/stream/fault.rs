@@ -80,7 +80,7 @@ pub enum StreamFault {
     #[error("invalid name in {}", path_text(.0))]
     InvalidName(Vec<u8>),
     /// A range that no file can have, or one past the end of a clone's source.
-    #[error("{length} bytes at {offset} exceed {}", if *.source_file { "the source of the clone" } else { "the largest file" })]
+    #[error("{length} bytes at {offset} exceed {}", if *source_file { "the source of the clone" } else { "the largest file" })]
     Range {
         /// Bytes from the file's start.
         offset: u64,

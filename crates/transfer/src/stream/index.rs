@@ -393,7 +393,9 @@ fn write_record(path: &[u8], node: &Node) -> Vec<u8> {
         }
         NodeKind::Fifo => out.u32(3),
         NodeKind::Socket => out.u32(4),
-        NodeKind::Character { major, minor } => [5, *major, *minor].iter().for_each(|number| out.u32(*number)),
+        NodeKind::Character { major, minor } => {
+            [5, *major, *minor].iter().for_each(|number| out.u32(*number))
+        }
         NodeKind::Block { major, minor } => [6, *major, *minor].iter().for_each(|number| out.u32(*number)),
     }
     out.into_bytes()

@@ -5,9 +5,7 @@
 
 use super::fault::StreamError;
 use papilio_engine::errors::{Error, Result as EngineResult};
-use papilio_format::send_stream::{
-    COMMAND_HEADER_SIZE, Command, CommandHeader, Protocol, SendStreamFault,
-};
+use papilio_format::send_stream::{COMMAND_HEADER_SIZE, Command, CommandHeader, Protocol, SendStreamFault};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;

@@ -270,9 +270,15 @@ impl<'a> Concatenation<'a> {
     }
 
     /// Writes a command of a subvolume, changed where it names a subvolume of the sequence.
-    fn pass(&self, index: usize, command: &Command, writer: &mut StreamWriter<'_>) -> Result<(), StreamError> {
+    fn pass(
+        &self,
+        index: usize,
+        command: &Command,
+        writer: &mut StreamWriter<'_>,
+    ) -> Result<(), StreamError> {
         let SentSubvolume { uuid, ctransid } = self.last().identity;
         let own = self.parts[index].identity.uuid;
+        let changed;
         let command = match command {
             Command::Clone { offset, length, path, clone_uuid, clone_path, clone_offset, .. } => {
                 let clone_path = match self.between(index, *clone_uuid) {
@@ -280,7 +286,7 @@ impl<'a> Concatenation<'a> {
                     Some(source) => self.temporary(source, clone_path),
                     None => return put(writer, command),
                 };
-                &Command::Clone {
+                changed = Command::Clone {
                     offset: *offset,
                     length: *length,
                     path: path.clone(),
@@ -288,7 +294,8 @@ impl<'a> Concatenation<'a> {
                     clone_ctransid: ctransid.0,
                     clone_path,
                     clone_offset: *clone_offset,
-                }
+                };
+                &changed
             }
             Command::EncodedWrite(write) if self.decompress => {
                 let data = decode(write).map_err(StreamError::Other)?;

@@ -13,9 +13,9 @@ use crate::send::StreamWriter;
 use papilio_engine::data::{compress, number_of_compression};
 use papilio_engine::options::CompressionChoice;
 use papilio_engine::tuning::VerifyCompression;
-use papilio_format::{Generation, Uuid};
 use papilio_format::items::file_extent::{Compression, MAX_UNCOMPRESSED};
 use papilio_format::send_stream::{Command, EncodedWrite, Protocol, WRITE_SIZE};
+use papilio_format::{Generation, Uuid};
 use std::io::{Read, Write};
 
 /// Bytes that the ranges of encoded writes are multiples of.
@@ -200,7 +200,9 @@ impl Rewrite<'_, '_> {
                 }
                 Ok(())
             }
-            Command::Fallocate { mode, .. } if first => Err(Refused::Fault(StreamFault::FallocateMode(*mode))),
+            Command::Fallocate { mode, .. } if first => {
+                Err(Refused::Fault(StreamFault::FallocateMode(*mode)))
+            }
             // No receiver applies it.
             Command::Fileattr { .. } if first => Ok(()),
             Command::Utimes { path, atime, mtime, ctime, otime: None } if !first => {
@@ -254,9 +256,10 @@ impl Rewrite<'_, '_> {
         }
         let (mut offset, mut data) = (offset, data);
         while !data.is_empty() {
-            let continues = self.plain.as_ref().is_some_and(|plain| {
-                plain.path == path && plain.offset + plain.data.len() as u64 == offset
-            });
+            let continues = self
+                .plain
+                .as_ref()
+                .is_some_and(|plain| plain.path == path && plain.offset + plain.data.len() as u64 == offset);
             if !continues {
                 self.flush_plain()?;
             }

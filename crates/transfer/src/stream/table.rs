@@ -14,10 +14,18 @@ const BLOCK_BYTES: u64 = 8 * BLOCK as u64 + 64;
 type Block<T> = Vec<Option<Arc<T>>>;
 
 /// Rows by number.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Table<T> {
     blocks: Vec<Arc<Block<T>>>,
     charge: Charge,
+}
+
+impl<T> Clone for Table<T> {
+    fn clone(&self) -> Self {
+        // The blocks are shared, and only the list of them is copied.
+        let charge = self.charge.another(64 + 8 * self.blocks.len() as u64);
+        Self { blocks: self.blocks.clone(), charge }
+    }
 }
 
 impl<T: Clone> Table<T> {

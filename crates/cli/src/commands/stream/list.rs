@@ -11,7 +11,6 @@ use papilio::stream::{SentEntry, StreamError, StreamIndex};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
-
 /// List the files of a subvolume in streams
 ///
 /// Each directory is followed by its entries. Owners are numbers.

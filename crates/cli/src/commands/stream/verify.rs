@@ -86,9 +86,6 @@ fn text(doubt: &ChainDoubt) -> String {
             shown(name)
         ),
         ChainDoubt::NoData { name } => format!("{}: the stream was made without data", shown(name)),
-        ChainDoubt::NoEnd { stream, name } => {
-            format!("{stream}: no end command follows the last subvolume, {}", shown(name))
-        }
         other => format!("{other:?}"),
     }
 }
