@@ -259,7 +259,7 @@ impl<'a, 'p> Emit<'a, 'p> {
         at: u64,
         piece: Piece,
     ) -> Result<(), StreamError> {
-        if let Some((node, from)) = self.cloneable(number, at, piece) {
+        if let Some((node, from)) = self.cloneable(number, content, at, piece) {
             self.flush_plain(path)?;
             return self.add_clone(path, PendingClone { node, from, to: at, length: piece.length });
         }
@@ -281,14 +281,28 @@ impl<'a, 'p> Emit<'a, 'p> {
     }
 
     /// Returns a file that has the data already, and its offset there.
-    fn cloneable(&self, number: NodeNumber, at: u64, piece: Piece) -> Option<(NodeNumber, u64)> {
+    fn cloneable(
+        &self,
+        number: NodeNumber,
+        content: &Content,
+        at: u64,
+        piece: Piece,
+    ) -> Option<(NodeNumber, u64)> {
         let Origin::Written { stream, at: place, skip, .. } = piece.origin else { return None };
         let first = (*self.shared.get(&(stream, place))?)?;
         let within = skip.checked_sub(first.skip)?;
         let end = within.checked_add(piece.length)?;
         let from = first.offset + within;
-        let aligned = [from, at, piece.length].iter().all(|number| number.is_multiple_of(SECTOR));
-        let inline = from == 0 && piece.length <= INLINE;
+        let size = match &self.tree.node(first.node).kind {
+            NodeKind::File(content) => content.size,
+            _ => return None,
+        };
+        // A clone ends at a sector boundary, or at the end of both files.
+        let ends = from + piece.length == size && at + piece.length == content.size && first.node != number;
+        let aligned = from.is_multiple_of(SECTOR)
+            && at.is_multiple_of(SECTOR)
+            && (piece.length.is_multiple_of(SECTOR) || ends);
+        let inline = from == 0 && at != 0 && piece.length <= INLINE;
         // A range cannot be cloned onto itself.
         let apart = first.node != number || from.abs_diff(at) >= piece.length;
         (end <= first.length && aligned && !inline && apart).then_some((first.node, from))
