@@ -1,7 +1,7 @@
 //! The position up to which a stream was applied.
 //!
-//! Owns [`ResumeToken`]. Its text is the note of an incomplete subvolume, and the token with which a
-//! sender goes on: a version, the UUID and the generation of the sent subvolume, the number of
+//! Owns [`ResumeToken`]. Its text is the note of an incomplete subvolume, and the token with which
+//! a sender goes on: a version, the UUID and the generation of the sent subvolume, the number of
 //! commands that were applied after the one that began the subvolume, and two checksums of those.
 //! - The first runs over the checksums of the commands, each of which covers all bytes of its
 //!   command. So a stream that was sent again is recognised without a copy of the first one.
@@ -137,8 +137,8 @@ impl FromStr for ResumeToken {
     }
 }
 
-/// Returns the outline of a command: a checksum without file data. That of a command without data is
-/// its own checksum.
+/// Returns the outline of a command: a checksum without file data. That of a command without data
+/// is its own checksum.
 pub(crate) fn outline_of(command: &Command, checksum: u32) -> u32 {
     match command {
         Command::Write { path, offset, data } => outline_of_write(path, *offset, data.len() as u64),

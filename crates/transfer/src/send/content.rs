@@ -169,9 +169,9 @@ impl Sender<'_> {
         Ok(true)
     }
 
-    /// Returns the write of an extent as it lies, without its data, and the bytes of its data. There
-    /// is one if the extent is compressed, the stream takes such, and the extent has no more bytes
-    /// than the range.
+    /// Returns the write of an extent as it lies, without its data, and the bytes of its data.
+    /// There is one if the extent is compressed, the stream takes such, and the extent has no more
+    /// bytes than the range.
     fn encoded_part(
         &self,
         content: &Content<'_>,

@@ -3,8 +3,8 @@
 //! Owns [`SendOptions`], the options and the run. [`compare`] finds the inodes that differ and
 //! passes over shared blocks; [`names`] knows the names at the receiver, and [`moves`] brings them
 //! to those of the new tree; [`content`] brings attributes and data; [`clones`] finds data that the
-//! receiver has already; [`directory_times`] delays the times of directories; [`stream`] writes. [`rest`]
-//! passes on the rest of a stream that something else sends.
+//! receiver has already; [`directory_times`] delays the times of directories; [`stream`] writes.
+//! [`rest`] passes on the rest of a stream that something else sends.
 //!
 //! **Order:** that of the kernel: inodes by number, each with names, xattrs, data, owner, mode and
 //! times. It differs where the kernel's order leaves a receiver with wrong attributes or times:

@@ -1,6 +1,7 @@
 //! The bytes of files that lie in streams.
 //!
-//! Owns [`DataReader`]. It reads the commands that hold a range, and verifies their checksums again.
+//! Owns [`DataReader`]. It reads the commands that hold a range, and verifies their checksums
+//! again.
 
 use super::fault::StreamError;
 use super::input::StreamInput;

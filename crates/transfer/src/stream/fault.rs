@@ -1,7 +1,7 @@
 //! The faults of streams that are read as archives.
 //!
-//! Owns [`StreamError`] and [`StreamFault`]. A fault names the stream, the byte at which the command
-//! starts, the command and its path.
+//! Owns [`StreamError`] and [`StreamFault`]. A fault names the stream, the byte at which the
+//! command starts, the command and its path.
 
 use crate::text::escaped;
 use papilio_engine::errors::Error;

@@ -1,7 +1,7 @@
 //! A stream in another protocol, compression, or with another parent.
 //!
-//! Owns [`Recompress`]. It reads a stream from its start to its end and keeps the order of commands,
-//! so it also works on pipes. At most one extent's data is held.
+//! Owns [`Recompress`]. It reads a stream from its start to its end and keeps the order of
+//! commands, so it also works on pipes. At most one extent's data is held.
 //!
 //! **What protocol 1 lacks:** a hole becomes zeros, an encoded write plain data, the creation time
 //! goes. Other modes of `fallocate` are refused.

@@ -15,9 +15,10 @@ use crate::context::Context;
 
 /// List, read, check and rewrite streams of send
 ///
-/// Each STREAM is a file of `btrfs send` or `papilio send`, or - for standard input. Several streams
-/// are a chain: a full stream, and then the incremental ones in their order. A file may also hold
-/// several streams one behind another. Commands are about the last subvolume of the chain, unless
+/// Each STREAM is a file of `btrfs send` or `papilio send`, or - for standard input. Several
+/// streams are a chain: a full stream, and then the incremental ones in their order. A file may
+/// also hold several streams one behind another. Commands are about the last subvolume of the
+/// chain, unless
 /// --subvolume names another one.
 #[derive(Debug, clap::Args)]
 pub struct Args {

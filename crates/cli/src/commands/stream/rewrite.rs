@@ -17,9 +17,9 @@ fn protocol(number: Option<u32>) -> Option<SendProtocol> {
 
 /// Join a chain into one stream
 ///
-/// A chain that begins with a full stream becomes one full stream of its last subvolume, without the
-/// data that was replaced on the way. Incremental streams alone become one incremental stream from
-/// the first parent to the last subvolume.
+/// A chain that begins with a full stream becomes one full stream of its last subvolume, without
+/// the data that was replaced on the way. Incremental streams alone become one incremental stream
+/// from the first parent to the last subvolume.
 #[derive(Debug, clap::Args)]
 pub struct Join {
     #[command(flatten)]
