@@ -198,7 +198,7 @@ impl StreamChain {
         &self.parts
     }
 
-    /// Returns what is doubtful.
+    /// Returns the doubts about the chain.
     pub fn doubts(&self) -> &[ChainDoubt] {
         &self.doubts
     }

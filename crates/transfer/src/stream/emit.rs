@@ -33,7 +33,7 @@ const WRITE_SIZE_V2: usize = 128 << 10;
 /// The receiver of commands.
 pub(super) type Put<'p> = dyn FnMut(&Command) -> Result<(), StreamError> + 'p;
 
-/// What is emitted, and how.
+/// The form of an emitted stream, and the part of the tree.
 #[derive(Clone, Debug)]
 pub(super) struct EmitOptions<'o> {
     pub(super) name: Vec<u8>,

@@ -129,7 +129,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Returns the origin of what starts `bytes` later.
+    /// Returns the origin of the bytes that start `bytes` later.
     pub(super) fn advanced(self, bytes: u64) -> Self {
         match self {
             Self::Written { stream, at, protocol, skip } => {

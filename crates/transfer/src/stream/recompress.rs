@@ -3,7 +3,7 @@
 //! Owns [`Recompress`]. It reads a stream from its start to its end and keeps the order of
 //! commands, so it also works on pipes. At most one extent's data is held.
 //!
-//! **What protocol 1 lacks:** a hole becomes zeros, an encoded write plain data, the creation time
+//! **Losses of protocol 1:** a hole becomes zeros, an encoded write plain data, the creation time
 //! goes. Other modes of `fallocate` are refused.
 
 use super::fault::{StreamError, StreamFault};
@@ -25,7 +25,7 @@ const PUNCH_HOLE: u32 = 3;
 /// The longest hole that becomes zeros.
 const LONGEST_HOLE: u64 = 16 << 30;
 
-/// What becomes of compressed and of plain data.
+/// The treatment of compressed and of plain data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recompression {
@@ -65,7 +65,7 @@ impl Recompress {
         self
     }
 
-    /// Chooses what becomes of the data.
+    /// Chooses the treatment of the data.
     pub fn compression(mut self, compression: Recompression) -> Self {
         self.compression = compression;
         self

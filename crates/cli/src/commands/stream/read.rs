@@ -53,7 +53,8 @@ impl Write for OutputWriter<'_> {
 /// Copy a subvolume in streams to a directory or into a tar archive
 ///
 /// The files go to a new directory with the subvolume's name. Only root can give files their owners
-/// and make device files. What the host refuses is left out and reported.
+/// and make device files. An entry that the host refuses is left
+/// out and reported.
 #[derive(Debug, clap::Args)]
 pub struct ExtractArgs {
     #[command(flatten)]
