@@ -151,6 +151,8 @@ fn from_stdin(stream: &Path, arguments: &[&str]) -> std::process::Output {
     let mut cat =
         std::process::Command::new("cat").arg(stream).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let output = child.args(arguments).stdin(cat.stdout.take().unwrap()).output().unwrap();
+    // Its pipe, which the command may not have read to the end.
+    drop(child);
     cat.wait().unwrap();
     output
 }

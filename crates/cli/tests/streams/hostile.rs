@@ -140,6 +140,7 @@ fn memory_is_bounded() {
     assert!(error.contains("need more than 64 MiB"), "{error}");
     // The same without changes shares everything.
     commands.retain(|command| !matches!(command, Send::Chmod { .. }));
+    commands.push(Send::End);
     assert_eq!(load(&stream(&commands), options).unwrap().parts().len(), 199);
 }
 

@@ -146,7 +146,9 @@ impl Index {
         let part = self.chain.choice.find(&chain)?;
         let paths = StreamIndex::create(&chain, part, &path)?;
         let size = std::fs::metadata(&path).with_context(|| path.display().to_string())?.len();
-        context.note(format_args!("{}: {paths} paths, {size} bytes", path.display()));
+        if context.verbosity >= 0 {
+            context.note(format_args!("{}: {paths} paths, {size} bytes", path.display()));
+        }
         Ok(())
     }
 }

@@ -53,8 +53,7 @@ impl Join {
             JoinOptions::new().protocol(protocol(self.proto)).decompress(self.decompress).name(name);
         let written = options.join(&chain, part, &mut out)?;
         out.finish()?;
-        let (commands, bytes) = (written.commands, written.bytes);
-        context.note(format_args!("{commands} commands, {bytes} bytes"));
+        report(context, "", written);
         Ok(())
     }
 }
@@ -95,14 +94,16 @@ impl Split {
             let mut out = HostOutput::open(path)?;
             let written = split(&chain, part, &mut out)?;
             out.finish()?;
-            context.note(format_args!(
-                "{}: {} commands, {} bytes",
-                path.display(),
-                written.commands,
-                written.bytes
-            ));
+            report(context, &format!("{}: ", path.display()), written);
         }
         Ok(())
+    }
+}
+
+/// Tells the size of a stream, unless the run is quiet.
+fn report(context: &Context, start: &str, written: WrittenStream) {
+    if context.verbosity >= 0 {
+        context.note(format_args!("{start}{} commands, {} bytes", written.commands, written.bytes));
     }
 }
 
@@ -173,8 +174,7 @@ impl RecompressArgs {
                 written
             }
         };
-        let (commands, bytes) = (written.commands, written.bytes);
-        context.note(format_args!("{commands} commands, {bytes} bytes"));
+        report(context, "", written);
         Ok(())
     }
 }
