@@ -5,7 +5,9 @@ use crate::context::Context;
 use crate::host_output::HostOutput;
 use crate::stream_output::StreamOutput;
 use crate::usage_error::UsageError;
-use papilio::stream::{JoinOptions, LoadOptions, Recompress, Recompression, StreamChain, StreamInput, split};
+use papilio::stream::{
+    JoinOptions, LoadOptions, Recompress, Recompression, StreamChain, StreamInput, WrittenStream, split,
+};
 use papilio::{CompressionChoice, Generation, SendProtocol, Uuid};
 use std::ffi::OsString;
 use std::path::PathBuf;
