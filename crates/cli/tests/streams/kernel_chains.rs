@@ -1,7 +1,7 @@
 //! Chains of the kernel, joined and received by the kernel, and extracted.
 
 use super::churn::{Random, churn};
-use super::common::{fail, succeed, succeed_json, succeed_text};
+use super::common::{fail, papilio, succeed, succeed_json, succeed_text};
 use super::{btrfs, setting};
 use papilio_oracle::{
     CompareOptions, FileSystemSpec, HostTree, Need, Scratch, TreeSpec, compare, require, sys,
@@ -142,7 +142,12 @@ fn check_read(scratch: &Scratch, seed: u64, chain: &Chain) {
     run(&["extract", "-C", text(&folder)], &chain.streams, &[]);
     assert_equal(&format!("seed {seed}, extracted"), &source, &folder.join("s4"), true);
     let archive = scratch.unique("archive");
-    run(&["extract", "--to-tar", text(&archive)], &chain.streams, &[]);
+    // Tar stores no sockets, which is said and nothing else.
+    let arguments = ["-q", "stream", "extract", "--to-tar", text(&archive)];
+    let output = papilio(arguments.into_iter().chain(streams.iter().copied()));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.lines().all(|line| line.contains("cannot store a socket")), "{stderr}");
+    assert_eq!(output.status.success(), stderr.is_empty(), "{stderr}");
     let unpacked = scratch.unique("unpacked");
     fs::create_dir(&unpacked).unwrap();
     let tar = std::process::Command::new("tar")
@@ -156,6 +161,10 @@ fn check_read(scratch: &Scratch, seed: u64, chain: &Chain) {
     for entry in listed.as_array().unwrap() {
         let path = entry["path"].as_str().unwrap();
         if entry["kind"] != "regular file" || entry.get("path_hex").is_some() || path.contains('\\') {
+            continue;
+        }
+        // A file of almost 8 EiB, nearly all of it a hole.
+        if entry["size"].as_u64().unwrap() > 64 << 20 {
             continue;
         }
         let expected = fs::read(source.join(&path[1..])).unwrap();
@@ -205,7 +214,7 @@ fn check_parts(scratch: &Scratch, chain: &Chain) {
     assert_eq!(succeed_text(["stream", "diff", text(&all), "--to", text(&all)]), "");
     let changes = succeed_text(["stream", "diff", text(&all)]);
     let (old, new) = (chain.mounted.path().join("s3"), chain.mounted.path().join("s4"));
-    for line in changes.lines().filter(|line| !line.contains('\\')) {
+    for line in changes.lines().filter(|line| !line.contains(['\\', '\u{fffd}'])) {
         let path = line[3..].trim_end_matches(" (content)").trim_end_matches(" (metadata)");
         let path = path.trim_end_matches(" (content, metadata)").trim_end_matches('/');
         let (before, after) = (old.join(path).symlink_metadata(), new.join(path).symlink_metadata());
