@@ -14,7 +14,7 @@ use papilio_oracle::{
     CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, TreeSpec, compare, require, sys,
 };
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
