@@ -245,15 +245,15 @@ impl Archived<'_> {
 
 fn attributes_of(node: &Node) -> Attributes {
     let (atime, mtime) = node.times.map_or_else(Default::default, |times| (times.atime, times.mtime));
-    let xattr =
-        |(name, value): (&Box<[u8]>, &Box<[u8]>)| Xattr { name: name.to_vec(), value: value.to_vec() };
+    let xattrs = node.xattrs.iter();
+    let xattrs = xattrs.map(|(name, value)| Xattr { name: name.to_vec(), value: value.to_vec() });
     Attributes {
         permissions: node.mode,
         uid: node.uid,
         gid: node.gid,
         atime,
         mtime,
-        xattrs: node.xattrs.iter().map(xattr).collect(),
+        xattrs: xattrs.collect(),
     }
 }
 

@@ -49,6 +49,9 @@ const LONGEST_HEAD: u32 = 1 << 24;
 /// Bytes at each end of a stream that the head has a checksum of.
 const ENDS: u64 = 64 << 10;
 
+/// The streams whose index cannot be used, and the reason if there is an index.
+type UnusedIndex = (Vec<StreamInput>, Option<&'static str>);
+
 /// An open index.
 #[derive(Debug)]
 pub struct StreamIndex {
@@ -96,10 +99,7 @@ impl StreamIndex {
     ///
     /// # Errors
     /// The host cannot read the index or a stream.
-    pub fn open(
-        path: &Path,
-        inputs: Vec<StreamInput>,
-    ) -> Result<Result<Self, (Vec<StreamInput>, Option<&'static str>)>, StreamError> {
+    pub fn open(path: &Path, inputs: Vec<StreamInput>) -> Result<Result<Self, UnusedIndex>, StreamError> {
         let name = path.display().to_string();
         let at = |source| StreamError::host(&name, source);
         let file = match File::open(path) {

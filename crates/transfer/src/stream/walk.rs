@@ -79,11 +79,14 @@ impl SentEntry {
     }
 }
 
+/// An entry that is still to be listed: directory, name, node.
+type Waiting<'a> = (Rc<[u8]>, &'a [u8], NodeNumber);
+
 /// Lists a tree.
 pub(super) struct Walk<'a> {
     tree: &'a SentTree,
-    /// The entries that are still to be listed, the next one last: directory, name, node.
-    waiting: Vec<(Rc<[u8]>, &'a [u8], NodeNumber)>,
+    /// The entries that are still to be listed, the next one last.
+    waiting: Vec<Waiting<'a>>,
 }
 
 impl<'a> Walk<'a> {
