@@ -1,12 +1,14 @@
 //! Fuzzes receiving: a stream of commands, some of a sender and some of the fuzzer, is received on
 //! a prepared file system. Lengths and checksums are right, so that every command is parsed.
 //! [`Receiver`] says what must hold afterwards: nothing outside of the subvolume is touched, and a
-//! subvolume looks complete only after its end. For one input in sixteen the result is checked.
+//! subvolume looks complete only after its end. The same stream is also read as an archive, in
+//! bounded memory. For one input in sixteen the result is checked.
 #![no_main]
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use papilio::Receive;
+use papilio::stream::{LoadOptions, StreamChain};
 use papilio_fuzz::is_checked;
 use papilio_simulator::hostile::{Damage, HostileStream, RawCommand, Receiver};
 use std::sync::LazyLock;
@@ -83,6 +85,9 @@ fuzz_target!(init: { LazyLock::force(&RECEIVER); }, |input: Input| {
         .force_decompress(input.settings & 2 != 0)
         .resume(input.settings & 4 != 0)
         .stop_at_end(input.settings & 8 != 0);
+    // As an archive, it must be refused or read, in bounded memory.
+    let archive = LoadOptions::new().decompress(true).memory(64 << 20);
+    let _ = StreamChain::scan("fuzz", &mut &stream.to_bytes()[..], archive);
     if let Err(rule) = RECEIVER.receive(&stream, &options, is_checked(&stream.to_bytes(), CHECKED)) {
         panic!("{rule}");
     }

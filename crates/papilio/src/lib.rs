@@ -158,11 +158,11 @@ pub use papilio_transfer::import::{
 #[cfg(target_os = "linux")]
 pub use papilio_transfer::receive::HostDirectory;
 pub use papilio_transfer::receive::{
-    CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, SentSubvolume,
-    StreamReader,
+    CloneRange, ExistingSubvolume, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume, ResumeToken,
+    SentSubvolume, StreamReader,
 };
 pub use papilio_transfer::send::changes::{NameChange, SnapshotChange, snapshot_changes};
-pub use papilio_transfer::send::{SendObserver, SendOptions, Sent};
+pub use papilio_transfer::send::{SendObserver, SendOptions, Sent, pass_rest};
 
 // The types of the on-disk format that the functions above take and return.
 pub use papilio_format::items::block_group::BlockGroupFlags;
@@ -179,8 +179,18 @@ pub use papilio_format::{
 
 pub use papilio_device::{AlignedBuffer, StableBuffer};
 pub use papilio_format::send_stream::{
-    Command as SendCommand, EncodedWrite, Protocol as SendProtocol, SendStreamError, SendStreamFault,
+    Command as SendCommand, CommandKind as SendCommandKind, EncodedWrite, Protocol as SendProtocol,
+    SendStreamError, SendStreamFault,
 };
+
+/// Streams of send as archives: listed, read, checked, joined and rewritten without a receiver.
+pub mod stream {
+    pub use papilio_transfer::stream::{
+        ChainDoubt, Extract, JoinOptions, LoadOptions, Recompress, Recompression, SentEntry, SentPart,
+        StreamChain, StreamDifference, StreamError, StreamFault, StreamIndex, StreamInput, WrittenStream,
+        compare, plain_path, split,
+    };
+}
 
 /// Devices for [`FileSystem::from_devices`], [`mkfs_device`] and [`check_devices`].
 pub mod device {

@@ -1,6 +1,6 @@
 //! Trees into and out of file systems: import from a directory, a tar archive or a manifest; export
-//! to a directory or an archive; copies between file systems; deduplication; send streams, and
-//! their reception in an image or a directory of the host.
+//! to a directory or an archive; copies between file systems; deduplication; send streams, their
+//! reception in an image or a directory of the host, and their use as archives.
 //!
 //! This crate promises nothing to the outside. Programs use the crate `papilio`, which exports the
 //! public types that are defined here.
@@ -22,4 +22,5 @@ pub mod import;
 mod read_around;
 pub mod receive;
 pub mod send;
+pub mod stream;
 pub mod text;

@@ -54,6 +54,7 @@ mod setfattr;
 pub mod shell;
 mod stat;
 mod store;
+mod stream;
 mod subvolume;
 mod touch;
 mod trim;
@@ -106,6 +107,7 @@ pub enum Command {
     Replace(replace::Args),
     Send(send::Args),
     Receive(receive::Args),
+    Stream(stream::Args),
     Mount(mount::Args),
     #[cfg(target_os = "linux")]
     Umount(umount::Args),
@@ -179,6 +181,7 @@ impl Command {
             Self::Replace(command) => command.run(context),
             Self::Send(command) => command.run(context),
             Self::Receive(command) => command.run(context),
+            Self::Stream(command) => command.run(context),
             Self::Mount(command) => command.run(context),
             #[cfg(target_os = "linux")]
             Self::Umount(command) => command.run(context),

@@ -11,7 +11,7 @@ use papilio_format::send_stream::EncodedWrite;
 ///
 /// # Errors
 /// An encoding that is unknown, lengths that contradict each other, data that does not decompress.
-pub(super) fn decode(write: &EncodedWrite) -> Result<Vec<u8>> {
+pub(crate) fn decode(write: &EncodedWrite) -> Result<Vec<u8>> {
     let bad = |why: &str| Error::Invalid(format!("encoded write: {why}"));
     let end = write.unencoded_offset.checked_add(write.file_length);
     if end.is_none_or(|end| end > write.unencoded_length) {

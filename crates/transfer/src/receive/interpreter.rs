@@ -21,11 +21,11 @@ const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
 
 /// Applies the commands of one subvolume.
-pub(super) struct Interpreter {
+pub(crate) struct Interpreter {
     /// The UUID of the subvolume at the sender.
-    pub(super) uuid: Uuid,
+    pub(crate) uuid: Uuid,
     /// Whether compressed extents are always written as plain bytes.
-    pub(super) decompress: bool,
+    pub(crate) decompress: bool,
 }
 
 /// Returns the path that a command is about.
@@ -61,7 +61,7 @@ pub(super) fn path_of(command: &Command) -> &[u8] {
 
 impl Interpreter {
     /// Applies one command.
-    pub(super) fn apply(&self, target: &mut dyn ReceiveTarget, command: &Command) -> Result<()> {
+    pub(crate) fn apply(&self, target: &mut dyn ReceiveTarget, command: &Command) -> Result<()> {
         match command {
             Command::Mkfile { path, .. } => target.create(named(path)?, NewKind::Regular, 0o600),
             Command::Mkdir { path, .. } => target.create(named(path)?, NewKind::Directory, 0o700),

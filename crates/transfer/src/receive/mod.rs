@@ -29,8 +29,14 @@ mod target;
 #[cfg(target_os = "linux")]
 pub use host::HostDirectory;
 pub use options::{Receive, ReceiveObserver, ReceivedSubvolume};
+pub use position::ResumeToken;
 pub use stream::StreamReader;
 pub use target::{CloneRange, ExistingSubvolume, ReceiveTarget, SentSubvolume};
+
+pub(crate) use decode::decode;
+pub(crate) use interpreter::Interpreter;
+pub(crate) use position::{outline_of, outline_of_encoded, outline_of_write};
+pub(crate) use stream::part_header;
 
 use image::ImageTarget;
 use papilio_engine::errors::Result;
@@ -69,7 +75,7 @@ impl Receive {
         observer: &mut dyn ReceiveObserver,
     ) -> Result<()> {
         let mut run = Run::new(self, target, received);
-        let result = run.apply_all(&mut StreamReader::new(input), observer);
+        let result = run.apply_all(&mut StreamReader::new(input).take_rests(self.resume), observer);
         match (result, run.suspend()) {
             // The first error is the cause.
             (Err(error), _) | (Ok(()), Err(error)) => Err(error),

@@ -2,6 +2,7 @@
 //!
 //! Owns [`Receive`], [`ReceivedSubvolume`] and [`ReceiveObserver`].
 
+use super::position::ResumeToken;
 use papilio_engine::errors::Error;
 
 /// Receives streams as `btrfs receive` does.
@@ -23,6 +24,8 @@ pub struct ReceivedSubvolume {
     pub complete: bool,
     /// Whether it is incomplete, and [`Receive::resume`] can go on with it.
     pub resumable: bool,
+    /// The token with which a sender goes on where this run stopped, if the subvolume is resumable.
+    pub token: Option<ResumeToken>,
 }
 
 /// Watches a receive.
@@ -74,7 +77,8 @@ impl Receive {
     }
 
     /// Goes on with a subvolume that an earlier run left incomplete, given the same stream from its
-    /// start. Commands that were applied then are only read and compared, and subvolumes that are
+    /// start. Or it is given the rest, which a sender writes for the token of that run.
+    /// Commands that were applied then are only read and compared, and subvolumes that are
     /// complete are passed over. A run leaves an incomplete subvolume resumable if its stream ended
     /// early, or a command failed and ended the run. One that was killed does not.
     pub fn resume(mut self, resume: bool) -> Self {

@@ -14,7 +14,7 @@
 
 use super::interpreter::{Interpreter, check_name, path_of};
 use super::options::{Receive, ReceiveObserver, ReceivedSubvolume};
-use super::position::Position;
+use super::position::{ResumeToken, outline_of};
 use super::stream::StreamReader;
 use super::target::{ExistingSubvolume, ReceiveTarget, SentSubvolume};
 use papilio_engine::errors::{Error, Result};
@@ -35,7 +35,7 @@ pub(super) struct Run<'a> {
 struct Current {
     interpreter: Interpreter,
     state: State,
-    position: Position,
+    position: ResumeToken,
     /// A command failed and was left out.
     failed: bool,
 }
@@ -43,7 +43,7 @@ struct Current {
 enum State {
     Applying,
     /// Commands up to this position were applied earlier.
-    Skipping(Position),
+    Skipping(ResumeToken),
     /// The subvolume is complete.
     PassingOver,
 }
@@ -66,7 +66,8 @@ impl<'a> Run<'a> {
         let mut errors = 0;
         while let Some(command) = reader.next_command()? {
             observer.progress(reader.offset());
-            match self.apply(&command, reader.checksum(), observer) {
+            let rest = reader.take_rest();
+            match self.apply(&command, reader.checksum(), rest, observer) {
                 Ok(()) => {}
                 Err(source) => {
                     let (command, path) = (command.kind(), path_of(&command).to_vec());
@@ -85,16 +86,22 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn apply(&mut self, command: &Command, checksum: u32, observer: &mut dyn ReceiveObserver) -> Result<()> {
+    fn apply(
+        &mut self,
+        command: &Command,
+        checksum: u32,
+        rest: Option<ResumeToken>,
+        observer: &mut dyn ReceiveObserver,
+    ) -> Result<()> {
         match command {
             Command::Subvol { path, uuid, ctransid } => {
                 let sent = SentSubvolume { uuid: *uuid, ctransid: Generation(*ctransid) };
-                self.begin(path, sent, None, checksum, observer)
+                self.begin(path, sent, None, (checksum, rest), observer)
             }
             Command::Snapshot { path, uuid, ctransid, clone_uuid, clone_ctransid } => {
                 let sent = SentSubvolume { uuid: *uuid, ctransid: Generation(*ctransid) };
                 let parent = SentSubvolume { uuid: *clone_uuid, ctransid: Generation(*clone_ctransid) };
-                self.begin(path, sent, Some(parent), checksum, observer)
+                self.begin(path, sent, Some(parent), (checksum, rest), observer)
             }
             Command::End => self.finish(),
             other => self.go_on(other, checksum),
@@ -106,11 +113,11 @@ impl<'a> Run<'a> {
         let Some(current) = &mut self.current else {
             return Err(Error::Invalid("the stream has no subvolume for this command yet".into()));
         };
-        let after = current.position.after(checksum);
+        let after = current.position.after(checksum, outline_of(command, checksum));
         match current.state {
             State::Applying => current.interpreter.apply(self.target, command)?,
             State::PassingOver => {}
-            State::Skipping(until) if after == until => {
+            State::Skipping(until) if after.is_same(&until) => {
                 let last = self.received.last_mut().expect("a subvolume was begun");
                 self.target.resume(&last.name)?;
                 last.resumable = false;
@@ -128,7 +135,7 @@ impl<'a> Run<'a> {
         name: &[u8],
         sent: SentSubvolume,
         parent: Option<SentSubvolume>,
-        checksum: u32,
+        (checksum, rest): (u32, Option<ResumeToken>),
         observer: &mut dyn ReceiveObserver,
     ) -> Result<()> {
         // With -e, senders leave out the end between subvolumes.
@@ -137,23 +144,32 @@ impl<'a> Run<'a> {
         }
         check_name(name)?;
         observer.begins(name, parent.is_some());
-        let position = Position::start(sent, checksum);
+        let mut position = ResumeToken::start(sent, checksum, checksum);
         let existing = match self.options.resume {
             true => self.target.existing(name)?,
             false => ExistingSubvolume::Missing,
         };
-        let mut entry = ReceivedSubvolume { name: name.to_vec(), complete: false, resumable: false };
-        let state = match existing {
-            ExistingSubvolume::Complete(found) if found == sent => {
+        let mut entry =
+            ReceivedSubvolume { name: name.to_vec(), complete: false, token: None, resumable: false };
+        let state = match (existing, rest) {
+            (ExistingSubvolume::Complete(found), None) if found == sent => {
                 entry.complete = true;
                 State::PassingOver
             }
-            ExistingSubvolume::Incomplete(note) => {
-                let noted = Position::parse(&note).filter(|noted| noted.subvolume == sent);
+            (ExistingSubvolume::Incomplete(note), Some(rest)) => {
+                let noted = ResumeToken::parse(&note).filter(|noted| noted.is_same(&rest));
+                noted.filter(|noted| noted.subvolume == sent).ok_or_else(other_rest)?;
+                self.target.resume(name)?;
+                position = rest;
+                State::Applying
+            }
+            (_, Some(_)) => return Err(other_rest()),
+            (ExistingSubvolume::Incomplete(note), None) => {
+                let noted = ResumeToken::parse(&note).filter(|noted| noted.subvolume == sent);
                 let noted = noted.ok_or_else(other_stream)?;
                 entry.resumable = true;
                 if noted.commands == 0 {
-                    if noted != position {
+                    if !noted.is_same(&position) {
                         return Err(other_stream());
                     }
                     self.target.resume(name)?;
@@ -200,9 +216,17 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.target.suspend(&current.position.to_note())?;
-        self.received.last_mut().expect("a subvolume was begun").resumable = true;
+        let last = self.received.last_mut().expect("a subvolume was begun");
+        last.resumable = true;
+        last.token = current.position.outline.map(|_| current.position);
         Ok(())
     }
+}
+
+fn other_rest() -> Error {
+    let text = "the rest of a stream does not continue this subvolume: send with the token of its last \
+                interruption";
+    Error::Invalid(text.into())
 }
 
 fn other_stream() -> Error {

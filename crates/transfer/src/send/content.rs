@@ -130,8 +130,8 @@ impl Sender<'_> {
         };
         let command = match clone {
             Some(clone) => clone,
-            None => match self.encoded(content, piece, &range)? {
-                Some(write) => Command::EncodedWrite(write),
+            None => match self.encoded_part(content, piece, &range) {
+                Some((write, stored)) => return self.send_encoded(content, piece, write, stored, transfer),
                 None => return Ok(false),
             },
         };
@@ -142,16 +142,44 @@ impl Sender<'_> {
         Ok(true)
     }
 
-    /// Returns the write of an extent as it lies, if it is compressed, the stream takes such, and
-    /// the extent has no more bytes than the range.
-    fn encoded(
+    /// Sends an extent as it lies. Returns false if it cannot be read so.
+    fn send_encoded(
+        &mut self,
+        content: &Content<'_>,
+        piece: &Piece<'_>,
+        mut write: EncodedWrite,
+        stored: u64,
+        transfer: &mut Transfer,
+    ) -> Result<bool> {
+        let end = write.offset + write.file_length;
+        // The receiver may have it. The plain data before it decides that.
+        if self.out.skips() {
+            self.send_plain(content, transfer)?;
+        }
+        if self.out.skips() {
+            self.out.skip_encoded(&write, stored)?;
+            transfer.size = transfer.size.max(end);
+            return Ok(true);
+        }
+        let Some(data) = self.stored(content, piece, stored)? else { return Ok(false) };
+        write.data = data;
+        self.send_plain(content, transfer)?;
+        self.out.put(&Command::EncodedWrite(write))?;
+        transfer.size = transfer.size.max(end);
+        Ok(true)
+    }
+
+    /// Returns the write of an extent as it lies, without its data, and the bytes of its data.
+    /// There is one if the extent is compressed, the stream takes such, and the extent has no more
+    /// bytes than the range.
+    fn encoded_part(
         &self,
         content: &Content<'_>,
         piece: &Piece<'_>,
         range: &Range<u64>,
-    ) -> Result<Option<EncodedWrite>> {
+    ) -> Option<(EncodedWrite, u64)> {
         let (compression, stored, unencoded_length, unencoded_offset) = match piece {
-            Piece::Hole => return Ok(None),
+            Piece::Hole => return None,
             Piece::Inline(inline) => {
                 (inline.compression, inline.data().len() as u64, inline.ram_bytes, range.start)
             }
@@ -159,25 +187,13 @@ impl Sender<'_> {
         };
         let length = (range.end - range.start).min(unencoded_length.saturating_sub(unencoded_offset));
         if !self.compressed || compression == Compression::None || stored > length {
-            return Ok(None);
+            return None;
         }
         // The Merkle tree verifies the bytes of the file, not those of its extents.
         if content.item.flags.contains(InodeFlags::VERITY) {
-            return Ok(None);
+            return None;
         }
-        let data = match piece {
-            Piece::Inline(inline) => inline.data().to_vec(),
-            Piece::Disk(disk) => {
-                let mut data = vec![0; stored as usize];
-                let flags = content.item.flags;
-                if !self.fs.info.reader.read_stored(flags, disk.disk_address, &mut data)? {
-                    return Ok(None);
-                }
-                data
-            }
-            Piece::Hole => return Ok(None),
-        };
-        Ok(Some(EncodedWrite {
+        let write = EncodedWrite {
             path: content.path.clone(),
             offset: range.start,
             file_length: length,
@@ -185,8 +201,23 @@ impl Sender<'_> {
             unencoded_offset,
             compression: number_of_compression(compression, self.sector_size),
             encryption: matches!(piece, Piece::Disk(_)).then_some(0),
-            data,
-        }))
+            data: Vec::new(),
+        };
+        Some((write, stored))
+    }
+
+    /// Reads a compressed extent as it lies. Returns `None` if it cannot be read so.
+    fn stored(&self, content: &Content<'_>, piece: &Piece<'_>, stored: u64) -> Result<Option<Vec<u8>>> {
+        match piece {
+            Piece::Hole => Ok(None),
+            Piece::Inline(inline) => Ok(Some(inline.data().to_vec())),
+            Piece::Disk(disk) => {
+                let mut data = vec![0; stored as usize];
+                let flags = content.item.flags;
+                let good = self.fs.info.reader.read_stored(flags, disk.disk_address, &mut data)?;
+                Ok(good.then_some(data))
+            }
+        }
     }
 
     /// Sends the ranges that are collected as plain bytes.
@@ -208,6 +239,11 @@ impl Sender<'_> {
             let mut at = range.start;
             while at < range.end {
                 let until = range.end.min(at + step);
+                if self.out.skips() {
+                    self.out.skip_write(&content.path, at, until - at)?;
+                    at = until;
+                    continue;
+                }
                 if until > read.end {
                     read = at..end.min(at + READ_SIZE);
                     data.resize((read.end - read.start) as usize, 0);

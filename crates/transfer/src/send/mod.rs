@@ -4,6 +4,7 @@
 //! passes over shared blocks; [`names`] knows the names at the receiver, and [`moves`] brings them
 //! to those of the new tree; [`content`] brings attributes and data; [`clones`] finds data that the
 //! receiver has already; [`directory_times`] delays the times of directories; [`stream`] writes.
+//! [`rest`] passes on the rest of a stream that something else sends.
 //!
 //! **Order:** that of the kernel: inodes by number, each with names, xattrs, data, owner, mode and
 //! times. It differs where the kernel's order leaves a receiver with wrong attributes or times:
@@ -26,11 +27,13 @@ mod directory_times;
 mod id;
 mod moves;
 mod names;
+mod rest;
 mod sender;
 mod stream;
 mod symlink;
 mod waiting;
 
+use crate::receive::{ResumeToken, SentSubvolume};
 use compare::{Changes, Differs, all_inodes, differences};
 use content::{Content, is_inherited};
 use directory_times::DirectoryTimes;
@@ -45,11 +48,12 @@ use papilio_format::items::root::RootFlags;
 use papilio_format::send_stream::{Command, Protocol};
 use papilio_format::{InodeNumber, TreeId, objectid};
 use papilio_fs::FileSystem;
+pub use rest::pass_rest;
 use sender::{CloneSource, Sender};
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
-use stream::StreamWriter;
+pub(crate) use stream::StreamWriter;
 
 /// Sends subvolumes as `btrfs send` does.
 #[derive(Clone, Debug)]
@@ -61,6 +65,7 @@ pub struct SendOptions {
     compressed_data: bool,
     omit_header: bool,
     omit_end: bool,
+    resume: Option<ResumeToken>,
 }
 
 /// The size of a stream.
@@ -101,6 +106,7 @@ impl SendOptions {
             compressed_data: false,
             omit_header: false,
             omit_end: false,
+            resume: None,
         }
     }
 
@@ -146,11 +152,19 @@ impl SendOptions {
         self
     }
 
+    /// Writes only the rest of the stream, behind the position where a receive was interrupted. The
+    /// other options must be those of the interrupted stream. Data that the receiver has is not
+    /// read. [`Receive::resume`](crate::receive::Receive::resume) takes the rest.
+    pub fn resume(mut self, token: Option<ResumeToken>) -> Self {
+        self.resume = token;
+        self
+    }
+
     /// Writes the stream of a subvolume to `out`.
     ///
     /// # Errors
     /// A subvolume that is missing or not read-only; a tree or data that cannot be read; an error
-    /// of `out`.
+    /// of `out`; a token of another stream, or of a snapshot that changed.
     pub fn send(
         &self,
         fs: &FileSystem,
@@ -170,6 +184,10 @@ impl SendOptions {
                 sources.push(CloneSource::of(&*read_only(fs, *id)?));
             }
         }
+        if let Some(token) = &self.resume {
+            let CloneSource { uuid, ctransid, .. } = sources[0];
+            token.check(SentSubvolume { uuid, ctransid })?;
+        }
         let changes = match &old {
             Some(old) => differences(&old.tree, &new.tree)?,
             None => all_inodes(&new.tree)?,
@@ -183,7 +201,10 @@ impl SendOptions {
             sector_size: fs.info.sector_size() as u32,
             no_data: self.no_data,
             compressed: self.compressed_data,
-            out: StreamWriter::new(out, self.protocol, !self.omit_header),
+            out: match self.resume {
+                Some(token) => StreamWriter::rest(out, self.protocol, token),
+                None => StreamWriter::new(out, self.protocol, !self.omit_header),
+            },
             sources,
             last_hints: None,
             times: DirectoryTimes::default(),
@@ -193,6 +214,7 @@ impl SendOptions {
         };
         sender.begin(name)?;
         sender.run(&changes, observer)?;
+        sender.out.check_end()?;
         if !self.omit_end {
             sender.out.put(&Command::End)?;
         }

@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long)]
     force_decompress: bool,
     /// Go on with subvolumes that an earlier run left incomplete, and pass over complete ones. The
-    /// input is the same stream from its start
+    /// input is the same stream from its start, or its rest, which papilio send --resume writes
     #[arg(long)]
     resume: bool,
     /// Print the commands of the stream, and change nothing
@@ -153,8 +153,12 @@ fn report(
                 true => "; with the same stream, --resume completes it",
                 false => "",
             };
+            let token = match subvolume.token {
+                Some(token) => format!(", or with what papilio send --resume {token} sends"),
+                None => String::new(),
+            };
             format!(
-                "{} is incomplete: it is writable and has no received UUID{advice}",
+                "{} is incomplete: it is writable and has no received UUID{advice}{token}",
                 String::from_utf8_lossy(&name)
             )
         })

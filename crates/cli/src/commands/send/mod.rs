@@ -7,18 +7,18 @@ mod candidate;
 mod mounted;
 
 use crate::context::Context;
-use crate::host_output::HostOutput;
 use crate::mounted::Target;
 use crate::path::{ImagePath, parse_image_path};
+use crate::stream_output::StreamOutput;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use candidate::{Candidate, nearest};
 use indicatif::{ProgressBar, ProgressStyle};
 use mounted::MountedSend;
-use papilio::{FileSystem, PathError, SendObserver, SendOptions, SendProtocol, Subvolume};
+use papilio::{FileSystem, PathError, ResumeToken, SendObserver, SendOptions, SendProtocol, Subvolume, Uuid};
 use papilio_ioctl::SendRequest;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 /// Send read-only snapshots as a stream
@@ -53,27 +53,22 @@ pub struct Args {
     /// Send compressed extents as they lie; implies protocol 2
     #[arg(long)]
     compressed_data: bool,
+    /// Go on where a receive was interrupted, which printed TOKEN; the other options are those of
+    /// the first send. papilio receive --resume takes what is sent
+    #[arg(long, value_name = "TOKEN")]
+    resume: Option<String>,
 }
 
 impl Args {
     /// Sends the snapshots.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        if self.file.is_none() && std::io::stdout().is_terminal() {
-            let text = "a stream is not for a terminal: use -f FILE, or redirect standard output";
-            return Err(UsageError::new(text).into());
-        }
+        StreamOutput::check(self.file.as_deref())?;
+        let token = self.resume.as_ref().map(|text| text.parse::<ResumeToken>());
+        let token = token.transpose().map_err(|error| UsageError::new(format!("--resume: {error}")))?;
         match Target::parse(&self.snapshots[0])? {
-            Target::Image(first) => self.send_from_image(context, &first),
-            Target::Mounted(_) => self.send_mounted(context),
+            Target::Image(first) => self.send_from_image(context, &first, token),
+            Target::Mounted(_) => self.send_mounted(context, token),
         }
-    }
-
-    /// Opens the output, once the operands are known to be good.
-    fn output(&self) -> anyhow::Result<StreamOutput> {
-        Ok(match &self.file {
-            Some(path) => StreamOutput::File(HostOutput::open(path)?),
-            None => StreamOutput::Stdout(std::io::stdout()),
-        })
     }
 
     /// Returns the parts that -e leaves out of the stream with this index.
@@ -82,7 +77,12 @@ impl Args {
         Omitted { header: self.omit_ends && index > 0, end: self.omit_ends && !last }
     }
 
-    fn send_from_image(&self, context: &Context, first: &ImagePath) -> anyhow::Result<()> {
+    fn send_from_image(
+        &self,
+        context: &Context,
+        first: &ImagePath,
+        token: Option<ResumeToken>,
+    ) -> anyhow::Result<()> {
         let fs = context.open(&first.image)?;
         let find = |argument: &OsString| subvolume(context, &fs, first, argument);
         let snapshots: Vec<Subvolume> = self.snapshots.iter().map(find).collect::<Result<_, _>>()?;
@@ -95,9 +95,15 @@ impl Args {
             (1, false) => SendProtocol::V1,
             _ => SendProtocol::V2,
         };
-        let mut out = self.output()?;
+        let identity = |snapshot: &Subvolume| sent_uuid(snapshot.received_uuid, snapshot.uuid);
+        let resumed = token.map(|token| position_of(&token, snapshots.iter().map(identity))).transpose()?;
+        let mut out = StreamOutput::open(self.file.as_deref())?;
         for (index, snapshot) in snapshots.iter().enumerate() {
             let own = Candidate::of(snapshot);
+            if resumed.is_some_and(|resumed| index < resumed) {
+                sources.push(own);
+                continue;
+            }
             let parent = parent.as_ref().map_or_else(|| nearest(&own, &sources), |parent| Some(parent.id));
             let omitted = self.omitted(index);
             let mut send = SendOptions::new()
@@ -106,7 +112,8 @@ impl Args {
                 .protocol(protocol)
                 .omit_header(omitted.header)
                 .omit_end(omitted.end)
-                .compressed_data(self.compressed_data);
+                .compressed_data(self.compressed_data)
+                .resume(token.filter(|_| resumed == Some(index)));
             for source in &sources {
                 send = send.clone_source(source.id);
             }
@@ -123,7 +130,7 @@ impl Args {
         out.finish()
     }
 
-    fn send_mounted(&self, context: &Context) -> anyhow::Result<()> {
+    fn send_mounted(&self, context: &Context, token: Option<ResumeToken>) -> anyhow::Result<()> {
         let open = |argument: &OsString| MountedSend::open(argument);
         let snapshots: Vec<MountedSend> = self.snapshots.iter().map(open).collect::<Result<_, _>>()?;
         let parent = self.parent.as_ref().map(open).transpose()?;
@@ -134,21 +141,29 @@ impl Args {
             return Err(UsageError::new(text).into());
         }
         let mut sources: Vec<&MountedSend> = others.iter().collect();
-        let mut out = self.output()?;
+        let resumed = token.map(|token| position_of(&token, snapshots.iter().map(MountedSend::sent_uuid)));
+        let resumed = resumed.transpose()?;
+        let mut out = StreamOutput::open(self.file.as_deref())?;
         for (index, snapshot) in snapshots.iter().enumerate() {
+            if resumed.is_some_and(|resumed| index < resumed) {
+                sources.push(snapshot);
+                continue;
+            }
+            let token = token.filter(|_| resumed == Some(index));
             let omitted = self.omitted(index);
             let request = SendRequest {
                 protocol: if self.compressed_data && self.proto == 1 { 2 } else { self.proto },
                 no_data: self.no_data,
                 compressed: self.compressed_data,
-                omit_header: omitted.header,
+                // The commands that the receiver has are read, so they need a header.
+                omit_header: omitted.header && token.is_none(),
                 omit_end: omitted.end,
                 ..SendRequest::default()
             };
             at_subvolume(context, &snapshot.operand());
             let progress = SendProgress::new(context);
             let bar = progress.bar.clone();
-            let sent = snapshot.send(request, parent.as_ref(), &sources, &mut out, &mut |bytes| {
+            let sent = snapshot.send(request, parent.as_ref(), &sources, token, &mut out, &mut |bytes| {
                 if let Some(bar) = &bar {
                     bar.set_message(indicatif::BinaryBytes(bytes).to_string());
                     bar.tick();
@@ -163,35 +178,16 @@ impl Args {
     }
 }
 
-/// Where a stream goes.
-enum StreamOutput {
-    File(HostOutput),
-    Stdout(std::io::Stdout),
+/// Returns the UUID by which streams name a snapshot.
+fn sent_uuid(received: Uuid, own: Uuid) -> Uuid {
+    if received.is_nil() { own } else { received }
 }
 
-impl StreamOutput {
-    fn finish(self) -> anyhow::Result<()> {
-        match self {
-            Self::File(file) => file.finish(),
-            Self::Stdout(_) => Ok(()),
-        }
-    }
-}
-
-impl Write for StreamOutput {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::File(file) => file.write(bytes),
-            Self::Stdout(stdout) => stdout.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        match self {
-            Self::File(file) => file.flush(),
-            Self::Stdout(stdout) => stdout.flush(),
-        }
-    }
+/// Returns which of several snapshots a token is of.
+fn position_of(token: &ResumeToken, mut uuids: impl Iterator<Item = Uuid>) -> anyhow::Result<usize> {
+    let wanted = token.subvolume().uuid;
+    let found = uuids.position(|uuid| uuid == wanted);
+    found.with_context(|| format!("the token is of subvolume {wanted}, which is none of these snapshots"))
 }
 
 /// The parts of a stream that are left out.

@@ -7,7 +7,7 @@ use super::candidate::{Candidate, nearest};
 use crate::mounted::{Mounted, Target};
 use crate::usage_error::UsageError;
 use papilio::format::TreeId;
-use papilio::{Generation, PathError, Uuid};
+use papilio::{Generation, PathError, ResumeToken, Uuid, pass_rest};
 use papilio_ioctl::SendRequest;
 use papilio_ioctl::client::MountedPath;
 use std::ffi::OsStr;
@@ -21,6 +21,7 @@ const STEP: usize = 64 << 10;
 pub struct MountedSend {
     place: Mounted,
     root: MountedPath,
+    sent_uuid: Uuid,
     candidate: Candidate,
     /// The name that the operand gives it, for the message.
     operand: String,
@@ -51,12 +52,18 @@ impl MountedSend {
             parent_uuid: Uuid::from_bytes(info.parent_uuid),
             changed: Generation(info.changed),
         };
-        Ok(Self { place, root, candidate, operand: argument.display().to_string() })
+        let sent_uuid = super::sent_uuid(Uuid::from_bytes(info.received_uuid), candidate.uuid);
+        Ok(Self { place, root, sent_uuid, candidate, operand: argument.display().to_string() })
     }
 
     /// Returns the operand.
     pub fn operand(&self) -> &str {
         &self.operand
+    }
+
+    /// Returns the UUID by which streams name it.
+    pub fn sent_uuid(&self) -> Uuid {
+        self.sent_uuid
     }
 
     /// Returns whether both are in the same file system.
@@ -65,7 +72,7 @@ impl MountedSend {
     }
 
     /// Sends the subvolume to `out`. The parent is `parent`, or the nearest one of `sources`.
-    /// `progress` gets the bytes so far.
+    /// `progress` gets the bytes so far. With a token, only what follows it is sent.
     ///
     /// # Errors
     /// As [`MountedPath::send`]; the output cannot be written.
@@ -74,6 +81,7 @@ impl MountedSend {
         request: SendRequest,
         parent: Option<&Self>,
         sources: &[&Self],
+        token: Option<ResumeToken>,
         out: &mut (dyn Write + Send),
         progress: &mut (dyn FnMut(u64) + Send),
     ) -> anyhow::Result<()> {
@@ -87,7 +95,13 @@ impl MountedSend {
         let (mut reader, writer) = io::pipe()?;
         let (sent, copied) = std::thread::scope(|scope| {
             // Dropped at its end, so that a send whose output fails ends with EPIPE.
-            let copier = scope.spawn(move || copy(&mut reader, out, progress));
+            let copier = scope.spawn(move || match token {
+                Some(token) => {
+                    let passed = pass_rest(&mut reader, token, &mut Counted { out, all: 0, progress });
+                    passed.map_err(anyhow::Error::from)
+                }
+                None => copy(&mut reader, out, progress).map_err(anyhow::Error::from),
+            });
             let sent = self.root.send(writer.as_fd(), &request);
             drop(writer);
             (sent, copier.join().expect("the copying thread does not panic"))
@@ -104,6 +118,27 @@ impl MountedSend {
             }
             _ => self.place.at(&error),
         })
+    }
+}
+
+/// An output whose bytes are counted.
+struct Counted<'a> {
+    out: &'a mut dyn Write,
+    /// Bytes so far.
+    all: u64,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.all += written as u64;
+        (self.progress)(self.all);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

@@ -45,6 +45,8 @@ pub struct HostDirectory {
     directory: MountedPath,
     /// `None` outside of Btrfs.
     mounts: Option<Mounts>,
+    /// Whether a plain directory that is complete is marked as received.
+    marks: bool,
     descriptors: Descriptors,
     current: Option<Subvolume>,
     /// The last source of clones in another subvolume.
@@ -90,8 +92,18 @@ impl HostDirectory {
             true => Descriptors::confined_to(directory.file())?,
             false => Descriptors::absolute(),
         };
-        let path = path.to_owned();
-        Ok(Self { path, directory, mounts, descriptors, current: None, source: None })
+        let (path, marks) = (path.to_owned(), true);
+        Ok(Self { path, directory, mounts, marks, descriptors, current: None, source: None })
+    }
+
+    /// Opens the directory at `path`, in which subvolumes become plain directories without a mark,
+    /// also if it is in a Btrfs.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_plain(path: impl AsRef<Path>) -> Result<Self> {
+        let open = Self::open_with(path.as_ref(), None, false)?;
+        Ok(Self { mounts: None, marks: false, ..open })
     }
 
     /// Returns whether subvolumes become plain directories.
@@ -206,9 +218,12 @@ impl ReceiveTarget for HostDirectory {
     }
 
     fn finish(&mut self, mark: &Received) -> Result<()> {
-        let plain = self.is_plain();
+        let (plain, marks) = (self.is_plain(), self.marks);
         self.at(b"", |tree| {
             tree.forget();
+            if plain && !marks {
+                return Ok(());
+            }
             if plain {
                 let mark = mark_of(SentSubvolume { uuid: mark.uuid, ctransid: mark.sent });
                 return match rustix::fs::fsetxattr(tree.root(), MARK, &mark, XattrFlags::empty()) {
