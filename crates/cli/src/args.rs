@@ -20,9 +20,9 @@ pub struct GlobalArgs {
     pub device: Vec<PathBuf>,
     /// The partition of a disk image: its number, label or UUID
     ///
-    /// IMAGE@N is the same for a number, IMAGE@+BYTES begins at an offset, and IMAGE@GROUP/VOLUME is
-    /// a logical volume. Without a choice, the file system is the whole disk or the
-    /// only partition with Btrfs. "none" takes the bytes of the file as they are.
+    /// IMAGE@N is the same for a number, IMAGE@+BYTES begins at an offset, and IMAGE@GROUP/VOLUME
+    /// is a logical volume. Without a choice, the file system is the whole disk or the only
+    /// partition with Btrfs. "none" takes the bytes of the file as they are.
     #[arg(long, value_name = "PARTITION", global = true, help_heading = HEADING)]
     pub partition: Option<PartitionChoice>,
     /// Let a disk image name files outside of its own directory, such as a backing file

@@ -112,10 +112,12 @@ fn read_piecewise(device: &dyn Device, buffer: &mut [u8], at: u64, bad: &mut Vec
         let length = piece.len() as u64;
         if device.read_at(piece, place).is_err() {
             piece.fill(0);
-            match bad.last_mut() {
-                Some((start, count)) if start.0 + *count == place.0 => *count += length,
-                _ if bad.len() < MOST => bad.push((place, length)),
-                _ => {}
+            if let Some((start, count)) = bad.last_mut()
+                && start.0 + *count == place.0
+            {
+                *count += length;
+            } else if bad.len() < MOST {
+                bad.push((place, length));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Disk images as people have them: the format of the file, then the partition in it.
 //!
-//! Owns [`OpenOptions::open_image`], [`ImageOptions`] and [`PartitionChoice`].
+//! Owns [`OpenOptions::open_image`].
 //!
 //! The steps, in order:
 //! 1. Open and lock the file, as for any device.
@@ -23,6 +23,7 @@ mod companion;
 mod disk;
 mod format;
 mod layered;
+mod options;
 #[cfg(feature = "images")]
 mod qcow2;
 mod remote;
@@ -42,30 +43,18 @@ mod zstd_frames;
 pub use choice::{ImagePart, PartitionChoice, split_partition};
 pub use disk::OpenedImage;
 pub use format::ImageFormat;
+pub use options::ImageOptions;
 
 use crate::device::{Access, Device};
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::layers::{LayerChoice, LayerRequest};
-use crate::object_stores::RemoteOptions;
 use crate::open::OpenOptions;
 use crate::url::{is_store_url, is_url};
 use disk::is_btrfs;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
 use std::sync::Arc;
-
-/// How to open a disk image.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageOptions {
-    /// The partition, if the image has several and its path names none.
-    pub partition: PartitionChoice,
-    /// Whether the image may name files outside of its own directory as its parts. An image from an
-    /// untrusted source could name any file that the caller may read.
-    pub allow_backing: bool,
-    /// How an image at a URL is read.
-    pub remote: RemoteOptions,
-}
 
 /// A device whose content is to be replaced.
 #[derive(Debug)]

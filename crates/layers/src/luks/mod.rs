@@ -1,7 +1,8 @@
 //! LUKS: encrypted volumes of versions 1 and 2.
 //!
 //! - `luks1`, `luks2`: the headers;
-//! - `header`: what both have in common, and opening a key slot;
+//! - `header`: what both have in common;
+//! - `unlock`: reading a header, and opening a key slot;
 //! - `af`: the anti-forensic merge of key material;
 //! - `kdf`: hashes and key derivation;
 //! - `sector_cipher`: the encryption of sectors;
@@ -18,6 +19,7 @@ mod kdf;
 mod luks1;
 mod luks2;
 mod sector_cipher;
+mod unlock;
 mod xts;
 
 pub use device::LuksDevice;
