@@ -3,7 +3,7 @@
 //! Owns [`find_filesystems`]. A superblock names its own place, so each one that is found says
 //! where its file system begins. Nothing is written.
 //!
-//! Kernel counterpart: none; the copies are those of `btrfs_sb_offset` (`fs/btrfs/fs.h`).
+//! The places of the copies are those of `btrfs_sb_offset` (`fs/btrfs/fs.h`) in the kernel.
 
 use papilio_device::Device;
 use papilio_engine::errors::{Error, Result};

@@ -57,7 +57,9 @@ impl Args {
             array.end(&mut output)?;
         } else {
             for one in &found {
-                output.text(format_args!("{}\n", escaped(&line(&name, one))))?;
+                let line = line(&name, one);
+                let line = escaped(line.as_bytes());
+                output.text(format_args!("{}\n", String::from_utf8_lossy(&line)))?;
             }
         }
         output.finish()?;

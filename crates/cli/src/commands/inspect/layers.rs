@@ -50,7 +50,8 @@ impl Args {
                 }
                 None => {
                     for line in stack.draw() {
-                        output.text(format_args!("{}\n", escaped(&line)))?;
+                        let line = escaped(line.as_bytes());
+                        output.text(format_args!("{}\n", String::from_utf8_lossy(&line)))?;
                     }
                 }
             }
