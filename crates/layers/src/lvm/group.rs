@@ -175,7 +175,8 @@ fn parse_kind(kind: &str, segment: &Section, extent: u64, length: u64) -> Result
                 1 => length,
                 _ => bytes(segment.number("stripe_size")?, SECTOR)?,
             };
-            if stripe == 0 || length % (stripe.checked_mul(legs.len() as u64).ok_or("a stripe size")?) != 0 {
+            let row = stripe.checked_mul(legs.len() as u64).ok_or("a size that no device has")?;
+            if row == 0 || !length.is_multiple_of(row) {
                 return Err("stripes that do not fill their segment".to_owned());
             }
             Kind::Striped { stripe, legs }

@@ -268,7 +268,7 @@ impl Raid10 {
             for _ in 1..self.far {
                 let set = at / self.set;
                 at += self.near;
-                if n % self.set != 0 && at > last_start {
+                if !n.is_multiple_of(self.set) && at > last_start {
                     at = (at - last_start) % last_size + last_start;
                 } else {
                     at = at % self.set + self.set * set;
