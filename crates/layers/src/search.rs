@@ -233,7 +233,9 @@ impl<'a> Search<'a> {
                 for left in &array.left_out {
                     tracing::warn!("{label}: {} is left out: {}", left.name, left.reason);
                 }
-                if let Some(reason) = &array.read_only {
+                // A writer gets it as an error.
+                let is_read = self.nodes[0].device.access() == Access::ReadOnly;
+                if let Some(reason) = array.read_only.as_ref().filter(|_| is_read) {
                     tracing::warn!("{label} can only be read: {reason}");
                 }
                 let read_only = array.read_only.clone();

@@ -66,7 +66,8 @@ fn an_encrypted_volume_is_read_and_written() {
     );
     let open = succeed_json(["--key-file", &key, "inspect", "layers", "--json", &image]);
     assert_eq!(open.as_array().unwrap().len(), 2);
-    assert_eq!((&open[1]["btrfs"], &open[1]["layer"]), (&true.into(), &"LUKS2".into()));
+    assert_eq!(open[1]["btrfs"], true);
+    assert_eq!(open[1]["layer"], "LUKS2");
 
     // The first header is lost; the second is used.
     std::fs::File::options().write(true).open(&image).unwrap().write_all_at(&[0; 4096], 0).unwrap();
@@ -88,10 +89,9 @@ fn file_systems_of_a_lost_partition_table_are_found() {
     succeed(["cp", &inner, &format!("{at}:/image")]);
     let found = succeed_json(["rescue", "find-filesystems", "--json", &disk]);
     let found = found.as_array().unwrap();
-    assert_eq!(
-        (&found[0]["start"], &found[0]["label"], &found[0]["agree"]),
-        (&START.into(), &"outer".into(), &true.into())
-    );
+    assert_eq!(found[0]["start"], START);
+    assert_eq!(found[0]["label"], "outer");
+    assert_eq!(found[0]["agree"], true);
     assert_eq!(found[0]["copies"].as_array().unwrap().len(), 2);
     let image = found.iter().find(|one| one["label"] == "inner").unwrap();
     assert_eq!(image["inside"], START);
