@@ -1,4 +1,4 @@
-//! `Content`: what a device has on it.
+//! `Content`: the things that a device has on it.
 
 use crate::error::Result;
 use crate::luks::LuksHeader;
@@ -8,7 +8,7 @@ use papilio_device::{Device, PartitionTable, PhysicalAddress, signatures};
 use papilio_format::Superblock;
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
 
-/// What a device has on it.
+/// The content of a device.
 #[derive(Debug)]
 pub(crate) enum Content {
     /// A Btrfs file system, with its label and UUID in one text.
@@ -23,13 +23,13 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Returns what a device has on it.
+    /// Returns the content of a device.
     pub(crate) fn of(device: &dyn Device, ignore_signatures: bool) -> Self {
         let btrfs = superblock(device);
         let member = MdSuperblock::read(device);
         if let Some((used, text)) = btrfs {
             return match member {
-                // What lies in the file system's own range is data of it, or from an earlier use.
+                // A superblock in the file system's own range is its data, or from an earlier use.
                 Some(member) if member.is_at_end() && member.offset() >= used && !ignore_signatures => {
                     Self::Member(Box::new(member))
                 }

@@ -1,4 +1,4 @@
-//! `LayerOptions`: what a program's user says about layers, and where a key comes from.
+//! `LayerOptions`: how the user wants layers opened, and where a key comes from.
 //!
 //! **Invariants**
 //! - A secret is read once and kept in memory that is wiped when it is dropped. It is in no message

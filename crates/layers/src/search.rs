@@ -1,6 +1,6 @@
 //! `Search`: finds the layers over a device, and opens them.
 //!
-//! A device is a node. What is on it decides which nodes follow: partitions, the data of an
+//! A device is a node. Its content decides which nodes follow: partitions, the data of an
 //! encrypted volume, an array of several nodes, volumes of a group. The search goes on until
 //! nothing new is found. Encrypted volumes come last, so that nobody is asked for a passphrase that
 //! is not needed.

@@ -15,7 +15,7 @@ pub struct StackEntry {
     pub name: String,
     /// The layer that made it, such as "LUKS2"; empty for a file.
     pub made_by: String,
-    /// What it has on it.
+    /// A text about its content.
     pub content: String,
     /// Bytes.
     pub size: u64,

@@ -39,9 +39,8 @@ fn open(path: &Path) -> Arc<dyn Device> {
     Arc::new(FileDevice::open(path, Access::ReadWrite).unwrap())
 }
 
-#[test]
-fn volumes_open_and_keep_what_is_written() {
-    let folder = tempfile::tempdir().unwrap();
+/// Names, and the arguments of cryptsetup.
+fn kinds() -> [(&'static str, Vec<&'static str>); 6] {
     let argon = [
         "--pbkdf",
         "argon2id",
@@ -62,7 +61,7 @@ fn volumes_open_and_keep_what_is_written() {
         "--pbkdf-parallel",
         "2",
     ];
-    let kinds: [(&str, Vec<&str>); 6] = [
+    [
         (
             "1",
             vec!["--type", "luks1", "--pbkdf-force-iterations", "1000", "-c", "aes-xts-plain64", "-s", "512"],
@@ -95,8 +94,13 @@ fn volumes_open_and_keep_what_is_written() {
         ),
         ("2id", [&["--type", "luks2"][..], &argon, &SMALL].concat()),
         ("2i", [&["--type", "luks2"][..], &argon_i, &SMALL].concat()),
-    ];
-    for (name, arguments) in kinds {
+    ]
+}
+
+#[test]
+fn volumes_open_and_keep_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, arguments) in kinds() {
         let path = folder.path().join(name);
         if !format(&path, &arguments) {
             return;

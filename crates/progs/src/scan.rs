@@ -61,7 +61,8 @@ pub struct FoundDevice {
 
 impl FoundDevice {
     /// Reads the superblock of the device or image at `path`, of a partition (`IMAGE@N`) or of the
-    /// disk in a qcow2 image, also if layers are in between. Returns `None` for one without a valid superblock.
+    /// disk in a qcow2 image, also if layers are in between. Returns `None` for one without a valid
+    /// superblock.
     ///
     /// # Errors
     /// A file that does not exist, is neither a regular file nor a block device, or cannot be read.

@@ -1,4 +1,4 @@
-//! `LuksHeader`: what both versions have in common.
+//! `LuksHeader`: the fields that both versions have.
 //!
 //! **Invariants**
 //! - A key is in memory that is wiped when it is dropped, and in no message.

@@ -1,7 +1,7 @@
 //! LUKS: encrypted volumes of versions 1 and 2.
 //!
 //! - `luks1`, `luks2`: the headers;
-//! - `header`: what both have in common;
+//! - `header`: the fields that both have;
 //! - `unlock`: reading a header, and opening a key slot;
 //! - `af`: the anti-forensic merge of key material;
 //! - `kdf`: hashes and key derivation;

@@ -1,4 +1,4 @@
-//! `VolumeGroup`: what the metadata says, checked.
+//! `VolumeGroup`: the contents of the metadata, checked.
 //!
 //! **Invariants** of a group: segments of a volume follow one another without gaps, and products of
 //! extents and sizes fit in 63 bits.

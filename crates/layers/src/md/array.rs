@@ -118,7 +118,7 @@ impl MdDevice {
             .collect();
         let take = |at: usize| blocks[at].clone();
         let (p, q) = (take(row.p), row.q.and_then(take));
-        // The sums less the part of all data that is there: what remains is the part of lost data.
+        // The sums less the part of all data that is there: the rest is the part of lost data.
         let rest = |mut sum: Vec<u8>, is_q: bool| {
             for (member, block) in blocks.iter().enumerate() {
                 let Some(block) = block.as_ref().filter(|_| row.is_data(member) && !lost.contains(&member))
