@@ -4,6 +4,7 @@ use crate::units::parse_size;
 use clap::{ArgAction, Args};
 use papilio::device::{ImageOptions, PartitionChoice, RemoteCache, RemoteOptions};
 use papilio::{OpenOptions, TreeRootChoice};
+use papilio_layers::{KeySource, LayerOptions};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -19,13 +20,37 @@ pub struct GlobalArgs {
     pub device: Vec<PathBuf>,
     /// The partition of a disk image: its number, label or UUID
     ///
-    /// IMAGE@N is the same for a number. Without a choice, the file system is the whole disk or the
-    /// only partition with Btrfs. "none" takes the bytes of the file as they are.
+    /// IMAGE@N is the same for a number, IMAGE@+BYTES begins at an offset, and IMAGE@GROUP/VOLUME
+    /// is a logical volume. Without a choice, the file system is the whole disk or the only
+    /// partition with Btrfs. "none" takes the bytes of the file as they are.
     #[arg(long, value_name = "PARTITION", global = true, help_heading = HEADING)]
     pub partition: Option<PartitionChoice>,
     /// Let a disk image name files outside of its own directory, such as a backing file
     #[arg(long, global = true, help_heading = HEADING)]
     pub allow_backing: bool,
+    /// A further member of an array or volume group below the file system; may be given more than
+    /// once
+    ///
+    /// Members beside the image, and block devices of this machine, are found without it.
+    #[arg(long, value_name = "PATH", global = true, help_heading = HEADING)]
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    pub member: Vec<PathBuf>,
+    /// The file with the key of encrypted volumes, all of its bytes; - is standard input
+    ///
+    /// PAPILIO_KEY_FILE is the same. Without a key file the terminal asks for a passphrase.
+    #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    pub key_file: Option<PathBuf>,
+    /// The descriptor to read the key of encrypted volumes from
+    #[arg(long, value_name = "N", global = true, help_heading = HEADING, conflicts_with = "key_file")]
+    pub key_fd: Option<u32>,
+    /// The key slot to open; the default is any
+    #[arg(long, value_name = "N", global = true, help_heading = HEADING)]
+    pub key_slot: Option<u32>,
+    /// The LUKS header of a device that has none of its own
+    #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    pub luks_header: Option<PathBuf>,
     /// Where blocks of images at URLs are kept: a directory, or "none" for memory only
     ///
     /// The default is papilio/remote in the user's cache directory.
@@ -109,6 +134,28 @@ impl GlobalArgs {
     pub fn image_options(&self) -> ImageOptions {
         let partition = self.partition.clone().unwrap_or_default();
         ImageOptions { partition, allow_backing: self.allow_backing, remote: self.remote_options() }
+    }
+
+    /// Returns the options of opening layers. Their paths are absolute, as a server leaves its
+    /// working directory.
+    pub fn layer_options(&self) -> LayerOptions {
+        let whole = |path: &PathBuf| match path.as_os_str() == "-" {
+            true => path.clone(),
+            false => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
+        };
+        let file = self.key_file.clone().or_else(|| std::env::var_os("PAPILIO_KEY_FILE").map(PathBuf::from));
+        let key = match (self.key_fd, file) {
+            (Some(number), _) => KeySource::File(format!("/dev/fd/{number}").into()),
+            (None, Some(file)) => KeySource::File(whole(&file)),
+            (None, None) => KeySource::Terminal,
+        };
+        LayerOptions {
+            members: self.member.iter().map(whole).collect(),
+            key,
+            key_slot: self.key_slot,
+            header: self.luks_header.as_ref().map(whole),
+            ignore_signatures: self.ignores_signatures(),
+        }
     }
 
     /// Returns whether devices with signatures of something else are written. For programs that

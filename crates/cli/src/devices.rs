@@ -22,7 +22,7 @@ pub fn open_for_writing(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
 /// As [`open_for_writing`], for a device of a file system. It must belong to nothing else, unless
 /// its signatures are ignored.
 pub fn open_member(path: &Path, ignores_signatures: bool) -> anyhow::Result<Arc<dyn Device>> {
-    let device = open_for_writing(path)?;
+    let device = DeviceOptions::new(Access::ReadWrite).open_existing(path, &ImageOptions::default())?;
     papilio::check_signatures(&*device, ignores_signatures)?;
     Ok(device)
 }

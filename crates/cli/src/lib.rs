@@ -112,6 +112,7 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
             return if wrong { Outcome::WrongUsage } else { Outcome::Done };
         }
     };
+    papilio_layers::install(cli.global.layer_options());
     let context = Context::resolve(cli.global);
     if is_drop_in {
         errno_text::use_system_words();
@@ -121,6 +122,7 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
     let ran = cli.command.run(&context, Cli::command, interpret);
     // Changes made before a failure are kept, as on a mounted file system.
     context.close();
+    papilio_layers::forget_keys();
     match ran {
         Ok(()) if context.has_failed() => context.code().map_or(Outcome::Failed, Outcome::Code),
         Ok(()) => Outcome::Done,

@@ -68,6 +68,9 @@ pub enum OpenErrorKind {
     /// The image is encrypted.
     #[error("it is encrypted with LUKS: unlock it with cryptsetup(8), and open the device that it makes")]
     Encrypted,
+    /// A layer over the device, such as an array, cannot be opened.
+    #[error(transparent)]
+    Layer(Box<dyn std::error::Error + Send + Sync>),
     /// An image format that cannot be read, or not in this build.
     #[error("it is a {0} image: {1}")]
     UnsupportedFormat(&'static str, &'static str),
@@ -88,6 +91,17 @@ pub enum OpenErrorKind {
     /// A URL that names no image. A store that does not answer is [`OpenErrorKind::Io`].
     #[error("{0}")]
     Remote(String),
+    /// A logical volume, in a program that installed no layers.
+    #[error("this program opens no volumes: it was built without papilio-layers")]
+    NoLayers,
+    /// `IMAGE@+BYTES` with an offset that the image does not have.
+    #[error("it has {size} bytes, so nothing is at offset {offset}")]
+    OffsetPastEnd {
+        /// The offset in bytes.
+        offset: u64,
+        /// The size in bytes.
+        size: u64,
+    },
     /// The disk has no such partition.
     #[error("it has no partition {wanted}; {found}")]
     NoPartition {

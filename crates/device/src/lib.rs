@@ -4,6 +4,8 @@
 //!   queues.
 //! - [`PartitionDevice`]: a range of another device; [`PartitionTable`] finds those of a disk.
 //! - [`OpenOptions::open_image`] opens disk images of other formats than raw.
+//! - [`install_layers`] lets encrypted volumes, arrays and logical volumes in images be opened, by
+//!   the crate `papilio-layers`.
 //! - [`install_object_stores`] lets images at URLs be opened, by the crate `papilio-store`.
 //! - [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
 //! - [`OverlayDevice`]: keeps all writes in memory; the device below it is only read.
@@ -78,6 +80,7 @@ mod fault;
 mod file;
 mod host;
 mod image;
+mod layers;
 mod load;
 mod lock;
 mod lock_owner;
@@ -118,9 +121,10 @@ pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;
 pub use host::WakeFd;
 pub use image::{
-    ImageFormat, ImageOptions, ImageTarget, OpenedImage, PartitionChoice, is_inside_image, is_raw_file,
-    split_partition,
+    ImageFormat, ImageOptions, ImagePart, ImageTarget, OpenedImage, PartitionChoice, has_layers,
+    is_inside_image, is_raw_file, split_partition,
 };
+pub use layers::{LayerChoice, LayerRequest, Layers, install_layers};
 pub use load::{Busy, Load};
 pub use lock::restore_readers_locks;
 pub use memory::MemoryDevice;

@@ -121,6 +121,7 @@ pub use papilio_progs::check::{
     CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind,
     Note as CheckNote, Place, Severity,
 };
+pub use papilio_progs::find_filesystems::{FoundCopy, FoundFileSystem, find_filesystems};
 pub use papilio_progs::image::{
     ImageDump, ImageDumpOptions, ImageDumped, ImageRestored, NameReplacement, RestoreMode,
 };

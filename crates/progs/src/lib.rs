@@ -12,6 +12,7 @@ pub mod census;
 pub mod check;
 mod descent;
 pub mod dump;
+pub mod find_filesystems;
 pub mod image;
 pub mod mkfs;
 pub mod repair;

@@ -9,7 +9,9 @@
 //!
 //! Kernel counterpart: `btrfs_scan_one_device` (`fs/btrfs/volumes.c`).
 
-use papilio_device::{Access, ImageOptions, OpenOptions, is_inside_image, is_url, split_partition};
+use papilio_device::{
+    Access, ImageOptions, OpenOptions, has_layers, is_inside_image, is_url, split_partition,
+};
 use papilio_engine::btree::{Forest, RootPointer};
 use papilio_engine::errors::{Error, Result};
 use papilio_engine::items::item_error;
@@ -59,12 +61,21 @@ pub struct FoundDevice {
 
 impl FoundDevice {
     /// Reads the superblock of the device or image at `path`, of a partition (`IMAGE@N`) or of the
-    /// disk in a qcow2 image. Returns `None` for one without a valid superblock.
+    /// disk in a qcow2 image, also if layers are in between. Returns `None` for one without a valid
+    /// superblock.
     ///
     /// # Errors
     /// A file that does not exist, is neither a regular file nor a block device, or cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Option<Self>> {
         let path = path.as_ref();
+        match Self::read_itself(path)? {
+            None if has_layers(path) => Self::read_inside(path),
+            found => Ok(found),
+        }
+    }
+
+    /// As [`read`](Self::read), without opening layers: nobody is asked for a passphrase.
+    fn read_itself(path: &Path) -> Result<Option<Self>> {
         let host = |source| Error::Host { path: path.to_path_buf(), source };
         if !is_url(path) && split_partition(path).1.is_some() {
             return Self::read_inside(path);
@@ -92,7 +103,7 @@ impl FoundDevice {
     fn read_inside(path: &Path) -> Result<Option<Self>> {
         // As of a file: another program may be writing it.
         let options = OpenOptions::new(Access::ReadOnly).lock(false);
-        let device = options.open_target(path, &ImageOptions::default())?.into_device();
+        let device = options.open_existing(path, &ImageOptions::default())?;
         let place = superblock_offset(0);
         let mut bytes = [0; SUPERBLOCK_SIZE];
         if device.size() < place.0 + bytes.len() as u64 {
@@ -133,7 +144,7 @@ impl FoundDevice {
     /// A chunk tree that cannot be read from this device alone.
     pub fn members(&self) -> Result<Vec<DeviceItem>> {
         let options = OpenOptions::new(Access::ReadOnly).lock(false);
-        let device = options.open_target(&self.path, &ImageOptions::default())?.into_device();
+        let device = options.open_existing(&self.path, &ImageOptions::default())?;
         let alone = papilio_engine::options::OpenOptions::new().degraded(true);
         let volume = Arc::new(Volume::open(vec![device], &alone)?);
         let raw = volume.superblock().raw;
@@ -178,7 +189,7 @@ impl FoundDevice {
             Err(error) => return Err(host(error)),
         }
         paths.sort();
-        Ok(paths.iter().filter_map(|path| Self::read(path).ok().flatten()).collect())
+        Ok(paths.iter().filter_map(|path| Self::read_itself(path).ok().flatten()).collect())
     }
 
     /// Returns whether two devices have the same place in the same file system.

@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 15] = [
     &["xtask", "papilio-fuzz", "papilio-cli-store"],
     &["papilio-cli", "papilio-bench"],
     &["papilio-fuse", "papilio-fio", "papilio-capi", "papilio-python", "papilio-nbd", "papilio-nfs"],
-    &["papilio-store", "papilio-serving"],
+    &["papilio-store", "papilio-serving", "papilio-layers"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],

@@ -45,6 +45,7 @@ mod replace;
 mod rescue;
 mod rescue_change;
 mod rescue_clone;
+mod rescue_find;
 mod restore;
 mod rm;
 mod scrub;

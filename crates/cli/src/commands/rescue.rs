@@ -3,7 +3,7 @@
 
 use crate::commands::inspect::parse_tree;
 use crate::commands::rescue_change::{self, Consent, Written, open, undo_of};
-use crate::commands::rescue_clone;
+use crate::commands::{rescue_clone, rescue_find};
 use crate::context::Context;
 use crate::output::Output;
 use anyhow::Context as _;
@@ -23,6 +23,8 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
     FindRoot(FindRoot),
+    #[command(name = "find-filesystems")]
+    FindFileSystems(rescue_find::Args),
     ChunkRecover(ChunkRecover),
     SuperRecover(SuperRecover),
     SelectSuper(SelectSuper),
@@ -135,6 +137,7 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::FindRoot(command) => command.run(context),
+            Subcommand::FindFileSystems(command) => command.run(context),
             Subcommand::ChunkRecover(command) => command.run(context),
             Subcommand::SuperRecover(command) => command.run(context),
             Subcommand::SelectSuper(command) => {

@@ -333,7 +333,7 @@ fn other_formats_are_refused_by_name() {
         fail(1, part, ["ls".as_ref(), path.as_os_str()]);
         fail(1, part, ["check".as_ref(), path.as_os_str()]);
     };
-    refused(b"LUKS\xba\xbe\0\x02", "encrypted with LUKS");
+    refused(b"LUKS\xba\xbe\0\x02", "LUKS: the first header has a wrong size");
     refused(b"vhdxfile", "vhdx");
     refused(b"conectix", "VHD");
     refused(b"QFI\xfb\0\0\0\x03", "qcow2");

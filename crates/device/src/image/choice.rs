@@ -1,18 +1,19 @@
 //! The choice of a partition.
 //!
-//! Owns [`PartitionChoice`], which options give, and [`split_partition`], the syntax `IMAGE@N`.
+//! Owns [`PartitionChoice`], which options give, and [`split_partition`], the syntax of parts such
+//! as `IMAGE@N`.
 
-use super::disk::{Content, OpenedImage, content_of, partition_device};
+use super::disk::{Content, OpenedImage, content_of};
 use super::format;
 use crate::device::Device;
 use crate::error::OpenErrorKind;
 use crate::partition_table::{Partition, PartitionTable};
 use crate::url::is_url;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// The part of a disk image that has the file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,23 +44,78 @@ impl FromStr for PartitionChoice {
     }
 }
 
-/// Splits `IMAGE@N` into the path of the image and the number of a partition. A file that has the
-/// whole path as its name wins. In a URL, `@N` is always a partition; `%40N` is part of a name.
-pub fn split_partition(path: &Path) -> (&Path, Option<u32>) {
+/// A part of an image, as a path names it after `@`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImagePart {
+    /// The partition of this number: `IMAGE@2`.
+    Number(u32),
+    /// Everything from a byte on: `IMAGE@+1048576`. A suffix K, M, G or T counts powers of 1024.
+    Offset(u64),
+    /// A logical volume: `IMAGE@group/volume`.
+    Volume(String),
+    /// The device that nothing lies on, whatever its content is: `IMAGE@top`.
+    Top,
+}
+
+impl ImagePart {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if let Some(offset) = text.strip_prefix('+') {
+            let shift = "KMGT".find(offset.chars().last()?.to_ascii_uppercase());
+            let digits = if shift.is_some() { &offset[..offset.len() - 1] } else { offset };
+            let unit = 1_u64 << shift.map_or(0, |at| (at + 1) * 10);
+            return digits
+                .parse::<u64>()
+                .ok()
+                .filter(|_| is_number(digits))?
+                .checked_mul(unit)
+                .map(Self::Offset);
+        }
+        if text == "top" {
+            return Some(Self::Top);
+        }
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+_.-".contains(&byte))
+        };
+        match text.split_once('/') {
+            Some((group, volume)) if is_name(group) && is_name(volume) => Some(Self::Volume(text.to_owned())),
+            Some(_) => None,
+            None => text.parse().ok().filter(|_| is_number(text)).map(Self::Number),
+        }
+    }
+}
+
+impl fmt::Display for ImagePart {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(formatter, "{number}"),
+            Self::Offset(offset) => write!(formatter, "+{offset}"),
+            Self::Volume(name) => write!(formatter, "{name}"),
+            Self::Top => write!(formatter, "top"),
+        }
+    }
+}
+
+/// Splits `IMAGE@N`, `IMAGE@+BYTES`, `IMAGE@GROUP/VOLUME` or `IMAGE@top` into the path of the image
+/// and the part. A file that has the whole path as its name wins. In a URL, `@N` and `@+BYTES` are
+/// always parts; `%40N` is part of a name.
+pub fn split_partition(path: &Path) -> (&Path, Option<ImagePart>) {
     let bytes = path.as_os_str().as_bytes();
     let split = bytes.iter().rposition(|byte| *byte == b'@').and_then(|at| {
-        let digits = std::str::from_utf8(&bytes[at + 1..]).ok()?;
-        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let number = digits.parse().ok().filter(|_| plain)?;
-        Some((Path::new(OsStr::from_bytes(&bytes[..at])), number))
+        Some((Path::new(OsStr::from_bytes(&bytes[..at])), ImagePart::parse(&bytes[at + 1..])?))
     });
     match split {
-        Some((image, number)) if is_url(path) => (image, Some(number)),
-        Some((image, number))
-            if path.symlink_metadata().is_err()
+        Some((image, part @ (ImagePart::Number(_) | ImagePart::Offset(_)))) if is_url(path) => {
+            (image, Some(part))
+        }
+        Some((image, part))
+            if !is_url(path)
+                && path.symlink_metadata().is_err()
                 && image.metadata().is_ok_and(|metadata| !metadata.is_dir()) =>
         {
-            (image, Some(number))
+            (image, Some(part))
         }
         _ => (path, None),
     }
@@ -71,6 +127,18 @@ impl OpenedImage {
     /// # Errors
     /// No such partition, an encrypted one, or several with Btrfs and no choice.
     pub fn partition(&self, choice: &PartitionChoice) -> Result<Option<&Partition>, OpenErrorKind> {
+        let chosen = self.any_partition(choice)?;
+        match chosen.map(|partition| content_of(&*self.disk, partition)) {
+            Some(Content::Other("luks")) => Err(OpenErrorKind::Encrypted),
+            _ => Ok(chosen),
+        }
+    }
+
+    /// As [`Self::partition`], for a partition of any content.
+    pub(super) fn any_partition(
+        &self,
+        choice: &PartitionChoice,
+    ) -> Result<Option<&Partition>, OpenErrorKind> {
         let partitions = self.table.as_ref().map_or(&[][..], |table| &table.partitions);
         let chosen = match (choice, &self.table) {
             (PartitionChoice::Whole, _) => return Ok(None),
@@ -100,10 +168,7 @@ impl OpenedImage {
                 }
             }
         };
-        match content_of(&*self.disk, chosen) {
-            Content::Other("luks") => Err(OpenErrorKind::Encrypted),
-            _ => Ok(Some(chosen)),
-        }
+        Ok(Some(chosen))
     }
 
     /// Returns the one partition with Btrfs.
@@ -130,14 +195,6 @@ impl OpenedImage {
             Some(table) => format!("it has {}", list(&*self.disk, table)),
         };
         OpenErrorKind::NoPartition { wanted: wanted.to_owned(), found }
-    }
-
-    /// Returns the chosen part of the disk as a device.
-    pub(super) fn into_device(self, choice: &PartitionChoice) -> Result<Arc<dyn Device>, OpenErrorKind> {
-        match self.partition(choice)? {
-            None => Ok(Arc::clone(&self.disk)),
-            Some(partition) => partition_device(Arc::clone(&self.disk), partition),
-        }
     }
 }
 

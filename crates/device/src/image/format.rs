@@ -86,7 +86,7 @@ pub(super) fn recognise(file: &dyn Device, is_block_device: bool) -> Result<Imag
     let start = &start[..];
     // A block device is a disk and not an image file.
     if is_block_device {
-        return if is_luks(start) { Err(OpenErrorKind::Encrypted) } else { Ok(ImageFormat::Raw) };
+        return Ok(ImageFormat::Raw);
     }
     let is_disk = partition_table::gpt_signature(start) || partition_table::is_mbr(start);
     let format = match by_magic(start) {
@@ -97,7 +97,8 @@ pub(super) fn recognise(file: &dyn Device, is_block_device: bool) -> Result<Imag
         _ if start.get(64..68) == Some(&[0x7f, 0x10, 0xda, 0xbe]) => {
             return Err(OpenErrorKind::UnsupportedFormat("VDI", NOT_SUPPORTED));
         }
-        _ if is_luks(start) => return Err(OpenErrorKind::Encrypted),
+        // Its layers are opened later.
+        _ if is_luks(start) => ImageFormat::Raw,
         // A raw disk may begin with any bytes, but its partition table says what it is.
         _ if let Some((name, advice)) = unsupported(start).filter(|_| !is_disk) => {
             return Err(OpenErrorKind::UnsupportedFormat(name, advice));

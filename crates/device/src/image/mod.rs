@@ -1,6 +1,6 @@
 //! Disk images as people have them: the format of the file, then the partition in it.
 //!
-//! Owns [`OpenOptions::open_image`], [`ImageOptions`] and [`PartitionChoice`].
+//! Owns [`OpenOptions::open_image`].
 //!
 //! The steps, in order:
 //! 1. Open and lock the file, as for any device.
@@ -8,6 +8,7 @@
 //!    first 64 KiB are not read.
 //! 3. Recognise the format by its magic number, and open the disk that it describes.
 //! 4. Look for the superblock again, then for a partition table, and choose a partition.
+//! 5. Open the layers over it, such as an encrypted volume, if the program installed layers.
 //!
 //! A guest decides about the first bytes of a raw disk, so it can make its disk look like a qcow2
 //! image that names other files as its parts. Therefore an image names only files of its own
@@ -21,6 +22,8 @@ mod choice;
 mod companion;
 mod disk;
 mod format;
+mod layered;
+mod options;
 #[cfg(feature = "images")]
 mod qcow2;
 mod remote;
@@ -37,32 +40,21 @@ mod xz;
 #[cfg(feature = "images")]
 mod zstd_frames;
 
-pub use choice::{PartitionChoice, split_partition};
+pub use choice::{ImagePart, PartitionChoice, split_partition};
 pub use disk::OpenedImage;
 pub use format::ImageFormat;
+pub use options::ImageOptions;
 
 use crate::device::{Access, Device};
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
-use crate::object_stores::RemoteOptions;
+use crate::layers::{LayerChoice, LayerRequest};
 use crate::open::OpenOptions;
 use crate::url::{is_store_url, is_url};
 use disk::is_btrfs;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
 use std::sync::Arc;
-
-/// How to open a disk image.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageOptions {
-    /// The partition, if the image has several.
-    pub partition: PartitionChoice,
-    /// Whether the image may name files outside of its own directory as its parts. An image from an
-    /// untrusted source could name any file that the caller may read.
-    pub allow_backing: bool,
-    /// How an image at a URL is read.
-    pub remote: RemoteOptions,
-}
 
 /// A device whose content is to be replaced.
 #[derive(Debug)]
@@ -125,6 +117,20 @@ pub fn is_raw_file(path: &Path) -> bool {
             .is_ok_and(|file| !file.is_block_device() && is_btrfs(&file, PhysicalAddress(0)))
 }
 
+/// Returns whether layers lie on the file or block device at `path`, or on its partitions, and no
+/// Btrfs file system is on it otherwise.
+pub fn has_layers(path: &Path) -> bool {
+    if is_url(path) || !layered::are_installed() {
+        return false;
+    }
+    let options = OpenOptions::new(Access::ReadOnly).lock(false);
+    let Ok(file) = options.open(path) else { return false };
+    if is_btrfs(&file, PhysicalAddress(0)) {
+        return layered::is_layer(&file);
+    }
+    options.opened(path, file, &ImageOptions::default()).is_ok_and(|image| layered::is_on(&image))
+}
+
 impl OpenOptions {
     /// Opens a disk image of any format that is known, or a block device, and the partition in it
     /// that has the file system. A raw image of a file system is opened as by [`Self::open`].
@@ -138,20 +144,26 @@ impl OpenOptions {
         options: &ImageOptions,
     ) -> Result<Arc<dyn Device>, OpenError> {
         let path = path.as_ref();
-        let (path, number) = split_partition(path);
-        let choice = number.map_or_else(|| options.partition.clone(), PartitionChoice::Number);
+        let (path, part) = split_partition(path);
         let failed = |kind| OpenError::new(path, kind);
         if is_url(path) {
-            return self.open_url(path, options, &choice).map_err(failed);
+            return self.open_url(path, options, part).map_err(failed);
         }
         let file = self.open(path)?;
-        if choice == PartitionChoice::Whole
-            || (choice == PartitionChoice::Found && is_btrfs(&file, PhysicalAddress(0)))
+        let is_found = options.partition == PartitionChoice::Found;
+        if part.is_none()
+            && (options.partition == PartitionChoice::Whole
+                || (is_found && is_btrfs(&file, PhysicalAddress(0)) && !layered::is_layer(&file)))
         {
             return Ok(Arc::new(file));
         }
         let image = self.opened(path, file, options).map_err(failed)?;
-        image.into_device(&choice).map_err(failed)
+        layered::choose(
+            image,
+            part,
+            &LayerRequest { path, open: self, image: options, choice: LayerChoice::Btrfs },
+        )
+        .map_err(failed)
     }
 
     /// Opens a disk image and reads its partition table.
@@ -167,12 +179,32 @@ impl OpenOptions {
         if is_url(path) {
             return self.open_url_disk(path, options).map_err(|kind| OpenError::new(path, kind));
         }
+        let opened = self.opened(path, self.open(path)?, options);
+        let image = opened.map_err(|kind| OpenError::new(path, kind))?;
+        match format::is_encrypted(&*image.disk) {
+            true => Err(OpenError::new(path, OpenErrorKind::Encrypted)),
+            false => Ok(image),
+        }
+    }
+
+    /// As [`Self::open_disk`], without the check for encryption: the disk's layers are looked at
+    /// next. URLs are not opened.
+    ///
+    /// # Errors
+    /// As [`Self::open_image`].
+    pub fn open_base(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ImageOptions,
+    ) -> Result<OpenedImage, OpenError> {
+        let path = path.as_ref();
         self.opened(path, self.open(path)?, options).map_err(|kind| OpenError::new(path, kind))
     }
 
-    /// Opens a device whose content is to be replaced: the partition of `IMAGE@N`, the disk in a
-    /// qcow2, VMDK or VHDX image, a device in an object store, or else the file or block device
-    /// itself.
+    /// Opens a device whose content is to be replaced: the partition of `IMAGE@N`, the volume of
+    /// `IMAGE@GROUP/VOLUME`, the disk in a qcow2, VMDK or VHDX image, a device in an object store,
+    /// or else the file or block device itself. Only `GROUP/VOLUME` and `top` name devices over
+    /// others.
     ///
     /// # Errors
     /// As [`Self::open_image`].
@@ -185,7 +217,33 @@ impl OpenOptions {
         match target_kind(path) {
             TargetKind::File => Ok(ImageTarget::File(Box::new(self.open(path)?))),
             TargetKind::Disk => self.open_disk(path, options).map(|disk| ImageTarget::Inside(disk.disk)),
-            TargetKind::Partition => self.open_image(path, options).map(ImageTarget::Inside),
+            TargetKind::Partition => match split_partition(path) {
+                (file, Some(part @ (ImagePart::Number(_) | ImagePart::Offset(_)))) if !is_url(file) => {
+                    let failed = |kind| OpenError::new(file, kind);
+                    let image = self.opened(file, self.open(file)?, options).map_err(failed)?;
+                    layered::part_itself(image, &part).map(ImageTarget::Inside).map_err(failed)
+                }
+                _ => self.open_image(path, options).map(ImageTarget::Inside),
+            },
+        }
+    }
+
+    /// Opens the device of a file system that exists: as [`Self::open_image`] where a partition, a
+    /// container or a layer is in between, and otherwise the file or block device itself, whatever
+    /// it contains.
+    ///
+    /// # Errors
+    /// As [`Self::open_image`].
+    pub fn open_existing(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ImageOptions,
+    ) -> Result<Arc<dyn Device>, OpenError> {
+        let path = path.as_ref();
+        match target_kind(path) {
+            TargetKind::File if !has_layers(path) => Ok(Arc::new(self.open(path)?)),
+            TargetKind::Disk => self.open_disk(path, options).map(|disk| disk.disk),
+            _ => self.open_image(path, options),
         }
     }
 

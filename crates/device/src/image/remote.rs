@@ -5,9 +5,10 @@
 
 use super::disk::{OpenedImage, is_btrfs};
 use super::format::{self, ImageFormat};
-use super::{ImageOptions, PartitionChoice};
+use super::{ImageOptions, ImagePart, PartitionChoice, layered};
 use crate::device::Device;
 use crate::error::OpenErrorKind;
+use crate::layers::{LayerChoice, LayerRequest};
 use crate::object_stores::{object_stores, url_text};
 use crate::open::OpenOptions;
 use papilio_format::PhysicalAddress;
@@ -24,15 +25,18 @@ impl OpenOptions {
         &self,
         path: &Path,
         options: &ImageOptions,
-        choice: &PartitionChoice,
+        part: Option<ImagePart>,
     ) -> Result<Arc<dyn Device>, OpenErrorKind> {
         let object = self.object(path, options)?;
-        if *choice == PartitionChoice::Whole
-            || (*choice == PartitionChoice::Found && is_btrfs(&*object, PhysicalAddress(0)))
+        let is_found = options.partition == PartitionChoice::Found;
+        if part.is_none()
+            && (options.partition == PartitionChoice::Whole
+                || (is_found && is_btrfs(&*object, PhysicalAddress(0))))
         {
             return Ok(object);
         }
-        opened(object, options)?.into_device(choice)
+        let request = LayerRequest { path, open: self, image: options, choice: LayerChoice::Btrfs };
+        layered::choose(opened(object, options)?, part, &request)
     }
 
     /// Opens the disk in the image at a URL.

@@ -7,6 +7,7 @@ mod flags;
 mod host_paths;
 mod items;
 mod key_text;
+mod layers;
 mod list_chunks;
 mod map_logical;
 mod map_swapfile;
@@ -43,6 +44,7 @@ enum Subcommand {
     MapLogical(map_logical::Args),
     Partitions(partitions::Args),
     Signatures(signatures::Args),
+    Layers(layers::Args),
 }
 
 impl Args {
@@ -62,6 +64,7 @@ impl Args {
             Subcommand::MapLogical(command) => command.run(context),
             Subcommand::Partitions(command) => command.run(context),
             Subcommand::Signatures(command) => command.run(context),
+            Subcommand::Layers(command) => command.run(context),
         }
     }
 }

@@ -17,10 +17,11 @@ use papilio::device::{
     Access, DeviceOptions, ImageOptions, OpenError, PartitionChoice, RemoteCache, is_url, split_partition,
 };
 use papilio_fuse::MountOptions;
+use papilio_layers::KeySource;
 use remount::Remount;
 use serve::{READY, Server};
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -236,9 +237,32 @@ impl Args {
     fn start_server(&self, context: &Context) -> anyhow::Result<()> {
         let program = std::env::current_exe().context("cannot start the server: finding this program")?;
         let mut command = Command::new(program);
-        command.arg("mount").arg("--serve").args(self.server_arguments(context.arguments()));
+        command.arg("mount").arg("--serve");
+        // A passphrase that was asked for is not asked for again. It passes through a pipe.
+        let secret = papilio_layers::known_secret();
+        let global = context.arguments();
+        let input = match (&secret, global.layer_options().key) {
+            (Some(_), _) => {
+                command.args(["--key-file", "-"]);
+                Stdio::piped()
+            }
+            (None, KeySource::File(path)) if path.as_os_str() != "-" => {
+                command.arg("--key-file").arg(path);
+                Stdio::null()
+            }
+            (None, KeySource::File(_)) => {
+                command.args(["--key-file", "-"]);
+                Stdio::inherit()
+            }
+            (None, _) => Stdio::null(),
+        };
+        command.args(self.server_arguments(global));
         let mut server =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the server")?;
+            command.stdin(input).stdout(Stdio::piped()).spawn().context("cannot start the server")?;
+        if let (Some(secret), Some(mut input)) = (secret, server.stdin.take()) {
+            // A server that does not read it reports its own error.
+            let _ = input.write_all(&secret);
+        }
         let mut byte = Vec::new();
         // Returns at the first byte, or when the server exits.
         let mut output = server.stdout.take().context("the server has no output")?;
@@ -262,6 +286,16 @@ impl Args {
         let mut arguments: Vec<OsString> = Vec::new();
         for device in &global.device {
             arguments.extend(["--device".into(), device.into()]);
+        }
+        let layers = global.layer_options();
+        for member in layers.members {
+            arguments.extend(["--member".into(), member.into()]);
+        }
+        if let Some(slot) = layers.key_slot {
+            arguments.extend(["--key-slot".into(), slot.to_string().into()]);
+        }
+        if let Some(header) = layers.header {
+            arguments.extend(["--luks-header".into(), header.into()]);
         }
         if let Some(path) = &global.subvol {
             arguments.extend(["--subvol".into(), path.clone()]);

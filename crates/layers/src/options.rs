@@ -1,0 +1,141 @@
+//! `LayerOptions`: how the user wants layers opened, and where a key comes from.
+//!
+//! **Invariants**
+//! - A secret is read once and kept in memory that is wiped when it is dropped. It is in no message
+//!   and no argument.
+//! - The terminal echoes again when a passphrase was read, also after an error.
+
+use crate::error::{LayerError, Result};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// The most bytes of a key file, as of cryptsetup's.
+const LONGEST_KEY: u64 = 8 << 20;
+/// The most bytes of a passphrase.
+const LONGEST_PASSPHRASE: u64 = 512;
+
+/// Where a key comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KeySource {
+    /// The terminal of the process asks for a passphrase.
+    #[default]
+    Terminal,
+    /// All bytes of a file, of a descriptor as `/dev/fd/N`, or of standard input as `-`.
+    File(PathBuf),
+    /// There is none: encrypted volumes stay locked.
+    Nowhere,
+}
+
+/// How layers are opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerOptions {
+    /// Further devices that may be members of arrays or groups.
+    pub members: Vec<PathBuf>,
+    /// Where the key of encrypted volumes comes from.
+    pub key: KeySource,
+    /// The key slot to open; `None` for any.
+    pub key_slot: Option<u32>,
+    /// A LUKS header that is not on its device.
+    pub header: Option<PathBuf>,
+    /// Whether a Btrfs file system counts although the device is a member of something else.
+    pub ignore_signatures: bool,
+}
+
+/// A secret, and its kind for messages.
+pub(crate) struct Secret {
+    pub(crate) bytes: Zeroizing<Vec<u8>>,
+    pub(crate) kind: &'static str,
+}
+
+impl KeySource {
+    /// Reads the key for a device.
+    pub(crate) fn read(&self, device: &str) -> Result<Secret> {
+        match self {
+            Self::Nowhere => Err(LayerError::NoKey(device.to_owned())),
+            Self::File(path) => {
+                let failed = |source| LayerError::KeySource { path: path.clone(), source };
+                let bytes = read_key_file(path).map_err(failed)?;
+                Ok(Secret { bytes, kind: "key file" })
+            }
+            Self::Terminal => {
+                let path = Path::new("/dev/tty");
+                let options = File::options().read(true).write(true).open(path);
+                let terminal = options.map_err(|_| LayerError::NoKey(device.to_owned()))?;
+                let failed = |source| LayerError::KeySource { path: path.to_owned(), source };
+                let bytes = ask(terminal, device).map_err(failed)?;
+                Ok(Secret { bytes, kind: "passphrase" })
+            }
+        }
+    }
+}
+
+fn read_key_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut file: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(io::stdin().lock()),
+        false => Box::new(File::open(path)?),
+    };
+    // Growing would leave copies of the key behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(64 << 10));
+    let mut piece = Zeroizing::new([0; 4096]);
+    loop {
+        let count = file.read(&mut piece[..])?;
+        if count == 0 {
+            break;
+        }
+        if (bytes.len() + count) as u64 > LONGEST_KEY {
+            return Err(io::Error::other("a key file has 8 MiB at most"));
+        }
+        if bytes.len() + count > bytes.capacity() {
+            let mut larger = Zeroizing::new(Vec::with_capacity(bytes.capacity() * 2));
+            larger.extend_from_slice(&bytes);
+            bytes = larger;
+        }
+        bytes.extend_from_slice(&piece[..count]);
+    }
+    match bytes.is_empty() {
+        true => Err(io::Error::other("the key is empty")),
+        false => Ok(bytes),
+    }
+}
+
+/// A terminal that does not echo until it is dropped.
+struct Silent<'a> {
+    terminal: &'a File,
+    before: Termios,
+}
+
+impl<'a> Silent<'a> {
+    fn new(terminal: &'a File) -> io::Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut silent = before.clone();
+        silent.local_modes.remove(LocalModes::ECHO);
+        silent.local_modes.insert(LocalModes::ECHONL);
+        tcsetattr(terminal, OptionalActions::Flush, &silent)?;
+        Ok(Self { terminal, before })
+    }
+}
+
+impl Drop for Silent<'_> {
+    fn drop(&mut self) {
+        // There is nobody to tell.
+        let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
+    }
+}
+
+fn ask(mut terminal: File, device: &str) -> io::Result<Zeroizing<Vec<u8>>> {
+    write!(terminal, "Passphrase for {device}: ")?;
+    let silent = Silent::new(&terminal)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_PASSPHRASE as usize + 1));
+    let mut byte = Zeroizing::new([0]);
+    let mut input = silent.terminal;
+    while input.read(&mut byte[..])? == 1 && byte[0] != b'\n' {
+        if bytes.len() as u64 == LONGEST_PASSPHRASE {
+            return Err(io::Error::other("a passphrase has 512 bytes at most"));
+        }
+        bytes.push(byte[0]);
+    }
+    Ok(bytes)
+}
