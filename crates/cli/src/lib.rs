@@ -35,6 +35,7 @@ mod other_program;
 mod output;
 mod path;
 mod scanning;
+mod sought;
 mod time;
 mod tree;
 mod tree_source;

@@ -112,7 +112,7 @@ pub use papilio_engine::subvolume::{Received, Subvolume};
 pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
-    QgroupUsage, QuotaStatus, RepairOptions, RepairPlan, RescueCloneOptions, Walk, WalkEntry, cancel_replace,
+    QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions, RepairPlan, RescueCloneOptions, Walk, WalkEntry, cancel_replace,
     check, check_devices, find_deleted, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
     rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
@@ -150,6 +150,7 @@ pub use papilio_transfer::export::problem::{
 };
 pub use papilio_transfer::file_versions::{FileVersion, VersionHolder, file_versions};
 pub use papilio_transfer::file_walk::{WalkError, WalkRoot};
+pub use papilio_transfer::history::{HistoryStep, SnapshotOnly, directory_history, only_in_snapshots};
 pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{
     ContentSource, Existing, Layer, Manifest, ManifestEntry, MkfsContent, NewSubvolume, Populate,
@@ -227,7 +228,7 @@ pub use papilio_transfer::export::{
     export,
     host::{HostOptions, HostSink, Place as HostPlace, host_kind},
     sink::Sink,
-    source::{PathFilter, Source, SourceOptions},
+    source::{PathFilter, Source, SourceOptions, TwinFinder},
     tar::TarSink,
 };
 #[cfg(feature = "unstable")]

@@ -24,6 +24,7 @@ mod find;
 mod fsck_at_boot;
 mod getfattr;
 mod heatmap;
+mod history;
 mod image;
 mod inspect;
 mod ln;
@@ -44,6 +45,7 @@ mod replace;
 mod rescue;
 mod rescue_change;
 mod rescue_clone;
+mod rescue_full;
 mod restore;
 mod rm;
 mod scrub;
@@ -93,6 +95,7 @@ pub enum Command {
     Compsize(compsize::Args),
     Diff(diff::Args),
     Versions(versions::Args),
+    History(history::Args),
     Dedupe(dedupe::Args),
     Heatmap(heatmap::Args),
     Subvolume(subvolume::Args),
@@ -165,6 +168,7 @@ impl Command {
             Self::Compsize(command) => command.run(context),
             Self::Diff(command) => command.run(context),
             Self::Versions(command) => command.run(context),
+            Self::History(command) => command.run(context),
             Self::Dedupe(command) => command.run(context),
             Self::Heatmap(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
