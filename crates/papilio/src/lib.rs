@@ -113,7 +113,7 @@ pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
     QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions, RepairPlan, RescueCloneOptions, Walk, WalkEntry, cancel_replace,
-    check, check_devices, find_deleted, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
+    check, check_devices, find_deleted, find_deleted_subvolumes, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
     rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
 pub use papilio_progs::census::Kept;
@@ -133,6 +133,7 @@ pub use papilio_progs::rescue_clone::{CloneLoss, CloneProgress, Cloned};
 pub use papilio_progs::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress};
 pub use papilio_progs::salvage::chunks::ChunkSources;
 pub use papilio_progs::salvage::deleted::DeletedFile;
+pub use papilio_progs::salvage::deleted_subvolumes::DeletedSubvolume;
 pub use papilio_progs::salvage::rebuild::{Rebuilt, SuperblockSource};
 pub use papilio_progs::salvage::root_choice::RootChoice;
 pub use papilio_progs::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};

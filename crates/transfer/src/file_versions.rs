@@ -102,7 +102,7 @@ pub fn file_versions(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<
 }
 
 /// Returns the subvolumes that snapshots, or snapshots of the same one, connect with `subvolume`.
-pub(crate) fn family(all: &[Subvolume], subvolume: TreeId) -> HashSet<TreeId> {
+fn family(all: &[Subvolume], subvolume: TreeId) -> HashSet<TreeId> {
     let uuids = |found: &Subvolume| {
         [found.uuid, found.parent_uuid, found.received_uuid].into_iter().filter(|uuid| !uuid.is_nil())
     };

@@ -25,23 +25,20 @@ impl MountedPath {
         const BTRFS_WITHOUT_PARENT: i32 = 0x4d;
         /// Bytes of a handle without a parent.
         const LENGTH: u32 = 20;
-        /// A `struct file_handle` with the bytes behind it.
-        #[repr(C)]
-        struct Handle {
-            bytes: u32,
-            kind: i32,
-            identity: [u8; LENGTH as usize],
-        }
+        /// A `struct file_handle`: the length and the type, and the bytes behind it.
+        #[repr(C, align(8))]
+        struct Handle([u8; 8 + LENGTH as usize]);
 
-        let mut handle =
-            Handle { bytes: LENGTH, kind: BTRFS_WITHOUT_PARENT, identity: [0; LENGTH as usize] };
-        handle.identity[..8].copy_from_slice(&inode.0.to_ne_bytes());
-        handle.identity[8..16].copy_from_slice(&tree.0.to_ne_bytes());
+        let mut handle = Handle([0; 8 + LENGTH as usize]);
+        handle.0[..4].copy_from_slice(&LENGTH.to_ne_bytes());
+        handle.0[4..8].copy_from_slice(&BTRFS_WITHOUT_PARENT.to_ne_bytes());
+        handle.0[8..16].copy_from_slice(&inode.0.to_ne_bytes());
+        handle.0[16..24].copy_from_slice(&tree.0.to_ne_bytes());
         // The kernel compares the lower half only.
-        handle.identity[16..].copy_from_slice(&(generation.0 as u32).to_ne_bytes());
+        handle.0[24..].copy_from_slice(&(generation.0 as u32).to_ne_bytes());
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-        // SAFETY: the handle has the layout of a `struct file_handle` with as many bytes behind it
-        // as its first field says. It outlives the call, which only reads it.
+        // SAFETY: the bytes are a `struct file_handle` with as many bytes behind it as its first
+        // field says, and aligned for it. They outlive the call, which only reads them.
         let opened = unsafe {
             libc::open_by_handle_at(self.file.as_raw_fd(), (&raw mut handle).cast::<libc::file_handle>(), flags)
         };

@@ -142,10 +142,8 @@ impl Remains {
         let mut next: Vec<(NodeExpectation, Option<Key>, Option<LogicalAddress>)> = vec![(expected, None, None)];
         while let Some((expected, bound, parent)) = next.pop() {
             let shared = inventory.seen.get(&expected.address);
-            let is_same = |seen: &super::super::check::walker::Seen| {
-                !seen.broken && Some(Generation(seen.generation)) == expected.generation
-            };
-            if shared.is_some_and(is_same) {
+            let generation = expected.generation;
+            if shared.is_some_and(|seen| !seen.broken && Some(Generation(seen.generation)) == generation) {
                 continue;
             }
             let read = match shared.is_none() && !in_use(expected.address) {
