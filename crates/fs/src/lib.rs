@@ -117,7 +117,8 @@ pub use repair::{RepairOptions, RepairPlan, plan_repair, plan_repair_with, repai
 pub use replace::{cancel_replace, replace_device};
 pub use rescue_clone::{RescueCloneOptions, rescue_clone};
 pub use salvage::{
-    find_deleted, find_deleted_subvolumes, find_tree_roots, plan_superblocks, rebuild, scan_devices, write_superblocks,
+    find_deleted, find_deleted_subvolumes, find_tree_roots, plan_superblocks, rebuild, scan_devices,
+    write_superblocks,
 };
 pub use walk::{Walk, WalkEntry};
 

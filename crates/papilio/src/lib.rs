@@ -112,9 +112,10 @@ pub use papilio_engine::subvolume::{Received, Subvolume};
 pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
-    QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions, RepairPlan, RescueCloneOptions, Walk, WalkEntry, cancel_replace,
-    check, check_devices, find_deleted, find_deleted_subvolumes, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
-    rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
+    QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions, RepairPlan, RescueCloneOptions,
+    Walk, WalkEntry, cancel_replace, check, check_devices, find_deleted, find_deleted_subvolumes,
+    find_tree_roots, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair, replace_device,
+    rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
 pub use papilio_progs::census::Kept;
 pub use papilio_progs::check::{

@@ -126,7 +126,8 @@ impl Args {
         let sharing = fs.space_sharing(&SharingOptions::default(), |_| true).map_err(explain)?;
         let sharing = sharing.expect("nothing ended the measurement");
         let (all, default) = (sharing.subvolumes(), fs.default_subvolume().map_err(explain)?);
-        let doomed = self.delete.iter().map(|name| find(all, name).cloned()).collect::<Result<Vec<_>, _>>()?;
+        let doomed =
+            self.delete.iter().map(|name| find(all, name).cloned()).collect::<Result<Vec<_>, _>>()?;
         let can_go = |space: &SubvolumeSpace| {
             let id = space.subvolume.id;
             space.subvolume.is_snapshot() && id != default && all.iter().all(|other| other.parent != Some(id))

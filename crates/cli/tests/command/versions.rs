@@ -156,7 +156,10 @@ fn versions_are_compared_and_restored_in_an_image() {
     fail(1, "present version", ["versions", &report, "--restore", "3"]);
     succeed(["versions", &report, "--restore", "1"]);
     assert_eq!(succeed(["cat", &report]), "first");
-    assert_eq!(succeed(["versions", &report, "--diff", "1"]), succeed(["versions", &report, "--diff", "1", "3"]));
+    assert_eq!(
+        succeed(["versions", &report, "--diff", "1"]),
+        succeed(["versions", &report, "--diff", "1", "3"])
+    );
     // A version that no snapshot has stays unless the user insists.
     fs::write(&host, "unsaved").unwrap();
     succeed(["cp", string(&host), &report]);

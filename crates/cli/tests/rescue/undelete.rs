@@ -20,7 +20,9 @@ fn files_of(top: &Path) -> Files {
                 left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
                 Vec::new()
             }
-            () if metadata.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
+            () if metadata.is_symlink() => {
+                fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
+            }
             () => fs::read(&path).unwrap(),
         };
         let attribute = if metadata.is_symlink() { None } else { xattr::get(&path, "user.note").unwrap() };
@@ -132,7 +134,11 @@ fn a_deleted_subvolume_comes_back() {
         let place = format!("{}:/users/home", case.image);
         let before = fs::read(&case.image).unwrap();
         let dry = undelete(&["--dry-run", &place]);
-        assert!(dry.status.success() && text(&dry.stdout).contains("will make subvolume"), "{}", text(&dry.stdout));
+        assert!(
+            dry.status.success() && text(&dry.stdout).contains("will make subvolume"),
+            "{}",
+            text(&dry.stdout)
+        );
         assert!(fs::read(&case.image).unwrap() == before);
         let undo = case.scratch.path().join("undo");
         let made = undelete(&["--yes", "--undo", undo.to_str().unwrap(), &place]);

@@ -40,7 +40,11 @@ impl MountedPath {
         // SAFETY: the bytes are a `struct file_handle` with as many bytes behind it as its first
         // field says, and aligned for it. They outlive the call, which only reads them.
         let opened = unsafe {
-            libc::open_by_handle_at(self.file.as_raw_fd(), (&raw mut handle).cast::<libc::file_handle>(), flags)
+            libc::open_by_handle_at(
+                self.file.as_raw_fd(),
+                (&raw mut handle).cast::<libc::file_handle>(),
+                flags,
+            )
         };
         if opened < 0 {
             return Err(io::Error::last_os_error());

@@ -9,14 +9,14 @@
 //!
 //! Userspace counterpart: `btrfs rescue`.
 
+use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{Remedy, SuperblockField};
 use super::super::check::{CheckReport, FindingKind};
-use super::super::check::damage::Damage;
-use super::undelete::Remains;
 use super::editor::{
     Editor, Items, RoundContext, current_superblock, refuse, root_item_keys, write_superblock,
 };
+use super::undelete::Remains;
 use papilio_engine::errors::Result;
 use papilio_engine::volume::Volume;
 use papilio_format::features::CompatRoFeatures;

@@ -96,7 +96,8 @@ impl Remains {
         let Ok(item) = RootItem::parse(found.data()) else { return refuse("the root item is damaged") };
         let tree = forest.tree(id, root_pointer(&item));
         let mut named = None;
-        for backref in trees.root_tree().range(root_backref_key(id, TreeId(0))..=root_backref_key(id, TreeId(u64::MAX)))
+        for backref in
+            trees.root_tree().range(root_backref_key(id, TreeId(0))..=root_backref_key(id, TreeId(u64::MAX)))
         {
             let backref = backref?;
             if let Ok(reference) = RootRef::parse(backref.data()) {
@@ -139,7 +140,8 @@ impl Remains {
             owner: Some(id),
             ..NodeExpectation::at(root.address)
         };
-        let mut next: Vec<(NodeExpectation, Option<Key>, Option<LogicalAddress>)> = vec![(expected, None, None)];
+        let mut next: Vec<(NodeExpectation, Option<Key>, Option<LogicalAddress>)> =
+            vec![(expected, None, None)];
         while let Some((expected, bound, parent)) = next.pop() {
             let shared = inventory.seen.get(&expected.address);
             let generation = expected.generation;
@@ -297,10 +299,14 @@ impl Remains {
         let raw = current_superblock(editor.volume)?;
         sum_trees.extend(raw.super_roots.iter().filter(|backup| backup.csum_root.0 != 0).map(|backup| {
             let (address, level) = (backup.csum_root, backup.csum_root_level);
-            forest.tree(objectid::CSUM_TREE, RootPointer { address, level, generation: Some(backup.csum_root_generation) })
+            forest.tree(
+                objectid::CSUM_TREE,
+                RootPointer { address, level, generation: Some(backup.csum_root_generation) },
+            )
         }));
         let extents = std::mem::take(&mut self.extents);
-        let outcome = verify(editor.volume, &inventory.references, &extents, &sum_trees, self.generation, &self.tree);
+        let outcome =
+            verify(editor.volume, &inventory.references, &extents, &sum_trees, self.generation, &self.tree);
         for (key, length, why) in outcome.lost {
             editor.put(id, key, hole(self.generation, length))?;
             changed.losses.push(format!(
@@ -355,7 +361,8 @@ fn add_uuid(editor: &Editor<'_>, uuid: Uuid, kind: ItemType, id: TreeId) -> Resu
     }
     let key = uuid_key(uuid, kind);
     let present = editor.item(objectid::UUID_TREE, &key)?.unwrap_or_default();
-    let mut ids: Vec<TreeId> = UuidItem::parse(&present).map(|item| item.subvolumes().collect()).unwrap_or_default();
+    let mut ids: Vec<TreeId> =
+        UuidItem::parse(&present).map(|item| item.subvolumes().collect()).unwrap_or_default();
     if !ids.contains(&id) {
         ids.push(id);
     }

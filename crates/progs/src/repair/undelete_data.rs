@@ -98,7 +98,8 @@ type Sums = BTreeMap<u64, (Vec<u8>, bool)>;
 fn judge(good: &Sums, one: &DataUse, geometry: &Geometry, files: &Tree, outcome: &mut Outcome) {
     let sector = u64::from(geometry.sector_size);
     let needed = || (one.needed.start..one.needed.end).step_by(sector as usize);
-    let count = |wanted: fn(Option<&(Vec<u8>, bool)>) -> bool| needed().filter(|at| wanted(good.get(at))).count();
+    let count =
+        |wanted: fn(Option<&(Vec<u8>, bool)>) -> bool| needed().filter(|at| wanted(good.get(at))).count();
     let (bad, missing) = (count(|sum| sum.is_some_and(|(_, good)| !good)), count(|sum| sum.is_none()));
     if bad > 0 {
         outcome.lost.push((one.key, one.length, "the data was overwritten"));

@@ -102,7 +102,10 @@ impl Args {
             array.end(&mut output)?;
             return Ok(output.finish()?);
         }
-        output.text(format_args!("{:>8} {:<19}  {:>10} {:<24} Path\n", "ID", "Changed", "Generation", "Tree"))?;
+        output.text(format_args!(
+            "{:>8} {:<19}  {:>10} {:<24} Path\n",
+            "ID", "Changed", "Generation", "Tree"
+        ))?;
         for one in found {
             let tree = match one.missing {
                 0 => format!("whole, {} blocks", one.blocks),

@@ -217,9 +217,11 @@ fn shared_ranges(files: [&File; 2]) -> papilio::Result<BTreeMap<u64, u64>> {
             let Some(last) = some.last() else { break };
             at = last.start.0.saturating_add(last.length.max(1));
             let is_last = some.len() < EXTENTS_AT_ONCE;
-            all.extend(some.iter().filter(|extent| extent.kind == FileExtentKind::Regular).map(|extent| {
-                (extent.start.0, extent.length, extent.address.0, extent.offset)
-            }));
+            all.extend(
+                some.iter()
+                    .filter(|extent| extent.kind == FileExtentKind::Regular)
+                    .map(|extent| (extent.start.0, extent.length, extent.address.0, extent.offset)),
+            );
             if is_last {
                 break;
             }

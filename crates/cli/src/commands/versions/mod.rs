@@ -82,11 +82,9 @@ impl Args {
         if self.undelete && self.lists_directory(context, &target)? {
             return undelete::list(context, &target, self.json, self.units());
         }
-        let (place, versions) = read_past(context, &target, writes, |place| {
-            match place.path.is_empty() {
-                true => Ok(Vec::new()),
-                false => file_versions(&place.system, place.subvolume, &place.path),
-            }
+        let (place, versions) = read_past(context, &target, writes, |place| match place.path.is_empty() {
+            true => Ok(Vec::new()),
+            false => file_versions(&place.system, place.subvolume, &place.path),
         })?;
         place.must_be_in_subvolume()?;
         if let [old, new @ ..] = &self.diff[..] {

@@ -209,8 +209,7 @@ fn twin_finder(mounted: &Mounted, system: &FileSystem) -> anyhow::Result<TwinFin
         });
         by_path.or_else(|| {
             let metadata = inode.metadata();
-            let opened =
-                by_handle.as_ref()?.open_inode(inode.tree(), inode.number(), metadata.generation());
+            let opened = by_handle.as_ref()?.open_inode(inode.tree(), inode.number(), metadata.generation());
             opened.ok().filter(|file| is_same(file, inode))
         })
     }))
@@ -222,8 +221,10 @@ fn is_same(file: &File, inode: &Inode) -> bool {
     file.metadata().is_ok_and(|found| {
         found.is_file()
             && found.size() == known.size()
-            && (found.mtime(), found.mtime_nsec()) == (known.mtime().seconds, known.mtime().nanoseconds.into())
-            && (found.ctime(), found.ctime_nsec()) == (known.ctime().seconds, known.ctime().nanoseconds.into())
+            && (found.mtime(), found.mtime_nsec())
+                == (known.mtime().seconds, known.mtime().nanoseconds.into())
+            && (found.ctime(), found.ctime_nsec())
+                == (known.ctime().seconds, known.ctime().nanoseconds.into())
     })
 }
 

@@ -23,7 +23,10 @@ pub fn list(context: &Context, target: &Target, json: bool, units: Units) -> any
         array.end(&mut output)?;
         return Ok(output.finish()?);
     }
-    output.text(format_args!("{:<19} {:>12}  Path, and the newest snapshot that has it\n", "Modified", "Size"))?;
+    output.text(format_args!(
+        "{:<19} {:>12}  Path, and the newest snapshot that has it\n",
+        "Modified", "Size"
+    ))?;
     for one in &found {
         let (modified, size) = (time::to_second(one.metadata.mtime()), units.text(one.metadata.size()));
         output.text(format_args!("{modified:<19} {size:>12}  "))?;
