@@ -206,7 +206,8 @@ pub unsafe extern "C" fn papilio_versions(
         // SAFETY: the caller promises a NUL-terminated text.
         let path = unsafe { text(path, "path") }?;
         let path = path.strip_prefix(b"/").unwrap_or(path);
-        let found = papilio::file_versions(&fs_of(fs)?, TreeId(subvolume), path)?;
+        let fs = fs_of(fs)?;
+        let found = papilio::file_versions(&fs, TreeId(subvolume), path)?;
         let with_paths = |version: FileVersion| {
             // Only a hostile image has a NUL in a name; the length in bytes tells.
             let paths = version.holders.iter();

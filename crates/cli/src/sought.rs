@@ -78,6 +78,16 @@ impl SoughtPath {
         }
     }
 
+    /// As [`Self::find`], for reading, with a handle that does not stay: afterwards the file system
+    /// can be opened for writing.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn probe(context: &Context, path: &ImagePath) -> anyhow::Result<Self> {
+        let system = context.open_with(&path.image, &context.options_for(&path.image))?;
+        in_system(context, system, path)
+    }
+
     /// Adds the image to an error.
     pub fn explain(&self, error: papilio::Error) -> anyhow::Error {
         of_image(&self.image, error)
@@ -115,6 +125,11 @@ impl SoughtPath {
 
 fn in_image(context: &Context, path: &ImagePath, writes: bool) -> anyhow::Result<SoughtPath> {
     let system = if writes { context.change(&path.image)? } else { context.open(&path.image)? };
+    in_system(context, system, path)
+}
+
+/// Finds out which subvolume of an open file system a path lies in.
+fn in_system(context: &Context, system: FileSystem, path: &ImagePath) -> anyhow::Result<SoughtPath> {
     let at = |error: papilio::Error| context.at(path, &error);
     let mut inode = system.root().map_err(at)?;
     let mut rest: Vec<&[u8]> = Vec::new();

@@ -115,10 +115,20 @@ impl Args {
 
     /// Whether the path is a directory that exists; a file that exists is refused.
     fn lists_directory(&self, context: &Context, target: &Target) -> anyhow::Result<bool> {
-        let present = read_past(context, target, self.changes_image(target), SoughtPath::present)?.1;
+        let present = match target {
+            Target::Image(path) => {
+                let place = SoughtPath::probe(context, path)?;
+                let present = place.present().map_err(|error| place.explain(error))?;
+                present.map(|inode| inode.metadata().is_dir())
+            }
+            Target::Mounted(_) => {
+                let present = read_past(context, target, false, SoughtPath::present)?.1;
+                present.map(|inode| inode.metadata().is_dir())
+            }
+        };
         match present {
-            Some(inode) if inode.metadata().is_dir() => Ok(true),
-            Some(_) => anyhow::bail!("{}: exists; --restore has another version", self.path.display()),
+            Some(true) => Ok(true),
+            Some(false) => anyhow::bail!("{}: exists; --restore has another version", self.path.display()),
             None => Ok(false),
         }
     }
