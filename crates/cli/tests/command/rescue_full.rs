@@ -10,9 +10,9 @@ use std::path::Path;
 /// Files with inline data in one directory.
 const IN_DIRECTORY: usize = 2000;
 
-/// Fills the data with files of 1 MiB, then deletes most of them, which leaves their chunks thinly
-/// used; then fills the metadata with inline files and attributes. Returns the files that stay.
-fn fill(mounted: &Mounted, thin: bool) -> Vec<std::path::PathBuf> {
+/// Fills the data with files of 1 MiB, then deletes those that `keeps` refuses by their number and
+/// the number of all; then fills the metadata with inline files. Returns the files that stay.
+fn fill(mounted: &Mounted, keeps: impl Fn(usize, usize) -> bool) -> Vec<std::path::PathBuf> {
     let top = mounted.path();
     let big = top.join("big");
     fs::create_dir(&big).unwrap();
@@ -31,11 +31,11 @@ fn fill(mounted: &Mounted, thin: bool) -> Vec<std::path::PathBuf> {
         files.push(path);
     }
     mounted.sync().unwrap();
-    let mut left = Vec::new();
+    let (mut left, count) = (Vec::new(), files.len());
     for (number, path) in files.into_iter().enumerate() {
-        match thin && number % 8 != 0 {
-            true => fs::remove_file(path).unwrap(),
-            false => left.push(path),
+        match keeps(number, count) {
+            true => left.push(path),
+            false => fs::remove_file(path).unwrap(),
         }
     }
     mounted.sync().unwrap();
@@ -94,7 +94,7 @@ fn a_file_system_with_full_metadata_is_writable_again() {
     let images = spec.make(&scratch).unwrap();
     let mounted = images.mount().unwrap();
     let old = mounted.path().to_path_buf();
-    let kept = fill(&mounted, true);
+    let kept = fill(&mounted, |number, _| number % 8 == 0);
     mounted.unmount().unwrap();
     let image = string(&images.paths()[0]).to_owned();
 
@@ -132,7 +132,7 @@ fn a_full_file_system_gets_room_from_a_snapshot_or_a_larger_device() {
     sys::create_snapshot(&old.join("home"), &old.join("day1"), true).unwrap();
     sys::delete_subvolume(&old.join("home")).unwrap();
     mounted.sync().unwrap();
-    let kept = fill(&mounted, false);
+    let kept = fill(&mounted, |number, count| number + 6 < count);
     mounted.unmount().unwrap();
     let image = string(&images.paths()[0]).to_owned();
     let copy = scratch.path().join("copy");
