@@ -8,7 +8,7 @@
 
 use super::block_scan::BlockScan;
 use super::rebuild::Rebuilt;
-use super::tree_roots::{pointer, roots_of};
+use super::tree_roots::{FoundRoot, pointer, roots_of};
 use crate::dump::{TreeBlocks, TreeRoot};
 use papilio_engine::btree::{Forest, RootPointer};
 use papilio_engine::items::trees::Trees;
@@ -69,6 +69,10 @@ pub fn find_deleted_subvolumes(
     let mut deleted: BTreeMap<(TreeId, Uuid), Vec<DeletedSubvolume>> = BTreeMap::new();
     let mut older = roots_of(scan, objectid::ROOT_TREE);
     older.retain(|root| root.generation <= raw.generation && root.address != raw.root);
+    // A commit may write a root tree and copy it again. The last one counts: backups name it, and
+    // it mostly has the highest address.
+    let is_backup = |root: &FoundRoot| raw.super_roots.iter().any(|backup| backup.tree_root == root.address);
+    older.sort_by_key(|root| std::cmp::Reverse((root.generation, is_backup(root), root.address)));
     for root in older.iter().take(MOST_ROOTS) {
         let trees = Trees::new(&forest, pointer(root), chunk_root);
         // A root tree with blocks that were overwritten since has no list.
@@ -79,7 +83,8 @@ pub fn find_deleted_subvolumes(
                 continue;
             }
             let states = deleted.entry(key).or_default();
-            if states.len() >= MOST_STATES || states.iter().any(DeletedSubvolume::is_whole) {
+            let is_found = |state: &DeletedSubvolume| state.is_whole() && state.subvolume.path.is_some();
+            if states.len() >= MOST_STATES || states.iter().any(is_found) {
                 continue;
             }
             let Ok(Some(open)) = trees.find(found.id) else { continue };
@@ -94,9 +99,11 @@ pub fn find_deleted_subvolumes(
             });
         }
     }
-    // Of several states that lack as much, the newest is the first.
+    // Of several states that lack as much, the newest is the first. In a root tree that its commit
+    // copied again, no path may lead to the subvolume yet.
     let best = |states: Vec<DeletedSubvolume>| {
-        states.into_iter().filter(|state| state.blocks > 0).min_by_key(|state| state.missing)
+        let left = states.into_iter().filter(|state| state.blocks > 0);
+        left.min_by_key(|state| (state.missing, state.subvolume.path.is_none()))
     };
     deleted.into_values().filter_map(best).collect()
 }
