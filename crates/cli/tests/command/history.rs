@@ -106,6 +106,6 @@ fn a_directory_in_a_mount_of_the_kernel_has_a_history() {
     fs::create_dir(&work).unwrap();
     fs::write(work.join("new"), "new").unwrap();
     let last = history(&[string(&work)]).pop().unwrap();
-    assert_eq!(last.2[..2], ["added /work".to_owned(), "added /work/new".to_owned()]);
+    assert!(last.2.iter().any(|change| change == "added /work/new"), "{last:?}");
     mounted.unmount().unwrap();
 }
