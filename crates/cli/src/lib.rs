@@ -35,6 +35,7 @@ mod other_program;
 mod output;
 mod path;
 mod scanning;
+mod sought;
 mod stream_output;
 mod time;
 mod tree;

@@ -11,6 +11,11 @@ use crate::usage_error::UsageError;
 use papilio::FileSystem;
 use std::ffi::{OsStr, OsString};
 
+/// Returns whether a path names the root of the file system.
+pub fn is_root(path: &ImagePath) -> bool {
+    path.path.split(|byte| *byte == b'/').all(|name| matches!(name, b"" | b"." | b".."))
+}
+
 /// Like [`for_each_operand`], with each file system open for writing.
 pub fn for_each_operand_to_change(
     context: &Context,

@@ -81,6 +81,7 @@ mod other_signatures;
 mod paths;
 mod permissions;
 mod quotas;
+mod relief;
 mod repair;
 mod replace;
 mod rescue_clone;
@@ -111,11 +112,13 @@ pub use io_request::{IoCompletion, IoOperation, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
 pub use quotas::{QgroupUsage, QuotaStatus};
+pub use relief::{Relief, ReliefGroup, ReliefStep};
 pub use repair::{RepairOptions, RepairPlan, plan_repair, plan_repair_with, repair, undo_repair};
 pub use replace::{cancel_replace, replace_device};
 pub use rescue_clone::{RescueCloneOptions, rescue_clone};
 pub use salvage::{
-    find_deleted, find_tree_roots, plan_superblocks, rebuild, scan_devices, write_superblocks,
+    find_deleted, find_deleted_subvolumes, find_tree_roots, plan_superblocks, rebuild, scan_devices,
+    write_superblocks,
 };
 pub use walk::{Walk, WalkEntry};
 

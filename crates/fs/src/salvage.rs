@@ -1,8 +1,8 @@
 //! Reading a file system that its superblock does not lead to: the public functions of
 //! [`papilio_progs::salvage`].
 //!
-//! Owns [`scan_devices`], [`rebuild`], [`find_tree_roots`], [`find_deleted`], [`plan_superblocks`]
-//! and [`write_superblocks`].
+//! Owns [`scan_devices`], [`rebuild`], [`find_tree_roots`], [`find_deleted`],
+//! [`find_deleted_subvolumes`], [`plan_superblocks`] and [`write_superblocks`].
 
 use crate::repair::{start_log, undo_identity};
 use papilio_device::Device;
@@ -12,6 +12,7 @@ use papilio_engine::options::OpenOptions;
 use papilio_format::TreeId;
 use papilio_progs::salvage::block_scan::{self, BlockScan, ScanOptions};
 use papilio_progs::salvage::deleted::{self, DeletedFile};
+use papilio_progs::salvage::deleted_subvolumes::{self, DeletedSubvolume};
 use papilio_progs::salvage::rebuild::{self as rebuilding, Rebuilt, rebuilt_volume};
 use papilio_progs::salvage::super_recover::{self, SuperRecovery, SuperblockChange};
 use papilio_progs::salvage::tree_roots::{self, FoundRoot};
@@ -85,6 +86,22 @@ pub(super) fn scanned(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Res
     }
     let scan = scan_devices(devices, &ScanOptions::new())?;
     Ok(rebuild(devices, options, &scan)?.options().clone())
+}
+
+/// Lists the subvolumes that were deleted, and that older root trees which a scan found still have,
+/// by id. [`RescueChange::Undelete`](papilio_progs::repair::change::RescueChange::Undelete) brings
+/// one back.
+///
+/// # Errors
+/// As [`rebuild`].
+pub fn find_deleted_subvolumes(
+    devices: &[Arc<dyn Device>],
+    options: &OpenOptions,
+    scan: &BlockScan,
+) -> Result<Vec<DeletedSubvolume>> {
+    let rebuilt = rebuild(devices, options, scan)?;
+    let volume = rebuilt_volume(devices, &rebuilt)?;
+    Ok(deleted_subvolumes::find_deleted_subvolumes(&volume, scan, &rebuilt))
 }
 
 /// Plans a change of the superblock copies on the devices. Nothing is written.

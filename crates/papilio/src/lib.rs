@@ -112,9 +112,10 @@ pub use papilio_engine::subvolume::{Received, Subvolume};
 pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
-    QgroupUsage, QuotaStatus, RepairOptions, RepairPlan, RescueCloneOptions, Walk, WalkEntry, cancel_replace,
-    check, check_devices, find_deleted, find_tree_roots, plan_repair, plan_repair_with, plan_superblocks,
-    rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
+    QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions, RepairPlan, RescueCloneOptions,
+    Walk, WalkEntry, cancel_replace, check, check_devices, find_deleted, find_deleted_subvolumes,
+    find_tree_roots, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair, replace_device,
+    rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
 pub use papilio_progs::census::Kept;
 pub use papilio_progs::check::{
@@ -134,6 +135,7 @@ pub use papilio_progs::rescue_clone::{CloneLoss, CloneProgress, Cloned};
 pub use papilio_progs::salvage::block_scan::{BlockScan, ScanOptions, ScanProgress};
 pub use papilio_progs::salvage::chunks::ChunkSources;
 pub use papilio_progs::salvage::deleted::DeletedFile;
+pub use papilio_progs::salvage::deleted_subvolumes::DeletedSubvolume;
 pub use papilio_progs::salvage::rebuild::{Rebuilt, SuperblockSource};
 pub use papilio_progs::salvage::root_choice::RootChoice;
 pub use papilio_progs::salvage::super_recover::{CopyState, SuperRecovery, SuperblockChange};
@@ -151,6 +153,7 @@ pub use papilio_transfer::export::problem::{
 };
 pub use papilio_transfer::file_versions::{FileVersion, VersionHolder, file_versions};
 pub use papilio_transfer::file_walk::{WalkError, WalkRoot};
+pub use papilio_transfer::history::{HistoryStep, SnapshotOnly, directory_history, only_in_snapshots};
 pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{
     ContentSource, Existing, Layer, Manifest, ManifestEntry, MkfsContent, NewSubvolume, Populate,
@@ -238,7 +241,7 @@ pub use papilio_transfer::export::{
     export,
     host::{HostOptions, HostSink, Place as HostPlace, host_kind},
     sink::Sink,
-    source::{PathFilter, Source, SourceOptions},
+    source::{PathFilter, Source, SourceOptions, TwinFinder},
     tar::TarSink,
 };
 #[cfg(feature = "unstable")]

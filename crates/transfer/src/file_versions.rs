@@ -13,6 +13,7 @@
 
 use papilio_engine::data::{FileExtent, FileExtentKind};
 use papilio_engine::errors::{Error, ErrorKind, PathError, Result};
+use papilio_engine::jobs::inode_paths::path_in_subvolume;
 use papilio_engine::subvolume::Subvolume;
 use papilio_format::items::inode::FileKind;
 use papilio_format::{Generation, InodeNumber, TreeId, Uuid, objectid};
@@ -23,8 +24,6 @@ use std::hash::{Hash, Hasher};
 
 /// Extents that are read at once.
 const EXTENTS_AT_ONCE: usize = 4096;
-/// Most directories in a path. A longer path means a loop.
-const DEPTH_LIMIT: usize = 4096;
 /// Most inodes that are followed by number.
 const FOLLOWED_INODES: usize = 4096;
 
@@ -127,7 +126,7 @@ fn family(all: &[Subvolume], subvolume: TreeId) -> HashSet<TreeId> {
 }
 
 /// Returns what is at a path in a subvolume, not in one inside it. Links are not followed.
-fn at_path(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<Option<Inode>> {
+pub(crate) fn at_path(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<Option<Inode>> {
     let mut inode = fs.subvolume_root(subvolume)?;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         if inode.file_type() != FileKind::Directory {
@@ -142,19 +141,9 @@ fn at_path(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<Option<Ino
 }
 
 /// Returns the path of an inode in its subvolume, by its first names.
-fn path_of(fs: &FileSystem, inode: &Inode) -> Result<Option<Vec<u8>>> {
-    let mut names = Vec::new();
-    let mut at = inode.clone();
-    while at.number() != objectid::FIRST_INODE {
-        let Some((directory, name)) = at.names()?.into_iter().next() else { return Ok(None) };
-        names.push(name);
-        if names.len() > DEPTH_LIMIT {
-            return Ok(None);
-        }
-        at = fs.inode_at(inode.tree(), directory)?;
-    }
-    names.reverse();
-    Ok(Some(names.join(&b'/')))
+pub(crate) fn path_of(fs: &FileSystem, id: TreeId, inode: InodeNumber) -> Result<Option<Vec<u8>>> {
+    let open = fs.info.trees.subvolume(id)?;
+    path_in_subvolume(&open.tree, inode, open.root_directory())
 }
 
 /// The versions found so far.
@@ -226,7 +215,7 @@ impl Search {
                 };
                 // Another file may have the number in another subvolume.
                 if inode.metadata().generation() == *generation
-                    && let Some(path) = path_of(fs, &inode)?
+                    && let Some(path) = path_of(fs, subvolume.id, *number)?
                 {
                     self.add(subvolume, &path, &inode)?;
                 }

@@ -1,9 +1,18 @@
-//! Calls of the host that differ between hosts: modes, special files, extended attributes, mounts.
+//! Calls of the host that differ between hosts: modes, special files, extended attributes, shared
+//! data, mounts.
 
+#[cfg(target_os = "linux")]
+use rustix::fs::SeekFrom;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
+use std::fs::File;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+
+/// Bytes that one call copies from a file to another.
+#[cfg(target_os = "linux")]
+const COPIED_AT_ONCE: usize = 64 << 20;
 
 /// Returns a mode with these permission bits. Other bits are dropped.
 pub fn mode(bits: u32) -> Mode {
@@ -77,6 +86,68 @@ pub fn remove_xattr(file: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         let _ = (file, name);
         Err(Errno::OPNOTSUPP)
     }
+}
+
+/// Copies all data of a file into an empty one, with its holes. The two share it where the host's
+/// file system can.
+///
+/// # Errors
+/// The host's.
+#[cfg(target_os = "linux")]
+pub fn share_data(from: &File, to: &File) -> io::Result<()> {
+    // Other errors than these come back when the data is copied.
+    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    let size = from.metadata()?.len();
+    to.set_len(size)?;
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(start))?.min(size);
+        copy_range(from, to, start, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Copies the bytes from `start` to `end`.
+#[cfg(target_os = "linux")]
+fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let mut at = start;
+    while at < end {
+        let (mut source, mut target) = (at, at);
+        let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(COPIED_AT_ONCE);
+        match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), length) {
+            Ok(count) if count > 0 => at += count as u64,
+            // No such call for these two files, or an end of the file that moved.
+            Ok(_) | Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let mut buffer = vec![0; length.min(1 << 20)];
+                let count = from.read_at(&mut buffer, at)?;
+                if count == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                to.write_all_at(&buffer[..count], at)?;
+                at += count as u64;
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// As on Linux, without sharing.
+///
+/// # Errors
+/// The host's.
+#[cfg(not(target_os = "linux"))]
+pub fn share_data(mut from: &File, mut to: &File) -> io::Result<()> {
+    io::copy(&mut from, &mut to).map(drop)
 }
 
 /// Returns whether a path belongs to a mount, and not to another one on top of it.

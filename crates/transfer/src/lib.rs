@@ -16,6 +16,7 @@ pub mod export;
 mod fakeroot;
 pub mod file_versions;
 pub mod file_walk;
+pub mod history;
 pub mod host_calls;
 pub mod image_path;
 pub mod import;

@@ -85,7 +85,7 @@ fn shown(path: &[u8], kind: FileKind) -> Vec<u8> {
     [b"/", path, slash].concat()
 }
 
-fn print(change: &SnapshotChange, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn print(change: &SnapshotChange, output: &mut Output) -> anyhow::Result<()> {
     let name = |path: &[u8]| -> Vec<u8> {
         let path = shown(path, change.kind);
         // A line break in a name would look like another change.
@@ -119,7 +119,7 @@ fn word(change: &SnapshotChange) -> Cow<'static, str> {
     })
 }
 
-fn to_json(change: &SnapshotChange) -> Value {
+pub(super) fn to_json(change: &SnapshotChange) -> Value {
     let mut object = Map::new();
     object.insert("change".into(), word(change).into());
     json_bytes(&mut object, "path", &[b"/", &change.path[..]].concat());
@@ -133,15 +133,19 @@ fn to_json(change: &SnapshotChange) -> Value {
     object.into()
 }
 
-fn summarize(changes: &[SnapshotChange], json: bool, output: &mut Output) -> anyhow::Result<()> {
+/// Returns the number of changes of each kind.
+pub(super) fn counts(changes: &[SnapshotChange]) -> Map<String, Value> {
     let count = |wanted: char| changes.iter().filter(|change| letter(change) == wanted).count();
-    let counts = [('A', "added"), ('D', "deleted"), ('R', "renamed"), ('M', "changed")];
-    let counts = counts.map(|(letter, word)| (word, count(letter)));
+    let kinds = [('A', "added"), ('D', "deleted"), ('R', "renamed"), ('M', "changed")];
+    kinds.into_iter().map(|(letter, word)| (word.to_owned(), count(letter).into())).collect()
+}
+
+pub(super) fn summarize(changes: &[SnapshotChange], json: bool, output: &mut Output) -> anyhow::Result<()> {
+    let counts = counts(changes);
     if json {
-        let object: Map<String, Value> =
-            counts.into_iter().map(|(word, count)| (word.to_owned(), count.into())).collect();
-        return Ok(output.text(format_args!("{}\n", Value::Object(object)))?);
+        return Ok(output.text(format_args!("{}\n", Value::Object(counts)))?);
     }
-    let parts: Vec<_> = counts.into_iter().map(|(word, count)| format!("{count} {word}")).collect();
+    let words = ["added", "deleted", "renamed", "changed"];
+    let parts = words.map(|word| format!("{} {word}", counts[word]));
     Ok(output.text(format_args!("{}\n", parts.join(", ")))?)
 }

@@ -25,6 +25,7 @@ mod find;
 mod fsck_at_boot;
 mod getfattr;
 mod heatmap;
+mod history;
 mod image;
 mod inspect;
 mod ln;
@@ -46,6 +47,7 @@ mod rescue;
 mod rescue_change;
 mod rescue_clone;
 mod rescue_find;
+mod rescue_full;
 mod restore;
 mod rm;
 mod scrub;
@@ -96,6 +98,7 @@ pub enum Command {
     Compsize(compsize::Args),
     Diff(diff::Args),
     Versions(versions::Args),
+    History(history::Args),
     Dedupe(dedupe::Args),
     Heatmap(heatmap::Args),
     Subvolume(subvolume::Args),
@@ -170,6 +173,7 @@ impl Command {
             Self::Compsize(command) => command.run(context),
             Self::Diff(command) => command.run(context),
             Self::Versions(command) => command.run(context),
+            Self::History(command) => command.run(context),
             Self::Dedupe(command) => command.run(context),
             Self::Heatmap(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),

@@ -3,7 +3,7 @@
 
 use crate::commands::inspect::parse_tree;
 use crate::commands::rescue_change::{self, Consent, Written, open, undo_of};
-use crate::commands::{rescue_clone, rescue_find};
+use crate::commands::{rescue_clone, rescue_find, rescue_full};
 use crate::context::Context;
 use crate::output::Output;
 use anyhow::Context as _;
@@ -37,6 +37,7 @@ enum Subcommand {
     FixDeviceSize(rescue_change::FixDeviceSize),
     FixDataChecksum(rescue_change::FixDataChecksum),
     Clone(rescue_clone::Args),
+    Full(rescue_full::Args),
     Undo(Undo),
 }
 
@@ -154,6 +155,7 @@ impl Args {
             Subcommand::FixDeviceSize(command) => command.run(context),
             Subcommand::FixDataChecksum(command) => command.run(context),
             Subcommand::Clone(command) => command.run(context),
+            Subcommand::Full(command) => command.run(context),
             Subcommand::Undo(command) => command.run(context),
         }
     }

@@ -158,6 +158,17 @@ pub fn make(
     change: RescueChange,
     consent: Consent,
 ) -> anyhow::Result<()> {
+    made(context, images, undo, change, consent).map(drop)
+}
+
+/// As [`make`], and returns what is lost, or would be.
+pub fn made(
+    context: &Context,
+    images: &[PathBuf],
+    undo: Option<&Path>,
+    change: RescueChange,
+    consent: Consent,
+) -> anyhow::Result<Vec<String>> {
     let images = &crate::devices::with_siblings(images)[..];
     let image = &images[0];
     let devices = open(context, images)?;
@@ -170,14 +181,15 @@ pub fn make(
     plan.refused.iter().for_each(refuse);
     if plan.changes.is_empty() {
         output.text(format_args!("nothing to do\n"))?;
-        return Ok(output.finish()?);
+        output.finish()?;
+        return Ok(plan.losses);
     }
     output.finish()?;
     if !plan.better {
         anyhow::bail!("{}: the result would have new faults: nothing was written", image.display());
     }
     match consent {
-        Consent::Refused => return Ok(()),
+        Consent::Refused => return Ok(plan.losses),
         Consent::Asked if !confirmed("Write?", false)? => {
             anyhow::bail!("{}: nothing was written", image.display());
         }
@@ -189,7 +201,8 @@ pub fn make(
     let mut output = Output::new()?;
     let (count, undo) = (made.changes.len(), undo.display());
     output.text(format_args!("{count} changes made; {undo} takes them back\n"))?;
-    Ok(output.finish()?)
+    output.finish()?;
+    Ok(made.losses)
 }
 
 /// Asks on the terminal. An empty line is the answer `default`, the end of the input a no, and so

@@ -1,7 +1,7 @@
 //! `papilio rm`.
 
 use crate::context::{Context, describe};
-use crate::operands::for_each_operand_to_change;
+use crate::operands::{for_each_operand_to_change, is_root};
 use crate::path::ImagePath;
 use papilio::{Error, FileKind, Inode, PathError};
 use std::ffi::OsString;
@@ -39,6 +39,9 @@ impl Args {
     /// Removes the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         for_each_operand_to_change(context, &self.paths, |path, fs| {
+            if is_root(&path) {
+                anyhow::bail!("{path}: the root of the file system cannot be deleted");
+            }
             let removed = fs.parent(&path.path).map(|(parent, name)| (parent, name.to_vec()));
             let (parent, name) = match removed {
                 Err(Error::Path { kind: PathError::NotFound, .. }) if self.force => return Ok(()),

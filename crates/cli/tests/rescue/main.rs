@@ -12,4 +12,5 @@ mod said;
 mod stock;
 mod surgery;
 mod truth;
+mod undelete;
 mod world;

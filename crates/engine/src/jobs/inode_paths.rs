@@ -1,9 +1,10 @@
-//! The paths of an inode, for messages.
+//! The paths of an inode.
 //!
-//! Owns [`inode_paths`] and [`owner_paths`]. Locks: none.
+//! Owns [`path_in_subvolume`], and for messages [`owner_paths`] and [`inode_text`]. Locks: none.
 //!
 //! Kernel counterpart: `paths_from_inode` (`fs/btrfs/backref.c`).
 
+use crate::btree::Tree;
 use crate::errors::Result;
 use crate::items::inode::{first_name, for_each_name};
 use crate::items::trees::Trees;
@@ -16,6 +17,26 @@ use std::collections::BTreeSet;
 const MOST_DIRECTORIES: usize = 1 << 16;
 /// The most files that [`owner_paths`] names.
 const MOST_OWNERS: usize = 10;
+
+/// Returns the path of an inode by its first names, from the directory `top` of its tree on,
+/// without a leading slash. `None` if its names do not lead there, as for a deleted file.
+///
+/// # Errors
+/// A tree block or item that cannot be read.
+pub fn path_in_subvolume(tree: &Tree, inode: InodeNumber, top: InodeNumber) -> Result<Option<Vec<u8>>> {
+    let mut names = Vec::new();
+    let mut at = inode;
+    while at != top {
+        if names.len() >= MOST_DIRECTORIES {
+            return Ok(None);
+        }
+        let Some(name) = first_name(tree, at)? else { return Ok(None) };
+        names.push(name.name);
+        at = name.parent;
+    }
+    names.reverse();
+    Ok(Some(names.join(&b'/')))
+}
 
 /// Returns the paths of an inode, from the top level. An inode without a name has none.
 ///
@@ -38,16 +59,10 @@ pub(crate) fn inode_paths(trees: &Trees, tree: TreeId, inode: InodeNumber) -> Re
     })?;
     let mut paths = Vec::new();
     for name in names {
-        let (mut parent, mut path) = (name.parent, [b"/", &name.name[..]].concat());
-        for _ in 0..MOST_DIRECTORIES {
-            if parent == top {
-                break;
-            }
-            let Some(directory) = first_name(&subvolume.tree, parent)? else { break };
-            path = [b"/", &directory.name[..], &path[..]].concat();
-            parent = directory.parent;
-        }
-        paths.push([&prefix[..], &path[..]].concat());
+        // A directory without a name of its own leads nowhere.
+        let Some(directory) = path_in_subvolume(&subvolume.tree, name.parent, top)? else { continue };
+        let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+        paths.push([&prefix[..], slash, &directory[..], b"/", &name.name[..]].concat());
     }
     Ok(paths)
 }

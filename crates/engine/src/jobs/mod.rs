@@ -6,6 +6,7 @@ pub mod devices;
 pub mod extent_copies;
 pub mod extent_owners;
 pub mod inode_paths;
+pub mod relief;
 pub mod relocation;
 pub mod replace;
 pub mod resize;

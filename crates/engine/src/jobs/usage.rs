@@ -331,7 +331,7 @@ pub fn live_usage(trees: &Trees) -> Result<Usage> {
 }
 
 /// Returns the used bytes of the chunk's block group; `None` if it has none.
-fn block_group_used(tree: &Tree, cursor: &mut Cursor<'_>, chunk: &Chunk) -> Result<Option<u64>> {
+pub(super) fn block_group_used(tree: &Tree, cursor: &mut Cursor<'_>, chunk: &Chunk) -> Result<Option<u64>> {
     cursor.seek(&Key::new(chunk.start().0, ItemType::BLOCK_GROUP_ITEM, 0))?;
     let Some(item) = cursor.item() else { return Ok(None) };
     if (item.key.objectid, item.key.item_type) != (chunk.start().0, ItemType::BLOCK_GROUP_ITEM) {
@@ -361,7 +361,7 @@ fn add_chunk(spaces: &mut BTreeMap<SpaceKey, SpaceUsage>, chunk: &Chunk, used: u
 }
 
 /// Returns the bytes of each stripe of a chunk.
-fn stripe_bytes(chunk: &Chunk) -> u64 {
+pub(super) fn stripe_bytes(chunk: &Chunk) -> u64 {
     chunk.length() / chunk.profile().data_stripes(chunk.stripes().len()).max(1) as u64
 }
 

@@ -4,6 +4,7 @@
 //! kernel's Btrfs; our own get ENOTTY there.
 
 mod extents;
+mod handles;
 mod jobs;
 mod kernel;
 mod owners;

@@ -162,6 +162,27 @@ impl Remedy {
         }
     }
 
+    /// Returns the subvolume whose files the remedy concerns.
+    pub(crate) fn file_tree(&self) -> Option<TreeId> {
+        match self {
+            Self::Inode { tree, .. }
+            | Self::AddEntryByName { tree, .. }
+            | Self::AddEntryByIndex { tree, .. }
+            | Self::AddInodeRef { tree, .. }
+            | Self::AddEntries { tree, .. }
+            | Self::DropEntries { tree, .. }
+            | Self::BlankInode { tree, .. }
+            | Self::EntryType { tree, .. }
+            | Self::RebuildInode { tree, .. }
+            | Self::LostAndFound { tree, .. }
+            | Self::DropInodeRef { tree, .. }
+            | Self::FileExtent { tree, .. }
+            | Self::SizeOfData { tree, .. }
+            | Self::FillHoles { tree, .. } => Some(*tree),
+            _ => None,
+        }
+    }
+
     /// Returns what the remedy guesses about the content of a file. No checksum proves a guess, so
     /// it counts as a loss.
     pub(crate) fn guess(&self) -> Option<String> {

@@ -9,12 +9,14 @@
 //!
 //! Userspace counterpart: `btrfs rescue`.
 
+use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{Remedy, SuperblockField};
 use super::super::check::{CheckReport, FindingKind};
 use super::editor::{
     Editor, Items, RoundContext, current_superblock, refuse, root_item_keys, write_superblock,
 };
+use super::undelete::Remains;
 use papilio_engine::errors::Result;
 use papilio_engine::volume::Volume;
 use papilio_format::features::CompatRoFeatures;
@@ -44,6 +46,13 @@ pub enum RescueChange {
     },
     /// Writes a chunk tree that a scan made, if the present one cannot be read.
     WriteChunkTree,
+    /// Makes a deleted subvolume one again, as far as its blocks and its data stand.
+    Undelete {
+        /// The id that it had.
+        tree: TreeId,
+        /// The address of an older root tree that has it.
+        root_tree: LogicalAddress,
+    },
 }
 
 /// The lines about a change that was made.
@@ -52,6 +61,10 @@ pub(super) struct Changed {
     pub(super) changes: Vec<String>,
     pub(super) refused: Vec<String>,
     pub(super) losses: Vec<String>,
+    /// The parts of trees that lost items.
+    pub(super) lost_parts: Vec<Damage>,
+    /// The subvolume that was undeleted.
+    pub(super) revived: Option<TreeId>,
 }
 
 impl RescueChange {
@@ -59,6 +72,19 @@ impl RescueChange {
     #[doc(hidden)]
     pub fn needs_data(self) -> bool {
         matches!(self, Self::FixDataChecksum { .. })
+    }
+
+    /// Whether a shared block must not change for all its trees.
+    pub(super) fn keeps_apart(self) -> bool {
+        matches!(self, Self::Undelete { .. })
+    }
+
+    /// Returns blocks that nothing uses and that the change needs.
+    pub(super) fn reserved(self, volume: &Arc<Volume>, inventory: &Inventory) -> Vec<u64> {
+        let Self::Undelete { tree, root_tree } = self else { return Vec::new() };
+        // The change itself reports the error.
+        Remains::find(volume, inventory, tree, root_tree)
+            .map_or_else(|_| Vec::new(), |remains| remains.blocks().collect())
     }
 
     /// Whether the change needs a remedy, or the space that it freed does.
@@ -106,6 +132,17 @@ impl RescueChange {
             // The remedies of the check do it.
             Self::FixDeviceSize | Self::WriteChunkTree => Ok(Changed::default()),
             Self::FixDataChecksum { mirror } => fix_data(&editor, inventory, report, mirror),
+            Self::Undelete { tree, root_tree } => {
+                let remains = Remains::find(volume, inventory, tree, root_tree)?;
+                let (id, mut changed) = remains.revive(&editor, inventory)?;
+                changed.revived = Some(id);
+                let features = current_superblock(volume)?.compat_ro_flags;
+                if !features.contains(CompatRoFeatures::FREE_SPACE_TREE) {
+                    // They count the subvolume's space as free.
+                    changed.changes.extend(clear_space_cache(&editor)?.changes);
+                }
+                Ok(changed)
+            }
         }
     }
 }

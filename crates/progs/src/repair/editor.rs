@@ -357,9 +357,9 @@ impl<'a> Editor<'a> {
         let Some(first) = blocks.position(|block| shared(block)) else { return Ok(()) };
         drop(blocks);
         if first == 0 {
-            return refuse(format!("the root of tree {tree} is a block of another tree"));
+            self.unshare_root(tree, found)?;
         }
-        for depth in first..=found.path.len() {
+        for depth in first.max(1)..=found.path.len() {
             let (parent, slot) = &found.path[depth - 1];
             let (parent, slot) = (self.block(parent.address())?, *slot);
             let old = match found.path.get(depth) {
@@ -381,6 +381,24 @@ impl<'a> Editor<'a> {
             }
             found.path[depth - 1].0 = self.block(parent.address())?;
         }
+        Ok(())
+    }
+
+    /// Gives a tree a root block of its own.
+    fn unshare_root(&self, tree: TreeId, found: &mut FoundLeaf) -> Result<()> {
+        if matches!(tree, objectid::ROOT_TREE | objectid::CHUNK_TREE) {
+            return refuse(format!("the root of tree {tree} is a block of another tree"));
+        }
+        let root = found.path.first_mut().map_or(&mut found.leaf, |(block, _)| block);
+        let address = self.context.take(tree)?;
+        let mut bytes = root.bytes().to_vec();
+        set_header(&mut bytes, |header| (header.address, header.owner) = (address, tree))?;
+        self.write(address, bytes)?;
+        if root.level() > 0 {
+            children(root).iter().for_each(|child| self.context.share(child.address));
+        }
+        self.set_root(tree, |_, _, level| (address, None, level))?;
+        *root = self.block(address)?;
         Ok(())
     }
 

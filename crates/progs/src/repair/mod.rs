@@ -22,6 +22,8 @@ mod rebuilt_inode;
 mod space_trees;
 mod structure;
 mod tree_writer;
+mod undelete;
+mod undelete_data;
 
 use super::check::damage::Damage;
 use super::check::inventory::Inventory;
@@ -147,6 +149,7 @@ pub fn mend(
         candidates,
         space: SpaceRebuild::NotNeeded,
         lost_parts: Vec::new(),
+        revived: None,
     };
     let mut wished = false;
     let (mut best, mut idle) = (now.rank(), 0);
@@ -193,6 +196,8 @@ struct Pending {
     space: SpaceRebuild,
     /// The parts of trees that lost items so far.
     lost_parts: Vec<Damage>,
+    /// The subvolume that was undeleted. Its faults are mended, too.
+    revived: Option<TreeId>,
 }
 
 impl Pending {
@@ -248,9 +253,13 @@ fn mend_once(now: &Look, pending: &mut Pending) -> Round {
     let mut orphans = Orphans::find(volume, inventory, &mut pending.candidates);
     let mut reserved = orphans.addresses();
     reserved.extend(inventory.log_blocks.iter().map(|block| block.0));
+    if let Some(change) = pending.scope.only.filter(|_| !pending.made) {
+        reserved.extend(change.reserved(volume, inventory));
+    }
     let free = FreeBlocks::new(volume, inventory, &reserved);
     let scope = pending.scope;
-    let context = RoundContext::new(free, inventory.references.shared_blocks(), scope.keeps_apart);
+    let keeps_apart = scope.keeps_apart || scope.only.is_some_and(RescueChange::keeps_apart);
+    let context = RoundContext::new(free, inventory.references.shared_blocks(), keeps_apart);
     mend_with(now, &context, &mut orphans, pending, &mut round);
     if context.ran_out() && scope.only.is_none() && pending.new_chunks < MOST_NEW_CHUNKS {
         pending.new_chunks += 1;
@@ -364,6 +373,8 @@ fn make_only(
                 round.changes.extend(made.changes);
                 round.refused.extend(made.refused);
                 round.losses.extend(made.losses);
+                pending.lost_parts.extend(made.lost_parts);
+                pending.revived = made.revived;
             }
             Err(error) => round.refused.push(format!("make the change: {error}")),
         }
@@ -371,7 +382,17 @@ fn make_only(
             return;
         }
     }
-    remedies.retain(|remedy| change.allows(remedy));
+    if pending.revived.is_some() && pending.space == SpaceRebuild::NotNeeded {
+        pending.space = SpaceRebuild::Made;
+        match space_trees::rebuild_space(volume, context, inventory) {
+            Ok(made) => round.changes.extend(made),
+            Err(error) => round.refused.push(format!("write the extent tree anew: {error}")),
+        }
+        return;
+    }
+    remedies.retain(|remedy| {
+        change.allows(remedy) || pending.revived.is_some_and(|tree| remedy.file_tree() == Some(tree))
+    });
     apply_all(now, context, &remedies, pending, round);
 }
 

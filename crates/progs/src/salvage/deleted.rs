@@ -13,8 +13,8 @@ use super::block_scan::BlockScan;
 use super::rebuild::Rebuilt;
 use super::tree_roots::{FoundRoot, pointer, roots_of};
 use papilio_engine::btree::{Forest, RootPointer, Tree, TreeBlock};
-use papilio_engine::items::inode::first_name;
 use papilio_engine::items::trees::Trees;
+use papilio_engine::jobs::inode_paths::path_in_subvolume;
 use papilio_engine::namespace::resolve;
 use papilio_engine::subvolume;
 use papilio_engine::volume::Volume;
@@ -25,8 +25,6 @@ use std::sync::Arc;
 
 /// The most root trees that are looked at, the newest first.
 const MOST_ROOTS: usize = 1000;
-/// Most names in a path. A longer path means a loop.
-const DEPTH_LIMIT: usize = 4096;
 /// Bytes of the cache of tree blocks.
 const CACHE_BYTES: usize = 64 << 20;
 
@@ -124,7 +122,9 @@ impl Search {
                     if is_there(current, inode, &item) || listed.contains(&(inode, item.generation)) {
                         continue;
                     }
-                    let Some(below) = path_in(&open.tree, inode, open.root_directory()) else { continue };
+                    let Ok(Some(below)) = path_in_subvolume(&open.tree, inode, open.root_directory()) else {
+                        continue;
+                    };
                     listed.insert((inode, item.generation));
                     let mut path = prefix.clone();
                     if !path.is_empty() {
@@ -198,20 +198,4 @@ fn leads_to(trees: &Trees, id: TreeId, path: &[u8]) -> bool {
     let Ok(top) = subvolume::subvolume_root(trees, objectid::FS_TREE) else { return false };
     let found = resolve(trees, &top, path, false);
     found.is_ok_and(|found| found.place().tree == id)
-}
-
-/// Returns the path of an inode in its subvolume, if its names lead to the root directory.
-fn path_in(tree: &Tree, inode: InodeNumber, root: InodeNumber) -> Option<Vec<u8>> {
-    let mut names = Vec::new();
-    let mut at = inode;
-    while at != root {
-        let name = first_name(tree, at).ok().flatten()?;
-        names.push(name.name);
-        at = name.parent;
-        if names.len() > DEPTH_LIMIT {
-            return None;
-        }
-    }
-    names.reverse();
-    Some(names.join(&b'/'))
 }

@@ -16,6 +16,7 @@ pub mod block_scan;
 pub(crate) mod candidates;
 pub mod chunks;
 pub mod deleted;
+pub mod deleted_subvolumes;
 pub mod rebuild;
 pub mod root_choice;
 mod striped;

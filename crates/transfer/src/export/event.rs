@@ -102,6 +102,8 @@ pub enum Event {
         id: Option<InodeId>,
         /// The ranges with data as (offset, length), if requested and the file has holes.
         segments: Option<Vec<(u64, u64)>>,
+        /// The same file in a mount. It takes the place of the `Data` events.
+        twin: Option<std::fs::File>,
     },
     /// Bytes of the file.
     Data {

@@ -382,6 +382,27 @@ impl<'a> HostSink<'a> {
         }
     }
 
+    /// Gives the file that was begun the data of another one, shared where the host can.
+    fn share(&mut self, twin: &File) -> Result<(), ExportError> {
+        let Some(current) = self.current.as_mut().filter(|current| !current.failed) else {
+            return Ok(());
+        };
+        match host_calls::share_data(twin, &current.file) {
+            Ok(()) => {
+                current.written = current.size;
+                self.observer.bytes(current.size);
+                Ok(())
+            }
+            Err(error) => {
+                current.failed = true;
+                match self.current.as_ref() {
+                    Some(current) => self.write_failed(current, &error),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
     fn open_file(&mut self, name: &[u8], attributes: &Attributes) -> Result<Option<(File, bool)>, Failure> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let in_place = match &self.sources[self.source].1 {
@@ -577,7 +598,10 @@ impl Sink for HostSink<'_> {
             _ => {}
         }
         match event {
-            Event::File { name, attributes, size, id, .. } => self.begin_file(name, attributes, size, id),
+            Event::File { name, attributes, size, id, twin, .. } => {
+                self.begin_file(name, attributes, size, id)?;
+                twin.map_or(Ok(()), |twin| self.share(&twin))
+            }
             Event::Link { name, id, .. } => self.link(name, id),
             Event::Symlink { name, attributes, target, id } => {
                 self.node(name, &attributes, id, Node::Symlink, |at, name| {

@@ -25,6 +25,9 @@ use std::sync::mpsc::SyncSender;
 /// Says whether a path is to be copied.
 pub type PathFilter = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
+/// Opens the same file in a mount. The mount must show the state that is copied.
+pub type TwinFinder = Arc<dyn Fn(&ImagePath, &Inode) -> Option<std::fs::File> + Send + Sync>;
+
 /// A file or tree to copy.
 #[derive(Clone)]
 pub struct Source {
@@ -55,6 +58,8 @@ pub struct SourceOptions {
     pub only_files: bool,
     /// Copies only what has a path that matches, from the source on, with a slash in front.
     pub filter: Option<PathFilter>,
+    /// Finds regular files in a mount whose data the copy can share.
+    pub twins: Option<TwinFinder>,
     /// Counts the files that the filter let through, which are no directories.
     pub matched: Arc<AtomicU64>,
 }
@@ -294,7 +299,12 @@ impl SourceReader<'_> {
             let all: Vec<(u64, u64)> = found.flatten().collect();
             segments = (all.iter().map(|(_, length)| length).sum::<u64>() < size).then_some(all);
         }
-        self.send(Event::File { name, attributes, size, id, segments })?;
+        let twin = self.options.twins.as_ref().and_then(|find| find(path, inode));
+        let has_twin = twin.is_some();
+        self.send(Event::File { name, attributes, size, id, segments, twin })?;
+        if has_twin {
+            return self.send(Event::EndFile { missing: 0 });
+        }
         let unverified = self.options.unverified;
         let how = Around { piece: BUFFER as u64, unverified };
         let mut sender = FileSender { reader: self, path, missing: 0 };

@@ -375,7 +375,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
                 self.directories.pop();
                 Ok(())
             }
-            Event::File { name, attributes, size, id, segments } => {
+            Event::File { name, attributes, size, id, segments, .. } => {
                 self.begin_file(&name, &attributes, size, id, segments)
             }
             Event::EndFile { missing } => self.end_file(missing),

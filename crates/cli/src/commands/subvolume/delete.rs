@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
-use crate::operands::for_each_target;
+use crate::operands::{for_each_target, is_root};
 use crate::usage_error::UsageError;
 use papilio::format::TreeId;
 use papilio::{Error, PathError, Subvolume};
@@ -61,6 +61,9 @@ impl Args {
                     return self.announce(context, id, &mounted);
                 }
             };
+            if is_root(&path) {
+                anyhow::bail!("{path}: the root of the file system cannot be deleted");
+            }
             if self.dry_run {
                 let inode = context.inode(&path, false)?;
                 if !inode.is_subvolume_root() {

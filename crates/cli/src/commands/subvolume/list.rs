@@ -7,8 +7,8 @@ use crate::mounted::Target;
 use crate::output::{JsonArray, Output};
 use crate::time;
 use crate::usage_error::UsageError;
-use papilio::Subvolume;
 use papilio::format::objectid;
+use papilio::{PathError, Subvolume};
 use serde_json::{Map, Value};
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -203,11 +203,17 @@ impl Args {
         }
         let (holder, mut subvolumes) = match Target::parse(&self.path)? {
             Target::Image(path) => {
-                let holder = self.below.then(|| context.inode(&path, true)).transpose()?;
-                (holder.map(|inode| inode.tree()), context.open(&path.image)?.subvolumes()?)
+                let directory = context.inode(&path, true)?;
+                if !directory.metadata().is_dir() {
+                    anyhow::bail!("{path}: {}", PathError::NotADirectory);
+                }
+                (self.below.then(|| directory.tree()), context.open(&path.image)?.subvolumes()?)
             }
             Target::Mounted(mounted) => {
                 let mount = mounted.open()?;
+                if !mount.is_directory().map_err(|error| mounted.at(&error))? {
+                    anyhow::bail!("{mounted}: {}", PathError::NotADirectory);
+                }
                 let holder = self.below.then(|| mount.subvolume_id()).transpose();
                 let listed = holder.and_then(|holder| Ok((holder, mount.subvolumes()?)));
                 let (holder, mut subvolumes) = listed.map_err(|error| mounted.at(&error))?;

@@ -11,6 +11,7 @@ mod set_default;
 mod show;
 mod snapshot;
 mod sync;
+mod undelete;
 
 use crate::context::Context;
 
@@ -28,6 +29,7 @@ enum Subcommand {
     Create(create::Args),
     Snapshot(snapshot::Args),
     Delete(delete::Args),
+    Undelete(undelete::Args),
     Cost(cost::Args),
     FindNew(find_new::Args),
     GetDefault(get_default::Args),
@@ -44,6 +46,7 @@ impl Args {
             Subcommand::Create(command) => command.run(context),
             Subcommand::Snapshot(command) => command.run(context),
             Subcommand::Delete(command) => command.run(context),
+            Subcommand::Undelete(command) => command.run(context),
             Subcommand::Cost(command) => command.run(context),
             Subcommand::FindNew(command) => command.run(context),
             Subcommand::GetDefault(command) => command.run(context),
