@@ -68,6 +68,9 @@ impl FoundFileSystem {
     }
 }
 
+/// A range that cannot be read: its start, and its length in bytes.
+pub type UnreadRange = (PhysicalAddress, u64);
+
 /// Finds the file systems on a disk. `progress` gets the bytes that were read, and may stop the
 /// search.
 ///
@@ -76,7 +79,7 @@ impl FoundFileSystem {
 pub fn find_filesystems(
     device: &dyn Device,
     mut progress: impl FnMut(u64) -> ControlFlow<()>,
-) -> Result<(Vec<FoundFileSystem>, Vec<(PhysicalAddress, u64)>)> {
+) -> Result<(Vec<FoundFileSystem>, Vec<UnreadRange>)> {
     let size = device.size();
     let (mut found, mut bad) = (Vec::new(), Vec::new());
     let mut at = 0;

@@ -113,8 +113,11 @@ fn versions_are_found_in_mounts_of_the_kernel() {
     mounted.unmount().unwrap();
 }
 
+/// Content, mode, owner and group, time of change, and an attribute of a file.
+type Kept = (Vec<u8>, u32, (u32, u32), (i64, i64), Option<Vec<u8>>);
+
 /// Returns what a restored file must keep of its version.
-fn kept(path: &Path) -> (Vec<u8>, u32, (u32, u32), (i64, i64), Option<Vec<u8>>) {
+fn kept(path: &Path) -> Kept {
     let found = fs::metadata(path).unwrap();
     let time = (found.mtime(), found.mtime_nsec());
     let attribute = xattr::get(path, "user.kind").unwrap();

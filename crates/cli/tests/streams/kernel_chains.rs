@@ -102,7 +102,7 @@ fn check_joined(scratch: &Scratch, seed: u64, chain: &Chain) {
         run(&[&["join"], options, &file].concat(), streams, &[]);
         receive(&joined, to.path());
         assert_equal(&format!("seed {seed}, {options:?}"), &source(4), &to.path().join("s4"), false);
-        run(&["verify"], &[joined.clone()], &[]);
+        run(&["verify"], std::slice::from_ref(&joined), &[]);
         to.unmount().unwrap();
     }
     // The incremental ones as one, and two of them as one.
@@ -124,7 +124,11 @@ fn check_rewritten(scratch: &Scratch, seed: u64, chain: &Chain) {
         let to = target(scratch);
         for stream in &chain.streams {
             let rewritten = scratch.unique("rewritten");
-            run(&[&["recompress"], options, &["-f", text(&rewritten)]].concat(), &[stream.clone()], &[]);
+            run(
+                &[&["recompress"], options, &["-f", text(&rewritten)]].concat(),
+                std::slice::from_ref(stream),
+                &[],
+            );
             receive(&rewritten, to.path());
             fs::remove_file(rewritten).unwrap();
         }
@@ -202,7 +206,7 @@ fn check_parts(scratch: &Scratch, chain: &Chain) {
     fs::write(&all, bytes.concat()).unwrap();
     let folder = scratch.unique("parts");
     fs::create_dir(&folder).unwrap();
-    run(&["split", "-C", text(&folder)], &[all.clone()], &[]);
+    run(&["split", "-C", text(&folder)], std::slice::from_ref(&all), &[]);
     for (number, bytes) in bytes.iter().enumerate() {
         let part = folder.join(format!("s{}.stream", number + 1));
         assert!(fs::read(part).unwrap() == *bytes, "part {number}");

@@ -91,15 +91,16 @@ pub(super) fn verify(
     outcome
 }
 
-/// The checksum of a sector, if any tree has one; and whether the data matches it.
-type Sums = BTreeMap<u64, (Vec<u8>, bool)>;
+/// A checksum of a sector, and whether the data matches it.
+type Sum = (Vec<u8>, bool);
+/// The sectors for which any tree has a checksum.
+type Sums = BTreeMap<u64, Sum>;
 
 /// Decides about one file extent.
 fn judge(good: &Sums, one: &DataUse, geometry: &Geometry, files: &Tree, outcome: &mut Outcome) {
     let sector = u64::from(geometry.sector_size);
     let needed = || (one.needed.start..one.needed.end).step_by(sector as usize);
-    let count =
-        |wanted: fn(Option<&(Vec<u8>, bool)>) -> bool| needed().filter(|at| wanted(good.get(at))).count();
+    let count = |wanted: fn(Option<&Sum>) -> bool| needed().filter(|at| wanted(good.get(at))).count();
     let (bad, missing) = (count(|sum| sum.is_some_and(|(_, good)| !good)), count(|sum| sum.is_none()));
     if bad > 0 {
         outcome.lost.push((one.key, one.length, "the data was overwritten"));

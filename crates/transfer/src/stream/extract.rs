@@ -200,7 +200,8 @@ impl Archived<'_> {
                 let segments = content.segments();
                 let whole = segments == [(0, content.size)] || content.size == 0;
                 let segments = (!whole).then_some(segments);
-                self.take(Event::File { name, attributes, size: content.size, id, segments })?;
+                let size = content.size;
+                self.take(Event::File { name, attributes, size, id, segments, twin: None })?;
                 self.data(path, content)?;
                 self.take(Event::EndFile { missing: 0 })
             }
