@@ -121,7 +121,6 @@ impl Session {
         let resumed = Arc::clone(&server);
         let serve = move || {
             wait_for_end((threads, rings), dispatcher, beside);
-            papilio::device::announce_ending();
             close(server)
         };
         let serving = std::thread::Builder::new().name("papilio-mount".to_owned()).spawn(serve);
@@ -236,6 +235,7 @@ fn wait_for_end(
 
 /// Closes the file system after the last request was answered.
 fn close(server: Arc<Server>) -> papilio::Result<()> {
+    papilio::device::announce_ending();
     let fs = server.file_system();
     server.stop_jobs();
     // This deletes files that lost their last name while they were open.

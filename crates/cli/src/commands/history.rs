@@ -1,4 +1,4 @@
-//! `papilio history`: what changed in a directory from snapshot to snapshot.
+//! `papilio history`: the changes of a directory from snapshot to snapshot.
 
 use crate::commands::diff;
 use crate::context::Context;

@@ -21,8 +21,8 @@ const MOST_SNAPSHOTS: usize = 10;
 /// A file system whose metadata is full cannot even delete, and the kernel makes it read-only. The
 /// command says what would help: subvolumes that were deleted and not cleaned, empty block groups,
 /// devices that are larger than the file system, data that can move together, and snapshots with
-/// what each costs. It takes all measures but the last, until metadata has enough room, and deletes
-/// what --delete names.
+/// their costs. It takes all measures but the last, until metadata has enough room, and deletes the
+/// snapshots that --delete names.
 ///
 /// Nothing is lost, and there is no undo file: each step is a complete commit.
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What was read before anything is written.
+/// The facts that the command reads before it writes.
 struct Plan {
     relief: Relief,
     /// Snapshots that can be deleted, the oldest first.

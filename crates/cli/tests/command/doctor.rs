@@ -1,4 +1,4 @@
-//! `papilio doctor`: what it finds is what the machine does, a report names nothing, and a check
+//! `papilio doctor`: its findings are true of the machine, a report names nothing, and a check
 //! that a script needs decides about the exit code.
 
 use crate::common::{command, fail, papilio, succeed, succeed_json, succeed_text, text};

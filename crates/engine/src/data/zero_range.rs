@@ -1,4 +1,4 @@
-//! Zeroing a range that keeps space for all its sectors: what must be dropped, and what is missing.
+//! Zeroing a range that keeps space for all its sectors.
 //!
 //! Owns [`ZeroRange`] and [`HeldSpace`]. Preallocated space reads as zeros already, and stays. The
 //! space for the other sectors is held before anything is dropped, so that a full file system loses
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// The most bytes that are held in one extent.
 const MAX_EXTENT: u64 = 256 << 20;
 
-/// What zeroing a range changes.
+/// The changes that zeroing a range makes.
 pub(crate) struct ZeroRange<'a> {
     /// The parts of the range that have data, in file offsets.
     pub(crate) written: Vec<Range<u64>>,

@@ -52,7 +52,7 @@ pub struct ReliefGroup {
     pub raw: u64,
 }
 
-/// What would help a full file system.
+/// The measures that would help a full file system.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Relief {

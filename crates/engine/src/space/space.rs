@@ -707,9 +707,9 @@ impl SpaceState {
     }
 }
 
-/// Returns the bytes that data leaves free in mixed block groups of `total` bytes, besides the global
-/// reserve. Files that were written until the groups were full need them for their inodes: without
-/// them `fsync` would fail.
+/// Returns the bytes that data leaves free in mixed block groups of `total` bytes, besides the
+/// global reserve. Files that were written until the groups were full need them for their inodes:
+/// without them `fsync` would fail.
 pub(crate) fn left_in_mixed(total: u64) -> u64 {
     (total / 64).min(2 << 20)
 }

@@ -524,7 +524,7 @@ fn neighbours_become_one_extent() {
         alone.set_len(150 * PIECE).unwrap();
         first.set_len(20 * PIECE).unwrap();
         for number in 0..150 {
-            // A piece that is cut inside of a sector does not go through ordered extents as a whole.
+            // A piece that is cut inside of a sector is ordered in part only.
             let cut = if sector { 0 } else { 100 };
             let data = content(number, 0);
             let (head, tail) = data.split_at(PIECE as usize - cut);

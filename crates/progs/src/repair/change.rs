@@ -9,10 +9,10 @@
 //!
 //! Userspace counterpart: `btrfs rescue`.
 
-use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
 use super::super::check::remedy::{Remedy, SuperblockField};
 use super::super::check::{CheckReport, FindingKind};
+use super::changed::Changed;
 use super::editor::{
     Editor, Items, RoundContext, current_superblock, refuse, root_item_keys, write_superblock,
 };
@@ -53,18 +53,6 @@ pub enum RescueChange {
         /// The address of an older root tree that has it.
         root_tree: LogicalAddress,
     },
-}
-
-/// The lines about a change that was made.
-#[derive(Debug, Default)]
-pub(super) struct Changed {
-    pub(super) changes: Vec<String>,
-    pub(super) refused: Vec<String>,
-    pub(super) losses: Vec<String>,
-    /// The parts of trees that lost items.
-    pub(super) lost_parts: Vec<Damage>,
-    /// The subvolume that was undeleted.
-    pub(super) revived: Option<TreeId>,
 }
 
 impl RescueChange {

@@ -11,6 +11,7 @@
 
 mod apply;
 pub mod change;
+mod changed;
 pub mod chunk_tree;
 mod editor;
 mod free_blocks;

@@ -1,7 +1,7 @@
 //! Undeletes a subvolume: its tree is still where an older root tree says, and becomes a subvolume
 //! again.
 //!
-//! Owns [`Remains`], what is left of the tree, and [`Remains::revive`]. Nothing is copied: the
+//! Owns [`Remains`], the rest of the tree, and [`Remains::revive`]. Nothing is copied: the
 //! blocks and the data extents are taken into use where they lie. The space trees are written anew
 //! by the next round.
 //!
@@ -19,10 +19,10 @@
 
 use super::super::check::damage::Damage;
 use super::super::check::inventory::Inventory;
-use super::change::Changed;
+use super::changed::Changed;
 use super::editor::{Editor, Items, current_superblock, refuse, root_item_keys};
 use super::lost_found::{hang_subvolume, last_index};
-use super::undelete_data::{DataUse, Extents, verify};
+use super::undelete_data::{DataUse, LostExtents, verify};
 use crate::descent::children;
 use papilio_engine::btree::{Forest, RootPointer, Tree, TreeBlock};
 use papilio_engine::errors::Result;
@@ -54,7 +54,7 @@ struct Named {
     name: Vec<u8>,
 }
 
-/// What is left of a deleted subvolume.
+/// The rest of a deleted subvolume.
 pub(super) struct Remains {
     /// The older root tree's generation.
     generation: Generation,
@@ -66,7 +66,7 @@ pub(super) struct Remains {
     /// The blocks that no current tree has.
     blocks: Vec<LogicalAddress>,
     lost: Vec<Damage>,
-    extents: Extents,
+    extents: LostExtents,
 }
 
 impl Remains {
@@ -114,7 +114,7 @@ impl Remains {
             named,
             blocks: Vec::new(),
             lost: Vec::new(),
-            extents: Extents::default(),
+            extents: LostExtents::default(),
         };
         remains.walk(inventory, id)?;
         Ok(remains)

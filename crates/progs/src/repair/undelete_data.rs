@@ -1,6 +1,6 @@
 //! The data of a deleted subvolume: which of its extents still hold what they held.
 //!
-//! Owns [`Extents`], which its file extents refer to, and [`verify`].
+//! Owns [`LostExtents`], which its file extents refer to, and [`verify`].
 
 use super::super::check::references::References;
 use papilio_engine::btree::Tree;
@@ -29,17 +29,17 @@ pub(super) struct DataUse {
 
 /// Extents on disk by their start, each with its length and the file extents that refer to it.
 #[derive(Debug, Default)]
-pub(super) struct Extents(BTreeMap<u64, (u64, Vec<DataUse>)>);
+pub(super) struct LostExtents(BTreeMap<u64, (u64, Vec<DataUse>)>);
 
-impl Extents {
+impl LostExtents {
     pub(super) fn add(&mut self, start: LogicalAddress, length: u64, file_extent: DataUse) {
         self.0.entry(start.0).or_insert((length, Vec::new())).1.push(file_extent);
     }
 }
 
-/// What is left of the data.
+/// The state of the data.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct DataVerdict {
     /// File extents whose data is gone: the key, the bytes of the file, and the reason.
     pub(super) lost: Vec<(Key, u64, &'static str)>,
     /// Files without checksums, with the bytes that nothing verifies.
@@ -53,17 +53,17 @@ pub(super) struct Outcome {
 pub(super) fn verify(
     volume: &Volume,
     references: &References,
-    extents: &Extents,
+    extents: &LostExtents,
     sum_trees: &[Tree],
     since: Generation,
     files: &Tree,
-) -> Outcome {
+) -> DataVerdict {
     let mut used: Vec<(u64, u64)> = references.used_ranges().collect();
     used.sort_unstable();
-    let mut outcome = Outcome::default();
+    let mut outcome = DataVerdict::default();
     for (&start, (length, uses)) in &extents.0 {
         let end = start.saturating_add(*length);
-        let lose = |outcome: &mut Outcome, why| {
+        let lose = |outcome: &mut DataVerdict, why| {
             outcome.lost.extend(uses.iter().map(|one| (one.key, one.length, why)));
         };
         // An extent from before the older state is the one that the state had.
@@ -97,7 +97,7 @@ type Sum = (Vec<u8>, bool);
 type Sums = BTreeMap<u64, Sum>;
 
 /// Decides about one file extent.
-fn judge(good: &Sums, one: &DataUse, geometry: &Geometry, files: &Tree, outcome: &mut Outcome) {
+fn judge(good: &Sums, one: &DataUse, geometry: &Geometry, files: &Tree, outcome: &mut DataVerdict) {
     let sector = u64::from(geometry.sector_size);
     let needed = || (one.needed.start..one.needed.end).step_by(sector as usize);
     let count = |wanted: fn(Option<&Sum>) -> bool| needed().filter(|at| wanted(good.get(at))).count();
@@ -127,7 +127,7 @@ fn good_sums(volume: &Volume, sum_trees: &[Tree], start: u64, length: u64) -> Su
         }
         let first = start.saturating_sub(SUMS_BEFORE * sector);
         let keys = CsumItem::key(LogicalAddress(first))..=CsumItem::key(LogicalAddress(end - 1));
-        // What is behind a block that cannot be read may be in another tree.
+        // Items behind a block that cannot be read may be in another tree.
         for item in tree.range(keys).map_while(Result::ok) {
             let Ok(found) = CsumItem::parse(&item.key, item.data(), &geometry) else { continue };
             let sizes = found.as_bytes().chunks_exact(geometry.checksum_type.size());

@@ -5,7 +5,7 @@
 use super::chain::StreamChain;
 use super::data::DataReader;
 use super::fault::{StreamError, StreamFault};
-use super::node::{Content, NodeKind};
+use super::node::{NodeKind, StreamContent};
 use super::walk::{SentEntry, Walk};
 use papilio_engine::errors::{Error, PathError};
 use std::io::Write;
@@ -69,7 +69,7 @@ impl StreamChain {
 /// Writes the content of a file.
 pub(super) fn copy_content(
     reader: &mut DataReader<'_>,
-    content: &Content,
+    content: &StreamContent,
     path: &[u8],
     out: &mut dyn Write,
 ) -> Result<u64, StreamError> {

@@ -411,7 +411,8 @@ impl Loader {
         let own = *clone_uuid == self.parts[last].identity.uuid;
         let sent = SentSubvolume { uuid: *clone_uuid, ctransid: Generation(*clone_ctransid) };
         let source = if own { Some(last) } else { self.position(sent) };
-        let pieces: Vec<(u64, super::node::Piece)> = match source.map(|source| &self.parts[source].tree) {
+        let pieces: Vec<(u64, super::node::StreamPiece)> = match source.map(|source| &self.parts[source].tree)
+        {
             Some(Some(tree)) => {
                 let content = tree.content(clone_path)?;
                 let end = clone_offset + length;
@@ -426,7 +427,7 @@ impl Loader {
                     return Err(StreamFault::TooMany);
                 }
                 let absent = self.absent(*clone_uuid, *length);
-                let piece = super::node::Piece { length: *length, origin: Origin::Absent(absent) };
+                let piece = super::node::StreamPiece { length: *length, origin: Origin::Absent(absent) };
                 vec![(*clone_offset, piece)]
             }
         };

@@ -5,7 +5,7 @@
 
 use super::fault::StreamError;
 use super::input::StreamInput;
-use super::node::{Content, Origin};
+use super::node::{Origin, StreamContent};
 use crate::receive::decode;
 use papilio_format::Uuid;
 use papilio_format::send_stream::{Command, EncodedWrite};
@@ -37,7 +37,7 @@ impl<'a> DataReader<'a> {
     /// A stream that cannot be read or changed since; data that no stream of the chain has.
     pub(super) fn read(
         &mut self,
-        content: &Content,
+        content: &StreamContent,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<(), StreamError> {

@@ -6,7 +6,7 @@
 use super::chain::StreamChain;
 use super::data::DataReader;
 use super::fault::StreamError;
-use super::node::{Content, Node, NodeKind};
+use super::node::{NodeKind, StreamContent, StreamNode};
 use super::walk::{SentEntry, Walk};
 
 /// Bytes that are compared at once.
@@ -93,9 +93,9 @@ fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
 }
 
-fn metadata_differs(before: &Node, after: &Node) -> bool {
-    let mtime = |node: &Node| node.times.map(|times| times.mtime);
-    let device = |node: &Node| match node.kind {
+fn metadata_differs(before: &StreamNode, after: &StreamNode) -> bool {
+    let mtime = |node: &StreamNode| node.times.map(|times| times.mtime);
+    let device = |node: &StreamNode| match node.kind {
         NodeKind::Character { major, minor } | NodeKind::Block { major, minor } => Some((major, minor)),
         _ => None,
     };
@@ -113,7 +113,7 @@ struct Readers<'a> {
 }
 
 impl Readers<'_> {
-    fn contents_differ(&mut self, before: &Node, after: &Node) -> Result<bool, StreamError> {
+    fn contents_differ(&mut self, before: &StreamNode, after: &StreamNode) -> Result<bool, StreamError> {
         match (&before.kind, &after.kind) {
             (NodeKind::File(before), NodeKind::File(after)) => self.data_differs(before, after),
             (NodeKind::Symlink(before), NodeKind::Symlink(after)) => Ok(before != after),
@@ -121,7 +121,7 @@ impl Readers<'_> {
         }
     }
 
-    fn data_differs(&mut self, before: &Content, after: &Content) -> Result<bool, StreamError> {
+    fn data_differs(&mut self, before: &StreamContent, after: &StreamContent) -> Result<bool, StreamError> {
         if before.size != after.size {
             return Ok(true);
         }
@@ -131,7 +131,8 @@ impl Readers<'_> {
         let (mut left, mut right) = (Vec::new(), Vec::new());
         let mut at = 0;
         // Ranges that are holes in both are passed over.
-        let next = |content: &Content, at: u64| content.pieces(at, content.size).next().map(|(at, _)| at);
+        let next =
+            |content: &StreamContent, at: u64| content.pieces(at, content.size).next().map(|(at, _)| at);
         while let Some(start) = next(before, at).into_iter().chain(next(after, at)).min() {
             let length = (before.size - start).min(STEP);
             left.resize(length as usize, 0);

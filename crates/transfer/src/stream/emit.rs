@@ -13,7 +13,7 @@
 use super::chain::StreamChain;
 use super::data::DataReader;
 use super::fault::StreamError;
-use super::node::{Content, Node, NodeKind, NodeNumber, Origin, Piece};
+use super::node::{NodeKind, NodeNumber, Origin, StreamContent, StreamNode, StreamPiece};
 use super::tree::SentTree;
 use super::walk::Walk;
 use crate::receive::SentSubvolume;
@@ -192,19 +192,19 @@ impl<'a, 'p> Emit<'a, 'p> {
     }
 
     /// Whether another range may be cloned from a file.
-    fn lends(&self, content: &Content) -> bool {
+    fn lends(&self, content: &StreamContent) -> bool {
         content.extents.values().any(|piece| match piece.origin {
             Origin::Written { stream, at, .. } => self.shared.contains_key(&(stream, at)),
             _ => false,
         })
     }
 
-    fn emit_attributes(&mut self, path: &[u8], node: &Node) -> Result<(), StreamError> {
+    fn emit_attributes(&mut self, path: &[u8], node: &StreamNode) -> Result<(), StreamError> {
         self.emit_xattrs(path, node)?;
         self.emit_owner_and_times(path, node)
     }
 
-    fn emit_xattrs(&mut self, path: &[u8], node: &Node) -> Result<(), StreamError> {
+    fn emit_xattrs(&mut self, path: &[u8], node: &StreamNode) -> Result<(), StreamError> {
         for (name, value) in node.xattrs.iter().filter(|(name, _)| &name[..] != CAPABILITIES) {
             let (path, name, value) = (path.to_vec(), name.to_vec(), value.to_vec());
             (self.put)(&Command::SetXattr { path, name, value })?;
@@ -212,7 +212,7 @@ impl<'a, 'p> Emit<'a, 'p> {
         Ok(())
     }
 
-    fn emit_owner_and_times(&mut self, path: &[u8], node: &Node) -> Result<(), StreamError> {
+    fn emit_owner_and_times(&mut self, path: &[u8], node: &StreamNode) -> Result<(), StreamError> {
         let path = || path.to_vec();
         if self.options.owners {
             (self.put)(&Command::Chown { path: path(), uid: node.uid.into(), gid: node.gid.into() })?;
@@ -236,7 +236,7 @@ impl<'a, 'p> Emit<'a, 'p> {
         &mut self,
         path: &[u8],
         number: NodeNumber,
-        content: &Content,
+        content: &StreamContent,
     ) -> Result<(), StreamError> {
         let mut size = 0;
         for (&at, piece) in &content.extents {
@@ -255,9 +255,9 @@ impl<'a, 'p> Emit<'a, 'p> {
         &mut self,
         path: &[u8],
         number: NodeNumber,
-        content: &Content,
+        content: &StreamContent,
         at: u64,
-        piece: Piece,
+        piece: StreamPiece,
     ) -> Result<(), StreamError> {
         if let Some((node, from)) = self.cloneable(number, content, at, piece) {
             self.flush_plain(path)?;
@@ -284,9 +284,9 @@ impl<'a, 'p> Emit<'a, 'p> {
     fn cloneable(
         &self,
         number: NodeNumber,
-        content: &Content,
+        content: &StreamContent,
         at: u64,
-        piece: Piece,
+        piece: StreamPiece,
     ) -> Option<(NodeNumber, u64)> {
         let Origin::Written { stream, at: place, skip, .. } = piece.origin else { return None };
         let first = (*self.shared.get(&(stream, place))?)?;
@@ -341,9 +341,9 @@ impl<'a, 'p> Emit<'a, 'p> {
     /// Returns the encoded write of a piece, if it came from one that a receiver can take.
     fn encoded(
         &mut self,
-        content: &Content,
+        content: &StreamContent,
         at: u64,
-        piece: Piece,
+        piece: StreamPiece,
     ) -> Result<Option<EncodedWrite>, StreamError> {
         let Origin::Written { skip, .. } = piece.origin else { return Ok(None) };
         if !self.options.encoded {
@@ -360,7 +360,7 @@ impl<'a, 'p> Emit<'a, 'p> {
         Ok(Some(EncodedWrite { offset: at, file_length: piece.length, unencoded_offset, ..write.clone() }))
     }
 
-    fn add_plain(&mut self, path: &[u8], at: u64, piece: Piece) -> Result<(), StreamError> {
+    fn add_plain(&mut self, path: &[u8], at: u64, piece: StreamPiece) -> Result<(), StreamError> {
         let limit = if self.options.second_protocol { WRITE_SIZE_V2 } else { WRITE_SIZE };
         let mut done = 0;
         while done < piece.length {

@@ -8,7 +8,7 @@ use super::chain::StreamChain;
 use super::data::DataReader;
 use super::emit::{Emit, EmitOptions, is_within};
 use super::fault::StreamError;
-use super::node::{Content, Node, NodeKind, NodeNumber};
+use super::node::{NodeKind, NodeNumber, StreamContent, StreamNode};
 use super::walk::Walk;
 use crate::export::event::{Attributes, Event, Special};
 use crate::export::problem::{ExportError, ExportObserver};
@@ -180,7 +180,7 @@ struct Archived<'a> {
 }
 
 impl Archived<'_> {
-    fn add(&mut self, path: &[u8], number: NodeNumber, node: &Node) -> Result<(), StreamError> {
+    fn add(&mut self, path: &[u8], number: NodeNumber, node: &StreamNode) -> Result<(), StreamError> {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
         let key = (0, 0, u64::from(number));
         let id = (node.links > 1 && !node.is_directory()).then_some(key);
@@ -224,7 +224,7 @@ impl Archived<'_> {
         self.sink.take(event).map_err(archive_error)
     }
 
-    fn data(&mut self, path: &[u8], content: &Content) -> Result<(), StreamError> {
+    fn data(&mut self, path: &[u8], content: &StreamContent) -> Result<(), StreamError> {
         let mut buffer = Vec::new();
         for (start, length) in content.segments() {
             let (mut at, end) = (start, start + length);
@@ -244,7 +244,7 @@ impl Archived<'_> {
     }
 }
 
-fn attributes_of(node: &Node) -> Attributes {
+fn attributes_of(node: &StreamNode) -> Attributes {
     let (atime, mtime) = node.times.map_or_else(Default::default, |times| (times.atime, times.mtime));
     let xattrs = node.xattrs.iter();
     let xattrs = xattrs.map(|(name, value)| Xattr { name: name.to_vec(), value: value.to_vec() });

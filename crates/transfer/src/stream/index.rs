@@ -25,7 +25,7 @@ use super::chain::StreamChain;
 use super::data::DataReader;
 use super::fault::StreamError;
 use super::input::StreamInput;
-use super::node::{Content, Node, NodeKind, Origin, Piece, Times};
+use super::node::{NodeKind, Origin, StreamContent, StreamNode, StreamPiece, Times};
 use super::walk::{SentEntry, Walk};
 use papilio_engine::errors::{Error, PathError};
 use papilio_format::Uuid;
@@ -186,7 +186,7 @@ impl StreamIndex {
         StreamError::Invalid(format!("{}: the index is damaged: make it anew", self.name))
     }
 
-    fn record(&self, number: u64) -> Result<(Vec<u8>, Node), StreamError> {
+    fn record(&self, number: u64) -> Result<(Vec<u8>, StreamNode), StreamError> {
         let fill = |buffer: &mut [u8], at: u64| {
             self.file.read_exact_at(buffer, at).map_err(|error| match error.kind() {
                 io::ErrorKind::UnexpectedEof => self.damaged(),
@@ -348,7 +348,7 @@ impl IndexWriter {
     }
 }
 
-fn write_record(path: &[u8], node: &Node) -> Vec<u8> {
+fn write_record(path: &[u8], node: &StreamNode) -> Vec<u8> {
     let mut out = ByteWriter::default();
     out.bytes(path);
     out.u64(node.inode);
@@ -401,7 +401,7 @@ fn write_record(path: &[u8], node: &Node) -> Vec<u8> {
     out.into_bytes()
 }
 
-fn parse_record(bytes: &[u8], streams: u32) -> Option<(Vec<u8>, Node)> {
+fn parse_record(bytes: &[u8], streams: u32) -> Option<(Vec<u8>, StreamNode)> {
     let mut reader = ByteReader::new(bytes);
     let path = reader.bytes()?.to_vec();
     let inode = reader.u64()?;
@@ -427,13 +427,13 @@ fn parse_record(bytes: &[u8], streams: u32) -> Option<(Vec<u8>, Node)> {
         6 => NodeKind::Block { major: reader.u32()?, minor: reader.u32()? },
         _ => return None,
     };
-    let mut node = Node::new(kind, inode, mode, &Budget::new(u64::MAX));
+    let mut node = StreamNode::new(kind, inode, mode, &Budget::new(u64::MAX));
     (node.links, node.uid, node.gid, node.times, node.xattrs) = (links, uid, gid, times, xattrs);
     Some((path, node))
 }
 
-fn parse_content(reader: &mut ByteReader<'_>, streams: u32) -> Option<Content> {
-    let mut content = Content { size: reader.u64()?, extents: BTreeMap::new() };
+fn parse_content(reader: &mut ByteReader<'_>, streams: u32) -> Option<StreamContent> {
+    let mut content = StreamContent { size: reader.u64()?, extents: BTreeMap::new() };
     let mut end = 0;
     for _ in 0..reader.u32()? {
         let (at, length) = (reader.u64()?, reader.u64()?);
@@ -451,7 +451,7 @@ fn parse_content(reader: &mut ByteReader<'_>, streams: u32) -> Option<Content> {
             return None;
         }
         end = at + length;
-        content.extents.insert(at, Piece { length, origin });
+        content.extents.insert(at, StreamPiece { length, origin });
     }
     Some(content)
 }

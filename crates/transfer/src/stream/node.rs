@@ -1,7 +1,7 @@
 //! The inodes of a tree that a stream describes.
 //!
-//! Owns [`Node`], its kinds, and [`Content`]: the extents of a file, which name commands of the
-//! streams in place of bytes.
+//! Owns [`StreamNode`], its kinds, and [`StreamContent`]: the extents of a file, which name commands
+//! of the streams in place of bytes.
 
 use super::budget::{Budget, Charge};
 use papilio_format::items::inode::{FileKind, Timespec};
@@ -19,7 +19,7 @@ pub(super) type NodeNumber = u32;
 
 /// An inode.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct StreamNode {
     pub(super) kind: NodeKind,
     /// The inode's number at the sender, which creating commands name.
     pub(super) inode: u64,
@@ -49,7 +49,7 @@ pub(super) struct Times {
 #[derive(Clone, Debug)]
 pub(super) enum NodeKind {
     Directory { entries: BTreeMap<Box<[u8]>, NodeNumber>, parent: NodeNumber },
-    File(Content),
+    File(StreamContent),
     Symlink(Box<[u8]>),
     Fifo,
     Socket,
@@ -57,7 +57,7 @@ pub(super) enum NodeKind {
     Block { major: u32, minor: u32 },
 }
 
-impl Node {
+impl StreamNode {
     pub(super) fn new(kind: NodeKind, inode: u64, mode: u32, budget: &Budget) -> Self {
         let charge = budget.charge(NODE_BYTES);
         let (uid, gid, times, xattrs) = (0, 0, None, BTreeMap::new());
@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// Changes the content of a file, and adapts the charge. Returns `None` for another kind.
-    pub(super) fn change_content<R>(&mut self, change: impl FnOnce(&mut Content) -> R) -> Option<R> {
+    pub(super) fn change_content<R>(&mut self, change: impl FnOnce(&mut StreamContent) -> R) -> Option<R> {
         let NodeKind::File(content) = &mut self.kind else { return None };
         let before = content.extents.len() as u64;
         let result = change(content);
@@ -94,16 +94,16 @@ impl Node {
 
 /// The content of a regular file. Ranges without an extent are zeros.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
+pub(super) struct StreamContent {
     /// Bytes.
     pub(super) size: u64,
     /// By the file offset of the first byte. They do not overlap, and end within `size`.
-    pub(super) extents: BTreeMap<u64, Piece>,
+    pub(super) extents: BTreeMap<u64, StreamPiece>,
 }
 
 /// A range of a file with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct StreamPiece {
     /// Bytes.
     pub(super) length: u64,
     pub(super) origin: Origin,
@@ -140,14 +140,14 @@ impl Origin {
     }
 }
 
-impl Content {
+impl StreamContent {
     /// Returns the pieces that overlap a range, cut to it, with their file offsets.
-    pub(super) fn pieces(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Piece)> + '_ {
+    pub(super) fn pieces(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, StreamPiece)> + '_ {
         let first = self.extents.range(..=start).next_back().map_or(start, |(at, _)| *at);
         self.extents.range(first..end.max(first)).filter_map(move |(&at, piece)| {
             let (from, until) = (at.max(start), (at + piece.length).min(end));
             let origin = piece.origin.advanced(from.saturating_sub(at));
-            (from < until).then(|| (from, Piece { length: until - from, origin }))
+            (from < until).then(|| (from, StreamPiece { length: until - from, origin }))
         })
     }
 
@@ -157,7 +157,7 @@ impl Content {
             return;
         }
         let first = self.extents.range(..start).next_back().map_or(start, |(at, _)| *at);
-        let touched: Vec<(u64, Piece)> =
+        let touched: Vec<(u64, StreamPiece)> =
             self.extents.range(first..end).map(|(at, piece)| (*at, *piece)).collect();
         for (at, piece) in touched {
             let until = at + piece.length;
@@ -166,10 +166,10 @@ impl Content {
             }
             self.extents.remove(&at);
             if at < start {
-                self.extents.insert(at, Piece { length: start - at, ..piece });
+                self.extents.insert(at, StreamPiece { length: start - at, ..piece });
             }
             if until > end {
-                let rest = Piece { length: until - end, origin: piece.origin.advanced(end - at) };
+                let rest = StreamPiece { length: until - end, origin: piece.origin.advanced(end - at) };
                 self.extents.insert(end, rest);
             }
         }
@@ -181,7 +181,7 @@ impl Content {
             return;
         }
         self.clear(start, start + length);
-        self.extents.insert(start, Piece { length, origin });
+        self.extents.insert(start, StreamPiece { length, origin });
         self.size = self.size.max(start + length);
     }
 
@@ -221,7 +221,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) % limit
         };
-        let (mut content, mut model) = (Content::default(), Vec::<Option<(u64, u64)>>::new());
+        let (mut content, mut model) = (StreamContent::default(), Vec::<Option<(u64, u64)>>::new());
         for command in 1..3000 {
             let (start, length) = (below(200), 1 + below(60));
             let end = start + length;

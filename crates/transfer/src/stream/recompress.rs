@@ -159,10 +159,10 @@ struct Rewrite<'r, 'o> {
     options: &'r Recompress,
     writer: StreamWriter<'o>,
     /// Adjacent plain data of one file that is to be compressed.
-    plain: Option<Plain>,
+    plain: Option<PlainRun>,
 }
 
-struct Plain {
+struct PlainRun {
     path: Vec<u8>,
     offset: u64,
     data: Vec<u8>,
@@ -264,7 +264,7 @@ impl Rewrite<'_, '_> {
                 self.flush_plain()?;
             }
             let plain =
-                self.plain.get_or_insert_with(|| Plain { path: path.to_vec(), offset, data: Vec::new() });
+                self.plain.get_or_insert_with(|| PlainRun { path: path.to_vec(), offset, data: Vec::new() });
             let room = MAX_UNCOMPRESSED as usize - plain.data.len();
             let (part, rest) = data.split_at(room.min(data.len()));
             plain.data.extend_from_slice(part);
@@ -287,7 +287,7 @@ impl Rewrite<'_, '_> {
 
     /// Writes the data that is collected: compressed, if that is smaller.
     fn flush_plain(&mut self) -> Result<(), StreamError> {
-        let Some(Plain { path, offset, data }) = self.plain.take() else { return Ok(()) };
+        let Some(PlainRun { path, offset, data }) = self.plain.take() else { return Ok(()) };
         if let Recompression::Compress(choice) = self.options.compression
             && choice.algorithm() != Compression::None
             && offset.is_multiple_of(u64::from(SECTOR))

@@ -10,7 +10,7 @@
 
 use super::budget::Budget;
 use super::fault::StreamFault;
-use super::node::{Content, ENTRY_BYTES, Node, NodeKind, NodeNumber, Origin, Times, XATTR_BYTES};
+use super::node::{ENTRY_BYTES, NodeKind, NodeNumber, Origin, StreamContent, StreamNode, Times, XATTR_BYTES};
 use super::table::Table;
 use papilio_format::items::inode::{FileKind, MODE_PERMISSION_MASK};
 use papilio_format::send_stream::Command;
@@ -30,7 +30,7 @@ type Result<T> = std::result::Result<T, StreamFault>;
 /// A tree.
 #[derive(Clone, Debug)]
 pub(super) struct SentTree {
-    nodes: Table<Node>,
+    nodes: Table<StreamNode>,
     budget: Budget,
 }
 
@@ -42,15 +42,15 @@ impl SentTree {
     pub(super) fn new(budget: &Budget) -> Self {
         let mut nodes = Table::new(budget);
         let kind = NodeKind::Directory { entries: BTreeMap::new(), parent: ROOT };
-        nodes.push(Node::new(kind, 256, 0o755, budget));
+        nodes.push(StreamNode::new(kind, 256, 0o755, budget));
         Self { nodes, budget: budget.clone() }
     }
 
-    pub(super) fn node(&self, number: NodeNumber) -> &Node {
+    pub(super) fn node(&self, number: NodeNumber) -> &StreamNode {
         self.nodes.get(number).expect("an entry leads to a node")
     }
 
-    fn node_mut(&mut self, number: NodeNumber) -> &mut Node {
+    fn node_mut(&mut self, number: NodeNumber) -> &mut StreamNode {
         self.nodes.get_mut(number).expect("an entry leads to a node")
     }
 
@@ -118,7 +118,7 @@ impl SentTree {
         if self.entry(place.0, place.1, path)?.is_some() {
             return Err(StreamFault::Exists);
         }
-        let mut node = Node::new(kind, inode, mode, &self.budget);
+        let mut node = StreamNode::new(kind, inode, mode, &self.budget);
         match &mut node.kind {
             NodeKind::Directory { parent, .. } => *parent = place.0,
             NodeKind::Symlink(target) => node.charge.add(target.len() as u64),
@@ -218,7 +218,7 @@ impl SentTree {
     }
 
     /// Returns the content of a file.
-    pub(super) fn content(&self, path: &[u8]) -> Result<&Content> {
+    pub(super) fn content(&self, path: &[u8]) -> Result<&StreamContent> {
         match &self.node(self.look_up(path)?).kind {
             NodeKind::File(content) => Ok(content),
             _ => Err(StreamFault::NotAFile(path.to_vec())),
@@ -226,7 +226,11 @@ impl SentTree {
     }
 
     /// Changes the content of a file.
-    pub(super) fn change<R>(&mut self, path: &[u8], change: impl FnOnce(&mut Content) -> R) -> Result<R> {
+    pub(super) fn change<R>(
+        &mut self,
+        path: &[u8],
+        change: impl FnOnce(&mut StreamContent) -> R,
+    ) -> Result<R> {
         let number = self.look_up(path)?;
         let changed = self.node_mut(number).change_content(change);
         changed.ok_or_else(|| StreamFault::NotAFile(path.to_vec()))
@@ -257,7 +261,7 @@ impl SentTree {
     pub(super) fn apply(&mut self, command: &Command, origin: Origin) -> Result<()> {
         match command {
             Command::Mkfile { path, inode } => {
-                self.create(path, NodeKind::File(Content::default()), *inode, 0o600)
+                self.create(path, NodeKind::File(StreamContent::default()), *inode, 0o600)
             }
             Command::Mkdir { path, inode } => {
                 let kind = NodeKind::Directory { entries: BTreeMap::new(), parent: ROOT };

@@ -4,7 +4,7 @@
 //! its entries.
 
 use super::fault::StreamError;
-use super::node::{Node, NodeKind, NodeNumber};
+use super::node::{NodeKind, NodeNumber, StreamNode};
 use super::tree::{ROOT, SentTree};
 use papilio_format::items::inode::{FileKind, Timespec};
 use std::rc::Rc;
@@ -45,7 +45,7 @@ pub struct SentEntry {
 }
 
 impl SentEntry {
-    pub(super) fn new(path: Vec<u8>, node: &Node) -> Self {
+    pub(super) fn new(path: Vec<u8>, node: &StreamNode) -> Self {
         let (mut size, mut data, mut target, mut device) = (0, 0, None, None);
         match &node.kind {
             NodeKind::File(content) => {

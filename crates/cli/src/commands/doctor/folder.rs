@@ -2,7 +2,7 @@
 //!
 //! Owns [`findings`]. The checks work on a file without a name in that directory.
 
-use super::Finding;
+use super::finding::Finding;
 use anyhow::Context as _;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use std::fs::File;

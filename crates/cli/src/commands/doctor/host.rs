@@ -2,7 +2,7 @@
 //!
 //! Owns [`findings`] and [`facts`].
 
-use super::{Finding, State};
+use super::finding::{CheckState, Finding};
 use std::fs;
 use std::path::Path;
 
@@ -59,8 +59,8 @@ fn images() -> Finding {
         true => "raw images and devices, qcow2, VMDK and VHDX, no rights needed",
         false => "raw images and devices only",
     };
-    let state = if cfg!(feature = "images") { State::Works } else { State::Limited };
-    let advice = (state != State::Works).then_some("build with the feature images");
+    let state = if cfg!(feature = "images") { CheckState::Works } else { CheckState::Limited };
+    let advice = (state != CheckState::Works).then_some("build with the feature images");
     Finding { name: "images", state, found: found.to_owned(), advice }
 }
 

@@ -1,18 +1,20 @@
-//! `papilio doctor`: what this machine can do for Papilio, and what a user can do about the rest.
+//! `papilio doctor`: the abilities of this machine that Papilio uses, and advice about the others.
 //!
 //! Owns the command and its output. The checks are in [`host`] and [`folder`]. They change nothing:
 //! a check of a directory makes a file without a name there, which ends with the check.
 //!
 //! **Invariant**: a report holds no names, labels, UUIDs or paths of the machine or of an image.
 
+mod finding;
 mod folder;
 mod host;
 
 use crate::context::Context;
 use crate::output::Output;
 use crate::usage_error::UsageError;
+use finding::{CheckState, Finding};
 use papilio::{ChecksumState, SuperblockCopy};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -35,60 +37,6 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// How well something works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Works,
-    /// Papilio does without, more slowly or with less.
-    Limited,
-    Missing,
-}
-
-impl State {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Works => "works",
-            Self::Limited => "limited",
-            Self::Missing => "missing",
-        }
-    }
-}
-
-/// The result of one check.
-#[derive(Debug)]
-struct Finding {
-    /// The name for `--need`.
-    name: &'static str,
-    state: State,
-    /// What was found. Without names of the machine.
-    found: String,
-    /// What a user can do about it.
-    advice: Option<&'static str>,
-}
-
-impl Finding {
-    fn works(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, state: State::Works, found: found.into(), advice: None }
-    }
-
-    fn limited(name: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
-        Self { name, state: State::Limited, found: found.into(), advice: Some(advice) }
-    }
-
-    fn missing(name: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
-        Self { name, state: State::Missing, found: found.into(), advice: Some(advice) }
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "name": self.name,
-            "state": self.state.word(),
-            "found": self.found,
-            "advice": self.advice,
-        })
-    }
 }
 
 impl Args {
@@ -129,7 +77,7 @@ impl Args {
         output.finish()?;
         for name in &self.need {
             let found = findings.iter().find(|found| found.name == *name).expect("it was looked for");
-            if found.state != State::Works {
+            if found.state != CheckState::Works {
                 context.error(format_args!("{name}: {}: {}", found.state.word(), found.found));
             }
         }

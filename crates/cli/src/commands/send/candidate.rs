@@ -39,3 +39,8 @@ pub fn nearest(snapshot: &Candidate, sources: &[Candidate]) -> Option<TreeId> {
         .min_by_key(|source| source.changed.0.abs_diff(snapshot.changed.0))
         .map(|source| source.id)
 }
+
+/// Returns the UUID by which streams name a snapshot.
+pub(super) fn sent_uuid(received: Uuid, own: Uuid) -> Uuid {
+    if received.is_nil() { own } else { received }
+}

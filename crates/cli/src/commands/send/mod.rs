@@ -12,7 +12,7 @@ use crate::path::{ImagePath, parse_image_path};
 use crate::stream_output::StreamOutput;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
-use candidate::{Candidate, nearest};
+use candidate::{Candidate, nearest, sent_uuid};
 use indicatif::{ProgressBar, ProgressStyle};
 use mounted::MountedSend;
 use papilio::{FileSystem, PathError, ResumeToken, SendObserver, SendOptions, SendProtocol, Subvolume, Uuid};
@@ -176,11 +176,6 @@ impl Args {
         }
         out.finish()
     }
-}
-
-/// Returns the UUID by which streams name a snapshot.
-fn sent_uuid(received: Uuid, own: Uuid) -> Uuid {
-    if received.is_nil() { own } else { received }
 }
 
 /// Returns which of several snapshots a token is of.

@@ -3,7 +3,7 @@
 //! Owns [`MountedSend`]. The kernel, or the server of the mount, writes the stream to a pipe, and a
 //! thread copies it to the output. So the output may be anything, also a file on the same mount.
 
-use super::candidate::{Candidate, nearest};
+use super::candidate::{Candidate, nearest, sent_uuid};
 use crate::mounted::{Mounted, Target};
 use crate::usage_error::UsageError;
 use papilio::format::TreeId;
@@ -52,7 +52,7 @@ impl MountedSend {
             parent_uuid: Uuid::from_bytes(info.parent_uuid),
             changed: Generation(info.changed),
         };
-        let sent_uuid = super::sent_uuid(Uuid::from_bytes(info.received_uuid), candidate.uuid);
+        let sent_uuid = sent_uuid(Uuid::from_bytes(info.received_uuid), candidate.uuid);
         Ok(Self { place, root, sent_uuid, candidate, operand: argument.display().to_string() })
     }
 

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 ///
 /// IMAGE alone lists the deleted subvolumes that older root trees still have. IMAGE:/PATH, or IMAGE
 /// with --id, brings one back to the place that it had, or into lost+found if that is taken.
-/// Nothing is copied: the blocks and the data come into use again where they lie. What was
-/// overwritten is lost and listed, and the exit status is 1.
+/// Nothing is copied: the blocks and the data come into use again where they lie. Overwritten files
+/// are lost and listed, and the exit status is 1.
 ///
 /// The plan is made in memory and checked first. The old bytes of changed blocks go to the undo
 /// file; papilio rescue undo takes the change back. Until then, write nothing to the file system:

@@ -1,9 +1,9 @@
-//! `papilio versions --diff`: what differs between two versions.
+//! `papilio versions --diff`: the differences between two versions.
 //!
 //! Owns [`show`]. Extents that both versions share are not read. Texts of up to [`TEXT_LIMIT`] are
 //! compared by lines with the crate `similar`; of other files the ranges are named that differ.
 
-use super::shown_path;
+use super::shown_path::shown_path;
 use crate::output::{Output, escaped, mode_letters};
 use crate::sought::SoughtPath;
 use crate::time;

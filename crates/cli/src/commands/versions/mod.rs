@@ -5,6 +5,7 @@
 
 mod diff;
 mod restore;
+mod shown_path;
 mod undelete;
 
 use crate::context::Context;
@@ -18,6 +19,7 @@ use anyhow::Context as _;
 use papilio::{FileVersion, VersionHolder, file_versions};
 use restore::Restore;
 use serde_json::{Map, Value, json};
+use shown_path::shown_path;
 use std::ffi::OsString;
 
 /// Show the versions of a file that snapshots keep, compare and restore them
@@ -213,16 +215,6 @@ impl Args {
 fn numbered(versions: &[FileVersion], number: u64) -> anyhow::Result<&FileVersion> {
     let found = usize::try_from(number - 1).ok().and_then(|at| versions.get(at));
     found.with_context(|| format!("there is no version {number}, only {}", versions.len()))
-}
-
-/// Returns the path of a holder from the top level.
-fn shown_path(holder: &VersionHolder) -> Vec<u8> {
-    let subvolume = match &holder.subvolume_path {
-        Some(path) if path.is_empty() => Vec::new(),
-        Some(path) => [b"/", &path[..]].concat(),
-        None => format!("<subvolume {}>", holder.subvolume).into_bytes(),
-    };
-    [&subvolume[..], b"/", &holder.path].concat()
 }
 
 fn to_json(number: usize, version: &FileVersion) -> Value {

@@ -8,7 +8,7 @@
 //! also to snapshots that the mount does not show. Where neither works, its bytes are copied from
 //! the devices.
 
-use super::shown_path;
+use super::shown_path::shown_path;
 use crate::context::Context;
 use crate::copy::progress::Progress;
 use crate::copy::{self, CopyReport};
@@ -39,9 +39,9 @@ pub struct Restore<'a> {
 }
 
 /// A copy between file systems, and its messages.
-struct ImageReport<'a>(&'a Context);
+struct RestoreReport<'a>(&'a Context);
 
-impl papilio::ExportObserver for ImageReport<'_> {
+impl papilio::ExportObserver for RestoreReport<'_> {
     fn problem(&self, problem: papilio::ExportProblem) {
         self.0.error(problem);
     }
@@ -85,7 +85,7 @@ impl Restore<'_> {
         if let Some(present) = &present {
             self.may_replace(to, present.metadata().is_dir())?;
         }
-        let report = ImageReport(context);
+        let report = RestoreReport(context);
         let options = ImageCopyOptions {
             keep_attributes: true,
             owner: (0, 0),
