@@ -32,7 +32,9 @@ pub struct GlobalArgs {
     /// once
     ///
     /// Members beside the image, and block devices of this machine, are found without it.
-    #[arg(long, value_name = "PATH", global = true, help_heading = HEADING)]
+    // Other commands have an argument `member`, too.
+    #[arg(id = "array-member", long = "member")]
+    #[arg(value_name = "PATH", global = true, help_heading = HEADING)]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     pub member: Vec<PathBuf>,
     /// The file with the key of encrypted volumes, all of its bytes; - is standard input

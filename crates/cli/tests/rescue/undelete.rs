@@ -56,6 +56,7 @@ fn populate(home: &Path, snapshot: &Path) {
     let sparse = fs::File::create(home.join("sparse")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&sparse, &bytes(3, 9000), 1 << 20).unwrap();
     sparse.set_len(3 << 20).unwrap();
+    sparse.sync_all().unwrap();
     std::os::unix::fs::symlink("large1", home.join("link")).unwrap();
     fs::hard_link(home.join("large2"), home.join("second name")).unwrap();
     std::os::unix::fs::chown(home.join("large3"), Some(7), Some(8)).unwrap();
@@ -96,6 +97,10 @@ fn deleted(options: &[&str], clean: bool, later: impl Fn(&Path)) -> Option<Case>
     fs::write(top.join("users/other"), "other").unwrap();
     let home = top.join("users/home");
     populate(&home, &top.join("snapshot"));
+    // Data behind that of the subvolume: the kernel removes a chunk that becomes empty.
+    let keeper = fs::File::create(top.join("users/keeper")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&keeper, &bytes(1, 20_000), 0).unwrap();
+    keeper.sync_all().unwrap();
     mounted.sync().unwrap();
     let files = files_of(&home);
     delete(&mounted, &home, clean);
@@ -199,6 +204,8 @@ fn losses_of_a_subvolume_are_listed() {
         if back.get(path) != Some(file) {
             lost += 1;
             let name = path.file_name().unwrap_or_default().to_str().unwrap();
+            // A file with two names is listed by one of them.
+            let name = if name == "second name" { "large2" } else { name };
             assert!(said.contains(name) || said.contains("all items from"), "{path:?} is not listed: {said}");
         }
     }
