@@ -105,14 +105,7 @@ fn volumes_open_and_keep_what_is_written() {
         if !format(&path, &arguments) {
             return;
         }
-        let device = open(&path);
-        let header = LuksHeader::read(&*device).unwrap();
-        let wrong = header.unlock(&*device, b"another", None, "passphrase").unwrap_err();
-        assert!(matches!(wrong, LayerError::WrongKey { .. }), "{wrong}");
-        assert!(!wrong.to_string().contains("another"));
-        let key = header.unlock(&*device, SECRET, None, "key file").unwrap();
-        assert!(header.unlock(&*device, SECRET, Some(5), "key file").is_err());
-        // cryptsetup's own reading of the key.
+        // cryptsetup's own reading of the key. Later, this process has the lock that it waits for.
         let dumped = Command::new("cryptsetup")
             .args(["-q", "luksDump", "--dump-master-key", "--key-file"])
             .arg(path.with_extension("key"))
@@ -120,6 +113,13 @@ fn volumes_open_and_keep_what_is_written() {
             .output()
             .unwrap();
         assert!(dumped.status.success(), "{name}");
+        let device = open(&path);
+        let header = LuksHeader::read(&*device).unwrap();
+        let wrong = header.unlock(&*device, b"another", None, "passphrase").unwrap_err();
+        assert!(matches!(wrong, LayerError::WrongKey { .. }), "{wrong}");
+        assert!(!wrong.to_string().contains("another"));
+        let key = header.unlock(&*device, SECRET, None, "key file").unwrap();
+        assert!(header.unlock(&*device, SECRET, Some(5), "key file").is_err());
         let volume = LuksDevice::new(Arc::clone(&device), name.to_owned(), &header, &key).unwrap();
         let mut random = fastrand::Rng::with_seed(2);
         let mut content = vec![0; 1 << 20];
