@@ -1,7 +1,7 @@
 //! The inodes of a tree that a stream describes.
 //!
-//! Owns [`StreamNode`], its kinds, and [`StreamContent`]: the extents of a file, which name commands
-//! of the streams in place of bytes.
+//! Owns [`StreamNode`], its kinds, and [`StreamContent`]: the extents of a file, which name
+//! commands of the streams in place of bytes.
 
 use super::budget::{Budget, Charge};
 use papilio_format::items::inode::{FileKind, Timespec};
