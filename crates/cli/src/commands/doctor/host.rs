@@ -4,7 +4,6 @@
 
 use super::finding::{CheckState, Finding};
 use std::fs;
-use std::path::Path;
 
 /// Returns what kind of machine this is. No value names it.
 pub(super) fn facts() -> Vec<(&'static str, String)> {
@@ -74,17 +73,13 @@ fn descriptors() -> Finding {
     }
 }
 
-/// Returns whether a file exists.
-fn exists(path: &str) -> bool {
-    Path::new(path).exists()
-}
-
 #[cfg(target_os = "linux")]
 mod linux {
     use super::*;
     use std::fs::File;
     use std::io::ErrorKind;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     /// The bit of `CAP_SYS_ADMIN` (capabilities(7)).
     const SYS_ADMIN: u64 = 1 << 21;
@@ -147,7 +142,7 @@ mod linux {
 
     fn helpers() -> Finding {
         let folders = ["/sbin", "/usr/sbin"];
-        match folders.iter().any(|folder| exists(&format!("{folder}/mount.fuse.papilio"))) {
+        match folders.iter().any(|folder| Path::new(folder).join("mount.fuse.papilio").exists()) {
             true => Finding::works("helpers", "mount -t fuse.papilio, fstab(5), and umount(8) that waits"),
             false => Finding::limited(
                 "helpers",
