@@ -6,6 +6,7 @@
 //!
 //! **Invariant**: the name of a process is a hint for the length of a wait, and nothing else.
 
+use crate::lock_owner::lockers_of;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -27,15 +28,7 @@ pub fn announce_ending() {
 /// Returns whether a process that has a lock on a file has announced its end.
 pub(crate) fn is_ending(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
-    let inode = metadata.ino().to_string();
-    // `1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF`
-    let holder = |line: &str| {
-        let fields: Vec<_> = line.split_ascii_whitespace().collect();
-        let is_here = fields.get(5)?.rsplit(':').next() == Some(&*inode);
-        (is_here && fields.get(1) == Some(&"FLOCK")).then(|| fields.get(4)?.parse::<u32>().ok())?
-    };
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    locks.lines().filter_map(holder).any(|process| {
+    lockers_of(metadata.ino()).iter().any(|process| {
         fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name.trim() == NAME)
     })
 }

@@ -1,8 +1,8 @@
 //! Locks that the caller of this process holds for it.
 //!
-//! Owns [`is_held_by_caller`]. systemd-repart locks a device while its child formats it, and
-//! scripts use flock(1) so. Such a lock keeps others away, and is no conflict for the child. After
-//! `exec` it belongs to a descriptor that this process inherited.
+//! Owns [`is_held_by_caller`] and [`lockers_of`]. systemd-repart locks a device while its child
+//! formats it, and scripts use flock(1) so. Such a lock keeps others away, and is no conflict for
+//! the child. After `exec` it belongs to a descriptor that this process inherited.
 //!
 //! **Invariant**: only locks of processes above this one count, and those of inherited descriptors.
 //! A lock of a file that this process opened itself conflicts as ever: such descriptors close on
@@ -24,7 +24,7 @@ pub(crate) fn is_held_by_caller(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let place = (metadata.dev(), metadata.ino());
     // With a shared lock, there may be others.
-    let is_only = |exclusive: bool| exclusive || locks_of_all(metadata.ino()) == 1;
+    let is_only = |exclusive: bool| exclusive || lockers_of(metadata.ino()).len() == 1;
     let mut process = std::process::id();
     if let Some(exclusive) = lock_of(process, place, true) {
         return is_only(exclusive);
@@ -72,13 +72,15 @@ fn lock_of(process: u32, place: (u64, u64), inherited: bool) -> Option<bool> {
     None
 }
 
-/// Counts the `flock` locks on files with an inode number.
-fn locks_of_all(inode: u64) -> usize {
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let is_on = |line: &&str| {
+/// Returns the processes that made the `flock` locks on files with an inode number, one for each
+/// lock, as `/proc/locks` shows them.
+pub(crate) fn lockers_of(inode: u64) -> Vec<String> {
+    let inode = inode.to_string();
+    // `1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF`
+    let locker = |line: &str| {
         let fields: Vec<_> = line.split_ascii_whitespace().collect();
-        let ends = |field: &&str| field.rsplit(':').next() == Some(&*inode.to_string());
-        fields.get(1) == Some(&"FLOCK") && fields.get(5).is_some_and(ends)
+        let is_on = fields.get(5)?.rsplit(':').next() == Some(&*inode);
+        (is_on && fields.get(1) == Some(&"FLOCK")).then(|| fields[4].to_owned())
     };
-    locks.lines().filter(is_on).count()
+    fs::read_to_string("/proc/locks").unwrap_or_default().lines().filter_map(locker).collect()
 }
