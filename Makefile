@@ -74,7 +74,7 @@ check: ## check format, Clippy, tidy and unit tests of the crates that differ fr
 test: setup-test ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so
 	@echo "make test: about 35 minutes on two processors, 15 GiB in target, 8 GiB for images"
 	$(CARGO) test --workspace --locked --no-fail-fast
-	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
+	$(CARGO) test --workspace --locked --features papilio-pagecache/shuttle --test model_check
 	bash scripts/lock-order.sh
 	PAPILIO_AFTER_TESTS=1 bash scripts/test-python.sh
 

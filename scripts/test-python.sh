@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Python wheel and runs its tests in a virtual environment below target/.
+# Installs the Python module in a virtual environment below target/ and runs its tests. `make wheel`
+# builds the wheel.
 #
 # The environment has maturin, pytest and fsspec from PyPI. Arguments go to pytest. Without Python
 # 3.9 or newer, its venv module or PyPI the step says that it was skipped; with
@@ -39,22 +40,19 @@ fi
 "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" ||
     skip "pip cannot install ${packages[*]}"
 
-# The profile of the other tests, whose dependencies are built already.
-wheels=$PWD/target/python-wheel
-rm -rf "$wheels"
-"$environment/bin/maturin" build --quiet --locked --profile dev --strip \
-    --interpreter "$environment/bin/python" --manifest-path crates/python/Cargo.toml --out "$wheels"
-"$environment/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
-    "$wheels"/papilio-*.whl
-# The C library and the command, for histories that all interfaces run. `make test` has built them:
-# the archive is beside the tests.
-archive=target/debug/libpapilio_capi.a
-if [ -n "${PAPILIO_AFTER_TESTS:-}" ]; then
-    archive=$(find target/debug/deps -name 'libpapilio_capi-*.a' -printf '%T@ %p\n' | sort -n | tail -n 1)
-    archive=${archive#* }
-else
-    cargo build --quiet --locked -p papilio-capi -p papilio-cli
-fi
+# The module, the C library and the command are those that `make test` has built, with the features
+# of the whole workspace: alone each would be built again, with all dependencies.
+[ -n "${PAPILIO_AFTER_TESTS:-}" ] ||
+    cargo test --quiet --workspace --locked --no-run --test module --test c --test command
+archive=$(find target/debug/deps -name 'libpapilio_capi-*.a' -printf '%T@ %p\n' | sort -n | tail -n 1)
+archive=${archive#* }
+# Installed as maturin's wheel is: the files in Python, the module, and the package's metadata.
+packages=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+rm -rf "$packages"/papilio "$packages"/papilio-*.dist-info
+cp -r crates/python/python/papilio "$packages/papilio"
+cp target/debug/deps/libpapilio_python.so "$packages/papilio/_papilio.abi3.so"
+(cd crates/python && "$environment/bin/maturin" pep517 write-dist-info --metadata-directory "$packages" \
+    --interpreter "$environment/bin/python" > /dev/null)
 sh crates/capi/link.sh "$archive" target/python-capi
 export PAPILIO_LIBRARY=$PWD/target/python-capi/libpapilio.so
 export PAPILIO_COMMAND=$PWD/target/debug/papilio

@@ -70,8 +70,9 @@ mod io_driven;
 mod io_pool;
 mod io_queue;
 mod io_request;
-#[cfg(all(test, feature = "lock-order"))]
-mod lock_order;
+#[cfg(feature = "lock-order")]
+#[doc(hidden)]
+pub mod lock_order;
 mod memory_use;
 mod metadata;
 mod names;

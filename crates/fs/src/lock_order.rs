@@ -1,4 +1,4 @@
-//! Tests that the feature `lock-order` detects forbidden orders of locks.
+//! A proof that the feature `lock-order` detects forbidden orders of locks, for a test program.
 
 use super::{File, FileSystem};
 use crate::{MkfsOptions, OpenOptions};
@@ -14,8 +14,10 @@ fn detected(what: impl FnOnce()) {
 
 /// Dropping the last handle of a file may delete the file. The dropping thread must not hold a lock
 /// that the deletion acquires, even if the file still has a name.
-#[test]
-fn dropping_a_file_under_locks_of_its_deletion_panics() {
+///
+/// # Panics
+/// If such a lock is not detected.
+pub fn dropping_a_file_under_locks_of_its_deletion_panics() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
     crate::mkfs_device(&device, &MkfsOptions::new()).unwrap();
     let options = OpenOptions::new().write(true).commit_interval(None);
