@@ -8,6 +8,7 @@
 //! - All items cut from one item have the same reference offset: the item's file offset less its
 //!   offset in the extent. Cutting off an end changes no reference; cutting out the middle adds
 //!   one.
+//! - An extent of this transaction that nothing else refers to may grow, where a file grows.
 //! - The inode's `nbytes` counts all extents except holes.
 //! - The whole plan is made before the first change.
 //!
@@ -17,6 +18,7 @@
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
 use crate::data::space::{DataReference, DataSpace};
 use crate::data::stored_extents::{StoredExtent, StoredExtents};
+use crate::data::written_extents::MAX_EXTENT;
 use crate::errors::{Error, Result};
 use crate::items::inode_edit;
 use papilio_format::features::IncompatFeatures;
@@ -48,8 +50,20 @@ pub(crate) struct ExtentChanges {
     generation: Generation,
     changes: Vec<Change>,
     references: Vec<(ReferenceChange, DataReference)>,
+    appended: Option<Appended>,
     dropped: u64,
     added: u64,
+}
+
+/// A new extent that continues the one before it, in the file and on disk.
+#[derive(Debug)]
+struct Appended {
+    start: u64,
+    item: FileExtentItem<'static>,
+    /// The reference to the extent before it.
+    before: DataReference,
+    /// The file offset and the item of both as one extent.
+    joined: (u64, FileExtentItem<'static>),
 }
 
 impl ExtentChanges {
@@ -63,6 +77,7 @@ impl ExtentChanges {
             generation,
             changes: Vec::new(),
             references: Vec::new(),
+            appended: None,
             dropped: 0,
             added: 0,
         }
@@ -220,6 +235,67 @@ impl ExtentChanges {
         self.put(start, &extent);
     }
 
+    /// Inserts a new, uncompressed extent where the file ends, at `start`. It becomes a part of the
+    /// extent before it where it continues that one on disk, and [`DataSpace::may_extend_data`]
+    /// allows it. A plan has at most one such extent.
+    ///
+    /// # Errors
+    /// A tree block or an item that cannot be read.
+    pub(crate) fn append(&mut self, tree: &Tree, start: u64, extent: &FileExtentItem<'static>) -> Result<()> {
+        self.appended = self.continued(tree, start, extent)?;
+        match &self.appended {
+            Some(_) => self.added += extent.length(),
+            None => self.insert(start, extent, true),
+        }
+        Ok(())
+    }
+
+    /// Returns how `extent` would continue the one before it, if it does.
+    fn continued(
+        &self,
+        tree: &Tree,
+        start: u64,
+        extent: &FileExtentItem<'static>,
+    ) -> Result<Option<Appended>> {
+        let Some(from) = start.checked_sub(1) else { return Ok(None) };
+        let Some(before) = StoredExtents::new(tree, self.inode, self.sector_size, from, start).next() else {
+            return Ok(None);
+        };
+        let before = before?;
+        let old = before.extent();
+        let (FileExtentContent::Regular(head), FileExtentContent::Regular(tail)) =
+            (old.content, extent.content)
+        else {
+            return Ok(None);
+        };
+        let is_whole = head.offset == 0 && head.length == head.disk_length && old.ram_bytes == head.length;
+        let length = head.length + tail.length;
+        let continues = old.generation == self.generation
+            && !head.is_hole()
+            && is_plain(&old)
+            && is_plain(extent)
+            && is_whole
+            && before.end == start
+            && head.disk_address.0 + head.disk_length == tail.disk_address.0
+            && length <= MAX_EXTENT;
+        Ok(continues.then(|| {
+            let part = ExtentPart { disk_address: head.disk_address, disk_length: length, offset: 0, length };
+            let item = FileExtentItem {
+                generation: self.generation,
+                ram_bytes: length,
+                compression: Compression::None,
+                other_encoding: 0,
+                content: FileExtentContent::Regular(part),
+            };
+            Appended {
+                start,
+                item: FileExtentItem { generation: self.generation, ..*extent },
+                before: self.reference(before.start, &head),
+                joined: (before.start, item),
+            }
+        }))
+    }
+
     /// Replaces those items of `before` that refer to uncompressed extents on disk by `after`,
     /// ascending: the same parts, cut and typed differently. Other items of `before` stay.
     pub(crate) fn rewrite<'e>(
@@ -312,6 +388,18 @@ impl ExtentChanges {
         let mut editor = tree.edit(space);
         let mut inode = merged(&editor, self.inode, inode)?;
         inode.nbytes = self.count(inode.nbytes);
+        let appended = self.appended.take();
+        let mut extended = None;
+        if let Some(Appended { start, item, before, joined }) = &appended {
+            let FileExtentContent::Regular(part) = &item.content else { unreachable!("it is on disk") };
+            if space.may_extend_data(before, part.length) {
+                self.put(joined.0, &joined.1);
+                extended = Some((before, part.length));
+            } else {
+                self.put(*start, item);
+                self.references.push((ReferenceChange::New, self.reference(*start, part)));
+            }
+        }
         let key = inode_key(self.inode);
         self.changes.push(Change::Put { key, data: inode.to_bytes().to_vec() });
         // The sort is stable: an item that was stored after a removal of the same key wins.
@@ -324,6 +412,9 @@ impl ExtentChanges {
             }
         }
         editor.apply(&last)?;
+        if let Some((before, bytes)) = extended {
+            space.extend_data(before, bytes);
+        }
         // Drops come last, so that no extent looks unreferenced in between.
         self.references.sort_by_key(|(change, _)| *change == ReferenceChange::Drop);
         for (change, reference) in &self.references {

@@ -16,6 +16,7 @@ use crate::data::stored_extents::{StoredExtent, StoredExtents};
 use crate::data::written_extents::{WrittenExtent, WrittenExtents};
 use crate::errors::Result;
 use crate::space::RangeSet;
+use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::InodeItem;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,8 +52,18 @@ pub(crate) fn publish_extents(
         let behind = ranges.partition_point(|range| range.start < extent.end);
         changes.cut_all(extent, &ranges[first..behind])?;
     }
+    let mut inserted = extents;
+    let end_of_file = file.item.size.next_multiple_of(context.sector());
+    // One extent for the pieces of a file that grows, whose writes are published one by one.
+    if let Some((first, others)) = extents.split_first()
+        && first.start == end_of_file
+        && first.compression == Compression::None
+    {
+        changes.append(&tree, first.start, &first.item())?;
+        inserted = others;
+    }
     drop(tree);
-    for extent in extents {
+    for extent in inserted {
         changes.insert(extent.start, &extent.item(), true);
     }
     if let Some(checksums) = checksums.filter(|checksums| !checksums.is_empty()) {

@@ -51,6 +51,14 @@ pub(crate) trait DataSpace: NodeAllocator + DataAllocator {
     /// A reference that cannot be queued.
     fn drop_data_ref(&self, reference: &DataReference) -> Result<()>;
 
+    /// Returns whether the extent of `reference` may get `bytes` more bytes, which were allocated
+    /// behind it: nothing else refers to it, nor has the last commit it. The caller holds the editor
+    /// of the file's tree.
+    fn may_extend_data(&self, reference: &DataReference, bytes: u64) -> bool;
+
+    /// Extends such an extent, in the same hold of the editor.
+    fn extend_data(&self, reference: &DataReference, bytes: u64);
+
     /// Declares the changes so far complete: a later error need not abort the transaction.
     fn settle(&self) {}
 
@@ -111,6 +119,14 @@ impl DataSpace for Handle<'_> {
 
     fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
         Handle::drop_data_ref(self, reference)
+    }
+
+    fn may_extend_data(&self, reference: &DataReference, bytes: u64) -> bool {
+        Handle::may_extend_data(self, reference, bytes)
+    }
+
+    fn extend_data(&self, reference: &DataReference, bytes: u64) {
+        Handle::extend_data(self, reference, bytes);
     }
 
     fn settle(&self) {

@@ -275,6 +275,32 @@ impl DelayedRefs {
         if gone { Outcome::Gone } else { Outcome::Queued }
     }
 
+    /// Returns whether the data extent of `length` bytes at `address` is new and has `reference`, once,
+    /// and no other.
+    pub(crate) fn is_new_with_only(
+        &self,
+        address: LogicalAddress,
+        length: u64,
+        reference: Reference,
+    ) -> bool {
+        self.heads.lock().get(&address).is_some_and(|head| {
+            head.new
+                && head.kind == RefKind::Data
+                && head.length == length
+                && head.changes.iter().eq([(&reference, &1)])
+        })
+    }
+
+    /// Adds `bytes` bytes, allocated behind it, to a new extent.
+    ///
+    /// # Panics
+    /// If there is no new extent at `address`.
+    pub(crate) fn extend_new(&self, address: LogicalAddress, bytes: u64) {
+        let mut heads = self.heads.lock();
+        let head = heads.get_mut(&address).filter(|head| head.new).expect("the extent is new");
+        head.length += bytes;
+    }
+
     /// Marks an extent whose references do not change, though the subvolumes that reach it may.
     pub(crate) fn touch(&self, address: LogicalAddress, length: u64, kind: RefKind, touch: QuotaMark) {
         let mut heads = self.heads.lock();
@@ -380,6 +406,30 @@ mod tests {
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, None), Outcome::Queued);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), -1, None), Outcome::Gone);
         assert!(refs.is_empty());
+    }
+
+    #[test]
+    fn only_a_new_extent_with_one_reference_can_be_extended() {
+        let refs = DelayedRefs::default();
+        let data =
+            |inode| Reference::Data { root: TreeId(5), inode: InodeNumber(inode), offset: FileOffset(0) };
+        let mut head = Head::new(8192, RefKind::Data);
+        head.new = true;
+        head.changes.add(data(257), 1);
+        refs.insert_new(AT, head).unwrap();
+        assert!(refs.is_new_with_only(AT, 8192, data(257)));
+        assert!(!refs.is_new_with_only(AT, 4096, data(257)), "another length");
+        assert!(!refs.is_new_with_only(AT, 8192, data(258)), "another file");
+        refs.extend_new(AT, 4096);
+        assert!(refs.is_new_with_only(AT, 12288, data(257)));
+        assert_eq!(refs.change(AT, 12288, RefKind::Data, data(257), 1, None), Outcome::Queued);
+        assert!(!refs.is_new_with_only(AT, 12288, data(257)), "two references");
+        assert_eq!(refs.change(AT, 12288, RefKind::Data, data(257), -1, None), Outcome::Queued);
+        assert_eq!(refs.change(AT, 12288, RefKind::Data, data(258), 1, None), Outcome::Queued);
+        assert!(!refs.is_new_with_only(AT, 12288, data(257)), "shared with another file");
+        assert_eq!(refs.take()[&AT].length, 12288);
+        assert_eq!(refs.change(AT, 12288, RefKind::Data, data(258), 1, None), Outcome::Queued);
+        assert!(!refs.is_new_with_only(AT, 12288, data(258)), "the extent tree has it");
     }
 
     #[test]

@@ -215,6 +215,35 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
+    /// Returns whether the extent of `reference`, its only one, may get `bytes` more bytes, which were
+    /// allocated behind it:
+    /// - it is of this transaction, and younger than the last snapshot of its subvolume;
+    /// - both are in one block group;
+    /// - the log has nothing of the file: each later fsync would enter the whole extent again.
+    ///
+    /// The caller holds the editor of the subvolume's tree.
+    pub(crate) fn may_extend_data(&self, reference: &DataReference, bytes: u64) -> bool {
+        let (start, end) = (reference.address.0, reference.address.0 + reference.length + bytes);
+        let transactions = self.transactions;
+        let last_snapshot = transactions
+            .live
+            .find(reference.tree)
+            .ok()
+            .flatten()
+            .and_then(|tree| tree.with_record(|record| record.item.last_snapshot));
+        last_snapshot.is_some_and(|last| last < self.generation)
+            && transactions.refs.is_new_with_only(reference.address, reference.length, reference.key())
+            && transactions.space.is_in_one_group(&(start..end))
+            && !transactions.is_logged(reference.tree, reference.inode)
+    }
+
+    /// Extends the extent of `reference` as [`Handle::may_extend_data`] allows, in the same hold of
+    /// the editor.
+    pub(crate) fn extend_data(&self, reference: &DataReference, bytes: u64) {
+        self.changed.set(true);
+        self.transactions.refs.extend_new(reference.address, bytes);
+    }
+
     fn change_ref(
         &self,
         address: LogicalAddress,

@@ -133,6 +133,28 @@ impl DataSpace for TestSpace {
         Ok(())
     }
 
+    fn may_extend_data(&self, reference: &DataReference, bytes: u64) -> bool {
+        let state = self.state.lock();
+        let end = reference.address.0 + reference.length;
+        let alone = state
+            .references
+            .iter()
+            .all(|(other, count)| other.address != reference.address || other == reference && *count == 1);
+        alone
+            && state.allocated.get(&reference.address.0) == Some(&reference.length)
+            && state.allocated.get(&end) == Some(&bytes)
+            && !state.is_referenced(end)
+    }
+
+    fn extend_data(&self, reference: &DataReference, bytes: u64) {
+        assert!(self.may_extend_data(reference, bytes));
+        let mut state = self.state.lock();
+        state.allocated.remove(&(reference.address.0 + reference.length));
+        state.allocated.insert(reference.address.0, reference.length + bytes);
+        let count = state.references.remove(reference).expect("it has this reference");
+        state.references.insert(DataReference { length: reference.length + bytes, ..*reference }, count);
+    }
+
     fn require_features(&self, features: IncompatFeatures) -> Result<()> {
         self.state.lock().features |= features;
         Ok(())
