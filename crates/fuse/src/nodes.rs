@@ -30,7 +30,7 @@ use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError
 use papilio_ioctl::Errno;
 use papilio_locks::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 64;
@@ -69,6 +69,8 @@ pub(crate) struct Used {
     pub(crate) inode: Inode,
     /// The open file, for a regular file.
     file: Option<Arc<File>>,
+    /// The file has holes: data behind its end need not wait for the data before.
+    pub(crate) sparse: AtomicBool,
 }
 
 impl Used {
@@ -219,7 +221,7 @@ impl Nodes {
             FileKind::Regular => Some(Arc::new(inode.open().map_err(stale)?)),
             _ => None,
         };
-        let made = Arc::new(Used { inode, file });
+        let made = Arc::new(Used { inode, file, sparse: AtomicBool::new(false) });
         *used = Some(Arc::clone(&made));
         drop(used);
         self.rest(node.id);

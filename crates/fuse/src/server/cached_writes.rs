@@ -9,7 +9,7 @@
 use super::pending_write::{KnownWrite, PendingWrite};
 use super::state::Server;
 use crate::ioctl::{Caller, IoctlReply};
-use crate::nodes::{Node, stale};
+use crate::nodes::{Node, Used, stale};
 use crate::numbers::Place;
 use crate::transport::{NodeId, RefusedWrite, Write};
 use papilio::format::items::inode::InodeFlags;
@@ -23,9 +23,11 @@ use zerocopy::IntoBytes;
 
 /// The bytes for which there must be space where the write is not known.
 const GUESS: u64 = 128 << 10;
-/// How long data from the cache waits for the data before it, at most.
+/// How often data from the cache looks for the data before it, at most.
 const ORDER_ATTEMPTS: u32 = 20;
 const ORDER_PAUSE: Duration = Duration::from_millis(1);
+/// The same where the order matters for the number of extents only.
+const GROWTH_PAUSE: Duration = Duration::from_micros(100);
 /// How long a look-up of a file that lost a write waits for a close that is under way, at most.
 const CLOSE_ATTEMPTS: u32 = 20;
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
@@ -125,13 +127,21 @@ impl Server {
 
     /// Writes data from the kernel's cache. No caller waits for it: the kernel reports an error at
     /// `fsync` and `close`, and the server before the next write to its cache.
-    pub(super) fn write_from_cache(&self, node: &Node, file: &File, write: &Write<'_>) -> Result<(), Errno> {
+    pub(super) fn write_from_cache(&self, node: &Node, used: &Used, write: &Write<'_>) -> Result<(), Errno> {
+        let file = used.file()?;
         // A mount that passes writes on learns of no room, and the data here is that of mappings.
         let in_order = self.room.is_short() || !self.writeback_cache;
+        // The pieces of a file that grows become one extent if they come in order.
+        let grows = file.size().is_ok_and(|size| size < write.offset + write.data.len() as u64);
         if in_order {
-            self.wait_for_order(file, write.offset);
+            wait_for_order(file, write.offset, ORDER_PAUSE);
+        } else if grows
+            && !used.sparse.load(Ordering::Relaxed)
+            && !wait_for_order(file, write.offset, GROWTH_PAUSE)
+        {
+            used.sparse.store(true, Ordering::Relaxed);
         }
-        let _turn = in_order.then(|| self.lost.turn(node, write.offset));
+        let _turn = (in_order || grows).then(|| self.lost.turn(node, write.offset));
         let (stored, written) = match self.lost.refusal(node, write.offset) {
             Some(error) => (0, Err(error)),
             None => {
@@ -152,17 +162,6 @@ impl Server {
         let generation = node.current(self.fs()).ok().map(|inode| inode.metadata().generation().get());
         self.lost.note(node, generation, offset, error);
         node.failed.store(error.code(), Ordering::Release);
-    }
-
-    /// Waits for the data between the end of a file and `offset`, which other threads are storing.
-    /// A hole there may also be meant, so it waits for a short time only.
-    pub(super) fn wait_for_order(&self, file: &File, offset: u64) {
-        for _ in 0..ORDER_ATTEMPTS {
-            if file.size().is_ok_and(|size| size >= offset) {
-                return;
-            }
-            std::thread::sleep(ORDER_PAUSE);
-        }
     }
 
     /// Waits for the close of a file that lost a write, if the program has closed it. The kernel
@@ -280,4 +279,17 @@ impl Server {
         }
         Some(path)
     }
+}
+
+/// Waits for the data between the end of a file and `offset`, which other threads are storing. A
+/// hole there may also be meant, so it looks only so often, with a pause in between. Returns
+/// whether the data came.
+fn wait_for_order(file: &File, offset: u64, pause: Duration) -> bool {
+    let came = || file.size().is_ok_and(|size| size >= offset);
+    (0..ORDER_ATTEMPTS).any(|_| {
+        came() || {
+            std::thread::sleep(pause);
+            false
+        }
+    }) || came()
 }

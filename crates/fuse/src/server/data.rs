@@ -157,7 +157,7 @@ impl Server {
         // The kernel reports a refusal at `fsync` and `close`. A later writer is not concerned.
         self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
         let length = match write.from_cache {
-            true => self.write_from_cache(&node, file, write).map(|()| write.data.len())?,
+            true => self.write_from_cache(&node, &used, write).map(|()| write.data.len())?,
             false if write.direct && self.sends_parts_at_once() => {
                 write_whole(file, write.data, write.offset)?
             }
