@@ -48,6 +48,7 @@ openssl openssl test
 mount mount demo,test,judges
 getfattr attr demo,test,judges
 getfacl acl demo,test,judges
+setcap libcap2-bin test
 fusermount3 fuse3 demo,test,judges
 valgrind valgrind test
 compsize btrfs-compsize test

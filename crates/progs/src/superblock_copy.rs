@@ -2,7 +2,7 @@
 //!
 //! Owns [`SuperblockCopy`]. `volume::superblocks` decides whether a file system can be opened.
 
-use papilio_device::{Access, Device};
+use papilio_device::{Access, ImageOptions};
 use papilio_engine::errors::{Error, Result};
 use papilio_format::checksum::CHECKSUM_SIZE;
 use papilio_format::items::chunk::ChunkItem;
@@ -63,7 +63,8 @@ impl SuperblockCopy {
     /// A device that cannot be opened or read.
     pub fn read_at(path: impl AsRef<Path>, place: PhysicalAddress) -> Result<Option<Self>> {
         // The copy of a mounted device is of interest, too. One sector is written at once.
-        let device = papilio_device::OpenOptions::new(Access::ReadOnly).lock(false).open(path.as_ref())?;
+        let options = papilio_device::OpenOptions::new(Access::ReadOnly).lock(false);
+        let device = options.open_existing(path.as_ref(), &ImageOptions::default())?;
         if place.checked_add(SUPERBLOCK_SIZE as u64).is_none_or(|end| end.0 > device.size()) {
             return Ok(None);
         }

@@ -26,7 +26,7 @@ fn a_repair_can_be_taken_back() {
     assert_eq!(output.status.code(), Some(2), "an undo file needs --repair");
     let output = papilio(["check", "--repair", "--yes", "--undo", undo, image]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("will superblock: set Copies"));
+    assert!(text(&output.stdout).contains("will write all copies of the superblock"));
     assert!(text(&papilio(["check", image]).stdout).contains("no error found"));
     let mended = std::fs::read(&path).unwrap();
     assert!(mended != damaged);

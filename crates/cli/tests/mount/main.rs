@@ -12,6 +12,7 @@ mod devices;
 mod discards;
 mod durable;
 mod ends;
+mod everyday;
 mod everywhere;
 mod failing;
 mod full;

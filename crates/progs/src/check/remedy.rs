@@ -271,6 +271,35 @@ impl Remedy {
     }
 }
 
+impl fmt::Display for InodeField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Links(links) => write!(f, "set the number of links to {links}"),
+            Self::Size(size) => write!(f, "set the size to {size} bytes"),
+            Self::Bytes(bytes) => write!(f, "set the count of bytes to {bytes}"),
+            Self::HasCsums => f.write_str("clear the flag NODATASUM, as there are checksums"),
+            Self::NoSymlinkFlags => f.write_str("clear the flags that a symbolic link must not have"),
+            Self::NoVerity => f.write_str("clear the flag VERITY"),
+        }
+    }
+}
+
+impl fmt::Display for SuperblockField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Copies => f.write_str("write all copies of the superblock"),
+            Self::BytesUsed(bytes) => write!(f, "set the used bytes in the superblock to {bytes}"),
+            Self::TotalBytes(bytes) => write!(f, "set the size in the superblock to {bytes} bytes"),
+            Self::Devices(devices) => {
+                write!(f, "set the number of devices in the superblock to {devices}")
+            }
+            Self::ConversionNotBegun | Self::ConversionDone => {
+                f.write_str("clear the superblock's flag of a conversion to a block-group tree")
+            }
+        }
+    }
+}
+
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |tree: &TreeId| Objectid(tree.0);
@@ -294,7 +323,7 @@ impl fmt::Display for Remedy {
                 write!(f, "remove the checksums of {} bytes at {start}", end - start)
             }
             Self::Inode { tree, inode, field } => {
-                write!(f, "tree {}, inode {inode}: set {field:?}", name(tree))
+                write!(f, "tree {}, inode {inode}: {field}", name(tree))
             }
             Self::AddEntryByName { tree, index } => {
                 write!(f, "tree {}: add the entry by name for {index}", name(tree))
@@ -317,7 +346,7 @@ impl fmt::Display for Remedy {
             Self::RootRef { from, to } => write!(f, "write reference {to} as {from} says"),
             Self::RootCount { item, refs } => write!(f, "set the references of root item {item} to {refs}"),
             Self::DefaultSubvolume => f.write_str("make the top level the default subvolume"),
-            Self::Superblock(field) => write!(f, "superblock: set {field:?}"),
+            Self::Superblock(field) => field.fmt(f),
             Self::ExtentFlags { extent, flags } => {
                 write!(f, "set the flags of the extent item of block {extent} to {:#x}", flags.bits())
             }
