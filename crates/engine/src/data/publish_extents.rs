@@ -21,6 +21,9 @@ use papilio_format::items::inode::InodeItem;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// The least bytes of an extent that continues another though its last sector is not full.
+const LEAST_CUT: u64 = 128 << 10;
+
 /// Publishes `extents`, ascending and disjoint, in place of the file's old extents there. `item`
 /// becomes the inode item, except for the flags and the byte count, which come from the tree.
 ///
@@ -54,10 +57,13 @@ pub(crate) fn publish_extents(
     }
     let mut inserted = extents;
     let end_of_file = file.item.size.next_multiple_of(context.sector());
-    // One extent for the pieces of a file that grows, whose writes are published one by one.
+    // One extent for the pieces of a file that grows, whose writes are published one by one. A small
+    // one that ends inside its last sector stays apart: the next write replaces that sector, and an
+    // extent keeps its space until nothing refers to a part of it.
     if let Some((first, others)) = extents.split_first()
         && first.start == end_of_file
         && first.compression == Compression::None
+        && (first.range().end <= item.size || first.length >= LEAST_CUT)
     {
         changes.append(&tree, first.start, &first.item())?;
         inserted = others;
