@@ -18,7 +18,6 @@
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
 use crate::data::space::{DataReference, DataSpace};
 use crate::data::stored_extents::{StoredExtent, StoredExtents};
-use crate::data::written_extents::MAX_EXTENT;
 use crate::errors::{Error, Result};
 use crate::items::inode_edit;
 use papilio_format::features::IncompatFeatures;
@@ -29,6 +28,10 @@ use papilio_format::items::inode::{InodeFlags, InodeItem, inode_key};
 use papilio_format::{Corrupt, FileOffset, Generation, Geometry, InodeNumber, LogicalAddress, TreeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// The most bytes of an extent that grows with its file. A relocation moves an extent as a whole and
+/// needs a free range of its length, which a nearly full file system may lack.
+const MAX_GROWN: u64 = 32 << 20;
 
 /// A change of a reference count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,7 +280,7 @@ impl ExtentChanges {
             && is_whole
             && before.end == start
             && head.disk_address.0 + head.disk_length == tail.disk_address.0
-            && length <= MAX_EXTENT;
+            && length <= MAX_GROWN;
         Ok(continues.then(|| {
             let part = ExtentPart { disk_address: head.disk_address, disk_length: length, offset: 0, length };
             let item = FileExtentItem {
