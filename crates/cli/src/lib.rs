@@ -13,6 +13,7 @@ mod btrfs_table;
 mod cli;
 mod command_table;
 mod commands;
+mod confinement;
 mod context;
 mod copy;
 mod devices;
@@ -114,7 +115,12 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
         }
     };
     papilio_layers::install(cli.global.layer_options());
+    let wrong_mode = cli.global.sandbox_mode().err();
     let context = Context::resolve(cli.global);
+    if let Some(wrong) = wrong_mode {
+        context.error(wrong);
+        return Outcome::WrongUsage;
+    }
     if is_drop_in {
         errno_text::use_system_words();
     }

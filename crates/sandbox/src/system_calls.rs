@@ -1,0 +1,273 @@
+//! The system calls of each job.
+//!
+//! Owns the lists from which [`filter`](crate::filter) makes programs for the kernel. Names are the
+//! kernel's; a processor that lacks a call has no line for it.
+//!
+//! A list is what a job needs, by the code and by runs of the tests under `Mode::Kill`. Never in any
+//! of them: `execve`, `ptrace`, `process_vm_*`, the `mount` family, `bpf`, `kexec_*`, `*_module`,
+//! `open_by_handle_at`, the keyring, `unshare` and `setns`, `socket` and `connect`, `kill`,
+//! `perf_event_open`, `userfaultfd`, `setuid` and its like, and the clock. `io_uring_setup` is
+//! only in that of a mount: requests in a ring pass no filter.
+
+use crate::Job;
+use libc::c_long;
+
+/// Calls that work on what the process has: memory, threads, time, open descriptors.
+const OWN: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    // Refused by a filter of its own, with an errno that lets the C library use `clone`.
+    libc::SYS_clone3,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_copy_file_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_fadvise64,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_futex,
+    libc::SYS_get_robust_list,
+    libc::SYS_getcpu,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getgroups,
+    libc::SYS_getitimer,
+    libc::SYS_getpgid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getpriority,
+    libc::SYS_getrandom,
+    libc::SYS_getresgid,
+    libc::SYS_getresuid,
+    libc::SYS_getrusage,
+    libc::SYS_getsid,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_getuid,
+    // As clone3: the device then uses threads.
+    libc::SYS_io_uring_setup,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_mincore,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_msync,
+    libc::SYS_munlock,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_pselect6,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_read,
+    libc::SYS_readahead,
+    libc::SYS_readv,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_yield,
+    libc::SYS_sendfile,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_sigaltstack,
+    libc::SYS_signalfd4,
+    libc::SYS_splice,
+    libc::SYS_sysinfo,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+    libc::SYS_umask,
+    libc::SYS_uname,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+#[cfg(target_arch = "x86_64")]
+const OWN_LEGACY: &[c_long] = &[
+    libc::SYS_arch_prctl,
+    libc::SYS_dup2,
+    libc::SYS_epoll_wait,
+    libc::SYS_getpgrp,
+    libc::SYS_pause,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OWN_LEGACY: &[c_long] = &[];
+
+/// Calls that look at paths and change nothing. `openat` has conditions.
+const LOOK: &[c_long] = &[
+    libc::SYS_chdir,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fchdir,
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_newfstatat,
+    libc::SYS_readlinkat,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+];
+
+#[cfg(target_arch = "x86_64")]
+const LOOK_LEGACY: &[c_long] =
+    &[libc::SYS_access, libc::SYS_lstat, libc::SYS_readlink, libc::SYS_stat];
+#[cfg(not(target_arch = "x86_64"))]
+const LOOK_LEGACY: &[c_long] = &[];
+
+/// Calls that take rights away, which the second step needs.
+const GIVE_UP: &[c_long] = &[
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_seccomp,
+];
+
+/// Calls that make, change and remove files.
+const CHANGE_FILES: &[c_long] = &[
+    libc::SYS_fallocate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_linkat,
+    libc::SYS_lremovexattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_removexattr,
+    libc::SYS_renameat2,
+    libc::SYS_setxattr,
+    libc::SYS_symlinkat,
+    libc::SYS_sync_file_range,
+    libc::SYS_syncfs,
+    libc::SYS_unlinkat,
+    libc::SYS_utimensat,
+];
+
+#[cfg(target_arch = "x86_64")]
+const CHANGE_FILES_LEGACY: &[c_long] = &[
+    libc::SYS_chmod,
+    libc::SYS_link,
+    libc::SYS_mkdir,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_rmdir,
+    libc::SYS_symlink,
+    libc::SYS_unlink,
+];
+#[cfg(target_arch = "aarch64")]
+const CHANGE_FILES_LEGACY: &[c_long] = &[libc::SYS_renameat];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const CHANGE_FILES_LEGACY: &[c_long] = &[];
+
+/// Calls of a process that has a listening socket, or sockets of clients.
+const SERVE: &[c_long] = &[
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+];
+
+/// Calls of the server of a mount.
+const MOUNT: &[c_long] = &[
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_ioprio_get,
+    libc::SYS_ioprio_set,
+    libc::SYS_openat2,
+    libc::SYS_pidfd_open,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_setpriority,
+    libc::SYS_tee,
+    libc::SYS_vmsplice,
+];
+
+/// Returns the calls of a job that need no look at their arguments.
+pub(crate) fn allowed(job: Job) -> Vec<c_long> {
+    let mut lists = vec![OWN, OWN_LEGACY, LOOK, LOOK_LEGACY, GIVE_UP];
+    match job {
+        Job::Read => {}
+        Job::Extract => lists.extend([CHANGE_FILES, CHANGE_FILES_LEGACY]),
+        // The socket's file is removed at the end; images are changed and get holes.
+        Job::Serve => lists.extend([SERVE, &[libc::SYS_fallocate, libc::SYS_unlinkat, libc::SYS_sync_file_range]]),
+        Job::Mount => lists.extend([CHANGE_FILES, CHANGE_FILES_LEGACY, MOUNT]),
+    }
+    lists.concat()
+}
+
+/// Returns the calls that a job needs no more once its devices are open.
+pub(crate) fn sealed(job: Job) -> Vec<c_long> {
+    match job {
+        Job::Read => [LOOK_PATHS, LOOK_LEGACY, GIVE_UP, &[libc::SYS_openat]].concat(),
+        Job::Serve => [GIVE_UP].concat(),
+        Job::Extract | Job::Mount => GIVE_UP.to_vec(),
+    }
+}
+
+/// The calls of [`LOOK`] that take paths. Those for descriptors stay.
+const LOOK_PATHS: &[c_long] = &[
+    libc::SYS_chdir,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fchdir,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_readlinkat,
+    libc::SYS_statfs,
+];
