@@ -11,6 +11,8 @@
 //! - `papilio-store` takes none: the network is its job.
 
 use crate::context::Context;
+use crate::holder;
+use crate::mounted::Target;
 use crate::path::parse_image_path;
 use crate::time;
 use papilio::device::{Device, object_stores};
@@ -55,12 +57,51 @@ impl Context {
     /// `IMAGE:/path`. Wrong operands are left to the command.
     pub fn confine_to_operands(&self, operands: &[OsString]) {
         let images = operands.iter().filter_map(|operand| parse_image_path(operand).ok());
-        self.confine(Sandbox::for_job(Job::Read, self.sandbox_mode()), images.map(|path| path.image));
+        self.confine_to_images(images.map(|path| path.image));
     }
 
-    /// Leaves this run with the right to read `image`.
-    pub fn confine_to_image(&self, image: &Path) {
-        self.confine(Sandbox::for_job(Job::Read, self.sandbox_mode()), [image.to_owned()]);
+    /// As [`Self::confine_to_operands`], for operands that may also be in a mount. The kernel reads
+    /// mounts, so the run then keeps its rights.
+    pub fn confine_to_targets(&self, operands: &[OsString]) {
+        let images = operands.iter().map(|operand| match Target::parse(operand) {
+            Ok(Target::Image(path)) => Some(path.image),
+            Ok(Target::Mounted(_)) | Err(_) => None,
+        });
+        if let Some(images) = images.collect::<Option<Vec<_>>>() {
+            self.confine_to_images(images);
+        }
+    }
+
+    /// As [`Self::confine_to_targets`], for one target.
+    pub fn confine_to_target(&self, target: &Target) {
+        if let Target::Image(path) = target {
+            self.confine_to_images([path.image.clone()]);
+        }
+    }
+
+    /// As [`Self::confine_to_target`], for a path that stands for its mount if it is mounted.
+    pub fn confine_to_place(&self, path: &Path) {
+        if let Ok(target) = Target::parse(holder::place_of(path).as_os_str()) {
+            self.confine_to_target(&target);
+        }
+    }
+
+    /// Leaves this run with the right to read `images`.
+    pub fn confine_to_images(&self, images: impl IntoIterator<Item = PathBuf>) {
+        self.confine(Sandbox::for_job(Job::Read, self.sandbox_mode()), images);
+    }
+
+    /// Leaves this run with the right to read `images`, and to write the file at `output`, which may
+    /// be new.
+    pub fn confine_to_output(&self, output: &Path, images: impl IntoIterator<Item = PathBuf>) {
+        let folder = output.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let place = match (output.exists(), output.is_symlink()) {
+            (true, _) => output,
+            (false, false) => folder.unwrap_or(Path::new(".")),
+            // The file appears where the link leads.
+            (false, true) => return,
+        };
+        self.confine(Sandbox::for_job(Job::Extract, self.sandbox_mode()).writes_below(place), images);
     }
 
     /// Leaves this run with the rights of `sandbox`: takes its first step now, and the second one

@@ -31,7 +31,7 @@ pub(crate) fn confine(places: &Places) -> Result<String, String> {
 }
 
 fn restricted(places: &Places) -> Result<Result<String, String>, RulesetError> {
-    let mut ruleset = Ruleset::new()
+    let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
@@ -60,7 +60,7 @@ fn restricted(places: &Places) -> Result<Result<String, String>, RulesetError> {
 /// confines itself to find out.
 pub(crate) fn version() -> Result<String, String> {
     let probe = || -> Result<LandlockStatus, RulesetError> {
-        let ruleset = Ruleset::new().handle_access(AccessFs::from_all(NEWEST))?.create()?;
+        let ruleset = Ruleset::default().handle_access(AccessFs::from_all(NEWEST))?.create()?;
         Ok(ruleset.restrict_self()?.landlock)
     };
     let ended = std::thread::Builder::new().spawn(probe).map_err(|error| error.to_string())?.join();
