@@ -92,23 +92,30 @@ impl Context {
     }
 
     /// Leaves this run with the right to read `images`, and to write the file at `output`, which may
-    /// be new.
+    /// be new, or be a directory.
     pub fn confine_to_output(&self, output: &Path, images: impl IntoIterator<Item = PathBuf>) {
-        let folder = output.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let place = match (output.exists(), output.is_symlink()) {
-            (true, _) => output,
-            (false, false) => folder.unwrap_or(Path::new(".")),
+        let whole = output.canonicalize();
+        let place = match (&whole, output.is_symlink()) {
+            // A file is written in its place, or by another one beside it.
+            (Ok(whole), _) if whole.is_file() => whole.parent().unwrap_or(whole),
+            (Ok(whole), _) => whole,
+            (Err(_), false) => match output.parent() {
+                Some(folder) if !folder.as_os_str().is_empty() => folder,
+                _ => Path::new("."),
+            },
             // The file appears where the link leads.
-            (false, true) => return,
+            (Err(_), true) => return,
         };
         self.confine(Sandbox::for_job(Job::Extract, self.sandbox_mode()).writes_below(place), images);
     }
 
     /// Leaves this run with the rights of `sandbox`: takes its first step now, and the second one
-    /// when the devices of all `images` are open.
+    /// when the devices of all `images` are open. Without images, [`Self::seal`] takes it.
     pub fn confine(&self, sandbox: Sandbox, images: impl IntoIterator<Item = PathBuf>) {
         let own = &self.confinement;
-        let is_off = self.sandbox_mode() == Mode::Off || object_stores().is_ok();
+        // fakeroot asks a process of its own about every file.
+        let is_fake = std::env::var_os("FAKEROOTKEY").is_some();
+        let is_off = self.sandbox_mode() == Mode::Off || object_stores().is_ok() || is_fake;
         if own.is_settled.replace(true) || is_off {
             return;
         }
@@ -142,8 +149,12 @@ impl Context {
         let devices = open()?;
         if own.is_active() {
             own.kept.borrow_mut().push((image.to_owned(), devices.clone()));
-            own.pending.borrow_mut().retain(|path| path != image);
-            if own.pending.borrow().is_empty() {
+            let mut pending = own.pending.borrow_mut();
+            let before = pending.len();
+            pending.retain(|path| path != image);
+            let is_last = before > 0 && pending.is_empty();
+            drop(pending);
+            if is_last {
                 self.seal();
             }
         }

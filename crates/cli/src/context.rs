@@ -183,18 +183,14 @@ impl Context {
         options: &OpenOptions,
     ) -> anyhow::Result<FileSystem> {
         let options = &options.clone().allow_older(true);
+        let devices = self.open_all(image, others, options)?;
         if !options.wants_scan() {
-            let devices = self.devices_of(image, || papilio::open_devices(image, options));
-            let opened = devices.and_then(|devices| {
-                self.or_degraded(image, options, |options| FileSystem::from_devices(devices.clone(), options))
-            });
-            let system = opened.map_err(holder::explain)?;
+            let open = |options: &OpenOptions| FileSystem::from_devices(devices.clone(), options);
+            let system = self.or_degraded(image, options, open).map_err(holder::explain)?;
             self.warn_of_lost_checksums(image, &system);
             self.read.borrow_mut().push((image.to_path_buf(), system.clone()));
             return Ok(system);
         }
-        let open = || scanning::open_devices(image, &self.arguments.image_options(), others);
-        let devices = self.devices_of(image, open)?;
         let scan = self.scan(&devices)?;
         let rebuilt = papilio::rebuild(&devices, options, &scan)?;
         for text in scanning::explanations(&rebuilt) {
@@ -204,6 +200,20 @@ impl Context {
         self.warn_of_lost_checksums(image, &system);
         self.read.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)
+    }
+
+    /// Opens the devices of `image` for reading, with `others` as the further devices of a scan.
+    pub fn open_all(
+        &self,
+        image: &Path,
+        others: &[PathBuf],
+        options: &OpenOptions,
+    ) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+        if !options.wants_scan() {
+            let open = || papilio::open_devices(image, options);
+            return self.devices_of(image, open).map_err(holder::explain);
+        }
+        self.devices_of(image, || scanning::open_devices(image, &self.arguments.image_options(), others))
     }
 
     /// Reports, once for an image, that an older state is shown than the newest one on the devices,

@@ -26,22 +26,45 @@ const SUBSTITUTED: &[c_long] = &[libc::SYS_clone3];
 /// ioctls of terminals and pipes: `TCGETS` to `TCSETSF`, `TIOCGPGRP`, `TIOCGWINSZ`, `FIONREAD`,
 /// `FIONBIO`, `FIOCLEX`, `FIONCLEX`, `TCGETS2` to `TCSETSF2`. Never `TIOCSTI`, which types.
 const TERMINAL: &[u64] = &[
-    0x5401, 0x5402, 0x5403, 0x5404, 0x540f, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451, 0x802c_542a, 0x402c_542b,
-    0x402c_542c, 0x402c_542d,
+    0x5401,
+    0x5402,
+    0x5403,
+    0x5404,
+    0x540f,
+    0x5413,
+    0x541b,
+    0x5421,
+    0x5450,
+    0x5451,
+    0x802c_542a,
+    0x402c_542b,
+    0x402c_542c,
+    0x402c_542d,
 ];
 
 /// ioctls that ask a block device or a file: `BLKROGET`, `BLKGETSIZE`, `BLKSSZGET`, `BLKIOMIN`,
 /// `BLKIOOPT`, `BLKALIGNOFF`, `BLKPBSZGET`, `BLKROTATIONAL`, `BLKGETSIZE64`, `BLKGETZONESZ`,
 /// `FIGETBSZ`, `FIBMAP`'s successor `FS_IOC_FIEMAP`, `FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR`.
 const QUESTIONS: &[u64] = &[
-    0x125e, 0x1260, 0x1268, 0x1278, 0x1279, 0x127a, 0x127b, 0x127e, 0x8008_1272, 0x8004_1284, 0x2,
-    0xc020_660b, 0x8008_6601, 0x801c_581f,
+    0x125e,
+    0x1260,
+    0x1268,
+    0x1278,
+    0x1279,
+    0x127a,
+    0x127b,
+    0x127e,
+    0x8008_1272,
+    0x8004_1284,
+    0x2,
+    0xc020_660b,
+    0x8008_6601,
+    0x801c_581f,
 ];
 
 /// ioctls that change a file or give space of a device back: `FS_IOC_SETFLAGS`,
 /// `FS_IOC_FSSETXATTR`, `FICLONE`, `FICLONERANGE`, `BLKDISCARD`, `BLKSECDISCARD`, `BLKZEROOUT`.
-const CHANGES: &[u64] =
-    &[0x4008_6602, 0x401c_5820, 0x4004_9409, 0x4020_940d, 0x1277, 0x127d, 0x127f];
+const CHANGES: &[u64] = &[0x4008_6602, 0x401c_5820, 0x4004_9409, 0x4020_940d, 0x1277, 0x127d, 0x127f];
 
 /// The type of Btrfs's ioctls, which ask a mount that has an image open.
 const BTRFS: u64 = 0x9400;

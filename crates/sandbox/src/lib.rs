@@ -18,8 +18,6 @@
 //! all threads. Landlock holds for all threads since Linux 7.0, and before that for the calling
 //! thread and those that it starts. Capabilities always belong to a thread.
 
-#![forbid(unsafe_code)]
-
 mod job;
 mod mode;
 mod report;
@@ -34,6 +32,8 @@ mod capabilities;
 mod filter;
 #[cfg(target_os = "linux")]
 mod limits;
+#[cfg(target_os = "linux")]
+mod mounts;
 #[cfg(target_os = "linux")]
 mod paths;
 #[cfg(target_os = "linux")]

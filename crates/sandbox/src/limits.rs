@@ -3,9 +3,7 @@
 //! Owns [`bound`] and [`hide_memory`].
 
 use rustix::io::Result;
-use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 /// The most descriptors of a process that reads images. It has one for each device and stream.
 const DESCRIPTORS: u64 = 4096;

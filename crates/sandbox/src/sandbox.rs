@@ -4,7 +4,7 @@
 //! system calls comes last in each step, because it refuses the calls of the others.
 
 use crate::paths::Places;
-use crate::{Job, Mode, Part, Report, capabilities, filter, limits, paths};
+use crate::{Job, Mode, Part, Report, capabilities, filter, limits, mounts, paths};
 use std::path::Path;
 
 /// What a process gives up for its job.
@@ -21,7 +21,7 @@ impl Sandbox {
         Self { job, mode, places: Places::default() }
     }
 
-    /// Lets the job change what is below `directory`, which must exist when the process is sealed.
+    /// Lets the job change what is below `directory`, which must exist when the first step is taken.
     pub fn writes_below(mut self, directory: &Path) -> Self {
         self.places.write.push(directory.to_owned());
         self
@@ -43,6 +43,9 @@ impl Sandbox {
         report.add("limits", limits::bound(self.job == Job::Read));
         let rights = rustix::thread::set_no_new_privs(true).map(|()| "forbidden".to_owned());
         report.add("new privileges", rights);
+        if self.job == Job::Extract {
+            report.add("mounts", mounts::read_only_but(&self.places.write));
+        }
         report.add("capabilities", capabilities::keep(capabilities::of_opening(self.job)));
         report.add("system calls", filter::allow_only(self.job, self.mode));
         report
@@ -72,11 +75,10 @@ impl Sandbox {
 pub fn kernel_parts() -> Vec<Part> {
     let actions = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail");
     let filter = match actions {
-        Ok(actions) if actions.split_ascii_whitespace().any(|action| action == "errno") => Ok("yes".to_owned()),
+        Ok(actions) if actions.split_ascii_whitespace().any(|action| action == "errno") => {
+            Ok("yes".to_owned())
+        }
         _ => Err("the kernel has no seccomp filters".to_owned()),
     };
-    vec![
-        Part { name: "seccomp", state: filter },
-        Part { name: "Landlock", state: paths::version() },
-    ]
+    vec![Part { name: "seccomp", state: filter }, Part { name: "Landlock", state: paths::version() }]
 }

@@ -150,8 +150,7 @@ const LOOK: &[c_long] = &[
 ];
 
 #[cfg(target_arch = "x86_64")]
-const LOOK_LEGACY: &[c_long] =
-    &[libc::SYS_access, libc::SYS_lstat, libc::SYS_readlink, libc::SYS_stat];
+const LOOK_LEGACY: &[c_long] = &[libc::SYS_access, libc::SYS_lstat, libc::SYS_readlink, libc::SYS_stat];
 #[cfg(not(target_arch = "x86_64"))]
 const LOOK_LEGACY: &[c_long] = &[];
 
@@ -179,6 +178,7 @@ const CHANGE_FILES: &[c_long] = &[
     libc::SYS_lsetxattr,
     libc::SYS_mkdirat,
     libc::SYS_mknodat,
+    libc::SYS_openat2,
     libc::SYS_removexattr,
     libc::SYS_renameat2,
     libc::SYS_setxattr,
@@ -226,7 +226,6 @@ const MOUNT: &[c_long] = &[
     libc::SYS_io_uring_register,
     libc::SYS_ioprio_get,
     libc::SYS_ioprio_set,
-    libc::SYS_openat2,
     libc::SYS_pidfd_open,
     libc::SYS_sched_setaffinity,
     libc::SYS_sched_setattr,
@@ -243,7 +242,9 @@ pub(crate) fn allowed(job: Job) -> Vec<c_long> {
         Job::Read => {}
         Job::Extract => lists.extend([CHANGE_FILES, CHANGE_FILES_LEGACY]),
         // The socket's file is removed at the end; images are changed and get holes.
-        Job::Serve => lists.extend([SERVE, &[libc::SYS_fallocate, libc::SYS_unlinkat, libc::SYS_sync_file_range]]),
+        Job::Serve => {
+            lists.extend([SERVE, &[libc::SYS_fallocate, libc::SYS_unlinkat, libc::SYS_sync_file_range]])
+        }
         Job::Mount => lists.extend([CHANGE_FILES, CHANGE_FILES_LEGACY, MOUNT]),
     }
     lists.concat()

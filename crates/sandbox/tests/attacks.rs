@@ -1,0 +1,144 @@
+//! Runs an attacker's code in a process that has given up its rights: everything that it tries
+//! must be refused, as root and as an ordinary user, and the job itself must still work.
+//!
+//! The attacker is this test program once more, with the job in `PAPILIO_ATTACK`. It takes the steps
+//! that the command takes, by the same functions. A control run without the sandbox shows that
+//! the attacks would do something: there, the kernel does not refuse them.
+
+#![cfg(target_os = "linux")]
+
+mod attacker;
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::{Command, Stdio};
+
+/// The variable with the attacker's job, and those with what it attacks.
+const VARIABLE: &str = "PAPILIO_ATTACK";
+
+/// Errors that mean "refused": by the filter, by Landlock, by a filter that has a substitute, or by
+/// mounts that are read-only.
+const REFUSED: [i32; 4] = [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EROFS];
+
+/// The least number of attacks of each job.
+const LEAST: usize = 60;
+
+/// Of those, the least that do something to a process of root without the sandbox.
+const LEAST_WITHOUT: usize = 60;
+
+/// Runs the attacker, and returns the error of each attack, 0 for success. It must also find that
+/// its job works.
+fn attack(job: &str, is_root: bool) -> BTreeMap<String, i32> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for (name, mode) in [("beside", 0o777), ("target", 0o777)] {
+        std::fs::create_dir(path(name)).unwrap();
+        std::fs::set_permissions(path(name), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    for (name, mode) in [("image", 0o666), ("secret", 0o600), ("victim", 0o666)] {
+        std::fs::write(path(name), [7; 4096]).unwrap();
+        std::fs::set_permissions(path(name), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let name = format!("papilio-attack-{}-{job}-{is_root}", std::process::id());
+    let _unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "attacker_process", "--nocapture", "--test-threads=1"])
+        .env(VARIABLE, job)
+        .env("PAPILIO_ATTACK_USER", if is_root { "root" } else { "other" })
+        .env("PAPILIO_ATTACK_FOLDER", folder.path())
+        .env("PAPILIO_ATTACK_TCP", tcp.local_addr().unwrap().port().to_string())
+        .env("PAPILIO_ATTACK_UDP", udp.local_addr().unwrap().port().to_string())
+        .env("PAPILIO_ATTACK_UNIX", &name)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let all = format!("{job}, root {is_root}: {}\n{stdout}{stderr}", output.status);
+    assert!(output.status.success() && stdout.contains("job: works\n"), "{all}");
+    let lines = stdout.lines().filter_map(|line| line.strip_prefix("attack: ")?.split_once(' '));
+    lines.map(|(name, errno)| (name.to_owned(), errno.parse().unwrap())).collect()
+}
+
+/// The process under attack: it does nothing in an ordinary run of the tests.
+#[test]
+fn attacker_process() {
+    if let Ok(job) = std::env::var(VARIABLE) {
+        attacker::run(&job);
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Returns whether the kernel has all parts; without them the test says so.
+fn has_parts() -> bool {
+    let missing: Vec<_> =
+        papilio_sandbox::kernel_parts().into_iter().filter(|part| part.state.is_err()).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(!required, "this kernel lacks {missing:?}");
+    eprintln!("skipped: this kernel lacks {missing:?}");
+    false
+}
+
+fn is_refused_everything(job: &str) {
+    if !has_parts() {
+        return;
+    }
+    let users = if is_root() { &[true, false][..] } else { &[false] };
+    for &as_root in users {
+        let attacks = attack(job, as_root);
+        assert!(attacks.len() >= LEAST, "{job}: only {} attacks", attacks.len());
+        let succeeded: Vec<_> = attacks.iter().filter(|(_, errno)| !REFUSED.contains(errno)).collect();
+        assert!(succeeded.is_empty(), "{job}, root {as_root}: not refused: {succeeded:?}");
+    }
+}
+
+#[test]
+fn a_reader_is_refused_everything() {
+    is_refused_everything("read");
+}
+
+#[test]
+fn an_extractor_is_refused_everything() {
+    is_refused_everything("extract");
+}
+
+#[test]
+fn a_server_is_refused_everything() {
+    is_refused_everything("serve");
+}
+
+#[test]
+fn a_server_of_a_mount_is_refused_everything() {
+    is_refused_everything("mount");
+}
+
+/// Without the sandbox the same attacks are not refused: the test above can fail.
+#[test]
+fn without_the_sandbox_attacks_are_not_refused() {
+    if !is_root() {
+        let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+        assert!(!required, "the control run needs root");
+        eprintln!("skipped: the control run needs root");
+        return;
+    }
+    let attacks = attack("none", true);
+    let done = attacks.values().filter(|errno| !REFUSED.contains(errno)).count();
+    assert!(done >= LEAST_WITHOUT, "only {done} of {} attacks do something: {attacks:?}", attacks.len());
+    for name in
+        ["open-secret", "write-beside", "connect-tcp", "connect-abstract", "chmod-foreign", "socket-udp"]
+    {
+        assert_eq!(attacks.get(name), Some(&0), "{name} does not work without the sandbox either");
+    }
+}
