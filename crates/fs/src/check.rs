@@ -48,17 +48,18 @@ impl FileSystem {
 /// # Errors
 /// Devices that cannot be opened, are not Btrfs, don't belong together or are missing.
 pub fn check(path: impl AsRef<Path>, open: &OpenOptions, options: &CheckOptions) -> Result<CheckReport> {
-    check_devices(open_devices(path, open)?, open, options)
+    check_devices(mount::open_devices(path.as_ref(), open, Access::ReadOnly)?, open, options)
 }
 
-/// Opens the image or block device at `path` and the other devices named in the options, for
-/// reading. Nothing of them is read but what finding a file system takes: partitions, layers,
-/// formats of disk images.
+/// Opens the image or block device at `path` and the other devices named in the options, as
+/// [`FileSystem::open_with`] does, for [`FileSystem::from_devices`]. Nothing of them is read but
+/// what finding a file system takes: partitions, layers, formats of disk images.
 ///
 /// # Errors
 /// Devices that cannot be opened.
 pub fn open_devices(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
-    mount::open_devices(path.as_ref(), options, Access::ReadOnly)
+    let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
+    mount::open_devices(path.as_ref(), options, access)
 }
 
 /// Checks as [`check()`], on the given devices.

@@ -71,7 +71,14 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(address: &Address, export: Export, most_clients: usize) -> Result<Self, StartError> {
-        let listener = address.listen()?;
+        Self::start_on(address.listen()?, export, most_clients)
+    }
+
+    /// As [`Self::start`], on a socket that listens already.
+    ///
+    /// # Errors
+    /// Threads cannot be started.
+    pub fn start_on(listener: Listener, export: Export, most_clients: usize) -> Result<Self, StartError> {
         let uri = listener.uri(export.name());
         let is_public = listener.is_public();
         let nbd = Nbd { export, shared: most_clients > 1 };

@@ -18,6 +18,11 @@ impl Sandbox {
         self
     }
 
+    /// Lets the job remove files in `directory`.
+    pub fn removes_in(self, _directory: &Path) -> Self {
+        self
+    }
+
     /// Lets the job read the file or what is below the directory at `path`.
     pub fn reads(self, _path: &Path) -> Self {
         self

@@ -23,6 +23,8 @@ pub(crate) struct Places {
     pub(crate) read: Vec<PathBuf>,
     /// Directories below which files are made and removed.
     pub(crate) write: Vec<PathBuf>,
+    /// Directories in which files are removed.
+    pub(crate) remove: Vec<PathBuf>,
 }
 
 /// Leaves the calling thread, and where the kernel can do that all others, with `places` only.
@@ -40,7 +42,8 @@ fn restricted(places: &Places) -> Result<Result<String, String>, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     // Files are made, filled and removed; none is executed, and no device below is opened for more.
     let write = AccessFs::from_all(NEWEST) & !BitFlags::from(AccessFs::Execute | AccessFs::IoctlDev);
-    for (paths, access) in [(&places.read, read), (&places.write, write)] {
+    let remove = BitFlags::from(AccessFs::RemoveFile);
+    for (paths, access) in [(&places.read, read), (&places.write, write), (&places.remove, remove)] {
         for path in paths {
             // One that is not there needs no rule.
             let Ok(descriptor) = PathFd::new(path) else { continue };

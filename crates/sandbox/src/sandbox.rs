@@ -27,6 +27,12 @@ impl Sandbox {
         self
     }
 
+    /// Lets the job remove files in `directory`, such as its own socket.
+    pub fn removes_in(mut self, directory: &Path) -> Self {
+        self.places.remove.push(directory.to_owned());
+        self
+    }
+
     /// Lets the job read the file or what is below the directory at `path`.
     pub fn reads(mut self, path: &Path) -> Self {
         self.places.read.push(path.to_owned());

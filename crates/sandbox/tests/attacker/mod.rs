@@ -76,10 +76,11 @@ pub fn run(job: &str) {
         // A thread that runs already when the second step comes. Until Linux 7.0, Landlock leaves
         // it out, so a job that opens files later starts its threads afterwards.
         let (sealed, is_sealed) = std::sync::mpsc::channel::<()>();
+        let early = &attacker;
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 is_sealed.recv().unwrap();
-                let all = if job == Job::Read { attacker.files() } else { Vec::new() };
+                let all = if job == Job::Read { early.files() } else { Vec::new() };
                 all.iter().for_each(|(name, errno)| println!("attack: early-{name} {errno}"));
             });
             println!("sealed: {}", sandbox.seal(false));
