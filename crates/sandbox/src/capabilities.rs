@@ -26,13 +26,19 @@ const EXTRACTING: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETFCAP)
     .union(CapabilitySet::SYS_ADMIN);
 
-/// What the server of a mount needs at any time: to open devices that are added, to read the memory
-/// of callers, to do the administrator's work on devices, and to run at a real-time priority.
+/// What the server of a mount needs at any time: to mount, to open devices that are added, to read
+/// the memory of callers, to enter their namespaces, and to run at a higher priority.
 const MOUNTING: CapabilitySet = OPENING
+    .union(CapabilitySet::SYS_CHROOT)
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::SYS_RESOURCE)
     .union(CapabilitySet::SYS_RAWIO);
+
+/// Returns whether this process can mount and unmount by itself, without fusermount3.
+pub(crate) fn can_mount() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
 
 /// Returns the most that a job has before its devices are open.
 pub(crate) fn of_opening(job: Job) -> CapabilitySet {

@@ -21,7 +21,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Error = Box<dyn std::error::Error>;
 
 /// Calls that are refused as if the kernel did not have them.
-const SUBSTITUTED: &[c_long] = &[libc::SYS_clone3];
+const SUBSTITUTED: &[c_long] = &[libc::SYS_clone3, libc::SYS_io_uring_setup];
 
 /// ioctls of terminals and pipes: `TCGETS` to `TCSETSF`, `TIOCGPGRP`, `TIOCGWINSZ`, `FIONREAD`,
 /// `FIONBIO`, `FIOCLEX`, `FIONCLEX`, `TCGETS2` to `TCSETSF2`. Never `TIOCSTI`, which types.
@@ -68,8 +68,6 @@ const CHANGES: &[u64] = &[0x4008_6602, 0x401c_5820, 0x4004_9409, 0x4020_940d, 0x
 
 /// The type of Btrfs's ioctls, which ask a mount that has an image open.
 const BTRFS: u64 = 0x9400;
-/// The type of those of `/dev/fuse`.
-const FUSE: u64 = 0xe500;
 const TYPE_MASK: u64 = 0xff00;
 
 /// `prctl` options that name threads and memory, ask, or give up rights: `PR_GET_DUMPABLE`,
@@ -122,26 +120,18 @@ fn rules(job: Job) -> Result<Rules, Error> {
     let mut ioctl = one_of(1, &[TERMINAL, QUESTIONS].concat())?;
     ioctl.push(rule(vec![is(1, SeccompCmpOp::MaskedEq(TYPE_MASK), BTRFS)?])?);
     match job {
-        Job::Read => {}
+        Job::Read | Job::Mount => {}
         Job::Extract | Job::Serve => ioctl.extend(one_of(1, CHANGES)?),
-        Job::Mount => {
-            ioctl.extend(one_of(1, CHANGES)?);
-            ioctl.push(rule(vec![is(1, SeccompCmpOp::MaskedEq(TYPE_MASK), FUSE)?])?);
-        }
     }
     rules.insert(libc::SYS_ioctl, ioctl);
 
     let open = match job {
-        Job::Read => vec![
-            rule(vec![is(2, SeccompCmpOp::MaskedEq(WRITING | TEMPORARY), 0)?])?,
-            // The terminal, for a passphrase.
-            rule(vec![is(2, SeccompCmpOp::MaskedEq(WRITING | TEMPORARY), libc::O_RDWR as u64)?])?,
-        ],
+        Job::Read => vec![rule(vec![is(2, SeccompCmpOp::MaskedEq(WRITING | TEMPORARY), 0)?])?],
         // The image, for writing.
         Job::Serve => vec![rule(vec![is(2, SeccompCmpOp::MaskedEq(MAKING | TEMPORARY), 0)?])?],
         Job::Extract | Job::Mount => Vec::new(),
     };
-    rules.insert(libc::SYS_openat, open.clone());
+    rules.insert(libc::SYS_openat, open);
     Ok(rules)
 }
 
@@ -164,8 +154,7 @@ pub(crate) fn allow_only(job: Job, mode: Mode) -> Result<String, Error> {
         Mode::Kill => SeccompAction::KillProcess,
         Mode::On | Mode::Off => errno(libc::EPERM),
     };
-    let rings: &[c_long] = if job == Job::Mount { &[] } else { &[libc::SYS_io_uring_setup] };
-    let substituted = [SUBSTITUTED, rings].concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let substituted = SUBSTITUTED.iter().map(|call| (*call, Vec::new())).collect();
     apply(substituted, SeccompAction::Allow, errno(libc::ENOSYS))?;
     let rules = rules(job)?;
     let count = rules.len();

@@ -15,6 +15,17 @@ pub enum Mode {
     Kill,
 }
 
+impl Mode {
+    /// Returns the word that means it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Kill => "kill",
+        }
+    }
+}
+
 impl FromStr for Mode {
     type Err = String;
 

@@ -39,14 +39,25 @@ impl Sandbox {
         self
     }
 
+    /// Whether the process keeps its rights. An ordinary user's server of a mount does, because it
+    /// starts fusermount3, which takes privileges, to unmount.
+    fn is_off(&self) -> bool {
+        self.mode == Mode::Off || self.job == Job::Mount && !capabilities::can_mount()
+    }
+
     /// Takes the first step, before the process reads what others wrote and before it starts
     /// threads. The report says what holds.
     pub fn enter(&self) -> Report {
         let mut report = Report::default();
-        if self.mode == Mode::Off {
+        if self.is_off() {
             return report;
         }
         report.add("limits", limits::bound(self.job == Job::Read));
+        if self.job == Job::Mount {
+            // Mounting needs the calls that the second step takes away.
+            report.add("capabilities", capabilities::keep(capabilities::of_opening(self.job)));
+            return report;
+        }
         let rights = rustix::thread::set_no_new_privs(true).map(|()| "forbidden".to_owned());
         report.add("new privileges", rights);
         if self.job == Job::Extract {
@@ -61,7 +72,7 @@ impl Sandbox {
     /// keys in its memory. The report says what holds.
     pub fn seal(&self, keeps_secrets: bool) -> Report {
         let mut report = Report::default();
-        if self.mode == Mode::Off {
+        if self.is_off() {
             return report;
         }
         if keeps_secrets {
@@ -70,8 +81,8 @@ impl Sandbox {
         // A domain may not look into other processes, which the server of a mount does for ioctls.
         if self.job != Job::Mount {
             report.add("paths", paths::confine(&self.places));
+            report.add("capabilities", capabilities::keep(capabilities::of_sealed(self.job)));
         }
-        report.add("capabilities", capabilities::keep(capabilities::of_sealed(self.job)));
         report.add("system calls", filter::refuse(self.job));
         report
     }

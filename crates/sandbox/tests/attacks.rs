@@ -9,7 +9,7 @@
 
 mod attacker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -18,6 +18,9 @@ use std::process::{Command, Stdio};
 
 /// The variable with the attacker's job, and those with what it attacks.
 const VARIABLE: &str = "PAPILIO_ATTACK";
+
+/// The jobs of the table in docs/sandbox.md, in the order of its columns.
+const JOBS: [&str; 4] = ["read", "extract", "serve", "mount"];
 
 /// Errors that mean "refused": by the filter, by Landlock, by a filter that has a substitute, or by
 /// mounts that are read-only.
@@ -29,9 +32,16 @@ const LEAST: usize = 60;
 /// Of those, the least that do something to a process of root without the sandbox.
 const LEAST_WITHOUT: usize = 60;
 
-/// Runs the attacker, and returns the error of each attack, 0 for success. It must also find that
-/// its job works.
-fn attack(job: &str, is_root: bool) -> BTreeMap<String, i32> {
+/// What an attacker found.
+struct Found {
+    /// The error of each attack, 0 for success.
+    attacks: BTreeMap<String, i32>,
+    /// What the job needs, so that it is not refused.
+    needed: BTreeSet<String>,
+}
+
+/// Runs the attacker, which must also find that its job works.
+fn attack(job: &str, is_root: bool) -> Found {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -45,7 +55,7 @@ fn attack(job: &str, is_root: bool) -> BTreeMap<String, i32> {
     }
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let name = format!("papilio-attack-{}-{job}-{is_root}", std::process::id());
+    let name = folder.path().display().to_string();
     let _unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "attacker_process", "--nocapture", "--test-threads=1"])
@@ -61,8 +71,11 @@ fn attack(job: &str, is_root: bool) -> BTreeMap<String, i32> {
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let all = format!("{job}, root {is_root}: {}\n{stdout}{stderr}", output.status);
     assert!(output.status.success() && stdout.contains("job: works\n"), "{all}");
-    let lines = stdout.lines().filter_map(|line| line.strip_prefix("attack: ")?.split_once(' '));
-    lines.map(|(name, errno)| (name.to_owned(), errno.parse().unwrap())).collect()
+    let lines = |kind| {
+        let lines = stdout.lines().filter_map(move |line| line.strip_prefix(kind)?.split_once(' '));
+        lines.map(|(name, errno)| (name.to_owned(), errno.parse().unwrap()))
+    };
+    Found { attacks: lines("attack: ").collect(), needed: lines("needed: ").map(|line| line.0).collect() }
 }
 
 /// The process under attack: it does nothing in an ordinary run of the tests.
@@ -97,7 +110,7 @@ fn is_refused_everything(job: &str) {
     }
     let users = if is_root() { &[true, false][..] } else { &[false] };
     for &as_root in users {
-        let attacks = attack(job, as_root);
+        let attacks = attack(job, as_root).attacks;
         assert!(attacks.len() >= LEAST, "{job}: only {} attacks", attacks.len());
         let succeeded: Vec<_> = attacks.iter().filter(|(_, errno)| !REFUSED.contains(errno)).collect();
         assert!(succeeded.is_empty(), "{job}, root {as_root}: not refused: {succeeded:?}");
@@ -119,9 +132,52 @@ fn a_server_is_refused_everything() {
     is_refused_everything("serve");
 }
 
+/// It has a sandbox only if root runs it.
 #[test]
-fn a_server_of_a_mount_is_refused_everything() {
-    is_refused_everything("mount");
+fn a_server_of_a_mount_is_refused_much() {
+    if !has_parts() || !is_root() {
+        return;
+    }
+    let attacks = attack("mount", true).attacks;
+    assert!(attacks.len() >= 45, "only {} attacks", attacks.len());
+    let succeeded: Vec<_> = attacks.iter().filter(|(_, errno)| !REFUSED.contains(errno)).collect();
+    assert!(succeeded.is_empty(), "not refused: {succeeded:?}");
+}
+
+/// Returns the lines of the table in docs/sandbox.md, in the order of the names.
+fn table() -> Vec<String> {
+    let found = JOBS.map(|job| (job, attack(job, true)));
+    let early = |name: &str| name.starts_with("early-");
+    let names: BTreeSet<&String> = found
+        .iter()
+        .flat_map(|(_, found)| found.attacks.keys().chain(&found.needed))
+        .filter(|name| !early(name))
+        .collect();
+    let cell = |job: &str, found: &Found, name: &String| match found.attacks.get(name) {
+        Some(errno) if REFUSED.contains(errno) => "refused",
+        Some(_) => "POSSIBLE",
+        None if found.needed.contains(name) && job == "mount" => "not refused",
+        None if found.needed.contains(name) => "needed",
+        None => "not tried",
+    };
+    let line = |name: &String| {
+        let cells = found.iter().map(|(job, found)| cell(job, found, name)).collect::<Vec<_>>();
+        format!("| `{name}` | {} |", cells.join(" | "))
+    };
+    names.into_iter().map(line).collect()
+}
+
+#[test]
+fn the_table_in_the_documents_is_true() {
+    if !has_parts() || !is_root() {
+        return;
+    }
+    let documents = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sandbox.md");
+    let text = std::fs::read_to_string(documents).unwrap();
+    let (_, text) = text.split_once("## What an attacker cannot do").expect("the heading of the table");
+    let written: Vec<&str> = text.lines().filter(|line| line.starts_with("| `")).collect();
+    let expected = table();
+    assert_eq!(written, expected, "the table in docs/sandbox.md should be:\n{}", expected.join("\n"));
 }
 
 /// Without the sandbox the same attacks are not refused: the test above can fail.
@@ -133,7 +189,7 @@ fn without_the_sandbox_attacks_are_not_refused() {
         eprintln!("skipped: the control run needs root");
         return;
     }
-    let attacks = attack("none", true);
+    let attacks = attack("none", true).attacks;
     let done = attacks.values().filter(|errno| !REFUSED.contains(errno)).count();
     assert!(done >= LEAST_WITHOUT, "only {done} of {} attacks do something: {attacks:?}", attacks.len());
     for name in
