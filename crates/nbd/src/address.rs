@@ -29,39 +29,41 @@ pub struct BindError {
     reason: io::Error,
 }
 
-/// A listening socket. Clients that connect wait until a [`Server`](crate::Server) is started on it.
+/// A listening socket.
 #[derive(Debug)]
-pub struct Listener(Socket);
-
-#[derive(Debug)]
-enum Socket {
+pub(crate) enum Listener {
     Tcp(TcpListener, SocketAddr),
     /// The socket, its path, and the device and inode of the file.
     Unix(UnixListener, PathBuf, (u64, u64)),
 }
+
+/// A socket that listens. Clients that connect wait until a [`Server`](crate::Server) is started on
+/// it.
+#[derive(Debug)]
+pub struct Listening(pub(crate) Listener);
 
 impl Address {
     /// Listens on the address.
     ///
     /// # Errors
     /// It is not valid, or in use.
-    pub fn listen(&self) -> Result<Listener, BindError> {
+    pub fn listen(&self) -> Result<Listening, BindError> {
         let (address, bound) = match self {
             Self::Tcp(address) => (address.clone(), listen_tcp(address)),
             Self::Unix(path) => (path.display().to_string(), listen_unix(path)),
         };
-        bound.map(Listener).map_err(|reason| BindError { address, reason })
+        bound.map(Listening).map_err(|reason| BindError { address, reason })
     }
 }
 
-fn listen_tcp(address: &str) -> io::Result<Socket> {
+fn listen_tcp(address: &str) -> io::Result<Listener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
-    Ok(Socket::Tcp(listener, bound))
+    Ok(Listener::Tcp(listener, bound))
 }
 
-fn listen_unix(path: &Path) -> io::Result<Socket> {
+fn listen_unix(path: &Path) -> io::Result<Listener> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
             fs::remove_file(path)?;
@@ -72,7 +74,7 @@ fn listen_unix(path: &Path) -> io::Result<Socket> {
     listener.set_nonblocking(true)?;
     let made = fs::symlink_metadata(path)?;
     let path = std::path::absolute(path)?;
-    Ok(Socket::Unix(listener, path, (made.dev(), made.ino())))
+    Ok(Listener::Unix(listener, path, (made.dev(), made.ino())))
 }
 
 /// Returns whether a path is a socket that a server left behind.
@@ -83,16 +85,16 @@ fn is_left_over(path: &Path) -> bool {
 
 impl Listener {
     /// Accepts a client that waits.
-    pub(crate) fn accept(&self) -> io::Result<Stream> {
-        match &self.0 {
-            Socket::Tcp(listener, _) => {
+    pub fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener, _) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 // Replies are whole messages.
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
-            Socket::Unix(listener, ..) => {
+            Self::Unix(listener, ..) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 Ok(Stream::Unix(stream))
@@ -101,12 +103,12 @@ impl Listener {
     }
 
     /// Returns the URI of an export.
-    pub(crate) fn uri(&self, export: &str) -> String {
+    pub fn uri(&self, export: &str) -> String {
         let name = escaped(export.as_bytes(), b"");
-        match &self.0 {
-            Socket::Tcp(_, bound) if name.is_empty() => format!("nbd://{bound}"),
-            Socket::Tcp(_, bound) => format!("nbd://{bound}/{name}"),
-            Socket::Unix(_, path, _) => {
+        match self {
+            Self::Tcp(_, bound) if name.is_empty() => format!("nbd://{bound}"),
+            Self::Tcp(_, bound) => format!("nbd://{bound}/{name}"),
+            Self::Unix(_, path, _) => {
                 use std::os::unix::ffi::OsStrExt;
                 format!("nbd+unix:///{name}?socket={}", escaped(path.as_os_str().as_bytes(), b"/"))
             }
@@ -114,14 +116,14 @@ impl Listener {
     }
 
     /// Returns whether clients of other machines can connect.
-    pub(crate) fn is_public(&self) -> bool {
-        matches!(&self.0, Socket::Tcp(_, bound) if !bound.ip().is_loopback())
+    pub fn is_public(&self) -> bool {
+        matches!(self, Self::Tcp(_, bound) if !bound.ip().is_loopback())
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Socket::Unix(_, path, made) = &self.0 else { return };
+        let Self::Unix(_, path, made) = self else { return };
         if fs::symlink_metadata(&*path).is_ok_and(|found| (found.dev(), found.ino()) == *made) {
             // A socket that is left behind is removed by the next server.
             let _ = fs::remove_file(path);
@@ -131,9 +133,9 @@ impl Drop for Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
-            Socket::Tcp(listener, _) => listener.as_fd(),
-            Socket::Unix(listener, ..) => listener.as_fd(),
+        match self {
+            Self::Tcp(listener, _) => listener.as_fd(),
+            Self::Unix(listener, ..) => listener.as_fd(),
         }
     }
 }
