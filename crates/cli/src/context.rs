@@ -66,7 +66,7 @@ pub struct Context {
     progress: RefCell<Option<indicatif::ProgressBar>>,
     /// The devices of which the kernel hears at the end of the run.
     pub changed_devices: ChangedDevices,
-    /// What the run has given up.
+    /// How much the run has given up.
     pub confinement: Confinement,
 }
 

@@ -35,6 +35,7 @@ mod operands;
 mod other_program;
 mod output;
 mod path;
+mod rights;
 mod scanning;
 mod sought;
 mod stream_output;

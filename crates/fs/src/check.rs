@@ -52,8 +52,8 @@ pub fn check(path: impl AsRef<Path>, open: &OpenOptions, options: &CheckOptions)
 }
 
 /// Opens the image or block device at `path` and the other devices named in the options, as
-/// [`FileSystem::open_with`] does, for [`FileSystem::from_devices`]. Nothing of them is read but
-/// what finding a file system takes: partitions, layers, formats of disk images.
+/// [`FileSystem::open_with`] does, for [`FileSystem::from_devices`]. Trees are not
+/// read, only partitions, layers and formats of disk images.
 ///
 /// # Errors
 /// Devices that cannot be opened.

@@ -7,14 +7,14 @@ use crate::Job;
 use rustix::io::Result;
 use rustix::thread::{CapabilitySet, capabilities, clear_ambient_capability_set, set_capabilities};
 
-/// What a process needs to open devices, and to name those that hold them.
+/// The needs of opening devices, and of naming the processes that hold them.
 const OPENING: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::IPC_LOCK)
     .union(CapabilitySet::SYS_PTRACE);
 
-/// What a process needs to write files with all their attributes. `trusted.*` and `security.*`
+/// The needs of writing files with all their attributes. `trusted.*` and `security.*`
 /// need `CAP_SYS_ADMIN`.
 const EXTRACTING: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -26,7 +26,7 @@ const EXTRACTING: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETFCAP)
     .union(CapabilitySet::SYS_ADMIN);
 
-/// What the server of a mount needs at any time: to mount, to open devices that are added, to read
+/// The needs of the server of a mount: to mount, to open devices that are added, to read
 /// the memory of callers, to enter their namespaces, and to run at a higher priority.
 const MOUNTING: CapabilitySet = OPENING
     .union(CapabilitySet::SYS_CHROOT)

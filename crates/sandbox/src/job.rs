@@ -1,6 +1,6 @@
 //! The jobs of processes, from which all their rights follow.
 
-/// What a process is for.
+/// The purpose of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
     /// Reads images and prints: `ls`, `cat`, `check`, `dump-tree`, `send`.

@@ -1,4 +1,4 @@
-//! What a process of Papilio gives up before it reads what others wrote.
+//! Takes rights from a process of Papilio before it reads images of others.
 //!
 //! A fault in a parser may give the author of an image the rights of the process. So a process
 //! keeps only the rights that its [`Job`] needs. [`Sandbox`] takes the others away, in two steps:
@@ -20,11 +20,14 @@
 
 mod job;
 mod mode;
+mod places;
 mod report;
+mod sandbox;
 
 pub use job::Job;
 pub use mode::Mode;
 pub use report::{Part, Report};
+pub use sandbox::{Sandbox, kernel_parts};
 
 #[cfg(target_os = "linux")]
 mod capabilities;
@@ -37,14 +40,11 @@ mod mounts;
 #[cfg(target_os = "linux")]
 mod paths;
 #[cfg(target_os = "linux")]
-mod sandbox;
-#[cfg(target_os = "linux")]
 mod system_calls;
 
+#[cfg(not(target_os = "linux"))]
+#[path = "elsewhere.rs"]
+mod host;
 #[cfg(target_os = "linux")]
-pub use sandbox::{Sandbox, kernel_parts};
-
-#[cfg(not(target_os = "linux"))]
-mod elsewhere;
-#[cfg(not(target_os = "linux"))]
-pub use elsewhere::{Sandbox, kernel_parts};
+#[path = "linux.rs"]
+mod host;

@@ -7,25 +7,14 @@
 //! Landlock does not know the attributes of files: `chmod`, `chown`, `utimensat` and `setxattr`.
 //! The filter of system calls refuses these to all jobs but those that write files.
 
+use crate::places::Places;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, RestrictSelfAttr,
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
-use std::path::PathBuf;
 
 /// The newest rights that Papilio knows. The library leaves out what the kernel does not have.
 const NEWEST: ABI = ABI::V10;
-
-/// Paths that a job keeps.
-#[derive(Debug, Default)]
-pub(crate) struct Places {
-    /// Files and directories to read.
-    pub(crate) read: Vec<PathBuf>,
-    /// Directories below which files are made and removed.
-    pub(crate) write: Vec<PathBuf>,
-    /// Directories in which files are removed.
-    pub(crate) remove: Vec<PathBuf>,
-}
 
 /// Leaves the calling thread, and where the kernel can do that all others, with `places` only.
 pub(crate) fn confine(places: &Places) -> Result<String, String> {

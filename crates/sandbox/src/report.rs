@@ -1,4 +1,4 @@
-//! What holds after a step of the sandbox.
+//! The parts of the sandbox that hold after a step.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Part {
     /// Its name.
     pub name: &'static str,
-    /// What holds, or why nothing of it does.
+    /// How it holds, or why nothing of it does.
     pub state: Result<String, String>,
 }
 

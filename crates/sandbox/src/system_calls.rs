@@ -3,9 +3,9 @@
 //! Owns the lists from which [`filter`](crate::filter) makes programs for the kernel. Names are the
 //! kernel's; a processor that lacks a call has no line for it.
 //!
-//! A list is what a job needs, by the code and by runs of the tests under `Mode::Kill`. Never in any
-//! of them: `execve`, `ptrace`, `process_vm_*`, the `mount` family, `bpf`, `kexec_*`, `*_module`,
-//! `open_by_handle_at`, the keyring, `unshare` and `setns`, `socket` and `connect`, `kill`,
+//! A list has the needs of a job, by the code and by runs of the tests under `Mode::Kill`. Never in
+//! any of them: `execve`, `ptrace`, `process_vm_*`, the `mount` family, `bpf`, `kexec_*`,
+//! `*_module`, `open_by_handle_at`, the keyring, `unshare` and `setns`, `socket` and `connect`, `kill`,
 //! `perf_event_open`, `userfaultfd`, `setuid` and its like, and the clock. `io_uring_setup` fails
 //! as if the kernel did not have it: requests in a ring pass no filter.
 //!
@@ -222,8 +222,8 @@ const SERVE: &[c_long] = &[
     libc::SYS_shutdown,
 ];
 
-/// Calls that the server of a mount has no use for. It keeps all others: for ioctls it looks into its
-/// callers, opens devices, and mounts and unmounts.
+/// Calls that the server of a mount has no use for. It keeps all others: for ioctls it looks into
+/// its callers, opens devices, and mounts and unmounts.
 const NEVER_MOUNT: &[c_long] = &[
     libc::SYS_accept,
     libc::SYS_accept4,

@@ -1,9 +1,9 @@
 //! Runs an attacker's code in a process that has given up its rights: everything that it tries
 //! must be refused, as root and as an ordinary user, and the job itself must still work.
 //!
-//! The attacker is this test program once more, with the job in `PAPILIO_ATTACK`. It takes the steps
-//! that the command takes, by the same functions. A control run without the sandbox shows that
-//! the attacks would do something: there, the kernel does not refuse them.
+//! The attacker is this test program once more, with the job in `PAPILIO_ATTACK`. It takes the
+//! steps that the command takes, by the same functions. A control run without the sandbox shows
+//! that the attacks would do something: there, the kernel does not refuse them.
 
 #![cfg(target_os = "linux")]
 
@@ -32,11 +32,11 @@ const LEAST: usize = 60;
 /// Of those, the least that do something to a process of root without the sandbox.
 const LEAST_WITHOUT: usize = 60;
 
-/// What an attacker found.
+/// The results of an attacker.
 struct Found {
     /// The error of each attack, 0 for success.
     attacks: BTreeMap<String, i32>,
-    /// What the job needs, so that it is not refused.
+    /// Attacks that the job needs, so that they are not refused.
     needed: BTreeSet<String>,
 }
 

@@ -1,5 +1,5 @@
 //! The sandbox of the command: it holds while a command reads, copies or serves, and can be turned
-//! off. What it refuses is tested in crates/sandbox.
+//! off. Attacks on it are in crates/sandbox.
 
 use crate::common::{command, papilio, succeed, text};
 use papilio_oracle::Scratch;

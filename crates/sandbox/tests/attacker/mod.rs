@@ -36,7 +36,7 @@ fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// What the server of a mount of root cannot do.
+/// Attacks that the server of a mount of root refuses.
 const LOST_BY_MOUNTS: [&str; 45] = [
     "acct",
     "add-key",
@@ -85,7 +85,7 @@ const LOST_BY_MOUNTS: [&str; 45] = [
     "userfaultfd",
 ];
 
-/// What the attacker knows and has.
+/// The attacker's knowledge and means.
 struct Attacker {
     job: Option<Job>,
     folder: PathBuf,
