@@ -125,14 +125,21 @@ fn rules(job: Job) -> Result<Rules, Error> {
     }
     rules.insert(libc::SYS_ioctl, ioctl);
 
-    let open = match job {
-        Job::Read => vec![rule(vec![is(2, SeccompCmpOp::MaskedEq(WRITING | TEMPORARY), 0)?])?],
-        // The image, for writing.
-        Job::Serve => vec![rule(vec![is(2, SeccompCmpOp::MaskedEq(MAKING | TEMPORARY), 0)?])?],
-        Job::Extract | Job::Mount => Vec::new(),
-    };
-    rules.insert(libc::SYS_openat, open);
+    rules.insert(libc::SYS_openat, opening(job, 2)?);
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(libc::SYS_open, opening(job, 1)?);
     Ok(rules)
+}
+
+/// Returns the rules for opening files, with the flags in this argument.
+fn opening(job: Job, flags: u8) -> Result<Vec<SeccompRule>, Error> {
+    let none_of = |bits: u64| rule(vec![is(flags, SeccompCmpOp::MaskedEq(bits | TEMPORARY), 0)?]);
+    Ok(match job {
+        Job::Read => vec![none_of(WRITING)?],
+        // The image, for writing.
+        Job::Serve => vec![none_of(MAKING)?],
+        Job::Extract | Job::Mount => Vec::new(),
+    })
 }
 
 fn architecture() -> Result<TargetArch, Error> {

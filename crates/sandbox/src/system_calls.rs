@@ -194,6 +194,8 @@ const CHANGE_FILES: &[c_long] = &[
 #[cfg(target_arch = "x86_64")]
 const CHANGE_FILES_LEGACY: &[c_long] = &[
     libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
     libc::SYS_link,
     libc::SYS_mkdir,
     libc::SYS_rename,
@@ -305,12 +307,18 @@ pub(crate) fn allowed(job: Job) -> Vec<c_long> {
 /// Returns the calls that a job needs no more once its devices are open.
 pub(crate) fn sealed(job: Job) -> Vec<c_long> {
     match job {
-        Job::Read => [LOOK_PATHS, LOOK_LEGACY, GIVE_UP, &[libc::SYS_openat]].concat(),
+        Job::Read => [OPEN, LOOK_PATHS, LOOK_LEGACY, GIVE_UP].concat(),
         Job::Serve => GIVE_UP.to_vec(),
         Job::Extract => GIVE_UP.to_vec(),
         Job::Mount => NEVER_MOUNT.to_vec(),
     }
 }
+
+/// The calls that open files; the filter has conditions for them.
+#[cfg(target_arch = "x86_64")]
+const OPEN: &[c_long] = &[libc::SYS_open, libc::SYS_openat];
+#[cfg(not(target_arch = "x86_64"))]
+const OPEN: &[c_long] = &[libc::SYS_openat];
 
 /// The calls of [`LOOK`] that take paths. Those for descriptors stay.
 const LOOK_PATHS: &[c_long] = &[

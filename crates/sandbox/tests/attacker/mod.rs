@@ -242,6 +242,13 @@ impl Attacker {
             ("acct", call!(libc::SYS_acct, c"/nowhere".as_ptr())),
         ];
         all.push(("symlink-escape", self.symlink_escape(&secret)));
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.push(("open-old", call!(libc::SYS_open, secret.as_ptr(), libc::O_RDONLY)));
+            all.push(("creat", call!(libc::SYS_creat, new("created").as_ptr(), 0o600)));
+            all.push(("chmod-old", call!(libc::SYS_chmod, secret.as_ptr(), 0o666)));
+            all.push(("unlink-old", call!(libc::SYS_unlink, victim.as_ptr())));
+        }
         all
     }
 
