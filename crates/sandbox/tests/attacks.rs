@@ -41,7 +41,7 @@ struct Found {
 }
 
 /// Runs the attacker, which must also find that its job works.
-fn attack(job: &str, is_root: bool) -> Found {
+fn attack(job: &str, as_root: bool) -> Found {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -57,10 +57,18 @@ fn attack(job: &str, is_root: bool) -> Found {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let name = folder.path().display().to_string();
     let _unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-    let output = Command::new(std::env::current_exe().unwrap())
+    // Root's mounts are shared there, as they are under systemd.
+    let mut command = match is_root() {
+        true => Command::new("unshare"),
+        false => Command::new(std::env::current_exe().unwrap()),
+    };
+    if is_root() {
+        command.args(["--mount", "--propagation", "shared"]).arg(std::env::current_exe().unwrap());
+    }
+    let output = command
         .args(["--exact", "attacker_process", "--nocapture", "--test-threads=1"])
         .env(VARIABLE, job)
-        .env("PAPILIO_ATTACK_USER", if is_root { "root" } else { "other" })
+        .env("PAPILIO_ATTACK_USER", if as_root { "root" } else { "other" })
         .env("PAPILIO_ATTACK_FOLDER", folder.path())
         .env("PAPILIO_ATTACK_TCP", tcp.local_addr().unwrap().port().to_string())
         .env("PAPILIO_ATTACK_UDP", udp.local_addr().unwrap().port().to_string())
@@ -69,7 +77,7 @@ fn attack(job: &str, is_root: bool) -> Found {
         .output()
         .unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let all = format!("{job}, root {is_root}: {}\n{stdout}{stderr}", output.status);
+    let all = format!("{job}, root {as_root}: {}\n{stdout}{stderr}", output.status);
     assert!(output.status.success() && stdout.contains("job: works\n"), "{all}");
     let lines = |kind| {
         let lines = stdout.lines().filter_map(move |line| line.strip_prefix(kind)?.split_once(' '));
