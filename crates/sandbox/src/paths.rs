@@ -30,7 +30,7 @@ fn restricted(places: &Places) -> Result<Result<String, String>, RulesetError> {
         .all_threads(true)?;
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     // Files are made, filled and removed; none is executed, and no device below is opened for more.
-    let write = AccessFs::from_all(NEWEST) & !BitFlags::from(AccessFs::Execute | AccessFs::IoctlDev);
+    let write = AccessFs::from_all(NEWEST) & !(AccessFs::Execute | AccessFs::IoctlDev);
     let remove = BitFlags::from(AccessFs::RemoveFile);
     for (paths, access) in [(&places.read, read), (&places.write, write), (&places.remove, remove)] {
         for path in paths {

@@ -213,6 +213,8 @@ const CHANGE_FILES_LEGACY: &[c_long] = &[];
 const SERVE: &[c_long] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
+    // Images are changed and get holes.
+    libc::SYS_fallocate,
     libc::SYS_getpeername,
     libc::SYS_getsockname,
     libc::SYS_getsockopt,
@@ -222,7 +224,15 @@ const SERVE: &[c_long] = &[
     libc::SYS_sendto,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
+    libc::SYS_sync_file_range,
+    // The file of the socket is removed at the end.
+    libc::SYS_unlinkat,
 ];
+
+#[cfg(target_arch = "x86_64")]
+const SERVE_LEGACY: &[c_long] = &[libc::SYS_unlink];
+#[cfg(not(target_arch = "x86_64"))]
+const SERVE_LEGACY: &[c_long] = &[];
 
 /// Calls that the server of a mount has no use for. It keeps all others: for ioctls it looks into
 /// its callers, opens devices, and mounts and unmounts.
@@ -294,10 +304,7 @@ pub(crate) fn allowed(job: Job) -> Vec<c_long> {
     match job {
         Job::Read => {}
         Job::Extract => lists.extend([CHANGE_FILES, CHANGE_FILES_LEGACY]),
-        // The socket's file is removed at the end; images are changed and get holes.
-        Job::Serve => {
-            lists.extend([SERVE, &[libc::SYS_fallocate, libc::SYS_unlinkat, libc::SYS_sync_file_range]])
-        }
+        Job::Serve => lists.extend([SERVE, SERVE_LEGACY]),
         // It has no list: see `NEVER_MOUNT`.
         Job::Mount => {}
     }
