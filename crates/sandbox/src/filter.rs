@@ -66,8 +66,8 @@ const QUESTIONS: &[u64] = &[
 /// `FS_IOC_FSSETXATTR`, `FICLONE`, `FICLONERANGE`, `BLKDISCARD`, `BLKSECDISCARD`, `BLKZEROOUT`.
 const CHANGES: &[u64] = &[0x4008_6602, 0x401c_5820, 0x4004_9409, 0x4020_940d, 0x1277, 0x127d, 0x127f];
 
-/// The type of Btrfs's ioctls, which ask a mount that has an image open.
-const BTRFS: u64 = 0x9400;
+/// The types of Btrfs's ioctls and Papilio's, which ask a mount that has an image open.
+const MOUNTS: [u64; 2] = [0x9400, 0xbd00];
 const TYPE_MASK: u64 = 0xff00;
 
 /// `prctl` options that name threads and memory, ask, or give up rights: `PR_GET_DUMPABLE`,
@@ -118,7 +118,7 @@ fn rules(job: Job) -> Result<Rules, Error> {
     rules.insert(libc::SYS_prctl, prctl);
 
     let mut ioctl = one_of(1, &[TERMINAL, QUESTIONS].concat())?;
-    ioctl.push(rule(vec![is(1, SeccompCmpOp::MaskedEq(TYPE_MASK), BTRFS)?])?);
+    ioctl.extend(of_mounts()?);
     match job {
         Job::Read | Job::Mount => {}
         Job::Extract | Job::Serve => ioctl.extend(one_of(1, CHANGES)?),
@@ -129,6 +129,11 @@ fn rules(job: Job) -> Result<Rules, Error> {
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_open, opening(job, 1)?);
     Ok(rules)
+}
+
+/// Returns rules for the ioctls of mounts.
+fn of_mounts() -> Result<Vec<SeccompRule>, Error> {
+    MOUNTS.iter().map(|kind| rule(vec![is(1, SeccompCmpOp::MaskedEq(TYPE_MASK), *kind)?])).collect()
 }
 
 /// Returns the rules for opening files, with the flags in this argument.
@@ -174,8 +179,7 @@ pub(crate) fn allow_only(job: Job, mode: Mode) -> Result<String, Error> {
 pub(crate) fn refuse(job: Job) -> Result<String, Error> {
     let mut rules: Rules = system_calls::sealed(job).into_iter().map(|call| (call, Vec::new())).collect();
     if job == Job::Read {
-        let mounts = rule(vec![is(1, SeccompCmpOp::MaskedEq(TYPE_MASK), BTRFS)?])?;
-        rules.insert(libc::SYS_ioctl, vec![mounts]);
+        rules.insert(libc::SYS_ioctl, of_mounts()?);
     }
     let count = rules.len();
     apply(rules, SeccompAction::Allow, errno(libc::EPERM))?;
