@@ -4,10 +4,12 @@
 //! kernel's; a processor that lacks a call has no line for it.
 //!
 //! A list has the needs of a job, by the code and by runs of the tests under `Mode::Kill`. Never in
-//! any of them: `execve`, `ptrace`, `process_vm_*`, the `mount` family, `bpf`, `kexec_*`,
-//! `*_module`, `open_by_handle_at`, the keyring, `unshare` and `setns`, `socket` and `connect`, `kill`,
-//! `perf_event_open`, `userfaultfd`, `setuid` and its like, and the clock. `io_uring_setup` fails
-//! as if the kernel did not have it: requests in a ring pass no filter.
+//! any of them:
+//! - `execve`, `ptrace`, `process_vm_*`, `kill` of others, `unshare`, `setns`, `setuid` and its like,
+//! - the `mount` family, `open_by_handle_at`, the keyring, `bpf`, `kexec_*`, `*_module`, the clock,
+//! - `socket`, `connect`, `perf_event_open`, `userfaultfd`.
+//!
+//! `io_uring_setup` fails as if the kernel did not have it: requests in a ring pass no filter.
 //!
 //! The server of a mount has a list of calls that it loses instead.
 
