@@ -5,9 +5,9 @@
 //!
 //! A list has the needs of a job, by the code and by runs of the tests under `Mode::Kill`. Never in
 //! any of them:
-//! - `execve`, `ptrace`, `process_vm_*`, `kill` of others, `unshare`, `setns`, `setuid` and its like,
-//! - the `mount` family, `open_by_handle_at`, the keyring, `bpf`, `kexec_*`, `*_module`, the clock,
-//! - `socket`, `connect`, `perf_event_open`, `userfaultfd`.
+//! - `execve`, `ptrace`, `process_vm_*`, `kill` of others, `unshare`, `setns`, `setuid`,
+//! - the `mount` family, `open_by_handle_at`, the keyring, `bpf`, `kexec_*`, `*_module`,
+//! - `socket`, `connect`, `perf_event_open`, `userfaultfd`, the setting of clocks.
 //!
 //! `io_uring_setup` fails as if the kernel did not have it: requests in a ring pass no filter.
 //!
