@@ -51,7 +51,8 @@ const WITHOUT_DEVICES: &[&str] = &[
     "tracefs",
 ];
 
-const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+/// `MOUNT_ATTR_RDONLY`.
+const RDONLY: u64 = 1;
 
 /// Makes all mounts read-only for this process but those of `places`, which exist. The process has
 /// one thread.

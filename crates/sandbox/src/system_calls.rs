@@ -16,6 +16,14 @@
 use crate::Job;
 use libc::c_long;
 
+// The library lacks these names on some processors.
+#[cfg(target_arch = "x86_64")]
+const SYNC_FILE_RANGE: c_long = libc::SYS_sync_file_range;
+#[cfg(not(target_arch = "x86_64"))]
+const SYNC_FILE_RANGE: c_long = 84;
+#[cfg(target_arch = "aarch64")]
+const RENAMEAT: c_long = 38;
+
 /// Calls that work on what the process has: memory, threads, time, open descriptors.
 const OWN: &[c_long] = &[
     libc::SYS_brk,
@@ -189,7 +197,7 @@ const CHANGE_FILES: &[c_long] = &[
     libc::SYS_renameat2,
     libc::SYS_setxattr,
     libc::SYS_symlinkat,
-    libc::SYS_sync_file_range,
+    SYNC_FILE_RANGE,
     libc::SYS_unlinkat,
     libc::SYS_utimensat,
 ];
@@ -208,7 +216,7 @@ const CHANGE_FILES_LEGACY: &[c_long] = &[
     libc::SYS_unlink,
 ];
 #[cfg(target_arch = "aarch64")]
-const CHANGE_FILES_LEGACY: &[c_long] = &[libc::SYS_renameat];
+const CHANGE_FILES_LEGACY: &[c_long] = &[RENAMEAT];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const CHANGE_FILES_LEGACY: &[c_long] = &[];
 
@@ -227,7 +235,7 @@ const SERVE: &[c_long] = &[
     libc::SYS_sendto,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
-    libc::SYS_sync_file_range,
+    SYNC_FILE_RANGE,
     // The file of the socket is removed at the end.
     libc::SYS_unlinkat,
 ];
