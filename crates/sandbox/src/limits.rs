@@ -8,9 +8,14 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 /// The most descriptors of a process that reads images. It has one for each device and stream.
 const DESCRIPTORS: u64 = 4096;
 
+/// A limit of core dumps below the size of any. 0 would not keep the kernel from passing one to a
+/// program (core(5), `do_coredump`); 1 does.
+const NO_CORE: u64 = 1;
+
 /// Bounds core dumps to none. A job with few descriptors cannot raise their number.
 pub(crate) fn bound(few_descriptors: bool) -> Result<String> {
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    let core = getrlimit(Resource::Core).maximum.unwrap_or(NO_CORE).min(NO_CORE);
+    setrlimit(Resource::Core, Rlimit { current: Some(core), maximum: Some(core) })?;
     if few_descriptors {
         let now = getrlimit(Resource::Nofile);
         let lower = |limit: Option<u64>| Some(limit.map_or(DESCRIPTORS, |limit| limit.min(DESCRIPTORS)));
