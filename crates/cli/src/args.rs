@@ -120,6 +120,14 @@ pub struct GlobalArgs {
     /// Resolve paths from the default subvolume, which a mount without options shows
     #[arg(long, global = true, help_heading = HEADING)]
     pub default_subvol: bool,
+    /// Whether the command gives up the rights that it does not need before it reads an image: on
+    /// or off
+    ///
+    /// PAPILIO_SANDBOX is the same. The default is on, as far as the kernel has the means; papilio
+    /// doctor shows them.
+    // "kill" is for tests: a missing system call ends the process.
+    #[arg(long, value_name = "MODE", global = true, help_heading = HEADING)]
+    pub sandbox: Option<papilio_sandbox::Mode>,
     /// Print the messages of btrfs-progs on success
     #[arg(long, global = true, hide = true)]
     pub drop_in: bool,
@@ -164,6 +172,22 @@ impl GlobalArgs {
     /// cannot pass the option on, the environment can set it.
     pub fn ignores_signatures(&self) -> bool {
         self.ignore_signatures || std::env::var_os("PAPILIO_IGNORE_SIGNATURES").is_some_and(|set| set == "1")
+    }
+
+    /// Returns whether the command gives up rights. The environment counts if the option is not
+    /// given.
+    ///
+    /// # Errors
+    /// A value in the environment that means nothing: the user wanted something by it.
+    pub fn sandbox_mode(&self) -> Result<papilio_sandbox::Mode, String> {
+        const VARIABLE: &str = "PAPILIO_SANDBOX";
+        match (self.sandbox, std::env::var(VARIABLE)) {
+            (Some(mode), _) => Ok(mode),
+            (None, Ok(text)) if !text.is_empty() => {
+                text.parse().map_err(|error| format!("{VARIABLE}={text}: {error}"))
+            }
+            (None, _) => Ok(papilio_sandbox::Mode::default()),
+        }
     }
 
     /// Returns the options of reading images at URLs.

@@ -8,6 +8,7 @@
 //! - A message is one line, even if a name in it has control characters.
 
 use crate::args::GlobalArgs;
+use crate::confinement::Confinement;
 use crate::devices;
 use crate::holder;
 use crate::kernel_devices::ChangedDevices;
@@ -65,6 +66,8 @@ pub struct Context {
     progress: RefCell<Option<indicatif::ProgressBar>>,
     /// The devices of which the kernel hears at the end of the run.
     pub changed_devices: ChangedDevices,
+    /// How much the run has given up.
+    pub confinement: Confinement,
 }
 
 impl Context {
@@ -121,7 +124,13 @@ impl Context {
             code: Cell::new(None),
             progress: RefCell::default(),
             changed_devices: ChangedDevices::default(),
+            confinement: Confinement::default(),
         }
+    }
+
+    /// Returns whether this run gives up rights. A value that means nothing ended the run before.
+    pub fn sandbox_mode(&self) -> papilio_sandbox::Mode {
+        self.arguments.sandbox_mode().unwrap_or_default()
     }
 
     /// Returns the shared options as typed.
@@ -174,14 +183,14 @@ impl Context {
         options: &OpenOptions,
     ) -> anyhow::Result<FileSystem> {
         let options = &options.clone().allow_older(true);
+        let devices = self.open_all(image, others, options)?;
         if !options.wants_scan() {
-            let opened = self.or_degraded(image, options, |options| FileSystem::open_with(image, options));
-            let system = opened.map_err(holder::explain)?;
+            let open = |options: &OpenOptions| FileSystem::from_devices(devices.clone(), options);
+            let system = self.or_degraded(image, options, open).map_err(holder::explain)?;
             self.warn_of_lost_checksums(image, &system);
             self.read.borrow_mut().push((image.to_path_buf(), system.clone()));
             return Ok(system);
         }
-        let devices = scanning::open_devices(image, &self.arguments.image_options(), others)?;
         let scan = self.scan(&devices)?;
         let rebuilt = papilio::rebuild(&devices, options, &scan)?;
         for text in scanning::explanations(&rebuilt) {
@@ -191,6 +200,20 @@ impl Context {
         self.warn_of_lost_checksums(image, &system);
         self.read.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)
+    }
+
+    /// Opens the devices of `image` for reading, with `others` as the further devices of a scan.
+    pub fn open_all(
+        &self,
+        image: &Path,
+        others: &[PathBuf],
+        options: &OpenOptions,
+    ) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+        if !options.wants_scan() {
+            let open = || papilio::open_devices(image, options);
+            return self.devices_of(image, open).map_err(holder::explain);
+        }
+        self.devices_of(image, || scanning::open_devices(image, &self.arguments.image_options(), others))
     }
 
     /// Reports, once for an image, that an older state is shown than the newest one on the devices,
@@ -278,7 +301,9 @@ impl Context {
 
     /// Opens `image` and the devices that the user named for reading.
     pub fn devices(&self, image: &Path) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-        scanning::open_devices(image, &self.arguments.image_options(), &self.arguments.device)
+        self.devices_of(image, || {
+            scanning::open_devices(image, &self.arguments.image_options(), &self.arguments.device)
+        })
     }
 
     /// Scans devices for tree blocks, and shows the progress on a terminal.

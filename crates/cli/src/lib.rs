@@ -13,6 +13,7 @@ mod btrfs_table;
 mod cli;
 mod command_table;
 mod commands;
+mod confinement;
 mod context;
 mod copy;
 mod devices;
@@ -34,6 +35,7 @@ mod operands;
 mod other_program;
 mod output;
 mod path;
+mod rights;
 mod scanning;
 mod sought;
 mod stream_output;
@@ -114,7 +116,12 @@ fn run_arguments(arguments: Vec<OsString>) -> Outcome {
         }
     };
     papilio_layers::install(cli.global.layer_options());
+    let wrong_mode = cli.global.sandbox_mode().err();
     let context = Context::resolve(cli.global);
+    if let Some(wrong) = wrong_mode {
+        context.error(wrong);
+        return Outcome::WrongUsage;
+    }
     if is_drop_in {
         errno_text::use_system_words();
     }

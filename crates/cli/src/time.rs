@@ -3,12 +3,19 @@
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
+use std::sync::OnceLock;
 
 /// Half a Gregorian year in seconds; `ls` calls a younger time recent.
 const HALF_A_YEAR: i64 = 31_556_952 / 2;
 
+/// Returns the zone of this machine. It is read once: later the process may reach no files.
+pub fn zone() -> TimeZone {
+    static ZONE: OnceLock<TimeZone> = OnceLock::new();
+    ZONE.get_or_init(TimeZone::system).clone()
+}
+
 fn zoned(time: papilio::Timespec) -> Option<Zoned> {
-    Some(instant(time)?.to_zoned(TimeZone::system()))
+    Some(instant(time)?.to_zoned(zone()))
 }
 
 fn instant(time: papilio::Timespec) -> Option<Timestamp> {
@@ -84,7 +91,7 @@ pub fn parse(text: &str) -> Result<(i64, u32), String> {
         Ok(instant) => instant,
         Err(_) => {
             let civil: jiff::civil::DateTime = text.parse().map_err(|_| wrong())?;
-            civil.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
+            civil.to_zoned(zone()).map_err(|_| wrong())?.timestamp()
         }
     };
     // Inodes count nanoseconds forward from the second below.

@@ -1,12 +1,12 @@
 //! Checking a file system: the public functions of [`papilio_progs::check`].
 //!
-//! Owns [`FileSystem::check`], [`check()`] and [`check_devices`].
+//! Owns [`FileSystem::check`], [`check()`], [`open_devices`] and [`check_devices`].
 
 use crate::file_system::FileSystem;
 use crate::salvage::scanned;
 use papilio_device::{Access, Device};
 use papilio_engine::errors::Result;
-use papilio_engine::mount::{choose_readable, open_devices};
+use papilio_engine::mount::{self, choose_readable};
 use papilio_engine::options::OpenOptions;
 use papilio_engine::volume::Volume;
 use papilio_progs::check::{self, CheckOptions, CheckReport};
@@ -48,7 +48,18 @@ impl FileSystem {
 /// # Errors
 /// Devices that cannot be opened, are not Btrfs, don't belong together or are missing.
 pub fn check(path: impl AsRef<Path>, open: &OpenOptions, options: &CheckOptions) -> Result<CheckReport> {
-    check_devices(open_devices(path.as_ref(), open, Access::ReadOnly)?, open, options)
+    check_devices(mount::open_devices(path.as_ref(), open, Access::ReadOnly)?, open, options)
+}
+
+/// Opens the image or block device at `path` and the other devices named in the options, as
+/// [`FileSystem::open_with`] does, for [`FileSystem::from_devices`]. Trees are not
+/// read, only partitions, layers and formats of disk images.
+///
+/// # Errors
+/// Devices that cannot be opened.
+pub fn open_devices(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
+    let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
+    mount::open_devices(path.as_ref(), options, access)
 }
 
 /// Checks as [`check()`], on the given devices.

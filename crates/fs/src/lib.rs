@@ -101,7 +101,7 @@ mod walk;
 
 pub use as_path::AsPath;
 pub use balance::{BalanceControl, BalanceFilter, BalanceOptions, BalanceReport};
-pub use check::{check, check_devices};
+pub use check::{check, check_devices, open_devices};
 pub use device_stats::DeviceErrors;
 pub use dir::{DirEntry, Entries};
 pub use file::File;

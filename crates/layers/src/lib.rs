@@ -24,5 +24,5 @@ mod stack;
 
 pub use error::{LayerError, Result};
 pub use installed::{forget_keys, install, known_secret};
-pub use options::{KeySource, LayerOptions};
+pub use options::{KeySource, LayerOptions, keep_terminal};
 pub use stack::{Stack, StackEntry};

@@ -10,6 +10,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 /// The most bytes of a key file, as of cryptsetup's.
@@ -62,14 +63,31 @@ impl KeySource {
             }
             Self::Terminal => {
                 let path = Path::new("/dev/tty");
-                let options = File::options().read(true).write(true).open(path);
-                let terminal = options.map_err(|_| LayerError::NoKey(device.to_owned()))?;
+                let kept = TERMINAL.get().map(File::try_clone);
+                let terminal = kept.unwrap_or_else(open_terminal);
+                let terminal = terminal.map_err(|_| LayerError::NoKey(device.to_owned()))?;
                 let failed = |source| LayerError::KeySource { path: path.to_owned(), source };
                 let bytes = ask(terminal, device).map_err(failed)?;
                 Ok(Secret { bytes, kind: "passphrase" })
             }
         }
     }
+}
+
+/// The terminal of a process that cannot open it any more.
+static TERMINAL: OnceLock<File> = OnceLock::new();
+
+/// Opens the terminal now, for a process that gives up the right to open files for writing. Without
+/// a terminal nothing happens.
+pub fn keep_terminal() {
+    if let Ok(terminal) = open_terminal() {
+        // A second call keeps the first terminal.
+        let _ = TERMINAL.set(terminal);
+    }
+}
+
+fn open_terminal() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/tty")
 }
 
 fn read_key_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {

@@ -37,13 +37,22 @@ pub(crate) enum Listener {
     Unix(UnixListener, PathBuf, (u64, u64)),
 }
 
+/// A socket that listens. Clients that connect wait until a [`Server`](crate::Server) is started on
+/// it.
+#[derive(Debug)]
+pub struct Listening(pub(crate) Listener);
+
 impl Address {
-    pub(crate) fn listen(&self) -> Result<Listener, BindError> {
+    /// Listens on the address.
+    ///
+    /// # Errors
+    /// It is not valid, or in use.
+    pub fn listen(&self) -> Result<Listening, BindError> {
         let (address, bound) = match self {
             Self::Tcp(address) => (address.clone(), listen_tcp(address)),
             Self::Unix(path) => (path.display().to_string(), listen_unix(path)),
         };
-        bound.map_err(|reason| BindError { address, reason })
+        bound.map(Listening).map_err(|reason| BindError { address, reason })
     }
 }
 

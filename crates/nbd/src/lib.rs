@@ -37,7 +37,7 @@ mod protocol;
 mod replies;
 mod server;
 
-pub use address::{Address, BindError};
+pub use address::{Address, BindError, Listening};
 pub use export::{Export, NameTooLong};
 pub use protocol::MAX_PAYLOAD;
 pub use server::{Server, StartError};

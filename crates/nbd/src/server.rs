@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: when [`Server::stop`] returns, no thread of the server uses the device any more.
 
-use crate::address::{Address, BindError, Listener};
+use crate::address::{Address, BindError, Listener, Listening};
 use crate::connection::Connection;
 use crate::export::Export;
 use papilio_serving::{Clients, Listen, Protocol};
@@ -71,7 +71,18 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(address: &Address, export: Export, most_clients: usize) -> Result<Self, StartError> {
-        let listener = address.listen()?;
+        Self::start_on(address.listen()?, export, most_clients)
+    }
+
+    /// As [`Self::start`], on a socket that listens already.
+    ///
+    /// # Errors
+    /// Threads cannot be started.
+    pub fn start_on(
+        Listening(listener): Listening,
+        export: Export,
+        most_clients: usize,
+    ) -> Result<Self, StartError> {
         let uri = listener.uri(export.name());
         let is_public = listener.is_public();
         let nbd = Nbd { export, shared: most_clients > 1 };

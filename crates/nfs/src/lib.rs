@@ -35,4 +35,4 @@ mod write;
 
 pub use export::Export;
 pub use identity::Squash;
-pub use server::{BindError, Server};
+pub use server::{BindError, Server, listen};

@@ -76,6 +76,14 @@ impl Listen for Listener {
     }
 }
 
+/// Listens on an address, before there is a server. Clients that connect wait until there is.
+///
+/// # Errors
+/// The address is not valid, or in use.
+pub fn listen(address: &str) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address).map_err(|source| BindError { address: address.to_owned(), source })
+}
+
 impl Server {
     /// Listens on `ADDRESS:PORT`, for example `127.0.0.1:2049` or `[::1]:2049`; port 0 chooses a
     /// free one. Serves NFS and the mount protocol on the same port.
@@ -83,10 +91,19 @@ impl Server {
     /// # Errors
     /// The address is not valid, or in use; threads cannot be started.
     pub fn start(address: &str, export: Export) -> Result<Self, BindError> {
-        let failed = |source| BindError { address: address.to_owned(), source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        Self::start_on(listen(address)?, export)
+    }
+
+    /// As [`Self::start`], on a socket that listens already.
+    ///
+    /// # Errors
+    /// Threads cannot be started.
+    pub fn start_on(listener: TcpListener, export: Export) -> Result<Self, BindError> {
+        let bound = listener.local_addr();
+        let shown = bound.as_ref().map_or_else(|_| "the socket".to_owned(), SocketAddr::to_string);
+        let failed = |source| BindError { address: shown.clone(), source };
+        let bound = bound.map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
         let nfs = Nfs { export, duplicates: Duplicates::default() };
         let clients = Clients::accept(Listener(listener), nfs, MOST_CLIENTS, GRACE).map_err(failed)?;
         Ok(Self { clients, address: bound })

@@ -114,8 +114,8 @@ pub use papilio_fs::{
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
     QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions, RepairPlan, RescueCloneOptions,
     Walk, WalkEntry, cancel_replace, check, check_devices, find_deleted, find_deleted_subvolumes,
-    find_tree_roots, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair, replace_device,
-    rescue_clone, scan_devices, undo_repair, write_superblocks,
+    find_tree_roots, open_devices, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair,
+    replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
 pub use papilio_progs::census::Kept;
 pub use papilio_progs::check::{

@@ -23,7 +23,7 @@ const LAYERS: [&[&str]; 15] = [
     &["papilio-progs"],
     &["papilio-engine"],
     &["papilio-device"],
-    &["papilio-pagecache"],
+    &["papilio-pagecache", "papilio-sandbox"],
     &["papilio-format", "papilio-locks"],
 ];
 /// The package whose names the examples in the documentation of all libraries use.

@@ -26,6 +26,7 @@ pub struct Args {
 impl Args {
     /// Writes the files in order.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_operands(&self.files);
         let mut output = Output::new()?;
         for_each_operand(context, &self.files, |path| cat(context, &mut output, &path))?;
         Ok(output.finish()?)

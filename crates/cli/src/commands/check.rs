@@ -132,6 +132,7 @@ impl Args {
             let undo = self.undo_file(context);
             return rescue_change::make(context, &self.images(context), Some(&undo), change, Consent::Given);
         }
+        context.confine_to_images([self.image.clone()]);
         if self.qgroup_report {
             return self.report_quotas(context);
         }
@@ -149,8 +150,11 @@ impl Args {
         }
         context.set_progress(bar.clone());
         let opened = self.open_options(context);
-        let read = |opened: &OpenOptions| papilio::check(&self.image, opened, &options);
-        let report = context.or_degraded(&self.image, &opened, read);
+        let devices = context.devices_of(&self.image, || papilio::open_devices(&self.image, &opened));
+        let report = devices.and_then(|devices| {
+            let read = |opened: &OpenOptions| papilio::check_devices(devices.clone(), opened, &options);
+            context.or_degraded(&self.image, &opened, read)
+        });
         context.set_progress(None);
         if let Some(bar) = bar {
             bar.finish_and_clear();
@@ -359,7 +363,10 @@ impl Args {
             return Ok(());
         }
         // The check reads file systems that nothing opens.
-        let Ok(fs) = FileSystem::open_with(&self.image, &self.open_options(context)) else { return Ok(()) };
+        let options = self.open_options(context);
+        let devices = context.devices_of(&self.image, || papilio::open_devices(&self.image, &options));
+        let opened = devices.and_then(|devices| FileSystem::from_devices(devices, &options));
+        let Ok(fs) = opened else { return Ok(()) };
         for address in bad {
             let Ok(AddressUse::Data(owners)) = fs.extent_owners(address, false) else { continue };
             for owner in owners.iter().take(MOST_NAMED) {

@@ -124,6 +124,7 @@ impl FileVisitor for Counts<'_> {
 impl Args {
     /// Counts the files of all operands together.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_targets(&self.paths);
         let mut output = Output::new()?;
         let mut walk = FileWalk::new(WantedExtents::Items);
         let mut found = Counts {

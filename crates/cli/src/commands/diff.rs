@@ -42,6 +42,7 @@ impl Args {
             let text = format!("{new}: the snapshots must be in one file system");
             return Err(UsageError::new(text).into());
         }
+        context.confine_to_images([old.image.clone()]);
         let trees = [subvolume(context, &old)?, subvolume(context, &new)?];
         let fs = context.open(&old.image)?;
         let changes =

@@ -72,6 +72,7 @@ struct DiskUsage<'a> {
 impl Args {
     /// Adds up the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_operands(&self.paths);
         let mut output = Output::new()?;
         let json = match self.json {
             true => Some(JsonArray::begin(&mut output)?),

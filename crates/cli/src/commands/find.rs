@@ -76,6 +76,7 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let now = time::now();
         let tests = Tests::resolve(&self.tests, now)?;
+        context.confine_to_operands(&self.paths);
         let mut output = Output::new()?;
         let json = match self.json {
             true => Some(JsonArray::begin(&mut output)?),

@@ -54,6 +54,7 @@ enum Encoding {
 impl Args {
     /// Shows the attributes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_operands(&self.paths);
         let mut output = Output::new()?;
         let mut array = self.json.then(|| JsonArray::begin(&mut output)).transpose()?;
         for_each_operand(context, &self.paths, |path| {

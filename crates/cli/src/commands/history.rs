@@ -46,6 +46,7 @@ impl Args {
     /// Shows the steps.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let target = Target::parse_with_parents(&self.directory)?;
+        context.confine_to_target(&target);
         let (_, steps) = read_past(context, &target, false, |place| {
             let mut steps = Vec::new();
             let since = self.since(place)?;

@@ -96,6 +96,7 @@ impl Args {
     /// Lists the operands.
     pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
         self.long |= self.full_time;
+        context.confine_to_operands(&self.paths);
         if self.deleted {
             return deleted::list(context, &self.paths, self.json, self.human_readable);
         }

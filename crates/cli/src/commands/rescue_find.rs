@@ -30,10 +30,12 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let options = context.arguments().image_options();
         let open = DeviceOptions::new(Access::ReadOnly).lock(false);
+        context.confine_to_images([self.disk.clone()]);
         let device = match split_partition(&self.disk).1 {
             Some(_) => open.open_target(&self.disk, &options)?.into_device(),
             None => open.open_base(&self.disk, &options)?.disk,
         };
+        context.seal();
         let bar = (context.verbosity >= 0 && std::io::stderr().is_terminal()).then(new_bar);
         if let Some(bar) = &bar {
             bar.set_length(device.size());

@@ -13,6 +13,7 @@ use crate::output::{Output, OutputError, escaped};
 use crate::path::ImagePath;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
+use papilio::device::split_partition;
 use papilio::format::{LogicalAddress, TreeId};
 use papilio::{
     DeletedFile, Event, ExportError, FileSystem, HostOptions, HostPlace, HostSink, OpenOptions, PathFilter,
@@ -110,6 +111,7 @@ impl Args {
             return self.restore_deleted(context);
         }
         let options = self.open_options(context);
+        self.confine(context)?;
         let system = context.open_any_state(&self.image, &context.arguments().device, &options)?;
         if self.list_roots {
             return list_roots(context, &system);
@@ -139,6 +141,23 @@ impl Args {
         self.copy(context, vec![source], options, vec![(path, place)])?;
         self.list_item_faults(&system)?;
         self.report_no_match(context, matched.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// Leaves this run with the right to read the image, and to write to the directory. It is
+    /// created now, because later the run cannot create it.
+    fn confine(&self, context: &Context) -> anyhow::Result<()> {
+        let image = [self.image.clone()];
+        match &self.directory {
+            Some(directory) if !self.list_roots && !self.dry_run => {
+                if std::fs::metadata(split_partition(&self.image).0).is_ok() {
+                    std::fs::create_dir_all(directory)
+                        .with_context(|| format!("{}: cannot create the directory", directory.display()))?;
+                }
+                context.confine_to_output(directory, image);
+            }
+            _ => context.confine_to_images(image),
+        }
         Ok(())
     }
 
@@ -254,6 +273,7 @@ impl Args {
     fn restore_deleted(&self, context: &Context) -> anyhow::Result<()> {
         let options = self.open_options(context);
         let filter = self.filter()?;
+        self.confine(context)?;
         let mut found = deleted::find(context, &self.image, &options)?;
         found.retain(|file| {
             let path = [b"/", &file.path[..]].concat();

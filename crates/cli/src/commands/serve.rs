@@ -2,8 +2,8 @@
 //!
 //! The steps, in this order:
 //! 1. Block signals, before the first thread starts.
-//! 2. Open and lock the image.
-//! 3. Listen, and print the URI: the server can be used from here on.
+//! 2. Listen: the process gives up the right to do so, and most others, before it reads the image.
+//! 3. Open and lock the image, and print the URI: the server can be used from here on.
 //! 4. Wait for a signal; a second one ends the process at once.
 //! 5. Let the requests in flight end, flush the image, and unlock it.
 
@@ -16,6 +16,7 @@ use papilio::FileSystem;
 use papilio::device::{Access, Device, DeviceOptions, split_partition};
 use papilio_fuse::signals::Signals;
 use papilio_nbd::{Address, Export, Server};
+use papilio_sandbox::{Job, Sandbox};
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -112,13 +113,16 @@ impl Args {
 
     fn serve_disk(&self, context: &Context, signals: Signals) -> anyhow::Result<()> {
         let image = Path::new(&self.image);
-        let device = self.open(context)?;
-        let export = Export::new(self.export.clone(), device).map_err(UsageError::new)?;
         let address = match &self.socket {
             Some(path) => Address::Unix(path.clone()),
             None => Address::Tcp(self.address(NBD_PORT)),
         };
-        let server = Server::start(&address, export, self.connections.into())?;
+        let listener = address.listen()?;
+        self.confine(context);
+        let device = self.open(context)?;
+        context.seal();
+        let export = Export::new(self.export.clone(), device).map_err(UsageError::new)?;
+        let server = Server::start_on(listener, export, self.connections.into())?;
         if server.is_public() {
             context.warning("NBD has no passwords: other machines can reach this address");
         }
@@ -128,12 +132,17 @@ impl Args {
 
     fn serve_files(&self, context: &Context, signals: Signals) -> anyhow::Result<()> {
         let ImagePath { image, path } = parse_image_path(&self.image)?;
+        let listener = papilio_nfs::listen(&self.address(NFS_PORT))?;
+        self.confine(context);
         let options = context.options_for(&image).write(!self.read_only).cache_bytes(NFS_CACHE);
-        let fs = FileSystem::open_with(&image, &options).map_err(holder::explain)?;
+        let devices = papilio::open_devices(&image, &options).map_err(holder::explain)?;
+        // Before the file system starts threads.
+        context.seal();
+        let fs = FileSystem::from_devices(devices, &options).map_err(holder::explain)?;
         context.warn_of_older(&image, &fs);
         let export = papilio_nfs::Export::new(fs.clone(), &path, self.read_only)?;
         let export = export.squash(self.squash.squash());
-        let server = papilio_nfs::Server::start(&self.address(NFS_PORT), export)?;
+        let server = papilio_nfs::Server::start_on(listener, export)?;
         if server.is_public() {
             context.warning(
                 "NFS version 3 has no passwords: other machines can reach this address, \
@@ -144,6 +153,18 @@ impl Args {
         let failed = || format!("{}: cannot write everything", image.display());
         server.stop().with_context(failed)?;
         fs.close().with_context(failed)
+    }
+
+    /// Leaves this run with the right to serve the image. The socket listens already.
+    fn confine(&self, context: &Context) {
+        // An NFS server marks its handles with random bytes.
+        let random = Path::new("/dev/urandom");
+        let mut sandbox = Sandbox::for_job(Job::Serve, context.sandbox_mode()).reads(random);
+        if let Some(socket) = &self.socket {
+            let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+            sandbox = sandbox.removes_in(folder.unwrap_or(Path::new(".")));
+        }
+        context.confine(sandbox, []);
     }
 
     /// Returns the address to listen on, on loopback unless one was given.

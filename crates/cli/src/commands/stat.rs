@@ -40,6 +40,7 @@ struct Facts {
 impl Args {
     /// Shows the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_operands(&self.paths);
         let mut output = Output::new()?;
         let mut array = match self.json {
             true => Some(JsonArray::begin(&mut output)?),

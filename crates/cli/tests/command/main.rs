@@ -32,6 +32,7 @@ mod repair;
 mod replace;
 mod rescue_full;
 mod rootdir;
+mod sandbox;
 mod scripts;
 mod scrub;
 mod send_flags;

@@ -64,6 +64,13 @@ impl Args {
         if self.json && self.to_tar.as_deref() == Some(Path::new("-")) {
             return Err(UsageError::new("cp: --json and the archive both go to standard output").into());
         }
+        let images = wanted.iter().map(|path| path.image.clone());
+        match (&destination, self.to_tar.as_deref()) {
+            (_, Some(archive)) if archive == Path::new("-") => context.confine_to_images(images),
+            (_, Some(output)) => context.confine_to_output(output, images),
+            (Some(output), None) => context.confine_to_output(output, images),
+            (None, None) => {}
+        }
         let shown = !self.no_progress && context.verbosity == 0 && std::io::stderr().is_terminal();
         let progress = Progress::new(shown);
         context.set_progress(progress.bar());

@@ -49,6 +49,7 @@ pub(super) fn findings() -> Vec<Finding> {
         "mounts need FUSE on Linux",
         "all other commands work on image files; papilio serve --nfs makes the files of one a mount",
     ));
+    findings.push(sandbox());
     findings.push(descriptors());
     findings
 }
@@ -61,6 +62,22 @@ fn images() -> Finding {
     let state = if cfg!(feature = "images") { CheckState::Works } else { CheckState::Limited };
     let advice = (state != CheckState::Works).then_some("build with the feature images");
     Finding { name: "images", state, found: found.to_owned(), advice }
+}
+
+/// Checks the parts of the sandbox of commands that read images.
+fn sandbox() -> Finding {
+    let parts = papilio_sandbox::kernel_parts();
+    let shown = |part: &papilio_sandbox::Part| match &part.state {
+        Ok(state) => format!("{}: {state}", part.name),
+        Err(reason) => format!("no {}: {reason}", part.name),
+    };
+    let found = parts.iter().map(shown).collect::<Vec<_>>().join("; ");
+    let advice = "commands that read images keep more rights than they need: docs/sandbox.md";
+    match parts.iter().filter(|part| part.state.is_ok()).count() {
+        0 => Finding::missing("sandbox", found, advice),
+        some if some < parts.len() => Finding::limited("sandbox", found, advice),
+        _ => Finding::works("sandbox", found),
+    }
 }
 
 fn descriptors() -> Finding {

@@ -32,6 +32,7 @@ pub struct Args {
 impl Args {
     /// Shows the space.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_place(&self.image);
         let usage = UsageSource::open(context, &self.image)?.usage()?;
         let spaces = usage.spaces.iter();
         let rows = spaces

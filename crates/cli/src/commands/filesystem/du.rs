@@ -89,6 +89,7 @@ struct SharedUsage<'a> {
 impl Args {
     /// Adds up the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_targets(&self.paths);
         let mut output = Output::new()?;
         let mut json = match self.json {
             true => Some(JsonArray::begin(&mut output)?),

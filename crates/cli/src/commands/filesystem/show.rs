@@ -61,6 +61,9 @@ struct ShownDevice {
 impl Args {
     /// Shows the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Some(image) = self.image.as_ref().filter(|image| image.exists()) {
+            context.confine_to_place(image);
+        }
         let shown = match &self.image {
             Some(name) if !name.exists() && !self.all_devices => vec![ShownFileSystem::named(name)?],
             Some(image) => vec![ShownFileSystem::of(&UsageSource::open(context, image)?)?],

@@ -44,6 +44,7 @@ impl Args {
         if self.tree.tree {
             return usage_tree::show(context, &self.image, &self.tree, self.units.resolve(), self.json);
         }
+        context.confine_to_place(&self.image);
         let usage = UsageSource::open(context, &self.image)?.usage()?;
         if usage.chunks_without_block_group > 0 {
             context.error(format_args!(

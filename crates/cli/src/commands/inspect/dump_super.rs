@@ -51,6 +51,7 @@ pub struct Args {
 impl Args {
     /// Shows the superblocks.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_images(self.images.clone());
         let mut output = Output::new()?;
         let mut array = match self.json {
             true => Some(JsonArray::begin(&mut output)?),

@@ -122,6 +122,7 @@ impl Args {
     /// Shows the trees.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let (image, further) = self.images.split_first().expect("one image is required");
+        context.confine_to_images([image.clone()]);
         let system = context.open_last_commit(image, further, !self.noscan)?;
         let mut output = Output::new()?;
         let array = match self.json {

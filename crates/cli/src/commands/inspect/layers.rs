@@ -32,6 +32,7 @@ impl Args {
         let options =
             LayerOptions { key: if is_locked { KeySource::Nowhere } else { given.key.clone() }, ..given };
         let image = context.arguments().image_options();
+        context.confine_to_images(self.devices.clone());
         let mut output = Output::new()?;
         let mut array = if self.json { Some(JsonArray::begin(&mut output)?) } else { None };
         for device in &self.devices {

@@ -92,6 +92,7 @@ struct StripeLine {
 impl Args {
     /// Lists the chunks.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_place(std::path::Path::new(&self.path));
         let chunks = TreeSource::open(context, &self.path)?.chunks()?;
         let mut lines = lines_of(&chunks)?;
         for key in self.sort.iter().rev() {

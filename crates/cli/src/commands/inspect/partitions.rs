@@ -31,7 +31,9 @@ impl Args {
     /// Lists the partitions.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let options = context.arguments().image_options();
+        context.confine_to_images([self.image.clone()]);
         let disk = DeviceOptions::new(Access::ReadOnly).open_disk(&self.image, &options)?;
+        context.seal();
         let partitions = disk.table.as_ref().map_or(&[][..], |table| &table.partitions);
         for fault in disk.table.iter().flat_map(|table| &table.faults) {
             context.warning(format_args!("{}: {fault}", self.image.display()));

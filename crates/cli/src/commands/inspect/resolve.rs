@@ -115,7 +115,9 @@ fn print_owner(output: &mut Output, owner: &ExtentOwner) -> anyhow::Result<()> {
 impl RootId {
     /// Prints the id.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let id = match Target::parse(&self.path)? {
+        let target = Target::parse(&self.path)?;
+        context.confine_to_target(&target);
+        let id = match target {
             Target::Image(path) => context.inode(&path, true)?.tree(),
             Target::Mounted(mounted) => mounted.open()?.subvolume_id().map_err(|error| mounted.at(&error))?,
         };
@@ -128,7 +130,9 @@ impl RootId {
 impl InodeResolve {
     /// Prints the paths.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let path = match Target::parse(&self.path)? {
+        let target = Target::parse(&self.path)?;
+        context.confine_to_target(&target);
+        let path = match target {
             Target::Image(path) => path,
             Target::Mounted(mounted) => return self.run_mounted(&mounted),
         };
@@ -206,6 +210,7 @@ impl LogicalResolve {
         if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
             return self.run_mounted(context, &mounted);
         }
+        context.confine_to_images([self.image.clone()]);
         let fs = context.open(&self.image)?;
         let named = |error| of_image(&self.image, error);
         let address = LogicalAddress(self.logical);
@@ -230,7 +235,9 @@ impl LogicalResolve {
 impl SubvolidResolve {
     /// Prints the path.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let subvolumes = match Target::parse(&self.path)? {
+        let target = Target::parse(&self.path)?;
+        context.confine_to_target(&target);
+        let subvolumes = match target {
             Target::Image(path) => context.open(&path.image)?.subvolumes()?,
             Target::Mounted(mounted) => mounted.open()?.subvolumes().map_err(|error| mounted.at(&error))?,
         };

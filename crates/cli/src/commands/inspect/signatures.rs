@@ -31,6 +31,7 @@ pub struct Args {
 impl Args {
     /// Lists the signatures of all devices. A device that cannot be read is a failure of its own.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_images(self.devices.clone());
         let mut output = Output::new()?;
         let mut array = if self.json { Some(JsonArray::begin(&mut output)?) } else { None };
         let mut rows = vec![["Device", "Offset", "At", "Header", "Meaning"].map(str::to_owned)];

@@ -34,6 +34,7 @@ pub struct Args {
 impl Args {
     /// Shows the statistics.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        context.confine_to_images([self.image.clone()]);
         let system = context.open_last_commit(&self.image, &[], true)?;
         let usual = [objectid::ROOT_TREE, objectid::EXTENT_TREE, objectid::CSUM_TREE, objectid::FS_TREE];
         let trees = if self.tree.is_empty() { usual.to_vec() } else { self.tree.clone() };

@@ -284,6 +284,9 @@ impl Args {
 
     fn server_arguments(&self, global: &GlobalArgs) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
+        if let Some(mode) = global.sandbox {
+            arguments.extend(["--sandbox".into(), mode.name().into()]);
+        }
         for device in &global.device {
             arguments.extend(["--device".into(), device.into()]);
         }

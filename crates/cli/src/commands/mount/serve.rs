@@ -6,7 +6,7 @@
 //! 3. Open the image and mount it.
 //! 4. Tell the caller that the mount is usable.
 //! 5. Replace the standard streams.
-//! 6. Wait for the unmount.
+//! 6. Give up the rights that only mounting needs, and wait for the unmount.
 //!
 //! A failure before step 4 is printed on the terminal, a later one in the log.
 
@@ -20,6 +20,7 @@ use papilio::device::is_url;
 use papilio_fuse::signals::Signals;
 use papilio_fuse::streams::{Stream, replace};
 use papilio_fuse::{MountOptions, Session, Unmounter};
+use papilio_sandbox::{Job, Sandbox};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ impl Server<'_> {
         if self.background && context.verbosity <= 0 && !std::io::stderr().is_terminal() {
             log::Log::for_script(log_file.as_ref().map(File::try_clone).transpose()?);
         }
+        context.confine(Sandbox::for_job(Job::Mount, context.sandbox_mode()), []);
         let source = absolute(self.image);
         let mut options = options;
         let given = options.devices.clone();
@@ -79,6 +81,7 @@ impl Server<'_> {
         } else if let Some(file) = &log_file {
             replace(Stream::Error, file).context("cannot redirect standard error to the log")?;
         }
+        context.seal();
         session.wait().with_context(|| format!("{}: closing", self.image.display()))
     }
 }

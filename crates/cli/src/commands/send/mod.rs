@@ -83,6 +83,10 @@ impl Args {
         first: &ImagePath,
         token: Option<ResumeToken>,
     ) -> anyhow::Result<()> {
+        match &self.file {
+            None => context.confine_to_images([first.image.clone()]),
+            Some(file) => context.confine_to_output(file, [first.image.clone()]),
+        }
         let fs = context.open(&first.image)?;
         let find = |argument: &OsString| subvolume(context, &fs, first, argument);
         let snapshots: Vec<Subvolume> = self.snapshots.iter().map(find).collect::<Result<_, _>>()?;

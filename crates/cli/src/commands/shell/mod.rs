@@ -89,6 +89,7 @@ impl Args {
         definition: fn() -> clap::Command,
         interpret: Interpret,
     ) -> anyhow::Result<()> {
+        context.confinement.forbid();
         // Operands name it while `lcd` changes the directory.
         let image = std::path::absolute(&self.image).context("the current directory")?;
         let system = if self.read_only {

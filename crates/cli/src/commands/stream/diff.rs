@@ -1,11 +1,12 @@
 //! `papilio stream diff`.
 
 use super::list::to_json as entry_json;
-use super::operands::{ChainArgs, load};
+use super::operands::{ChainArgs, open_streams};
+use crate::context::Context;
 use crate::output::{JsonArray, Output, escaped};
 use anyhow::Context as _;
 use papilio::FileKind;
-use papilio::stream::{StreamDifference, StreamError, compare};
+use papilio::stream::{LoadOptions, StreamChain, StreamDifference, StreamError, compare};
 use serde_json::Value;
 use std::ffi::OsString;
 
@@ -30,10 +31,14 @@ pub struct Diff {
 
 impl Diff {
     /// Compares the subvolumes.
-    pub fn run(self) -> anyhow::Result<()> {
-        let chain = load(&self.chain.streams)?;
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let inputs = open_streams(&self.chain.streams)?;
+        let others = if self.to.is_empty() { None } else { Some(open_streams(&self.to)?) };
+        context.confine_to_images([]);
+        context.seal();
+        let chain = StreamChain::load(inputs, LoadOptions::new())?;
         let part = self.chain.choice.find(&chain)?;
-        let other = if self.to.is_empty() { None } else { Some(load(&self.to)?) };
+        let other = others.map(|inputs| StreamChain::load(inputs, LoadOptions::new())).transpose()?;
         let mut output = Output::new()?;
         let mut array = self.json.then(|| JsonArray::begin(&mut output)).transpose()?;
         let each = |difference: StreamDifference| -> Result<(), DiffError> {

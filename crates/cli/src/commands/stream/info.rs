@@ -1,6 +1,7 @@
 //! `papilio stream info`: the subvolumes of streams, and the size of their parts.
 
 use super::operands::{is_stdin, open_streams, stdin};
+use crate::context::Context;
 use crate::output::{JsonArray, Output, json_bytes};
 use crate::units::Units;
 use papilio::stream::{LoadOptions, SentPart, StreamChain};
@@ -26,11 +27,20 @@ pub struct Info {
 
 impl Info {
     /// Prints the subvolumes.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let options = LoadOptions::new().trees(false);
         let chain = match &self.streams[..] {
-            [only] if is_stdin(only) => StreamChain::scan("standard input", &mut stdin()?, options)?,
-            streams => StreamChain::load(open_streams(streams)?, options)?,
+            [only] if is_stdin(only) => {
+                context.confine_to_images([]);
+                context.seal();
+                StreamChain::scan("standard input", &mut stdin()?, options)?
+            }
+            streams => {
+                let inputs = open_streams(streams)?;
+                context.confine_to_images([]);
+                context.seal();
+                StreamChain::load(inputs, options)?
+            }
         };
         let stream = |part: &SentPart| match chain.inputs().get(part.stream) {
             Some(input) => input.name().to_owned(),

@@ -44,12 +44,12 @@ impl Args {
     /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
-            Subcommand::Info(command) => command.run(),
+            Subcommand::Info(command) => command.run(context),
             Subcommand::Ls(command) => command.run(context),
             Subcommand::Cat(command) => command.run(context),
             Subcommand::Extract(command) => command.run(context),
             Subcommand::Verify(command) => command.run(context),
-            Subcommand::Diff(command) => command.run(),
+            Subcommand::Diff(command) => command.run(context),
             Subcommand::Join(command) => command.run(context),
             Subcommand::Split(command) => command.run(context),
             Subcommand::Recompress(command) => command.run(context),

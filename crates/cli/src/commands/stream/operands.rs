@@ -86,6 +86,7 @@ pub enum Loaded {
 }
 
 /// Opens the index of streams, if there is one and it lists the chosen subvolume; else loads them.
+/// The run only reads from here on.
 ///
 /// # Errors
 /// As [`load`].
@@ -95,11 +96,13 @@ pub fn load_or_index(
     choice: &SubvolumeChoice,
 ) -> anyhow::Result<Loaded> {
     let mut inputs = open_streams(streams)?;
+    context.confine_to_images([]);
     if let Some(path) = index_path(streams) {
         inputs = match StreamIndex::open(&path, inputs)? {
             Ok(index) => {
                 let wanted = choice.subvolume.as_deref().map(OsStr::as_encoded_bytes);
                 if wanted.is_none_or(|name| name == index.subvolume()) {
+                    context.seal();
                     return Ok(Loaded::Index(Box::new(index)));
                 }
                 index.into_inputs()
@@ -112,6 +115,7 @@ pub fn load_or_index(
             }
         };
     }
+    context.seal();
     Ok(Loaded::Chain(StreamChain::load(inputs, LoadOptions::new())?))
 }
 

@@ -1,11 +1,11 @@
 //! `papilio stream cat` and `extract`.
 
-use super::operands::{ChainArgs, Loaded, SubvolumeChoice, inner_path, load, load_or_index};
+use super::operands::{ChainArgs, Loaded, SubvolumeChoice, inner_path, load_or_index, open_streams};
 use crate::context::Context;
 use crate::host_output::HostOutput;
 use crate::output::Output;
 use crate::usage_error::UsageError;
-use papilio::stream::{Extract, StreamError};
+use papilio::stream::{Extract, LoadOptions, StreamChain, StreamError};
 use papilio::{ExportObserver, ExportProblem};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -81,7 +81,14 @@ impl ExtractArgs {
             let text = "an archive is not for a terminal: name a file, or redirect standard output";
             return Err(UsageError::new(text).into());
         }
-        let chain = load(&self.chain.streams)?;
+        let inputs = open_streams(&self.chain.streams)?;
+        match self.to_tar.as_deref() {
+            Some(path) if path == Path::new("-") => context.confine_to_images([]),
+            Some(path) => context.confine_to_output(path, []),
+            None => context.confine_to_output(&self.directory, []),
+        }
+        context.seal();
+        let chain = StreamChain::load(inputs, LoadOptions::new())?;
         let part = self.chain.choice.find(&chain)?;
         let paths = self.path.iter().map(|path| inner_path(path)).collect();
         let extract = Extract::new().within(paths);

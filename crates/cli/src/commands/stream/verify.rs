@@ -30,8 +30,17 @@ impl Verify {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let options = LoadOptions::new().decompress(true);
         let loaded = match &self.streams[..] {
-            [only] if is_stdin(only) => StreamChain::scan("standard input", &mut stdin()?, options),
-            streams => StreamChain::load(open_streams(streams)?, options),
+            [only] if is_stdin(only) => {
+                context.confine_to_images([]);
+                context.seal();
+                StreamChain::scan("standard input", &mut stdin()?, options)
+            }
+            streams => {
+                let inputs = open_streams(streams)?;
+                context.confine_to_images([]);
+                context.seal();
+                StreamChain::load(inputs, options)
+            }
         };
         let chain = match (loaded, self.json) {
             (Ok(chain), _) => chain,

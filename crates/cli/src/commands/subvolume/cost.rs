@@ -12,6 +12,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use papilio::format::{TreeId, objectid};
 use papilio::{Estimate, SharingOptions, SpaceSharing, Subvolume, SubvolumeSpace};
 use papilio_ioctl::client::MountedPath;
+use papilio_sandbox::{Job, Sandbox};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -83,6 +84,12 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let keep = patterns(&self.keep)?;
         let target = Target::parse(&self.place)?;
+        // References that take much memory go to a temporary file.
+        if let Target::Image(path) = &target {
+            let sandbox = Sandbox::for_job(Job::Extract, context.sandbox_mode());
+            context.confine(sandbox.writes_below(&std::env::temp_dir()), [path.image.clone()]);
+        }
+
         let (sharing, default) = self.measure(context, &target)?;
         for error in sharing.errors() {
             context.error(error);

@@ -78,7 +78,9 @@ impl Args {
 
     fn source(&self, context: &Context) -> anyhow::Result<Source> {
         let none = || UsageError::new(format_args!("{}: not a subvolume", self.path.display()));
-        match Target::parse(&self.path)? {
+        let target = Target::parse(&self.path)?;
+        context.confine_to_target(&target);
+        match target {
             Target::Image(path) => {
                 let inode = context.inode(&path, true)?;
                 if inode.number() != objectid::FIRST_INODE || inode.is_subvolume_stub() {

@@ -23,7 +23,9 @@ pub struct Args {
 impl Args {
     /// Prints the subvolume.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let (id, subvolumes): (TreeId, Vec<Subvolume>) = match Target::parse(&self.path)? {
+        let target = Target::parse(&self.path)?;
+        context.confine_to_target(&target);
+        let (id, subvolumes): (TreeId, Vec<Subvolume>) = match target {
             Target::Image(path) => {
                 let fs = context.open(&path.image)?;
                 (fs.default_subvolume()?, fs.subvolumes()?)

@@ -201,7 +201,9 @@ impl Args {
         if self.below && self.all {
             return Err(UsageError::new("subvolume list: -o and -a exclude each other").into());
         }
-        let (holder, mut subvolumes) = match Target::parse(&self.path)? {
+        let target = Target::parse(&self.path)?;
+        context.confine_to_target(&target);
+        let (holder, mut subvolumes) = match target {
             Target::Image(path) => {
                 let directory = context.inode(&path, true)?;
                 if !directory.metadata().is_dir() {

@@ -75,7 +75,9 @@ impl Args {
     fn subvolumes(&self, context: &Context) -> anyhow::Result<(Vec<Subvolume>, Option<TreeId>)> {
         let by_path = self.id.is_none() && self.uuid.is_none();
         let none = || UsageError::new(format_args!("{}: not a subvolume", self.path.display()));
-        match Target::parse(&self.path)? {
+        let target = Target::parse(&self.path)?;
+        context.confine_to_target(&target);
+        match target {
             Target::Image(path) => {
                 let all = context.open(&path.image)?.subvolumes()?;
                 if !by_path {

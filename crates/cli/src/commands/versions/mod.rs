@@ -81,6 +81,9 @@ impl Args {
         }
         let target = Target::parse_with_parents(&self.path)?;
         let writes = self.changes_image(&target);
+        if self.restore.is_none() && !self.undelete {
+            context.confine_to_target(&target);
+        }
         if self.undelete && self.lists_directory(context, &target)? {
             return undelete::list(context, &target, self.json, self.units());
         }

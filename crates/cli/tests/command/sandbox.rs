@@ -1,0 +1,192 @@
+//! The sandbox of the command: it holds while a command reads, copies or serves, and can be turned
+//! off. Attacks on it are in crates/sandbox.
+
+use crate::common::{command, papilio, succeed, text};
+use papilio_oracle::{Need, Scratch, require};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// Returns whether the kernel has all parts; without them the test says so.
+fn has_parts() -> bool {
+    let found = text(&papilio(["doctor", "--need", "sandbox"]).stderr);
+    let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(found.is_empty() || !required, "{found}");
+    if !found.is_empty() {
+        eprintln!("skipped: {found}");
+    }
+    found.is_empty()
+}
+
+/// A process that is killed if the test fails.
+struct Running(Child);
+
+impl Running {
+    fn start<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
+        let mut command = command();
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Returns a field of the state of the process, such as `Seccomp`.
+    fn field(&self, name: &str) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.expect(name).trim().to_owned()
+    }
+
+    /// Asserts that the process has given up everything but `capabilities`.
+    fn is_confined(&self, capabilities: u64) {
+        assert_eq!(self.field("NoNewPrivs"), "1");
+        assert_eq!(self.field("Seccomp"), "2");
+        for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            let has = u64::from_str_radix(&self.field(set), 16).unwrap();
+            assert_eq!(has & !capabilities, 0, "{set}: {has:x}");
+        }
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.0.id())).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        assert!(matches!(core.split_ascii_whitespace().nth(4), Some("0" | "1")), "{core}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended already, unless the test has failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A mount point that is free again if the test fails.
+struct Detached<'a>(&'a Path);
+
+impl Drop for Detached<'_> {
+    fn drop(&mut self) {
+        // Nothing is mounted there, unless the test has failed.
+        let _ = command().args(["umount", "-l"]).arg(self.0).stderr(Stdio::null()).status();
+    }
+}
+
+/// Makes an image with the file `/large`, of more bytes than a pipe takes.
+fn image(scratch: &Scratch) -> String {
+    let image = scratch.path().join("image").to_str().unwrap().to_owned();
+    let large = scratch.path().join("large");
+    std::fs::write(&large, vec![7; 4 << 20]).unwrap();
+    succeed(["mkfs", "-q", "--size", "128M", &image]);
+    succeed(["cp", large.to_str().unwrap(), &format!("{image}:/large")]);
+    image
+}
+
+#[test]
+fn a_command_that_reads_is_confined() {
+    if !has_parts() {
+        return;
+    }
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    // It waits for the reader of its output, so its state can be looked at.
+    let mut cat = Running::start(["cat", &format!("{image}:/large")]);
+    let mut output = cat.0.stdout.take().unwrap();
+    let mut first = [0; 1];
+    output.read_exact(&mut first).unwrap();
+    cat.is_confined(0);
+    let mut rest = Vec::new();
+    output.read_to_end(&mut rest).unwrap();
+    assert!(cat.0.wait().unwrap().success() && rest.len() == (4 << 20) - 1);
+}
+
+#[test]
+fn a_server_is_confined() {
+    if !has_parts() {
+        return;
+    }
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    for protocol in ["--nbd", "--nfs"] {
+        let mut server = Running::start(["serve", protocol, "--listen", "localhost:0", &image]);
+        let mut uri = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut uri).unwrap();
+        assert!(uri.contains("://"), "{uri:?}");
+        server.is_confined(0);
+    }
+    let socket = scratch.path().join("socket");
+    let mut server = Running::start(["serve", "--nbd", "--socket", socket.to_str().unwrap(), &image]);
+    let mut uri = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut uri).unwrap();
+    server.is_confined(0);
+    let pid = server.0.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(server.0.wait().unwrap().success() && !socket.exists());
+}
+
+#[test]
+fn a_server_of_a_mount_of_root_is_confined() {
+    if !has_parts() || require(&[Need::Root, Need::Fuse]).is_none() {
+        return;
+    }
+    // CAP_CHOWN, CAP_SETUID, CAP_NET_ADMIN and CAP_SYS_MODULE, as docs/sandbox.md says.
+    const LOST: u64 = 1 << 0 | 1 << 7 | 1 << 12 | 1 << 16;
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    let point = scratch.path().join("mount");
+    std::fs::create_dir(&point).unwrap();
+    let _detached = Detached(&point);
+    let mut server = Running::start(["mount", "--foreground", &image, point.to_str().unwrap()]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while server.field("Seccomp") != "2" {
+        assert!(Instant::now() < deadline && server.0.try_wait().unwrap().is_none(), "no filter");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.is_confined(!LOST);
+    assert_eq!(std::fs::read(point.join("large")).unwrap().len(), 4 << 20);
+    std::fs::write(point.join("new"), b"content").unwrap();
+    succeed(["umount", point.to_str().unwrap()]);
+    assert!(server.0.wait().unwrap().success());
+}
+
+#[test]
+fn copies_go_to_the_destination_only() {
+    if !has_parts() {
+        return;
+    }
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    let out = scratch.path().join("new/out");
+    succeed(["restore", &image, out.to_str().unwrap()]);
+    assert_eq!(std::fs::read(out.join("large")).unwrap().len(), 4 << 20);
+    // An old file is written in its place, also through a link to another directory.
+    let other = scratch.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("target"), b"old").unwrap();
+    std::os::unix::fs::symlink(other.join("target"), out.join("link")).unwrap();
+    succeed(["cp", &format!("{image}:/large"), out.join("link").to_str().unwrap()]);
+    assert_eq!(std::fs::read(other.join("target")).unwrap().len(), 4 << 20);
+    // The working directory is the destination.
+    let mut here = command();
+    let copied = here.args(["cp", &format!("{image}:/large"), "."]).current_dir(&other).output().unwrap();
+    assert!(copied.status.success(), "{}", text(&copied.stderr));
+    assert!(Path::new(&other.join("large")).exists());
+}
+
+#[test]
+fn what_holds_is_said_and_can_be_turned_off() {
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    let shown = |arguments: &[&str]| text(&papilio(arguments).stderr);
+    if has_parts() {
+        let said = shown(&["-vv", "ls", &image]);
+        assert_eq!(said.lines().filter(|line| line.starts_with("sandbox: ")).count(), 2, "{said}");
+        for part in ["new privileges forbidden", "system calls with ", "paths version "] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    assert_eq!(shown(&["-vv", "--sandbox=off", "ls", &image]), "");
+    let unknown = papilio(["--sandbox=of", "ls", &image]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("not one of on, off and kill"));
+    let mut wrong = command();
+    let wrong = wrong.env("PAPILIO_SANDBOX", "no").args(["ls", &image]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert_eq!(text(&wrong.stderr), "papilio: PAPILIO_SANDBOX=no: not one of on, off and kill\n");
+}
