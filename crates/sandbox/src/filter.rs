@@ -5,7 +5,8 @@
 //!
 //! **Invariants**
 //! - A call that is in no list fails with `EPERM`, or ends the process under `Mode::Kill`.
-//! - Calls that have a substitute fail with `ENOSYS`, so that the C library and Papilio use it.
+//! - Calls that have a substitute, and calls younger than the lists, fail with `ENOSYS`, so that the
+//!   C library and Papilio go on without.
 //! - A thread is the only thing that `clone` makes: no process, no namespace.
 
 use crate::system_calls;
@@ -16,12 +17,17 @@ use seccompiler::{
     TargetArch, apply_filter_all_threads,
 };
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Error = Box<dyn std::error::Error>;
 
 /// Calls that are refused as if the kernel did not have them.
 const SUBSTITUTED: &[c_long] = &[libc::SYS_clone3, libc::SYS_io_uring_setup];
+
+/// Calls that are younger than the lists. All processors number them alike. A C library tries the
+/// calls that it knows, and goes on without one that the kernel does not have.
+const NEWER: RangeInclusive<i64> = 449..=600;
 
 /// ioctls of terminals and pipes: `TCGETS` to `TCSETSF`, `TIOCGPGRP`, `TIOCGWINSZ`, `FIONREAD`,
 /// `FIONBIO`, `FIOCLEX`, `FIONCLEX`, `TCGETS2` to `TCSETSF2`. Never `TIOCSTI`, which types.
@@ -105,6 +111,8 @@ fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, Error> {
 /// Returns the rules of a job.
 fn rules(job: Job) -> Result<Rules, Error> {
     let mut rules: Rules = system_calls::allowed(job).into_iter().map(|call| (call, Vec::new())).collect();
+    // The last of several filters gives the errno, so this one lets them pass.
+    rules.extend(NEWER.map(|call| (call, Vec::new())));
     let process = u64::from(std::process::id());
     let threads = SeccompCmpOp::MaskedEq(CLONE_BITS);
     rules.insert(libc::SYS_clone, vec![rule(vec![is(0, threads, libc::CLONE_THREAD as u64)?])?]);
@@ -166,10 +174,10 @@ pub(crate) fn allow_only(job: Job, mode: Mode) -> Result<String, Error> {
         Mode::Kill => SeccompAction::KillProcess,
         Mode::On | Mode::Off => errno(libc::EPERM),
     };
-    let substituted = SUBSTITUTED.iter().map(|call| (*call, Vec::new())).collect();
+    let substituted = SUBSTITUTED.iter().copied().chain(NEWER).map(|call| (call, Vec::new())).collect();
     apply(substituted, SeccompAction::Allow, errno(libc::ENOSYS))?;
     let rules = rules(job)?;
-    let count = rules.len();
+    let count = rules.len() - NEWER.count();
     apply(rules, refused, SeccompAction::Allow)?;
     Ok(format!("with {count} calls"))
 }
