@@ -66,6 +66,32 @@ pub struct StoreCheckpoint {
     pub expires: Option<SystemTime>,
 }
 
+/// Requests to an object store by kind, each counted once however often it was repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Objects that were written, and parts of them.
+    pub puts: u64,
+    /// Objects that were read, and ranges of them.
+    pub gets: u64,
+    /// Listings, however many pages they had.
+    pub lists: u64,
+    /// Objects that were deleted.
+    pub deletes: u64,
+    /// Bytes that were sent in objects.
+    pub bytes_sent: u64,
+    /// Bytes that were received from objects.
+    pub bytes_received: u64,
+}
+
+/// The requests of a device in an object store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreRequests {
+    /// Those for segments, which hold large runs of blocks.
+    pub segments: RequestCounts,
+    /// Those of the database, which holds the rest, and those for listings.
+    pub database: RequestCounts,
+}
+
 /// Opens devices at URLs and administers those in object stores.
 ///
 /// Every URL has one of the schemes in [`URL_SCHEMES`](crate::URL_SCHEMES). Functions that concern

@@ -22,5 +22,7 @@ pub use database::{
 };
 pub use installed::install;
 #[doc(no_inline)]
-pub use papilio_device::{Device, RemoteCache, RemoteOptions, StoreCheckpoint};
+pub use papilio_device::{
+    Device, RemoteCache, RemoteOptions, RequestCounts, StoreCheckpoint, StoreRequests,
+};
 pub use remote::{RemoteDevice, RemoteStatistics};

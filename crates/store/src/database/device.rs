@@ -12,11 +12,13 @@
 //! **Locks**: `parts`, shared by writes of whole blocks, exclusive for a part of one. It belongs to
 //! the async runtime and is held across requests.
 
+use super::counted::{Counted, StoreRequests};
 use super::errors::{error_of, opening};
 use super::still::StillClock;
 use super::url::StoreUrl;
 use crate::remote::{directory_name, root_of, runtime};
 use futures_util::StreamExt;
+use object_store::ObjectStore;
 use papilio_device::{
     Access, Device, Direction, OpenErrorKind, PhysicalAddress, ReadRequest, RemoteOptions, StartedOp,
     check_read, check_write, read_only,
@@ -66,6 +68,7 @@ enum Source {
 pub struct StoreDevice {
     name: String,
     size: u64,
+    store: Arc<Counted>,
     source: Source,
     runtime: &'static Runtime,
     parts: RwLock<()>,
@@ -135,7 +138,11 @@ fn memory_cache(options: &RemoteOptions) -> Arc<MokaCache> {
     }))
 }
 
-async fn open_writer(url: &StoreUrl, options: &RemoteOptions) -> Result<Db, slatedb::Error> {
+async fn open_writer(
+    url: &StoreUrl,
+    store: &Arc<Counted>,
+    options: &RemoteOptions,
+) -> Result<Db, slatedb::Error> {
     let settings = Settings {
         flush_interval: Some(Duration::from_secs(1)),
         max_unflushed_bytes: MOST_UNFLUSHED,
@@ -143,7 +150,7 @@ async fn open_writer(url: &StoreUrl, options: &RemoteOptions) -> Result<Db, slat
         object_store_cache_options: cache_options(options, url),
         ..Settings::default()
     };
-    Db::builder(url.path.clone(), Arc::clone(&url.store))
+    Db::builder(url.path.clone(), Arc::clone(store) as Arc<dyn ObjectStore>)
         .with_settings(settings)
         .with_sst_block_size(SstBlockSize::Block64Kib)
         .with_db_cache(memory_cache(options), 0)
@@ -153,6 +160,7 @@ async fn open_writer(url: &StoreUrl, options: &RemoteOptions) -> Result<Db, slat
 
 async fn open_reader(
     url: &StoreUrl,
+    store: &Arc<Counted>,
     options: &RemoteOptions,
     mode: DbReaderMode,
 ) -> Result<DbReader, slatedb::Error> {
@@ -162,7 +170,7 @@ async fn open_reader(
         object_store_cache_options: cache_options(options, url),
         ..DbReaderOptions::default()
     };
-    DbReader::builder(url.path.clone(), Arc::clone(&url.store))
+    DbReader::builder(url.path.clone(), Arc::clone(store) as Arc<dyn ObjectStore>)
         .with_reader_mode(mode)
         .with_options(reader)
         .with_system_clock(Arc::new(StillClock))
@@ -180,27 +188,28 @@ impl StoreDevice {
     pub fn open(url: &StoreUrl, access: Access, options: &RemoteOptions) -> Result<Self, OpenErrorKind> {
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
+            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
             if !super::admin::exists(url).await? {
                 return Err(OpenErrorKind::NotFound);
             }
             let source = match (access, &url.checkpoint) {
                 (Access::ReadWrite, Some(_)) => return Err(OpenErrorKind::ReadOnlyMedium),
                 (Access::ReadWrite, None) => {
-                    Source::Writer(open_writer(url, options).await.map_err(opening)?)
+                    Source::Writer(open_writer(url, &store, options).await.map_err(opening)?)
                 }
                 (Access::ReadOnly, Some(checkpoint)) => {
                     let id = super::admin::find_checkpoint(url, checkpoint).await?.id;
                     let mode = DbReaderMode::Checkpoint(id);
-                    Source::Reader(Box::new(open_reader(url, options, mode).await.map_err(opening)?))
+                    Source::Reader(Box::new(open_reader(url, &store, options, mode).await.map_err(opening)?))
                 }
                 (Access::ReadOnly, None) => {
                     // A checkpoint keeps the objects of this state. Without the right to write one,
                     // a read fails once a writer has deleted an object.
-                    let managed = open_reader(url, options, DbReaderMode::ManagedCheckpoint).await;
+                    let managed = open_reader(url, &store, options, DbReaderMode::ManagedCheckpoint).await;
                     Source::Reader(Box::new(match managed {
                         Ok(reader) => reader,
                         Err(_) => {
-                            open_reader(url, options, DbReaderMode::FollowLatest).await.map_err(opening)?
+                            open_reader(url, &store, options, DbReaderMode::FollowLatest).await.map_err(opening)?
                         }
                     }))
                 }
@@ -213,7 +222,7 @@ impl StoreDevice {
             let Some(meta) = meta.as_deref().and_then(Meta::parse) else {
                 return Err(OpenErrorKind::Remote("the database there is no device of Papilio".to_owned()));
             };
-            Ok(Self::new(url, source, meta.size, runtime))
+            Ok(Self::new(url, store, source, meta.size, runtime))
         })
     }
 
@@ -230,8 +239,9 @@ impl StoreDevice {
         }
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
+            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
             let existed = super::admin::exists(url).await?;
-            let db = open_writer(url, options).await.map_err(opening)?;
+            let db = open_writer(url, &store, options).await.map_err(opening)?;
             let meta = db.get(META).await.map_err(opening)?;
             if existed && meta.as_deref().and_then(Meta::parse).is_none() {
                 let first = db.scan::<std::ops::RangeFull>(..).await.map_err(opening)?.next().await;
@@ -244,7 +254,7 @@ impl StoreDevice {
             }
             db.put(META, Meta { size }.to_bytes()).await.map_err(opening)?;
             db.flush().await.map_err(opening)?;
-            Ok(Self::new(url, Source::Writer(db), size, runtime))
+            Ok(Self::new(url, store, Source::Writer(db), size, runtime))
         })
     }
 
@@ -270,9 +280,28 @@ impl StoreDevice {
         Ok(device.size)
     }
 
-    fn new(url: &StoreUrl, source: Source, size: u64, runtime: &'static Runtime) -> Self {
+    fn new(
+        url: &StoreUrl,
+        store: Arc<Counted>,
+        source: Source,
+        size: u64,
+        runtime: &'static Runtime,
+    ) -> Self {
         let manifest_at = papilio_locks::Mutex::new(Instant::now());
-        Self { name: url.name.clone(), size, source, runtime, parts: RwLock::new(()), manifest_at }
+        Self { name: url.name.clone(), size, store, source, runtime, parts: RwLock::new(()), manifest_at }
+    }
+
+    /// Closes the device, which makes its writes durable. Later calls are errors.
+    ///
+    /// # Errors
+    /// A store that does not answer; another program that has opened the device for writing.
+    pub fn close(&self) -> io::Result<()> {
+        self.runtime.block_on(self.end())
+    }
+
+    /// Returns the requests since the device was opened, by kind.
+    pub fn requests(&self) -> StoreRequests {
+        self.store.requests()
     }
 
     fn writer(&self) -> io::Result<&Db> {
@@ -428,7 +457,7 @@ impl StoreDevice {
         self.writer()?.flush_with_options(options).await.map_err(self.failed())
     }
 
-    async fn close(&self) -> io::Result<()> {
+    async fn end(&self) -> io::Result<()> {
         match &self.source {
             Source::Writer(db) => {
                 self.update_manifest().await?;
@@ -522,9 +551,9 @@ impl Drop for StoreDevice {
         let closed = match Handle::try_current() {
             // A thread of the runtime cannot wait for it.
             Ok(_) => std::thread::scope(|scope| {
-                scope.spawn(|| self.runtime.block_on(self.close())).join().unwrap_or(Ok(()))
+                scope.spawn(|| self.runtime.block_on(self.end())).join().unwrap_or(Ok(()))
             }),
-            Err(_) => self.runtime.block_on(self.close()),
+            Err(_) => self.runtime.block_on(self.end()),
         };
         // Writes that were flushed are durable. A writer that was fenced cannot close in order.
         drop(closed);

@@ -16,6 +16,7 @@
 //!   opened.
 
 mod admin;
+mod counted;
 mod device;
 mod errors;
 mod still;
