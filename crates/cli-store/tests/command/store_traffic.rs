@@ -114,5 +114,11 @@ fn bulk_data_is_sent_once_and_fetched_in_large_pieces() {
             assert_eq!(file.read_at(&mut buffer, at as u64).unwrap(), MIB);
         }
     });
-    let _ = (write, read, random, small, mounted);
+    // The figures of docs/stores.md, with some room: flushes and compaction depend on time.
+    assert!(write.sent <= LARGE as u64 * 11 / 10, "{} bytes sent", write.sent);
+    assert!(read.requests <= 200 && read.sent <= 1 << 16, "{} requests", read.requests);
+    assert!(read.received <= LARGE as u64 * 11 / 10, "{} bytes received", read.received);
+    assert!(random.requests <= 650 && random.received <= 500 * (64 << 10), "{} requests", random.requests);
+    assert!(small.sent <= 64 << 20, "{} bytes sent", small.sent);
+    assert!(mounted.sent <= 1 << 20, "a writer that only reads sent {} bytes", mounted.sent);
 }

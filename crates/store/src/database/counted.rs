@@ -23,7 +23,7 @@ pub(super) use papilio_device::{RequestCounts, StoreRequests};
 pub(super) const SEGMENTS: &str = "segments";
 
 #[derive(Debug, Default)]
-struct Counters {
+struct KindCounters {
     puts: AtomicU64,
     gets: AtomicU64,
     lists: AtomicU64,
@@ -32,7 +32,7 @@ struct Counters {
     received: AtomicU64,
 }
 
-impl Counters {
+impl KindCounters {
     fn put(&self, bytes: usize) {
         self.puts.fetch_add(1, Ordering::Relaxed);
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -53,15 +53,75 @@ impl Counters {
 
 #[derive(Debug, Default)]
 struct Both {
-    segments: Counters,
-    database: Counters,
+    segments: KindCounters,
+    database: KindCounters,
 }
 
 impl Both {
-    fn of(&self, path: &Path) -> &Counters {
+    fn of(&self, path: &Path) -> &KindCounters {
         let mut parts = path.parts().rev();
-        if parts.nth(1).is_some_and(|folder| folder.as_ref() == SEGMENTS) { &self.segments } else { &self.database }
+        if parts.nth(1).is_some_and(|folder| folder.as_ref() == SEGMENTS) {
+            &self.segments
+        } else {
+            &self.database
+        }
     }
+}
+
+const NUMBERS: usize = 12;
+
+fn numbers(requests: &StoreRequests) -> [u64; NUMBERS] {
+    let (one, other) = (&requests.segments, &requests.database);
+    [
+        one.puts,
+        one.gets,
+        one.lists,
+        one.deletes,
+        one.bytes_sent,
+        one.bytes_received,
+        other.puts,
+        other.gets,
+        other.lists,
+        other.deletes,
+        other.bytes_sent,
+        other.bytes_received,
+    ]
+}
+
+fn requests(numbers: [u64; NUMBERS]) -> StoreRequests {
+    let counts = |at: usize| RequestCounts {
+        puts: numbers[at],
+        gets: numbers[at + 1],
+        lists: numbers[at + 2],
+        deletes: numbers[at + 3],
+        bytes_sent: numbers[at + 4],
+        bytes_received: numbers[at + 5],
+    };
+    StoreRequests { segments: counts(0), database: counts(NUMBERS / 2) }
+}
+
+/// Returns the value of the key of requests: twelve numbers, little-endian.
+pub(super) fn to_bytes(requests: &StoreRequests) -> Vec<u8> {
+    numbers(requests).into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+/// Reads the value of the key of requests.
+pub(super) fn parse(bytes: &[u8]) -> Option<StoreRequests> {
+    let mut all = [0; NUMBERS];
+    if bytes.len() != all.len() * 8 {
+        return None;
+    }
+    for (number, bytes) in all.iter_mut().zip(bytes.chunks_exact(8)) {
+        *number = u64::from_le_bytes(bytes.try_into().ok()?);
+    }
+    Some(requests(all))
+}
+
+/// Returns the sums of two counts.
+pub(super) fn sum(one: &StoreRequests, other: &StoreRequests) -> StoreRequests {
+    let mut sums = numbers(one);
+    sums.iter_mut().zip(numbers(other)).for_each(|(sum, number)| *sum = sum.saturating_add(number));
+    requests(sums)
 }
 
 /// A store that counts its requests.
@@ -155,7 +215,11 @@ impl ObjectStore for Counted {
         self.inner.list(prefix)
     }
 
-    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
         self.counters.database.lists.fetch_add(1, Ordering::Relaxed);
         self.inner.list_with_offset(prefix, offset)
     }
