@@ -129,7 +129,8 @@ pub use load::{Busy, Load};
 pub use lock::restore_readers_locks;
 pub use memory::MemoryDevice;
 pub use object_stores::{
-    ObjectStores, RemoteCache, RemoteOptions, StoreCheckpoint, install_object_stores, object_stores, url_text,
+    ObjectStores, RemoteCache, RemoteOptions, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
+    StoreRequests, install_object_stores, object_stores, url_text,
 };
 pub use open::OpenOptions;
 pub use overlay::{OverlayDevice, OverlayFull};

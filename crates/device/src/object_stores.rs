@@ -66,6 +66,86 @@ pub struct StoreCheckpoint {
     pub expires: Option<SystemTime>,
 }
 
+/// Requests to an object store by kind, each counted once however often it was repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Objects that were written, and parts of them.
+    pub puts: u64,
+    /// Objects that were read, and ranges of them.
+    pub gets: u64,
+    /// Listings, however many pages they had.
+    pub lists: u64,
+    /// Objects that were deleted.
+    pub deletes: u64,
+    /// Bytes that were sent in objects.
+    pub bytes_sent: u64,
+    /// Bytes that were received from objects.
+    pub bytes_received: u64,
+}
+
+/// The requests of a device in an object store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreRequests {
+    /// Those for segments, which hold large runs of blocks.
+    pub segments: RequestCounts,
+    /// Those of the database, which holds the rest, and those for listings.
+    pub database: RequestCounts,
+}
+
+/// The space and the requests of a device in an object store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreInfo {
+    /// Bytes of the device.
+    pub size: u64,
+    /// The version of the device's format.
+    pub version: u32,
+    /// Objects that hold large runs of blocks, orphans too.
+    pub segments: u64,
+    /// Bytes of these objects.
+    pub segment_bytes: u64,
+    /// Bytes of blocks in segments that the device has.
+    pub live_bytes: u64,
+    /// Bytes of blocks in segments that were overwritten or discarded since.
+    pub dead_bytes: u64,
+    /// Segments of ancestors that the device, a clone, shares.
+    pub ancestor_segments: u64,
+    /// Bytes of blocks in them that the device has.
+    pub ancestor_bytes: u64,
+    /// Segments that a crash left behind.
+    pub orphans: u64,
+    /// Bytes of these objects.
+    pub orphan_bytes: u64,
+    /// Objects of the database.
+    pub database_objects: u64,
+    /// Bytes of these objects.
+    pub database_bytes: u64,
+    /// Checkpoints, those of readers and clones too.
+    pub checkpoints: u64,
+    /// Clones that share segments.
+    pub clones: u64,
+    /// Requests of all writers, as far as they were closed or flushed for long.
+    pub requests: StoreRequests,
+}
+
+/// The outcome of a cleaning of a device in an object store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCleaned {
+    /// Segments whose blocks were copied together.
+    pub copied_segments: u64,
+    /// Bytes of these blocks.
+    pub copied_bytes: u64,
+    /// Segments without a block in use that were deleted.
+    pub deleted_segments: u64,
+    /// Segments without a block in use that a checkpoint or a clone may name.
+    pub kept_dead_segments: u64,
+    /// Segments that a crash had left behind, and that were deleted.
+    pub orphans: u64,
+    /// Bytes of these objects.
+    pub orphan_bytes: u64,
+    /// Segments whose blocks in use had been counted wrong.
+    pub corrected_accounts: u64,
+}
+
 /// Opens devices at URLs and administers those in object stores.
 ///
 /// Every URL has one of the schemes in [`URL_SCHEMES`](crate::URL_SCHEMES). Functions that concern
@@ -132,6 +212,19 @@ pub trait ObjectStores: Send + Sync {
     /// No such device or checkpoint; a device at `to`; URLs in different buckets; a store that does
     /// not answer.
     fn clone_device(&self, url: &str, to: &str, options: &RemoteOptions) -> Result<(), OpenErrorKind>;
+
+    /// Returns what a device in a store takes.
+    ///
+    /// # Errors
+    /// No such device; a store that does not answer.
+    fn info(&self, url: &str, options: &RemoteOptions) -> Result<StoreInfo, OpenErrorKind>;
+
+    /// Removes segments of a device in a store that nothing names, and copies what lives in those
+    /// that are half dead. Fences a program that has the device open for writing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn clean(&self, url: &str, options: &RemoteOptions) -> Result<StoreCleaned, OpenErrorKind>;
 }
 
 static INSTALLED: OnceLock<&'static dyn ObjectStores> = OnceLock::new();

@@ -4,9 +4,11 @@
 
 use crate::{
     RemoteDevice, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints,
+    store_info,
 };
 use papilio_device::{
-    Access, Device, ObjectStores, OpenErrorKind, RemoteOptions, StoreCheckpoint, is_store_url,
+    Access, Device, ObjectStores, OpenErrorKind, RemoteOptions, StoreCheckpoint, StoreCleaned, StoreInfo,
+    is_store_url,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -75,5 +77,13 @@ impl ObjectStores for Stores {
 
     fn clone_device(&self, url: &str, to: &str, options: &RemoteOptions) -> Result<(), OpenErrorKind> {
         clone_store(&StoreUrl::parse(url, options)?, &StoreUrl::parse(to, options)?)
+    }
+
+    fn info(&self, url: &str, options: &RemoteOptions) -> Result<StoreInfo, OpenErrorKind> {
+        store_info(&StoreUrl::parse(url, options)?, options)
+    }
+
+    fn clean(&self, url: &str, options: &RemoteOptions) -> Result<StoreCleaned, OpenErrorKind> {
+        StoreDevice::clean(&StoreUrl::parse(url, options)?, options)
     }
 }

@@ -1,7 +1,8 @@
 //! Images at URLs and devices in object stores, as [`Device`]s.
 //!
 //! - `remote`: an object of a store or web server, for reading ([`RemoteDevice`]).
-//! - `database`: a device whose blocks are in a SlateDB database on a store ([`StoreDevice`]).
+//! - `database`: a device whose blocks are in a SlateDB database and in
+//!   segments on a store ([`StoreDevice`]).
 //! - `installed`: both of them for `papilio_device`, as its object stores ([`install`]).
 //!
 //! A program that shall open URLs calls [`install`] once at its start:
@@ -18,9 +19,12 @@ mod installed;
 mod remote;
 
 pub use database::{
-    StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints,
+    StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints, store_info,
 };
 pub use installed::install;
 #[doc(no_inline)]
-pub use papilio_device::{Device, RemoteCache, RemoteOptions, StoreCheckpoint};
+pub use papilio_device::{
+    Device, RemoteCache, RemoteOptions, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
+    StoreRequests,
+};
 pub use remote::{RemoteDevice, RemoteStatistics};

@@ -5,3 +5,4 @@ mod common;
 mod remote;
 mod store;
 mod store_crashes;
+mod store_traffic;

@@ -108,12 +108,51 @@ fn checkpoints_and_clones_are_file_systems() {
     succeed(["check", &clone]);
     fail(1, "already", ["store", "clone", &store, &clone]);
     fail(1, "another bucket", ["store", "clone", &store, "slatedb+s3://bucket/clone"]);
+    let info = succeed_json(["store", "info", "--json", &store]);
+    assert_eq!((&info["version"], &info["size"]), (&2.into(), &SIZE.into()));
+    assert!(
+        info["checkpoints"].as_u64().unwrap() >= 1 && info["requests"]["database"]["puts"].as_u64() > Some(0)
+    );
     succeed(["store", "delete", &store, "one"]);
     fail(1, "no checkpoint one", ["ls", &format!("{store}?checkpoint=one:/")]);
     fail(1, "no checkpoint one", ["store", "delete", &store, "one"]);
     fail(1, "contains a Btrfs file system", ["mkfs", "-q", "--size", &SIZE.to_string(), &store]);
     succeed(["mkfs", "-q", "-f", "--size", &(SIZE * 2).to_string(), &store]);
     assert_eq!(succeed_text(["ls", &format!("{store}:/")]), "");
+}
+
+#[test]
+fn segments_are_shown_and_cleaned() {
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let (tree, store) = (scratch.path().join("tree"), url(&scratch, "store"));
+    make_tree(&tree);
+    let size = SIZE.to_string();
+    succeed(["mkfs", "-q", "--size", &size, "--rootdir", tree.to_str().unwrap(), &store]);
+    let info = succeed_json(["store", "info", "--json", &store]);
+    assert!(info["segments"]["live_bytes"].as_u64() > Some(2_900_000), "{info}");
+    let text = succeed_text(["store", "info", &store]);
+    assert!(text.contains("Segments:") && text.contains("not in use:"), "{text}");
+    let clone = url(&scratch, "clone");
+    succeed(["store", "clone", &store, &clone]);
+    assert_eq!(succeed_json(["store", "info", "--json", &store])["clones"], 1);
+    assert!(succeed_json(["store", "info", "--json", &clone])["ancestors"]["segments"].as_u64() > Some(0));
+    // An orphan, as a crash leaves it.
+    let orphan = scratch.path().join("store/segments/01ARZ3NDEKTSV4RRFFQ69G5FAV.seg");
+    std::fs::write(&orphan, [1; 1000]).unwrap();
+    assert_eq!(succeed_json(["store", "info", "--json", &store])["segments"]["orphans"], 1);
+    succeed(["rm", "-r", &format!("{store}:/directory")]);
+    succeed(["trim", &store]);
+    let cleaned = succeed_text(["store", "clean", &store]);
+    assert!(cleaned.contains("Orphans:  1 segments") && !orphan.exists(), "{cleaned}");
+    for url in [&store, &clone] {
+        succeed(["check", "--check-data-csum", url]);
+    }
+    let file = format!("{clone}:/directory/large");
+    let image = scratch.path().join("large");
+    succeed(["cp", &file, image.to_str().unwrap()]);
+    assert!(std::fs::read(&image).unwrap() == std::fs::read(tree.join("directory/large")).unwrap());
+    fail(1, "no such file or device", ["store", "info", &url(&scratch, "nothing")]);
+    fail(1, "no such file or device", ["store", "clean", &url(&scratch, "nothing")]);
 }
 
 #[test]

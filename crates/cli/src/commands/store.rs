@@ -1,16 +1,19 @@
-//! `papilio store`: checkpoints, clones and growth of devices in object stores.
+//! `papilio store`: checkpoints, clones, growth, space and cleaning of devices in object stores.
 
 use crate::context::Context;
 use crate::time;
-use crate::units::parse_size;
+use crate::units::{Units, parse_size};
 use anyhow::Context as _;
 use papilio::Timespec;
-use papilio::device::{ObjectStores, OpenError, OpenErrorKind, StoreCheckpoint, object_stores};
+use papilio::device::{
+    ObjectStores, OpenError, OpenErrorKind, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
+    object_stores,
+};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// Make, list and delete checkpoints of a device in an object store, clone it, and make it larger
+/// Make, list and delete checkpoints of a device in an object store, clone it, grow it, clean it
 ///
 /// Such a device has a URL like slatedb+s3://bucket/prefix; papilio mkfs makes one. A checkpoint is
 /// a state that stays readable, as URL?checkpoint=NAME, while the device changes. A clone is a new
@@ -80,6 +83,27 @@ enum Subcommand {
         #[arg(value_name = "SIZE", value_parser = parse_size)]
         size: u64,
     },
+    /// Show the objects of a device, the bytes in use and not in use, and the requests of writers
+    ///
+    /// The device may be in use. Its last writes and requests are then missing.
+    Info {
+        /// The URL of the device
+        #[arg(value_name = "URL")]
+        url: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give space back: remove segments that nothing names, and copy the rest of half empty ones
+    ///
+    /// Segments are the objects that hold large runs of blocks. Those that a crash left behind go,
+    /// too. A segment that a checkpoint or a clone may name stays. Nothing may use the device
+    /// meanwhile: a program that writes it is fenced, and fails.
+    Clean {
+        /// The URL of the device
+        #[arg(value_name = "URL")]
+        url: String,
+    },
 }
 
 impl Args {
@@ -111,6 +135,16 @@ impl Args {
                 let grow = |stores: Stores| stores.grow(&url, size, &options);
                 object_stores().and_then(grow).map_err(at(&url))?;
                 Ok(())
+            }
+            Subcommand::Info { url, json } => {
+                let info = |stores: Stores| stores.info(&url, &options);
+                let info = object_stores().and_then(info).map_err(at(&url))?;
+                print_info(&info, json).context("standard output")
+            }
+            Subcommand::Clean { url } => {
+                let clean = |stores: Stores| stores.clean(&url, &options);
+                let cleaned = object_stores().and_then(clean).map_err(at(&url))?;
+                print_cleaned(&cleaned).context("standard output")
             }
         }
     }
@@ -152,6 +186,84 @@ fn list(checkpoints: &[StoreCheckpoint], json: bool) -> std::io::Result<()> {
             checkpoint.id,
             time::to_second(text(checkpoint.created))
         )?;
+    }
+    Ok(())
+}
+
+fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
+    let requests = [("segments", info.requests.segments), ("database", info.requests.database)];
+    if json {
+        let counts = |counts: RequestCounts| {
+            serde_json::json!({
+                "puts": counts.puts,
+                "gets": counts.gets,
+                "lists": counts.lists,
+                "deletes": counts.deletes,
+                "bytes_sent": counts.bytes_sent,
+                "bytes_received": counts.bytes_received,
+            })
+        };
+        let value = serde_json::json!({
+            "size": info.size,
+            "version": info.version,
+            "segments": {
+                "objects": info.segments,
+                "bytes": info.segment_bytes,
+                "live_bytes": info.live_bytes,
+                "dead_bytes": info.dead_bytes,
+                "orphans": info.orphans,
+                "orphan_bytes": info.orphan_bytes,
+            },
+            "ancestors": { "segments": info.ancestor_segments, "live_bytes": info.ancestor_bytes },
+            "database": { "objects": info.database_objects, "bytes": info.database_bytes },
+            "checkpoints": info.checkpoints,
+            "clones": info.clones,
+            "requests": { "segments": counts(requests[0].1), "database": counts(requests[1].1) },
+        });
+        return writeln!(output, "{value}");
+    }
+    let size = |bytes: u64| Units::HUMAN.text(bytes);
+    writeln!(output, "Size:         {} (format version {})", size(info.size), info.version)?;
+    writeln!(output, "Segments:     {} objects, {}", info.segments, size(info.segment_bytes))?;
+    writeln!(output, "  in use:     {}", size(info.live_bytes))?;
+    writeln!(output, "  not in use: {}", size(info.dead_bytes))?;
+    writeln!(output, "  orphans:    {} objects, {}", info.orphans, size(info.orphan_bytes))?;
+    if info.ancestor_segments > 0 {
+        let (count, bytes) = (info.ancestor_segments, size(info.ancestor_bytes));
+        writeln!(output, "  shared:     {count} objects of ancestors, {bytes} in use")?;
+    }
+    writeln!(output, "Database:     {} objects, {}", info.database_objects, size(info.database_bytes))?;
+    writeln!(output, "Checkpoints:  {}", info.checkpoints)?;
+    writeln!(output, "Clones:       {}", info.clones)?;
+    writeln!(output, "Requests of writers")?;
+    for (name, counts) in requests {
+        writeln!(
+            output,
+            "  {name}:   {} put ({}), {} get ({}), {} list, {} delete",
+            counts.puts,
+            size(counts.bytes_sent),
+            counts.gets,
+            size(counts.bytes_received),
+            counts.lists,
+            counts.deletes
+        )?;
+    }
+    Ok(())
+}
+
+fn print_cleaned(cleaned: &StoreCleaned) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
+    let size = |bytes: u64| Units::HUMAN.text(bytes);
+    writeln!(output, "Copied:   {} of {} segments", size(cleaned.copied_bytes), cleaned.copied_segments)?;
+    writeln!(output, "Deleted:  {} segments", cleaned.deleted_segments)?;
+    writeln!(output, "Orphans:  {} segments, {}", cleaned.orphans, size(cleaned.orphan_bytes))?;
+    if cleaned.kept_dead_segments > 0 {
+        let count = cleaned.kept_dead_segments;
+        writeln!(output, "Kept:     {count} segments not in use, which a checkpoint or a clone may name")?;
+    }
+    if cleaned.corrected_accounts > 0 {
+        writeln!(output, "Counted:  {} segments had a wrong count of blocks", cleaned.corrected_accounts)?;
     }
     Ok(())
 }

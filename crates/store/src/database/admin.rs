@@ -4,36 +4,33 @@
 //! [`clone_store`]. A checkpoint is a state of the device that stays readable. A clone is a new
 //! device that begins with such a state; it copies no data, and each of the two can be written.
 
+use super::accounts::Accounts;
+use super::counted::Counted;
 use super::errors::opening;
+use super::layout::{META, Meta};
+use super::lineage;
+use super::source::Source;
 use super::url::StoreUrl;
-use crate::remote::object::describe;
 use crate::remote::runtime;
-use futures_util::StreamExt;
-use papilio_device::{OpenErrorKind, StoreCheckpoint};
-use slatedb::CloneSourceSpec;
-use slatedb::admin::{Admin, AdminBuilder};
+use papilio_device::{OpenErrorKind, RemoteCache, RemoteOptions, StoreCheckpoint};
+use slatedb::admin::Admin;
 use slatedb::config::CheckpointOptions;
-use std::io;
+use slatedb::{CloneSourceSpec, DbReaderMode};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+/// How long the checkpoint that is copied lives, if the program that copies it crashes.
+const CLONING: Duration = Duration::from_secs(24 * 3600);
+
 fn admin(url: &StoreUrl) -> Admin {
-    AdminBuilder::new(url.path.clone(), Arc::clone(&url.store)).build()
+    lineage::admin(url, &url.store)
 }
 
 /// Returns whether there is a database at a URL. Asks the store itself: SlateDB's own requests are
 /// repeated without end where the store does not answer, or refuses.
 pub(super) async fn exists(url: &StoreUrl) -> Result<bool, OpenErrorKind> {
-    let manifests = url.path.clone().join("manifest");
-    match url.store.list(Some(&manifests)).next().await {
-        None | Some(Err(object_store::Error::NotFound { .. })) => Ok(false),
-        Some(Ok(_)) => Ok(true),
-        Some(Err(error)) => {
-            let scheme = url.store_name.split("://").next().unwrap_or_default();
-            let (kind, reason) = describe(&error, scheme);
-            Err(OpenErrorKind::Io(io::Error::new(kind, reason)))
-        }
-    }
+    let found = lineage::is_device(&url.store, &url.path).await;
+    found.map_err(|error| OpenErrorKind::Io(lineage::failed_without_name(url, &error)))
 }
 
 /// Returns the checkpoint of this name or UUID. Of several with one name, the latest.
@@ -125,14 +122,33 @@ pub fn clone_store(source: &StoreUrl, to: &StoreUrl) -> Result<(), OpenErrorKind
             return Err(OpenErrorKind::Remote(format!("there is a database at {} already", to.name)));
         }
         let from = match &source.checkpoint {
-            None => CloneSourceSpec::new(source.path.clone()),
-            Some(checkpoint) => {
-                let id = find_checkpoint(source, checkpoint).await?.id;
-                CloneSourceSpec::with_checkpoint(source.path.clone(), id)
-            }
+            None => None,
+            Some(checkpoint) => Some(find_checkpoint(source, checkpoint).await?.id),
         };
-        admin(to).create_clone_builder_from_source(from).build().await.map_err(opening)
+        // Nothing that this checkpoint names is deleted until the clone names it.
+        let options = CheckpointOptions { lifetime: Some(CLONING), name: None, source: from };
+        let held = admin(source).create_detached_checkpoint(&options).await.map_err(opening)?.id;
+        let made = async {
+            record(source, to, DbReaderMode::Checkpoint(held)).await?;
+            let from = CloneSourceSpec::with_checkpoint(source.path.clone(), held);
+            admin(to).create_clone_builder_from_source(from).build().await.map_err(opening)
+        };
+        let made = made.await;
+        let released = admin(source).delete_checkpoint(held).await.map_err(opening);
+        made.and(released)
     })
+}
+
+/// Records the segments that a clone of a checkpoint will share.
+async fn record(source: &StoreUrl, to: &StoreUrl, mode: DbReaderMode) -> Result<(), OpenErrorKind> {
+    let io = OpenErrorKind::Io;
+    let store = Arc::new(Counted::new(Arc::clone(&source.store)));
+    let options = RemoteOptions { cache: RemoteCache::Memory, ..RemoteOptions::default() };
+    let reader = Source::reader(source, &store, &options, mode).await.map_err(opening)?;
+    Meta::parse(reader.get(META).await.map_err(io)?.as_deref())?;
+    let accounts = Accounts::read(&reader).await.map_err(io)?;
+    reader.close().await.map_err(io)?;
+    lineage::record_clone(source, to, &source.store, &accounts).await.map_err(io)
 }
 
 fn found(checkpoint: slatedb::Checkpoint) -> StoreCheckpoint {

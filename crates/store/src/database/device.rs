@@ -1,174 +1,117 @@
-//! `StoreDevice`: a device whose blocks are the values of a SlateDB database.
+//! `StoreDevice`: a device whose blocks are in segments and in the values of a SlateDB database.
 //!
-//! It owns the layout. The key `meta` has the format's version, the size of a block and that of the
-//! device. The key of a block is `b` and its number, big-endian. A block without a key reads as
-//! zeros.
-//!
-//! **Invariants**
-//! - A write is in the database's memory when it ends, and durable after a flush, in the order of
-//!   the writes: a crash leaves a prefix of them.
-//! - A part of a block is written by reading the rest. No other write runs meanwhile.
-//!
-//! **Locks**: `parts`, shared by writes of whole blocks, exclusive for a part of one. It belongs to
-//! the async runtime and is held across requests.
+//! It owns the opening and closing, and the tasks in the background: one commits groups, the other
+//! seals old ones and cleans. Both end with the device.
 
-use super::errors::{error_of, opening};
-use super::still::StillClock;
+use super::clean::Cleaner;
+use super::commit::{Committer, Prepared};
+use super::core::{Core, FIRST_WINDOW, MAX_WINDOW, Writing};
+use super::counted::{self, Counted, StoreRequests};
+use super::errors::opening;
+use super::groups::{Groups, OPEN_FOR};
+use super::layout::{BLOCK, META, Meta, REQUESTS};
+use super::lineage;
+use super::map::BlockMap;
+use super::source::Source;
+use super::units::SegmentReader;
 use super::url::StoreUrl;
-use crate::remote::{directory_name, root_of, runtime};
+use crate::remote::disk_cache::{DiskCache, root_of};
+use crate::remote::readahead::Streams;
+use crate::remote::runtime;
 use futures_util::StreamExt;
+use object_store::ObjectStore;
 use papilio_device::{
-    Access, Device, Direction, OpenErrorKind, PhysicalAddress, ReadRequest, RemoteOptions, StartedOp,
-    check_read, check_write, read_only,
+    Access, Advice, Device, Direction, OpenErrorKind, PhysicalAddress, ReadRequest, RemoteOptions, StartedOp,
+    StoreCleaned, WriteRequest, check_write,
 };
-use slatedb::bytes::Bytes;
-use slatedb::config::{
-    DbReaderOptions, FlushOptions, FlushType, ObjectStoreCacheOptions, ScanOptions, WriteOptions,
-};
-use slatedb::db_cache::moka::{MokaCache, MokaCacheOptions};
-use slatedb::{Db, DbIterator, DbReader, DbReaderMode, Settings, SstBlockSize, WriteBatch};
+use papilio_locks::Mutex;
+use slatedb::{DbReaderMode, WriteBatch};
 use std::fmt;
 use std::io;
-use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::RwLock;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinHandle;
 
-/// Bytes of a block: a sector of most file systems, so that few writes cover parts of one.
-const BLOCK: u64 = 4096;
-/// The key of the device's description.
-const META: &[u8] = b"meta";
-/// The first bytes of the description.
-const MAGIC: &[u8; 16] = b"papilio-device\0\x01";
 /// Requests of one batch that are in flight at once.
 const IN_FLIGHT: usize = 64;
-/// Keys of one batch of deletions.
-const DELETIONS: usize = 4096;
-/// Bytes that a read of many blocks fetches at once.
-const READ_AHEAD: usize = 512 << 10;
-/// Bytes of written blocks that wait in memory before writers wait.
-const MOST_UNFLUSHED: usize = 256 << 20;
-/// Bytes of a file of the cache on disk.
-const CACHE_PART: usize = 256 << 10;
-/// The longest time that a checkpoint of a device in use is behind. Flushes bring the database's
-/// manifest up to date this often.
-const MANIFEST_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the checkpoint of a reader lives that ends without deleting it.
-const READER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
-
-enum Source {
-    Writer(Db),
-    Reader(Box<DbReader>),
-}
+/// The least memory for units: those that are read ahead must stay until they are read.
+const LEAST_MEMORY: u64 = 32 << 20;
+/// How often a writer cleans.
+const CLEAN_INTERVAL: Duration = Duration::from_secs(60);
+/// The most bytes that a hint brings.
+const MOST_AT_ONCE: u64 = 8 << 20;
 
 /// A device in an object store.
 pub struct StoreDevice {
-    name: String,
-    size: u64,
-    source: Source,
-    runtime: &'static Runtime,
-    parts: RwLock<()>,
-    /// When the manifest was last brought up to date.
-    manifest_at: papilio_locks::Mutex<Instant>,
+    core: Arc<Core>,
 }
 
 impl fmt::Debug for StoreDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreDevice").field("name", &self.name).field("size", &self.size).finish()
+        f.debug_struct("StoreDevice").field("name", &self.core.name).field("size", &self.core.size).finish()
     }
 }
 
-/// The description of a device.
-struct Meta {
-    size: u64,
-}
+/// A group that is being prepared, with its number.
+type Sealed = (u64, JoinHandle<io::Result<Prepared>>);
 
-impl Meta {
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&BLOCK.to_le_bytes());
-        bytes.extend_from_slice(&self.size.to_le_bytes());
-        bytes
-    }
+/// Reports that groups are committed no more, if the task ends while there are groups.
+struct Ending(Weak<Groups>);
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let numbers = bytes.strip_prefix(MAGIC)?;
-        let (block, size) = numbers.split_at_checked(8)?;
-        let [block, size] = [block, size].map(|number| number.try_into().ok().map(u64::from_le_bytes));
-        (block? == BLOCK).then_some(Self { size: size? })
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(groups) = self.0.upgrade() {
+            groups.failed(&io::Error::other("the task that commits writes has ended"));
+        }
     }
 }
 
-fn key(block: u64) -> [u8; 9] {
-    let mut key = [b'b'; 9];
-    key[1..].copy_from_slice(&block.to_be_bytes());
-    key
+/// Commits groups in their order, until the device is dropped.
+async fn commit_groups(
+    groups: Weak<Groups>,
+    committer: Arc<Committer>,
+    mut sealed: UnboundedReceiver<Sealed>,
+) {
+    // Also if a commit panics: nobody waits for it for ever.
+    let ending = Ending(groups);
+    while let Some((number, prepared)) = sealed.recv().await {
+        let Some(groups) = ending.0.upgrade() else { return };
+        if groups.fault().is_some() {
+            prepared.abort();
+            continue;
+        }
+        let commit = async { committer.commit(prepared.await.map_err(io::Error::other)??).await };
+        match commit.await {
+            Ok(()) => groups.committed(number),
+            Err(error) => groups.failed(&error),
+        }
+    }
 }
 
-fn block_of(key: &[u8]) -> Option<u64> {
-    Some(u64::from_be_bytes(key.strip_prefix(b"b")?.try_into().ok()?))
+/// Seals old groups and cleans, until the device is dropped.
+async fn keep_tidy(core: Weak<Core>) {
+    let mut cleaned = Instant::now();
+    loop {
+        tokio::time::sleep(OPEN_FOR / 2).await;
+        let Some(core) = core.upgrade() else { return };
+        core.seal_old();
+        if cleaned.elapsed() >= CLEAN_INTERVAL {
+            // A failure is one of writes, too, which report it. Else the next turn tries again.
+            let _ = core.clean_some().await;
+            cleaned = Instant::now();
+        }
+    }
 }
 
-fn cache_options(options: &RemoteOptions, url: &StoreUrl) -> ObjectStoreCacheOptions {
+fn disk_cache(url: &StoreUrl, options: &RemoteOptions) -> Option<DiskCache> {
     // The files of a local store are as near as those of a cache.
-    let root = root_of(options).filter(|_| url.store_name != "file");
-    let name = directory_name(&format!("{} {}", url.store_name, url.path));
-    ObjectStoreCacheOptions {
-        root_folder: root.map(|root| root.join("slatedb").join(name)),
-        max_cache_size_bytes: usize::try_from(options.cache_bytes).ok(),
-        part_size_bytes: CACHE_PART,
-        cache_on_flush: true,
-        ..ObjectStoreCacheOptions::default()
-    }
-}
-
-/// Returns how often SlateDB repeats a request that the client has given up.
-fn retries(options: &RemoteOptions) -> u32 {
-    u32::try_from(options.retries).unwrap_or(u32::MAX)
-}
-
-fn memory_cache(options: &RemoteOptions) -> Arc<MokaCache> {
-    Arc::new(MokaCache::new_with_opts(MokaCacheOptions {
-        max_capacity: options.memory_bytes,
-        ..MokaCacheOptions::default()
-    }))
-}
-
-async fn open_writer(url: &StoreUrl, options: &RemoteOptions) -> Result<Db, slatedb::Error> {
-    let settings = Settings {
-        flush_interval: Some(Duration::from_secs(1)),
-        max_unflushed_bytes: MOST_UNFLUSHED,
-        object_store_max_retries: Some(retries(options)),
-        object_store_cache_options: cache_options(options, url),
-        ..Settings::default()
-    };
-    Db::builder(url.path.clone(), Arc::clone(&url.store))
-        .with_settings(settings)
-        .with_sst_block_size(SstBlockSize::Block64Kib)
-        .with_db_cache(memory_cache(options), 0)
-        .build()
-        .await
-}
-
-async fn open_reader(
-    url: &StoreUrl,
-    options: &RemoteOptions,
-    mode: DbReaderMode,
-) -> Result<DbReader, slatedb::Error> {
-    let reader = DbReaderOptions {
-        checkpoint_lifetime: READER_LIFETIME,
-        object_store_max_retries: Some(retries(options)),
-        object_store_cache_options: cache_options(options, url),
-        ..DbReaderOptions::default()
-    };
-    DbReader::builder(url.path.clone(), Arc::clone(&url.store))
-        .with_reader_mode(mode)
-        .with_options(reader)
-        .with_system_clock(Arc::new(StillClock))
-        .with_db_cache(memory_cache(options), 0)
-        .build()
-        .await
+    let root = root_of(options).filter(|_| url.store_name != "file")?;
+    let disk = DiskCache::open(&root, &format!("segments {}", url.store_name), options.cache_bytes)?;
+    // Files of earlier runs may exceed a limit that is lower now.
+    disk.shrink();
+    Some(disk)
 }
 
 impl StoreDevice {
@@ -180,40 +123,32 @@ impl StoreDevice {
     pub fn open(url: &StoreUrl, access: Access, options: &RemoteOptions) -> Result<Self, OpenErrorKind> {
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
+            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
             if !super::admin::exists(url).await? {
                 return Err(OpenErrorKind::NotFound);
             }
             let source = match (access, &url.checkpoint) {
                 (Access::ReadWrite, Some(_)) => return Err(OpenErrorKind::ReadOnlyMedium),
-                (Access::ReadWrite, None) => {
-                    Source::Writer(open_writer(url, options).await.map_err(opening)?)
-                }
+                (Access::ReadWrite, None) => Source::writer(url, &store, options).await.map_err(opening)?,
                 (Access::ReadOnly, Some(checkpoint)) => {
                     let id = super::admin::find_checkpoint(url, checkpoint).await?.id;
                     let mode = DbReaderMode::Checkpoint(id);
-                    Source::Reader(Box::new(open_reader(url, options, mode).await.map_err(opening)?))
+                    Source::reader(url, &store, options, mode).await.map_err(opening)?
                 }
                 (Access::ReadOnly, None) => {
                     // A checkpoint keeps the objects of this state. Without the right to write one,
                     // a read fails once a writer has deleted an object.
-                    let managed = open_reader(url, options, DbReaderMode::ManagedCheckpoint).await;
-                    Source::Reader(Box::new(match managed {
+                    let managed = Source::reader(url, &store, options, DbReaderMode::ManagedCheckpoint).await;
+                    match managed {
                         Ok(reader) => reader,
-                        Err(_) => {
-                            open_reader(url, options, DbReaderMode::FollowLatest).await.map_err(opening)?
-                        }
-                    }))
+                        Err(_) => Source::reader(url, &store, options, DbReaderMode::FollowLatest)
+                            .await
+                            .map_err(opening)?,
+                    }
                 }
             };
-            let meta = match &source {
-                Source::Writer(db) => db.get(META).await,
-                Source::Reader(reader) => reader.get(META).await,
-            };
-            let meta = meta.map_err(opening)?;
-            let Some(meta) = meta.as_deref().and_then(Meta::parse) else {
-                return Err(OpenErrorKind::Remote("the database there is no device of Papilio".to_owned()));
-            };
-            Ok(Self::new(url, source, meta.size, runtime))
+            let meta = Meta::parse(source.get(META).await.map_err(OpenErrorKind::Io)?.as_deref())?;
+            Self::new(url, store, source, meta, options, runtime).await
         })
     }
 
@@ -230,21 +165,29 @@ impl StoreDevice {
         }
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
+            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
             let existed = super::admin::exists(url).await?;
-            let db = open_writer(url, options).await.map_err(opening)?;
-            let meta = db.get(META).await.map_err(opening)?;
-            if existed && meta.as_deref().and_then(Meta::parse).is_none() {
-                let first = db.scan::<std::ops::RangeFull>(..).await.map_err(opening)?.next().await;
-                // A crash may have left a new database without its description.
-                if first.map_err(opening)?.is_some() {
-                    return Err(OpenErrorKind::Remote(
-                        "the database there is no device of Papilio".to_owned(),
-                    ));
-                }
+            if !existed {
+                let store = Arc::clone(&store) as Arc<dyn ObjectStore>;
+                lineage::forget_ancestors(url, &store).await.map_err(OpenErrorKind::Io)?;
             }
-            db.put(META, Meta { size }.to_bytes()).await.map_err(opening)?;
-            db.flush().await.map_err(opening)?;
-            Ok(Self::new(url, Source::Writer(db), size, runtime))
+            let source = Source::writer(url, &store, options).await.map_err(opening)?;
+            let found = source.get(META).await.map_err(OpenErrorKind::Io)?;
+            let meta = match Meta::parse(found.as_deref()) {
+                Ok(meta) => Meta { size, ..meta },
+                Err(error) if found.is_some() => return Err(error),
+                Err(error) => {
+                    let first = source.scan(Vec::new()..vec![u8::MAX; 32]).await;
+                    let first = async { first?.next().await };
+                    // A crash may have left a new database without its description.
+                    if existed && first.await.map_err(OpenErrorKind::Io)?.is_some() {
+                        return Err(error);
+                    }
+                    Meta::new(size)
+                }
+            };
+            put_meta(&source, meta).await?;
+            Self::new(url, store, source, meta, options, runtime).await
         })
     }
 
@@ -258,201 +201,143 @@ impl StoreDevice {
             return Err(OpenErrorKind::Remote(format!("its size must be a multiple of {BLOCK} bytes")));
         }
         let device = Self::open(url, Access::ReadWrite, options)?;
-        if size < device.size {
-            let reason = format!("it has {} bytes, and a device in a store does not shrink", device.size);
+        let core = &device.core;
+        if size < core.size {
+            let reason = format!("it has {} bytes, and a device in a store does not shrink", core.size);
             return Err(OpenErrorKind::Remote(reason));
         }
-        let db = device.writer().map_err(OpenErrorKind::Io)?;
-        device.runtime.block_on(async {
-            db.put(META, Meta { size }.to_bytes()).await.map_err(opening)?;
-            db.flush().await.map(drop).map_err(opening)
+        core.runtime.block_on(async {
+            let meta = Meta::parse(core.source.get(META).await.map_err(OpenErrorKind::Io)?.as_deref())?;
+            put_meta(&core.source, Meta { size, ..meta }).await
         })?;
-        Ok(device.size)
+        Ok(core.size)
     }
 
-    fn new(url: &StoreUrl, source: Source, size: u64, runtime: &'static Runtime) -> Self {
-        let manifest_at = papilio_locks::Mutex::new(Instant::now());
-        Self { name: url.name.clone(), size, source, runtime, parts: RwLock::new(()), manifest_at }
+    /// Cleans the segments of the device that a URL names, and fences another writer: copies what
+    /// lives in those that are half dead, and removes those that nothing names.
+    ///
+    /// # Errors
+    /// As [`StoreDevice::open`]; a store that denies or fails a request.
+    pub fn clean(url: &StoreUrl, options: &RemoteOptions) -> Result<StoreCleaned, OpenErrorKind> {
+        let device = Self::open(url, Access::ReadWrite, options)?;
+        let writing = device.core.writing().map_err(OpenErrorKind::Io)?;
+        let cleaned = device.core.runtime.block_on(writing.cleaner.clean()).map_err(OpenErrorKind::Io)?;
+        device.close().map_err(OpenErrorKind::Io)?;
+        Ok(cleaned)
     }
 
-    fn writer(&self) -> io::Result<&Db> {
-        match &self.source {
-            Source::Writer(db) => Ok(db),
-            Source::Reader(_) => Err(read_only()),
+    async fn new(
+        url: &StoreUrl,
+        store: Arc<Counted>,
+        source: Source,
+        meta: Meta,
+        options: &RemoteOptions,
+        runtime: &'static Runtime,
+    ) -> Result<Self, OpenErrorKind> {
+        let io = OpenErrorKind::Io;
+        let objects = Arc::clone(&store) as Arc<dyn ObjectStore>;
+        let origins = lineage::origins(url, &objects).await.map_err(io)?;
+        let origin = u16::try_from(origins.len() - 1)
+            .map_err(|_| OpenErrorKind::Remote("it has too many ancestors".to_owned()))?;
+        let source = Arc::new(source);
+        let segments = Arc::new(SegmentReader::new(
+            url.name.clone(),
+            Arc::clone(&objects),
+            origins.iter().map(lineage::segments_of).collect(),
+            runtime,
+            disk_cache(url, options),
+            (options.memory_bytes / 4 * 3).max(LEAST_MEMORY),
+        ));
+        let map = Arc::new(BlockMap::new(Arc::clone(&source), meta.has_earlier_blocks));
+        let mut writing = None;
+        if source.is_writer() {
+            let requests = source.get(REQUESTS).await.map_err(io)?;
+            let committer = Arc::new(Committer::new(
+                Arc::clone(&source),
+                Arc::clone(&map),
+                Arc::clone(&segments),
+                objects,
+                origin,
+                meta,
+                options,
+            ));
+            writing = Some(Writing {
+                groups: start_groups(&committer, runtime),
+                cleaner: Cleaner { committer, url: url.clone() },
+                earlier_requests: requests.as_deref().and_then(counted::parse).unwrap_or_default(),
+                manifest_at: Mutex::new(Instant::now()),
+            });
         }
+        let core = Arc::new(Core {
+            name: url.name.clone(),
+            size: meta.size,
+            runtime,
+            store,
+            source,
+            map,
+            segments,
+            streams: Mutex::new(Streams::new(FIRST_WINDOW, MAX_WINDOW)),
+            parts: tokio::sync::RwLock::new(()),
+            writing,
+        });
+        if core.writing.is_some() {
+            runtime.spawn(keep_tidy(Arc::downgrade(&core)));
+        }
+        Ok(Self { core })
     }
 
-    fn failed(&self) -> impl Fn(slatedb::Error) -> io::Error + '_ {
-        |error| error_of(&self.name, &error)
+    /// Returns the part that cleans, to clean while the device is in use.
+    #[cfg(test)]
+    pub(super) fn cleaner(&self) -> &Cleaner {
+        &self.core.writing.as_ref().expect("the device is open for writing").cleaner
     }
 
-    async fn get(&self, block: u64) -> io::Result<Option<Bytes>> {
-        let found = match &self.source {
-            Source::Writer(db) => db.get(key(block)).await,
-            Source::Reader(reader) => reader.get(key(block)).await,
-        };
-        let bytes = found.map_err(self.failed())?;
-        match bytes {
-            Some(bytes) if bytes.len() as u64 != BLOCK => {
-                let reason = format!("{}: block {block} has {} bytes", self.name, bytes.len());
-                Err(io::Error::new(io::ErrorKind::InvalidData, reason))
-            }
-            bytes => Ok(bytes),
-        }
+    /// Closes the device, which makes its writes durable. Later calls are errors.
+    ///
+    /// # Errors
+    /// A store that does not answer; another program that has opened the device for writing.
+    pub fn close(&self) -> io::Result<()> {
+        self.core.runtime.block_on(self.core.close())
     }
 
-    async fn scan(&self, blocks: &Range<u64>) -> io::Result<DbIterator> {
-        let options = ScanOptions {
-            read_ahead_bytes: READ_AHEAD,
-            max_fetch_tasks: 4,
-            cache_blocks: true,
-            ..ScanOptions::default()
-        };
-        let keys = key(blocks.start)..key(blocks.end);
-        let scan = match &self.source {
-            Source::Writer(db) => db.scan_with_options(keys, &options).await,
-            Source::Reader(reader) => reader.scan_with_options(keys, &options).await,
-        };
-        scan.map_err(self.failed())
+    /// Returns the requests since the device was opened, by kind.
+    pub fn requests(&self) -> StoreRequests {
+        self.core.store.requests()
     }
+}
 
-    async fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        check_read(self.size, PhysicalAddress(offset), buffer.len())?;
-        let end = offset + buffer.len() as u64;
-        let blocks = offset / BLOCK..end.div_ceil(BLOCK);
-        let mut put = |block: u64, bytes: &[u8]| {
-            let start = block * BLOCK;
-            let (from, to) = (start.max(offset), (start + BLOCK).min(end));
-            buffer[(from - offset) as usize..(to - offset) as usize]
-                .copy_from_slice(&bytes[(from - start) as usize..(to - start) as usize]);
-        };
-        if blocks.end - blocks.start == 1 {
-            match self.get(blocks.start).await? {
-                Some(bytes) => put(blocks.start, &bytes),
-                None => buffer.fill(0),
-            }
-            return Ok(());
-        }
-        let mut next = blocks.start;
-        let zeros = [0; BLOCK as usize];
-        let mut scan = self.scan(&blocks).await?;
-        while let Some(found) = scan.next().await.map_err(self.failed())? {
-            let block = block_of(&found.key).filter(|block| blocks.contains(block));
-            let Some(block) = block.filter(|_| found.value.len() as u64 == BLOCK) else {
-                let reason = format!("{}: a block of the database is not valid", self.name);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-            };
-            (next..block).for_each(|hole| put(hole, &zeros));
-            put(block, &found.value);
-            next = block + 1;
-        }
-        (next..blocks.end).for_each(|hole| put(hole, &zeros));
-        Ok(())
-    }
+async fn put_meta(source: &Source, meta: Meta) -> Result<(), OpenErrorKind> {
+    let mut batch = WriteBatch::new();
+    batch.put(META, meta.to_bytes());
+    source.write(batch).await.map_err(OpenErrorKind::Io)?;
+    source.flush().await.map_err(OpenErrorKind::Io)
+}
 
-    async fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let db = self.writer()?;
-        check_write(self.access(), self.size, PhysicalAddress(offset), bytes.len() as u64)?;
-        let end = offset + bytes.len() as u64;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let whole = offset.is_multiple_of(BLOCK) && end.is_multiple_of(BLOCK);
-        let (_shared, _alone) = match whole {
-            true => (Some(self.parts.read().await), None),
-            false => (None, Some(self.parts.write().await)),
-        };
-        let mut batch = WriteBatch::new();
-        for block in offset / BLOCK..end.div_ceil(BLOCK) {
-            let start = block * BLOCK;
-            let (from, to) = (start.max(offset), (start + BLOCK).min(end));
-            let part = &bytes[(from - offset) as usize..(to - offset) as usize];
-            if part.len() as u64 == BLOCK {
-                batch.put(key(block), part);
-                continue;
-            }
-            let mut content =
-                self.get(block).await?.map_or_else(|| vec![0; BLOCK as usize], |old| old.to_vec());
-            content[(from - start) as usize..(to - start) as usize].copy_from_slice(part);
-            batch.put(key(block), content);
-        }
-        db.write_with_options(batch, &WriteOptions::default()).await.map(drop).map_err(self.failed())
-    }
-
-    /// Deletes the whole blocks of a range, which then read as zeros. Returns the range of bytes
-    /// that they cover.
-    async fn delete(&self, offset: u64, length: u64) -> io::Result<Range<u64>> {
-        let db = self.writer()?;
-        let blocks = offset.div_ceil(BLOCK)..(offset + length) / BLOCK;
-        if blocks.is_empty() {
-            return Ok(offset..offset);
-        }
-        let _shared = self.parts.read().await;
-        let mut scan = self.scan(&blocks).await?;
-        let mut batch = WriteBatch::new();
-        let mut count = 0;
-        loop {
-            let found = scan.next().await.map_err(self.failed())?;
-            if count > 0 && (found.is_none() || count == DELETIONS) {
-                let full = std::mem::replace(&mut batch, WriteBatch::new());
-                db.write_with_options(full, &WriteOptions::default()).await.map_err(self.failed())?;
-                count = 0;
-            }
-            let Some(found) = found else { break };
-            batch.delete(&found.key);
-            count += 1;
-        }
-        Ok(blocks.start * BLOCK..blocks.end * BLOCK)
-    }
-
-    async fn make_durable(&self) -> io::Result<()> {
-        let db = self.writer()?;
-        db.flush().await.map_err(self.failed())?;
-        let is_due = {
-            let mut at = self.manifest_at.lock();
-            let is_due = at.elapsed() >= MANIFEST_INTERVAL;
-            if is_due {
-                *at = Instant::now();
-            }
-            is_due
-        };
-        if is_due {
-            self.update_manifest().await?;
-        }
-        Ok(())
-    }
-
-    /// Brings the manifest up to date, so that a checkpoint made now has all that is durable.
-    async fn update_manifest(&self) -> io::Result<()> {
-        let options = FlushOptions { flush_type: FlushType::MemTable };
-        self.writer()?.flush_with_options(options).await.map_err(self.failed())
-    }
-
-    async fn close(&self) -> io::Result<()> {
-        match &self.source {
-            Source::Writer(db) => {
-                self.update_manifest().await?;
-                db.close().await.map_err(self.failed())
-            }
-            Source::Reader(reader) => reader.close().await.map_err(self.failed()),
-        }
-    }
+/// Starts the task that commits groups.
+fn start_groups(committer: &Arc<Committer>, runtime: &'static Runtime) -> Arc<Groups> {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel::<Sealed>();
+    let preparer = Arc::clone(committer);
+    let groups = Arc::new(Groups::new(move |group| {
+        let number = group.number;
+        let prepared = runtime.spawn(Arc::clone(&preparer).prepare(group));
+        // The receiver lives until the groups are dropped.
+        let _ = sender.send((number, prepared));
+    }));
+    runtime.spawn(commit_groups(Arc::downgrade(&groups), Arc::clone(committer), receiver));
+    groups
 }
 
 impl Device for StoreDevice {
     fn name(&self) -> &str {
-        &self.name
+        &self.core.name
     }
 
     fn size(&self) -> u64 {
-        self.size
+        self.core.size
     }
 
     fn access(&self) -> Access {
-        match self.source {
-            Source::Writer(_) => Access::ReadWrite,
-            Source::Reader(_) => Access::ReadOnly,
-        }
+        self.core.access()
     }
 
     fn waits(&self) -> bool {
@@ -460,53 +345,62 @@ impl Device for StoreDevice {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
-        self.runtime.block_on(self.read(buffer, offset.get()))
+        self.core.runtime.block_on(self.core.read(buffer, offset.get()))
     }
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         let reads = requests.iter_mut().map(async |request| {
-            request.result = self.read(request.buffer, request.offset.get()).await;
+            request.result = self.core.read(request.buffer, request.offset.get()).await;
         });
-        self.runtime.block_on(futures_util::stream::iter(reads).buffer_unordered(IN_FLIGHT).collect::<()>());
+        let reads = futures_util::stream::iter(reads).buffer_unordered(IN_FLIGHT).collect::<()>();
+        self.core.runtime.block_on(reads);
     }
 
     fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
-        self.runtime.block_on(self.write(buffer, offset.get()))
+        self.core.runtime.block_on(self.core.write(buffer, offset.get()))
+    }
+
+    fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
+        self.core.runtime.block_on(async {
+            for request in requests {
+                request.result = self.core.write(request.buffer, request.offset.get()).await;
+            }
+        });
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.runtime.block_on(self.make_durable())
+        self.core.runtime.block_on(self.core.flush())
     }
 
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
-        check_write(self.access(), self.size, offset, length)?;
-        self.runtime.block_on(self.delete(offset.get(), length)).map(drop)
+        check_write(self.access(), self.size(), offset, length)?;
+        self.core.runtime.block_on(self.core.discard(offset.get(), length)).map(drop)
     }
 
     fn write_zeroes(&self, offset: PhysicalAddress, length: u64, _keep_space: bool) -> io::Result<()> {
-        check_write(self.access(), self.size, offset, length)?;
+        check_write(self.access(), self.size(), offset, length)?;
         let end = offset.get() + length;
-        self.runtime.block_on(async {
-            let deleted = self.delete(offset.get(), length).await?;
+        self.core.runtime.block_on(async {
+            let deleted = self.core.discard(offset.get(), length).await?;
             let edges = match deleted.is_empty() {
                 true => [offset.get()..end, end..end],
                 false => [offset.get()..deleted.start, deleted.end..end],
             };
             for edge in edges {
                 let zeros = vec![0; (edge.end - edge.start) as usize];
-                self.write(&zeros, edge.start).await?;
+                self.core.write(&zeros, edge.start).await?;
             }
             Ok(())
         })
     }
 
     fn start(self: Arc<Self>, mut op: StartedOp) {
-        let runtime = self.runtime;
+        let runtime = self.core.runtime;
         runtime.spawn(async move {
             let offset = op.offset().get();
             let result = match op.direction() {
-                Direction::Read => self.read(op.bytes_mut(), offset).await,
-                Direction::Write => self.write(op.bytes(), offset).await,
+                Direction::Read => self.core.read(op.bytes_mut(), offset).await,
+                Direction::Write => self.core.write(op.bytes(), offset).await,
             };
             // The code behind a completion may wait.
             runtime.spawn_blocking(move || {
@@ -515,16 +409,22 @@ impl Device for StoreDevice {
             });
         });
     }
+
+    fn advise(&self, offset: PhysicalAddress, length: u64, advice: Advice) {
+        if advice == Advice::WillNeed && offset.get() < self.size() {
+            let length = if length == 0 { self.size() } else { length };
+            let length = length.min(self.size() - offset.get()).min(MOST_AT_ONCE);
+            self.core.prefetch(offset.get()..offset.get() + length);
+        }
+    }
 }
 
 impl Drop for StoreDevice {
     fn drop(&mut self) {
         let closed = match Handle::try_current() {
             // A thread of the runtime cannot wait for it.
-            Ok(_) => std::thread::scope(|scope| {
-                scope.spawn(|| self.runtime.block_on(self.close())).join().unwrap_or(Ok(()))
-            }),
-            Err(_) => self.runtime.block_on(self.close()),
+            Ok(_) => std::thread::scope(|scope| scope.spawn(|| self.close()).join().unwrap_or(Ok(()))),
+            Err(_) => self.close(),
         };
         // Writes that were flushed are durable. A writer that was fenced cannot close in order.
         drop(closed);

@@ -5,6 +5,7 @@ use papilio_device::{
     Access, Device, OpenErrorKind, PhysicalAddress, ReadRequest, RemoteCache, RemoteOptions,
 };
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SIZE: u64 = 16 << 20;
 
@@ -215,4 +216,73 @@ fn a_device_grows_and_does_not_shrink() {
     device.write_at(&[8; 10], PhysicalAddress(2 * size - 10)).unwrap();
     drop(device);
     assert!(StoreDevice::grow(&folder.url("nowhere"), size, &options()).is_err());
+}
+
+#[test]
+fn reads_writes_and_cleaning_at_once_agree() {
+    const BLOCKS: u64 = SIZE / 4096;
+    let scratch = Scratch::new();
+    let device = create(&scratch.url("device"));
+    let counters = || (0..BLOCKS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    // The write that began last for each block, and the one that ended last.
+    let (begun, ended) = (counters(), counters());
+    let is_over = AtomicBool::new(false);
+    let runtime = crate::remote::runtime().unwrap();
+    std::thread::scope(|scope| {
+        let (device, begun, ended, is_over) = (&device, &begun, &ended, &is_over);
+        scope.spawn(move || {
+            let mut random = fastrand::Rng::with_seed(1);
+            for stamp in 1..250_u64 {
+                let count = if random.bool() { random.u64(1..20) } else { random.u64(64..400) };
+                let start = random.u64(0..BLOCKS - count);
+                let blocks = start as usize..(start + count) as usize;
+                begun[blocks.clone()].iter().for_each(|block| block.store(stamp, Ordering::SeqCst));
+                let bytes: Vec<u8> = stamp.to_le_bytes().repeat((count * 512) as usize);
+                device.write_at(&bytes, PhysicalAddress(start * 4096)).unwrap();
+                ended[blocks].iter().for_each(|block| block.store(stamp, Ordering::SeqCst));
+                if stamp % 8 == 0 {
+                    device.flush().unwrap();
+                }
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        scope.spawn(move || {
+            let mut copied = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                copied += runtime.block_on(device.cleaner().copy_live(80, u64::MAX)).unwrap().1;
+                runtime.block_on(device.cleaner().delete_dead(false)).unwrap();
+                std::thread::yield_now();
+            }
+            assert!(copied > 0);
+        });
+        for seed in 0..2 {
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                let mut bytes = vec![0; 40 * 4096];
+                while !is_over.load(Ordering::SeqCst) {
+                    let start = random.u64(0..BLOCKS - 40);
+                    let blocks = start as usize..start as usize + 40;
+                    let values = |of: &[AtomicU64]| {
+                        of[blocks.clone()]
+                            .iter()
+                            .map(|stamp| stamp.load(Ordering::SeqCst))
+                            .collect::<Vec<_>>()
+                    };
+                    let least = values(ended);
+                    device.read_at(&mut bytes, PhysicalAddress(start * 4096)).unwrap();
+                    for ((block, least), most) in bytes.chunks(4096).zip(least).zip(values(begun)) {
+                        let stamp = u64::from_le_bytes(block[..8].try_into().unwrap());
+                        assert!((least..=most).contains(&stamp), "{stamp} is not in {least}..={most}");
+                        assert!(block.chunks(8).all(|word| word == stamp.to_le_bytes()));
+                    }
+                }
+            });
+        }
+    });
+    drop(device);
+    let reader = open(&scratch.url("device"), Access::ReadOnly).unwrap();
+    let bytes = read(&reader, 0, SIZE as usize);
+    for (block, stamp) in bytes.chunks(4096).zip(&ended) {
+        assert_eq!(block[..8], stamp.load(Ordering::SeqCst).to_le_bytes());
+    }
 }

@@ -1,4 +1,4 @@
-//! `Blocks`: which blocks of an object are in memory, on their way, or failed.
+//! `Blocks`: which blocks of objects are in memory, on their way, or failed.
 //!
 //! It owns the bytes of the blocks in memory, and evicts those that were used longest ago.
 //!
@@ -9,35 +9,36 @@
 //! **Locks**: none of its own; its user has it in a mutex.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes of a block: the unit of the caches. The last block of an object may be shorter.
-pub(super) const BLOCK: u64 = 64 << 10;
+pub(crate) const BLOCK: u64 = 64 << 10;
 
 /// A failed attempt.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     kind: io::ErrorKind,
     reason: Arc<str>,
 }
 
 impl Fault {
-    pub(super) fn new(error: &io::Error) -> Self {
+    pub(crate) fn new(error: &io::Error) -> Self {
         Self { kind: error.kind(), reason: error.to_string().into() }
     }
 
-    pub(super) fn to_error(&self) -> io::Error {
+    pub(crate) fn to_error(&self) -> io::Error {
         io::Error::new(self.kind, self.reason.to_string())
     }
 }
 
 #[derive(Debug)]
-enum Slot {
+enum Slot<V> {
     Coming,
     Here {
-        bytes: Arc<[u8]>,
+        value: V,
         used: u64,
     },
     /// It failed at this time. A read that began later tries again.
@@ -46,76 +47,86 @@ enum Slot {
 
 /// The state of a block for a read.
 #[derive(Debug)]
-pub(super) enum Found {
-    Here(Arc<[u8]>),
+pub(crate) enum Found<V> {
+    Here(V),
     Coming,
     Failed(Fault),
     Absent,
 }
 
-/// The blocks of an object.
+/// Blocks by their keys. A value has the bytes of a block, `weigh` returns how many.
 #[derive(Debug)]
-pub(super) struct Blocks {
-    slots: HashMap<u64, Slot>,
+pub(crate) struct Blocks<K, V> {
+    slots: HashMap<K, Slot<V>>,
     /// The blocks that are here, by the time of their last use.
-    order: BTreeMap<u64, u64>,
+    order: BTreeMap<u64, K>,
     clock: u64,
     bytes: u64,
     limit: u64,
+    weigh: fn(&V) -> u64,
 }
 
-impl Blocks {
-    pub(super) fn new(limit: u64) -> Self {
-        Self { slots: HashMap::new(), order: BTreeMap::new(), clock: 0, bytes: 0, limit }
+impl<K: Copy + Eq + Hash, V: Clone> Blocks<K, V> {
+    pub(crate) fn new(limit: u64, weigh: fn(&V) -> u64) -> Self {
+        Self { slots: HashMap::new(), order: BTreeMap::new(), clock: 0, bytes: 0, limit, weigh }
     }
 
     /// Looks a block up for a read that began at `began`.
-    pub(super) fn find(&mut self, block: u64, began: Instant) -> Found {
+    pub(crate) fn find(&mut self, block: K, began: Instant) -> Found<V> {
         match self.slots.get_mut(&block) {
             None => Found::Absent,
             Some(Slot::Coming) => Found::Coming,
             Some(Slot::Failed(fault, at)) if *at >= began => Found::Failed(fault.clone()),
             Some(Slot::Failed(..)) => Found::Absent,
-            Some(Slot::Here { bytes, used }) => {
-                let bytes = Arc::clone(bytes);
+            Some(Slot::Here { value, used }) => {
+                let value = value.clone();
                 self.order.remove(used);
                 self.clock += 1;
                 *used = self.clock;
                 self.order.insert(self.clock, block);
-                Found::Here(bytes)
+                Found::Here(value)
             }
         }
     }
 
     /// Returns whether a block is neither here nor on its way.
-    pub(super) fn is_absent(&self, block: u64) -> bool {
+    pub(crate) fn is_absent(&self, block: K) -> bool {
         matches!(self.slots.get(&block), None | Some(Slot::Failed(..)))
     }
 
+    /// Notes that a task will bring the block, and returns whether it was absent.
+    pub(crate) fn want(&mut self, block: K) -> bool {
+        let is_absent = self.is_absent(block);
+        if is_absent {
+            self.coming(block);
+        }
+        is_absent
+    }
+
     /// Notes that a task will bring the block.
-    pub(super) fn coming(&mut self, block: u64) {
+    pub(crate) fn coming(&mut self, block: K) {
         self.slots.insert(block, Slot::Coming);
     }
 
     /// Notes the outcome for a block that was on its way.
-    pub(super) fn arrived(&mut self, block: u64, outcome: Result<Arc<[u8]>, Fault>) {
+    pub(crate) fn arrived(&mut self, block: K, outcome: Result<V, Fault>) {
         if !matches!(self.slots.get(&block), Some(Slot::Coming)) {
             return;
         }
         let slot = match outcome {
             Err(fault) => Slot::Failed(fault, Instant::now()),
-            Ok(bytes) => {
+            Ok(value) => {
                 self.clock += 1;
-                self.bytes += bytes.len() as u64;
+                self.bytes += (self.weigh)(&value);
                 self.order.insert(self.clock, block);
-                Slot::Here { bytes, used: self.clock }
+                Slot::Here { value, used: self.clock }
             }
         };
         self.slots.insert(block, slot);
         while self.bytes > self.limit && self.order.len() > 1 {
             let Some((_, oldest)) = self.order.pop_first() else { break };
-            if let Some(Slot::Here { bytes, .. }) = self.slots.remove(&oldest) {
-                self.bytes -= bytes.len() as u64;
+            if let Some(Slot::Here { value, .. }) = self.slots.remove(&oldest) {
+                self.bytes -= (self.weigh)(&value);
             }
         }
     }
@@ -125,14 +136,20 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    fn put(blocks: &mut Blocks, block: u64) {
+    type Bytes = Arc<[u8]>;
+
+    fn new(limit: u64) -> Blocks<u64, Bytes> {
+        Blocks::new(limit, |bytes| bytes.len() as u64)
+    }
+
+    fn put(blocks: &mut Blocks<u64, Bytes>, block: u64) {
         blocks.coming(block);
         blocks.arrived(block, Ok(vec![block as u8; 10].into()));
     }
 
     #[test]
     fn the_block_used_longest_ago_is_evicted() {
-        let mut blocks = Blocks::new(30);
+        let mut blocks = new(30);
         let now = Instant::now();
         (0..3).for_each(|block| put(&mut blocks, block));
         assert!(matches!(blocks.find(0, now), Found::Here(_)));
@@ -146,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_seen_by_those_that_waited_for_it() {
-        let mut blocks = Blocks::new(30);
+        let mut blocks = new(30);
         let began = Instant::now();
         blocks.coming(7);
         blocks.arrived(7, Err(Fault::new(&io::Error::other("lost"))));

@@ -20,6 +20,10 @@ use std::sync::atomic::Ordering;
 
 /// Bytes of the first request: the superblock is among them, and the headers of all formats.
 const FIRST: u64 = 2 * BLOCK;
+/// Blocks that are fetched ahead when a sequence of reads is found.
+const FIRST_WINDOW: u64 = 4;
+/// The most blocks that are fetched ahead.
+const MAX_WINDOW: u64 = 64;
 /// The most bytes of blocks that a read holds at once.
 const MOST_AT_ONCE: usize = 8 << 20;
 
@@ -63,7 +67,7 @@ impl RemoteDevice {
         fetcher.counters.requests.fetch_add(1, Ordering::Relaxed);
         fetcher.counters.bytes.fetch_add(start.len() as u64, Ordering::Relaxed);
         fetcher.insert(&start);
-        Ok(Self { fetcher: Arc::new(fetcher), streams: Mutex::default() })
+        Ok(Self { fetcher: Arc::new(fetcher), streams: Mutex::new(Streams::new(FIRST_WINDOW, MAX_WINDOW)) })
     }
 
     /// Returns the counts since the device was opened.

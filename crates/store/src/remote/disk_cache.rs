@@ -1,8 +1,8 @@
-//! `DiskCache`: blocks of objects in files, one for each block, shared by processes.
+//! `DiskCache`: pieces of objects in files, one for each piece, shared by processes.
 //!
-//! It owns the directory of one state of an object: the name is the SHA-256 of the object's place,
-//! its ETag and its size. A file has a checksum and a block. It is written under another name and
-//! then renamed, so a reader sees all of it or nothing.
+//! It owns one directory: that of a state of an object, or that of all segments of a store. Its
+//! name is the SHA-256 of a key. A file has a checksum and a piece. It is written under another
+//! name and then renamed, so a reader sees all of it or nothing.
 //!
 //! **Invariants**
 //! - A file with a wrong checksum or length is never used.
@@ -29,7 +29,7 @@ const TEMPORARY: &str = "tmp";
 
 /// The files of one object.
 #[derive(Debug)]
-pub(super) struct DiskCache {
+pub(crate) struct DiskCache {
     root: PathBuf,
     directory: PathBuf,
     limit: u64,
@@ -59,9 +59,9 @@ fn users_directory() -> Option<PathBuf> {
     Some(base.join("papilio/remote"))
 }
 
-fn sum(block: u64, bytes: &[u8]) -> u64 {
+fn sum(name: &str, bytes: &[u8]) -> u64 {
     let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme);
-    digest.update(&block.to_le_bytes());
+    digest.update(name.as_bytes());
     digest.update(bytes);
     digest.finalize()
 }
@@ -69,25 +69,25 @@ fn sum(block: u64, bytes: &[u8]) -> u64 {
 impl DiskCache {
     /// Opens the cache of the object's state that `key` names, below `root`. `None` if the
     /// directory cannot be made.
-    pub(super) fn open(root: &Path, key: &str, limit: u64) -> Option<Self> {
+    pub(crate) fn open(root: &Path, key: &str, limit: u64) -> Option<Self> {
         let directory = root.join(directory_name(key));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
         let cache = Self { root: root.to_owned(), directory, limit, written: AtomicU64::new(0) };
         Some(cache)
     }
 
-    fn path(&self, block: u64) -> PathBuf {
-        self.directory.join(format!("{block:x}"))
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
-    /// Returns a block of `length` bytes, if it is there and whole.
-    pub(super) fn read(&self, block: u64, length: usize) -> Option<Vec<u8>> {
-        let mut file = File::open(self.path(block)).ok()?;
+    /// Returns the piece of this name, which has `length` bytes, if it is there and whole.
+    pub(crate) fn read(&self, name: &str, length: usize) -> Option<Vec<u8>> {
+        let mut file = File::open(self.path(name)).ok()?;
         let mut header = [0; HEADER];
         file.read_exact(&mut header).ok()?;
         let mut bytes = Vec::with_capacity(length);
         (&file).take(length as u64 + 1).read_to_end(&mut bytes).ok()?;
-        if bytes.len() != length || sum(block, &bytes).to_le_bytes() != header {
+        if bytes.len() != length || sum(name, &bytes).to_le_bytes() != header {
             return None;
         }
         // The time of the last use, which decides what is removed.
@@ -95,16 +95,16 @@ impl DiskCache {
         Some(bytes)
     }
 
-    /// Keeps a block.
-    pub(super) fn write(&self, block: u64, bytes: &[u8]) {
+    /// Keeps a piece.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let temporary = self.directory.join(format!("{}-{number}.{TEMPORARY}", std::process::id()));
         let write = || {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(&sum(block, bytes).to_le_bytes())?;
+            file.write_all(&sum(name, bytes).to_le_bytes())?;
             file.write_all(bytes)?;
-            fs::rename(&temporary, self.path(block))
+            fs::rename(&temporary, self.path(name))
         };
         if write().is_err() {
             let _ = fs::remove_file(&temporary);
@@ -117,7 +117,7 @@ impl DiskCache {
     }
 
     /// Removes the files that were used longest ago until the limit is kept.
-    pub(super) fn shrink(&self) {
+    pub(crate) fn shrink(&self) {
         let mut files = Vec::new();
         let mut total = 0;
         for directory in fs::read_dir(&self.root).into_iter().flatten().flatten() {
@@ -164,18 +164,18 @@ mod tests {
     fn damaged_files_are_not_used() {
         let root = tempfile::tempdir().unwrap();
         let cache = DiskCache::open(root.path(), "a", 1 << 20).unwrap();
-        cache.write(3, &[5; 1000]);
-        assert_eq!(cache.read(3, 1000), Some(vec![5; 1000]));
-        assert_eq!(cache.read(3, 999), None);
-        assert_eq!(cache.read(4, 1000), None);
-        fs::rename(cache.path(3), cache.path(4)).unwrap();
-        assert_eq!(cache.read(4, 1000), None, "the block of another place");
-        let mut bytes = fs::read(cache.path(4)).unwrap();
-        fs::rename(cache.path(4), cache.path(3)).unwrap();
+        cache.write("3", &[5; 1000]);
+        assert_eq!(cache.read("3", 1000), Some(vec![5; 1000]));
+        assert_eq!(cache.read("3", 999), None);
+        assert_eq!(cache.read("4", 1000), None);
+        fs::rename(cache.path("3"), cache.path("4")).unwrap();
+        assert_eq!(cache.read("4", 1000), None, "the block of another place");
+        let mut bytes = fs::read(cache.path("4")).unwrap();
+        fs::rename(cache.path("4"), cache.path("3")).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
-        fs::write(cache.path(3), bytes).unwrap();
-        assert_eq!(cache.read(3, 1000), None);
-        assert_eq!(DiskCache::open(root.path(), "b", 1 << 20).unwrap().read(3, 1000), None);
+        fs::write(cache.path("3"), bytes).unwrap();
+        assert_eq!(cache.read("3", 1000), None);
+        assert_eq!(DiskCache::open(root.path(), "b", 1 << 20).unwrap().read("3", 1000), None);
     }
 
     #[test]
@@ -185,10 +185,10 @@ mod tests {
         for key in ["a", "b", "c"] {
             let cache = DiskCache::open(root.path(), key, limit).unwrap();
             for block in 0..50 {
-                cache.write(block, &[block as u8; 4000]);
+                cache.write(&block.to_string(), &[block as u8; 4000]);
                 assert!(bytes_in(root.path()) <= limit + limit / 10 + 4008);
             }
-            assert_eq!(cache.read(49, 4000), Some(vec![49; 4000]), "the newest is kept");
+            assert_eq!(cache.read("49", 4000), Some(vec![49; 4000]), "the newest is kept");
         }
     }
 }

@@ -46,10 +46,15 @@ pub(super) struct Fetcher {
     pub(super) object: Object,
     runtime: &'static Runtime,
     disk: Option<DiskCache>,
-    blocks: Mutex<Blocks>,
+    blocks: Mutex<Blocks<u64, Arc<[u8]>>>,
     arrived: Condvar,
     in_flight: Semaphore,
     pub(super) counters: Counters,
+}
+
+/// Returns the name of a block's file in the cache.
+fn file_name(block: u64) -> String {
+    format!("{block:x}")
 }
 
 /// Reports the blocks of a task that ends without having done so.
@@ -77,7 +82,7 @@ impl Fetcher {
             object,
             runtime,
             disk,
-            blocks: Mutex::new(Blocks::new(memory)),
+            blocks: Mutex::new(Blocks::new(memory, |bytes| bytes.len() as u64)),
             arrived: Condvar::new(),
             in_flight: Semaphore::new(IN_FLIGHT),
             counters: Counters::default(),
@@ -166,7 +171,9 @@ impl Fetcher {
         if let Some(disk) = &self.disk {
             absent.retain(|block| {
                 let range = self.bytes_of(*block);
-                let Some(bytes) = disk.read(*block, (range.end - range.start) as usize) else { return true };
+                let Some(bytes) = disk.read(&file_name(*block), (range.end - range.start) as usize) else {
+                    return true;
+                };
                 self.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
                 let bytes: Arc<[u8]> = bytes.into();
                 self.report(*block..*block + 1, |_| Ok(Arc::clone(&bytes)));
@@ -225,7 +232,7 @@ async fn fetch(mut reports: Reports) {
             };
             // Before readers go on: a short program would end before its blocks are kept.
             if let Some(disk) = &fetcher.disk {
-                run.clone().for_each(|block| disk.write(block, part(block)));
+                run.clone().for_each(|block| disk.write(&file_name(block), part(block)));
             }
             fetcher.report(run, |block| Ok(part(block).into()));
         }

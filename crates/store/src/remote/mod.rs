@@ -15,12 +15,12 @@
 //! - Nothing is ever written to a store.
 //! - The memory and the files of cached blocks have bounds.
 
-mod blocks;
+pub(crate) mod blocks;
 mod device;
-mod disk_cache;
+pub(crate) mod disk_cache;
 mod fetch;
 pub(crate) mod object;
-mod readahead;
+pub(crate) mod readahead;
 mod runtime;
 
 pub use device::{RemoteDevice, RemoteStatistics};

@@ -1,16 +1,12 @@
 //! `Streams`: finds sequential reads, and says which blocks to fetch ahead of them.
 //!
 //! It owns the place of the last few streams. A stream's window doubles while it goes on, so that a
-//! single read fetches nothing more, and a long one has [`MAX_WINDOW`] blocks on their way.
+//! single read fetches nothing more, and a long one has [`64`] blocks on their way.
 
 use std::ops::Range;
 
 /// Streams that are followed at once.
 const STREAMS: usize = 8;
-/// Blocks that are fetched ahead when a stream is found.
-const FIRST_WINDOW: u64 = 4;
-/// The most blocks that are fetched ahead.
-const MAX_WINDOW: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
@@ -23,16 +19,24 @@ struct Stream {
 }
 
 /// The streams of an object.
-#[derive(Debug, Default)]
-pub(super) struct Streams {
+#[derive(Debug)]
+pub(crate) struct Streams {
     streams: [Stream; STREAMS],
     clock: u64,
+    /// Blocks that are fetched ahead when a stream is found.
+    first_window: u64,
+    /// The most blocks that are fetched ahead.
+    max_window: u64,
 }
 
 impl Streams {
+    pub(crate) fn new(first_window: u64, max_window: u64) -> Self {
+        Self { streams: Default::default(), clock: 0, first_window, max_window }
+    }
+
     /// Notes a read of the blocks `first..end`, and returns those to fetch ahead, which may reach
     /// past the end of the object.
-    pub(super) fn read(&mut self, first: u64, end: u64) -> Range<u64> {
+    pub(crate) fn read(&mut self, first: u64, end: u64) -> Range<u64> {
         self.clock += 1;
         let clock = self.clock;
         let found = self.streams.iter_mut().find(|stream| {
@@ -49,7 +53,7 @@ impl Streams {
             return 0..0;
         }
         stream.next = end;
-        stream.window = (stream.window * 2).clamp(FIRST_WINDOW, MAX_WINDOW);
+        stream.window = (stream.window * 2).clamp(self.first_window, self.max_window);
         let from = stream.ahead.max(end);
         // In pieces of half a window, so that requests stay large.
         if from > end + stream.window / 2 {
@@ -66,7 +70,7 @@ mod tests {
 
     #[test]
     fn windows_grow_with_a_stream() {
-        let mut streams = Streams::default();
+        let mut streams = Streams::new(4, 64);
         assert_eq!(streams.read(10, 11), 0..0);
         assert_eq!(streams.read(10, 11), 0..0, "the same block");
         assert_eq!(streams.read(11, 12), 12..16);
@@ -78,14 +82,14 @@ mod tests {
                 assert_eq!(ahead.start, end, "no gap and nothing twice");
                 end = ahead.end;
             }
-            assert!(end <= block + 1 + MAX_WINDOW);
+            assert!(end <= block + 1 + 64);
             assert!(end > block + 1, "a stream is never caught up with");
         }
     }
 
     #[test]
     fn random_reads_fetch_nothing_ahead() {
-        let mut streams = Streams::default();
+        let mut streams = Streams::new(4, 64);
         for index in 0..1000u64 {
             let block = index * 7919 % 10_007;
             assert!(streams.read(block, block + 1).is_empty(), "{index}");
