@@ -5,8 +5,8 @@
 //!
 //! **Invariants**
 //! - A call that is in no list fails with `EPERM`, or ends the process under `Mode::Kill`.
-//! - Calls that have a substitute, and calls younger than the lists, fail with `ENOSYS`, so that the
-//!   C library and Papilio go on without.
+//! - Calls that have a substitute, and calls younger than the lists, fail with `ENOSYS`, so that
+//!   the C library and Papilio go on without.
 //! - A thread is the only thing that `clone` makes: no process, no namespace.
 
 use crate::system_calls;

@@ -29,8 +29,8 @@ use papilio_format::{Corrupt, FileOffset, Generation, Geometry, InodeNumber, Log
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The most bytes of an extent that grows with its file. A relocation moves an extent as a whole and
-/// needs a free range of its length, which a nearly full file system may lack.
+/// The most bytes of an extent that grows with its file. A relocation moves an extent as a whole
+/// and needs a free range of its length, which a nearly full file system may lack.
 const MAX_GROWN: u64 = 32 << 20;
 
 /// A change of a reference count.

@@ -57,9 +57,9 @@ pub(crate) fn publish_extents(
     }
     let mut inserted = extents;
     let end_of_file = file.item.size.next_multiple_of(context.sector());
-    // One extent for the pieces of a file that grows, whose writes are published one by one. A small
-    // one that ends inside its last sector stays apart: the next write replaces that sector, and an
-    // extent keeps its space until nothing refers to a part of it.
+    // One extent for the pieces of a file that grows, whose writes are published one by one. A
+    // small one that ends inside its last sector stays apart: the next write replaces that sector,
+    // and an extent keeps its space until nothing refers to a part of it.
     if let Some((first, others)) = extents.split_first()
         && first.start == end_of_file
         && first.compression == Compression::None

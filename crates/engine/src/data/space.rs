@@ -52,8 +52,8 @@ pub(crate) trait DataSpace: NodeAllocator + DataAllocator {
     fn drop_data_ref(&self, reference: &DataReference) -> Result<()>;
 
     /// Returns whether the extent of `reference` may get `bytes` more bytes, which were allocated
-    /// behind it: nothing else refers to it, nor has the last commit it. The caller holds the editor
-    /// of the file's tree.
+    /// behind it: nothing else refers to it, nor has the last commit it. The caller holds the
+    /// editor of the file's tree.
     fn may_extend_data(&self, reference: &DataReference, bytes: u64) -> bool;
 
     /// Extends such an extent, in the same hold of the editor.

@@ -275,8 +275,8 @@ impl DelayedRefs {
         if gone { Outcome::Gone } else { Outcome::Queued }
     }
 
-    /// Returns whether the data extent of `length` bytes at `address` is new and has `reference`, once,
-    /// and no other.
+    /// Returns whether the data extent of `length` bytes at `address` is new and has `reference`,
+    /// once, and no other.
     pub(crate) fn is_new_with_only(
         &self,
         address: LogicalAddress,

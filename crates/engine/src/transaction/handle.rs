@@ -215,8 +215,8 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Returns whether the extent of `reference`, its only one, may get `bytes` more bytes, which were
-    /// allocated behind it:
+    /// Returns whether the extent of `reference`, its only one, may get `bytes` more bytes, which
+    /// were allocated behind it:
     /// - it is of this transaction, and younger than the last snapshot of its subvolume;
     /// - both are in one block group;
     /// - the log has nothing of the file: each later fsync would enter the whole extent again.

@@ -76,7 +76,7 @@ fn a_snapshot_or_a_clone_ends_an_extent() {
         ends.push(pieces + ends.last().unwrap_or(&0));
     }
     assert!([3, 6, 9, 10, 11, 12].iter().all(|end| ends.contains(end)), "{ends:?}");
-    // What the log has is there after a crash.
+    // A crash leaves all that the log has.
     let lost = open(&crashed(&device));
     assert!(lost.read("/volume/file").unwrap() == expected(12));
     assert!(lost.read("/snapshot/file").unwrap() == expected(3));

@@ -520,8 +520,8 @@ fn neighbours_become_one_extent() {
             piece[..8].copy_from_slice(&(number << 8 | file).to_le_bytes());
             piece
         };
-        // Pieces of a file that grows are published at once (see `growing`); those of a sparse file are
-        // ordered.
+        // Pieces of a file that grows are published at once (see `growing`); those of a sparse file
+        // are ordered.
         alone.set_len(150 * PIECE).unwrap();
         first.set_len(20 * PIECE).unwrap();
         for number in 0..150 {
