@@ -12,6 +12,7 @@
 //! - [`object_server`]: an S3 server, with delays and faults.
 //! - [`manifest`], [`compare`]: a recorded tree, and the comparison of two trees.
 
+mod cleaner;
 pub mod compare;
 pub mod fuse_ring;
 pub mod host;
@@ -30,6 +31,7 @@ pub mod source;
 mod switch_record;
 pub mod sys;
 
+pub use cleaner::clean_subvolumes;
 pub use compare::{CompareOptions, Difference, Report, compare};
 pub use fuse_ring::RingSwitch;
 pub use host::HostTree;

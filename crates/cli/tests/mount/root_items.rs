@@ -13,7 +13,7 @@
 use crate::kernel::KernelMount;
 use crate::world::{World, run, succeed};
 use papilio_ioctl::client::MountedPath;
-use papilio_oracle::Need;
+use papilio_oracle::{Need, clean_subvolumes};
 use rustix::fs::{CWD, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -49,7 +49,7 @@ impl Side<'_> {
         let root = self.at("");
         match self.is_ours {
             true => drop(succeed(["subvolume", "sync", &root])),
-            false => drop(run("btrfs", &["subvolume", "sync", &root])),
+            false => clean_subvolumes(self.root).unwrap(),
         }
     }
 
@@ -324,7 +324,7 @@ fn operations_leave_the_fields_that_the_kernel_leaves() {
         side.snapshot("other", "sent", true);
         run("btrfs", &["-q", "send", "-f", stream.to_str().unwrap(), &side.at("sent")]);
         side.open("").delete_subvolume(b"sent").unwrap();
-        run("btrfs", &["subvolume", "sync", directory.to_str().unwrap()]);
+        clean_subvolumes(&directory).unwrap();
         side.sync();
     }
     let copy = |from: &Path, to: &Path| {

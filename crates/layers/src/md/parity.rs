@@ -82,8 +82,9 @@ mod tests {
 
     #[test]
     fn every_pair_is_recovered() {
-        let data: Vec<Vec<u8>> =
-            (0..5_u8).map(|number| (0..64_u8).map(|at| at.wrapping_mul(7) + number * 31).collect()).collect();
+        let data: Vec<Vec<u8>> = (0..5_u8)
+            .map(|number| (0..64_u8).map(|at| at.wrapping_mul(7).wrapping_add(number * 31)).collect())
+            .collect();
         for a in 0..5 {
             for b in a + 1..5 {
                 let (mut p, mut q) = (vec![0; 64], vec![0; 64]);

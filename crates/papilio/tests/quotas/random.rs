@@ -4,7 +4,7 @@ use crate::images::{btrfs, writable};
 use crate::judge::{NEEDS, assert_exact, numbers_of, ours, shown};
 use crate::world::World;
 use papilio::{FileSystem, MkfsOptions};
-use papilio_oracle::{ImageSet, Scratch, require};
+use papilio_oracle::{ImageSet, Scratch, clean_subvolumes, require};
 
 /// Operations of one seed; `PAPILIO_QUOTA_OPERATIONS` sets another number.
 fn operations() -> u64 {
@@ -86,7 +86,7 @@ fn numbers_of_the_kernel_are_continued_and_handed_back() {
     assert_eq!(shown(mounted.path()), numbers);
     std::fs::remove_file(format!("{root}/kernel/file0")).unwrap();
     btrfs(&["subvolume", "delete", "-c", &format!("{root}/copy")]);
-    btrfs(&["subvolume", "sync", &root]);
+    clean_subvolumes(root.as_ref()).unwrap();
     mounted.unmount().unwrap();
     assert_exact(&scratch, &image, "handed back");
 }

@@ -9,7 +9,7 @@ use crate::world::World;
 use papilio::{
     BalanceFilter, BalanceOptions, CheckOptions, FileSystem, MkfsOptions, OpenOptions, QgroupId, QuotaError,
 };
-use papilio_oracle::{ImageSet, Scratch, require, sys};
+use papilio_oracle::{ImageSet, Scratch, clean_subvolumes, require, sys};
 use std::path::Path;
 
 /// Operations of one turn; `PAPILIO_QUOTA_OPERATIONS` sets the number of all turns.
@@ -62,7 +62,7 @@ fn kernel_turn(root: &str, turn: usize) {
     btrfs(&["filesystem", "sync", root]);
     if turn > 0 {
         btrfs(&["subvolume", "delete", "-c", &at(&format!("kernel{}", turn - 1))]);
-        btrfs(&["subvolume", "sync", root]);
+        clean_subvolumes(root.as_ref()).unwrap();
     }
 }
 
@@ -227,7 +227,7 @@ fn the_last_that_shares_extents_is_deleted(image: &Path, images: &ImageSet, inne
     let root = mounted.path().to_str().unwrap().to_owned();
     assert_eq!(shown(mounted.path()), numbers);
     btrfs(&["subvolume", "delete", "-c", &format!("{root}/kept")]);
-    btrfs(&["subvolume", "sync", &root]);
+    clean_subvolumes(root.as_ref()).unwrap();
     mounted.sync().unwrap();
     let after = shown(mounted.path());
     mounted.unmount().unwrap();

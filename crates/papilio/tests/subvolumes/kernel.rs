@@ -4,7 +4,7 @@ use crate::bridge::Papilio;
 use crate::fill;
 use crate::images::{assert_clean_for_both, btrfs, writable};
 use papilio::{FileSystem, MkfsOptions, Received};
-use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, compare, require};
+use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, clean_subvolumes, compare, require};
 use std::path::Path;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
@@ -102,7 +102,7 @@ fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
     {
         let mounted = images.mount().unwrap();
         let at = |path: &str| mounted.path().join(path).to_str().unwrap().to_owned();
-        btrfs(&["subvolume", "sync", &at("")]);
+        clean_subvolumes(mounted.path()).unwrap();
         btrfs(&["subvolume", "snapshot", &at("rw"), &at("kernel")]);
         std::fs::write(at("kernel/file1"), b"the kernel's").unwrap();
         std::fs::write(at("second/file2"), b"the kernel's").unwrap();
@@ -110,7 +110,7 @@ fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
         btrfs(&["subvolume", "delete", "-c", &at("received")]);
         btrfs(&["subvolume", "create", &at("a/kernel")]);
         std::fs::rename(at("a/inner/moved"), at("back")).unwrap();
-        btrfs(&["subvolume", "sync", &at("")]);
+        clean_subvolumes(mounted.path()).unwrap();
         mounted.unmount().unwrap();
     }
     assert_clean_for_both(&images, "after the kernel");

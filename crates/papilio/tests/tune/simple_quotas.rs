@@ -6,7 +6,7 @@ use papilio::format::features::IncompatFeatures;
 use papilio::format::superblock::RawSuperblock;
 use papilio::{FileSystem, MkfsFeature, MkfsOptions, OpenOptions, QgroupId, Tune};
 use papilio_device::{Access, FileDevice, MemoryDevice};
-use papilio_oracle::{ImageSet, Need, Scratch, require};
+use papilio_oracle::{ImageSet, Need, Scratch, clean_subvolumes, require};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ fn the_kernel_goes_on_charging() {
             for name in [format!("s{before}"), format!("c{before}")] {
                 btrfs(&["subvolume", "delete", "-c", root.join(name).to_str().unwrap()]);
             }
-            btrfs(&["subvolume", "sync", root.to_str().unwrap()]);
+            clean_subvolumes(root).unwrap();
         }
         mounted.sync().unwrap();
         mounted.unmount().unwrap();
