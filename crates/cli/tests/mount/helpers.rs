@@ -28,7 +28,7 @@ fn script(world: &World, text: &str) -> Output {
     let folder = world.beside("sbin");
     let sbin = fs::canonicalize("/sbin").unwrap();
     let whole = format!(
-        "set -eu; trap 'umount -i -l \"$DIR\" 2>/dev/null || true' EXIT; mount --bind {} {}; {text}",
+        "set -eu; umount -a -i -t btrfs,fuse.papilio 2>/dev/null || true; trap 'umount -i -l \"$DIR\" 2>/dev/null || true' EXIT; mount --bind {} {}; {text}",
         folder.display(),
         sbin.display()
     );
@@ -187,7 +187,8 @@ fn helper_of_fuse_works() {
     let folder = world.beside("bin");
     fs::create_dir(&folder).unwrap();
     symlink(binary(), folder.join("papilio")).unwrap();
-    let text = "trap 'umount -i -l \"$DIR\" 2>/dev/null || true' EXIT
+    let text = "umount -a -i -t btrfs,fuse.papilio 2>/dev/null || true
+        trap 'umount -i -l \"$DIR\" 2>/dev/null || true' EXIT
         mount --bind \"$BIN\" /usr/local/bin
         mount -t fuse.papilio \"$IMAGE\" \"$DIR\" -o noatime
         findmnt -nro SOURCE,FSTYPE,OPTIONS \"$DIR\"

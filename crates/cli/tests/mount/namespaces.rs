@@ -18,11 +18,17 @@ impl Drop for Holder {
 
 #[test]
 fn an_unmount_does_not_wait_for_another_namespace() {
-    let needs = [Need::Root, Need::Fuse, Need::Command("unshare")];
+    let needs = [Need::Root, Need::Fuse, Need::Command("unshare"), Need::Command("findmnt")];
     let Some(world) = World::new(&needs) else { return };
     world.mount(&[]);
     std::fs::write(world.at("f"), "kept").unwrap();
-    let holder = Holder(Command::new("unshare").args(["-m", "sleep", "600"]).spawn().unwrap());
+    // It keeps this mount only: other tests wait until theirs are gone.
+    let script = "umount -a -i -t btrfs 2> /dev/null
+        findmnt -nro TARGET -t fuse.papilio | grep -vxF \"$1\" | xargs -r umount -i 2> /dev/null
+        exec sleep 600";
+    let mut holder = Command::new("unshare");
+    holder.args(["-m", "sh", "-c", script, "sh"]).arg(world.directory());
+    let holder = Holder(holder.spawn().unwrap());
     let process = holder.0.id();
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     eventually("the namespace exists", || namespace(&process.to_string()) != namespace("self"));

@@ -55,8 +55,7 @@ fn a_mount_joins_a_server_that_no_mount_shows() {
     world.unmount();
     assert_eq!(succeed(["cat", &format!("{}:/kept", world.image().display())]), "after");
 
-    let script =
-        "umount -a -t fuse.papilio; \"$1\" mount \"$2\" \"$3\" && echo ready && read end; umount \"$3\"";
+    let script = "umount -a -t fuse.papilio,btrfs; \"$1\" mount \"$2\" \"$3\" && echo ready && read end; umount \"$3\"";
     let mut elsewhere = Command::new("unshare")
         .args(["--mount", "--propagation", "slave", "sh", "-c", script, "sh"])
         .args([binary().into(), world.image(), world.directory()])
