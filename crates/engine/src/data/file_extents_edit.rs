@@ -31,7 +31,7 @@ use std::ops::Range;
 
 /// The most bytes of an extent that grows with its file. A relocation moves an extent as a whole
 /// and needs a free range of its length, which a nearly full file system may lack.
-const MAX_GROWN: u64 = 32 << 20;
+const MAX_GROWN: u64 = 8 << 20;
 
 /// A change of a reference count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

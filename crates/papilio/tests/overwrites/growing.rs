@@ -39,8 +39,8 @@ fn a_file_that_grows_has_few_extents() {
     let file = fs.create_file("/file").unwrap();
     append(&file, 0..200);
     let extents = lengths(&file);
-    // An extent ends after 32 MiB, and with its block group.
-    assert!(extents.len() <= 12 && extents.iter().all(|pieces| *pieces <= 32), "{extents:?}");
+    // An extent ends after 8 MiB, and with its block group.
+    assert!(extents.len() <= 30 && extents.iter().all(|pieces| *pieces <= 8), "{extents:?}");
     fs.sync().unwrap();
     assert_clean(&device);
     assert!(file.read_all().unwrap() == expected(200));
