@@ -1,8 +1,9 @@
 //! A proof that the feature `lock-order` detects forbidden orders of locks, for a test program.
 
 use super::{File, FileSystem};
-use crate::{MkfsOptions, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
+use papilio_engine::options::OpenOptions;
+use papilio_progs::mkfs::{MkfsOptions, mkfs_device};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ fn detected(what: impl FnOnce()) {
 /// If such a lock is not detected.
 pub fn dropping_a_file_under_locks_of_its_deletion_panics() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
-    crate::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+    mkfs_device(&device, &MkfsOptions::new()).unwrap();
     let options = OpenOptions::new().write(true).commit_interval(None);
     let fs = FileSystem::from_devices(vec![device], &options).unwrap();
     let tree = fs.create_file("/file").unwrap().inode().tree();
