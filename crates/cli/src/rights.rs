@@ -79,6 +79,12 @@ impl Context {
         self.confine(Sandbox::for_job(Job::Extract, self.sandbox_mode()).writes_below(place), images);
     }
 
+    /// Leaves this run with the right to read the files that are open.
+    pub fn confine_to_open_files(&self) {
+        self.confine_to_images([]);
+        self.seal();
+    }
+
     /// Leaves this run with the rights of `sandbox`: takes its first step now, and the second one
     /// when the devices of all `images` are open. Without images, [`Self::seal`] takes it.
     pub fn confine(&self, sandbox: Sandbox, images: impl IntoIterator<Item = PathBuf>) {

@@ -3,9 +3,9 @@
 //! Owns [`clean_subvolumes`]. Kernel counterpart: `BTRFS_IOC_SYNC` in `btrfs_ioctl`
 //! (`fs/btrfs/ioctl.c`), which wakes it.
 
+use crate::mkfs::tool;
 use anyhow::{Context as _, ensure};
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -16,10 +16,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// # Errors
 /// There is no command `btrfs`, or it fails.
 pub fn clean_subvolumes(root: &Path) -> anyhow::Result<()> {
-    let btrfs = || Command::new("btrfs");
-    let mut waits = btrfs().args(["subvolume", "sync", "-s", "1"]).arg(root).spawn().context("btrfs")?;
+    let mut waits =
+        tool("btrfs")?.args(["subvolume", "sync", "-s", "1"]).arg(root).spawn().context("btrfs")?;
     let status = loop {
-        let synced = btrfs().args(["filesystem", "sync"]).arg(root).status().context("btrfs")?;
+        let synced = tool("btrfs")?.args(["filesystem", "sync"]).arg(root).status().context("btrfs")?;
         if let Some(status) = waits.try_wait()? {
             ensure!(synced.success(), "btrfs filesystem sync: {synced}");
             break status;

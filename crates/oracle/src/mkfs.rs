@@ -285,7 +285,8 @@ impl Mounted {
     }
 }
 
-fn tool(name: &str) -> anyhow::Result<Command> {
+/// Returns a command of the host, also one for root only.
+pub(crate) fn tool(name: &str) -> anyhow::Result<Command> {
     let path = requirement::find_command(name).with_context(|| format!("{name} is not installed"))?;
     Ok(Command::new(path))
 }

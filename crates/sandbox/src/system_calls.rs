@@ -326,8 +326,7 @@ pub(crate) fn allowed(job: Job) -> Vec<c_long> {
 pub(crate) fn sealed(job: Job) -> Vec<c_long> {
     match job {
         Job::Read => [OPEN, LOOK_PATHS, LOOK_LEGACY, GIVE_UP].concat(),
-        Job::Serve => GIVE_UP.to_vec(),
-        Job::Extract => GIVE_UP.to_vec(),
+        Job::Extract | Job::Serve => GIVE_UP.to_vec(),
         Job::Mount => NEVER_MOUNT.to_vec(),
     }
 }

@@ -282,19 +282,13 @@ impl ExtentChanges {
             && head.disk_address.0 + head.disk_length == tail.disk_address.0
             && length <= MAX_GROWN;
         Ok(continues.then(|| {
-            let part = ExtentPart { disk_address: head.disk_address, disk_length: length, offset: 0, length };
-            let item = FileExtentItem {
-                generation: self.generation,
-                ram_bytes: length,
-                compression: Compression::None,
-                other_encoding: 0,
-                content: FileExtentContent::Regular(part),
-            };
+            let item = FileExtentItem { generation: self.generation, ..*extent };
+            let whole = FileExtentContent::Regular(ExtentPart { disk_length: length, length, ..head });
             Appended {
                 start,
-                item: FileExtentItem { generation: self.generation, ..*extent },
                 before: self.reference(before.start, &head),
-                joined: (before.start, item),
+                joined: (before.start, FileExtentItem { ram_bytes: length, content: whole, ..item }),
+                item,
             }
         }))
     }

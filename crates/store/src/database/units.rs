@@ -16,7 +16,7 @@
 
 use super::layout::BLOCK;
 use super::segment::{STRIDE, SegmentRef, check, object_name, ranges_in};
-use crate::remote::blocks::{Blocks, Fault, Found};
+use crate::remote::blocks::{Blocks, Fault};
 use crate::remote::disk_cache::DiskCache;
 use crate::remote::object::describe;
 use object_store::path::Path;
@@ -169,24 +169,7 @@ impl SegmentReader {
         let mut found = HashMap::with_capacity(wanted.len());
         loop {
             let arrived = self.arrived.notified();
-            let mut absent = Vec::new();
-            {
-                let mut units = self.units.lock();
-                for key in wanted {
-                    if found.contains_key(key) {
-                        continue;
-                    }
-                    match units.find(*key, began) {
-                        Found::Here(unit) => drop(found.insert(*key, Ok(unit))),
-                        Found::Failed(fault) => drop(found.insert(*key, Err(fault))),
-                        Found::Coming => {}
-                        Found::Absent => {
-                            units.coming(*key);
-                            absent.push(*key);
-                        }
-                    }
-                }
-            }
+            let absent = self.units.lock().take(wanted, began, &mut found);
             if !absent.is_empty() {
                 self.bring(absent);
             } else if found.len() == wanted.len() {

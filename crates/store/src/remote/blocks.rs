@@ -89,6 +89,32 @@ impl<K: Copy + Eq + Hash, V: Clone> Blocks<K, V> {
         }
     }
 
+    /// Adds those of `wanted` to `found` that are here or have failed, and returns those that are
+    /// absent. They are noted as coming.
+    pub(crate) fn take(
+        &mut self,
+        wanted: &[K],
+        began: Instant,
+        found: &mut HashMap<K, Result<V, Fault>>,
+    ) -> Vec<K> {
+        let mut absent = Vec::new();
+        for key in wanted {
+            if found.contains_key(key) {
+                continue;
+            }
+            match self.find(*key, began) {
+                Found::Here(value) => drop(found.insert(*key, Ok(value))),
+                Found::Failed(fault) => drop(found.insert(*key, Err(fault))),
+                Found::Coming => {}
+                Found::Absent => {
+                    self.coming(*key);
+                    absent.push(*key);
+                }
+            }
+        }
+        absent
+    }
+
     /// Returns whether a block is neither here nor on its way.
     pub(crate) fn is_absent(&self, block: K) -> bool {
         matches!(self.slots.get(&block), None | Some(Slot::Failed(..)))

@@ -139,21 +139,7 @@ impl Fetcher {
         let mut found = HashMap::with_capacity(wanted.len());
         let mut blocks = self.blocks.lock();
         loop {
-            let mut absent = Vec::new();
-            for block in wanted {
-                if found.contains_key(block) {
-                    continue;
-                }
-                match blocks.find(*block, began) {
-                    Found::Here(bytes) => drop(found.insert(*block, Ok(bytes))),
-                    Found::Failed(fault) => drop(found.insert(*block, Err(fault))),
-                    Found::Coming => {}
-                    Found::Absent => {
-                        blocks.coming(*block);
-                        absent.push(*block);
-                    }
-                }
-            }
+            let absent = blocks.take(wanted, began, &mut found);
             if !absent.is_empty() {
                 drop(blocks);
                 self.bring(absent);

@@ -34,8 +34,7 @@ impl Diff {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let inputs = open_streams(&self.chain.streams)?;
         let others = if self.to.is_empty() { None } else { Some(open_streams(&self.to)?) };
-        context.confine_to_images([]);
-        context.seal();
+        context.confine_to_open_files();
         let chain = StreamChain::load(inputs, LoadOptions::new())?;
         let part = self.chain.choice.find(&chain)?;
         let other = others.map(|inputs| StreamChain::load(inputs, LoadOptions::new())).transpose()?;

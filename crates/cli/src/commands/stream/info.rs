@@ -1,10 +1,10 @@
 //! `papilio stream info`: the subvolumes of streams, and the size of their parts.
 
-use super::operands::{is_stdin, open_streams, stdin};
+use super::operands::scan_or_load;
 use crate::context::Context;
 use crate::output::{JsonArray, Output, json_bytes};
 use crate::units::Units;
-use papilio::stream::{LoadOptions, SentPart, StreamChain};
+use papilio::stream::{LoadOptions, SentPart};
 use papilio::{SendCommandKind, SentSubvolume};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -29,19 +29,7 @@ impl Info {
     /// Prints the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let options = LoadOptions::new().trees(false);
-        let chain = match &self.streams[..] {
-            [only] if is_stdin(only) => {
-                context.confine_to_images([]);
-                context.seal();
-                StreamChain::scan("standard input", &mut stdin()?, options)?
-            }
-            streams => {
-                let inputs = open_streams(streams)?;
-                context.confine_to_images([]);
-                context.seal();
-                StreamChain::load(inputs, options)?
-            }
-        };
+        let chain = scan_or_load(context, &self.streams, options)??;
         let stream = |part: &SentPart| match chain.inputs().get(part.stream) {
             Some(input) => input.name().to_owned(),
             None => "standard input".to_owned(),

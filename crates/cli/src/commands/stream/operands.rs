@@ -5,7 +5,7 @@
 use crate::context::Context;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
-use papilio::stream::{LoadOptions, StreamChain, StreamIndex, StreamInput};
+use papilio::stream::{LoadOptions, StreamChain, StreamError, StreamIndex, StreamInput};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -75,6 +75,26 @@ pub fn open_streams(streams: &[OsString]) -> anyhow::Result<Vec<StreamInput>> {
 /// As [`open_streams`] and [`StreamChain::load`].
 pub fn load(streams: &[OsString]) -> anyhow::Result<StreamChain> {
     Ok(StreamChain::load(open_streams(streams)?, LoadOptions::new())?)
+}
+
+/// Reads streams; a single one from standard input as it comes. The run only reads from here on.
+///
+/// # Errors
+/// As [`open_streams`]; within, what [`StreamChain::load`] and [`StreamChain::scan`] find.
+pub fn scan_or_load(
+    context: &Context,
+    streams: &[OsString],
+    options: LoadOptions,
+) -> anyhow::Result<Result<StreamChain, StreamError>> {
+    if let [only] = streams
+        && is_stdin(only)
+    {
+        context.confine_to_open_files();
+        return Ok(StreamChain::scan("standard input", &mut stdin()?, options));
+    }
+    let inputs = open_streams(streams)?;
+    context.confine_to_open_files();
+    Ok(StreamChain::load(inputs, options))
 }
 
 /// A chain, or its index.

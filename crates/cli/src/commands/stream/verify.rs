@@ -1,10 +1,10 @@
 //! `papilio stream verify`.
 
-use super::operands::{is_stdin, open_streams, stdin};
+use super::operands::scan_or_load;
 use crate::context::Context;
 use crate::output::{Output, escaped};
 use papilio::SentSubvolume;
-use papilio::stream::{ChainDoubt, LoadOptions, StreamChain};
+use papilio::stream::{ChainDoubt, LoadOptions};
 use serde_json::json;
 use std::ffi::OsString;
 
@@ -29,19 +29,7 @@ impl Verify {
     /// Checks the streams.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let options = LoadOptions::new().decompress(true);
-        let loaded = match &self.streams[..] {
-            [only] if is_stdin(only) => {
-                context.confine_to_images([]);
-                context.seal();
-                StreamChain::scan("standard input", &mut stdin()?, options)
-            }
-            streams => {
-                let inputs = open_streams(streams)?;
-                context.confine_to_images([]);
-                context.seal();
-                StreamChain::load(inputs, options)
-            }
-        };
+        let loaded = scan_or_load(context, &self.streams, options)?;
         let chain = match (loaded, self.json) {
             (Ok(chain), _) => chain,
             (Err(error), false) => return Err(error.into()),
