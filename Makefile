@@ -111,7 +111,7 @@ DAMAGE_SEEDS ?= 2500
 DAMAGE_STOCK ?= 50
 planted: setup-test ## repair each planted fault, here and by btrfs check: the table of docs/planted-faults.md; resumes from target/planted (root; minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_PLANTED_DIR=$(CURDIR)/target/planted \
-		$(CARGO) test --locked -p papilio --test check the_whole_table -- --ignored --nocapture
+		$(CARGO) test --locked -p papilio --test library the_whole_table -- --ignored --nocapture
 
 # A built btrfs-progs with its tests.
 PROGS ?= ../btrfs-progs
@@ -130,12 +130,12 @@ judges: setup-test-judges ## run the tests beside the kernel's Btrfs under kerne
 BAD_SECTORS ?= 10000
 bad-sectors: setup-test ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_SCRUB_PLANTS=$(BAD_SECTORS) \
-		$(CARGO) test --release --locked -p papilio --test scrub planted -- --nocapture
+		$(CARGO) test --release --locked -p papilio --test library scrub::planted -- --nocapture
 
 MOVED_STATES ?= 800
 moved-states: setup-test ## cut the power of balances, conversions and changes of devices, and let the kernel end a sample (root; tens of minutes)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_MOVED_STATES=$(MOVED_STATES) PAPILIO_MOVED_KERNEL=50 \
-		$(CARGO) test --release --locked -p papilio --test moved_crashes -- --nocapture
+		$(CARGO) test --release --locked -p papilio --test library moved_crashes -- --nocapture
 
 # The slow positions of the switches, whose gain the benchmarks measure.
 ABLATION := --features papilio-fio/ablation,papilio-bench/ablation

@@ -15,7 +15,7 @@ cargo test --locked -p papilio-locks --features lock-order
 checked=(cargo test --workspace --locked --features papilio-fs/lock-order)
 # Its forbidden orders are not recorded.
 "${checked[@]}" --test=lock_order
-PAPILIO_LOCK_ORDER=$edges "${checked[@]}" "${tests[@]/#/--test=}"
+PAPILIO_LOCK_ORDER=$edges "${checked[@]}" --test=library -- "${tests[@]/%/::}"
 printf '\nLocks in the order of acquisition that the tests showed:\n'
 cut -d' ' -f1,2 "$edges" | sort -u | tsort
 

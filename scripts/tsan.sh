@@ -22,7 +22,7 @@ run() { cargo +nightly test --locked -Zbuild-std --target "$target" "$@"; }
 # One test at a time, because tests may map the memory that others unmapped.
 run -p papilio-pagecache --lib --test cache --test cache_model -- --test-threads=1
 if [ "${TSAN_SHORT:-}" != 1 ]; then
-    run -p papilio --test requests_in_flight --test queue_threads
-    run -p papilio-simulator --test random_operations threads_match_their_models
+    run -p papilio --test library requests_in_flight:: queue_threads::
+    run -p papilio-simulator --test simulator threads_match_their_models
 fi
 echo "tsan: no data race"

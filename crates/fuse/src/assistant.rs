@@ -66,7 +66,7 @@ pub(crate) enum Stale {
     /// The size of a file that has grown to so many bytes, with its last byte.
     Size(NodeId, u64, u8),
     /// All pages of a file, with the number for
-    /// [`Operations::pages_dropped`](crate::transport::Operations::pages_dropped).
+    /// [`Server::pages_dropped`](crate::server::Server::pages_dropped).
     AllPages(NodeId, u64),
     Entry {
         directory: NodeId,

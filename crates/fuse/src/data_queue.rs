@@ -19,7 +19,6 @@
 //! Kernel counterpart: `fuse_direct_io`, which keeps requests in flight (`fs/fuse/file.c`).
 
 use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Message};
-use crate::transport::Operations;
 use papilio::{IoCompletion, IoOperation, IoQueue, IoRequest, StableBuffer};
 use papilio_locks::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -95,17 +94,17 @@ type Finish<M> = Box<dyn Fn(M, Aftermath) + Send + Sync>;
 
 /// A handle for the threads of a transport. Dropping the last one ends the queue's thread, once all
 /// requests are answered.
-pub(crate) struct DataQueue<M: LentMessage, O> {
-    shared: Arc<QueueShared<M, O>>,
+pub(crate) struct DataQueue<M: LentMessage> {
+    shared: Arc<QueueShared<M>>,
     /// Tells the queue's thread where to wait. Dropped before, it ends the thread.
     start: Mutex<Option<Sender<OwnedFd>>>,
     /// Wakes the queue's thread, once that waits.
     signal: OnceLock<OwnedFd>,
 }
 
-struct QueueShared<M: LentMessage, O> {
+struct QueueShared<M: LentMessage> {
     state: Mutex<DataQueueState<M>>,
-    dispatcher: Arc<Dispatcher<O>>,
+    dispatcher: Arc<Dispatcher>,
     finish: Finish<M>,
 }
 
@@ -153,13 +152,13 @@ impl<M: LentMessage> DataQueueState<M> {
     }
 }
 
-impl<M: LentMessage, O: Operations> DataQueue<M, O> {
+impl<M: LentMessage> DataQueue<M> {
     /// Creates a queue, and appends the handle of its thread to `threads`. `finish` sends a reply.
     ///
     /// # Errors
     /// A thread cannot be started.
     pub(crate) fn start(
-        dispatcher: Arc<Dispatcher<O>>,
+        dispatcher: Arc<Dispatcher>,
         threads: &mut Vec<JoinHandle<()>>,
         finish: impl Fn(M, Aftermath) + Send + Sync + 'static,
         source: Option<Box<dyn Source<M>>>,
@@ -209,7 +208,7 @@ impl<M: LentMessage, O: Operations> DataQueue<M, O> {
     }
 }
 
-impl<M: LentMessage, O: Operations> QueueShared<M, O> {
+impl<M: LentMessage> QueueShared<M> {
     /// Begins a request, and returns the locked state. The devices get it when the queue is polled.
     fn begin(&self, mut message: M) -> Result<MutexGuard<'_, DataQueueState<M>>, Unbegun<M>> {
         let Some(begun) = self.dispatcher.data_request(&mut message) else {
@@ -322,7 +321,7 @@ impl<M: LentMessage> Intake<M> {
     }
 
     /// Receives some messages and begins them. Returns whether there were any.
-    fn take<O: Operations>(&mut self, shared: &QueueShared<M, O>) -> bool {
+    fn take(&mut self, shared: &QueueShared<M>) -> bool {
         let Some(source) = self.source.as_mut().filter(|_| self.receives) else { return false };
         self.receives = source.step();
         for number in 0..RECEIVED {
@@ -385,7 +384,7 @@ impl<M: LentMessage> Intake<M> {
 /// A request that has ended.
 type Ended<M> = (IoCompletion<Lent<M>>, DataRequest);
 
-impl<M: LentMessage, O> Drop for DataQueue<M, O> {
+impl<M: LentMessage> Drop for DataQueue<M> {
     fn drop(&mut self) {
         self.shared.state.lock().closed = true;
         if let Some(signal) = self.signal.get() {
@@ -394,7 +393,7 @@ impl<M: LentMessage, O> Drop for DataQueue<M, O> {
     }
 }
 
-impl<M: LentMessage, O> fmt::Debug for DataQueue<M, O> {
+impl<M: LentMessage> fmt::Debug for DataQueue<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataQueue").finish_non_exhaustive()
     }

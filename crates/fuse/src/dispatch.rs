@@ -14,9 +14,9 @@ use crate::protocol::layout::{FallocateIn, IoctlIn, SetAttrIn, opcode, open_flag
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
+use crate::server::Server;
 use crate::transport::{
-    ChangedPages, CopyRange, DataChange, KeptListing, NodeId, Operations, RefusedWrite, StoredPrefix, Write,
-    Written,
+    ChangedPages, CopyRange, DataChange, KeptListing, NodeId, RefusedWrite, StoredPrefix, Write, Written,
 };
 use papilio_ioctl::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -153,9 +153,9 @@ pub(crate) enum Lane {
     AfterWriteBack(Vec<NodeId>),
 }
 
-/// The operations, with the encoding of their results.
-pub(crate) struct Dispatcher<O> {
-    operations: Arc<O>,
+/// The server, with the encoding of their results.
+pub(crate) struct Dispatcher {
+    server: Arc<Server>,
     /// Several threads may write a file in parallel if it is open for direct I/O.
     parallel_direct: bool,
     /// Reads and writes of data wait for a device.
@@ -163,13 +163,38 @@ pub(crate) struct Dispatcher<O> {
     counts: RequestCounts,
     cpu_latency: CpuLatency,
     io_errors: IoErrors,
+    #[cfg(test)]
+    panics: bool,
 }
 
-impl<O: Operations> Dispatcher<O> {
-    pub(crate) fn new(operations: Arc<O>, parallel_direct: bool, cpu_latency: CpuLatency) -> Self {
-        let waits = operations.waits_for_devices();
+impl Dispatcher {
+    pub(crate) fn new(server: Arc<Server>, parallel_direct: bool, cpu_latency: CpuLatency) -> Self {
+        let waits = server.waits_for_devices();
         let (counts, io_errors) = Default::default();
-        Self { operations, parallel_direct, waits, counts, cpu_latency, io_errors }
+        Self {
+            server,
+            parallel_direct,
+            waits,
+            counts,
+            cpu_latency,
+            io_errors,
+            #[cfg(test)]
+            panics: false,
+        }
+    }
+
+    /// Makes every operation panic.
+    #[cfg(test)]
+    pub(crate) fn panic_always(&mut self) {
+        self.panics = true;
+    }
+
+    fn server(&self) -> &Server {
+        #[cfg(test)]
+        if self.panics {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+        &self.server
     }
 
     /// Returns the number of requests of each kind so far.
@@ -197,10 +222,10 @@ impl<O: Operations> Dispatcher<O> {
         let node = NodeId(head.general.node);
         match head.general.opcode {
             // The kernel's dirty pages are data too, and `lseek` does not write them back.
-            opcode::LSEEK if self.operations.may_be_dirty(node) => Lane::AfterWriteBack(vec![node]),
+            opcode::LSEEK if self.server().may_be_dirty(node) => Lane::AfterWriteBack(vec![node]),
             opcode::IOCTL => match head.argument::<IoctlIn>() {
-                Ok(argument) if self.operations.waits_for_programs(argument.command) => Lane::Alone,
-                Ok(argument) => match self.operations.dirty_before(node, argument.command) {
+                Ok(argument) if self.server().waits_for_programs(argument.command) => Lane::Alone,
+                Ok(argument) => match self.server().dirty_before(node, argument.command) {
                     none if none.is_empty() => Lane::Aside,
                     dirty => Lane::AfterWriteBack(dirty),
                 },
@@ -208,7 +233,7 @@ impl<O: Operations> Dispatcher<O> {
             },
             opcode::FALLOCATE => match head.argument::<FallocateIn>() {
                 Ok(argument) if argument.mode & libc::FALLOC_FL_PUNCH_HOLE == 0 => {
-                    match self.operations.dirty_before_allocating(argument.length) {
+                    match self.server().dirty_before_allocating(argument.length) {
                         none if none.is_empty() => Lane::Aside,
                         dirty => Lane::AfterWriteBack(dirty),
                     }
@@ -221,8 +246,8 @@ impl<O: Operations> Dispatcher<O> {
             | opcode::COPY_FILE_RANGE
             | opcode::COPY_FILE_RANGE_64 => Lane::Aside,
             // The kernel asks so before it caches a write.
-            opcode::GETATTR if head.asks_by_handle() == Ok(true) && self.operations.is_short_of_room() => {
-                Lane::AfterWriteBack(self.operations.dirty_before_caching(node))
+            opcode::GETATTR if head.asks_by_handle() == Ok(true) && self.server().is_short_of_room() => {
+                Lane::AfterWriteBack(self.server().dirty_before_caching(node))
             }
             // Others behind it need not wait for the device, too.
             opcode::READ | opcode::WRITE if self.waits => Lane::Aside,
@@ -239,7 +264,7 @@ impl<O: Operations> Dispatcher<O> {
         for stale in stale {
             stale.forget(kernel);
             if let Stale::AllPages(node, accesses) = *stale {
-                self.operations.pages_dropped(node, accesses);
+                self.server().pages_dropped(node, accesses);
             }
         }
     }
@@ -254,7 +279,7 @@ impl<O: Operations> Dispatcher<O> {
         {
             Ok(nodes) => {
                 let _ = caught(|| {
-                    nodes.for_each(|(node, lookups)| self.operations.forget(node, lookups));
+                    nodes.for_each(|(node, lookups)| self.server().forget(node, lookups));
                     Ok(())
                 });
             }
@@ -276,7 +301,7 @@ impl<O: Operations> Dispatcher<O> {
     /// error.
     pub(crate) fn begin(&self, request: &DataRequest) -> Option<Arc<papilio::File>> {
         let direct = request.passes_cache()?;
-        caught(|| self.operations.data_file(request.node, direct)).ok()
+        caught(|| self.server().data_file(request.node, direct)).ok()
     }
 
     /// Ends a request that was in flight, and stores the reply in its buffers. Returns what the
@@ -294,16 +319,16 @@ impl<O: Operations> Dispatcher<O> {
         let answered = caught(|| match access {
             Access::Read { flags, .. } => {
                 let length = result?;
-                self.operations.has_read(node, flags);
+                self.server().has_read(node, flags);
                 Ok(length)
             }
             Access::Write { written, .. } => {
                 let changed = result.map_err(crate::nodes::stale).and_then(|length| {
                     let written = Written { length, ..written };
-                    Ok((length, self.operations.has_written(caller, node, &written)?))
+                    Ok((length, self.server().has_written(caller, node, &written)?))
                 });
-                let length = answer_write(&*self.operations, &mut stale.before_reply, node, changed)?;
-                length.encode(self.operations.valid_for(), message.open().1)
+                let length = answer_write(self.server(), &mut stale.before_reply, node, changed)?;
+                length.encode(self.server().valid_for(), message.open().1)
             }
         });
         match answered {
@@ -322,7 +347,7 @@ impl<O: Operations> Dispatcher<O> {
                 let request = Request::decode(&head, buffer).ok();
                 let what = described(head.general.opcode, request.as_ref());
                 // Another failure while it looks for the path must not fail the reply.
-                let place = caught(|| Ok(self.operations.describe(NodeId(head.general.node))));
+                let place = caught(|| Ok(self.server().describe(NodeId(head.general.node))));
                 format!("{what} of {}", place.unwrap_or_default())
             });
         }
@@ -346,7 +371,7 @@ impl<O: Operations> Dispatcher<O> {
             Some(data) => self.answer_in(&RequestSource::Decoded(data), buffer, &mut stale),
             None => {
                 let head = head.map_err(refused)?;
-                if concerns_access(head.general.opcode) && !self.operations.admits(head.caller()) {
+                if concerns_access(head.general.opcode) && !self.server().admits(head.caller()) {
                     return Err(Errno(libc::EACCES));
                 }
                 self.answer_in(&RequestSource::Head(&head), buffer, &mut stale)
@@ -371,20 +396,20 @@ impl<O: Operations> Dispatcher<O> {
             Body::Read { offset, size, flags } => {
                 let node = request.node;
                 let buffer = buffer.get_mut(..size).ok_or_else(|| Errno::io(&"the buffer is too small"))?;
-                return self.operations.read(node, offset, flags, buffer);
+                return self.server().read(node, offset, flags, buffer);
             }
             Body::List { handle, offset, size, attributes } => {
                 let node = request.node;
                 let buffer = buffer.get_mut(..size).ok_or_else(|| Errno::io(&"the buffer is too small"))?;
-                let valid = attributes.then(|| self.operations.valid_for());
+                let valid = attributes.then(|| self.server().valid_for());
                 let mut listing = Listing::new(buffer, valid);
-                self.operations.list(node, handle, offset, attributes, &mut listing)?;
+                self.server().list(node, handle, offset, attributes, &mut listing)?;
                 return Ok(listing.used());
             }
-            _ => self.run(&self.operations, &request, stale)?,
+            _ => self.run(self.server(), &request, stale)?,
         };
-        let mut valid = self.operations.valid_for();
-        if request.node == NodeId::ROOT && self.operations.refuses_callers() {
+        let mut valid = self.server().valid_for();
+        if request.node == NodeId::ROOT && self.server().refuses_callers() {
             // Each caller's way starts here, so the kernel asks once for each.
             if matches!(answer, Answer::Attributes(_) | Answer::ExtendedAttributes(_)) {
                 valid.attributes = Duration::ZERO;
@@ -393,23 +418,23 @@ impl<O: Operations> Dispatcher<O> {
         answer.encode(valid, buffer)
     }
 
-    fn run(&self, operations: &O, request: &Request<'_>, stale: &mut Aftermath) -> Result<Answer, Errno> {
+    fn run(&self, server: &Server, request: &Request<'_>, stale: &mut Aftermath) -> Result<Answer, Errno> {
         let Request { node, caller, body } = *request;
         Ok(match body {
-            Body::Lookup { name } => match operations.lookup(node, name) {
+            Body::Lookup { name } => match server.lookup(node, name) {
                 // The kernel caches the absence and does not ask again.
                 Err(Errno(libc::ENOENT)) => Answer::NoEntry,
                 found => Answer::Entry(found?),
             },
             Body::Attributes { by_handle } => {
-                if by_handle && let Err(refused) = operations.before_cached_write(caller, node) {
-                    return Err(note_refused(operations, &mut stale.before_reply, node, &refused));
+                if by_handle && let Err(refused) = server.before_cached_write(caller, node) {
+                    return Err(note_refused(server, &mut stale.before_reply, node, &refused));
                 }
-                Answer::Attributes(operations.attributes(node)?)
+                Answer::Attributes(server.attributes(node)?)
             }
-            Body::ExtendedAttributes => Answer::ExtendedAttributes(operations.attributes(node)?),
+            Body::ExtendedAttributes => Answer::ExtendedAttributes(server.attributes(node)?),
             Body::SetAttributes(change) => {
-                let changed = operations.set_attributes(caller, node, &change);
+                let changed = server.set_attributes(caller, node, &change);
                 if let (Err(_), Some(size)) = (&changed, change.size) {
                     // Some of what it should lose may be gone. Until the reply the kernel writes no
                     // page back.
@@ -417,21 +442,21 @@ impl<O: Operations> Dispatcher<O> {
                 }
                 Answer::Attributes(changed?)
             }
-            Body::ReadLink => Answer::Bytes(operations.read_link(node)?),
-            Body::Make(new) => Answer::Entry(operations.make(caller, &new)?),
+            Body::ReadLink => Answer::Bytes(server.read_link(node)?),
+            Body::Make(new) => Answer::Entry(server.make(caller, &new)?),
             Body::Create { new, flags } => {
-                Answer::Created(operations.create(caller, &new, flags)?, self.opened(flags))
+                Answer::Created(server.create(caller, &new, flags)?, self.opened(flags))
             }
             Body::CreateUnnamed { new, flags } => {
-                Answer::Created(operations.create_unnamed(caller, &new, flags)?, self.opened(flags))
+                Answer::Created(server.create_unnamed(caller, &new, flags)?, self.opened(flags))
             }
-            Body::Link { node: linked, name } => Answer::Entry(operations.link(linked, node, name)?),
-            Body::Unlink { name } => done(operations.unlink(node, name)?),
-            Body::Rmdir { name } => done(operations.rmdir(node, name)?),
-            Body::Rename(rename) => done(operations.rename(caller, &rename)?),
+            Body::Link { node: linked, name } => Answer::Entry(server.link(linked, node, name)?),
+            Body::Unlink { name } => done(server.unlink(node, name)?),
+            Body::Rmdir { name } => done(server.rmdir(node, name)?),
+            Body::Rename(rename) => done(server.rename(caller, &rename)?),
             Body::Open { flags } => {
-                let keeps = operations.open(node, flags)?;
-                if flags & libc::O_ACCMODE != libc::O_RDONLY && operations.is_short_of_room() {
+                let keeps = server.open(node, flags)?;
+                if flags & libc::O_ACCMODE != libc::O_RDONLY && server.is_short_of_room() {
                     // It may know them since there was room, and would cache a write unasked.
                     stale.before_reply.push(Stale::Attributes(node));
                 }
@@ -440,14 +465,14 @@ impl<O: Operations> Dispatcher<O> {
                 Answer::Opened { handle: 0, flags }
             }
             Body::Release { flags } => {
-                operations.release(node, flags);
-                stale.after_reply.extend(entries(operations.names_after_close(node)));
+                server.release(node, flags);
+                stale.after_reply.extend(entries(server.names_after_close(node)));
                 Answer::Done
             }
             Body::OpenDirectory => {
                 // Names change through the kernel or with an invalidation, so the kernel may cache
                 // listings.
-                let (handle, kept) = operations.open_directory(node)?;
+                let (handle, kept) = server.open_directory(node)?;
                 let flags = match kept {
                     KeptListing::Use => open_flags::KEEP_CACHE | open_flags::CACHE_DIR,
                     KeptListing::Renew => open_flags::CACHE_DIR,
@@ -456,13 +481,13 @@ impl<O: Operations> Dispatcher<O> {
                 Answer::Opened { handle: handle.0, flags }
             }
             Body::ReleaseDirectory(handle) => {
-                operations.release_directory(handle);
+                server.release_directory(handle);
                 Answer::Done
             }
-            Body::Sync { data_only } => done(operations.sync(node, data_only)?),
-            Body::SyncAll => done(operations.sync_all()?),
-            Body::Sizes => Answer::Sizes(operations.sizes()?),
-            _ => return run_on_content(operations, request, stale),
+            Body::Sync { data_only } => done(server.sync(node, data_only)?),
+            Body::SyncAll => done(server.sync_all()?),
+            Body::Sizes => Answer::Sizes(server.sizes()?),
+            _ => return run_on_content(server, request, stale),
         })
     }
 
@@ -478,66 +503,62 @@ impl<O: Operations> Dispatcher<O> {
 }
 
 /// Runs operations on data and extended attributes, and ioctls.
-fn run_on_content<O: Operations>(
-    operations: &O,
-    request: &Request<'_>,
-    stale: &mut Aftermath,
-) -> Result<Answer, Errno> {
+fn run_on_content(server: &Server, request: &Request<'_>, stale: &mut Aftermath) -> Result<Answer, Errno> {
     let Request { node, caller, body } = *request;
     Ok(match body {
         Body::Write(write) => {
-            let written = operations.write(caller, node, &write);
+            let written = server.write(caller, node, &write);
             if written.is_err() && write.from_cache {
-                stale.before_reply.extend(entries(operations.names_after_failure(node)));
+                stale.before_reply.extend(entries(server.names_after_failure(node)));
                 stale.apart = true;
             }
             let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
-            answer_write(operations, stale, node, written)?
+            answer_write(server, stale, node, written)?
         }
         Body::Allocate { offset, length, mode } => {
-            let changed = operations.allocate(caller, node, offset, length, mode);
+            let changed = server.allocate(caller, node, offset, length, mode);
             // A part of the range may be zeros. The kernel drops its pages of it after a success.
             let pages = Stale::Pages(node, offset, length);
             let changed = changed.inspect_err(|_| stale.before_reply.push(pages))?;
-            note(operations, &mut stale.before_reply, node, changed);
+            note(server, &mut stale.before_reply, node, changed);
             Answer::Done
         }
         Body::CopyRange { range, long } => {
             // The shorter reply has 32 bits.
             let length = if long { range.length } else { range.length.min(LONGEST_COPY) };
-            let copied = operations.copy_range(caller, &CopyRange { length, ..range });
+            let copied = server.copy_range(caller, &CopyRange { length, ..range });
             let pages = Stale::Pages(range.target, range.target_offset, 0);
             let (copied, changed) = copied.inspect_err(|_| stale.before_reply.push(pages))?;
-            note(operations, &mut stale.before_reply, range.target, changed);
+            note(server, &mut stale.before_reply, range.target, changed);
             if long { Answer::Copied(copied) } else { Answer::Written(copied as u32) }
         }
-        Body::Seek { offset, to } => Answer::Offset(operations.seek(node, offset, to)?),
-        Body::Xattr { name, size } => sized(operations.xattr(node, name)?, size)?,
-        Body::ListXattrs { size } => sized(operations.list_xattrs(node)?, size)?,
+        Body::Seek { offset, to } => Answer::Offset(server.seek(node, offset, to)?),
+        Body::Xattr { name, size } => sized(server.xattr(node, name)?, size)?,
+        Body::ListXattrs { size } => sized(server.list_xattrs(node)?, size)?,
         Body::SetXattr { name, value, how } => match how {
-            SetHow::Set(how) => done(operations.set_xattr(caller, node, name, value, how)?),
+            SetHow::Set(how) => done(server.set_xattr(caller, node, name, value, how)?),
             // With both flags the call always fails, with EEXIST or ENODATA.
-            SetHow::Never => return Err(operations.xattr(node, name).err().unwrap_or(Errno(libc::EEXIST))),
+            SetHow::Never => return Err(server.xattr(node, name).err().unwrap_or(Errno(libc::EEXIST))),
         },
-        Body::RemoveXattr { name } => done(operations.remove_xattr(node, name)?),
+        Body::RemoveXattr { name } => done(server.remove_xattr(node, name)?),
         Body::Ioctl(ioctl) => {
-            let reply = operations.ioctl(caller, node, &ioctl)?;
+            let reply = server.ioctl(caller, node, &ioctl)?;
             note(
-                operations,
+                server,
                 &mut stale.before_reply,
                 node,
-                DataChange { room: operations.lost_room(), ..DataChange::default() },
+                DataChange { room: server.lost_room(), ..DataChange::default() },
             );
             stale.before_reply.extend(reply.changed.into_iter().flat_map(|changed| match changed {
-                Changed::Deleted(tree) => entries(operations.names_in_deleted(tree)).collect(),
+                Changed::Deleted(tree) => entries(server.names_in_deleted(tree)).collect(),
                 Changed::Entry { directory: (tree, inode), name } => {
-                    vec![Stale::Entry { directory: operations.node_of(tree, inode), name }]
+                    vec![Stale::Entry { directory: server.node_of(tree, inode), name }]
                 }
                 Changed::Inode(tree, inode) => {
-                    vec![Stale::Attributes(operations.node_of(tree, inode))]
+                    vec![Stale::Attributes(server.node_of(tree, inode))]
                 }
                 Changed::Data { file: (tree, inode), offset, length, last } => {
-                    let node = operations.node_of(tree, inode);
+                    let node = server.node_of(tree, inode);
                     let size = last.map(|last| Stale::Size(node, offset + length, last));
                     size.into_iter().chain([Stale::Pages(node, offset, length)]).collect::<Vec<_>>()
                 }
@@ -586,7 +607,7 @@ fn done((): ()) -> Answer {
 
 /// Answers a write with the number of bytes that are stored, and notes what became stale.
 fn answer_write(
-    operations: &impl Operations,
+    server: &Server,
     stale: &mut Vec<Stale>,
     node: NodeId,
     written: Result<(usize, DataChange), Errno>,
@@ -596,27 +617,22 @@ fn answer_write(
         stale.push(Stale::Attributes(node));
     }
     let (length, changed) = written?;
-    note(operations, stale, node, changed);
+    note(server, stale, node, changed);
     Ok(Answer::Written(length as u32))
 }
 
 /// Notes what became stale by the part of a refused write that is stored. Returns the error.
-fn note_refused(
-    operations: &impl Operations,
-    stale: &mut Vec<Stale>,
-    node: NodeId,
-    refused: &RefusedWrite,
-) -> Errno {
+fn note_refused(server: &Server, stale: &mut Vec<Stale>, node: NodeId, refused: &RefusedWrite) -> Errno {
     if let Some(StoredPrefix { offset, length, last }) = refused.stored {
         stale.push(Stale::Size(node, offset + length, last));
         stale.push(Stale::Pages(node, offset, length));
         // The kernel has the times of the file, and hears of none. It forgets them with the file.
-        stale.extend(entries(operations.names_after_failure(node)));
+        stale.extend(entries(server.names_after_failure(node)));
     }
     refused.error
 }
 
-fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, changed: DataChange) {
+fn note(server: &Server, stale: &mut Vec<Stale>, node: NodeId, changed: DataChange) {
     match changed.pages {
         None => {}
         Some(ChangedPages::Range(offset, length)) => stale.push(Stale::Pages(node, offset, length)),
@@ -628,7 +644,7 @@ fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, chan
     if changed.room {
         // First the attributes, so that the kernel asks before it caches more. The data that it has
         // cached must find space before space is promised to other writes.
-        let files = operations.may_be_written();
+        let files = server.may_be_written();
         stale.extend(files.iter().copied().map(Stale::Attributes));
         stale.extend(files.into_iter().map(|node| Stale::Pages(node, 0, 0)));
     }

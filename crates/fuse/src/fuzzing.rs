@@ -104,7 +104,7 @@ fn verdict(error: DecodeError) -> Decoded {
 /// A server that answers messages from memory.
 pub struct Served {
     fs: FileSystem,
-    dispatcher: Dispatcher<Server>,
+    dispatcher: Dispatcher,
     message: DeviceMessage,
 }
 

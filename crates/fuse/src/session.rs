@@ -20,7 +20,6 @@ use crate::options::{MountOptions, Transport};
 use crate::protocol::init::MAX_WRITE;
 use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
-use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use crate::whole_mount::WholeMount;
 use papilio::FileSystem;
@@ -214,7 +213,7 @@ fn make_below_top(
 /// Waits until the kernel has ended the mount and no thread is left.
 fn wait_for_end(
     (threads, rings): (Vec<JoinHandle<()>>, Option<Serving>),
-    dispatcher: Arc<Dispatcher<Server>>,
+    dispatcher: Arc<Dispatcher>,
     beside: Vec<JoinHandle<()>>,
 ) {
     for thread in threads {
@@ -248,7 +247,7 @@ fn prepare_ring(
     directory: &Path,
     options: &MountOptions,
     threads: usize,
-) -> Result<Option<RingTransport<Server>>, MountError> {
+) -> Result<Option<RingTransport>, MountError> {
     let prepare = || RingTransport::prepare(threads, directory.to_owned());
     match options.transport {
         Transport::Classic => Ok(None),

@@ -1,7 +1,7 @@
 //! The interface between a transport and the server.
 //!
-//! Owns [`Operations`], the operations of a file system with typed arguments and replies. They do
-//! not know how requests travel, so transports are interchangeable: `/dev/fuse`, and FUSE over
+//! Owns the arguments and replies of the operations of [`Server`](crate::server::Server). They do
+//! not say how requests travel, so transports are interchangeable: `/dev/fuse`, and FUSE over
 //! io_uring.
 //!
 //! **Invariants**
@@ -10,10 +10,9 @@
 //! - It invalidates the kernel's caches where a reply asks for that.
 
 use crate::device_number;
-use crate::ioctl::{Caller, IoctlReply};
+
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
 use papilio_ioctl::Errno;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// An inode as the kernel knows it; 1 is the root directory of the mount.
@@ -198,7 +197,8 @@ pub struct Written {
 pub enum ChangedPages {
     /// Those of a range: file offset and length in bytes.
     Range(u64, u64),
-    /// All of them. [`Operations::pages_dropped`] gets the number when they are dropped.
+    /// All of them. [`Server::pages_dropped`](crate::server::Server::pages_dropped) gets the number
+    /// when they are dropped.
     All(u64),
 }
 
@@ -334,230 +334,4 @@ pub struct StoredPrefix {
     pub length: u64,
     /// The last of them.
     pub last: u8,
-}
-
-/// The operations of a mounted file system. Each returns its result or an error number; none keeps
-/// a reference to its arguments.
-pub trait Operations: Send + Sync + 'static {
-    /// Returns how long the kernel may cache names and attributes.
-    fn valid_for(&self) -> Validity;
-
-    /// Returns whether the caller may use the mount (`allow_root`).
-    fn admits(&self, _caller: Caller) -> bool {
-        true
-    }
-
-    /// Returns whether [`Operations::admits`] refuses any caller. The kernel must then ask for the
-    /// root directory's attributes each time that a caller passes through it.
-    fn refuses_callers(&self) -> bool {
-        false
-    }
-
-    /// Looks up `name` in `parent`; counts as a look-up of the node.
-    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
-
-    /// Returns words for a node, for the log.
-    fn describe(&self, node: NodeId) -> String {
-        format!("node {}", node.0)
-    }
-
-    /// Subtracts `count` look-ups from a node.
-    fn forget(&self, node: NodeId, count: u64);
-
-    /// Returns the attributes that `stat` shows.
-    fn attributes(&self, node: NodeId) -> Result<Attributes, Errno>;
-
-    /// Answers the kernel's question on behalf of an open file, which it may ask before it writes
-    /// to its cache. An error fails that write.
-    fn before_cached_write(&self, _caller: Caller, _node: NodeId) -> Result<(), RefusedWrite> {
-        Ok(())
-    }
-
-    /// Returns whether room has become short by something other than a write.
-    fn lost_room(&self) -> bool {
-        false
-    }
-
-    /// Returns the names of a file whose write from the kernel's cache failed, as directories and
-    /// entries. The kernel must forget them, and with its last close the file.
-    fn names_after_failure(&self, _node: NodeId) -> Vec<(NodeId, Vec<u8>)> {
-        Vec::new()
-    }
-
-    /// As [`Operations::names_after_failure`], for a file that was closed. Most have none.
-    fn names_after_close(&self, _node: NodeId) -> Vec<(NodeId, Vec<u8>)> {
-        Vec::new()
-    }
-
-    /// Returns the names in a deleted subvolume of inodes that processes may use, as directories
-    /// and entries. The kernel must forget them, and with the last use the inodes.
-    fn names_in_deleted(&self, _tree: papilio::format::TreeId) -> Vec<(NodeId, Vec<u8>)> {
-        Vec::new()
-    }
-
-    /// Returns the files whose data the kernel must write back before `length` bytes are allocated:
-    /// none where these leave room for it.
-    fn dirty_before_allocating(&self, _length: u64) -> Vec<NodeId> {
-        Vec::new()
-    }
-
-    /// Returns the files whose data the kernel must write back before it takes more of `node` into
-    /// its cache. The default is that one.
-    fn dirty_before_caching(&self, node: NodeId) -> Vec<NodeId> {
-        vec![node]
-    }
-
-    /// Returns whether room is so short that the kernel must write back a file's data before it
-    /// takes more into its cache.
-    fn is_short_of_room(&self) -> bool;
-
-    /// Notes that the kernel has dropped all pages of a file, as [`ChangedPages::All`] asked.
-    fn pages_dropped(&self, node: NodeId, accesses: u64);
-
-    /// Returns whether reads and writes of data wait for a device.
-    fn waits_for_devices(&self) -> bool;
-
-    /// Returns the file for a read or a write that is in flight without a thread. With `direct`
-    /// the data passes the kernel's cache.
-    fn data_file(&self, node: NodeId, direct: bool) -> Result<Arc<papilio::File>, Errno>;
-
-    /// Notes that a file opened with `flags` was read, for a request that was in flight.
-    fn has_read(&self, node: NodeId, flags: i32);
-
-    /// Notes that a direct write has ended, for a request that was in flight.
-    fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<DataChange, Errno>;
-
-    /// Returns the files that programs may be writing.
-    fn may_be_written(&self) -> Vec<NodeId>;
-
-    /// Changes attributes and the size.
-    fn set_attributes(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        change: &AttributeChange,
-    ) -> Result<Attributes, Errno>;
-
-    /// Returns the target of a symbolic link.
-    fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
-
-    /// Creates an inode; counts as a look-up of the node.
-    fn make(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno>;
-
-    /// Creates a regular file and opens it with `open`'s flags; counts as a look-up. With `O_EXCL`
-    /// the name must not exist.
-    fn create(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno>;
-
-    /// Creates a regular file without a name in a directory's subvolume and opens it with `open`'s
-    /// flags; counts as a look-up. The name in `new` is ignored.
-    fn create_unnamed(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno>;
-
-    /// Adds a name to a node; counts as a look-up of the node.
-    fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
-
-    /// Unlinks `name`; refuses directories.
-    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
-
-    /// Removes an empty directory.
-    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
-
-    /// Renames an entry.
-    fn rename(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno>;
-
-    /// Opens a regular file with `open`'s flags. Files have no handles: the node stands for the
-    /// open file. Returns whether the kernel may keep what it has cached of the file.
-    fn open(&self, node: NodeId, flags: i32) -> Result<bool, Errno>;
-
-    /// Closes a file that [`Operations::open`] or [`Operations::create`] opened with the same
-    /// flags.
-    fn release(&self, node: NodeId, flags: i32);
-
-    /// Returns whether the kernel may hold unwritten data of the file. The transport has the kernel
-    /// write it back before [`Operations::seek`].
-    fn may_be_dirty(&self, node: NodeId) -> bool;
-
-    /// Reads into `buffer`; returns the number of bytes, less than fits only at the end of the
-    /// file.
-    fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno>;
-
-    /// Writes all of the data.
-    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<(usize, DataChange), Errno>;
-
-    /// Makes a file or directory durable; with `data_only`, only the data and the metadata needed
-    /// to read it.
-    fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno>;
-
-    /// Makes the whole file system durable.
-    fn sync_all(&self) -> Result<(), Errno>;
-
-    /// Allocates a range, punches a hole or zeroes it, depending on `fallocate`'s mode.
-    fn allocate(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        offset: u64,
-        length: u64,
-        mode: i32,
-    ) -> Result<DataChange, Errno>;
-
-    /// Returns the offset of the next data or hole.
-    fn seek(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno>;
-
-    /// Copies a range and shares extents where possible; returns the number of bytes copied.
-    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, DataChange), Errno>;
-
-    /// Opens a directory, and says what the kernel may do with its listing.
-    fn open_directory(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno>;
-
-    /// Lists a directory from `offset`: 0, or the `next` of an entry. With `attributes`, each
-    /// listed entry counts as a look-up.
-    fn list(
-        &self,
-        node: NodeId,
-        handle: DirectoryHandle,
-        offset: u64,
-        attributes: bool,
-        sink: &mut dyn DirectorySink,
-    ) -> Result<(), Errno>;
-
-    /// Closes a directory.
-    fn release_directory(&self, handle: DirectoryHandle);
-
-    /// Returns the file system's sizes.
-    fn sizes(&self) -> Result<FileSystemSizes, Errno>;
-
-    /// Returns the value of an extended attribute.
-    fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno>;
-
-    /// Returns the names of extended attributes, each followed by a NUL.
-    fn list_xattrs(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
-
-    /// Sets an extended attribute.
-    fn set_xattr(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        name: &[u8],
-        value: &[u8],
-        how: XattrSet,
-    ) -> Result<(), Errno>;
-
-    /// Removes an extended attribute.
-    fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno>;
-
-    /// Returns the files that the kernel must write back before [`Operations::ioctl`]. A snapshot,
-    /// for example, must contain all data written before it.
-    fn dirty_before(&self, node: NodeId, command: u32) -> Vec<NodeId>;
-
-    /// Returns whether an ioctl may wait for a program that uses this mount. It then needs a thread
-    /// of its own.
-    fn waits_for_programs(&self, _command: u32) -> bool {
-        false
-    }
-
-    /// Answers an ioctl.
-    fn ioctl(&self, caller: Caller, node: NodeId, ioctl: &Ioctl<'_>) -> Result<IoctlReply, Errno>;
-
-    /// Returns the node id of an inode that an ioctl changed.
-    fn node_of(&self, tree: papilio::format::TreeId, inode: papilio::format::InodeNumber) -> NodeId;
 }

@@ -14,7 +14,7 @@ pub enum Kind {
         package: &'static str,
         /// The integration test, a file or directory in the package's `tests`.
         test: &'static str,
-        /// The full name of the test function.
+        /// The full name of the test function, or of a module, with `::` at its end.
         function: &'static str,
         amount: &'static str,
         /// `None` if the amount alone decides what the test does.
@@ -77,63 +77,63 @@ pub const JOBS: &[Job] = &[
     test(
         "crash-states",
         "states after a power loss",
-        (SIMULATOR, "crash_states", "power_loss_keeps_synced_state"),
+        (SIMULATOR, "simulator", "crash_states::power_loss_keeps_synced_state"),
         ("PAPILIO_CRASH_STATES", 5000),
         SEED,
     ),
     test(
         "fsync-states",
         "states after a power loss with fsyncs",
-        (SIMULATOR, "fsync_states", "power_loss_keeps_acknowledged_fsyncs"),
+        (SIMULATOR, "simulator", "fsync_states::power_loss_keeps_acknowledged_fsyncs"),
         ("PAPILIO_FSYNC_STATES", 5000),
         SEED,
     ),
     test(
         "moved-states",
         "states after a power loss in a balance, a change of devices or a resize, of each kind",
-        (LIBRARY, "moved_crashes", ""),
+        (LIBRARY, "library", "moved_crashes::"),
         ("PAPILIO_MOVED_STATES", 200),
         None,
     ),
     judged(test(
         "kernel-crash-states",
         "states after a power loss that the kernel judged",
-        (SIMULATOR, "kernel", "kernel_mounts_state_after_power_loss"),
+        (SIMULATOR, "simulator", "kernel::kernel_mounts_state_after_power_loss"),
         ("PAPILIO_KERNEL_STATES", 2000),
         SEED,
     )),
     judged(test(
         "kernel-fsync-states",
         "states with fsyncs whose log the kernel replayed",
-        (SIMULATOR, "fsync_kernel", "kernel_replays_acknowledged_fsyncs"),
+        (SIMULATOR, "simulator", "fsync_kernel::kernel_replays_acknowledged_fsyncs"),
         ("PAPILIO_KERNEL_STATES", 2000),
         SEED,
     )),
     judged(test(
         "kernel-turns",
         "rounds of 500 operations by the kernel and Papilio in turn, in each of four shapes",
-        (SIMULATOR, "kernel", "kernel_and_papilio_take_turns"),
+        (SIMULATOR, "simulator", "kernel::kernel_and_papilio_take_turns"),
         ("PAPILIO_ROUNDS", 20),
         SEED,
     )),
     judged(seed_each(test(
         "kernel-replays",
         "random histories whose log the kernel and Papilio replayed",
-        (LIBRARY, "replay", "random::random_histories_replay_as_the_kernel_would"),
+        (LIBRARY, "library", "replay::random::random_histories_replay_as_the_kernel_would"),
         ("PAPILIO_REPLAY_ROUNDS", 12),
         Some("PAPILIO_REPLAY_SEED"),
     ))),
     judged(test(
         "quota-operations",
         "operations with qgroup numbers compared with the kernel's rescan",
-        (LIBRARY, "quotas", "random::numbers_equal_the_kernels_rescan_after_random_operations"),
+        (LIBRARY, "library", "quotas::random::numbers_equal_the_kernels_rescan_after_random_operations"),
         ("PAPILIO_QUOTA_OPERATIONS", 20_000),
         Some("PAPILIO_QUOTA_SEED"),
     )),
     judged(test(
         "quota-crash-states",
         "states after a power loss with qgroup numbers compared with the kernel's rescan",
-        (LIBRARY, "quotas", "crashes::numbers_after_a_crash_equal_the_kernels_rescan"),
+        (LIBRARY, "library", "quotas::crashes::numbers_after_a_crash_equal_the_kernels_rescan"),
         ("PAPILIO_QUOTA_CRASHES", 60),
         Some("PAPILIO_QUOTA_SEED"),
     )),
@@ -154,63 +154,63 @@ pub const JOBS: &[Job] = &[
     test(
         "faults",
         "failed device calls",
-        (SIMULATOR, "faults", "failed_device_call_returns_an_error"),
+        (SIMULATOR, "simulator", "faults::failed_device_call_returns_an_error"),
         ("PAPILIO_FAULTS", 3000),
         SEED,
     ),
     test(
         "lies",
         "writes and flushes that a device reported as done and did not do",
-        (SIMULATOR, "lying_devices", "no_lie_of_a_device_is_believed"),
+        (SIMULATOR, "simulator", "lying_devices::no_lie_of_a_device_is_believed"),
         ("PAPILIO_LIES", 20_000),
         SEED,
     ),
     test(
         "set-lies",
         "lies of one device in a set, half of them to mirrors",
-        (SIMULATOR, "lying_devices", "no_lie_of_one_device_in_a_set_is_believed"),
+        (SIMULATOR, "simulator", "lying_devices::no_lie_of_one_device_in_a_set_is_believed"),
         ("PAPILIO_LIES", 6000),
         SEED,
     ),
     test(
         "operations",
         "operations compared with the model, in each shape",
-        (SIMULATOR, "random_operations", "every_shape_matches_the_model"),
+        (SIMULATOR, "simulator", "random_operations::every_shape_matches_the_model"),
         ("PAPILIO_OPERATIONS", 10_000),
         SEED,
     ),
     test(
         "thread-operations",
         "operations of threads compared with their models, in each shape",
-        (SIMULATOR, "random_operations", "threads_match_their_models"),
+        (SIMULATOR, "simulator", "random_operations::threads_match_their_models"),
         ("PAPILIO_THREAD_OPERATIONS", 20_000),
         SEED,
     ),
     seed_each(test(
         "mutations",
         "mutated images mounted, walked and checked",
-        (SIMULATOR, "mutations", "mutated_bytes_give_errors_not_panics"),
+        (SIMULATOR, "simulator", "mutations::mutated_bytes_give_errors_not_panics"),
         ("PAPILIO_MUTATIONS", 2000),
         Some("PAPILIO_MUTATIONS_FROM"),
     )),
     seed_each(test(
         "changed-mutations",
         "mutated images mounted, changed, committed and mounted again",
-        (SIMULATOR, "mutations", "changes_of_mutated_images_give_errors_not_panics"),
+        (SIMULATOR, "simulator", "mutations::changes_of_mutated_images_give_errors_not_panics"),
         ("PAPILIO_CHANGED_MUTATIONS", 20_000),
         Some("PAPILIO_MUTATIONS_FROM"),
     )),
     seed_each(test(
         "hostile-streams",
         "mutated send streams received",
-        (SIMULATOR, "hostile_streams", "hostile_streams_leave_nothing_that_looks_whole"),
+        (SIMULATOR, "simulator", "hostile_streams::hostile_streams_leave_nothing_that_looks_whole"),
         ("PAPILIO_STREAMS", 50_000),
         Some("PAPILIO_STREAMS_FROM"),
     )),
     seed_each(test(
         "completions",
         "runs with late, reordered and failing completions, and with power losses, of each kind",
-        (LIBRARY, "requests_in_flight", ""),
+        (LIBRARY, "library", "requests_in_flight::"),
         ("PAPILIO_SHUFFLED_RUNS", 500),
         SEED,
     )),
@@ -265,8 +265,11 @@ mod tests {
             match job.kind {
                 Kind::Test { package, test, function, amount, seed } => {
                     let text = sources(&root, package, test);
-                    let function = function.rsplit("::").next().unwrap_or_default();
-                    assert!(text.contains(&format!("fn {function}")), "{}: {function}", job.name);
+                    let wanted = match function.strip_suffix("::") {
+                        Some(module) => format!("mod {module};"),
+                        None => format!("fn {}", function.rsplit("::").next().unwrap_or_default()),
+                    };
+                    assert!(text.contains(&wanted), "{}: {wanted}", job.name);
                     assert!(text.contains(amount), "{}: {amount}", job.name);
                     assert!(seed.is_none_or(|seed| text.contains(seed)), "{}: {seed:?}", job.name);
                 }

@@ -96,9 +96,7 @@ impl Programs {
                 let mut command = Command::new(program);
                 let folder = package.strip_prefix("papilio-").unwrap_or(package);
                 command.current_dir(self.root.join("crates").join(folder)).arg("--nocapture");
-                if !function.is_empty() {
-                    command.args(["--exact", function]);
-                }
+                command.args(filter(function));
                 command.env("PAPILIO_REQUIRE_ALL", "1").env(amount, slice.amount.to_string());
                 if let Some(seed) = seed {
                     command.env(seed, slice.first_seed.to_string());
@@ -201,14 +199,19 @@ impl Programs {
     }
 }
 
+/// Returns the arguments by which a test program runs one test, or all tests of a module.
+fn filter(function: &str) -> Vec<&str> {
+    if function.ends_with("::") { vec![function] } else { vec!["--exact", function] }
+}
+
 /// Returns the command that repeats a slice from a shell.
 pub fn repeat_command(slice: &Slice, profile: &str) -> String {
     match slice.job.kind {
         Kind::Test { package, test, function, amount, seed } => {
             let seed = seed.map_or_else(String::new, |seed| format!("{seed}={} ", slice.first_seed));
-            let filter = if function.is_empty() { String::new() } else { format!(" --exact {function}") };
+            let filter = filter(function).join(" ");
             format!(
-                "{seed}{amount}={} cargo test --profile {profile} -p {package} --test {test} --{filter}",
+                "{seed}{amount}={} cargo test --profile {profile} -p {package} --test {test} -- {filter}",
                 slice.amount
             )
         }
@@ -319,8 +322,8 @@ mod tests {
         let slice = Slice { job: jobs::find("faults").unwrap(), first_seed: 7, amount: 3 };
         assert_eq!(
             repeat_command(&slice, "release"),
-            "PAPILIO_SEED=7 PAPILIO_FAULTS=3 cargo test --profile release -p papilio-simulator --test faults \
-             -- --exact failed_device_call_returns_an_error"
+            "PAPILIO_SEED=7 PAPILIO_FAULTS=3 cargo test --profile release -p papilio-simulator --test simulator \
+             -- --exact faults::failed_device_call_returns_an_error"
         );
         for job in JOBS {
             assert!(repeat_command(&Slice { job, first_seed: 1, amount: 1 }, "release").contains("cargo"));

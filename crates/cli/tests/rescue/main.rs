@@ -9,6 +9,7 @@ mod found_devices;
 mod ledger;
 mod older;
 mod said;
+mod salvage;
 mod stock;
 mod surgery;
 mod truth;

@@ -31,7 +31,6 @@ use crate::assistant::{Assistant, Kernel};
 use crate::data_queue::{DataQueue, LentMessage, Source, Unbegun};
 use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Lane};
 use crate::protocol::layout::opcode;
-use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use channel::Received;
 use pending::Pending;
@@ -49,13 +48,13 @@ const READERS: usize = 2;
 unsafe impl LentMessage for DeviceMessage {}
 
 /// Sends replies, after the kernel has dropped what they make stale.
-struct Finisher<O> {
-    dispatcher: Arc<Dispatcher<O>>,
+struct Finisher {
+    dispatcher: Arc<Dispatcher>,
     channel: Arc<Channel>,
     assistant: Assistant,
 }
 
-impl<O> Clone for Finisher<O> {
+impl Clone for Finisher {
     fn clone(&self) -> Self {
         Self {
             dispatcher: Arc::clone(&self.dispatcher),
@@ -65,7 +64,7 @@ impl<O> Clone for Finisher<O> {
     }
 }
 
-impl<O: Operations> Finisher<O> {
+impl Finisher {
     /// Sends a reply. Returns the message, unless the assistant sends it.
     fn finish(&self, message: DeviceMessage, aftermath: Aftermath) -> Option<DeviceMessage> {
         let stale = aftermath.before_reply;
@@ -93,17 +92,17 @@ impl<O: Operations> Finisher<O> {
 }
 
 /// State that the threads of a mount share.
-pub(crate) struct DeviceTransport<O: Operations> {
-    finisher: Finisher<O>,
+pub(crate) struct DeviceTransport {
+    finisher: Finisher,
     /// For reads and direct writes, where devices answer later.
-    data: Option<Arc<DataQueue<DeviceMessage, O>>>,
+    data: Option<Arc<DataQueue<DeviceMessage>>>,
     /// Limits the threads that wait for requests, where others wait for devices.
     readers: Option<Arc<Readers<Handed>>>,
     /// Ends the mount if `/dev/fuse` fails: no thread would answer further requests.
     unmounter: Unmounter,
 }
 
-impl<O: Operations> Clone for DeviceTransport<O> {
+impl Clone for DeviceTransport {
     fn clone(&self) -> Self {
         Self {
             finisher: self.finisher.clone(),
@@ -114,14 +113,14 @@ impl<O: Operations> Clone for DeviceTransport<O> {
     }
 }
 
-impl<O: Operations> DeviceTransport<O> {
+impl DeviceTransport {
     /// Creates the transport, with a queue for data if devices answer later. Appends the handle of
     /// the queue's thread to `beside`.
     ///
     /// # Errors
     /// A thread cannot be started.
     pub(crate) fn new(
-        dispatcher: Arc<Dispatcher<O>>,
+        dispatcher: Arc<Dispatcher>,
         (channel, assistant): (Arc<Channel>, Assistant),
         unmounter: Unmounter,
         beside: &mut Vec<JoinHandle<()>>,

@@ -11,7 +11,6 @@ use super::readers::Readers;
 use crate::data_queue::{Source, Taken, Unbegun};
 use crate::dispatch::{Dispatcher, Lane};
 use crate::protocol::layout::opcode;
-use crate::transport::Operations;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -24,16 +23,16 @@ pub(super) enum Handed {
 }
 
 /// The second descriptor, as a source of messages.
-pub(super) struct Second<O> {
-    dispatcher: Arc<Dispatcher<O>>,
+pub(super) struct Second {
+    dispatcher: Arc<Dispatcher>,
     channel: Arc<Channel>,
     readers: Arc<Readers<Handed>>,
 }
 
-impl<O: Operations> Second<O> {
+impl Second {
     /// Makes the descriptor. Returns `None` where it cannot be had; the mount works without it.
     pub(super) fn new(
-        dispatcher: Arc<Dispatcher<O>>,
+        dispatcher: Arc<Dispatcher>,
         channel: Arc<Channel>,
         readers: Arc<Readers<Handed>>,
     ) -> Option<Self> {
@@ -45,7 +44,7 @@ impl<O: Operations> Second<O> {
     }
 }
 
-impl<O: Operations> Source<DeviceMessage> for Second<O> {
+impl Source<DeviceMessage> for Second {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.channel.second().ok()
     }

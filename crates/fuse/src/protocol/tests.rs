@@ -8,15 +8,17 @@ use super::reply::{Answer, Listing};
 use super::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::cpu_latency::CpuLatency;
 use crate::dispatch::{Dispatcher, Lane, Message};
-use crate::ioctl::{Caller, IoctlReply};
+use crate::ioctl::MountInfo;
+use crate::options::MountOptions;
+use crate::server::Server;
 use crate::transport::{
-    AttributeChange, Attributes, CopyRange, DataChange, DirectoryHandle, DirectorySink, Entry,
-    FileSystemSizes, Ioctl, KeptListing, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename,
-    SeekTo, Validity, Write, Written, XattrSet,
+    Attributes, DirectorySink, Entry, ListedEntry, NewNodeKind, NodeId, SeekTo, Validity, XattrSet,
 };
-use papilio::format::{InodeNumber, TreeId};
-use papilio::{FileKind, RenameMode, SetTime, Timespec};
+
+use papilio::{FileKind, FileSystem, MkfsOptions, OpenOptions, RenameMode, SetTime, Timespec};
+use papilio_device::{Device, MemoryDevice};
 use papilio_ioctl::Errno;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -259,67 +261,6 @@ fn listings_end_where_the_buffer_does() {
     assert_eq!((out.node, out.attributes.number), (1, 12));
 }
 
-/// A server whose every operation panics.
-struct Panics;
-
-macro_rules! panics {
-    ($(fn $name:ident($($argument:ty),*) $(-> $out:ty)?;)*) => {
-        $(fn $name(&self, $(_: $argument),*) $(-> $out)? {
-            std::panic::resume_unwind(Box::new("on purpose"))
-        })*
-    };
-}
-
-impl Operations for Panics {
-    fn pages_dropped(&self, _: NodeId, _: u64) {}
-
-    fn waits_for_devices(&self) -> bool {
-        false
-    }
-
-    panics! {
-        fn valid_for() -> Validity;
-        fn lookup(NodeId, &[u8]) -> Result<Entry, Errno>;
-        fn forget(NodeId, u64);
-        fn is_short_of_room() -> bool;
-        fn may_be_written() -> Vec<NodeId>;
-        fn data_file(NodeId, bool) -> Result<Arc<papilio::File>, Errno>;
-        fn has_read(NodeId, i32);
-        fn has_written(Caller, NodeId, &Written) -> Result<DataChange, Errno>;
-        fn attributes(NodeId) -> Result<Attributes, Errno>;
-        fn set_attributes(Caller, NodeId, &AttributeChange) -> Result<Attributes, Errno>;
-        fn read_link(NodeId) -> Result<Vec<u8>, Errno>;
-        fn make(Caller, &NewNode<'_>) -> Result<Entry, Errno>;
-        fn create(Caller, &NewNode<'_>, i32) -> Result<Entry, Errno>;
-        fn create_unnamed(Caller, &NewNode<'_>, i32) -> Result<Entry, Errno>;
-        fn link(NodeId, NodeId, &[u8]) -> Result<Entry, Errno>;
-        fn unlink(NodeId, &[u8]) -> Result<(), Errno>;
-        fn rmdir(NodeId, &[u8]) -> Result<(), Errno>;
-        fn rename(Caller, &Rename<'_>) -> Result<(), Errno>;
-        fn open(NodeId, i32) -> Result<bool, Errno>;
-        fn release(NodeId, i32);
-        fn may_be_dirty(NodeId) -> bool;
-        fn read(NodeId, u64, i32, &mut [u8]) -> Result<usize, Errno>;
-        fn write(Caller, NodeId, &Write<'_>) -> Result<(usize, DataChange), Errno>;
-        fn sync(NodeId, bool) -> Result<(), Errno>;
-        fn sync_all() -> Result<(), Errno>;
-        fn allocate(Caller, NodeId, u64, u64, i32) -> Result<DataChange, Errno>;
-        fn seek(NodeId, u64, SeekTo) -> Result<u64, Errno>;
-        fn copy_range(Caller, &CopyRange) -> Result<(u64, DataChange), Errno>;
-        fn open_directory(NodeId) -> Result<(DirectoryHandle, KeptListing), Errno>;
-        fn list(NodeId, DirectoryHandle, u64, bool, &mut dyn DirectorySink) -> Result<(), Errno>;
-        fn release_directory(DirectoryHandle);
-        fn sizes() -> Result<FileSystemSizes, Errno>;
-        fn xattr(NodeId, &[u8]) -> Result<Vec<u8>, Errno>;
-        fn list_xattrs(NodeId) -> Result<Vec<u8>, Errno>;
-        fn set_xattr(Caller, NodeId, &[u8], &[u8], XattrSet) -> Result<(), Errno>;
-        fn remove_xattr(NodeId, &[u8]) -> Result<(), Errno>;
-        fn dirty_before(NodeId, u32) -> Vec<NodeId>;
-        fn ioctl(Caller, NodeId, &Ioctl<'_>) -> Result<IoctlReply, Errno>;
-        fn node_of(TreeId, InodeNumber) -> NodeId;
-    }
-}
-
 /// A message in plain memory.
 struct InMemory {
     head: Head,
@@ -339,7 +280,14 @@ impl Message for InMemory {
 
 #[test]
 fn panicking_operations_are_answered() {
-    let dispatcher = Dispatcher::new(Arc::new(Panics), false, CpuLatency::off());
+    let device = Arc::new(MemoryDevice::new(128 << 20)) as Arc<dyn Device>;
+    papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+    let fs = FileSystem::from_devices(vec![device], &OpenOptions::new()).unwrap();
+    let options = MountOptions::parse("ro").unwrap();
+    let info = MountInfo::new(Path::new("image"), Path::new("/"), &options);
+    let server = Server::new(fs, info, &options).unwrap();
+    let mut dispatcher = Dispatcher::new(Arc::new(server), false, CpuLatency::off());
+    dispatcher.panic_always();
     for opcode in 0..60 {
         // Two names; the value after the first has no stated length.
         let payload = b"one\0two\0";

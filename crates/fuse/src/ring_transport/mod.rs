@@ -23,7 +23,6 @@ mod shared;
 use crate::assistant::Assistant;
 use crate::data_queue::DataQueue;
 use crate::dispatch::Dispatcher;
-use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use aside::{Nudge, Workers};
 use home::Held;
@@ -73,22 +72,22 @@ pub(crate) fn offered() -> Result<(), RingError> {
 }
 
 /// A queue's thread, before it knows the mount that it serves.
-struct WaitingQueue<O: Operations> {
-    begin: Sender<Arc<Shared<O>>>,
+struct WaitingQueue {
+    begin: Sender<Arc<Shared>>,
     /// Reports whether the ring exists, and later whether the kernel accepted the entries.
     went_well: Receiver<io::Result<()>>,
     thread: JoinHandle<()>,
 }
 
 /// Queues with their rings, before the mount exists.
-pub(crate) struct RingTransport<O: Operations> {
-    queues: Vec<WaitingQueue<O>>,
+pub(crate) struct RingTransport {
+    queues: Vec<WaitingQueue>,
     workers: Workers,
     nudge: Nudge,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<O: Operations> RingTransport<O> {
+impl RingTransport {
     /// Creates the rings, so that missing permissions are known before anything is mounted on
     /// `directory`. Starts `workers` threads for slow requests.
     ///
@@ -120,7 +119,7 @@ impl<O: Operations> RingTransport<O> {
     /// accepted all entries. If it did not, the mount answers nothing and the caller must end it.
     pub(crate) fn serve(
         self,
-        dispatcher: Arc<Dispatcher<O>>,
+        dispatcher: Arc<Dispatcher>,
         assistant: Assistant,
         device: Arc<OwnedFd>,
         unmounter: Unmounter,
@@ -145,11 +144,11 @@ impl<O: Operations> RingTransport<O> {
 
 /// Creates the queue for data, if devices answer later and there is a thread for it. Otherwise the
 /// workers answer all requests for data.
-fn data_queue<O: Operations>(
-    dispatcher: &Arc<Dispatcher<O>>,
+fn data_queue(
+    dispatcher: &Arc<Dispatcher>,
     assistant: &Assistant,
     threads: &mut Vec<JoinHandle<()>>,
-) -> Option<DataQueue<Held, O>> {
+) -> Option<DataQueue<Held>> {
     if !dispatcher.waits() {
         return None;
     }
@@ -160,8 +159,8 @@ fn data_queue<O: Operations>(
 }
 
 /// Starts a queue's thread, which creates its ring.
-fn wait_for_mount<O: Operations>(processor: u16, served: Vec<(u16, usize)>) -> io::Result<WaitingQueue<O>> {
-    let (begin, told) = channel::<Arc<Shared<O>>>();
+fn wait_for_mount(processor: u16, served: Vec<(u16, usize)>) -> io::Result<WaitingQueue> {
+    let (begin, told) = channel::<Arc<Shared>>();
     let (say, went_well) = channel();
     let serve = move || {
         cpus::stay_on(processor);
@@ -196,7 +195,7 @@ fn said(went_well: &Receiver<io::Result<()>>) -> io::Result<()> {
 }
 
 /// Serves a queue; ends the mount if that fails.
-fn run<O: Operations>(queue: Queue<O>, unmounter: &Unmounter) {
+fn run(queue: Queue, unmounter: &Unmounter) {
     match catch_unwind(AssertUnwindSafe(|| queue.run())) {
         Ok(Ok(())) => return,
         Ok(Err(error)) => tracing::error!("a queue's ring failed: {error}"),

@@ -32,7 +32,6 @@ use crate::assistant::{Assistant, Kernel};
 use crate::data_queue::Unbegun;
 use crate::dispatch::{Aftermath, Dispatcher, Lane};
 use crate::protocol::init::MAX_WRITE;
-use crate::transport::Operations;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use std::io;
@@ -80,10 +79,10 @@ impl Ring {
 }
 
 /// A ring that serves.
-pub(super) struct Queue<O: Operations> {
+pub(super) struct Queue {
     ring: IoUring<Entry128, cqueue::Entry>,
     home: Arc<Home>,
-    shared: Arc<Shared<O>>,
+    shared: Arc<Shared>,
     table: Vec<EntryOwner>,
     /// Number of entries that are not gone.
     entries: usize,
@@ -95,12 +94,12 @@ pub(super) struct Queue<O: Operations> {
     returned: Vec<(usize, RingEntry)>,
 }
 
-impl<O: Operations> Queue<O> {
+impl Queue {
     /// Hands entries to the kernel: for each queue number the given count.
     ///
     /// # Errors
     /// The kernel refuses an entry.
-    pub(super) fn register(ring: Ring, shared: Arc<Shared<O>>, queues: &[(u16, usize)]) -> io::Result<Self> {
+    pub(super) fn register(ring: Ring, shared: Arc<Shared>, queues: &[(u16, usize)]) -> io::Result<Self> {
         let Ring { ring, home } = ring;
         let with_kernel = queues.iter().map(|(queue, _)| (*queue, 0)).collect();
         let (table, completions, returned) = (Vec::new(), Vec::new(), Vec::new());
@@ -300,7 +299,7 @@ impl<O: Operations> Queue<O> {
     }
 
     /// Marks an entry as held by another thread; adds one if the queue has no entry left.
-    fn hold(&mut self, place: usize, entry: RingEntry, answered: bool) -> io::Result<(Held, Arc<Shared<O>>)> {
+    fn hold(&mut self, place: usize, entry: RingEntry, answered: bool) -> io::Result<(Held, Arc<Shared>)> {
         let queue = entry.queue();
         let held = Held::new(place, entry, answered, Arc::clone(&self.home));
         if *self.count(queue) == 0 {
@@ -317,7 +316,7 @@ impl<O: Operations> Queue<O> {
     }
 }
 
-impl<O: Operations> Drop for Queue<O> {
+impl Drop for Queue {
     fn drop(&mut self) {
         for place in self.table.drain(..) {
             if let EntryOwner::Kernel(entry) = place {
@@ -334,12 +333,7 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 /// Releases a reply, after the kernel has dropped what it makes stale.
-pub(super) fn finish<O: Operations>(
-    dispatcher: &Arc<Dispatcher<O>>,
-    assistant: &Assistant,
-    held: Held,
-    aftermath: Aftermath,
-) {
+pub(super) fn finish(dispatcher: &Arc<Dispatcher>, assistant: &Assistant, held: Held, aftermath: Aftermath) {
     if aftermath.before_reply.is_empty() {
         drop(held);
     } else {

@@ -5,16 +5,15 @@ use super::home::Held;
 use crate::assistant::Assistant;
 use crate::data_queue::DataQueue;
 use crate::dispatch::Dispatcher;
-use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// State that the threads of all queues share.
-pub(super) struct Shared<O: Operations> {
-    pub(super) dispatcher: Arc<Dispatcher<O>>,
+pub(super) struct Shared {
+    pub(super) dispatcher: Arc<Dispatcher>,
     /// For reads and direct writes, where devices answer later.
-    pub(super) data: Option<DataQueue<Held, O>>,
+    pub(super) data: Option<DataQueue<Held>>,
     pub(super) assistant: Assistant,
     pub(super) workers: Workers,
     pub(super) nudge: Nudge,

@@ -39,13 +39,15 @@ impl Server {
         Entry { node: node.id, generation, attributes: self.attributes_of(number, inode.metadata()) }
     }
 
-    pub(super) fn node_attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
+    /// Returns the attributes that `stat` shows.
+    pub(crate) fn attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
         let inode = node.current(self.fs())?;
         Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
     }
 
-    pub(super) fn change_attributes(
+    /// Changes attributes and the size.
+    pub(crate) fn set_attributes(
         &self,
         caller: Caller,
         node: NodeId,
@@ -54,7 +56,7 @@ impl Server {
         let node = self.node(node)?;
         if node.is_stub() {
             // The kernel changes a copy in memory that the next look-up does not find.
-            return self.node_attributes(node.id);
+            return self.attributes(node.id);
         }
         let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size, .. } = *change;
         let ownership = self.ownership();
@@ -132,7 +134,8 @@ impl Server {
         }
     }
 
-    pub(super) fn file_system_sizes(&self) -> Result<FileSystemSizes, Errno> {
+    /// Returns the file system's sizes.
+    pub(crate) fn sizes(&self) -> Result<FileSystemSizes, Errno> {
         // A sync(2) does not reach the server, so removals would show with the next commit only. A
         // mount that takes no changes has nothing to commit.
         let _ = self.fs().commit_removals();

@@ -37,14 +37,15 @@ const MOST_NAMED: usize = 10_000;
 const DEPTH: usize = 256;
 
 impl Server {
-    /// Refuses a write that a caller is about to make to the kernel's cache: with the error of an
-    /// earlier write that no caller has heard of, or because there is no space for it.
-    pub(super) fn check_cached_write(&self, caller: Caller, id: NodeId) -> Result<(), RefusedWrite> {
+    /// Answers the kernel's question on behalf of an open file, which it may ask before it writes
+    /// to its cache. An error fails that write: the error of an earlier write that no caller has
+    /// heard of, or that of a write for which there is no space.
+    pub(crate) fn before_cached_write(&self, caller: Caller, id: NodeId) -> Result<(), RefusedWrite> {
         if !self.writeback_cache {
             return Ok(());
         }
         if self.room.is_short() {
-            self.look_for_room();
+            self.lost_room();
         }
         let node = self.node(id)?;
         let failed = node.failed.load(Ordering::Acquire) != 0;
@@ -185,8 +186,9 @@ impl Server {
         std::thread::sleep(CLOSE_PAUSE);
     }
 
-    /// Returns the names under which the kernel may know a file, as directories and entries.
-    pub(super) fn known_names(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+    /// Returns the names under which the kernel may know a file whose write from its cache failed,
+    /// as directories and entries. It must forget them, and with its last close the file.
+    pub(crate) fn names_after_failure(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
         let names = || {
             let inode = self.node(id).ok()?.current(self.fs()).ok()?;
             let tree = inode.tree();
@@ -196,12 +198,13 @@ impl Server {
         names().unwrap_or_default()
     }
 
-    /// Returns the names in a deleted subvolume of directories and open files. While the kernel has
-    /// a name in its cache, it keeps the inode after the last use, and with it the subvolume.
+    /// Returns the names in a deleted subvolume of directories and open files, as directories and
+    /// entries. The kernel must forget them: while it has a name in its cache, it keeps the inode
+    /// after the last use, and with it the subvolume.
     ///
     /// A file that is opened afterwards, through a directory in use, stays until the kernel shrinks
     /// its caches.
-    pub(super) fn names_in(&self, tree: TreeId) -> Vec<(NodeId, Vec<u8>)> {
+    pub(crate) fn names_in_deleted(&self, tree: TreeId) -> Vec<(NodeId, Vec<u8>)> {
         let mut used = self.nodes.select(|node| {
             node.tree() == tree && (node.kind != FileKind::Regular || node.is_open() || self.opens_by_kernel)
         });
@@ -209,13 +212,14 @@ impl Server {
             tracing::debug!("subvolume {tree} stays until the kernel forgets its {} inodes", used.len());
             used.truncate(MOST_NAMED);
         }
-        used.into_iter().flat_map(|node| self.known_names(node)).collect()
+        used.into_iter().flat_map(|node| self.names_after_failure(node)).collect()
     }
 
-    /// Returns the names of a file that was closed and that lost a write.
-    pub(super) fn names_to_forget(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
+    /// As [`Server::names_after_failure`], for a file that was closed. It has none unless it lost a
+    /// write.
+    pub(crate) fn names_after_close(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
         match self.node(id) {
-            Ok(node) if self.lost.has(&node) => self.known_names(id),
+            Ok(node) if self.lost.has(&node) => self.names_after_failure(id),
             _ => Vec::new(),
         }
     }
@@ -247,8 +251,8 @@ impl Server {
         IoctlReply { result: 0, output: reply.as_bytes().to_vec(), changed: Vec::new() }
     }
 
-    /// Returns words for an inode, with its path if that can be found.
-    pub(super) fn words_for(&self, id: NodeId) -> String {
+    /// Returns words for an inode, for the log, with its path if that can be found.
+    pub(crate) fn describe(&self, id: NodeId) -> String {
         let Ok(node) = self.node(id) else { return format!("node {}", id.0) };
         let (tree, number) = match node.place() {
             Place::Inode(tree, number) | Place::Stub(tree, number, _) => (tree, number),

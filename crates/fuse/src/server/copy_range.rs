@@ -20,11 +20,8 @@ const STEP: usize = 1 << 20;
 const COPY_MAX: u64 = 64 << 20;
 
 impl Server {
-    pub(super) fn copy_file_range(
-        &self,
-        caller: Caller,
-        range: &CopyRange,
-    ) -> Result<(u64, DataChange), Errno> {
+    /// Copies a range and shares extents where possible; returns the number of bytes copied.
+    pub(crate) fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, DataChange), Errno> {
         let (source, target) = (self.node(range.source)?, self.node(range.target)?);
         let (from, to) = (self.used(&source)?, self.used(&target)?);
         let (from, to) = (from.file()?, to.file()?);

@@ -14,7 +14,9 @@ use std::sync::atomic::Ordering;
 pub(super) const NO_NEED: Errno = Errno(libc::ENOSYS);
 
 impl Server {
-    pub(super) fn open_file(&self, node: NodeId, flags: i32) -> Result<bool, Errno> {
+    /// Opens a regular file with `open`'s flags. Files have no handles: the node stands for the
+    /// open file. Returns whether the kernel may keep what it has cached of the file.
+    pub(crate) fn open(&self, node: NodeId, flags: i32) -> Result<bool, Errno> {
         if self.opens_by_kernel {
             return Err(NO_NEED);
         }
@@ -104,7 +106,9 @@ impl Server {
         }
     }
 
-    pub(super) fn close_file(&self, node: NodeId, flags: i32) {
+    /// Closes a file that [`Server::open`] or [`Server::create`] opened with the same
+    /// flags.
+    pub(crate) fn release(&self, node: NodeId, flags: i32) {
         self.closes.fetch_add(1, Ordering::Relaxed);
         if self.opens_by_kernel {
             // A file that was created before the kernel knew.
@@ -119,8 +123,9 @@ impl Server {
         self.nodes.closed(&node);
     }
 
-    /// Returns whether the kernel may hold unwritten data of a file.
-    pub(super) fn may_have_dirty_pages(&self, node: NodeId) -> bool {
+    /// Returns whether the kernel may hold unwritten data of the file. The transport has the kernel
+    /// write it back before [`Server::seek`].
+    pub(crate) fn may_be_dirty(&self, node: NodeId) -> bool {
         self.node(node).is_ok_and(|node| self.is_written(&node))
     }
 
@@ -132,8 +137,8 @@ impl Server {
         }
     }
 
-    /// Returns the files of which the kernel may hold unwritten data.
-    pub(super) fn dirty_candidates(&self) -> Vec<NodeId> {
+    /// Returns the files that programs may be writing: the kernel may hold unwritten data of them.
+    pub(crate) fn may_be_written(&self) -> Vec<NodeId> {
         match (self.mount.opened_read_only(), self.opens_by_kernel) {
             (true, _) => Vec::new(),
             // Any file that the kernel knows may be open for writing.
@@ -142,7 +147,8 @@ impl Server {
         }
     }
 
-    pub(super) fn write_file(
+    /// Writes all of the data.
+    pub(crate) fn write(
         &self,
         caller: Caller,
         node: NodeId,
@@ -193,7 +199,8 @@ impl Server {
         Ok(DataChange { attributes, pages, room: self.room_shrank(written.length) })
     }
 
-    pub(super) fn allocate_range(
+    /// Allocates a range, punches a hole or zeroes it, depending on `fallocate`'s mode.
+    pub(crate) fn allocate(
         &self,
         caller: Caller,
         node: NodeId,
@@ -228,10 +235,11 @@ impl Server {
     /// whether the caller may keep them.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<DataChange, Errno> {
         let attributes = self.kill_privileges_by(caller, node)?;
-        Ok(DataChange { attributes, room: self.look_for_room(), ..DataChange::default() })
+        Ok(DataChange { attributes, room: self.lost_room(), ..DataChange::default() })
     }
 
-    pub(super) fn seek_file(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {
+    /// Returns the offset of the next data or hole.
+    pub(crate) fn seek(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {
         let used = self.used_node(node)?;
         let file = used.file()?;
         match to {

@@ -26,7 +26,8 @@ const ENTRIES_IN_REPLY: u64 = 32;
 const FIRST_INDEX: u64 = 2;
 
 impl Server {
-    pub(super) fn open_listing(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno> {
+    /// Opens a directory, and says what the kernel may do with its listing.
+    pub(crate) fn open_directory(&self, node: NodeId) -> Result<(DirectoryHandle, KeptListing), Errno> {
         if self.lists_by_kernel {
             return Err(NO_NEED);
         }
@@ -53,7 +54,9 @@ impl Server {
         KeptListing::Renew
     }
 
-    pub(super) fn list_directory(
+    /// Lists a directory from `offset`: 0, or the `next` of an entry. With `attributes`, each
+    /// listed entry counts as a look-up.
+    pub(crate) fn list(
         &self,
         node: NodeId,
         handle: DirectoryHandle,
@@ -213,7 +216,7 @@ mod tests {
         let (mut known, mut next) = (Vec::new(), 0);
         loop {
             let mut reply = Reply { space: 70, known: Vec::new(), next };
-            if server.list_directory(directory, handle, next, true, &mut reply).is_err() {
+            if server.list(directory, handle, next, true, &mut reply).is_err() {
                 return (known, true);
             }
             if reply.next == next {
@@ -243,8 +246,8 @@ mod tests {
             let devices = vec![failing.clone() as Arc<dyn Device>];
             let fs = FileSystem::from_devices(devices, &OpenOptions::new()).unwrap();
             let server = Server::new(fs, info.clone(), &options).unwrap();
-            let directory = server.look_up(NodeId::ROOT, b"d").unwrap().node;
-            assert_eq!(server.open_listing(directory), Err(NO_NEED));
+            let directory = server.lookup(NodeId::ROOT, b"d").unwrap().node;
+            assert_eq!(server.open_directory(directory), Err(NO_NEED));
             let handle = DirectoryHandle(0);
             failing.reset_counts();
             failing.fail_all_from(number);
@@ -279,14 +282,14 @@ mod tests {
             let options = MountOptions::parse(options).unwrap();
             let info = MountInfo::new(Path::new("image"), Path::new("/"), &options);
             let server = Server::new(fs.clone(), info, &options).unwrap();
-            let directory = server.look_up(NodeId::ROOT, name.as_bytes()).unwrap().node;
-            let file = server.look_up(directory, b"7").unwrap().node;
+            let directory = server.lookup(NodeId::ROOT, name.as_bytes()).unwrap().node;
+            let file = server.lookup(directory, b"7").unwrap().node;
             let kept = [0, FILES / ENTRIES_IN_REPLY, 1, 0].map(|closes| {
                 for _ in 0..closes {
-                    server.open_file(file, libc::O_RDONLY).unwrap();
-                    server.close_file(file, libc::O_RDONLY);
+                    server.open(file, libc::O_RDONLY).unwrap();
+                    server.release(file, libc::O_RDONLY);
                 }
-                server.open_listing(directory).unwrap().1
+                server.open_directory(directory).unwrap().1
             });
             assert_eq!(kept, expected, "{options:?}");
             drop(server);

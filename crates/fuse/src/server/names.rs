@@ -9,7 +9,8 @@ use papilio_ioctl::Errno;
 use std::sync::Arc;
 
 impl Server {
-    pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+    /// Looks up `name` in `parent`; counts as a look-up of the node.
+    pub(crate) fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         if matches!(name, b"." | b"..") {
             return self.look_up_dots(parent, name);
         }
@@ -35,7 +36,8 @@ impl Server {
         self.entry_of(&node, inode)
     }
 
-    pub(super) fn make_node(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno> {
+    /// Creates an inode; counts as a look-up of the node.
+    pub(crate) fn make(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno> {
         let (node, parent) = self.parent(new.parent)?;
         let is_file = matches!(new.kind, NewNodeKind::Regular);
         must_take_entries(&node, if is_file { libc::EACCES } else { libc::EPERM })?;
@@ -44,7 +46,9 @@ impl Server {
         Ok(self.learn(&parent.inode, new.name, &inode))
     }
 
-    pub(super) fn create_file(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
+    /// Creates a regular file and opens it with `open`'s flags; counts as a look-up. With `O_EXCL`
+    /// the name must not exist.
+    pub(crate) fn create(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
         let (node, parent) = self.parent(new.parent)?;
         must_take_entries(&node, libc::EACCES)?;
         let entry = match parent.inode.create(new.name, &self.new_inode(caller, &parent.inode, new)?) {
@@ -65,8 +69,10 @@ impl Server {
         self.open_created(entry, flags)
     }
 
-    /// Creates a file without a name. The node keeps it while the kernel knows it.
-    pub(super) fn create_unnamed_file(
+    /// Creates a regular file without a name in a directory's subvolume and opens it with `open`'s
+    /// flags; counts as a look-up. The name in `new` is ignored. The node keeps the file while the
+    /// kernel knows it.
+    pub(crate) fn create_unnamed(
         &self,
         caller: Caller,
         new: &NewNode<'_>,
@@ -119,7 +125,8 @@ impl Server {
         Ok(NewInode::new(kind, new.permissions).owner(uid, gid).umask(new.umask))
     }
 
-    pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+    /// Adds a name to a node; counts as a look-up of the node.
+    pub(crate) fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let node = self.node(node)?;
         let (directory, parent) = self.parent(parent)?;
         must_take_entries(&directory, libc::EPERM)?;
@@ -129,7 +136,8 @@ impl Server {
         Ok(self.learn(&parent.inode, name, &inode))
     }
 
-    pub(super) fn rename_entry(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
+    /// Renames an entry.
+    pub(crate) fn rename(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
         let from = self.used_node(rename.parent)?;
         let (directory, to) = self.parent(rename.new_parent)?;
         must_take_entries(&directory, libc::EPERM)?;

@@ -25,8 +25,9 @@ impl Server {
         self.room.count(0) && self.look_and_tell(0)
     }
 
-    /// Looks at the free space, and returns as [`Server::room_shrank`].
-    pub(super) fn look_for_room(&self) -> bool {
+    /// Looks at the free space. Returns whether room has become short by something other than a
+    /// write.
+    pub(crate) fn lost_room(&self) -> bool {
         let _turn = self.room.telling.lock();
         self.look_and_tell(0)
     }
@@ -41,7 +42,7 @@ impl Server {
     fn look_and_tell(&self, taken: u64) -> bool {
         let became_short = self.room.look_without(self.fs(), taken);
         if became_short && let Some(tell) = self.room.tell.get() {
-            self.dirty_candidates().into_iter().for_each(tell);
+            self.may_be_written().into_iter().for_each(tell);
         }
         became_short
     }

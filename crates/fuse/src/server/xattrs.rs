@@ -17,7 +17,8 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const SET_GROUP_ID: u32 = 0o2000;
 impl Server {
-    pub(super) fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    /// Returns the value of an extended attribute.
+    pub(crate) fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let node = self.node(node)?;
         if node.is_stub() {
             return Err(Errno(if is_list(name) { libc::ENODATA } else { libc::EOPNOTSUPP }));
@@ -33,7 +34,8 @@ impl Server {
         value.ok_or(Errno(if unlabelled { libc::EOPNOTSUPP } else { libc::ENODATA }))
     }
 
-    pub(super) fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+    /// Returns the names of extended attributes, each followed by a NUL.
+    pub(crate) fn list_xattrs(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         for xattr in self.used_node(node)?.inode.xattrs().map_err(stale)? {
             if is_list(&xattr.name) && self.ownership().hides_lists() {
@@ -45,7 +47,8 @@ impl Server {
         Ok(names)
     }
 
-    pub(super) fn put_xattr(
+    /// Sets an extended attribute.
+    pub(crate) fn set_xattr(
         &self,
         caller: Caller,
         node: NodeId,
@@ -82,7 +85,8 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn drop_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+    /// Removes an extended attribute.
+    pub(crate) fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         let node = self.node(node)?;
         must_have_xattrs(&node)?;
         let removed = self.used(&node)?.inode.remove_xattr(name);
