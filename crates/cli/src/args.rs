@@ -131,7 +131,7 @@ pub struct GlobalArgs {
     /// Print the messages of btrfs-progs on success
     #[arg(long, global = true, hide = true)]
     pub drop_in: bool,
-    /// Print less: no warnings
+    /// Suppress warnings
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub quiet: u8,
     /// Print more

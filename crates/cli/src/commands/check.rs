@@ -28,8 +28,8 @@ const MOST_NAMED: usize = 100;
 /// as far as possible.
 ///
 /// An error means that data is at risk or that the kernel refuses the file system; a warning, that
-/// something is out of date or wasteful; a note is a remark. The exit status is 0 without errors, 1
-/// with errors or if the check could not run, and 2 for wrong usage.
+/// something is out of date or wasteful; a note is informational. The exit status is 0 without
+/// errors, 1 with errors or if the check could not run, and 2 for wrong usage.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("repairs").multiple(true).args(["repair", "init_extent_tree", "init_csum_tree"]))]
 pub struct Args {
@@ -39,8 +39,8 @@ pub struct Args {
     /// Accepted for compatibility with btrfs-check(8); nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
-    /// Check a device that the kernel has mounted, too, or repair it, without asking; the findings
-    /// may be of changes under way, and a repair of what changes meanwhile can damage it
+    /// Check or repair a device without asking even if the kernel has mounted it; findings may come
+    /// from changes in progress, and a repair can damage a file system that is in use
     #[arg(long)]
     force: bool,
     /// Use this copy of the superblock (0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB)

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 /// Change permissions
 ///
-/// Follows symbolic links that are operands, and ignores those that -R finds.
+/// Symbolic links given as operands are followed; those that -R finds are ignored.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The mode, octal (0644) or symbolic (u+x,go=rX)

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 /// Show what changed from one snapshot to another
 ///
 /// A line has a letter and a path: A for a file that was added, D for one that was deleted, R for
-/// one with another name (OLD -> NEW), and M for one that was changed. R and M are followed by
+/// one that was renamed (OLD -> NEW), and M for one that was modified. R and M are followed by
 /// content, metadata or both. Content counts as changed if data was written, even the same data.
 /// Files below a renamed directory are not listed, nor are subvolumes inside.
 ///

@@ -13,9 +13,9 @@ use std::ffi::OsString;
 
 /// Show what changed in a directory from snapshot to snapshot
 ///
-/// The past of a subvolume are its snapshots in the order of their creation, and before them those
-/// of the snapshot that it was made from, as after a rollback. The last step leads from the newest
-/// snapshot to the subvolume as it is now.
+/// The history of a subvolume is the list of its snapshots, oldest first. If the subvolume was
+/// itself made from a snapshot, as after a rollback, the history of that snapshot comes before. The
+/// last step leads from the newest snapshot to the subvolume as it is now.
 ///
 /// A line has a letter and a path from the root of the subvolume, as for papilio diff: A for added,
 /// D for deleted, R for renamed, M for changed. The directory is followed where it had another

@@ -70,7 +70,7 @@ struct How {
     data: bool,
 }
 
-/// Make a file system of a dump
+/// Create a file system from a dump
 ///
 /// The result has the files' names and sizes. Reading their data fails, as it is not in a dump,
 /// unless the dump was made with --data. By default it comes to lie on one device, whose chunks

@@ -60,7 +60,7 @@ struct Two {
     /// The image or device, or a directory in a mount
     #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Count all extents anew if the numbers need it (default)
+    /// Count all extents again if the numbers are outdated (default)
     #[arg(long, overrides_with = "no_rescan")]
     rescan: bool,
     /// Leave the numbers inconsistent if they need to be counted anew

@@ -42,13 +42,13 @@ enum Subcommand {
         #[arg(short, long)]
         simple: bool,
     },
-    /// Turn quotas off, and forget all qgroups and limits
+    /// Disable quotas, and delete all qgroups and limits
     Disable {
         /// The image or device, or a directory in a mount
         #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
         image: PathBuf,
     },
-    /// Count all extents anew
+    /// Count all extents again
     Rescan(Rescan),
     /// Show whether quotas are on, and whether their numbers are right
     Status {

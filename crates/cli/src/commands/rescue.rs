@@ -111,7 +111,7 @@ struct SelectSuper {
     copy: u8,
 }
 
-/// Forget the log of fsyncs: changes that were fsynced since the last commit are lost
+/// Discard the log tree: changes that were fsynced since the last commit are lost
 #[derive(Debug, clap::Args)]
 struct ZeroLog {
     #[command(flatten)]

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 
 /// Copy what can be read out of a damaged file system
 ///
-/// Goes on around what cannot be read: a bad sector, a leaf, a node with all below it. Files get
+/// Skips what it cannot read: a bad sector, a leaf, or a node with everything below it. Files get
 /// zeros in place of what is missing. Each missing range is listed with its reason, and the exit
 /// status is then 1. Data whose checksum is lost is copied and listed as not verified.
 ///

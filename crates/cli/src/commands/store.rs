@@ -94,7 +94,7 @@ enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Give space back: remove segments that nothing names, and copy the rest of half empty ones
+    /// Free space: delete unreferenced segments, and compact those that are half empty
     ///
     /// Segments are the objects that hold large runs of blocks. Those that a crash left behind go,
     /// too. A segment that a checkpoint or a clone may name stays. Nothing may use the device

@@ -16,8 +16,7 @@ use std::path::PathBuf;
 ///
 /// The file system must not be mounted, and all of its devices must be given. A change of the UUID
 /// or of the checksums that was cut short leaves a file system that cannot be mounted; the same
-/// option finishes the change, whatever moment it was cut at. The conversions are done wholly or
-/// not at all.
+/// option, given again, completes it. The conversions are atomic.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "papilio tune [OPTIONS] <CHANGE> <IMAGE>...",

@@ -26,7 +26,7 @@ pub struct Args {
     directories: Vec<PathBuf>,
     /// Detach a mount that is in use
     ///
-    /// The command does not wait: the server ends after the last user.
+    /// The command returns at once. The server exits when nothing uses the mount any more.
     #[arg(short, long)]
     lazy: bool,
     /// Abort requests that the server does not answer

@@ -15,7 +15,7 @@ use papilio::{BalanceControl, FileSystem, FoundDevice};
 use papilio_ioctl::job::{JobKind, JobState};
 use std::path::{Path, PathBuf};
 
-/// Move everything off devices, and remove them from a file system
+/// Move all data off devices, then remove them from the file system
 ///
 /// Interrupting the command loses nothing. The device of an image then stays part of the file
 /// system; the server of a mount goes on, until `device remove cancel PATH` stops it. The word

@@ -32,7 +32,8 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// -O ^block-group-tree leaves it out.
 ///
 /// With --rootdir the file system is filled, and the content determines the size if there is no
-/// --size. Until it is complete it has a temporary magic, under which nothing mounts it.
+/// --size. Until the copy is complete, the superblock has a temporary magic number, so that nothing
+/// mounts the file system.
 ///
 /// With several images the file system spans all of them, with metadata in RAID1 unless -m says
 /// otherwise. --size is then the size on each. RAID0 needs 1 device; RAID1, RAID10 and RAID5 need

@@ -28,29 +28,29 @@ use std::process::{Command, Stdio};
 /// The options of `-o`, for the help and the manual page.
 const MOUNT_OPTIONS: &str = "\
 Mount options, named as in btrfs(5) where Btrfs has them:
-  ro, rw                    Whether anything may change (rw)
+  ro, rw                    Mount read-only or writable (rw)
   subvol=PATH, subvolid=ID  The subvolume to show
   degraded                  Mount although devices are missing
   device=PATH               A further device of the file system
   ignore_signatures         Write to a device that has the signature of something else
   compress[=ALGORITHM[:LEVEL]], compress-force
                             Compress with zlib (default), lzo, zstd or no
-  nodatacow, nodatasum      Overwrite new files in place; write no checksums
+  nodatacow, nodatasum      Overwrite data of new files in place; write no checksums
   commit=SECONDS            The longest time from a change to its commit (30)
   discard=async, discard=sync, nodiscard
-                            When freed space goes back to the device (async)
+                            When to discard freed space on the device (async)
   max_inline=BYTES          The largest file to store in a tree (2048)
-  treelog, notreelog        Whether fsync may log instead of commit (treelog)
+  treelog, notreelog        Let fsync write the log tree, or always commit (treelog)
   rescue=usebackuproot      Fall back to older tree roots
   rescue=ignoredatacsums    Ignore wrong checksums of data; needs ro
   rescue=ignoremetacsums    Ignore wrong checksums of tree blocks; needs ro
   rescue=ignorebadroots     Do without trees whose roots are bad; needs ro
   rescue=nologreplay        Do not replay the log; needs ro
-  replay_bytes=BYTES        The most memory for replaying the log with ro (256m)
-  rescue=all                All of these but nologreplay; needs ro
+  rescue=all                All rescue options except nologreplay; needs ro
+  replay_bytes=BYTES        Maximum memory for replaying the log with ro (256m)
   user_subvol_rm_allowed    Users may delete subvolumes that they may write
   noatime, relatime, strictatime, nodiratime
-                            When access times change (relatime)
+                            When to update access times (relatime)
   nodev, nosuid, noexec, sync, dirsync
                             As in mount(8)
   allow_other               Other users may use the mount, as permissions allow
@@ -58,23 +58,22 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   allow_root                Only root may use the mount beside its owner
   uid=ID, gid=ID            Show one owner, one group for all files
   umask=MASK, fmask=MASK, dmask=MASK
-                            Show all permissions but these (octal)
+                            Clear these permission bits (octal)
   idmap=[u:|g:]IMAGE:MOUNT:COUNT
-                            Show ids of the image as others; may be repeated
+                            Map ids of the image to ids of the mount; may be repeated
   remount                   Change a running mount to ro or rw
-  fsname=NAME               The source that the table of mounts shows
+  fsname=NAME               The source to show in the mount table
   cache=BYTES               The size of the server's own page cache (0)
   device_io=direct|cached   Bypass the host's page cache, or use it (cached)
   device_timeout=SECONDS    Fail requests that a device does not answer in time
-  threads=N                 The most threads that serve
+  threads=N                 Maximum number of server threads
   transport=classic|ring|auto
-                            How requests arrive: from /dev/fuse or io_uring
+                            Receive requests through /dev/fuse or io_uring
   writeback_cache, nowriteback_cache
-                            Whether the kernel gathers writes, or passes on each
-                            immediately (gathers, unless little space is unused; not
-                            with ro)
-  opens=server|kernel       Whether the server is asked at opens, or the kernel
-                            opens them by itself (server; with ro the kernel)";
+                            Let the kernel cache writes, or pass each one on at once
+                            (cached, unless free space is short; never with ro)
+  opens=server|kernel       Let the server answer opens, or the kernel open files by
+                            itself (server; kernel with ro)";
 
 /// Mount a file system through FUSE
 ///

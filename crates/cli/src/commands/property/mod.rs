@@ -21,7 +21,8 @@ const NOT_RECEIVED: Received =
 
 /// Show and set properties of subvolumes and files
 ///
-/// A subvolume has the property ro, a file or directory compression, and a file system label.
+/// Subvolumes have the property ro, files and directories have compression, and file systems have
+/// label.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -51,14 +51,14 @@ pub struct Args {
     #[arg(short = 'E', long, value_name = "N", default_value = "1")]
     max_errors: u64,
     /// Change the root directory of this process to the directory, in addition to the checks of
-    /// each path. In an image there is nothing to change
+    /// each path. For an image it has no effect
     #[arg(short = 'C', long)]
     chroot: bool,
     /// The root of the mount in which parents are looked up; without it, every mount of the file
     /// system
     #[arg(short = 'm', value_name = "ROOT", value_hint = clap::ValueHint::DirPath)]
     root_mount: Option<PathBuf>,
-    /// Decompress the data of encoded writes, even where the file system takes it compressed
+    /// Decompress encoded writes, even if the file system could store them compressed
     #[arg(long)]
     force_decompress: bool,
     /// Go on with subvolumes that an earlier run left incomplete, and pass over complete ones. The

@@ -38,7 +38,8 @@ pub struct Args {
     /// one is also the parent
     #[arg(short, value_name = "IMAGE:/SOURCE|PATH", value_hint = clap::ValueHint::AnyPath)]
     clone_source: Vec<OsString>,
-    /// Between several snapshots, leave out the end of one stream and the header of the next
+    /// With several snapshots, omit the end command between them and the header of all but the
+    /// first
     #[arg(short = 'e')]
     omit_ends: bool,
     /// Write to FILE instead of standard output

@@ -43,7 +43,7 @@ pub type Interpret = fn(&Context, Vec<OsString>) -> anyhow::Result<()>;
 /// The commands are those of papilio: ls, cat, cp, mkdir, rm, mv, ln, find, subvolume and more,
 /// with the same options; paths are relative to a directory that cd changes. `get` and `put` copy
 /// to and from the host. `help` lists all commands. The patterns *, ?, [...] and ** of sh(1) stand
-/// for the paths that they match; quotes and backslashes take their meaning.
+/// for the paths that they match; quotes and backslashes escape them.
 ///
 /// On a terminal the tab key completes commands and paths, and lines are kept in a history. Without
 /// one the lines of standard input are a script, which ends at the first failure.

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::ffi::OsString;
 
-/// Show the file extents that a subvolume got since a generation
+/// List the file extents of a subvolume that were written since a generation
 ///
 /// Deleted files and changes of attributes are not shown. The last line has the generation of the
 /// subvolume's last change, from which the next run can start.

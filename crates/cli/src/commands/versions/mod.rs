@@ -48,8 +48,8 @@ pub struct Args {
     diff: Vec<u64>,
     /// Restore version N: in place, or as TO
     ///
-    /// In place, the present file goes. That needs -f, unless a snapshot has it in its present
-    /// state. Other hard links of it keep their content.
+    /// In place, the version replaces the current file. That needs -f, unless a snapshot has the
+    /// current state too. Other hard links of it keep their content.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     restore: Option<u64>,
     /// Where to restore: a path on the host, in a mount or in an image
