@@ -16,7 +16,7 @@ use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
 use crate::server::Server;
 use crate::transport::{
-    ChangedPages, CopyRange, DataChange, KeptListing, NodeId, RefusedWrite, StoredPrefix, Write, Written,
+    ChangedPages, CopyRange, DataAccess, DataChange, KeptListing, NodeId, RefusedWrite, StoredPrefix, Write,
 };
 use papilio_ioctl::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,87 +55,46 @@ pub(crate) struct Aftermath {
 pub(crate) struct DataRequest {
     node: NodeId,
     caller: Caller,
-    access: Access,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Access {
-    Read { offset: u64, length: usize, flags: i32 },
-    Write { written: Written, from_cache: bool },
+    access: DataAccess,
 }
 
 impl DataRequest {
     /// Returns what a request for data asks; `None` for another request.
     fn of(request: &Request<'_>) -> Option<Self> {
         let Request { node, caller, body } = *request;
-        let access = match body {
-            Body::Read { offset, size, flags } => Access::Read { offset, length: size, flags },
-            Body::Write(Write { offset, data, kills_privileges, direct, from_cache }) => {
-                let written = Written { offset, length: data.len(), kills_privileges, direct };
-                Access::Write { written, from_cache }
-            }
-            _ => return None,
-        };
-        Some(Self { node, caller, access })
-    }
-
-    /// Returns the request again; `buffer` starts with its data.
-    fn request<'a>(&self, buffer: &'a [u8]) -> Result<Request<'a>, DecodeError> {
-        let &Self { node, caller, access } = self;
-        let body = match access {
-            Access::Read { offset, length, flags } => Body::Read { offset, size: length, flags },
-            Access::Write { written: Written { offset, length, kills_privileges, direct }, from_cache } => {
-                let what = "the data is longer than its buffer";
-                let malformed = DecodeError::Malformed { opcode: opcode::WRITE, what };
-                let data = buffer.get(..length).ok_or(malformed)?;
-                Body::Write(Write { offset, data, kills_privileges, from_cache, direct })
-            }
-        };
-        Ok(Request { node, caller, body })
+        match body {
+            Body::Data(access) => Some(Self { node, caller, access }),
+            _ => None,
+        }
     }
 
     /// Returns the file offset in bytes.
     pub(crate) fn offset(&self) -> u64 {
         match self.access {
-            Access::Read { offset, .. } => offset,
-            Access::Write { written, .. } => written.offset,
+            DataAccess::Read { offset, .. } => offset,
+            DataAccess::Write(write) => write.offset,
         }
     }
 
     /// Returns the bytes at the start of the message's buffer that are read or written.
     pub(crate) fn length(&self) -> usize {
         match self.access {
-            Access::Read { length, .. } => length,
-            Access::Write { written, .. } => written.length,
+            DataAccess::Read { length, .. } => length,
+            DataAccess::Write(write) => write.length,
         }
     }
 
     /// Returns whether it is a write.
     pub(crate) fn is_write(&self) -> bool {
-        matches!(self.access, Access::Write { .. })
+        matches!(self.access, DataAccess::Write(_))
     }
 
     /// Returns whether the data passes the kernel's cache, or `None` if a thread must answer the
     /// request: a write from the kernel's cache goes to the library's, and no device waits for it.
     fn passes_cache(&self) -> Option<bool> {
         match self.access {
-            Access::Read { length, flags, .. } => (length > 0).then_some(flags & libc::O_DIRECT != 0),
-            Access::Write { written, .. } => (written.length > 0 && written.direct).then_some(true),
-        }
-    }
-}
-
-/// Where a request comes from: its bytes, or an earlier look at them.
-enum RequestSource<'a> {
-    Head(&'a Head),
-    Decoded(&'a DataRequest),
-}
-
-impl RequestSource<'_> {
-    fn request<'a>(&'a self, buffer: &'a [u8]) -> Result<Request<'a>, DecodeError> {
-        match self {
-            Self::Head(head) => Request::decode(head, buffer),
-            Self::Decoded(data) => data.request(buffer),
+            DataAccess::Read { length, flags, .. } => (length > 0).then_some(flags & libc::O_DIRECT != 0),
+            DataAccess::Write(write) => (write.length > 0 && write.direct).then_some(true),
         }
     }
 }
@@ -317,15 +276,14 @@ impl Dispatcher {
         let mut stale = Aftermath::default();
         let &DataRequest { node, caller, access } = request;
         let answered = caught(|| match access {
-            Access::Read { flags, .. } => {
+            DataAccess::Read { flags, .. } => {
                 let length = result?;
                 self.server().has_read(node, flags);
                 Ok(length)
             }
-            Access::Write { written, .. } => {
+            DataAccess::Write(write) => {
                 let changed = result.map_err(crate::nodes::stale).and_then(|length| {
-                    let written = Written { length, ..written };
-                    Ok((length, self.server().has_written(caller, node, &written)?))
+                    Ok((length, self.server().has_written(caller, node, Write { length, ..write })?))
                 });
                 let length = answer_write(self.server(), &mut stale.before_reply, node, changed)?;
                 length.encode(self.server().valid_for(), message.open().1)
@@ -368,13 +326,13 @@ impl Dispatcher {
         let mut stale = Aftermath::default();
         let (head, buffer) = message.open();
         let answered = caught(|| match data {
-            Some(data) => self.answer_in(&RequestSource::Decoded(data), buffer, &mut stale),
+            Some(data) => self.answer_data(data, buffer, &mut stale),
             None => {
                 let head = head.map_err(refused)?;
                 if concerns_access(head.general.opcode) && !self.server().admits(head.caller()) {
                     return Err(Errno(libc::EACCES));
                 }
-                self.answer_in(&RequestSource::Head(&head), buffer, &mut stale)
+                self.answer_in(&head, buffer, &mut stale)
             }
         });
         match answered {
@@ -384,20 +342,37 @@ impl Dispatcher {
         stale
     }
 
-    fn answer_in(
+    /// Answers a read or a write of data, whose data is at the start of the buffer.
+    fn answer_data(
         &self,
-        source: &RequestSource<'_>,
+        request: &DataRequest,
         buffer: &mut [u8],
         stale: &mut Aftermath,
     ) -> Result<usize, Errno> {
-        let request = source.request(buffer).map_err(refused)?;
+        let &DataRequest { node, caller, access } = request;
+        let server = self.server();
+        let data = buffer.get_mut(..request.length());
+        let data = data.ok_or_else(|| Errno::io(&"the buffer is too small"))?;
+        let write = match access {
+            DataAccess::Read { offset, flags, .. } => return server.read(node, offset, flags, data),
+            DataAccess::Write(write) => write,
+        };
+        let written = server.write(caller, node, write, data);
+        if written.is_err() && write.from_cache {
+            stale.before_reply.extend(entries(server.names_after_failure(node)));
+            stale.apart = true;
+        }
+        let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
+        answer_write(server, stale, node, written)?.encode(server.valid_for(), buffer)
+    }
+
+    fn answer_in(&self, head: &Head, buffer: &mut [u8], stale: &mut Aftermath) -> Result<usize, Errno> {
+        let request = Request::decode(head, buffer).map_err(refused)?;
+        if let Some(data) = DataRequest::of(&request) {
+            return self.answer_data(&data, buffer, stale);
+        }
         let answer = match request.body {
-            // These two answer into the buffer, which holds no part of their requests.
-            Body::Read { offset, size, flags } => {
-                let node = request.node;
-                let buffer = buffer.get_mut(..size).ok_or_else(|| Errno::io(&"the buffer is too small"))?;
-                return self.server().read(node, offset, flags, buffer);
-            }
+            // It answers into the buffer, which holds no part of its request.
             Body::List { handle, offset, size, attributes } => {
                 let node = request.node;
                 let buffer = buffer.get_mut(..size).ok_or_else(|| Errno::io(&"the buffer is too small"))?;
@@ -506,15 +481,6 @@ impl Dispatcher {
 fn run_on_content(server: &Server, request: &Request<'_>, stale: &mut Aftermath) -> Result<Answer, Errno> {
     let Request { node, caller, body } = *request;
     Ok(match body {
-        Body::Write(write) => {
-            let written = server.write(caller, node, &write);
-            if written.is_err() && write.from_cache {
-                stale.before_reply.extend(entries(server.names_after_failure(node)));
-                stale.apart = true;
-            }
-            let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
-            answer_write(server, stale, node, written)?
-        }
         Body::Allocate { offset, length, mode } => {
             let changed = server.allocate(caller, node, offset, length, mode);
             // A part of the range may be zeros. The kernel drops its pages of it after a success.

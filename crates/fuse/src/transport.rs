@@ -164,31 +164,34 @@ pub struct Rename<'a> {
     pub whiteout: bool,
 }
 
-/// A write.
-#[derive(Clone, Copy, Debug)]
-pub struct Write<'a> {
+/// A read or a write of data, without the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataAccess {
+    /// A read.
+    Read {
+        /// File offset in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: usize,
+        /// Flags of `open`.
+        flags: i32,
+    },
+    /// A write.
+    Write(Write),
+}
+
+/// A write, without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
     /// File offset in bytes.
     pub offset: u64,
-    /// The data.
-    pub data: &'a [u8],
+    /// Length of the data in bytes; of a write that has ended, of the part that is stored.
+    pub length: usize,
     /// Clear set-user-id and set-group-id bits, because the caller may not keep them.
     pub kills_privileges: bool,
     /// The data comes from the kernel's cache; otherwise a caller waits for this write.
     pub from_cache: bool,
     /// The write passes the kernel's cache (`O_DIRECT`).
-    pub direct: bool,
-}
-
-/// A write whose data is in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// File offset in bytes.
-    pub offset: u64,
-    /// Length in bytes.
-    pub length: usize,
-    /// As in [`Write`].
-    pub kills_privileges: bool,
-    /// As in [`Write`].
     pub direct: bool,
 }
 

@@ -15,8 +15,8 @@ use super::layout::{
 };
 use crate::ioctl::Caller;
 use crate::transport::{
-    AttributeChange, CopyRange, DirectoryHandle, Ioctl, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
-    XattrSet,
+    AttributeChange, CopyRange, DataAccess, DirectoryHandle, Ioctl, NewNode, NewNodeKind, NodeId, Rename,
+    SeekTo, Write, XattrSet,
 };
 use papilio::{RenameMode, SetTime, Timespec};
 use papilio_ioctl::Errno;
@@ -100,12 +100,8 @@ pub(crate) enum Body<'a> {
     Release {
         flags: i32,
     },
-    Read {
-        offset: u64,
-        size: usize,
-        flags: i32,
-    },
-    Write(Write<'a>),
+    /// The data of a write is the payload.
+    Data(DataAccess),
     Sync {
         data_only: bool,
     },
@@ -374,7 +370,7 @@ impl<'a> Fields<'a> {
                     // A page for the cache, although a mapping's descriptor may be for direct I/O.
                     flags &= !libc::O_DIRECT;
                 }
-                Body::Read { offset, size: size as usize, flags }
+                Body::Data(DataAccess::Read { offset, length: size as usize, flags })
             }
             opcode::WRITE => self.write()?,
             opcode::FSYNC | opcode::FSYNCDIR => {
@@ -476,7 +472,8 @@ impl<'a> Fields<'a> {
         let kills_privileges = write_flags & WRITE_KILLS_PRIVILEGES != 0;
         let from_cache = write_flags & WRITE_FROM_CACHE != 0;
         let direct = !from_cache && flags & libc::O_DIRECT != 0;
-        Ok(Body::Write(Write { offset, data: self.payload, kills_privileges, from_cache, direct }))
+        let write = Write { offset, length: self.payload.len(), kills_privileges, from_cache, direct };
+        Ok(Body::Data(DataAccess::Write(write)))
     }
 
     fn set_xattr(&self) -> Result<Body<'a>, DecodeError> {

@@ -11,7 +11,7 @@ use super::state::Server;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::nodes::{Node, Used, stale};
 use crate::numbers::Place;
-use crate::transport::{NodeId, RefusedWrite, Write};
+use crate::transport::{NodeId, RefusedWrite};
 use papilio::format::items::inode::InodeFlags;
 use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{ErrorKind, File, FileKind, Inode, WritePromise};
@@ -128,34 +128,38 @@ impl Server {
 
     /// Writes data from the kernel's cache. No caller waits for it: the kernel reports an error at
     /// `fsync` and `close`, and the server before the next write to its cache.
-    pub(super) fn write_from_cache(&self, node: &Node, used: &Used, write: &Write<'_>) -> Result<(), Errno> {
+    pub(super) fn write_from_cache(
+        &self,
+        node: &Node,
+        used: &Used,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Errno> {
         let file = used.file()?;
         // A mount that passes writes on learns of no room, and the data here is that of mappings.
         let in_order = self.room.is_short() || !self.writeback_cache;
         // The pieces of a file that grows become one extent if they come in order.
-        let grows = file.size().is_ok_and(|size| size < write.offset + write.data.len() as u64);
+        let grows = file.size().is_ok_and(|size| size < offset + data.len() as u64);
         if in_order {
-            wait_for_order(file, write.offset, ORDER_PAUSE);
-        } else if grows
-            && !used.sparse.load(Ordering::Relaxed)
-            && !wait_for_order(file, write.offset, GROWTH_PAUSE)
+            wait_for_order(file, offset, ORDER_PAUSE);
+        } else if grows && !used.sparse.load(Ordering::Relaxed) && !wait_for_order(file, offset, GROWTH_PAUSE)
         {
             used.sparse.store(true, Ordering::Relaxed);
         }
-        let _turn = (in_order || grows).then(|| self.lost.turn(node, write.offset));
-        let (stored, written) = match self.lost.refusal(node, write.offset) {
+        let _turn = (in_order || grows).then(|| self.lost.turn(node, offset));
+        let (stored, written) = match self.lost.refusal(node, offset) {
             Some(error) => (0, Err(error)),
             None => {
-                let tail = file.size().map_or(0, |size| self.tail_before(size, write.offset));
-                let mut promise = self.promises.take(node.id, write.offset, write.data.len() + tail as usize);
+                let tail = file.size().map_or(0, |size| self.tail_before(size, offset));
+                let mut promise = self.promises.take(node.id, offset, data.len() + tail as usize);
                 // The library reserves the space of that sector by itself.
                 drop(promise.split(tail));
                 // The kernel has the times of these writes, and stores them by itself.
-                let (stored, written) = file.write_back_promised(write.data, write.offset, promise);
+                let (stored, written) = file.write_back_promised(data, offset, promise);
                 (stored, written.map_err(stale))
             }
         };
-        written.inspect_err(|error| self.lose_write(node, write.offset + stored as u64, *error))
+        written.inspect_err(|error| self.lose_write(node, offset + stored as u64, *error))
     }
 
     /// Notes that a write at `offset` was lost, which no caller has heard of.

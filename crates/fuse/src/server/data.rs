@@ -4,7 +4,7 @@ use super::state::Server;
 use crate::cached_pages::StalePages;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
-use crate::transport::{ChangedPages, DataChange, NodeId, SeekTo, Write, Written};
+use crate::transport::{ChangedPages, DataChange, NodeId, SeekTo, Write};
 use papilio::format::items::inode::InodeFlags;
 use papilio::{File, FileKind};
 use papilio_ioctl::Errno;
@@ -152,7 +152,8 @@ impl Server {
         &self,
         caller: Caller,
         node: NodeId,
-        write: &Write<'_>,
+        write: Write,
+        data: &[u8],
     ) -> Result<(usize, DataChange), Errno> {
         let node = self.node(node)?;
         if !write.direct {
@@ -161,17 +162,13 @@ impl Server {
         let used = self.used(&node)?;
         let file = used.file()?;
         // The kernel reports a refusal at `fsync` and `close`. A later writer is not concerned.
-        self.check_change_unopened(&node, write.offset, write.from_cache.then_some(write.data))?;
+        self.check_change_unopened(&node, write.offset, write.from_cache.then_some(data))?;
         let length = match write.from_cache {
-            true => self.write_from_cache(&node, &used, write).map(|()| write.data.len())?,
-            false if write.direct && self.sends_parts_at_once() => {
-                write_whole(file, write.data, write.offset)?
-            }
-            false => file.write_at(write.data, write.offset).map_err(stale)?,
+            true => self.write_from_cache(&node, &used, write.offset, data).map(|()| data.len())?,
+            false if write.direct && self.sends_parts_at_once() => write_whole(file, data, write.offset)?,
+            false => file.write_at(data, write.offset).map_err(stale)?,
         };
-        let &Write { offset, kills_privileges, direct, .. } = write;
-        let written = Written { offset, length, kills_privileges, direct };
-        Ok((length, self.after_write(caller, &node, &written)?))
+        Ok((length, self.after_write(caller, &node, Write { length, ..write })?))
     }
 
     /// Returns whether the kernel may send the parts of a direct write at once: it does where the
@@ -185,7 +182,7 @@ impl Server {
         &self,
         caller: Caller,
         node: &Node,
-        written: &Written,
+        written: Write,
     ) -> Result<DataChange, Errno> {
         self.changed(node);
         // The kernel drops its pages before a direct write, and may read old ones until it is done.

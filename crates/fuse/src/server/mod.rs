@@ -31,7 +31,7 @@ pub(crate) use state::Server;
 
 use crate::ioctl::table::{self, Data, IoctlEntry};
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
-use crate::transport::{DataChange, DirectoryHandle, Ioctl, NodeId, Validity, Written};
+use crate::transport::{DataChange, DirectoryHandle, Ioctl, NodeId, Validity, Write};
 use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
 use papilio_ioctl::number::Command;
@@ -140,7 +140,7 @@ impl Server {
         &self,
         caller: Caller,
         node: NodeId,
-        written: &Written,
+        written: Write,
     ) -> Result<DataChange, Errno> {
         let node = self.node(node)?;
         self.after_write(caller, &node, written)
