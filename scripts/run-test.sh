@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a program with a time limit. After PAPILIO_TEST_SECONDS (900) it prints where each thread is,
+# Runs a program with a time limit. After PAPILIO_TEST_SECONDS (1,500) it prints where each thread is,
 # kills the program and fails. CI uses it as cargo's runner, so that a test that hangs fails with a
 # diagnosis.
 #
@@ -8,7 +8,7 @@
 # which each thread waits is always printed.
 set -uo pipefail
 
-limit=${PAPILIO_TEST_SECONDS:-900}
+limit=${PAPILIO_TEST_SECONDS:-1500}
 if [ "$#" -eq 0 ]; then
     echo "usage: run-test.sh PROGRAM [ARGUMENT...]" >&2
     exit 2

@@ -15,13 +15,11 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: cargo xtask tidy [--tighten | --cycles] | cargo xtask counterparts | cargo xtask ci |
+const USAGE: &str = "usage: cargo xtask tidy [--cycles] | cargo xtask counterparts | cargo xtask ci |
        cargo xtask man3 FOLDER
 
-  tidy            check layers, import cycles, dead files, long functions, file headers,
-                  width and wording of comments, and leftover macros
-  tidy --tighten  first lower the exceptions in xtask/tidy-ratchet.toml to the present numbers
+  tidy            check layers, import cycles, dead files, file headers, names of types, and
+                  the width and wording of comments
   tidy --cycles   list the files that import one another in a circle, and check nothing
   counterparts    write docs/internals/counterparts.md, the table of kernel counterparts
   ci              run .ci/run: format, Clippy, tidy, tests and the demo
@@ -31,8 +29,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["tidy"] => tidy::run(&workspace_root(), false),
-        ["tidy", "--tighten"] => tidy::run(&workspace_root(), true),
+        ["tidy"] => tidy::run(&workspace_root()),
         ["tidy", "--cycles"] => tidy::print_cycles(&workspace_root()).map(|()| true),
         ["counterparts"] => tidy::write_counterparts(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),

@@ -337,8 +337,7 @@ mod tests {
         std::fs::write(&script, format!("#!/bin/sh\n{body}\n")).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::create_dir_all(root.join("crates/simulator")).unwrap();
-        let tests = ["faults", "mutations"]
-            .map(|test| (("papilio-simulator".to_owned(), test.to_owned()), script.clone()));
+        let tests = [(("papilio-simulator".to_owned(), "simulator".to_owned()), script)];
         Programs {
             root: root.to_owned(),
             tests: tests.into(),

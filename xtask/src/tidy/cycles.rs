@@ -1,11 +1,9 @@
 //! No cycles of imports among the files of a crate.
 //!
-//! Owns [`Component`]. The ratchet allows a crate with cycles a number of files in them.
+//! Owns [`Component`].
 
-use super::areas::area;
 use super::finding::Finding;
 use super::module_graph::FileGraph;
-use super::ratchet::{CycleAllowance, Ratchet, TIGHTEN};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -95,49 +93,13 @@ fn path_to(came_by: &BTreeMap<&str, Edge>, start: &str) -> Vec<Edge> {
     }
 }
 
-/// Returns, by crate, how many files are in cycles.
-pub fn measure(components: &[Component]) -> BTreeMap<String, CycleAllowance> {
-    let mut measured = BTreeMap::new();
-    for component in components {
-        let crate_cycles: &mut CycleAllowance = measured.entry(area(&component.files[0])).or_default();
-        crate_cycles.files += component.files.len();
-        crate_cycles.largest = crate_cycles.largest.max(component.files.len());
-    }
-    measured
-}
-
-/// Compares `components` with what `ratchet` allows; stale allowances are reported at
-/// `ratchet_path`.
-pub fn check(components: &[Component], ratchet: &Ratchet, ratchet_path: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let measured = measure(components);
-    for (name, present) in &measured {
-        let allowed = ratchet.cycles.get(name).copied().unwrap_or_default();
-        if present.files <= allowed.files && present.largest <= allowed.largest {
-            continue;
-        }
-        for component in components.iter().filter(|component| area(&component.files[0]) == *name) {
-            let first = &component.cycle[0];
-            let mut message = format!("{}: {component}", summary(component));
-            if allowed.files > 0 {
-                let CycleAllowance { files, largest } = allowed;
-                write!(message, "; {name} is allowed {files} files in cycles, {largest} in one")
-                    .expect("writing to a String");
-            }
-            findings.push(Finding::new(&first.from, first.line, message));
-        }
-    }
-    for (name, allowed) in &ratchet.cycles {
-        let present = measured.get(name).copied().unwrap_or_default();
-        if present.files < allowed.files || present.largest < allowed.largest {
-            let message = format!(
-                "[cycles] `{name}`: {} files, {} in the largest component, are left: {TIGHTEN}",
-                present.files, present.largest
-            );
-            findings.push(Finding::new(ratchet_path, 1, message));
-        }
-    }
-    findings
+/// Reports each of `components`, at the first import of its shortest cycle.
+pub fn check(components: &[Component]) -> Vec<Finding> {
+    let finding = |component: &Component| {
+        let first = &component.cycle[0];
+        Finding::new(&first.from, first.line, format!("{}: {component}", summary(component)))
+    };
+    components.iter().map(finding).collect()
 }
 
 fn summary(component: &Component) -> String {
@@ -160,7 +122,7 @@ impl std::fmt::Display for Component {
 /// Describes `component` of `graph`: its files, and short cycles that have no import in common.
 /// Ending the component takes the removal of at least one import of each.
 pub fn describe(graph: &FileGraph, component: &Component) -> String {
-    let mut text = format!("{}: {}\n", area(&component.files[0]), summary(component));
+    let mut text = format!("{}\n", summary(component));
     for file in &component.files {
         writeln!(text, "  {file}").expect("writing to a String");
     }
@@ -182,16 +144,12 @@ mod tests {
     use super::super::sources::tests::sources;
     use super::*;
 
-    /// Findings for a crate `crates/a` of `files`, which is allowed `allowed` (files, largest).
-    fn found(files: &[(&str, &str)], allowed: Option<(usize, usize)>) -> Vec<String> {
+    /// Findings for a crate `crates/a` of `files`.
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
         let mut texts = vec![("crates/a/Cargo.toml", "[package]\nname = \"a\"\n")];
         texts.extend(files);
         let components = components(&module_graph::build(&sources(&texts)));
-        let mut ratchet = Ratchet::default();
-        if let Some((files, largest)) = allowed {
-            ratchet.cycles.insert("crates/a".to_owned(), CycleAllowance { files, largest });
-        }
-        check(&components, &ratchet, "r.toml").iter().map(ToString::to_string).collect()
+        check(&components).iter().map(ToString::to_string).collect()
     }
 
     const TWO: [(&str, &str); 3] = [
@@ -212,14 +170,14 @@ mod tests {
     fn two_files_that_import_each_other_are_found() {
         let expected = "crates/a/src/b.rs:1: 2 files import each other: \
                         crates/a/src/b.rs:1 -> crates/a/src/c.rs:2 -> crates/a/src/b.rs";
-        assert_eq!(found(&TWO, None), [expected]);
+        assert_eq!(found(&TWO), [expected]);
     }
 
     #[test]
     fn three_files_in_a_circle_through_a_re_export_are_found() {
         let expected = "crates/a/src/disk.rs:2: 3 files import one another: crates/a/src/disk.rs:2 -> \
                         crates/a/src/errors.rs:1 -> crates/a/src/key.rs:2 -> crates/a/src/disk.rs";
-        assert_eq!(found(&THREE, None), [expected]);
+        assert_eq!(found(&THREE), [expected]);
     }
 
     #[test]
@@ -228,12 +186,12 @@ mod tests {
             ("crates/a/src/lib.rs", "mod child; const ROOT: u8 = child::CHILD;"),
             ("crates/a/src/child.rs", "pub const CHILD: u8 = super::ROOT;"),
         ];
-        assert_eq!(found(&files, None).len(), 1);
+        assert_eq!(found(&files).len(), 1);
         let collects = [
             ("crates/a/src/lib.rs", "mod child; pub use child::CHILD; const ROOT: u8 = 0;"),
             ("crates/a/src/child.rs", "pub const CHILD: u8 = super::ROOT;"),
         ];
-        assert_eq!(found(&collects, None), Vec::<String>::new());
+        assert_eq!(found(&collects), Vec::<String>::new());
     }
 
     #[test]
@@ -245,25 +203,11 @@ mod tests {
             ("crates/a/src/d.rs", "use crate::b::X as B; use crate::e::X as E; pub struct X;"),
             ("crates/a/src/e.rs", "use crate::d::X as D; pub struct X;"),
         ];
-        let found = found(&files, None);
+        let found = found(&files);
         assert_eq!(found.len(), 1, "{found:?}");
         let cycle =
             "4 files import one another: crates/a/src/d.rs:1 -> crates/a/src/e.rs:1 -> crates/a/src/d.rs";
         assert!(found[0].ends_with(cycle), "{found:?}");
-    }
-
-    #[test]
-    fn an_allowance_may_only_shrink() {
-        assert_eq!(found(&THREE, Some((3, 3))), Vec::<String>::new());
-        let beyond = found(&THREE, Some((2, 2)));
-        assert_eq!(beyond.len(), 1);
-        assert!(beyond[0].ends_with("; crates/a is allowed 2 files in cycles, 2 in one"), "{beyond:?}");
-        assert_eq!(
-            found(&THREE, Some((5, 3))),
-            ["r.toml:1: [cycles] `crates/a`: 3 files, 3 in the largest component, are left: \
-              run `cargo xtask tidy --tighten`"]
-        );
-        assert_eq!(found(&TWO[..1], Some((2, 2))).len(), 1);
     }
 
     #[test]
@@ -274,7 +218,7 @@ mod tests {
         let text = describe(&graph, &components(&graph)[0]);
         assert_eq!(
             text,
-            "crates/a: 2 files import each other\n  crates/a/src/b.rs\n  crates/a/src/c.rs\n  \
+            "2 files import each other\n  crates/a/src/b.rs\n  crates/a/src/c.rs\n  \
              cycle: crates/a/src/b.rs:1 -> crates/a/src/c.rs:2 -> crates/a/src/b.rs\n"
         );
     }

@@ -1,7 +1,7 @@
 //! Clauses without a subject in comments: "Who waits yields" for "A waiter yields".
 //!
 //! The check is rough, since it knows no grammar: it looks for "who", "whoever" and "what" where a
-//! comment or a clause begins. That finds sound English too, so the ratchet may keep some.
+//! comment or a clause begins. That finds sound English too: say it in another way.
 
 use super::comments::{CommentLine, comment_lines};
 use super::finding::Finding;

@@ -6,33 +6,25 @@
 //! - [`crates`]: no crate depends on one above it;
 //! - [`cycles`]: the files of a crate do not import one another in a circle;
 //! - [`sources`]: every `.rs` file is reached by `mod` from a crate's root;
-//! - [`functions`]: no function is longer than the limit;
 //! - [`headers`]: every file opens with `//!`, and one over 1,000 lines says there why;
 //! - [`long_lines`]: comments and documents are at most 100 columns wide;
 //! - [`headless`]: no clause in a comment begins with "who", "whoever" or "what";
 //! - the table of kernel counterparts is that of the headers ([`counterparts`]);
 //! - [`type_names`]: two types of a crate differ in their names;
-//! - [`requirements`]: `scripts/setup.sh` installs the commands that tests need;
-//! - [`leftovers`]: no `todo!`, `unimplemented!` or `dbg!`.
+//! - [`requirements`]: `scripts/setup.sh` installs the commands that tests need.
 //!
-//! Each takes parsed sources and returns findings, so its tests need no workspace on disk. The
-//! [`ratchet`] holds the exceptions from `functions`, `cycles`, `long_lines` and `headless`.
+//! Each takes parsed sources and returns findings, so its tests need no workspace on disk.
 
-mod areas;
 mod comments;
-mod counts;
 mod crates;
 mod cycles;
 mod finding;
-mod functions;
 mod headers;
 mod headless;
 mod imports;
 mod layers;
-mod leftovers;
 mod long_lines;
 mod module_graph;
-mod ratchet;
 mod requirements;
 mod sources;
 mod tokens;
@@ -40,12 +32,8 @@ mod type_names;
 
 use crate::counterparts;
 use finding::Finding;
-use ratchet::{Measured, Ratchet};
 use sources::Sources;
 use std::path::Path;
-
-/// The file of the exceptions.
-const RATCHET: &str = "xtask/tidy-ratchet.toml";
 
 /// Writes the table of kernel counterparts.
 ///
@@ -73,37 +61,13 @@ fn shipped(sources: &Sources) -> impl Iterator<Item = (&str, &str)> {
 ///
 /// # Errors
 /// A file that cannot be read or parsed.
-pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
+pub fn run(root: &Path) -> anyhow::Result<bool> {
     let sources = Sources::load(root)?;
-    let lengths = functions::measure(&sources);
-    let components = cycles::components(&module_graph::build(&sources));
-    let long_lines: Vec<Finding> = sources
-        .files()
-        .flat_map(long_lines::check_comments)
-        .chain(sources.documents().iter().flat_map(long_lines::check_document))
-        .collect();
-    let headless_clauses: Vec<Finding> = sources.files().flat_map(headless::check).collect();
-
-    let ratchet_path = root.join(RATCHET);
-    let mut ratchet = Ratchet::load(&ratchet_path)?;
-    if tighten {
-        ratchet.tighten(&Measured {
-            lengths: functions::longest(&lengths),
-            cycles: cycles::measure(&components),
-            long_lines: counts::by_area(&long_lines),
-            headless_clauses: counts::by_area(&headless_clauses),
-        });
-        ratchet.save(&ratchet_path)?;
-    }
-
     let mut findings = sources.dead_files();
     findings.extend(crates::check(&sources));
     findings.extend(layers::check(&sources));
-    findings.extend(cycles::check(&components, &ratchet, RATCHET));
-    findings.extend(functions::check(&lengths, &ratchet, RATCHET));
-    findings.extend(counts::check(long_lines, &ratchet.long_lines, "long_lines", RATCHET));
-    let allowed = &ratchet.headless_clauses;
-    findings.extend(counts::check(headless_clauses, allowed, "headless_clauses", RATCHET));
+    findings.extend(cycles::check(&cycles::components(&module_graph::build(&sources))));
+    findings.extend(sources.documents().iter().flat_map(long_lines::check_document));
     if std::fs::read_to_string(root.join(counterparts::PAGE)).unwrap_or_default()
         != counterpart_page(&sources)
     {
@@ -117,7 +81,8 @@ pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
     }
     for file in sources.files() {
         findings.extend(headers::check(file));
-        findings.extend(leftovers::check(file));
+        findings.extend(headless::check(file));
+        findings.extend(long_lines::check_comments(file));
     }
     findings.sort();
     findings.dedup();
@@ -125,14 +90,14 @@ pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
         println!("{finding}");
     }
     if findings.is_empty() {
-        println!("tidy: {} files, {} functions, nothing found", sources.files().len(), lengths.len());
+        println!("tidy: {} files, nothing found", sources.files().len());
     } else {
         println!("tidy: {} findings", findings.len());
     }
     Ok(findings.is_empty())
 }
 
-/// Prints every cycle of the workspace at `root`, allowed or not, and how each could be ended.
+/// Prints every cycle of the workspace at `root`, and how each could be ended.
 ///
 /// # Errors
 /// A file that cannot be read or parsed.

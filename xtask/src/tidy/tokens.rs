@@ -1,4 +1,4 @@
-//! Paths and macro calls inside of macro arguments, which the parser leaves as tokens.
+//! Paths inside of macro arguments, which the parser leaves as tokens.
 //!
 //! The other checks use these functions to look inside macros.
 
@@ -99,29 +99,6 @@ fn is_separator(trees: &[TokenTree], position: usize) -> bool {
     colon(0) == Some(Spacing::Joint) && colon(1).is_some()
 }
 
-/// Returns the name and line of every macro call `name!` in `tokens`.
-pub fn macro_calls(tokens: TokenStream) -> Vec<(String, usize)> {
-    let trees: Vec<TokenTree> = tokens.into_iter().collect();
-    let mut found = Vec::new();
-    for (position, tree) in trees.iter().enumerate() {
-        match tree {
-            TokenTree::Group(group) => found.extend(macro_calls(group.stream())),
-            TokenTree::Ident(ident) => {
-                // In `a != b` the `!` is joint with the `=`.
-                let called = matches!(
-                    trees.get(position + 1),
-                    Some(TokenTree::Punct(punct)) if punct.as_char() == '!' && punct.spacing() == Spacing::Alone
-                );
-                if called {
-                    found.push((ident.to_string(), ident.span().start().line));
-                }
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,12 +128,5 @@ mod tests {
     #[test]
     fn other_paths_are_skipped() {
         assert_eq!(found("fs::x, std::fs::y, \"crate::fs\", 'a': b"), Vec::<String>::new());
-    }
-
-    #[test]
-    fn macro_calls_differ_from_comparisons() {
-        let tokens: TokenStream = "f(a!(), { b![1] }); c != d; !e".parse().expect("tokens");
-        let names: Vec<String> = macro_calls(tokens).into_iter().map(|call| call.0).collect();
-        assert_eq!(names, ["a", "b"]);
     }
 }

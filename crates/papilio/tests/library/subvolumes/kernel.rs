@@ -1,7 +1,7 @@
 //! Subvolumes that Papilio and the kernel change in turn.
 
-use crate::bridge::Papilio;
 use super::fill;
+use crate::bridge::Papilio;
 use crate::images::{assert_clean_for_both, btrfs, writable};
 use papilio::{FileSystem, MkfsOptions, Received};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, clean_subvolumes, compare, require};
