@@ -14,7 +14,7 @@ pub struct Closer {
     /// Dropped first: the thread ends before the last commit.
     committer: Option<Committer>,
     fs: Arc<FsInfo>,
-    /// Rewrites copies that reads found bad; it is of a floor above.
+    /// Rewrites copies that reads found bad; it is of a layer above.
     heal: fn(&FsInfo),
 }
 

@@ -94,7 +94,7 @@ struct CommitterThread {
     fs: Weak<FsInfo>,
     /// For the thread that commits.
     interval: Option<Duration>,
-    /// Rewrites copies that reads found bad; it is of a floor above.
+    /// Rewrites copies that reads found bad; it is of a layer above.
     heal: fn(&FsInfo),
     stop: Arc<AtomicBool>,
     requests: Requests,
