@@ -117,6 +117,7 @@ impl Session {
         let transport = transport.map_err(|error| detach(MountError::Thread(error)))?;
         let threads = transport.start(count).map_err(|error| detach(MountError::Thread(error)))?;
         drop(transport);
+        log_choices(&server, cached, (rings.is_some(), count));
         let resumed = Arc::clone(&server);
         let serve = move || {
             wait_for_end((threads, rings), dispatcher, beside);
@@ -180,6 +181,24 @@ impl Drop for Session {
             tracing::error!("the last changes could not be committed: {error}");
         }
     }
+}
+
+/// Logs the mount's choices, most of which the options leave open.
+fn log_choices(server: &Server, writeback_cache: bool, (rings, threads): (bool, usize)) {
+    let fs = server.fs();
+    let device = if fs.waits_for_devices() {
+        "the devices directly (device_io=direct)"
+    } else {
+        "the devices through the host's page cache (device_io=cached)"
+    };
+    let transport = if rings { "io_uring" } else { "/dev/fuse" };
+    let writes = if writeback_cache { "gathers writes" } else { "passes writes on" };
+    let opens = if server.opens_by_kernel() { "the kernel" } else { "the server" };
+    let cache = if fs.has_page_cache() { "has" } else { "has no" };
+    tracing::info!(
+        "uses {device}; requests come by {transport} to {threads} threads; the kernel {writes}; \
+         {opens} opens files; the server {cache} page cache of its own"
+    );
 }
 
 /// A file system that is attached nowhere yet.

@@ -473,16 +473,26 @@ impl Case<'_> {
             let same = |(path, content): &(&Vec<u8>, &Vec<u8>)| found.get(*path) == Some(content);
             self.subject.files.iter().filter(same).count()
         };
-        let (_, before, _) = self.restore(folder, &[]);
-        let before = right(&before).max(self.elsewhere(folder));
+        let (_, files_before, _) = self.restore(folder, &[]);
+        let before = right(&files_before).max(self.elsewhere(folder));
         let undo = folder.join("undo");
         let (mut arguments, image) = self.devices();
         arguments.extend(["check", "--repair", "--yes", "--undo"].map(str::to_owned));
         arguments.extend([undo.to_str().unwrap().to_owned(), image]);
         let output = crate::common::papilio(&arguments);
         let (said, errors) = (output.status.success(), crate::common::text(&output.stderr));
-        let (_, after, _) = self.restore(folder, &[]);
-        let after = right(&after).max(if said { self.elsewhere(folder) } else { 0 });
+        let (_, files_after, _) = self.restore(folder, &[]);
+        let after = right(&files_after).max(if said { self.elsewhere(folder) } else { 0 });
+        let sound = |found: &Files, path: &Vec<u8>| found.get(path) == self.subject.files.get(path);
+        let paths = self.subject.files.keys();
+        let lost = paths.filter(|path| sound(&files_before, path) && !sound(&files_after, path));
+        let lost: Vec<_> = lost
+            .map(|path| {
+                let length = |files: &Files| files.get(path).map(Vec::len);
+                let lengths = [&self.subject.files, &files_after].map(length);
+                format!("{}: {lengths:?}", String::from_utf8_lossy(path))
+            })
+            .collect();
         if undo.exists() {
             let images = self.present.iter().map(|device| self.subject.images[*device].as_os_str());
             let undone = [OsStr::new("rescue"), OsStr::new("undo"), undo.as_os_str()];
@@ -492,7 +502,8 @@ impl Case<'_> {
         }
         assert!(
             !said || after >= before,
-            "{}: the repair says success; {before} files could be read before, {after} can be now: {errors}{}",
+            "{}: the repair says success; {before} files could be read before, {after} can be now; \
+             no longer {lost:#?}: {errors}{}",
             self.name(),
             crate::common::text(&output.stdout)
         );

@@ -85,6 +85,11 @@ impl Server {
         self.room.is_short()
     }
 
+    /// Returns whether the kernel opens files without the server.
+    pub(crate) fn opens_by_kernel(&self) -> bool {
+        self.opens_by_kernel
+    }
+
     /// Returns whether reads and writes of data wait for a device.
     pub(crate) fn waits_for_devices(&self) -> bool {
         self.fs().waits_for_devices()

@@ -104,7 +104,7 @@ impl Server {
     }
 
     /// Returns the file system.
-    pub(super) fn fs(&self) -> &FileSystem {
+    pub(crate) fn fs(&self) -> &FileSystem {
         self.served.current()
     }
 

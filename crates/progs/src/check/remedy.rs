@@ -183,6 +183,70 @@ impl Remedy {
         }
     }
 
+    /// Returns the tree whose items the remedy changes because of other items of that tree. Another
+    /// tree that shares the changed leaf may be sound.
+    pub(crate) fn edited_tree(&self) -> Option<TreeId> {
+        match self {
+            Self::DropUnknown { tree, .. } | Self::Replace { tree, .. } => Some(*tree),
+            Self::HangSubvolume { parent, .. } => Some(*parent),
+            other => other.file_tree(),
+        }
+    }
+
+    /// Returns the number of the object that a remedy of [`Remedy::edited_tree`] changes, to find
+    /// others like it.
+    pub(crate) fn place(&self) -> u64 {
+        match self {
+            Self::DropUnknown { key, .. } | Self::FileExtent { key, .. } => key.objectid,
+            Self::Replace { first, .. } => first.objectid,
+            Self::HangSubvolume { child, .. } => child.0,
+            Self::Inode { inode, .. }
+            | Self::AddEntries { inode, .. }
+            | Self::RebuildInode { inode, .. }
+            | Self::LostAndFound { inode, .. }
+            | Self::DropInodeRef { inode, .. }
+            | Self::SizeOfData { inode, .. }
+            | Self::FillHoles { inode, .. } => *inode,
+            Self::AddEntryByIndex { item, .. } => item.objectid,
+            Self::AddEntryByName { index, .. }
+            | Self::AddInodeRef { index, .. }
+            | Self::DropEntries { index, .. }
+            | Self::BlankInode { index, .. }
+            | Self::EntryType { index, .. } => index.objectid,
+            _ => 0,
+        }
+    }
+
+    /// Whether the remedies make the same change, each in a tree of its own.
+    pub(crate) fn is_same_elsewhere(&self, other: &Self) -> bool {
+        let (Some(own), Some(tree)) = (self.edited_tree(), other.edited_tree()) else { return false };
+        if own == tree {
+            return false;
+        }
+        let mut moved = self.clone();
+        match &mut moved {
+            Self::HangSubvolume { parent, .. } => *parent = tree,
+            Self::DropUnknown { tree: named, .. }
+            | Self::Replace { tree: named, .. }
+            | Self::Inode { tree: named, .. }
+            | Self::AddEntryByName { tree: named, .. }
+            | Self::AddEntryByIndex { tree: named, .. }
+            | Self::AddInodeRef { tree: named, .. }
+            | Self::AddEntries { tree: named, .. }
+            | Self::DropEntries { tree: named, .. }
+            | Self::BlankInode { tree: named, .. }
+            | Self::EntryType { tree: named, .. }
+            | Self::RebuildInode { tree: named, .. }
+            | Self::LostAndFound { tree: named, .. }
+            | Self::DropInodeRef { tree: named, .. }
+            | Self::FileExtent { tree: named, .. }
+            | Self::SizeOfData { tree: named, .. }
+            | Self::FillHoles { tree: named, .. } => *named = tree,
+            _ => return false,
+        }
+        moved == *other
+    }
+
     /// Returns what the remedy guesses about the content of a file. No checksum proves a guess, so
     /// it counts as a loss.
     pub(crate) fn guess(&self) -> Option<String> {

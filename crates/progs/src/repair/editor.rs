@@ -10,8 +10,9 @@
 //! - New blocks have the generation of the block that they were divided from. Nothing lists them in
 //!   the extent tree: the next check finds them, and proposes their items.
 //! - The first key of a leaf is also in its parents, which change with it.
-//! - A shared block changes for all its trees, unless they are to be kept apart. It is never
-//!   divided: a tree that needs more room gets a copy.
+//! - A shared leaf changes for all its trees if each of them has the fault ([`Scope`]). Otherwise
+//!   the tree gets a copy first. A shared leaf is never divided: a tree that needs more room gets a
+//!   copy.
 //!
 //! Locks: none; nothing else has the file system open.
 
@@ -28,7 +29,7 @@ use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
 use papilio_format::superblock::RawSuperblock;
 use papilio_format::{ItemType, Key, LogicalAddress, NodeExpectation, TreeId, objectid};
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Bytes of the checksum at the start of a block.
@@ -58,13 +59,39 @@ pub(super) struct Editor<'a> {
 pub(super) struct RoundContext {
     free: RefCell<FreeBlocks>,
     shared: RefCell<HashSet<LogicalAddress>>,
-    /// Whether a change of a shared block is one of a single tree.
-    keeps_apart: bool,
+    /// The subvolumes, which may share blocks.
+    subvolumes: Vec<TreeId>,
+    /// The trees that the present change concerns.
+    scope: RefCell<Scope>,
+    /// By leaf: the subvolumes that reach it.
+    holders: RefCell<HashMap<LogicalAddress, Vec<TreeId>>>,
+}
+
+/// The trees that a change of a shared leaf concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// All trees of the leaf.
+    All,
+    /// One tree. Others keep what they have.
+    One,
+    /// The tree that is changed, and these, which have the same fault.
+    These(Vec<TreeId>),
 }
 
 impl RoundContext {
-    pub(super) fn new(free: FreeBlocks, shared: HashSet<LogicalAddress>, keeps_apart: bool) -> Self {
-        Self { free: RefCell::new(free), shared: RefCell::new(shared), keeps_apart }
+    pub(super) fn new(free: FreeBlocks, shared: HashSet<LogicalAddress>, subvolumes: Vec<TreeId>) -> Self {
+        let (scope, holders) = (RefCell::new(Scope::All), RefCell::default());
+        Self { free: RefCell::new(free), shared: RefCell::new(shared), subvolumes, scope, holders }
+    }
+
+    /// Returns the trees that changes concern.
+    pub(super) fn scope(&self) -> Scope {
+        self.scope.borrow().clone()
+    }
+
+    /// Sets the trees that the next changes concern.
+    pub(super) fn set_scope(&self, scope: Scope) {
+        *self.scope.borrow_mut() = scope;
     }
 
     /// Takes a free block for a tree.
@@ -249,7 +276,7 @@ impl<'a> Editor<'a> {
 
     /// Writes a leaf with other items: removes it without any, and divides it if they do not fit.
     fn store(&self, tree: TreeId, found: &mut FoundLeaf, items: &Items) -> Result<()> {
-        if self.context.keeps_apart {
+        if self.is_kept_apart(tree, found) {
             self.unshare(tree, found)?;
         }
         let old = found.leaf.bytes();
@@ -270,6 +297,38 @@ impl<'a> Editor<'a> {
             pieces.push((piece[0].0, encode(old, &piece)?));
         }
         self.place(tree, &found.path, &found.leaf, pieces)
+    }
+
+    /// Whether a tree must get its own copy of a leaf before it changes.
+    fn is_kept_apart(&self, tree: TreeId, found: &FoundLeaf) -> bool {
+        let blocks = found.path.iter().map(|(block, _)| block).chain([&found.leaf]);
+        match &*self.context.scope.borrow() {
+            Scope::All => false,
+            Scope::One => true,
+            Scope::These(_) if !blocks.map(|block| block.address()).any(|at| self.context.is_shared(at)) => {
+                false
+            }
+            Scope::These(trees) => {
+                !self.holders(&found.leaf).iter().all(|holder| *holder == tree || trees.contains(holder))
+            }
+        }
+    }
+
+    /// Returns the subvolumes that reach a leaf. One whose way there is damaged does not.
+    fn holders(&self, leaf: &TreeBlock) -> Vec<TreeId> {
+        let view = leaf.view();
+        if view.len() == 0 {
+            return self.context.subvolumes.clone();
+        }
+        let first = view.key(0);
+        let reaches = |tree: &TreeId| {
+            self.find(*tree, &first).is_ok_and(|found| found.leaf.address() == leaf.address())
+        };
+        let mut known = self.context.holders.borrow_mut();
+        let holders = known
+            .entry(leaf.address())
+            .or_insert_with(|| self.context.subvolumes.iter().copied().filter(reaches).collect());
+        holders.clone()
     }
 
     /// Writes the pieces that a block was divided into: the first in its place, the others in new

@@ -19,6 +19,7 @@ pub mod log;
 mod lost_found;
 mod new_chunk;
 mod orphans;
+mod peers;
 mod rebuilt_inode;
 mod space_trees;
 mod structure;
@@ -32,7 +33,7 @@ use super::check::remedy::Remedy;
 use super::check::{self, CheckOptions, CheckReport, FindingKind};
 use change::RescueChange;
 use chunk_tree::NewChunkTree;
-use editor::RoundContext;
+use editor::{RoundContext, Scope};
 use free_blocks::{FreeBlocks, NO_ROOM};
 use orphans::{Candidates, Orphans};
 use papilio_device::Device;
@@ -40,6 +41,7 @@ use papilio_engine::errors::Result;
 use papilio_engine::options::OpenOptions;
 use papilio_engine::volume::Volume;
 use papilio_format::{ItemType, Key, TreeId, objectid};
+use peers::Peers;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -58,8 +60,8 @@ pub struct RepairScope {
     pub init_extent_tree: bool,
     /// Writes the checksum tree anew, from the data as it is.
     pub init_csum_tree: bool,
-    /// Gives a tree its own copy of a shared block before a change. Without it, a change concerns
-    /// all trees of the block, as they had it when it broke.
+    /// Gives a tree its own copy of a shared block before each change. Without it, a change concerns
+    /// all trees of the block that have the fault.
     pub keeps_apart: bool,
     /// Makes this change only, and mends nothing else.
     pub only: Option<RescueChange>,
@@ -259,8 +261,11 @@ fn mend_once(now: &Look, pending: &mut Pending) -> Round {
     }
     let free = FreeBlocks::new(volume, inventory, &reserved);
     let scope = pending.scope;
-    let keeps_apart = scope.keeps_apart || scope.only.is_some_and(RescueChange::keeps_apart);
-    let context = RoundContext::new(free, inventory.references.shared_blocks(), keeps_apart);
+    let subvolumes = inventory.roots.iter().map(|root| root.id).filter(|id| objectid::is_subvolume(*id));
+    let context = RoundContext::new(free, inventory.references.shared_blocks(), subvolumes.collect());
+    if scope.keeps_apart || scope.only.is_some_and(RescueChange::keeps_apart) {
+        context.set_scope(Scope::One);
+    }
     mend_with(now, &context, &mut orphans, pending, &mut round);
     if context.ran_out() && scope.only.is_none() && pending.new_chunks < MOST_NEW_CHUNKS {
         pending.new_chunks += 1;
@@ -399,6 +404,8 @@ fn make_only(
 
 fn apply_all(now: &Look, context: &RoundContext, remedies: &[&Remedy], pending: &Pending, round: &mut Round) {
     let Look { volume, inventory, .. } = now;
+    let keeps_apart = context.scope() == Scope::One;
+    let peers = Peers::of(remedies);
     // A checksum is the only proof of what its data was. It goes when nothing else can need it.
     let keeps_csums = remedies.iter().any(|remedy| remedy.gives_data_an_extent());
     for remedy in remedies {
@@ -412,6 +419,10 @@ fn apply_all(now: &Look, context: &RoundContext, remedies: &[&Remedy], pending: 
             }
             _ => None,
         };
+        if !keeps_apart {
+            // Another tree lost no leaf, and has no blank inode.
+            context.set_scope(if blank.is_some() { Scope::These(Vec::new()) } else { peers.scope(remedy) });
+        }
         let made = blank.as_ref().map(|blank| apply::apply(volume, context, inventory, blank));
         let (remedy, made) = match (&blank, made) {
             (Some(blank), Some(Ok(made))) => (blank, Ok(made)),
