@@ -13,7 +13,7 @@
 //! `PAPILIO_TRUTH_SEED` runs one of them alone.
 
 use crate::surgery::{Place, items, remove, scan, seal};
-use crate::world::{Files, World, two_devices};
+use crate::world::{Files, LARGEST, World, two_devices};
 use papilio::device::{Access, Device, FileDevice};
 use papilio::format::{ChecksumType, ItemType, PhysicalAddress, TreeId, objectid};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
@@ -47,7 +47,7 @@ fn files_below(top: &Path) -> Files {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                Ok(kind) if kind.is_file() => {
+                Ok(kind) if kind.is_file() && entry.metadata().is_ok_and(|data| data.len() <= LARGEST) => {
                     let path = entry.path();
                     let name = path.strip_prefix(top).unwrap().as_os_str().as_bytes().to_vec();
                     files.insert(name, fs::read(path).unwrap_or_default());

@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Files by their path from the top level.
 pub type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// The most bytes of a file that are read. The files of a world are shorter.
+pub const LARGEST: u64 = 64 << 20;
+
 /// An image on a memory device, its files, and the places in use.
 pub struct World {
     pub name: &'static str,
@@ -158,10 +161,12 @@ pub fn open(device: &MemoryDevice, options: &OpenOptions) -> papilio::Result<Fil
 
 /// Returns every regular file that the walk from the top finds and that can be read.
 pub fn contents(fs: &FileSystem) -> Files {
+    // A file with a wrong size may be larger than the memory.
     let mut files = Files::new();
     let Ok(walk) = fs.walk("/") else { return files };
     for entry in walk.flatten() {
         if entry.inode.metadata().file_type() == papilio::FileKind::Regular
+            && entry.inode.metadata().size() <= LARGEST
             && let Ok(content) = fs.read(OsStr::from_bytes(&entry.path))
         {
             let path = entry.path.strip_prefix(b"/").unwrap_or(&entry.path).to_vec();
