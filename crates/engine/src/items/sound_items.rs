@@ -54,11 +54,21 @@ pub fn readable_items(bytes: &[u8], place: &LeafPlace) -> Option<Sound> {
     let room = bytes.len() - NodeHeader::SIZE;
     let mut sound = Sound::default();
     let mut inside: Items = Vec::new();
-    for slot in 0..(header.item_count as usize).min(room / ItemHeader::SIZE) {
+    let headers = (0..(header.item_count as usize).min(room / ItemHeader::SIZE)).map(|slot| {
         let at = NodeHeader::SIZE + slot * ItemHeader::SIZE;
-        let item = ItemHeader::parse(&bytes[at..][..ItemHeader::SIZE]).ok()?;
+        ItemHeader::parse(&bytes[at..][..ItemHeader::SIZE]).ok()
+    });
+    let headers = headers.collect::<Option<Vec<_>>>()?;
+    for (slot, item) in headers.iter().enumerate() {
         let end = u64::from(item.offset) + u64::from(item.size);
-        let key = item.key;
+        let key = match key_between(&headers, slot, place) {
+            Some(key) => {
+                let fault = format!("the key is {}, out of order", item.key);
+                sound.mended.push((key, "key", fault));
+                key
+            }
+            None => item.key,
+        };
         if key < place.first || place.bound.is_some_and(|bound| key >= bound) {
             sound.lost.push((key, "its key does not belong into this leaf".to_owned()));
         } else if end > room as u64 {
@@ -75,6 +85,42 @@ pub fn readable_items(bytes: &[u8], place: &LeafPlace) -> Option<Sound> {
     inside.dedup_by(|later, earlier| later.0 == earlier.0);
     sound.items = inside;
     Some(sound)
+}
+
+/// Returns the right key of an item whose own does not lie between its neighbours', if that is
+/// certain: the object id of both neighbours, or the only key that differs in one bit.
+fn key_between(headers: &[ItemHeader], slot: usize, place: &LeafPlace) -> Option<Key> {
+    let key = headers[slot].key;
+    let at = |slot: usize| headers.get(slot).map(|header| header.key);
+    let before = slot.checked_sub(1).and_then(at);
+    let after = at(slot + 1).or(place.bound);
+    let is_between = |before: Option<Key>, key: &Key, after: Option<Key>| {
+        *key >= place.first
+            && before.is_none_or(|before| before < *key)
+            && after.is_none_or(|after| *key < after)
+    };
+    let fits = |key: &Key| is_between(before, key, after);
+    // Where the neighbours are out of order, the fault may be theirs.
+    if fits(&key) || before.zip(after).is_some_and(|(before, after)| before >= after) {
+        return None;
+    }
+    if let (Some(before), Some(after)) = (before, after)
+        && before.objectid == after.objectid
+    {
+        let moved = Key { objectid: before.objectid, ..key };
+        return fits(&moved).then_some(moved);
+    }
+    // Without one neighbour it may be the right one, and the neighbour's is wrong.
+    if is_between(before, &key, at(slot + 2).or(place.bound))
+        || is_between(slot.checked_sub(2).and_then(at), &key, after)
+    {
+        return None;
+    }
+    let objectids = (0..64).map(|bit| Key { objectid: key.objectid ^ 1 << bit, ..key });
+    let types = (0..8).map(|bit| Key { item_type: ItemType(key.item_type.0 ^ 1 << bit), ..key });
+    let offsets = (0..64).map(|bit| Key { offset: key.offset ^ 1 << bit, ..key });
+    let mut fitting = objectids.chain(types).chain(offsets).filter(fits);
+    fitting.next().filter(|_| fitting.next().is_none())
 }
 
 /// Returns which items are part of the longest run of ascending keys.
@@ -197,4 +243,44 @@ pub fn encode_leaf(old: &[u8], items: &Items) -> Option<Vec<u8>> {
         bytes[NodeHeader::SIZE + end..][..data.len()].copy_from_slice(data);
     }
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn corrected(keys: &[(u64, u8, u64)], slot: usize) -> Option<Key> {
+        let key =
+            |&(objectid, item_type, offset): &(u64, u8, u64)| Key::new(objectid, ItemType(item_type), offset);
+        let headers: Vec<_> = keys.iter().map(|at| ItemHeader { key: key(at), offset: 0, size: 0 }).collect();
+        let place = LeafPlace {
+            tree: objectid::FS_TREE,
+            address: LogicalAddress(0),
+            first: Key::MIN,
+            bound: Some(Key::new(400, ItemType(1), 0)),
+        };
+        key_between(&headers, slot, &place)
+    }
+
+    #[test]
+    fn a_key_out_of_order_is_corrected_where_one_fits() {
+        let right = Some(Key::new(274, ItemType(12), 256));
+        let with = |wrong| [(256, 1, 0), (274, 1, 0), wrong, (274, 108, 0), (275, 1, 0)];
+        for wrong in [(274 | 8 << 56, 12, 256), (282, 12, 256), (3, 12, 256), (274 ^ 0x00ff_00ff, 12, 256)] {
+            assert_eq!(corrected(&with(wrong), 2), right, "{wrong:?}");
+        }
+        // The neighbours of a wrong key stay.
+        for slot in [0, 1, 3, 4] {
+            assert_eq!(corrected(&with((282, 12, 256)), slot), None, "{slot}");
+            assert_eq!(corrected(&with((274 | 8 << 56, 12, 256)), slot), None, "{slot}");
+        }
+        // One bit at the end of an inode, and no other key would fit.
+        let keys = [(273, 1, 0), (274, 1, 0), (274 | 8 << 56, 108, 0), (275, 1, 0), (276, 1, 0)];
+        assert_eq!(corrected(&keys, 2), Some(Key::new(274, ItemType(108), 0)));
+        // Either of two may be the wrong one.
+        let keys = [(256, 1, 0), (274, 1, 0), (282, 12, 256), (275, 1, 0), (300, 1, 0)];
+        assert_eq!((corrected(&keys, 2), corrected(&keys, 3)), (None, None));
+        // Keys in order are not questioned.
+        assert_eq!(corrected(&with((274, 12, 256)), 2), None);
+    }
 }
