@@ -35,7 +35,7 @@ struct Portion {
     length: u64,
 }
 
-/// Splits new extents into portions. Parts that follow one another on disk are read together.
+/// Splits new extents into portions. Each source lies in one extent, and so in one chunk.
 fn portions_of(merged: &[MergedExtent]) -> Vec<Portion> {
     let mut portions: Vec<Portion> = Vec::new();
     for (extent, new) in merged.iter().enumerate() {
@@ -51,10 +51,7 @@ fn portions_of(merged: &[MergedExtent]) -> Vec<Portion> {
                     portions.push(Portion { extent, to, sources: Vec::new(), length: 0 });
                 }
                 let portion = portions.last_mut().expect("each extent begins one");
-                match portion.sources.last_mut() {
-                    Some((last, bytes)) if last.0 + *bytes == from.0 => *bytes += length,
-                    _ => portion.sources.push((from, length)),
-                }
+                portion.sources.push((from, length));
                 portion.length += length;
                 (at, done) = (at + length, done + length);
             }
@@ -162,8 +159,8 @@ mod tests {
         let portions = portions_of(&[merged]);
         let sources: Vec<_> = portions.iter().map(|portion| (portion.to.0, portion.length)).collect();
         assert_eq!(sources, [(128 << 20, PORTION), ((128 << 20) + PORTION, 12 * K)]);
-        let (one, rest) = (LogicalAddress(4 * K), LogicalAddress(64 << 20));
-        assert_eq!(portions[0].sources, [(one, 12 * K), (rest, PORTION - 12 * K)]);
+        let sources = [(4 * K, 8 * K), (12 * K, 4 * K), (64 << 20, PORTION - 12 * K)];
+        assert_eq!(portions[0].sources, sources.map(|(from, length)| (LogicalAddress(from), length)));
         assert_eq!(portions[1].sources, [(LogicalAddress((64 << 20) + PORTION - 12 * K), 12 * K)]);
     }
 }

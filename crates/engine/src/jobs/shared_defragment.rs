@@ -2,13 +2,13 @@
 //! snapshots that refer to them follow.
 //!
 //! Owns [`SharedDefragment`], which collects the extents of files in *windows*. Of each window it
-//! merges the *runs*: pieces that lie one behind the other in a file, and that all who have one of
-//! them have alike. The runs that share extents with one another are a *group*, which moves at
-//! once or not at all.
+//! merges the *runs*: pieces that lie one behind the other in a file, and in every other file that
+//! has one of them. The runs that share extents with one another are a *group*, which moves at once
+//! or not at all.
 //!
 //! **Invariants**
-//! - Data needs at most as much space afterwards, for every subvolume and in total. What nobody
-//!   uses of the old extents is given back.
+//! - Data needs at most as much space afterwards, for every subvolume and in total. Parts of the old
+//!   extents that nobody uses are given back.
 //! - No byte, no inode and no number of a transaction changes, so that read-only snapshots and
 //!   comparisons of snapshots stay as they are.
 //! - Each batch is one transaction. Every committed state is a complete file system, and the job
@@ -45,12 +45,12 @@ const MOST_PIECES: usize = 16384;
 /// The most and the least bytes of a new extent where space allows.
 const LARGEST: u64 = 32 << 20;
 const LEAST: u64 = 128 << 10;
-/// How often a batch is tried without what has changed meanwhile.
+/// How often a batch is tried, each time without the groups that have changed meanwhile.
 const TRIES: usize = 3;
 /// Most extents that stay of which the report tells.
 const MOST_LISTED: usize = 10_000;
 
-/// What to defragment, and when to stop.
+/// The extents to merge, and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedDefragmentOptions {
     /// Parts of files of so many bytes or more that are one extent stay as they are.
@@ -81,7 +81,7 @@ pub struct StayingExtent {
     pub reason: StayReason,
 }
 
-/// What a job has done so far.
+/// The work of a job so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedDefragmentReport {
     /// Extents that are gone.
@@ -92,7 +92,7 @@ pub struct SharedDefragmentReport {
     pub bytes: u64,
     /// Bytes of the old extents that nobody used, and that are free now.
     pub freed: u64,
-    /// Neighbours that stay apart because not all who have one of them have the other.
+    /// Neighbours that stay apart because some file or subvolume has only one of them.
     pub apart: u64,
     /// The number of extents that stay, which might have been merged otherwise.
     pub stay: BTreeMap<StayReason, u64>,
@@ -132,7 +132,7 @@ impl FsInfo {
     ) -> Result<SharedDefragment<'a>> {
         let transactions: &Transactions = self.transactions()?;
         let running = self.exclusive.begin(Operation::Defragment)?;
-        // Then the trees know of all that was written until now.
+        // Then the trees have all data that was written until now.
         self.sync()?;
         Ok(SharedDefragment {
             info: self,
@@ -187,7 +187,7 @@ impl SharedDefragment<'_> {
         Ok(!self.report.stopped)
     }
 
-    /// Defragments what was added and is left, and returns what the whole job has done.
+    /// Defragments the rest of the files, and returns the report of the whole job.
     ///
     /// # Errors
     /// [`Error::NoSpace`] for metadata; as [`FsInfo::sync`].
@@ -196,11 +196,6 @@ impl SharedDefragment<'_> {
             self.merge_window()?;
         }
         Ok(self.report)
-    }
-
-    /// Returns what the job has done so far.
-    pub fn report(&self) -> &SharedDefragmentReport {
-        &self.report
     }
 
     /// Returns the pieces of a file from an offset on, for one window, and where they end if more
@@ -272,7 +267,7 @@ impl SharedDefragment<'_> {
         }
     }
 
-    /// Merges what the window has, and empties it.
+    /// Merges the runs of the window, and empties it.
     fn merge_window(&mut self) -> Result<()> {
         let window = without_repeats(std::mem::take(&mut self.window));
         let mut pending = vec![window];

@@ -8,8 +8,8 @@
 //!
 //! **Invariants**
 //! - The look is at trees without changes: every block is on disk.
-//! - An extent is movable only if each reference to it lies inside one of the pieces. What no
-//!   reference uses is lost when it moves.
+//! - An extent is movable only if each reference to it lies inside one of the pieces. A move loses
+//!   the bytes that no reference uses.
 //! - Every reference that the extent tree counts was found.
 //!
 //! **Locks**: as [`Transactions::read_still`].

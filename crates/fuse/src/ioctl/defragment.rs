@@ -46,7 +46,7 @@ pub(super) fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if !unshares && call.inode.shares_data(&mut call.fs.shared_extents()?)? {
         let threshold = options.threshold;
         let options = SharedDefragmentOptions { threshold, ..SharedDefragmentOptions::default() };
-        // What is durable already needs no flush.
+        // Batches are durable, so that nothing is left to flush.
         let range = wanted.start..end;
         call.fs.defragment_shared([call.inode], range, &options, |_| goes_on())?;
         return if goes_on() { done(Vec::new()) } else { Err(Errno(libc::EAGAIN)) };
