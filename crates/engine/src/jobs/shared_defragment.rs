@@ -7,7 +7,7 @@
 //! or not at all.
 //!
 //! **Invariants**
-//! - Data needs at most as much space afterwards, for every subvolume and in total. Parts of the old
+//! - Data needs at most as much space afterwards, for every subvolume and in total. Parts of old
 //!   extents that nobody uses are given back.
 //! - No byte, no inode and no number of a transaction changes, so that read-only snapshots and
 //!   comparisons of snapshots stay as they are.

@@ -5,7 +5,7 @@
 //! new extents, and drops the old ones.
 //!
 //! **Invariants**
-//! - As in [`super::relocate`]: trees share the copies of their blocks as they shared the originals.
+//! - As in [`super::relocate`], trees share the copies of their blocks as they shared the blocks.
 //! - A new extent consists of pieces that are shared alike ([`super::extent_sharing`]). So no
 //!   subvolume holds data that it did not hold before, and data never needs more space.
 //! - Nothing changes if any piece is not as the caller found it.
