@@ -109,12 +109,17 @@ fn subvolumes(fs: &FileSystem) -> Vec<String> {
     fs.subvolumes().unwrap().iter().map(|subvolume| format!("{subvolume:?}")).collect()
 }
 
-/// Compares all files with what the kernel reads.
+/// Compares all files with what the kernel reads, and lets `btrfs check` judge.
 fn judge(device: &Arc<MemoryDevice>, expected: &Seen) {
-    assert_clean(device);
-    if require(NEEDS).is_none() {
-        return;
+    if let Some(images) = judge_by_mount(device, expected) {
+        images.btrfs_check().unwrap();
     }
+}
+
+/// As [`judge`], for features that `btrfs check` may not know.
+fn judge_by_mount(device: &Arc<MemoryDevice>, expected: &Seen) -> Option<ImageSet> {
+    assert_clean(device);
+    let _ = require(NEEDS)?;
     let scratch = Scratch::new(1 << 30).unwrap();
     let path = scratch.unique("image");
     device.write_image(&path).unwrap();
@@ -125,7 +130,7 @@ fn judge(device: &Arc<MemoryDevice>, expected: &Seen) {
         assert!(std::fs::read(mounted.path().join(name)).unwrap() == *content, "{name}");
     }
     mounted.unmount().unwrap();
-    images.btrfs_check().unwrap();
+    Some(images)
 }
 
 /// Makes a subvolume with fragmented files and clones, and snapshots that share all of it.
@@ -319,7 +324,10 @@ fn quotas_count_the_same() {
         assert!(seen(&fs) == before);
         fs.close().unwrap();
         // The check counts all qgroups.
-        judge(&device, &before);
+        match simple {
+            true => drop(judge_by_mount(&device, &before)),
+            false => judge(&device, &before),
+        }
     }
 }
 
@@ -358,7 +366,7 @@ fn readers_and_writers_go_on() {
             scope.spawn(move || {
                 let file = fs.open_file(path).unwrap();
                 while !ended.load(Ordering::Relaxed) {
-                    assert!(file.read_all().unwrap() == before[path.as_bytes()].0, "{path}");
+                    assert!(file.read_all().unwrap() == before[&path.as_bytes()[1..]].0, "{path}");
                 }
             });
         }

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 ///
 /// Neither the content nor the times change. Where a file shares data with snapshots or clones,
 /// all of them follow to the larger extents, so that no more space is needed. --unshare copies such
-/// data for the file alone, as the kernel does, and so does another compression.
+/// data for the file alone, as the kernel does, and so does another compression; the command says
+/// how many files that concerns.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files, or directories with -r
@@ -127,7 +128,7 @@ impl Args {
     ) -> anyhow::Result<()> {
         let how = Recursion { one_subvolume: true, recursive: self.recursive, follow: true };
         let unshares = self.unshare || context.arguments().drop_in && !self.keeps_shared();
-        let mut total = Merged::default();
+        let (mut total, mut copied) = (Merged::default(), 0);
         for image in images {
             let mut files = Vec::new();
             let mut known = None;
@@ -143,8 +144,8 @@ impl Args {
                     return self.one(inode, options);
                 }
                 if options.compression.is_some() {
-                    let why = "shares data, which another compression would copy; --unshare does so";
-                    return Err(papilio::Error::Invalid(why.to_owned()));
+                    copied += 1;
+                    return self.one(inode, options);
                 }
                 files.push(inode.clone());
                 Ok(())
@@ -154,6 +155,9 @@ impl Args {
                 let done = self.merge(context, &fs, &files, &total);
                 total.add(done.map_err(|error| of_image(Path::new(image), error))?);
             }
+        }
+        if copied > 0 {
+            context.note(format_args!("another compression {}", copies(copied)));
         }
         total.print(context)
     }
@@ -247,10 +251,8 @@ impl Args {
         }
         let unshared = how.unshared.get();
         if unshared > 0 {
-            let who = if is_ours { "another compression copies" } else { "the kernel copies" };
-            context.note(format_args!(
-                "{mounted}: {who} shared data: {unshared} files shared some, and need more space now"
-            ));
+            let copier = if is_ours { "another compression" } else { "the kernel" };
+            context.note(format_args!("{mounted}: {copier} {}", copies(unshared)));
         }
         Ok(())
     }
@@ -281,10 +283,6 @@ impl Args {
             let file = MountedPath::open(path)?;
             let copies = !how.is_ours || options.compression.is_some();
             let shares = copies && !how.unshares && file.mapped_extents()?.iter().any(|(_, shared)| *shared);
-            if shares && how.is_ours {
-                let why = "shares data, which another compression would copy; --unshare does so";
-                return Err(std::io::Error::other(why));
-            }
             how.unshared.set(how.unshared.get() + u64::from(shares));
             file.defragment(self.range(), options, self.flush, how.unshares && how.is_ours)?;
         }
@@ -292,12 +290,17 @@ impl Args {
     }
 }
 
+/// Says that files that shared data do so no longer.
+fn copies(files: u64) -> String {
+    format!("copies shared data: {files} files shared some, and need more space now")
+}
+
 /// How the files of a mount are defragmented.
 #[derive(Default)]
 struct MountedWay {
     is_ours: bool,
     unshares: bool,
-    /// Files of a kernel's mount that shared data.
+    /// Files that shared data, which was copied.
     unshared: Cell<u64>,
 }
 
