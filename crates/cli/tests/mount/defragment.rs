@@ -130,7 +130,7 @@ fn shared_data_stays_shared_unless_asked() {
     assert!(f <= 3 && f2 == f && g <= 2 && g2 == g, "{f} {f2} {g} {g2}");
     // Another compression copies, and the command says so.
     let told = papilio(["filesystem", "defragment", "-czstd", &format!("{disk}:/t/f")]);
-    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(told.status.success() && text.contains("1 files shared some"), "{told:?}");
     let names = ["/s/f", "/s2/f", "/s/g", "/s2/g", "/t/f", "/t2/f", "/t/g", "/t2/g"];
     for name in names {
@@ -156,7 +156,7 @@ fn the_kernel_unshares_and_the_command_says_so() {
     mounted.sync().unwrap();
     fail(1, "the kernel copies shared data", ["filesystem", "defragment", "--keep-shared", &at("s/f")]);
     let done = papilio(["filesystem", "defragment", "-f", "-t", "1M", &at("s/f")]);
-    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    let told = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success() && told.contains("1 files shared some"), "{done:?}");
     mounted.unmount().unwrap();
     let [f, f2] = ["/s/f", "/s2/f"].map(|name| extents(&world.image(), name));

@@ -157,7 +157,7 @@ impl Args {
             }
         }
         if copied > 0 {
-            context.note(format_args!("another compression {}", copies(copied)));
+            tell(context, format_args!("another compression {}", copies(copied)))?;
         }
         total.print(context)
     }
@@ -245,14 +245,14 @@ impl Args {
             }
             let late = self.max_time.is_some_and(|most| started.elapsed() >= Duration::from_secs(most));
             if late && !pending.is_empty() {
-                context.note(format_args!("{mounted}: stopped after --max-time; the rest is as it was"));
+                tell(context, format_args!("{mounted}: stopped after --max-time; the rest is as it was"))?;
                 break;
             }
         }
         let unshared = how.unshared.get();
         if unshared > 0 {
             let copier = if is_ours { "another compression" } else { "the kernel" };
-            context.note(format_args!("{mounted}: {copier} {}", copies(unshared)));
+            tell(context, format_args!("{mounted}: {copier} {}", copies(unshared)))?;
         }
         Ok(())
     }
@@ -288,6 +288,16 @@ impl Args {
         }
         Ok(Vec::new())
     }
+}
+
+/// Prints a line, unless the command is quiet.
+fn tell(context: &Context, line: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    if context.tells_more() {
+        let mut output = Output::new()?;
+        output.text(format_args!("{line}\n"))?;
+        output.finish()?;
+    }
+    Ok(())
 }
 
 /// Says that files that shared data do so no longer.
