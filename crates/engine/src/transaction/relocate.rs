@@ -107,7 +107,6 @@ impl Transactions {
     ) -> Result<()> {
         self.might_change();
         self.commit_alone(|buffer| {
-            let node_size = self.node_size();
             let mut plan = RelocationPlan::new(self)?;
             for &address in blocks {
                 plan.add_block(address)?;
