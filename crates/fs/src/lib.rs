@@ -18,6 +18,7 @@
 //! - `repair`: plans of repairs, repairs with undo
 //! - `salvage`: reading what superblocks do not lead to
 //! - `balance`: moving block groups
+//! - `defragment`: making extents larger without unsharing them
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 #![forbid(unsafe_code)]
@@ -52,6 +53,7 @@ mod chunks_beside_commits;
 mod compression_against_kernel;
 #[cfg(test)]
 mod data_against_kernel;
+mod defragment;
 mod device_stats;
 mod devices;
 mod dir;
@@ -102,6 +104,7 @@ mod walk;
 pub use as_path::AsPath;
 pub use balance::{BalanceControl, BalanceFilter, BalanceOptions, BalanceReport};
 pub use check::{check, check_devices, open_devices};
+pub use defragment::{SharedDefragmentOptions, SharedDefragmentReport, StayingExtent};
 pub use device_stats::DeviceErrors;
 pub use dir::{DirEntry, Entries};
 pub use file::File;

@@ -846,6 +846,9 @@ pub const DEFRAGMENT_FLUSH: u64 = 1 << 1;
 pub const DEFRAGMENT_LEVEL: u64 = 1 << 2;
 /// `BTRFS_DEFRAG_RANGE_NOCOMPRESS`.
 pub const DEFRAGMENT_PLAIN: u64 = 1 << 3;
+/// Papilio's own: extents that are shared are copied, as the kernel does. Without it, a mount of
+/// ours moves them for all files and snapshots, unless they are to be stored in another way.
+pub const DEFRAGMENT_UNSHARE: u64 = 1 << 63;
 /// `BTRFS_IOCTL_DEV_REPLACE_CMD_START`.
 pub const REPLACE_START: u64 = 0;
 /// `BTRFS_IOCTL_DEV_REPLACE_CMD_STATUS`.

@@ -109,13 +109,15 @@ pub use papilio_engine::options::older::{OlderCause, OlderFile, OlderPart, Older
 pub use papilio_engine::options::rescue::{FoundBlock, ItemFault, ItemUse, TreeRootChoice};
 pub use papilio_engine::options::{CompressionChoice, DiscardMode, OpenOptions, SubvolumeChoice};
 pub use papilio_engine::subvolume::{Received, Subvolume};
+pub use papilio_engine::transaction::StayReason;
 pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata,
     QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions, RepairPlan, RescueCloneOptions,
-    Walk, WalkEntry, cancel_replace, check, check_devices, find_deleted, find_deleted_subvolumes,
-    find_tree_roots, open_devices, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair,
-    replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
+    SharedDefragmentOptions, SharedDefragmentReport, StayingExtent, Walk, WalkEntry, cancel_replace, check,
+    check_devices, find_deleted, find_deleted_subvolumes, find_tree_roots, open_devices, plan_repair,
+    plan_repair_with, plan_superblocks, rebuild, repair, replace_device, rescue_clone, scan_devices,
+    undo_repair, write_superblocks,
 };
 pub use papilio_progs::census::Kept;
 pub use papilio_progs::check::{

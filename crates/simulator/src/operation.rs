@@ -231,6 +231,8 @@ pub enum Operation {
     Balance {
         kind: u8,
     },
+    /// Makes everything durable, then merges the extents of all files without unsharing them.
+    DefragmentShared,
     Remount,
 }
 
@@ -278,6 +280,7 @@ impl Operation {
                 | Operation::FsyncInode { .. }
                 | Operation::Sync
                 | Operation::Balance { .. }
+                | Operation::DefragmentShared
                 | Operation::Remount
         );
         !takes_none && !self.changes_quotas()
@@ -322,7 +325,7 @@ impl Operation {
             Operation::Limit { path, bytes, exclusive } => model.limit(path, *bytes, *exclusive)?,
             Operation::Fsync { file } => model.file(file).map(drop)?,
             Operation::FsyncInode { path } => model.resolve(path, false).map(drop)?,
-            Operation::Sync | Operation::Balance { .. } => {}
+            Operation::Sync | Operation::Balance { .. } | Operation::DefragmentShared => {}
             Operation::Remount => model.close_all(),
             _ => self.apply_to_data(model)?,
         }

@@ -92,6 +92,9 @@ impl Generator {
         if self.one_in(self.scope.balance_every) {
             return Operation::Balance { kind: self.random.u8(..3) };
         }
+        if self.one_in(self.scope.balance_every) {
+            return Operation::DefragmentShared;
+        }
         if self.one_in(self.scope.remount_every) {
             return Operation::Remount;
         }

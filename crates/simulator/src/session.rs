@@ -15,7 +15,8 @@ use papilio::format::features::IncompatFeatures;
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{
     BalanceFilter, BalanceOptions, Compression, CompressionChoice, DefragmentOptions, Error, ErrorKind, File,
-    FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, QgroupId, QuotaError, SetTime, Timespec,
+    FileKind, FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, QgroupId, QuotaError, SetTime,
+    SharedDefragmentOptions, StayReason, Timespec,
 };
 use papilio_device::Device;
 use std::collections::{BTreeMap, VecDeque};
@@ -444,6 +445,7 @@ impl Session {
             Operation::FsyncInode { path } => self.fs().inode_nofollow(self.path(path))?.sync_all()?,
             Operation::Sync => self.fs().sync()?,
             Operation::Balance { kind } => self.balance(*kind)?,
+            Operation::DefragmentShared => self.defragment_shared()?,
             Operation::Remount => {
                 self.files.clear();
                 if let Some(fs) = self.fs.take_if(|_| !self.devices.is_empty()) {
@@ -475,6 +477,29 @@ impl Session {
         match moved {
             // Extents that were moved stay where they are, and nothing is lost.
             Ok(_) | Err(papilio::Error::NoSpace { .. }) => fs.sync(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn defragment_shared(&self) -> papilio::Result<()> {
+        let fs = self.fs();
+        fs.sync()?;
+        let mut files = Vec::new();
+        for entry in fs.walk("/")? {
+            let inode = entry?.inode;
+            if inode.file_type() == FileKind::Regular {
+                files.push(inode);
+            }
+        }
+        let options = SharedDefragmentOptions::default();
+        match fs.defragment_shared(&files, 0..u64::MAX, &options, |_| true) {
+            Ok(report) => {
+                let damaged = report.staying.iter().find(|one| matches!(one.reason, StayReason::Damaged(_)));
+                assert_eq!(damaged, None, "nothing is damaged");
+                Ok(())
+            }
+            // Batches that were merged stay, and nothing is lost.
+            Err(papilio::Error::NoSpace { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }

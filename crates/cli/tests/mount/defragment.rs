@@ -95,3 +95,70 @@ fn files_of_a_kernel_mount_are_defragmented() {
     mounted.unmount().unwrap();
     assert!(extents(&world.image(), "/f") <= 2, "{}", extents(&world.image(), "/f"));
 }
+
+#[test]
+fn shared_data_stays_shared_unless_asked() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let image = world.image();
+    let disk = image.to_str().unwrap();
+    world.mount(&[]);
+    for name in ["s", "t"] {
+        succeed(["subvolume", "create", &world.at(name)]);
+        fragment(&world.directory().join(name).join("f"));
+        fragment(&world.directory().join(name).join("g"));
+        succeed(["subvolume", "snapshot", "-r", &world.at(name), &world.at(&format!("{name}2"))]);
+    }
+    // In a mount, all follow to the larger extents.
+    succeed(["filesystem", "defragment", &world.at("s/f")]);
+    succeed(["filesystem", "defragment", "--unshare", &world.at("s/g")]);
+    fail(1, "are for images", ["filesystem", "defragment", "--max-bytes", "1M", &world.at("t/f")]);
+    world.unmount();
+    let counted = |names: [&str; 4]| names.map(|name| extents(&image, name));
+    let [f, f2, g, g2] = counted(["/s/f", "/s2/f", "/s/g", "/s2/g"]);
+    assert!(f <= 2 && f2 == f && g <= 2 && g2 > 20, "{f} {f2} {g} {g2}");
+
+    // The same on an image, also for a file of a read-only snapshot.
+    let both = papilio(["filesystem", "defragment", "--unshare", "--keep-shared", &format!("{disk}:/t/f")]);
+    assert_eq!(both.status.code(), Some(2));
+    let limited = papilio(["filesystem", "defragment", "--max-extents", "20", &format!("{disk}:/t2/f")]);
+    let text = String::from_utf8_lossy(&limited.stdout).into_owned();
+    assert!(limited.status.success() && text.contains("stopped at the limit"), "{limited:?}");
+    let whole = papilio(["filesystem", "defragment", "-r", &format!("{disk}:/t2")]);
+    let text = String::from_utf8_lossy(&whole.stdout).into_owned();
+    assert!(whole.status.success() && text.contains("shared as before"), "{whole:?}");
+    let [f, f2, g, g2] = counted(["/t/f", "/t2/f", "/t/g", "/t2/g"]);
+    assert!(f <= 3 && f2 == f && g <= 2 && g2 == g, "{f} {f2} {g} {g2}");
+    // Another compression copies, and the command says so.
+    let told = papilio(["filesystem", "defragment", "-czstd", &format!("{disk}:/t/f")]);
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.status.success() && text.contains("1 files shared some"), "{told:?}");
+    let names = ["/s/f", "/s2/f", "/s/g", "/s2/g", "/t/f", "/t2/f", "/t/g", "/t2/g"];
+    for name in names {
+        assert!(FileSystem::open(&image).unwrap().read(name).unwrap() == content(), "{name}");
+    }
+    succeed(["check", "--check-data-csum", disk]);
+}
+
+#[test]
+fn the_kernel_unshares_and_the_command_says_so() {
+    let needs = [Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
+    if require(&needs).is_none() {
+        return;
+    }
+    let Some(world) = World::new(MOUNT) else { return };
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let images = ImageSet::open(&scratch, vec![world.image()]);
+    let mounted = images.mount().unwrap();
+    let at = |name: &str| mounted.path().join(name).to_str().unwrap().to_owned();
+    succeed(["subvolume", "create", &at("s")]);
+    fragment(&mounted.path().join("s/f"));
+    succeed(["subvolume", "snapshot", "-r", &at("s"), &at("s2")]);
+    mounted.sync().unwrap();
+    fail(1, "the kernel copies shared data", ["filesystem", "defragment", "--keep-shared", &at("s/f")]);
+    let done = papilio(["filesystem", "defragment", "-f", "-t", "1M", &at("s/f")]);
+    let told = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success() && told.contains("1 files shared some"), "{done:?}");
+    mounted.unmount().unwrap();
+    let [f, f2] = ["/s/f", "/s2/f"].map(|name| extents(&world.image(), name));
+    assert!(f <= 2 && f2 > 20, "{f} {f2}");
+}

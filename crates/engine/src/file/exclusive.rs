@@ -18,6 +18,8 @@ pub enum Operation {
     AddDevice,
     /// A balance that runs or is paused.
     Balance,
+    /// A defragmentation that keeps extents shared.
+    Defragment,
     /// Emptying and removing a device.
     RemoveDevice,
     /// Copying a device onto another.
@@ -33,6 +35,7 @@ impl Operation {
         match self {
             Self::AddDevice => "the addition of a device",
             Self::Balance => "a balance",
+            Self::Defragment => "a defragmentation",
             Self::RemoveDevice => "the removal of a device",
             Self::ReplaceDevice => "the replacement of a device",
             Self::Resize => "a resize",
@@ -42,7 +45,7 @@ impl Operation {
 
     /// Whether it moves extents.
     fn moves(self) -> bool {
-        matches!(self, Self::Balance | Self::RemoveDevice | Self::Resize)
+        matches!(self, Self::Balance | Self::Defragment | Self::RemoveDevice | Self::Resize)
     }
 }
 

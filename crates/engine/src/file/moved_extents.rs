@@ -1,6 +1,7 @@
 //! Moving extents while files are open.
 //!
-//! Owns the switch to the new places of extents ([`FsInfo::switch_extents`]) and the reads that go
+//! Owns the switch to the new places of extents ([`FsInfo::switch_extents`],
+//! [`FsInfo::merge_extents`]) and the reads that go
 //! on beside it ([`FsInfo::read_until_unmoved`]).
 //!
 //! Invariants:
@@ -16,7 +17,7 @@
 
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
-use crate::transaction::CopiedExtent;
+use crate::transaction::{CopiedExtent, MergedExtent};
 use papilio_format::LogicalAddress;
 
 /// How often a read is tried before it keeps extents from moving.
@@ -36,6 +37,26 @@ impl FsInfo {
         let _moving = self.moving.lock();
         transactions.retry_after_commits(|| {
             transactions.relocate(blocks, data, &mut || {
+                open = self.open_inodes.forget_extents();
+                self.reader.count_move();
+            })
+        })
+    }
+
+    /// Lets everything that refers to parts of extents refer to new extents that consist of these
+    /// parts, if these are still shared alike. Returns for each whether they are; unless all are,
+    /// nothing has changed. Durable on return. The caller holds no lock.
+    ///
+    /// # Errors
+    /// As [`crate::transaction::Transactions::merge`].
+    pub(crate) fn merge_extents(&self, merged: &[MergedExtent]) -> Result<Vec<bool>> {
+        let transactions = self.transactions()?;
+        // Dropped last, as above.
+        let mut open = Vec::new();
+        let _sharing = self.sharing.write();
+        let _moving = self.moving.lock();
+        transactions.retry_after_commits(|| {
+            transactions.merge(merged, &mut || {
                 open = self.open_inodes.forget_extents();
                 self.reader.count_move();
             })

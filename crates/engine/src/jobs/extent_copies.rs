@@ -106,7 +106,7 @@ impl FsInfo {
     }
 
     /// Reads each sector from a good copy.
-    fn read_good(&self, from: LogicalAddress, buffer: &mut [u8], sums: &[Sums]) -> Result<()> {
+    pub(super) fn read_good(&self, from: LogicalAddress, buffer: &mut [u8], sums: &[Sums]) -> Result<()> {
         let volume = self.volume();
         let sector = volume.geometry().sector_size as usize;
         let mut failure = None;

@@ -238,6 +238,23 @@ impl Transactions {
         Ok(())
     }
 
+    /// Commits what has changed, and runs `read` while nothing changes. All blocks of the trees are
+    /// on disk then.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`]; errors of `read`.
+    pub(super) fn read_still<R>(&self, read: impl FnOnce() -> Result<R>) -> Result<R> {
+        let mut state = self.commit.lock();
+        self.check_running()?;
+        let fatal = |error: &Error| self.abort(error);
+        let _gate = self.gate.write();
+        if self.is_dirty() || state.superblock_changed {
+            let frozen = self.end_transaction(&mut state).inspect_err(fatal)?;
+            self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
+        }
+        read()
+    }
+
     /// Ends the running transaction. The caller holds the gate exclusively.
     fn end_transaction(&self, state: &mut CommitState) -> Result<Frozen> {
         self.check_running()?;

@@ -42,6 +42,11 @@ pub(super) struct RelocationPlan<'t> {
     pub(super) data: BTreeMap<LogicalAddress, ExtentRefs>,
     /// Blocks to add.
     pending: Vec<LogicalAddress>,
+    /// Most blocks, and most references of an extent.
+    pub(super) most_blocks: usize,
+    pub(super) most_references: usize,
+    /// Whether one of these limits made planning fail.
+    pub(super) is_too_large: bool,
 }
 
 impl<'t> RelocationPlan<'t> {
@@ -49,7 +54,8 @@ impl<'t> RelocationPlan<'t> {
     pub(super) fn new(transactions: &'t Transactions) -> Result<Self> {
         let extents = transactions.live.get(objectid::EXTENT_TREE)?.tree();
         let (blocks, data, pending) = Default::default();
-        Ok(Self { transactions, extents, blocks, data, pending })
+        let (most_blocks, most_references, is_too_large) = (usize::MAX, usize::MAX, false);
+        Ok(Self { transactions, extents, blocks, data, pending, most_blocks, most_references, is_too_large })
     }
 
     /// Adds a tree block, unless it is gone.
@@ -63,6 +69,10 @@ impl<'t> RelocationPlan<'t> {
     /// Adds a data extent, unless it is gone, and the leaves that refer to it.
     pub(super) fn add_data(&mut self, address: LogicalAddress) -> Result<()> {
         let Some(extent) = self.find(address)? else { return Ok(()) };
+        if extent.refs.len() > self.most_references {
+            self.is_too_large = true;
+            return Err(wrong_extent(address, "has too many references"));
+        }
         for &(reference, count) in &extent.refs {
             match reference {
                 Reference::Data { root, inode, offset } => {
@@ -78,6 +88,14 @@ impl<'t> RelocationPlan<'t> {
 
     /// Checks that each moving data extent is referred to as often as the extent tree counts.
     pub(super) fn finish(self) -> Result<Self> {
+        match self.unconfirmed()? {
+            Some(address) => Err(wrong_extent(address, "file extents and back references differ")),
+            None => Ok(self),
+        }
+    }
+
+    /// Returns a moving data extent that is not referred to as often as the extent tree counts.
+    pub(super) fn unconfirmed(&self) -> Result<Option<LogicalAddress>> {
         let mut left: BTreeMap<(LogicalAddress, Reference), i64> = BTreeMap::new();
         for extent in self.data.values() {
             for &(reference, count) in &extent.refs {
@@ -101,10 +119,7 @@ impl<'t> RelocationPlan<'t> {
                 *left.entry((part.disk_address, reference)).or_default() -= 1;
             }
         }
-        match left.into_iter().find(|&(_, count)| count != 0) {
-            Some(((address, _), _)) => Err(wrong_extent(address, "file extents and back references differ")),
-            None => Ok(self),
-        }
+        Ok(left.into_iter().find(|&(_, count)| count != 0).map(|((address, _), _)| address))
     }
 
     fn find(&self, address: LogicalAddress) -> Result<Option<ExtentRefs>> {
@@ -115,6 +130,10 @@ impl<'t> RelocationPlan<'t> {
         while let Some(address) = self.pending.pop() {
             if self.blocks.contains_key(&address) {
                 continue;
+            }
+            if self.blocks.len() >= self.most_blocks {
+                self.is_too_large = true;
+                return Err(wrong_extent(address, "is one of too many tree blocks"));
             }
             let extent = self.find(address)?.ok_or_else(|| wrong_extent(address, "has no item"))?;
             let RefKind::TreeBlock { level } = extent.kind else {

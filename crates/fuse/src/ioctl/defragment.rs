@@ -1,5 +1,8 @@
 //! Defragmentation of a file.
 //!
+//! Extents that are shared move for all files and snapshots that have them, unless the caller asks
+//! for another compression, or for copies (`DEFRAGMENT_UNSHARE`). The kernel always copies.
+//!
 //! A directory names no file: the kernel would defragment the subvolume's tree, which is left alone
 //! here, as every commit writes whole new blocks.
 //!
@@ -9,10 +12,11 @@ use super::access::WRITE;
 use super::call::{IoctlCall, IoctlReply, Result, done};
 use super::caller;
 use papilio::format::items::file_extent::Compression;
-use papilio::{CompressionChoice, DefragmentOptions, FileKind};
+use papilio::{CompressionChoice, DefragmentOptions, FileKind, SharedDefragmentOptions};
 use papilio_ioctl::Errno;
 use papilio_ioctl::layout::{
-    DEFRAGMENT_COMPRESS, DEFRAGMENT_FLUSH, DEFRAGMENT_LEVEL, DEFRAGMENT_PLAIN, DefragmentRange,
+    DEFRAGMENT_COMPRESS, DEFRAGMENT_FLUSH, DEFRAGMENT_LEVEL, DEFRAGMENT_PLAIN, DEFRAGMENT_UNSHARE,
+    DefragmentRange,
 };
 use papilio_ioctl::number::Command;
 
@@ -36,21 +40,28 @@ pub(super) fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if !call.is_administrator() {
         call.must_have(call.inode, WRITE)?;
     }
-    let file = call.inode.open()?;
+    let goes_on = || !caller::has_signal(&call.caller);
     let end = wanted.start.saturating_add(wanted.length);
-    let goes_on = |_| !caller::has_signal(&call.caller);
-    file.defragment(wanted.start..end, &options, goes_on)?;
+    let unshares = wanted.flags & DEFRAGMENT_UNSHARE != 0 || options.compression.is_some();
+    if !unshares && call.inode.shares_data(&mut call.fs.shared_extents()?)? {
+        let threshold = options.threshold;
+        let options = SharedDefragmentOptions { threshold, ..SharedDefragmentOptions::default() };
+        // Batches are durable, so that nothing is left to flush.
+        let range = wanted.start..end;
+        call.fs.defragment_shared([call.inode], range, &options, |_| goes_on())?;
+        return if goes_on() { done(Vec::new()) } else { Err(Errno(libc::EAGAIN)) };
+    }
+    let file = call.inode.open()?;
+    file.defragment(wanted.start..end, &options, |_| goes_on())?;
     if wanted.flags & DEFRAGMENT_FLUSH != 0 {
         file.sync_data()?;
     }
-    if caller::has_signal(&call.caller) {
-        return Err(Errno(libc::EAGAIN));
-    }
-    done(Vec::new())
+    if goes_on() { done(Vec::new()) } else { Err(Errno(libc::EAGAIN)) }
 }
 
 fn options(wanted: &DefragmentRange) -> Result<DefragmentOptions> {
-    let known = DEFRAGMENT_COMPRESS | DEFRAGMENT_FLUSH | DEFRAGMENT_LEVEL | DEFRAGMENT_PLAIN;
+    let known =
+        DEFRAGMENT_COMPRESS | DEFRAGMENT_FLUSH | DEFRAGMENT_LEVEL | DEFRAGMENT_PLAIN | DEFRAGMENT_UNSHARE;
     let both = wanted.flags & DEFRAGMENT_COMPRESS != 0 && wanted.flags & DEFRAGMENT_PLAIN != 0;
     if wanted.flags & !known != 0 || both {
         return Err(Errno(libc::EOPNOTSUPP));

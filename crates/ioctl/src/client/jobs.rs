@@ -5,8 +5,9 @@ use crate::io_priority::IoPriority;
 use crate::job::{JobKind, JobStatus};
 use crate::layout::{
     BALANCE_CANCEL, BALANCE_PAUSE, BalanceIoctl, DEFRAGMENT_COMPRESS, DEFRAGMENT_FLUSH, DEFRAGMENT_LEVEL,
-    DEFRAGMENT_PLAIN, DEV_STATS_RESET, DEVICE_BY_ID, DefragmentRange, DevStats, JOB_DECODE, JOB_READ_ONLY,
-    JobStart, Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs, VolArgsV2, put_name,
+    DEFRAGMENT_PLAIN, DEFRAGMENT_UNSHARE, DEV_STATS_RESET, DEVICE_BY_ID, DefragmentRange, DevStats,
+    JOB_DECODE, JOB_READ_ONLY, JobStart, Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs,
+    VolArgsV2, put_name,
 };
 use crate::number::Command;
 use crate::record::Reader;
@@ -102,8 +103,9 @@ impl MountedPath {
         self.call(Command::LIMIT_SCRUB, &mut bytes)
     }
 
-    /// Defragments a file, in a mount of Papilio or of the kernel. `level` 0 is the algorithm's
-    /// default.
+    /// Defragments a file, in a mount of Papilio or of the kernel. With `unshare` a mount of
+    /// Papilio copies extents that are shared, as the kernel always does; the kernel does not know
+    /// the flag.
     ///
     /// # Errors
     /// EACCES or EPERM without permission; EINVAL if it is no file; the errors of a write.
@@ -112,8 +114,10 @@ impl MountedPath {
         range: std::ops::Range<u64>,
         options: &DefragmentOptions,
         flush: bool,
+        unshare: bool,
     ) -> io::Result<()> {
         let mut flags = if flush { DEFRAGMENT_FLUSH } else { 0 };
+        flags |= if unshare { DEFRAGMENT_UNSHARE } else { 0 };
         let mut compression = 0;
         if let Some(choice) = options.compression {
             let algorithm = choice.algorithm() as u8;

@@ -1,24 +1,33 @@
 //! `papilio filesystem defragment`.
 
-use crate::context::Context;
+use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target};
 use crate::operands::for_each_target;
+use crate::output::{Output, human_size};
 use crate::tree::{Recursion, for_each_inode};
 use crate::units::parse_size;
 use anyhow::bail;
 use papilio::format::items::file_extent::Compression;
-use papilio::{CompressionChoice, DefragmentOptions, FileKind, Inode};
+use papilio::{
+    CompressionChoice, DefragmentOptions, FileKind, FileSystem, Inode, SharedDefragmentOptions,
+    SharedDefragmentReport, StayReason,
+};
 use papilio_ioctl::client::MountedPath;
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Rewrite the small extents of files as larger ones
 ///
-/// Neither the content nor the times change. Extents that snapshots or clones share are copied, so
-/// that the files need more space afterwards.
+/// Neither the content nor the times change. Where a file shares data with snapshots or clones,
+/// all of them follow to the larger extents, so that no more space is needed. --unshare copies such
+/// data for the file alone, as the kernel does, and so does another compression; the command says
+/// how many files that concerns.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files, or directories with -r
@@ -49,6 +58,23 @@ pub struct Args {
     /// Leave extents of at least this size alone
     #[arg(short, long, value_parser = parse_size, default_value = "32M")]
     target: u64,
+    /// Keep shared data shared: the default where a file shares any. Files of read-only snapshots
+    /// are defragmented as well
+    #[arg(long, conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    keep_shared: bool,
+    /// Copy data that snapshots or clones share, which then needs more space
+    #[arg(long)]
+    unshare: bool,
+    /// Stop before more bytes are written
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    max_bytes: Option<u64>,
+    /// Stop before more extents are replaced
+    #[arg(long, value_name = "N", conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    max_extents: Option<u64>,
+    /// Begin nothing after so many seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    max_time: Option<u64>,
 }
 
 fn parse_algorithm(text: &str) -> Result<Compression, String> {
@@ -81,12 +107,97 @@ impl Args {
                 images.push(path.clone());
             }
         }
-        let how = Recursion { one_subvolume: true, recursive: self.recursive, follow: true };
-        for_each_inode(context, &images, how, |inode| self.one(inode, &options))
+        self.run_images(context, &images, &options)
+    }
+
+    /// Whether shared data is always kept shared.
+    fn keeps_shared(&self) -> bool {
+        let limited = self.max_bytes.is_some() || self.max_extents.is_some() || self.max_time.is_some();
+        self.keep_shared || limited
     }
 
     fn range(&self) -> Range<u64> {
         self.start..self.start.saturating_add(self.length.unwrap_or(u64::MAX))
+    }
+
+    fn run_images(
+        &self,
+        context: &Context,
+        images: &[OsString],
+        options: &DefragmentOptions,
+    ) -> anyhow::Result<()> {
+        let how = Recursion { one_subvolume: true, recursive: self.recursive, follow: true };
+        let unshares = self.unshare || context.arguments().drop_in && !self.keeps_shared();
+        let (mut total, mut copied) = (Merged::default(), 0);
+        for image in images {
+            let mut files = Vec::new();
+            let mut known = None;
+            for_each_inode(context, std::slice::from_ref(image), how, |inode| {
+                if inode.file_type() != FileKind::Regular || unshares {
+                    return self.one(inode, options);
+                }
+                let known = match &mut known {
+                    Some(known) => known,
+                    None => known.insert(inode.file_system().shared_extents()?),
+                };
+                if !self.keeps_shared() && !inode.shares_data(known)? {
+                    return self.one(inode, options);
+                }
+                if options.compression.is_some() {
+                    copied += 1;
+                    return self.one(inode, options);
+                }
+                files.push(inode.clone());
+                Ok(())
+            })?;
+            if let Some(file) = files.first() {
+                let fs = file.file_system().clone();
+                let done = self.merge(context, &fs, &files, &total);
+                total.add(done.map_err(|error| of_image(Path::new(image), error))?);
+            }
+        }
+        if copied > 0 {
+            tell(context, format_args!("another compression {}", copies(copied)))?;
+        }
+        total.print(context)
+    }
+
+    /// Merges extents of files without unsharing them.
+    fn merge(
+        &self,
+        context: &Context,
+        fs: &FileSystem,
+        files: &[Inode],
+        before: &Merged,
+    ) -> papilio::Result<SharedDefragmentReport> {
+        let options = SharedDefragmentOptions {
+            threshold: self.target,
+            max_bytes: self.max_bytes.map(|most| most.saturating_sub(before.bytes)),
+            max_extents: self.max_extents.map(|most| most.saturating_sub(before.replaced)),
+            max_time: self
+                .max_time
+                .map(|most| Duration::from_secs(most).saturating_sub(before.since.elapsed())),
+        };
+        let bar = context.show_bar("{spinner} {msg}");
+        let report = fs.defragment_shared(files, self.range(), &options, |report| {
+            if let Some(bar) = &bar {
+                bar.set_message(format!("{} extents became {}", report.replaced, report.made));
+                bar.tick();
+            }
+            true
+        });
+        context.set_progress(None);
+        let report = report?;
+        for staying in &report.staying {
+            let path = fs.staying_path(staying);
+            let text = format!("{path}: the extent at {}: stays: {}", staying.offset, staying.reason);
+            if matches!(staying.reason, StayReason::Damaged(_)) {
+                context.error(text);
+            } else if context.verbosity > 0 {
+                context.note(text);
+            }
+        }
+        Ok(report)
     }
 
     fn one(&self, inode: &Inode, options: &DefragmentOptions) -> papilio::Result<()> {
@@ -113,13 +224,35 @@ impl Args {
         if top.is_dir() && !self.recursive {
             bail!("{mounted}: is a directory; -r defragments the files below it");
         }
+        if self.max_bytes.is_some() || self.max_extents.is_some() {
+            bail!("{mounted}: --max-bytes and --max-extents are for images; --max-time works here, too");
+        }
+        let is_ours = mounted.mount.is_papilio();
+        if self.keep_shared && !is_ours {
+            bail!(
+                "{mounted}: the kernel copies shared data; unmount, or mount with papilio, to keep it shared"
+            );
+        }
+        let drops_in = context.arguments().drop_in && !self.keeps_shared();
+        let how = MountedWay { is_ours, unshares: self.unshare || drops_in, ..MountedWay::default() };
+        let started = Instant::now();
         let mut pending = vec![mounted.path.clone()];
         while let Some(path) = pending.pop() {
             let here = Mounted { path, mount: mounted.mount.clone() };
-            match self.step(&here.path, &mounted.path, top.dev(), options) {
+            match self.step(&here.path, &mounted.path, top.dev(), options, &how) {
                 Ok(below) => pending.extend(below.into_iter().rev()),
                 Err(error) => context.failure(&here.at(&error)),
             }
+            let late = self.max_time.is_some_and(|most| started.elapsed() >= Duration::from_secs(most));
+            if late && !pending.is_empty() {
+                tell(context, format_args!("{mounted}: stopped after --max-time; the rest is as it was"))?;
+                break;
+            }
+        }
+        let unshared = how.unshared.get();
+        if unshared > 0 {
+            let copier = if is_ours { "another compression" } else { "the kernel" };
+            tell(context, format_args!("{mounted}: {copier} {}", copies(unshared)))?;
         }
         Ok(())
     }
@@ -131,6 +264,7 @@ impl Args {
         top: &Path,
         device: u64,
         options: &DefragmentOptions,
+        how: &MountedWay,
     ) -> std::io::Result<Vec<std::path::PathBuf>> {
         let metadata = fs::symlink_metadata(path)?;
         if metadata.is_dir()
@@ -146,8 +280,105 @@ impl Args {
             return Ok(below);
         }
         if metadata.is_file() {
-            MountedPath::open(path)?.defragment(self.range(), options, self.flush)?;
+            let file = MountedPath::open(path)?;
+            let copies = !how.is_ours || options.compression.is_some();
+            let shares = copies && !how.unshares && file.mapped_extents()?.iter().any(|(_, shared)| *shared);
+            how.unshared.set(how.unshared.get() + u64::from(shares));
+            file.defragment(self.range(), options, self.flush, how.unshares && how.is_ours)?;
         }
         Ok(Vec::new())
+    }
+}
+
+/// Prints a line, unless the command is quiet.
+fn tell(context: &Context, line: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    if context.tells_more() {
+        let mut output = Output::new()?;
+        output.text(format_args!("{line}\n"))?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
+/// Says that files that shared data do so no longer.
+fn copies(files: u64) -> String {
+    format!("copies shared data: {files} files shared some, and need more space now")
+}
+
+/// How the files of a mount are defragmented.
+#[derive(Default)]
+struct MountedWay {
+    is_ours: bool,
+    unshares: bool,
+    /// Files that shared data, which was copied.
+    unshared: Cell<u64>,
+}
+
+/// What has been done on all images.
+struct Merged {
+    since: Instant,
+    replaced: u64,
+    made: u64,
+    bytes: u64,
+    freed: u64,
+    apart: u64,
+    stay: BTreeMap<String, u64>,
+    stopped: bool,
+    any: bool,
+}
+
+impl Default for Merged {
+    fn default() -> Self {
+        let (replaced, made, bytes, freed, apart) = Default::default();
+        let (stay, stopped, any) = Default::default();
+        Self { since: Instant::now(), replaced, made, bytes, freed, apart, stay, stopped, any }
+    }
+}
+
+impl Merged {
+    fn add(&mut self, report: SharedDefragmentReport) {
+        self.any = true;
+        self.replaced += report.replaced;
+        self.made += report.made;
+        self.bytes += report.bytes;
+        self.freed += report.freed;
+        self.apart += report.apart;
+        self.stopped |= report.stopped;
+        for (reason, count) in report.stay {
+            let text = match reason {
+                StayReason::Damaged(_) => "it is damaged".to_owned(),
+                reason => reason.to_string(),
+            };
+            *self.stay.entry(text).or_default() += count;
+        }
+    }
+
+    fn print(&self, context: &Context) -> anyhow::Result<()> {
+        if !self.any || !context.tells_more() {
+            return Ok(());
+        }
+        let mut output = Output::new()?;
+        let bytes = human_size(self.bytes);
+        output.text(format_args!(
+            "{} extents became {} ({bytes} written); they are shared as before\n",
+            self.replaced, self.made
+        ))?;
+        if self.freed > 0 {
+            let freed = human_size(self.freed);
+            output.text(format_args!("{freed} of the old extents, which nothing used, are free now\n"))?;
+        }
+        if self.apart > 0 {
+            let apart = self.apart;
+            output.text(format_args!(
+                "{apart} times, neighbours stay apart because other files or snapshots have only one\n"
+            ))?;
+        }
+        for (reason, count) in &self.stay {
+            output.text(format_args!("extents that stay because {reason}: {count}\n"))?;
+        }
+        if self.stopped {
+            output.text(format_args!("stopped at the limit; the rest is as it was\n"))?;
+        }
+        Ok(output.finish()?)
     }
 }

@@ -37,6 +37,11 @@ impl Quotas {
         self.simple_since.load(Ordering::Relaxed) != u64::MAX
     }
 
+    /// Whether extents of a transaction are charged to the subvolumes that allocated them.
+    pub(in crate::transaction) fn charges_extents_of(&self, generation: Generation) -> bool {
+        generation.0 >= self.simple_since.load(Ordering::Relaxed)
+    }
+
     pub(super) fn take_charges(&self) -> Charges {
         std::mem::take(&mut *self.charges.lock())
     }
