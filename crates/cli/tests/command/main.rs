@@ -43,6 +43,7 @@ mod signatures;
 mod space_of_images;
 mod structures;
 mod subvolume_cost;
+mod treemap;
 mod tune;
 mod undecodable;
 mod usage;
