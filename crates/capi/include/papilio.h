@@ -113,8 +113,59 @@
 // Bit of papilio_older_state.flags: a log of fsyncs belongs to the state.
 #define PAPILIO_OLDER_LOG 2
 
+// Value of papilio_change.name: the old snapshot lacks the path.
+#define PAPILIO_CHANGE_ADDED 1
+
+// Value of papilio_change.name: the new snapshot lacks the path.
+#define PAPILIO_CHANGE_DELETED 2
+
+// Value of papilio_change.name: it had another path. Files below a renamed directory are not
+// listed.
+#define PAPILIO_CHANGE_RENAMED 3
+
+// Value of papilio_change.name: both snapshots have the path, for the same inode.
+#define PAPILIO_CHANGE_KEPT 4
+
+// Bit of papilio_change.flags: data was written, or the size changed.
+#define PAPILIO_CHANGE_CONTENT 1
+
+// Bit of papilio_change.flags: mode, owner, flags, times or attributes changed.
+#define PAPILIO_CHANGE_METADATA 2
+
 // The most requests that a queue may have in flight.
 #define PAPILIO_QUEUE_DEPTH_MAX 65536
+
+// Bit of papilio_deleted_subvolume.flags: its content is still being freed.
+#define PAPILIO_DELETED_BEING_FREED 1
+
+// Bit of papilio_undelete_summary.flags: the file system is sound after the change, or better than
+// before.
+#define PAPILIO_UNDELETE_BETTER 1
+
+// Kind of lines of a plan: the changes.
+#define PAPILIO_PLAN_CHANGES 0
+
+// Kind of lines of a plan: changes that cannot be made, with the reason.
+#define PAPILIO_PLAN_REFUSED 1
+
+// Kind of lines of a plan: everything that is lost.
+#define PAPILIO_PLAN_LOSSES 2
+
+// Kind of block groups of a relief: those without content.
+#define PAPILIO_RELIEF_EMPTY 0
+
+// Kind of block groups of a relief: those of data whose content fits into the others, the emptiest
+// first.
+#define PAPILIO_RELIEF_MOVABLE 1
+
+// Bit of papilio_relief_summary.flags: metadata has too little room for the kernel to work.
+#define PAPILIO_RELIEF_SHORT 1
+
+// Bit of papilio_relief_summary.flags: there is something to do besides deleting.
+#define PAPILIO_RELIEF_MEASURES 2
+
+// Bit of papilio_sharing_statistics.flags: bytes of data are estimates.
+#define PAPILIO_SHARING_SAMPLED 1
 
 // Flag of calls with a path: a symbolic link in the last component is not followed.
 #define PAPILIO_NOFOLLOW 1
@@ -148,6 +199,10 @@
 // Flag of papilio_setxattr(): fails if the attribute does not exist.
 #define PAPILIO_XATTR_REPLACE 32
 
+// A list of deleted subvolumes. Made by papilio_find_deleted_subvolumes(), freed by
+// papilio_deleted_free().
+struct papilio_deleted_list;
+
 // A directory that is being read. Opened by papilio_opendir(), closed by papilio_closedir().
 struct papilio_dir;
 
@@ -157,11 +212,18 @@ struct papilio_file;
 // An open file system. Opened by papilio_open(), closed by papilio_close().
 struct papilio_fs;
 
+// The history of a directory. Made by papilio_history(), freed by papilio_history_free().
+struct papilio_history_list;
+
 // Options of a new file system. Made by papilio_mkfs_options_new().
 struct papilio_mkfs_options;
 
 // A list of older states. Made by papilio_older(), freed by papilio_older_free().
 struct papilio_older_list;
+
+// A list of files that only snapshots have. Made by papilio_only_in_snapshots(), freed by
+// papilio_only_free().
+struct papilio_only_list;
 
 // Options for opening a file system. Made by papilio_options_new().
 struct papilio_options;
@@ -169,17 +231,32 @@ struct papilio_options;
 // A queue of requests. Made by papilio_queue_new(), closed by papilio_queue_close().
 struct papilio_queue;
 
+// The measures that would help a full file system. Made by papilio_plan_relief(), freed by
+// papilio_relief_free().
+struct papilio_relief;
+
 // The report of a check. Made by papilio_check(), freed by papilio_report_free().
 struct papilio_report;
 
 // Options of a send. Made by papilio_send_options_new().
 struct papilio_send_options;
 
+// Which subvolumes share which bytes. Made by papilio_space_sharing(), freed by
+// papilio_sharing_free().
+struct papilio_sharing;
+
 // A list of subvolumes. Made by papilio_subvolumes(), freed by papilio_subvolumes_free().
 struct papilio_subvolume_list;
 
+// A plan to bring a subvolume back. Made by papilio_plan_undelete(), freed by
+// papilio_undelete_plan_free().
+struct papilio_undelete_plan;
+
 // How the space of a file system is used. Made by papilio_usage(), freed by papilio_usage_free().
 struct papilio_usage;
+
+// A list of versions of a file. Made by papilio_versions(), freed by papilio_versions_free().
+struct papilio_version_list;
 
 // A walk through a tree of directories. Begun by papilio_walk_open(), ended by
 // papilio_walk_close().
@@ -373,6 +450,72 @@ struct papilio_older_file {
     uint64_t inode;
 };
 
+// A version of a file.
+struct papilio_version {
+    // The size in bytes.
+    uint64_t size;
+    // The number of files that are this version, see papilio_version_holder_get().
+    uint64_t holders;
+    // The time of the last change of the content.
+    struct papilio_time mtime;
+    // Type and permissions, as st_mode.
+    uint32_t mode;
+    // The owner's user id.
+    uint32_t uid;
+    // The group id.
+    uint32_t gid;
+    // Zero.
+    uint32_t reserved;
+};
+
+// A file that only snapshots have, or that is a version. The texts belong to the list.
+struct papilio_version_holder {
+    // The id of the subvolume or snapshot that has the file.
+    uint64_t subvolume;
+    // Its inode there.
+    uint64_t inode;
+    // The path of the subvolume from the top level, without a leading slash; NULL if it has none.
+    const char *subvolume_path;
+    // The bytes of that path, without the NUL.
+    size_t subvolume_path_length;
+    // The path of the file in it, without a leading slash.
+    const char *path;
+    // The bytes of that path, without the NUL.
+    size_t path_length;
+};
+
+// Two neighbours in the past of a subvolume.
+struct papilio_history_step {
+    // The id of the older one.
+    uint64_t old_subvolume;
+    // The id of the newer one.
+    uint64_t new_subvolume;
+    // The number of changes, see papilio_change_get().
+    uint64_t changes;
+};
+
+// A path that changed in a step. The texts belong to the history.
+struct papilio_change {
+    // The size of the file in bytes: in the new snapshot, or in the old one if it was deleted.
+    uint64_t size;
+    // The path in the new snapshot, or in the old one if it was deleted, without a leading slash.
+    const char *path;
+    // The bytes of that path, without the NUL.
+    size_t path_length;
+    // The path that a renamed file had; NULL for others.
+    const char *old_path;
+    // The bytes of that path, without the NUL.
+    size_t old_path_length;
+    // PAPILIO_CHANGE_ADDED, _DELETED, _RENAMED or _KEPT.
+    uint32_t name;
+    // Bits PAPILIO_CHANGE_CONTENT and _METADATA, which only files have that both snapshots have.
+    uint32_t flags;
+    // The type of the file, as the type bits of st_mode.
+    uint32_t type_;
+    // Zero.
+    uint32_t reserved;
+};
+
 // A completed request.
 struct papilio_completion {
     // The token of the request.
@@ -380,6 +523,132 @@ struct papilio_completion {
     // Bytes read, written, punched or allocated; 0 for syncs; or a negative errno. Only a read at
     // the end of the file gives fewer bytes than requested.
     int64_t result;
+};
+
+// A subvolume that was deleted. The path belongs to the list.
+struct papilio_deleted_subvolume {
+    // The id that it had.
+    uint64_t id;
+    // The address of an older root tree that has it, for papilio_plan_undelete().
+    uint64_t root_tree;
+    // The transaction that wrote that root tree.
+    uint64_t generation;
+    // Blocks of its tree that can be read.
+    uint64_t blocks;
+    // Blocks that were overwritten, besides all those below them. Data may be overwritten, too.
+    uint64_t missing;
+    // The time of its last change.
+    struct papilio_time change_time;
+    // Its path from the top level, without a leading slash; NULL if it has none.
+    const char *path;
+    // The bytes of the path, without the NUL.
+    size_t path_length;
+    // Bits PAPILIO_DELETED_*.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+};
+
+// The numbers of lines of a plan.
+struct papilio_undelete_summary {
+    // The number of changes.
+    uint64_t changes;
+    // The number of changes that cannot be made.
+    uint64_t refused;
+    // The number of losses.
+    uint64_t losses;
+    // Bits PAPILIO_UNDELETE_*.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+};
+
+// How much room metadata has, and what would help.
+struct papilio_relief_summary {
+    // Bytes of metadata space, without copies.
+    uint64_t metadata_total;
+    // Bytes of it in use.
+    uint64_t metadata_used;
+    // Bytes of metadata that chunks in unallocated space could provide.
+    uint64_t unallocated_metadata;
+    // Bytes of room that metadata has: free, and in unallocated space.
+    uint64_t room;
+    // The bytes of room that the kernel needs to work.
+    uint64_t needed;
+    // Deleted subvolumes whose content is still there.
+    uint64_t deleted_subvolumes;
+    // The number of block groups of the kind PAPILIO_RELIEF_EMPTY.
+    uint64_t empty_groups;
+    // The number of block groups of the kind PAPILIO_RELIEF_MOVABLE.
+    uint64_t movable_groups;
+    // The number of devices that are larger than the file system on them.
+    uint64_t slack_devices;
+    // Bits PAPILIO_RELIEF_SHORT and _MEASURES.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+};
+
+// A block group.
+struct papilio_relief_group {
+    // Its logical address.
+    uint64_t start;
+    // Its length in bytes.
+    uint64_t length;
+    // The bytes in use.
+    uint64_t used;
+    // The bytes that it takes on devices.
+    uint64_t raw;
+};
+
+// Bytes as they lie on disk, compressed.
+struct papilio_estimate {
+    // Bytes of data, without copies.
+    uint64_t data;
+    // Bytes of tree blocks, without copies.
+    uint64_t metadata;
+    // Bytes of data on devices, with all copies and parity.
+    uint64_t raw_data;
+    // Bytes of tree blocks on devices, with all copies.
+    uint64_t raw_metadata;
+    // The true bytes of data differ by no more than so many in 95 of 100 samples; 0 if they were
+    // counted.
+    uint64_t data_error;
+};
+
+// The space of a subvolume.
+struct papilio_subvolume_space {
+    // The subvolume's id.
+    uint64_t id;
+    // Bytes that it holds, alone or with others.
+    struct papilio_estimate referenced;
+    // Bytes that only it holds: deleting it, and nothing else, frees them.
+    struct papilio_estimate exclusive;
+    // Its path from the top level, without a leading slash; NULL if it has none. It belongs to the
+    // answers.
+    const char *path;
+    // The bytes of the path, without the NUL.
+    size_t path_length;
+};
+
+// The numbers of blocks that were read, and of those that could not be.
+struct papilio_sharing_statistics {
+    // Subvolumes that were measured.
+    uint64_t subvolumes;
+    // Subvolumes that are deleted and not yet cleaned. They are no holders.
+    uint64_t in_deletion;
+    // Tree blocks of subvolumes.
+    uint64_t blocks;
+    // Leaves that were read.
+    uint64_t leaves_read;
+    // Tree blocks that could not be read: nothing below them is counted.
+    uint64_t bad_blocks;
+    // The number of texts of papilio_sharing_error().
+    uint64_t errors;
+    // Bits PAPILIO_SHARING_*.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
 };
 
 // The sizes that statfs shows, in bytes, and the sums of the devices.
@@ -1330,6 +1599,111 @@ int papilio_options_set_timestamp(struct papilio_options *options,
                                   int64_t seconds,
                                   uint32_t nanoseconds);
 
+// Lists the different versions of the file at `path`, NUL-terminated, in the subvolume with the id
+// `subvolume`, that it and the snapshots have: the one that was modified last comes last. The list
+// goes to `*list`. Free it with papilio_versions_free().
+//
+// Returns the number of versions or a negative errno: -ENOENT if no subvolume has such a file.
+int64_t papilio_versions(struct papilio_fs *fs,
+                         uint64_t subvolume,
+                         const char *path,
+                         struct papilio_version_list **list);
+
+// Describes the version at `index` of a list, counted from 0. `version` points to a
+// papilio_version, and `size` is its sizeof.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_versions_get(struct papilio_version_list *list,
+                         size_t index,
+                         struct papilio_version *version,
+                         size_t size);
+
+// Describes file `number`, counted from 0, that is the version at `index` of a list; the subvolume
+// that was created first comes first. `holder` points to a papilio_version_holder, and `size` is
+// its sizeof. Its texts are valid until the list is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_version_holder_get(struct papilio_version_list *list,
+                               size_t index,
+                               size_t number,
+                               struct papilio_version_holder *holder,
+                               size_t size);
+
+// Frees a list of versions, and the texts in it.
+//
+// Returns 0 or a negative errno.
+int papilio_versions_free(struct papilio_version_list *list);
+
+// Lists the paths below the directory at `path`, NUL-terminated, in the subvolume with the id
+// `subvolume`, that only snapshots of its past have. "" means the whole subvolume. The list goes
+// to `*list`. Free it with papilio_only_free().
+//
+// Returns the number of paths or a negative errno: -ENOENT if no subvolume has such a directory.
+int64_t papilio_only_in_snapshots(struct papilio_fs *fs,
+                                  uint64_t subvolume,
+                                  const char *path,
+                                  struct papilio_only_list **list);
+
+// Describes the path at `index` of a list, counted from 0, with the newest snapshot that has it.
+// `holder` points to a papilio_version_holder, and `size` is its sizeof; `version`, which may be
+// NULL, to a papilio_version of `version_size` bytes. Texts are valid until the list is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_only_get(struct papilio_only_list *list,
+                     size_t index,
+                     struct papilio_version_holder *holder,
+                     size_t size,
+                     struct papilio_version *version,
+                     size_t version_size);
+
+// Frees a list of paths, and the texts in it.
+//
+// Returns 0 or a negative errno.
+int papilio_only_free(struct papilio_only_list *list);
+
+// Lists what changed in the directory at `path`, NUL-terminated, in the subvolume with the id
+// `subvolume`, from snapshot to snapshot of its past, the oldest step first. "" means the whole
+// subvolume. With `since` other than 0, only from the snapshot with this id on. `progress` is NULL
+// or called with `user` after each step: with the number of steps, 0, and the number of changes so
+// far. The history goes to `*history`. Free it with papilio_history_free().
+//
+// A subvolume of a file system that is open for writing must be read-only.
+//
+// Returns the number of steps or a negative errno: -ENOENT if no subvolume of the past has such a
+// directory; -ECANCELED if `progress` returns other than 0.
+int64_t papilio_history(struct papilio_fs *fs,
+                        uint64_t subvolume,
+                        const char *path,
+                        uint64_t since,
+                        papilio_progress_fn progress,
+                        void *user,
+                        struct papilio_history_list **history);
+
+// Describes the step at `index` of a history, counted from 0. `step` points to a
+// papilio_history_step, and `size` is its sizeof.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_history_get(struct papilio_history_list *history,
+                        size_t index,
+                        struct papilio_history_step *step,
+                        size_t size);
+
+// Describes change `number`, counted from 0 in the order of paths, of the step at `index` of a
+// history. `change` points to a papilio_change, and `size` is its sizeof. Its texts are valid
+// until the history is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_change_get(struct papilio_history_list *history,
+                       size_t index,
+                       size_t number,
+                       struct papilio_change *change,
+                       size_t size);
+
+// Frees a history, and the texts in it.
+//
+// Returns 0 or a negative errno.
+int papilio_history_free(struct papilio_history_list *history);
+
 // Makes a queue for files of the file system `fs` with up to `depth` requests in flight, 1 to
 // PAPILIO_QUEUE_DEPTH_MAX, and with `threads` threads of its own, which may be 0. It goes to
 // `*queue`. Several threads may use a queue; one that waits for completions holds up the others.
@@ -1416,6 +1790,178 @@ int64_t papilio_queue_in_flight(struct papilio_queue *queue);
 //
 // Returns 0; the errno of that request, and the queue is closed all the same; or a negative errno.
 int papilio_queue_close(struct papilio_queue *queue);
+
+// Scans the file system on the image or block device at `path`, NUL-terminated, which nobody has
+// open for writing, for subvolumes that were deleted and that older root trees still have, by id.
+// `options` names further devices, and may be NULL. The list goes to `*list`. Free it with
+// papilio_deleted_free().
+//
+// Returns the number of subvolumes or a negative errno.
+int64_t papilio_find_deleted_subvolumes(const char *path,
+                                        const struct papilio_options *options,
+                                        struct papilio_deleted_list **list);
+
+// Describes the subvolume at `index` of a list, counted from 0. `deleted` points to a
+// papilio_deleted_subvolume, and `size` is its sizeof. Its path is valid until the list is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_deleted_get(struct papilio_deleted_list *list,
+                        size_t index,
+                        struct papilio_deleted_subvolume *deleted,
+                        size_t size);
+
+// Frees a list of deleted subvolumes, and the paths in it.
+//
+// Returns 0 or a negative errno.
+int papilio_deleted_free(struct papilio_deleted_list *list);
+
+// Plans in memory how the deleted subvolume with the id `id`, which the older root tree at the
+// address `root_tree` has, comes back; nothing is written. `path` and `options` are those of
+// papilio_find_deleted_subvolumes(). The plan goes to `*plan`. Free it with
+// papilio_undelete_plan_free().
+//
+// Returns 0 or a negative errno.
+int papilio_plan_undelete(const char *path,
+                          const struct papilio_options *options,
+                          uint64_t id,
+                          uint64_t root_tree,
+                          struct papilio_undelete_plan **plan);
+
+// Tells the numbers of lines of a plan. `summary` points to a papilio_undelete_summary, and `size`
+// is its sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_undelete_plan_get(struct papilio_undelete_plan *plan,
+                              struct papilio_undelete_summary *summary,
+                              size_t size);
+
+// Returns in `*text` the line at `index`, counted from 0, of a kind PAPILIO_PLAN_*. It is
+// NUL-terminated and valid until the plan is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end, -EINVAL for an unknown kind.
+int papilio_undelete_plan_line(struct papilio_undelete_plan *plan,
+                               uint32_t kind,
+                               size_t index,
+                               const char **text);
+
+// Frees a plan, and the texts in it.
+//
+// Returns 0 or a negative errno.
+int papilio_undelete_plan_free(struct papilio_undelete_plan *plan);
+
+// Finds out whether metadata has too little room, and what would help, without changing anything.
+// The answer goes to `*relief`. Free it with papilio_relief_free().
+//
+// Returns 0 or a negative errno.
+int papilio_plan_relief(struct papilio_fs *fs, struct papilio_relief **relief);
+
+// Tells how much room metadata has, and what would help. `summary` points to a
+// papilio_relief_summary, and `size` is its sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_relief_get(struct papilio_relief *relief,
+                       struct papilio_relief_summary *summary,
+                       size_t size);
+
+// Describes the block group at `index`, counted from 0, of a kind PAPILIO_RELIEF_EMPTY or
+// PAPILIO_RELIEF_MOVABLE. `group` points to a papilio_relief_group, and `size` is its sizeof.
+//
+// Returns 0 or a negative errno: -ERANGE past the end, -EINVAL for an unknown kind.
+int papilio_relief_group_get(struct papilio_relief *relief,
+                             uint32_t kind,
+                             size_t index,
+                             struct papilio_relief_group *group,
+                             size_t size);
+
+// Tells which device at `index`, counted from 0, is larger than the file system on it: its id goes
+// to `*devid`.
+//
+// Returns the bytes behind the end of the file system, or a negative errno: -ERANGE past the end.
+int64_t papilio_relief_slack(struct papilio_relief *relief, size_t index, uint64_t *devid);
+
+// Frees what papilio_plan_relief() made.
+//
+// Returns 0 or a negative errno.
+int papilio_relief_free(struct papilio_relief *relief);
+
+// Reads the trees of all subvolumes of `fs`, after a commit, and finds out which of them share
+// which bytes. References take at most `memory_bytes`, 0 for 256 MiB; more go to a temporary file.
+// With `sampled_leaves` other than 0, only about so many leaves are read, and bytes of data are
+// estimated. `progress` is NULL or called with `user`: with the blocks of one level that were
+// read, those that are known, and the level. The answers go to `*sharing`. Free them with
+// papilio_sharing_free().
+//
+// Returns 0 or a negative errno: -ECANCELED if `progress` returns other than 0. Blocks that cannot
+// be read are left out and counted by papilio_sharing_statistics_get().
+int papilio_space_sharing(struct papilio_fs *fs,
+                          size_t memory_bytes,
+                          uint64_t sampled_leaves,
+                          papilio_progress_fn progress,
+                          void *user,
+                          struct papilio_sharing **sharing);
+
+// Returns the number of subvolumes that were measured, or a negative errno.
+int64_t papilio_sharing_count(struct papilio_sharing *sharing);
+
+// Describes the subvolume at `index`, counted from 0 in the order of creation. `space` points to a
+// papilio_subvolume_space, and `size` is its sizeof. Its path is valid until the answers are
+// freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_sharing_get(struct papilio_sharing *sharing,
+                        size_t index,
+                        struct papilio_subvolume_space *space,
+                        size_t size);
+
+// Tells the bytes that deleting the `count` subvolumes with the ids at `ids`, and no others,
+// frees. Ids that were not measured count for nothing. `freed` points to a papilio_estimate, and
+// `size` is its sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_sharing_freed_by(struct papilio_sharing *sharing,
+                             const uint64_t *ids,
+                             size_t count,
+                             struct papilio_estimate *freed,
+                             size_t size);
+
+// Tells the bytes of all subvolumes together. `total` points to a papilio_estimate, and `size` is
+// its sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_sharing_total(struct papilio_sharing *sharing,
+                          struct papilio_estimate *total,
+                          size_t size);
+
+// Chooses subvolumes whose deletion frees at least `wanted` bytes of data and tree blocks, the
+// first of the `count` ids at `candidates` first. None of the chosen could be spared. Their ids go
+// to `chosen`, which has room for `count` ids.
+//
+// Returns the number of chosen subvolumes or a negative errno: -ENOSPC if all candidates together
+// free less.
+int64_t papilio_sharing_choose(struct papilio_sharing *sharing,
+                               uint64_t wanted,
+                               const uint64_t *candidates,
+                               size_t count,
+                               uint64_t *chosen);
+
+// Tells what was read, and what could not be. `statistics` points to a papilio_sharing_statistics,
+// and `size` is its sizeof.
+//
+// Returns 0 or a negative errno.
+int papilio_sharing_statistics_get(struct papilio_sharing *sharing,
+                                   struct papilio_sharing_statistics *statistics,
+                                   size_t size);
+
+// Returns in `*text` the message of the error at `index`, counted from 0, NUL-terminated and valid
+// until the answers are freed. Only the first few bad blocks have a message.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_sharing_error(struct papilio_sharing *sharing, size_t index, const char **text);
+
+// Frees the answers, and the texts in them.
+//
+// Returns 0 or a negative errno.
+int papilio_sharing_free(struct papilio_sharing *sharing);
 
 // Describes the file at `path`, NUL-terminated. `flags` is 0 or PAPILIO_NOFOLLOW. `stat` points to
 // a papilio_stat, and `size` is its sizeof.

@@ -97,7 +97,8 @@ pub(crate) const GROUPS: &[Group] = &[
         title: "Inspection",
         commands: &[
             ("inspect", 8, &["papilio-check(8)", "btrfs-inspect-internal(8)"]),
-            ("heatmap", 8, &["papilio-filesystem(8)", "papilio-inspect(8)"]),
+            ("heatmap", 8, &["papilio-treemap(8)", "papilio-filesystem(8)", "papilio-inspect(8)"]),
+            ("treemap", 8, &["papilio-usage(8)", "papilio-heatmap(8)", "papilio-du(1)"]),
             ("bench", 8, &["fio(1)"]),
         ],
     },

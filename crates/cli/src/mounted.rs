@@ -10,7 +10,8 @@ use crate::errno_text;
 use crate::output::escaped;
 use crate::path::{ImagePath, Operand, parse_image_path};
 use crate::usage_error::UsageError;
-use papilio::{WalkError, WalkRoot};
+use papilio::format::InodeNumber;
+use papilio::{Subvolume, WalkError, WalkRoot};
 use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
 use std::ffi::OsStr;
@@ -18,7 +19,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// An operand.
@@ -128,6 +129,25 @@ pub fn device_paths(mounted: &Mounted) -> anyhow::Result<(PathBuf, Vec<PathBuf>)
         anyhow::bail!("{}: no device is there", mounted.path.display());
     };
     Ok((first, paths.collect()))
+}
+
+/// Returns the names from the top level of a file system to the directory that is open: those of
+/// its subvolume, and those inside it.
+///
+/// # Errors
+/// The mount does not tell.
+pub fn names_from_top(directory: &MountedPath, subvolumes: &[Subvolume]) -> io::Result<Vec<Vec<u8>>> {
+    let id = directory.subvolume_id()?;
+    let subvolume = subvolumes.iter().find(|one| one.id == id).and_then(|one| one.path.clone());
+    let mut path = subvolume.unwrap_or_default();
+    // FUSE gives the root of a mount a number of its own.
+    if !directory.is_subvolume_root()? {
+        let inode = InodeNumber(directory.file().metadata()?.ino());
+        path.push(b'/');
+        path.extend(directory.directory_path(id, inode)?);
+    }
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    Ok(names.map(<[u8]>::to_vec).collect())
 }
 
 /// Returns whether a file has the magic number of Btrfs.

@@ -57,6 +57,31 @@ impl TreeSource {
         }
     }
 
+    /// As [`TreeSource::open`], and opens an image for writing.
+    ///
+    /// # Errors
+    /// As [`TreeSource::open`]; the image cannot be written.
+    pub fn open_to_change(context: &Context, path: &OsStr) -> anyhow::Result<Self> {
+        match Target::parse(holder::place_of(Path::new(path)).as_os_str())? {
+            Target::Image(path) => Ok(Self::Image { fs: context.change(&path.image)?, path: path.image }),
+            Target::Mounted(mounted) => Self::of_mount(mounted),
+        }
+    }
+
+    /// Returns the UUID of the file system as text.
+    ///
+    /// # Errors
+    /// The mount does not tell.
+    pub fn fsid(&self) -> anyhow::Result<String> {
+        match self {
+            Self::Image { fs, .. } => Ok(fs.uuid().to_string()),
+            Self::Mounted { mounted, root } => {
+                let info = root.fs_info().map_err(|error| mounted.at(&error))?;
+                Ok(papilio::Uuid::from_bytes(info.fsid).to_string())
+            }
+        }
+    }
+
     /// Opens a path in a mount.
     ///
     /// # Errors

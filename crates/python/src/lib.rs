@@ -28,6 +28,7 @@ mod mkfs;
 mod names;
 mod older;
 mod older_file;
+mod past;
 mod paths;
 mod queue;
 mod scan;
@@ -63,6 +64,12 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<subvolumes::Subvolume>()?;
     module.add_class::<space_sharing::SpaceSharing>()?;
     module.add_class::<space_sharing::SubvolumeSpace>()?;
+    module.add_class::<past::FileVersion>()?;
+    module.add_class::<past::SnapshotOnly>()?;
+    module.add_class::<past::Change>()?;
+    module.add_class::<past::HistoryStep>()?;
+    module.add_class::<past::DeletedSubvolume>()?;
+    module.add_class::<past::Relief>()?;
     module.add_class::<usage::Usage>()?;
     module.add_class::<usage::SpaceUsage>()?;
     module.add_class::<usage::DeviceUsage>()?;
@@ -73,6 +80,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
     module.add_function(wrap_pyfunction!(check::check, module)?)?;
+    module.add_function(wrap_pyfunction!(past::find_deleted_subvolumes, module)?)?;
     #[cfg(target_os = "linux")]
     module.add_function(wrap_pyfunction!(streams::receive, module)?)?;
     module.add_function(wrap_pyfunction!(mkfs::mkfs, module)?)

@@ -291,6 +291,45 @@ def test_space_sharing(image):
         assert sharing.total >= 2 << 20 and sharing.bad_blocks == 0
 
 
+def test_past(image):
+    with papilio.open(image, "rw") as fs:
+        fs.create_subvolume("/home")
+        fs.path("/home/gone").write_bytes(b"g" * 9000)
+        fs.path("/home/kept").write_text("k")
+        fs.path("/home/report").write_text("one")
+        fs.utime("/home/report", (100, 100))
+        fs.snapshot("/home", "/day1", read_only=True)
+        fs.unlink("/home/gone")
+        fs.rename("/home/kept", "/home/moved")
+        fs.path("/home/report").write_text("the second")
+        fs.utime("/home/report", (200, 200))
+        fs.snapshot("/home", "/day2", read_only=True)
+        day1 = fs.subvolume("/day1").id
+    with papilio.open(image) as fs:
+        versions = fs.versions("report", subvolume="/home")
+        assert [version.size for version in versions] == [3, 10]
+        assert [holder[1:] for holder in versions[0].holders] == [("/day1", "/report")]
+        assert {holder[1] for holder in versions[1].holders} == {"/day2", "/home"}
+        with pytest.raises(FileNotFoundError):
+            fs.versions("never", subvolume="/home")
+        (gone,) = fs.only_in_snapshots(subvolume="/home")
+        assert (gone.path, gone.subvolume_path, gone.size) == ("/gone", "/day1", 9000)
+        steps = fs.history(subvolume="/home")
+        found = {change.path: change for change in steps[0].changes}
+        assert steps[0].old_id == day1 and found["/gone"].name == "deleted"
+        assert (found["/moved"].name, found["/moved"].old_path) == ("renamed", "/kept")
+        assert found["/report"].name == "kept" and found["/report"].content
+        assert len(fs.history(subvolume="/home", since=steps[0].new_id)) == len(steps) - 1
+        relief = fs.plan_relief()
+        assert relief.needed >= 16 << 20 and relief.metadata_used > 0
+        assert relief.is_short == (relief.room < relief.needed)
+    with papilio.open(image, "rw") as fs:
+        fs.delete_subvolume("/day1")
+        fs.clean_subvolumes()
+    deleted = {one.id: one for one in papilio.find_deleted_subvolumes(image)}
+    assert deleted[day1].path == "/day1" and deleted[day1].missing == 0
+
+
 def test_subvolumes(image):
     with papilio.open(image, "rw") as fs:
         fs.create_subvolume("/a")

@@ -64,6 +64,16 @@ fn older_states_are_listed_under_address_sanitizer() {
 }
 
 #[test]
+fn costs_versions_and_plans_are_told() {
+    run("space_and_history", Link::Shared);
+}
+
+#[test]
+fn costs_versions_and_plans_are_told_under_address_sanitizer() {
+    run("space_and_history", Link::Address);
+}
+
+#[test]
 fn file_systems_in_stores_are_written_and_read() {
     run("store", Link::Shared);
 }

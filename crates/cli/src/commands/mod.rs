@@ -60,6 +60,7 @@ mod store;
 mod stream;
 mod subvolume;
 mod touch;
+mod treemap;
 mod trim;
 mod truncate;
 mod tune;
@@ -101,6 +102,7 @@ pub enum Command {
     History(history::Args),
     Dedupe(dedupe::Args),
     Heatmap(heatmap::Args),
+    Treemap(treemap::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
     Quota(quota::Args),
@@ -176,6 +178,7 @@ impl Command {
             Self::History(command) => command.run(context),
             Self::Dedupe(command) => command.run(context),
             Self::Heatmap(command) => command.run(context),
+            Self::Treemap(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
             Self::Quota(command) => command.run(context),

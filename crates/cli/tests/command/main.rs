@@ -51,6 +51,7 @@ mod space_of_images;
 mod streams;
 mod structures;
 mod subvolume_cost;
+mod treemap;
 mod tune;
 mod undecodable;
 mod usage;

@@ -210,6 +210,57 @@ class SpaceSharing:
     def freed_by(self, subvolumes: Sequence[int]) -> int: ...
     def choose(self, wanted: int, candidates: Sequence[int]) -> list[int] | None: ...
 
+class FileVersion:
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    mtime: float
+    holders: list[tuple[int, Any, Any]]
+
+class SnapshotOnly:
+    path: Any
+    subvolume_id: int
+    subvolume_path: Any
+    size: int
+    mode: int
+    mtime: float
+
+class SnapshotChange:
+    path: Any
+    name: str
+    old_path: Any
+    is_directory: bool
+    size: int
+    content: bool
+    metadata: bool
+
+class HistoryStep:
+    old_id: int
+    new_id: int
+    changes: list[SnapshotChange]
+
+class DeletedSubvolume:
+    id: int
+    path: Any
+    root_tree: int
+    generation: int
+    blocks: int
+    missing: int
+    is_being_freed: bool
+
+class Relief:
+    metadata_total: int
+    metadata_used: int
+    unallocated_metadata: int
+    room: int
+    needed: int
+    is_short: bool
+    deleted_subvolumes: int
+    empty: list[tuple[int, int, int]]
+    movable: list[tuple[int, int, int]]
+    slack: list[tuple[int, int]]
+
 class Finding:
     kind: str
     severity: str
@@ -303,6 +354,18 @@ class FileSystem:
     def sync(self) -> None: ...
     def usage(self) -> Usage: ...
     def space_sharing(self) -> SpaceSharing: ...
+    def versions(self, path: _Path, *, subvolume: _Subvolume | None = None) -> list[FileVersion]: ...
+    def only_in_snapshots(
+        self, path: _Path | None = None, *, subvolume: _Subvolume | None = None
+    ) -> list[SnapshotOnly]: ...
+    def history(
+        self,
+        path: _Path | None = None,
+        *,
+        subvolume: _Subvolume | None = None,
+        since: int | None = None,
+    ) -> list[HistoryStep]: ...
+    def plan_relief(self) -> Relief: ...
     def older_states(self) -> list[OlderState]: ...
     def older_files(self, state: OlderState) -> list[OlderFile]: ...
     def trim(self) -> int: ...
@@ -420,3 +483,4 @@ def mkfs(
     compress: str | None = None,
     shrink: bool = False,
 ) -> Made: ...
+def find_deleted_subvolumes(image: _Path, *, devices: Sequence[_Path] = ()) -> list[DeletedSubvolume]: ...

@@ -14,7 +14,7 @@ mod show;
 mod source;
 mod sync;
 pub mod usage;
-mod usage_tree;
+pub mod usage_tree;
 
 pub use redundancy::{OpenedAs, RedundancyArgs, warn_of_lesser_profiles};
 pub use source::{UsageSource, warn_of_mixed, warn_of_profiles};

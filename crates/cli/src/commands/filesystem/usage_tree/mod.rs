@@ -6,26 +6,41 @@
 //!
 //! - [`tally`]: the weights of paths; [`resolver`]: from addresses to paths; [`sampler`]: random
 //!   addresses, and all extents.
-//! - [`browser`], [`screen`], [`interactive`]: the tree on a terminal.
+//! - [`run`]: a run as a file; [`growth`]: two runs side by side.
+//! - [`browser`], [`screen`], [`interactive`]: the tree on a terminal; [`deletion`]: deletions in
+//!   it.
 
 mod browser;
+mod deletion;
+mod growth;
 mod interactive;
 mod resolver;
+mod run;
 mod sampler;
 mod screen;
-mod tally;
+pub mod tally;
+
+pub use sampler::{Sampler, empty_tally, look_up_all};
 
 use crate::context::Context;
-use crate::output::{Output, escaped};
+use crate::holder;
+use crate::mounted::Target;
+use crate::output::{Output, escaped, json_bytes};
 use crate::tree_source::TreeSource;
 use crate::units::Units;
+use crate::usage_error::UsageError;
+use anyhow::Context as _;
+use growth::{Row, View};
 use indicatif::ProgressBar;
-use sampler::{Sampler, empty_tally, look_up_all};
-use serde_json::{Value, json};
-use std::cmp::Reverse;
-use std::io::IsTerminal;
-use std::path::Path;
-use tally::{Entry, Tally};
+use interactive::Interactive;
+use run::{Origin, Run, time_of_now, write_run};
+use screen::change_text;
+use serde_json::{Map, Value, json};
+use std::cmp::Ordering;
+use std::fs::{self, File};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use tally::Tally;
 
 /// Samples to take if there is no other end.
 const SAMPLES: u64 = 2000;
@@ -58,6 +73,16 @@ pub struct TreeArgs {
     /// Print only directories with at least P percent of the data (1)
     #[arg(long = "min", value_name = "P", requires = "tree")]
     least: Option<f64>,
+    /// Write the run to FILE, for --compare, and print the tree
+    #[arg(long, value_name = "FILE", requires = "tree", value_hint = clap::ValueHint::FilePath)]
+    export: Option<PathBuf>,
+    /// Show how much each directory grew since the run in FILE, which --export wrote
+    #[arg(long, value_name = "FILE", requires = "tree", value_hint = clap::ValueHint::FilePath)]
+    compare: Option<PathBuf>,
+    /// Let the key d delete in the interactive tree: an image is opened for writing
+    #[arg(long, requires = "tree")]
+    #[arg(conflicts_with_all = ["batch", "samples", "exact", "depth", "least", "export", "json"])]
+    delete: bool,
 }
 
 /// Shows the tree.
@@ -68,14 +93,91 @@ pub fn show(
     units: Units,
     json: bool,
 ) -> anyhow::Result<()> {
-    let source = TreeSource::open(context, image.as_os_str())?;
-    let chunks = source.chunks()?;
-    let mut found = empty_tally(&chunks, arguments.exact);
-    if !json && arguments.is_interactive() {
-        let name = String::from_utf8_lossy(&escaped(image.as_os_str().as_encoded_bytes())).into_owned();
-        return interactive::browse(&source, &chunks, arguments.seed, found, &name, units);
+    let then = arguments.compare.as_deref().map(read_run).transpose()?;
+    let is_interactive = !json && arguments.is_interactive();
+    if arguments.delete && !is_interactive {
+        return Err(UsageError::new("--delete is for the interactive tree, which needs a terminal").into());
     }
+    if !is_interactive {
+        confine(context, image, arguments.export.as_deref());
+    }
+    let source = match arguments.delete {
+        true => TreeSource::open_to_change(context, image.as_os_str())?,
+        false => TreeSource::open(context, image.as_os_str())?,
+    };
+    let origin = Origin {
+        seed: (!arguments.exact).then_some(arguments.seed),
+        source: image.as_os_str().as_encoded_bytes().to_vec(),
+        fsid: source.fsid()?,
+        time: time_of_now(),
+    };
+    if let Some(then) = &then
+        && then.origin.fsid != origin.fsid
+    {
+        context.warning(format_args!(
+            "the run to compare with is of the file system {}, not of {}",
+            then.origin.fsid, origin.fsid
+        ));
+    }
+    let chunks = source.chunks()?;
+    if is_interactive {
+        let name = String::from_utf8_lossy(&escaped(image.as_os_str().as_encoded_bytes())).into_owned();
+        let second = origin.time.get(..19).unwrap_or_default().replace(':', "");
+        let export = format!("usage-tree-{second}.json");
+        let can_delete = arguments.delete;
+        let source = &source;
+        return Interactive { source, chunks, origin, then, name, units, can_delete, export }.browse();
+    }
+    let mut found = empty_tally(&chunks, arguments.exact);
     let samples = arguments.samples.unwrap_or(SAMPLES);
+    let sampler = (!arguments.exact).then(|| Sampler::new(&source, &chunks, arguments.seed));
+    measure(context, &source, sampler, samples, &mut found)?;
+    if let Some(file) = &arguments.export {
+        let written = File::create(file).and_then(|file| {
+            let mut out = BufWriter::new(file);
+            write_run(&mut out, &origin, &found)?;
+            out.flush()
+        });
+        written.with_context(|| file.display().to_string())?;
+    }
+    let view = View { now: &found, then: then.as_ref().map(|run| &run.tally) };
+    let mut output = Output::new()?;
+    match json {
+        true => output.text(format_args!("{:#}\n", to_json(view, &origin, then.as_ref())))?,
+        false => print(&mut output, view, arguments, units)?,
+    }
+    Ok(output.finish()?)
+}
+
+/// Leaves the run with the right to read the image, and to write the file if there is one.
+fn confine(context: &Context, image: &Path, export: Option<&Path>) {
+    match export {
+        None => context.confine_to_place(image),
+        Some(file) => {
+            if let Ok(Target::Image(path)) = Target::parse(holder::place_of(image).as_os_str()) {
+                context.confine_to_output(file, [path.image]);
+            }
+        }
+    }
+}
+
+fn read_run(file: &Path) -> anyhow::Result<Run> {
+    let text = fs::read(file).with_context(|| file.display().to_string())?;
+    Run::parse(&text).map_err(|reason| anyhow::anyhow!("{}: {reason}", file.display()))
+}
+
+/// Takes samples until there are enough, or next to no data is found. Without a sampler every
+/// extent is looked up.
+///
+/// # Errors
+/// A sample that cannot be looked up.
+pub fn measure(
+    context: &Context,
+    source: &TreeSource,
+    sampler: Option<Sampler<'_>>,
+    samples: u64,
+    found: &mut Tally,
+) -> anyhow::Result<()> {
     let bar = context.is_interactive().then(|| ProgressBar::new(samples));
     context.set_progress(bar.clone());
     let step = || {
@@ -83,34 +185,26 @@ pub fn show(
             bar.inc(1);
         }
     };
-    let ran = match arguments.exact {
-        true => look_up_all(&source, &mut found, step),
-        false => sample(Sampler::new(&source, &chunks, arguments.seed), samples, &mut found, step),
+    let ran = match sampler {
+        None => look_up_all(source, found, step),
+        Some(sampler) => sample(sampler, samples, found, step),
     };
     context.set_progress(None);
-    if let Some(bar) = bar {
+    if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
-    ran?;
-    let mut output = Output::new()?;
-    if json {
-        output.text(format_args!("{:#}\n", to_json(&found, arguments)))?;
-    } else {
-        print(&mut output, &found, arguments, units)?;
-    }
-    Ok(output.finish()?)
+    ran
 }
 
 impl TreeArgs {
     /// Whether the tree is shown on a terminal.
     fn is_interactive(&self) -> bool {
-        let prints = self.batch || self.exact || self.samples.is_some();
+        let prints = self.batch || self.exact || self.samples.is_some() || self.export.is_some();
         let shapes = self.depth.is_some() || self.least.is_some();
         !prints && !shapes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 }
 
-/// Takes samples until there are enough, or next to no data is found.
 fn sample(
     mut sampler: Sampler<'_>,
     samples: u64,
@@ -125,24 +219,32 @@ fn sample(
     Ok(())
 }
 
-fn print(output: &mut Output, found: &Tally, arguments: &TreeArgs, units: Units) -> anyhow::Result<()> {
-    output.text(format_args!("{:>12} {:>12} {:>7}  PATH\n", "SIZE", "ERROR", "SHARE"))?;
-    let mut pending = vec![(0, b"/".to_vec(), &found.root)];
-    while let Some((depth, name, entry)) = pending.pop() {
-        line(output, found, units, entry.weight, depth, &name)?;
-        if depth >= arguments.depth.unwrap_or(3) {
-            continue;
-        }
-        let mut below: Vec<_> = entry.below.iter().collect();
-        below.sort_by_key(|(name, entry)| (Reverse(entry.weight), *name));
-        for (name, entry) in below.into_iter().rev() {
-            if found.share(entry.weight) * 100.0 >= arguments.least.unwrap_or(1.0) {
-                pending.push((depth + 1, name.clone(), entry));
-            }
-        }
+fn print(output: &mut Output, view: View<'_>, arguments: &TreeArgs, units: Units) -> anyhow::Result<()> {
+    let found = view.now;
+    output.text(format_args!("{:>12} {:>12} ", "SIZE", "ERROR"))?;
+    if view.then.is_some() {
+        output.text(format_args!("{:>24} ", "CHANGE"))?;
     }
-    if found.unreachable > 0 {
-        line(output, found, units, found.unreachable, 0, b"(parts of extents that no file uses)")?;
+    output.text(format_args!("{:>7}  PATH\n", "SHARE"))?;
+    let by_change = |row: &Row<'_>| view.change_of(row).map_or(0, |change| change.bytes.unsigned_abs());
+    let order = |one: &Row<'_>, other: &Row<'_>| match by_change(other).cmp(&by_change(one)) {
+        Ordering::Equal => other.weight.cmp(&one.weight),
+        order => order,
+    };
+    let (deepest, least) = (arguments.depth.unwrap_or(3), arguments.least.unwrap_or(1.0));
+    view.walk(order, |depth, row| {
+        let before = view.then.map_or(0.0, |then| then.share(row.before));
+        let is_large = found.share(row.weight).max(before) * 100.0 >= least;
+        let is_shown = depth == 0 || depth <= deepest && is_large;
+        if is_shown {
+            line(output, view, units, (row.weight, row.before), depth, row.name)?;
+        }
+        Ok(is_shown && depth < deepest)
+    })?;
+    let before = view.then.map_or(0, |then| then.unreachable);
+    if found.unreachable > 0 || before > 0 {
+        let name = b"(parts of extents that no file uses)";
+        line(output, view, units, (found.unreachable, before), 0, name)?;
     }
     let (data, metadata) = (units.text(found.data), units.text(found.metadata));
     output.text(format_args!("data {data}, metadata {metadata}"))?;
@@ -150,42 +252,104 @@ fn print(output: &mut Output, found: &Tally, arguments: &TreeArgs, units: Units)
         true => output.text(format_args!("\n"))?,
         false => output.text(format_args!(", {} samples\n", found.all))?,
     }
+    if let Some(then) = view.then {
+        let (data, metadata) = (units.text(then.data), units.text(then.metadata));
+        output.text(format_args!("before: data {data}, metadata {metadata}\n"))?;
+    }
     Ok(())
 }
 
 fn line(
     output: &mut Output,
-    found: &Tally,
+    view: View<'_>,
     units: Units,
-    weight: u64,
+    (weight, before): (u64, u64),
     depth: usize,
     name: &[u8],
 ) -> anyhow::Result<()> {
-    let (bytes, error) = found.bytes(weight);
-    let error = if found.exact { String::new() } else { format!("±{}", units.text(error)) };
-    let share = found.share(weight) * 100.0;
-    output.text(format_args!("{:>12} {error:>12} {share:>6.1}%  ", units.text(bytes)))?;
-    output.text(format_args!("{:width$}", "", width = 2 * depth))?;
+    let (bytes, error) = view.now.bytes(weight);
+    let error = if view.now.exact { String::new() } else { format!("±{}", units.text(error)) };
+    let share = view.now.share(weight) * 100.0;
+    output.text(format_args!("{:>12} {error:>12} ", units.text(bytes)))?;
+    if let Some(change) = view.change(weight, before) {
+        output.text(format_args!("{:>24} ", change_text(change, units)))?;
+    }
+    output.text(format_args!("{share:>6.1}%  {:width$}", "", width = 2 * depth))?;
     output.name(name)?;
     Ok(output.text(format_args!("\n"))?)
 }
 
-fn to_json(found: &Tally, arguments: &TreeArgs) -> Value {
-    let (bytes, error) = found.bytes(found.unreachable);
-    json!({
+fn to_json(view: View<'_>, origin: &Origin, then: Option<&Run>) -> Value {
+    let found = view.now;
+    let before = view.then.map_or(0, |then| then.unreachable);
+    let mut all = json!({
+        "fsid": origin.fsid,
         "exact": found.exact,
         "samples": if found.exact { Value::Null } else { found.all.into() },
-        "seed": if found.exact { Value::Null } else { arguments.seed.into() },
+        "seed": origin.seed,
         "data": found.data,
         "metadata": found.metadata,
-        "unreachable": { "bytes": bytes, "error": error },
-        "tree": entry_json(found, b"/", &found.root),
-    })
+        "unreachable": sizes(view, found.unreachable, before),
+        "tree": tree_json(view),
+    });
+    if let Some(then) = then {
+        all["compared_with"] = json!({
+            "fsid": then.origin.fsid,
+            "time": then.origin.time,
+            "exact": then.tally.exact,
+            "samples": if then.tally.exact { Value::Null } else { then.tally.all.into() },
+            "seed": then.origin.seed,
+            "data": then.tally.data,
+            "metadata": then.tally.metadata,
+        });
+    }
+    all
 }
 
-fn entry_json(found: &Tally, name: &[u8], entry: &Entry) -> Value {
-    let (bytes, error) = found.bytes(entry.weight);
-    let below: Vec<_> = entry.below.iter().map(|(name, entry)| entry_json(found, name, entry)).collect();
-    let name = String::from_utf8_lossy(&escaped(name)).into_owned();
-    json!({ "name": name, "bytes": bytes, "error": error, "entries": below })
+/// Returns the bytes of a weight, and how they changed.
+fn sizes(view: View<'_>, weight: u64, before: u64) -> Map<String, Value> {
+    let (bytes, error) = view.now.bytes(weight);
+    let mut object = Map::new();
+    object.insert("bytes".into(), bytes.into());
+    object.insert("error".into(), error.into());
+    if let Some(change) = view.change(weight, before) {
+        object.insert("change".into(), change.bytes.into());
+        object.insert("change_error".into(), change.error.into());
+    }
+    object
+}
+
+/// Returns the tree as objects that contain one another. Its depth is bounded, see
+/// [`tally::DEEPEST`].
+fn tree_json(view: View<'_>) -> Value {
+    // The objects from the top down to the last one, to which entries are added.
+    let mut open: Vec<(Map<String, Value>, Vec<Value>)> = Vec::new();
+    let close = |open: &mut Vec<(Map<String, Value>, Vec<Value>)>| {
+        let (mut object, entries) = open.pop()?;
+        object.insert("entries".into(), entries.into());
+        match open.last_mut() {
+            Some((_, above)) => above.push(object.into()),
+            None => return Some(Value::Object(object)),
+        }
+        None
+    };
+    let walked = view.walk(
+        |_, _| Ordering::Equal,
+        |depth, row| {
+            while open.len() > depth {
+                close(&mut open);
+            }
+            let mut object = sizes(view, row.weight, row.before);
+            json_bytes(&mut object, "name", row.name);
+            open.push((object, Vec::new()));
+            Ok(true)
+        },
+    );
+    debug_assert!(walked.is_ok(), "the closure does not fail");
+    while !open.is_empty() {
+        if let Some(root) = close(&mut open) {
+            return root;
+        }
+    }
+    Value::Null
 }

@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+/// Most directories on the way to a file. Files below count for the last of them, so that nothing
+/// that walks a tree goes deeper either.
+pub const DEEPEST: usize = 256;
 /// The half width of the interval that holds the true value in 95 of 100 cases, in standard
 /// deviations.
 const DEVIATIONS: f64 = 1.96;
@@ -22,16 +25,27 @@ impl Entry {
     fn add(&mut self, path: &[u8], weight: u64) {
         self.weight += weight;
         let mut at = self;
-        for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        for part in parts(path) {
             at = at.below.entry(part.to_vec()).or_default();
             at.weight += weight;
         }
+    }
+
+    /// Sets the weight of the entry at a path below, which it makes if it is not there.
+    fn set(&mut self, path: &[u8], weight: u64) {
+        let at = parts(path).fold(self, |at, part| at.below.entry(part.to_vec()).or_default());
+        at.weight = weight;
     }
 
     /// Returns the entry at a path below.
     pub fn at<'e>(&'e self, path: &[Vec<u8>]) -> Option<&'e Self> {
         path.iter().try_fold(self, |entry, name| entry.below.get(name))
     }
+}
+
+/// Returns the names in a path, at most [`DEEPEST`].
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).take(DEEPEST)
 }
 
 /// The weights that were found.
@@ -59,6 +73,11 @@ impl Tally {
             Some(path) => self.root.add(path, weight),
             None => self.unreachable += weight,
         }
+    }
+
+    /// Sets the weight of a path, with everything below it. The caller sets those of all paths.
+    pub fn set(&mut self, path: &[u8], weight: u64) {
+        self.root.set(path, weight);
     }
 
     /// Returns the part of all that a weight is, from 0 to 1.
@@ -98,5 +117,13 @@ mod tests {
         assert_eq!(tally.bytes(6).0, 3000);
         assert_eq!(tally.root.at(&[b"a".to_vec(), b"c".to_vec()]).unwrap().weight, 2);
         assert!(tally.root.at(&[b"c".to_vec()]).is_none());
+        // Files that lie deeper count for a directory above.
+        tally.add(Some(&b"/x".repeat(DEEPEST + 1000)), 1);
+        assert!(tally.root.at(&vec![b"x".to_vec(); DEEPEST]).unwrap().below.is_empty());
+        tally.set(b"/a/c", 7);
+        assert_eq!(
+            (tally.root.at(&[b"a".to_vec(), b"c".to_vec()]).unwrap().weight, tally.root.weight),
+            (7, 7)
+        );
     }
 }

@@ -1,0 +1,195 @@
+//! `papilio treemap`: a picture of the tree of directories, in which areas are disk space.
+//!
+//! - [`nodes`]: the files and directories that are large enough to be seen;
+//! - [`layout`]: where their rectangles lie;
+//! - [`ages`]: when files were modified;
+//! - [`drawing`]: the picture as SVG; [`page`]: a page around it, which zooms.
+//!
+//! Space counts as in `papilio usage --tree`: once, for the shortest of its paths.
+
+mod ages;
+mod drawing;
+mod layout;
+mod nodes;
+mod page;
+
+use super::filesystem::usage_tree::tally::Tally;
+use super::filesystem::usage_tree::{Sampler, empty_tally, measure};
+use crate::context::{Context, of_image};
+use crate::holder;
+use crate::mounted::Target;
+use crate::output::Output;
+use crate::time;
+use crate::tree_source::TreeSource;
+use crate::units::Units;
+use crate::usage_error::UsageError;
+use ages::Ages;
+use anyhow::Context as _;
+use drawing::{Drawing, Palette, text_of};
+use nodes::{NodeKind, Nodes};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Samples without the option.
+const SAMPLES: u64 = 5000;
+/// Rectangles of a picture, and of a page, into which one can zoom.
+const IN_PICTURE: usize = 3000;
+/// See [`IN_PICTURE`].
+const IN_PAGE: usize = 8000;
+/// The ends of the ages in days, and their words.
+const AGES: [(i64, &str); 5] =
+    [(1, "a day"), (7, "a week"), (31, "a month"), (366, "a year"), (3 * 366, "three years")];
+
+/// Draw the tree of directories as rectangles whose areas are the space that they take
+///
+/// A byte of data counts once, for the shortest of its paths, however many snapshots share it, as
+/// in papilio usage --tree. An HTML page is one file, which loads nothing: a click or Enter zooms
+/// into a directory, Escape goes back, and arrows walk from one to the next.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::AnyPath)]
+    path: OsString,
+    /// The picture to create, in the format that its extension names: SVG or HTML
+    #[arg(value_name = "FILE.svg|FILE.html", value_hint = clap::ValueHint::FilePath)]
+    picture: PathBuf,
+    /// Show subvolumes, or the time since files were modified, as colours
+    #[arg(long, visible_alias = "color", value_name = "MEANING", value_enum)]
+    #[arg(default_value_t = Colour::Subvolume)]
+    colour: Colour,
+    /// Estimate sizes from N random bytes of the data
+    #[arg(long, value_name = "N", default_value_t = SAMPLES)]
+    samples: u64,
+    /// Seed the random numbers with N
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Look up every extent instead
+    #[arg(long, conflicts_with_all = ["samples", "seed"])]
+    exact: bool,
+    /// Draw about N rectangles: 3000 in a picture, 8000 in a page
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rectangles: Option<u32>,
+}
+
+/// The meaning of colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Colour {
+    /// The subvolume of a file.
+    Subvolume,
+    /// The time since a file was modified.
+    Age,
+}
+
+impl Args {
+    /// Draws the picture.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let extension = self.picture.extension().map(|end| end.to_ascii_lowercase());
+        let is_page = match extension.as_deref().and_then(|end| end.to_str()) {
+            Some("svg") => false,
+            Some("html" | "htm") => true,
+            _ => {
+                let text = format!("{}: a treemap's name ends in .svg or .html", self.picture.display());
+                return Err(UsageError::new(text).into());
+            }
+        };
+        if let Ok(Target::Image(path)) = Target::parse(holder::place_of(Path::new(&self.path)).as_os_str()) {
+            context.confine_to_output(&self.picture, [path.image]);
+        }
+        let source = TreeSource::open(context, &self.path)?;
+        let chunks = source.chunks()?;
+        let mut found = empty_tally(&chunks, self.exact);
+        let sampler = (!self.exact).then(|| Sampler::new(&source, &chunks, self.seed));
+        measure(context, &source, sampler, self.samples, &mut found)?;
+        let most = self.rectangles.map_or(if is_page { IN_PAGE } else { IN_PICTURE }, |most| most as usize);
+        let mut nodes = Nodes::choose(&found, most);
+        let (palette, legend) = match self.colour {
+            Colour::Subvolume => (Palette::Subvolumes, colour_subvolumes(&source, &mut nodes)?),
+            Colour::Age => (Palette::Ages, colour_ages(&source, &mut nodes)?),
+        };
+        let title = self.title(&found);
+        let drawing = Drawing { nodes: &nodes, title: &title, palette, legend: &legend, is_in_page: is_page };
+        let picture = if is_page { page::page(&drawing) } else { drawing.svg() };
+        let shown = self.picture.display();
+        fs::write(&self.picture, picture).with_context(|| shown.to_string())?;
+        if context.verbosity >= 0 {
+            let mut output = Output::new()?;
+            output.text(format_args!("{shown}: {} files and directories\n", nodes.0.len() - 1))?;
+            output.finish()?;
+        }
+        Ok(())
+    }
+
+    fn title(&self, found: &Tally) -> String {
+        let name = text_of(self.path.as_encoded_bytes());
+        let (data, metadata) = (Units::HUMAN.text(found.data), Units::HUMAN.text(found.metadata));
+        let how = match found.exact {
+            true => "every extent".to_owned(),
+            false => format!("{} samples", found.all),
+        };
+        format!("{name}: data {data}, metadata {metadata} ({how})")
+    }
+}
+
+/// Gives each of the largest subvolumes a colour, and returns the words for these.
+fn colour_subvolumes(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(usize, String)>> {
+    let all = match source {
+        TreeSource::Image { fs, path } => fs.subvolumes().map_err(|error| of_image(path, error))?,
+        TreeSource::Mounted { mounted, root } => root.subvolumes().map_err(|error| mounted.at(&error))?,
+    };
+    let paths = all.into_iter().filter_map(|one| Some([b"/", &one.path?[..]].concat()));
+    let paths: HashMap<Vec<u8>, usize> = paths.enumerate().map(|(number, path)| (path, number)).collect();
+    // Which subvolume a node is in: its own, or that of the node above, which comes before it.
+    let top = paths.get(&b"/"[..]).copied().unwrap_or(usize::MAX);
+    let mut own = vec![top; nodes.0.len()];
+    let mut sizes: HashMap<usize, u64> = HashMap::new();
+    let mut pending = vec![0];
+    while let Some(number) = pending.pop() {
+        let node = &nodes.0[number];
+        if node.below.is_empty() && !node.path.is_empty() {
+            *sizes.entry(own[number]).or_default() += node.bytes;
+        }
+        for below in &node.below {
+            own[*below] = paths.get(&nodes.0[*below].path).copied().unwrap_or(own[number]);
+            pending.push(*below);
+        }
+    }
+    let mut order: Vec<(usize, u64)> = sizes.into_iter().collect();
+    order.sort_by_key(|(number, bytes)| (std::cmp::Reverse(*bytes), *number));
+    let last = Palette::Subvolumes.count() - 1;
+    let colours: HashMap<usize, usize> =
+        order.iter().enumerate().map(|(rank, (number, _))| (*number, rank.min(last))).collect();
+    for (node, own) in nodes.0.iter_mut().zip(own) {
+        node.colour = colours.get(&own).copied().unwrap_or(last);
+    }
+    let names: HashMap<usize, Vec<u8>> = paths.into_iter().map(|(path, number)| (number, path)).collect();
+    let words = |(rank, (number, _)): (usize, &(usize, u64))| {
+        let name = names.get(number).map_or_else(|| "no subvolume".to_owned(), |path| text_of(path));
+        (rank, name)
+    };
+    let mut legend: Vec<(usize, String)> = order.iter().take(last).enumerate().map(words).collect();
+    if let Some(others) = order.len().checked_sub(last).filter(|others| *others > 0) {
+        legend.push((last, format!("{others} other subvolumes")));
+    }
+    Ok(legend)
+}
+
+/// Gives files colours by the time since they were modified, and returns the words for these.
+fn colour_ages(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(usize, String)>> {
+    let ages = Ages::of(source)?;
+    let (now, last) = (time::now(), Palette::Ages.count() - 1);
+    let mut seen = vec![false; Palette::Ages.count()];
+    for node in nodes.0.iter_mut().filter(|node| node.kind == NodeKind::File) {
+        let days = ages.modified(&node.path)?.map(|modified| now.saturating_sub(modified) / (24 * 3600));
+        let age = |days: i64| AGES.iter().position(|(end, _)| days < *end).unwrap_or(AGES.len());
+        node.colour = days.map_or(last, age);
+        seen[node.colour] = true;
+    }
+    let words = |colour: usize| match AGES.get(colour) {
+        Some((_, words)) => format!("modified within {words}"),
+        None if colour == last => "not known".to_owned(),
+        None => "older".to_owned(),
+    };
+    Ok((0..=last).filter(|colour| seen[*colour]).map(|colour| (colour, words(colour))).collect())
+}
