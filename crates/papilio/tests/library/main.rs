@@ -45,6 +45,7 @@ mod replay;
 mod requests_in_flight;
 mod scrub;
 mod send;
+mod shared_defragment;
 mod subvolumes;
 mod sync_data;
 mod times;

@@ -1,10 +1,7 @@
 //! Defragmenting without unsharing: snapshots and clones follow to the larger extents, nobody needs
 //! more space, and nothing else changes. The kernel reads the result.
 
-#[path = "support/in_memory.rs"]
-mod in_memory;
-
-use in_memory::{assert_clean, formatted, open, places_of_blocks, writable};
+use crate::in_memory::{assert_clean, formatted, open, places_of_blocks, writable};
 use papilio::device::Device;
 use papilio::format::TreeId;
 use papilio::format::items::file_extent::Compression;
