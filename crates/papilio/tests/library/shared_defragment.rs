@@ -481,7 +481,7 @@ fn file_systems_for_reading_and_busy_ones_are_refused() {
     .unwrap();
     assert!(matches!(inner, Some(Err(Error::Busy { .. }))), "{inner:?}");
     fs.close().unwrap();
-    let fs = in_memory::open_read_only(&device);
+    let fs = crate::in_memory::open_read_only(&device);
     let inode = fs.inode("/f").unwrap();
     let refused = fs.defragment_shared([&inode], 0..u64::MAX, &options, |_| true).unwrap_err();
     assert!(matches!(refused, Error::ReadOnlyFileSystem { .. }), "{refused}");
