@@ -9,6 +9,7 @@ mod check_extents;
 mod common;
 mod copy;
 mod dedupe;
+mod dedupe_by_checksums;
 mod devices_over_devices;
 mod devices_refused;
 mod diff;
