@@ -46,6 +46,9 @@
 // Flag of papilio_dedupe(): equal blocks are only counted, by their hashes.
 #define PAPILIO_DEDUPE_DRY_RUN 1
 
+// Flag of papilio_dedupe(): candidates come from the checksums that are stored.
+#define PAPILIO_DEDUPE_CHECKSUMS 2
+
 // The bytes of papilio_dirent.name: the longest name, 255 bytes, and a NUL.
 #define PAPILIO_NAME_SIZE 256
 
@@ -881,9 +884,14 @@ int papilio_report_free(struct papilio_report *report);
 // 16 MiB, or 0 for 128 KiB. `flags` is 0 or PAPILIO_DEDUPE_DRY_RUN. `shared_bytes` is NULL or gets
 // the number of bytes that share the data of others now.
 //
+// With PAPILIO_DEDUPE_CHECKSUMS candidates come from the checksums that are stored, and extents
+// are only given up whole, with all references to them. `block_size` is the shortest run that
+// counts, or 0 for 16 KiB, and `shared_bytes` gets the number of bytes that became free. The path
+// "/" means the whole file system. Extents without checksums are left out silently.
+//
 // Files that cannot be read or shared are left out, and `failed` is NULL or hears of each.
 // `progress` is NULL or a function that is called with `user`, the files so far, 0, and the bytes
-// read.
+// read; with PAPILIO_DEDUPE_CHECKSUMS with the extents or places of a stage so far, 0 and 0.
 //
 // Returns 0 or a negative errno: -EIO if files were left out, -EINVAL for another block size,
 // -ECANCELED if `progress` returns other than 0.

@@ -5,12 +5,15 @@ use crate::failure::{Failure, guard_unit};
 use crate::file_system::{User, fs_of, papilio_fs};
 use crate::streams::{Progress, canceled, papilio_message_fn, papilio_progress_fn};
 use libc::{c_char, c_int, c_void};
-use papilio::{Dedupe, DedupeError, DedupeObserver, DedupeReport, WalkRoot};
+use papilio::{ChecksumDedupe, Dedupe, DedupeError, DedupeObserver, DedupeReport, DedupeStage, WalkRoot};
 use std::ffi::CString;
 use std::io;
 
 /// Flag of papilio_dedupe(): equal blocks are only counted, by their hashes.
 pub const PAPILIO_DEDUPE_DRY_RUN: u32 = 0x1;
+
+/// Flag of papilio_dedupe(): candidates come from the checksums that are stored.
+pub const PAPILIO_DEDUPE_CHECKSUMS: u32 = 0x2;
 
 struct DedupeWatch {
     progress: Progress,
@@ -23,6 +26,11 @@ struct DedupeWatch {
 impl DedupeObserver for DedupeWatch {
     fn file(&mut self, _path: &[u8], before: &DedupeReport) -> io::Result<()> {
         self.progress.call(before.files, 0, before.read_bytes);
+        self.progress.check()
+    }
+
+    fn stage(&mut self, _stage: DedupeStage, done: u64) -> io::Result<()> {
+        self.progress.call(done, 0, 0);
         self.progress.check()
     }
 
@@ -40,6 +48,26 @@ impl DedupeObserver for DedupeWatch {
     }
 }
 
+/// Shares extents; the report gets the bytes that became free.
+fn by_checksums(
+    fs: &papilio::FileSystem,
+    roots: Option<Vec<WalkRoot>>,
+    shortest_run: u64,
+    dry_run: bool,
+    report: &mut DedupeReport,
+    watch: &mut DedupeWatch,
+) -> Result<(), DedupeError> {
+    let mut dedupe = ChecksumDedupe::new().dry_run(dry_run);
+    if shortest_run > 0 {
+        if !shortest_run.is_power_of_two() || !Dedupe::BLOCK_SIZES.contains(&shortest_run) {
+            return Err(DedupeError::BlockSize(shortest_run));
+        }
+        dedupe = dedupe.shortest_run(shortest_run);
+    }
+    report.shared_bytes = dedupe.run(fs, roots, watch)?.freed_bytes;
+    Ok(())
+}
+
 fn failure(error: DedupeError) -> Failure {
     let errno = match &error {
         DedupeError::BlockSize(_) => libc::EINVAL,
@@ -53,9 +81,14 @@ fn failure(error: DedupeError) -> Failure {
 /// 16 MiB, or 0 for 128 KiB. `flags` is 0 or PAPILIO_DEDUPE_DRY_RUN. `shared_bytes` is NULL or gets
 /// the number of bytes that share the data of others now.
 ///
+/// With PAPILIO_DEDUPE_CHECKSUMS candidates come from the checksums that are stored, and extents
+/// are only given up whole, with all references to them. `block_size` is the shortest run that
+/// counts, or 0 for 16 KiB, and `shared_bytes` gets the number of bytes that became free. The path
+/// "/" means the whole file system. Extents without checksums are left out silently.
+///
 /// Files that cannot be read or shared are left out, and `failed` is NULL or hears of each.
 /// `progress` is NULL or a function that is called with `user`, the files so far, 0, and the bytes
-/// read.
+/// read; with PAPILIO_DEDUPE_CHECKSUMS with the extents or places of a stage so far, 0 and 0.
 ///
 /// Returns 0 or a negative errno: -EIO if files were left out, -EINVAL for another block size,
 /// -ECANCELED if `progress` returns other than 0.
@@ -71,7 +104,7 @@ pub unsafe extern "C" fn papilio_dedupe(
     user: *mut c_void,
 ) -> c_int {
     guard_unit(|| {
-        check_flags(flags, PAPILIO_DEDUPE_DRY_RUN)?;
+        check_flags(flags, PAPILIO_DEDUPE_DRY_RUN | PAPILIO_DEDUPE_CHECKSUMS)?;
         if !shared_bytes.is_null() {
             check_result(shared_bytes, "shared_bytes")?;
         }
@@ -91,7 +124,12 @@ pub unsafe extern "C" fn papilio_dedupe(
             left_out: Default::default(),
         };
         let mut report = DedupeReport::default();
-        let done = dedupe.run(vec![root], &mut report, &mut watch);
+        let done = if flags & PAPILIO_DEDUPE_CHECKSUMS == 0 {
+            dedupe.run(vec![root], &mut report, &mut watch)
+        } else {
+            let roots = if path.iter().all(|byte| *byte == b'/') { None } else { Some(vec![root]) };
+            by_checksums(user_of.fs(), roots, block_size, dry_run, &mut report, &mut watch)
+        };
         if watch.progress.is_canceled() {
             return Err(canceled());
         }

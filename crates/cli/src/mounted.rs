@@ -23,7 +23,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// An operand.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Target {
     /// A path in an image that is not mounted.
     Image(ImagePath),

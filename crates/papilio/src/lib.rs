@@ -147,8 +147,11 @@ pub use papilio_progs::space_sharing::{
     Estimate, SharedBytes, SharingOptions, SharingProgress, SpaceSharing, SubvolumeSpace,
 };
 pub use papilio_progs::tune::{Tune, Tuned, tune};
+pub use papilio_transfer::checksum_dedupe::{
+    ChecksumDedupe, ChecksumDedupeReport, DedupePlace, DedupePlan, Left,
+};
 pub use papilio_transfer::copy::image::{CopyError, ImageCopy, ImageCopyOptions, Share};
-pub use papilio_transfer::dedupe::{Dedupe, DedupeError, DedupeObserver, DedupeReport};
+pub use papilio_transfer::dedupe::{Dedupe, DedupeError, DedupeObserver, DedupeReport, DedupeStage};
 pub use papilio_transfer::export::Export;
 pub use papilio_transfer::export::problem::{
     ExportError, ExportObserver, ExportProblem, ExportProblems, Missing,

@@ -9,9 +9,9 @@ use crate::file_system::{FileSystem, SubvolumeArg};
 use crate::paths::{PathArg, decode, host_path};
 use crate::subvolumes::subvolume_id;
 use papilio::{
-    Dedupe, DedupeError, DedupeObserver, DedupeReport, Error, Export, ExportError, ExportObserver,
-    ExportProblem, ExportProblems, FileKind, ImagePath, NameChange, Populate, PopulateObserver, Receive,
-    ReceivedSubvolume, SendOptions, SendProtocol, SnapshotChange, WalkRoot,
+    ChecksumDedupe, Dedupe, DedupeError, DedupeObserver, DedupeReport, DedupeStage, Error, Export,
+    ExportError, ExportObserver, ExportProblem, ExportProblems, FileKind, ImagePath, NameChange, Populate,
+    PopulateObserver, Receive, ReceivedSubvolume, SendOptions, SendProtocol, SnapshotChange, WalkRoot,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -93,6 +93,10 @@ impl PopulateObserver for Interruptible {
 
 impl DedupeObserver for DedupeWatch {
     fn file(&mut self, _path: &[u8], _before: &DedupeReport) -> io::Result<()> {
+        self.signals.check()
+    }
+
+    fn stage(&mut self, _stage: DedupeStage, _done: u64) -> io::Result<()> {
         self.signals.check()
     }
 
@@ -329,6 +333,42 @@ impl FileSystem {
         done.map_err(|error| of_dedupe(py, error))?;
         match left_out.is_empty() {
             true => Ok((report.files, report.read_bytes, report.shared_bytes)),
+            false => Err(incomplete(py, left_out)),
+        }
+    }
+
+    /// Shares equal extents, found by the checksums that are stored, in the whole file system or
+    /// below path. Returns the numbers of extents looked at, of extents and bytes that became free,
+    /// and of bytes written anew.
+    #[pyo3(signature = (path = None, *, shortest_run = 16 << 10, memory = 256 << 20, state = None, copies = true, dry_run = false))]
+    fn dedupe_by_checksums(
+        &self,
+        py: Python<'_>,
+        path: Option<PathArg>,
+        shortest_run: u64,
+        memory: usize,
+        state: Option<std::path::PathBuf>,
+        copies: bool,
+        dry_run: bool,
+    ) -> PyResult<(u64, u64, u64, u64)> {
+        let dedupe = ChecksumDedupe::new()
+            .shortest_run(shortest_run)
+            .memory_bytes(memory)
+            .state(state)
+            .copies(copies)
+            .dry_run(dry_run);
+        let place = path.unwrap_or_else(|| PathArg::text(b"/".to_vec()));
+        let done = self.run(py, |fs| {
+            let root = WalkRoot::in_file_system(fs, &place.bytes)?;
+            let roots = if place.bytes.iter().all(|byte| *byte == b'/') { None } else { Some(vec![root]) };
+            let mut watch = DedupeWatch::default();
+            let done = dedupe.run(fs, roots, &mut watch);
+            Ok::<_, Error>((done, watch.left_out))
+        })?;
+        let (done, left_out) = done.raise_at(&place)?;
+        let report = done.map_err(|error| of_dedupe(py, error))?;
+        match left_out.is_empty() {
+            true => Ok((report.extents, report.freed_extents, report.freed_bytes, report.copied_bytes)),
             false => Err(incomplete(py, left_out)),
         }
     }

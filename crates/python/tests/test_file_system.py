@@ -550,6 +550,21 @@ def test_dedupe(fs):
         fs.dedupe("/", block_size=5000)
 
 
+def test_dedupe_by_checksums(fs, tmp_path):
+    content = os.urandom(300_000)
+    for name in ("/a", "/b"):
+        fs.path(name).write_bytes(content)
+    fs.sync()
+    state = tmp_path / "state"
+    assert fs.dedupe_by_checksums(dry_run=True)[1:3] == (1, 303_104)
+    assert fs.dedupe_by_checksums("/", state=state)[1:] == (1, 303_104, 0)
+    assert fs.dedupe_by_checksums("/", state=state)[1:] == (0, 0, 0)
+    assert fs.path("/b").read_bytes() == content
+    state.write_bytes(b"other")
+    with pytest.raises(OSError, match="no state file"):
+        fs.dedupe_by_checksums("/", state=state)
+
+
 def test_receive_into_a_directory_of_the_host(fs, tmp_path):
     fs.create_subvolume("/s")
     fs.path("/s/f").write_bytes(b"sent")

@@ -1,4 +1,5 @@
-//! Sharing the data of equal blocks, in an image or in a mount.
+//! Sharing the data of equal blocks, in an image or in a mount, by reading them.
+//! [`crate::checksum_dedupe`] finds them without reading.
 //!
 //! Owns [`Dedupe`], its report and its observer. All files are read in blocks. Adjacent blocks with
 //! the hashes of earlier ones are a run, which the file system compares and shares at once.
@@ -11,7 +12,7 @@
 
 use crate::file_walk::{FileVisitor, FileWalk, UsedExtent, WalkError, WalkRoot, WantedExtents};
 use crate::image_path::ImagePath;
-use crate::text::escaped;
+use crate::text::{escaped, system_text};
 use papilio_engine::data::{FileExtent, FileExtentKind};
 use papilio_engine::errors::Error;
 use papilio_format::{ChecksumType, InodeNumber, TreeId};
@@ -88,8 +89,40 @@ pub enum DedupeError {
     SeveralFileSystems,
     /// The block size is no power of two in [`Dedupe::BLOCK_SIZES`].
     BlockSize(u64),
+    /// A tree cannot be read, or the file system fails to change.
+    Library(Box<Error>),
+    /// A file of the host fails: the state file, or a temporary file.
+    Host {
+        /// The file, or the directory of temporary files.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The state file is not one of this file system.
+    State {
+        /// The state file.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The observer ended the work.
     Stopped(io::Error),
+}
+
+/// A stage of the work by checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DedupeStage {
+    /// The checksums of extents are read; the number counts extents.
+    Extents,
+    /// Whole extents are compared; the number counts different ones.
+    Whole,
+    /// The checksums of extents are read once more; the number counts extents.
+    Seeds,
+    /// Runs are looked for; the number counts places.
+    Runs,
+    /// Extents are shared; the number counts bytes that are free.
+    Sharing,
 }
 
 /// Watches the work.
@@ -101,6 +134,17 @@ pub trait DedupeObserver {
     fn file(&mut self, _path: &[u8], _before: &DedupeReport) -> io::Result<()> {
         Ok(())
     }
+
+    /// The work by checksums goes on with this number of things in a stage done.
+    ///
+    /// # Errors
+    /// As [`Self::file`].
+    fn stage(&mut self, _stage: DedupeStage, _done: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Something that the user should know, and that is no failure.
+    fn note(&mut self, _text: &str) {}
 
     /// A file or directory is left out, with the reason. The work goes on.
     fn failed(&mut self, error: DedupeError);
@@ -123,6 +167,12 @@ impl fmt::Display for DedupeError {
             Self::SeveralFileSystems => f.write_str("the arguments are in several file systems"),
             Self::BlockSize(bytes) => {
                 write!(f, "block size of {bytes} bytes: not a power of two from 4K to 16M")
+            }
+            Self::Library(error) => write!(f, "{error}"),
+            Self::Host { path, error } if path.as_os_str().is_empty() => write!(f, "{error}"),
+            Self::Host { path, error } => write!(f, "{}: {}", path.display(), system_text(error)),
+            Self::State { path, reason } => {
+                write!(f, "{}: {reason}; name another state file", path.display())
             }
             Self::Stopped(error) => write!(f, "{error}"),
         }
@@ -177,6 +227,20 @@ impl Dedupe {
         report: &mut DedupeReport,
         observer: &mut dyn DedupeObserver,
     ) -> Result<(), DedupeError> {
+        self.run_on(roots, None, report, observer)
+    }
+
+    /// As [`Dedupe::run`], and with `extents` reads only those at these addresses, ascending.
+    ///
+    /// # Errors
+    /// As [`Dedupe::run`].
+    pub fn run_on(
+        &self,
+        roots: Vec<WalkRoot>,
+        extents: Option<&[u64]>,
+        report: &mut DedupeReport,
+        observer: &mut dyn DedupeObserver,
+    ) -> Result<(), DedupeError> {
         if !self.block_size.is_power_of_two() || !Self::BLOCK_SIZES.contains(&self.block_size) {
             return Err(DedupeError::BlockSize(self.block_size));
         }
@@ -189,6 +253,7 @@ impl Dedupe {
         }
         let mut sharing = Sharing {
             options: *self,
+            only: extents,
             report,
             observer,
             images: Vec::new(),
@@ -239,6 +304,8 @@ enum OpenedFile {
 /// The work of one [`Dedupe::run`].
 struct Sharing<'a> {
     options: Dedupe,
+    /// The addresses of the extents to read, ascending; `None` for all.
+    only: Option<&'a [u64]>,
     report: &'a mut DedupeReport,
     observer: &'a mut dyn DedupeObserver,
     images: Vec<(PathBuf, FileSystem)>,
@@ -255,12 +322,22 @@ impl FileVisitor for Sharing<'_> {
     type Error = DedupeError;
 
     fn file(&mut self, file: &WalkRoot, _depth: usize, extents: &[UsedExtent]) -> Result<(), DedupeError> {
+        let only = self.only;
+        let is_read = |extent: &UsedExtent| {
+            let is_regular = extent.0.kind == FileExtentKind::Regular;
+            is_regular && only.is_none_or(|only| only.binary_search(&extent.0.address.0).is_ok())
+        };
+        if only.is_some() && !extents.iter().any(is_read) {
+            return Ok(());
+        }
+        let extents: Vec<FileExtent> =
+            extents.iter().filter(|extent| is_read(extent)).map(|(extent, _)| *extent).collect();
         self.observer.file(&file.path(), self.report).map_err(DedupeError::Stopped)?;
         self.report.files += 1;
         let index = self.files.len();
         let name = self.name_of(file);
         self.files.push(name);
-        if let Err(error) = self.read_file(index, extents) {
+        if let Err(error) = self.read_file(index, &extents) {
             // One file that cannot be read does not end the work.
             self.run = None;
             self.observer.failed(error);
@@ -288,9 +365,7 @@ impl Sharing<'_> {
         FileName::Image(index, inode.tree(), inode.number(), path.path.clone())
     }
 
-    fn read_file(&mut self, index: usize, extents: &[UsedExtent]) -> Result<(), DedupeError> {
-        let on_disk = |extent: &&UsedExtent| extent.0.kind == FileExtentKind::Regular;
-        let extents: Vec<&FileExtent> = extents.iter().filter(on_disk).map(|(extent, _)| extent).collect();
+    fn read_file(&mut self, index: usize, extents: &[FileExtent]) -> Result<(), DedupeError> {
         let block_size = self.options.block_size;
         let mut buffer = vec![0; block_size as usize];
         let mut next = 0;
@@ -382,7 +457,7 @@ impl Sharing<'_> {
             (OpenedFile::Mounted(_, source), OpenedFile::Mounted(path, target)) => {
                 let shared = source.dedupe_range(run.from, run.length, target, run.to);
                 shared.map_err(|error| match Errno::from_io_error(&error) {
-                    Some(Errno::OPNOTSUPP | Errno::NOTTY) => DedupeError::Unsupported { path: path.clone() },
+                    Some(Errno::OPNOTSUPP | Errno::NOTTY) => unsupported(path.clone()),
                     _ => WalkError::mounted(path)(error).into(),
                 })?
             }
@@ -450,6 +525,11 @@ fn read_whole(file: &MountedPath, buffer: &mut [u8], start: u64) -> io::Result<(
     Ok(())
 }
 
+/// Returns the error for a mount that has no call to share.
+pub(crate) fn unsupported(path: PathBuf) -> DedupeError {
+    DedupeError::Unsupported { path }
+}
+
 fn hash_of(bytes: &[u8]) -> u64 {
     let sum = ChecksumType::XxHash64.compute(bytes);
     let bytes = sum.as_bytes().first_chunk().expect("XxHash64 has 8 bytes");
@@ -460,6 +540,7 @@ impl DedupeError {
     /// Returns the library's error, if it is one of an image.
     pub fn image_error(&self) -> Option<&Error> {
         match self {
+            Self::Library(error) => Some(error),
             Self::File(WalkError::Image { error, .. }) => Some(error),
             _ => None,
         }

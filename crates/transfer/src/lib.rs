@@ -10,6 +10,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod batches;
+pub mod checksum_dedupe;
 pub mod copy;
 pub mod dedupe;
 pub mod export;

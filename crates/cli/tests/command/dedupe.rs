@@ -1,4 +1,4 @@
-//! `dedupe` and `heatmap`.
+//! `dedupe --read` and `heatmap`.
 
 use crate::common::{assert_clean, fail, succeed, succeed_json, succeed_text};
 use crate::fixture::noise;
@@ -57,9 +57,9 @@ fn equal_blocks_of_an_image_are_shared() {
     };
     let before = used();
     let root = format!("{shown}:/");
-    let dry = succeed_json(["dedupe", "-n", "--json", &root]);
+    let dry = succeed_json(["dedupe", "--read", "-n", "--json", &root]);
     assert_eq!((&dry["bytes_shared"], used()), (&shareable().into(), before));
-    let done = succeed_json(["dedupe", "--json", &root]);
+    let done = succeed_json(["dedupe", "--read", "--json", &root]);
     assert_eq!(done["bytes_shared"], shareable());
     assert_eq!((&done["blocks_with_equal_hashes_only"], &done["files"]), (&0.into(), &8.into()));
     for (name, content) in contents() {
@@ -67,7 +67,7 @@ fn equal_blocks_of_an_image_are_shared() {
     }
     // Extents of which some part is unique stay; the file that equals another one is free.
     assert!(before - used() > 1 << 20, "{before} {}", used());
-    assert!(succeed_text(["dedupe", &root]).contains(": 0.00B (0 bytes) shared"), "all is shared");
+    assert!(succeed_text(["dedupe", "--read", &root]).contains(": 0.00B (0 bytes) shared"), "all is shared");
     assert_clean(&image);
     assert_eq!(crate::common::papilio(["dedupe", "-b", "5k", &root]).status.code(), Some(2));
     fail(1, "no such file", ["dedupe", &format!("{shown}:/none")]);
@@ -85,13 +85,13 @@ fn equal_blocks_in_a_mount_of_the_kernel_are_shared() {
     for (name, content) in contents() {
         fs::write(mounted.path().join(name), content).unwrap();
     }
-    let done = succeed_json(["dedupe", "--json", &root]);
+    let done = succeed_json(["dedupe", "--read", "--json", &root]);
     assert_eq!(done["bytes_shared"], shareable());
     for (name, content) in contents() {
         assert!(fs::read(mounted.path().join(name)).unwrap() == content, "{name}");
     }
     mounted.sync().unwrap();
-    assert!(succeed_text(["dedupe", &root]).contains("(0 bytes) shared"));
+    assert!(succeed_text(["dedupe", "--read", &root]).contains("(0 bytes) shared"));
     fail(2, "several file systems", ["dedupe", &root, &other_image(&scratch)]);
     mounted.unmount().unwrap();
     images.btrfs_check().unwrap();

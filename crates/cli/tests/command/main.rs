@@ -11,6 +11,7 @@ mod churn;
 mod common;
 mod copy;
 mod dedupe;
+mod dedupe_by_checksums;
 mod devices_over_devices;
 mod devices_refused;
 mod diff;

@@ -204,7 +204,7 @@ const ON_IMAGES: &[Row] = &[
     row(&[], "balance start --full-balance @", (ROOTS, "-BALANCE")),
     row(&[], "receive -q -f # @", (LIST, "path sent")),
     row(&[], "filesystem defragment -czstd @:/s/big", (USE, "zstd")),
-    row(&[], "dedupe @:/s", (SHARED, "(4 refs)")),
+    row(&[], "dedupe --read @:/s", (SHARED, "(4 refs)")),
     row(&[], "mkdir @:/s/new", ("ls @:/s", "new")),
     row(&[], "mv @:/s/f @:/s/new", ("ls @:/s", "new")),
     row(&[], "rm @:/s/f", ("ls @:/s", "-f\n")),

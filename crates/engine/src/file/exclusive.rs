@@ -5,6 +5,7 @@
 //! Invariants:
 //! - One operation that changes devices or block groups, or verifies them, runs at a time.
 //! - No extent moves while a snapshot is sent: a send reads the extents that its trees name.
+//! - No file of a read-only subvolume is deduplicated during a send, for the same reason.
 //!
 //! Lock: a leaf. Kernel counterpart: `btrfs_exclop_start` (`fs/btrfs/fs.c`).
 
@@ -71,17 +72,27 @@ impl From<bool> for BalanceControl {
 struct ExclusiveState {
     operation: Option<Operation>,
     sends: usize,
+    /// Deduplications of files in read-only subvolumes.
+    dedupes: usize,
 }
 
 /// The operation that runs, and the number of sends.
 #[derive(Debug, Default)]
 pub struct ExclusiveOp(Mutex<ExclusiveState>);
 
-/// An operation or a send that runs until this is dropped.
+/// Work that excludes other work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Operation,
+    Send,
+    Dedupe,
+}
+
+/// An operation, a send or a deduplication that runs until this is dropped.
 #[derive(Debug)]
 pub struct Running<'a> {
     of: &'a ExclusiveOp,
-    is_send: bool,
+    work: Work,
 }
 
 impl ExclusiveOp {
@@ -98,29 +109,47 @@ impl ExclusiveOp {
             return Err(Error::Busy { running: "a send" });
         }
         state.operation = Some(operation);
-        Ok(Running { of: self, is_send: false })
+        Ok(Running { of: self, work: Work::Operation })
     }
 
     /// Begins a send.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an operation moves extents.
+    /// [`Error::Busy`] while an operation moves extents, or a file of a read-only subvolume is
+    /// deduplicated.
     pub fn begin_send(&self) -> Result<Running<'_>> {
         let mut state = self.0.lock();
         if let Some(mover) = state.operation.filter(|operation| operation.moves()) {
             return Err(Error::Busy { running: mover.name() });
         }
+        if state.dedupes > 0 {
+            return Err(Error::Busy { running: "a deduplication" });
+        }
         state.sends += 1;
-        Ok(Running { of: self, is_send: true })
+        Ok(Running { of: self, work: Work::Send })
+    }
+
+    /// Begins to share data with a file of a read-only subvolume, as `btrfs_extent_same` does.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] during a send.
+    pub fn begin_dedupe(&self) -> Result<Running<'_>> {
+        let mut state = self.0.lock();
+        if state.sends > 0 {
+            return Err(Error::Busy { running: "a send" });
+        }
+        state.dedupes += 1;
+        Ok(Running { of: self, work: Work::Dedupe })
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut state = self.of.0.lock();
-        match self.is_send {
-            true => state.sends -= 1,
-            false => state.operation = None,
+        match self.work {
+            Work::Send => state.sends -= 1,
+            Work::Dedupe => state.dedupes -= 1,
+            Work::Operation => state.operation = None,
         }
     }
 }
@@ -144,5 +173,12 @@ mod tests {
         assert!(exclusive.begin_send().is_err());
         drop(running);
         drop(exclusive.begin_send().unwrap());
+        let dedupes = [exclusive.begin_dedupe().unwrap(), exclusive.begin_dedupe().unwrap()];
+        assert!(matches!(exclusive.begin_send(), Err(Error::Busy { running: "a deduplication" })));
+        drop(dedupes);
+        let send = exclusive.begin_send().unwrap();
+        assert!(matches!(exclusive.begin_dedupe(), Err(Error::Busy { running: "a send" })));
+        drop(send);
+        drop(exclusive.begin_dedupe().unwrap());
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! Owns [`OpenFile::clone_range`] and [`OpenFile::dedupe_range`].
 //!
+//! Invariant: a deduplication changes no content, so read-only subvolumes take it, unless a
+//! snapshot is being sent.
+//!
 //! Locks, in this order: `sharing` (exclusive: no writer overwrites in place what becomes shared),
 //! the data locks of both files by place, the transaction's locks. Kernel counterparts:
 //! `fs/btrfs/reflink.c`, `fs/remap_range.c`.
@@ -9,6 +12,7 @@
 use crate::data::clone::CloneRange;
 use crate::data::data_context::DataContext;
 use crate::data::dedupe::{self, Deduped};
+use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::progress::Progress;
 use crate::errors::{Error, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
@@ -32,6 +36,13 @@ struct Locked<'a> {
     _sharing: RwLockWriteGuard<'a, u64>,
 }
 
+/// The target's content after a request.
+#[derive(Clone, Copy)]
+enum Content {
+    Same,
+    Other,
+}
+
 impl OpenFile {
     /// Shares `length` bytes of `source` from `from` on (up to its end for 0) with this file, from
     /// `to` on (`FICLONERANGE`). The files may be the same, and lie in different subvolumes.
@@ -51,7 +62,7 @@ impl OpenFile {
         let bytes = if length == 0 { u64::MAX } else { length };
         if let Some(mut range) = range {
             let changed = self.open.changed_range(&self.fs, to, bytes)?;
-            self.share(&context, &trees, &source_trees, &mut range, &changed)?;
+            self.share(&context, &trees, &source_trees, &mut range, &changed, Content::Other)?;
         }
         if let Some(mapping) = &self.open.mapping {
             mapping.invalidate(to..to.saturating_add(bytes), Invalidate::All);
@@ -63,10 +74,12 @@ impl OpenFile {
     /// were shared, or `None` where the ranges differ.
     ///
     /// # Errors
-    /// As [`OpenFile::clone_range`].
+    /// As [`OpenFile::clone_range`]; [`Error::Busy`] in a read-only subvolume during a send.
     pub fn dedupe_range(&self, source: &OpenFile, from: u64, length: u64, to: u64) -> Result<Option<u64>> {
+        let is_read_only = self.fs.check_changeable(self.open.place().tree).is_err();
+        let _no_send = if is_read_only { Some(self.fs.exclusive.begin_dedupe()?) } else { None };
         let locked = self.lock_with(source)?;
-        let trees = self.begin_change(&locked.exclusive)?;
+        let trees = self.begin_same_content(&locked.exclusive)?;
         let source_trees = self.fs.data_trees(source.open.place())?;
         let context = trees.context(&**self.fs.transactions()?);
         let compared = trees.prepare(|target| {
@@ -77,7 +90,7 @@ impl OpenFile {
             Deduped::Same(mut range) => {
                 let bytes = if length == 0 { u64::MAX } else { length };
                 let changed = self.open.changed_range(&self.fs, to, bytes)?;
-                self.share(&context, &trees, &source_trees, &mut range, &changed)?;
+                self.share(&context, &trees, &source_trees, &mut range, &changed, Content::Same)?;
                 Ok(Some(range.bytes_done()))
             }
             Deduped::Nothing => Ok(Some(0)),
@@ -93,13 +106,18 @@ impl OpenFile {
         source_trees: &DataTrees<'_>,
         range: &mut CloneRange,
         changed: &Range<u64>,
+        content: Content,
     ) -> Result<()> {
         loop {
             let mut step =
                 trees.prepare(|target| range.prepare(context, &source_trees.clone_source()?, target))?;
-            let progress = self.publish_change(changed, 2 * EXTENT_ITEMS, |context, target| {
+            let publish = |context: &WriteContext<'_>, target: &mut FileEdit<'_>| {
                 range.step(context, &source_trees.clone_source()?, target, &mut step)
-            })?;
+            };
+            let progress = match content {
+                Content::Other => self.publish_change(changed, 2 * EXTENT_ITEMS, publish)?,
+                Content::Same => self.publish_same_content(changed, 2 * EXTENT_ITEMS, publish)?,
+            };
             if progress == Progress::Done {
                 return Ok(());
             }

@@ -175,6 +175,17 @@ impl OpenFile {
         self.begin_data_write(exclusive)
     }
 
+    /// As [`OpenFile::begin_change`], for a change that leaves the content as it is. Read-only
+    /// subvolumes take it (`btrfs_remap_file_range_prep`).
+    pub(super) fn begin_same_content(&self, exclusive: &ExtentsGuard<'_>) -> Result<DataTrees<'_>> {
+        let (open, fs, place) = (&self.open, &self.fs, self.open.place());
+        open.flush_locked(fs, exclusive.epoch)?;
+        open.forget_extents();
+        fs.check_usable(place.tree)?;
+        check_mutable(&fs.write_options, place, &open.item(self.live()?)?)?;
+        fs.data_trees(place)
+    }
+
     /// As [`OpenFile::begin_change`], for a write of data.
     fn begin_data_write(&self, exclusive: &ExtentsGuard<'_>) -> Result<DataTrees<'_>> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
@@ -201,10 +212,20 @@ impl OpenFile {
         &self,
         range: &Range<u64>,
         items: u64,
+        publish: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.check_writable()?;
+        self.publish_same_content(range, items, publish)
+    }
+
+    /// As [`OpenFile::publish_change`], after [`OpenFile::begin_same_content`].
+    pub(super) fn publish_same_content<R>(
+        &self,
+        range: &Range<u64>,
+        items: u64,
         mut publish: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
-        self.check_writable()?;
         fs.change_data(place, items, |context, file| {
             check_mutable(&fs.write_options, place, &file.item)?;
             open.note_changed(&fs.changed_files, context.space.generation(), range);

@@ -111,7 +111,7 @@ pub(crate) fn extent_references(
 }
 
 /// Returns the key of the extent that contains an address, and whether it is a tree block.
-fn extent_at(tree: &Tree, address: LogicalAddress) -> Result<Option<(Key, bool)>> {
+pub(super) fn extent_at(tree: &Tree, address: LogicalAddress) -> Result<Option<(Key, bool)>> {
     let mut objectid = address.0;
     loop {
         let last = Key::new(objectid, ItemType::METADATA_ITEM, u64::MAX);

@@ -2,6 +2,7 @@
 
 pub mod balance;
 mod balance_item;
+pub mod data_extents;
 pub mod devices;
 pub mod extent_copies;
 mod extent_gathering;

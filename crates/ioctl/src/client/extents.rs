@@ -8,7 +8,8 @@ use crate::layout::{Fiemap, SearchArgs, SearchHeader};
 use crate::number::Command;
 use papilio_engine::data::{FiemapExtent, FileExtent, FileExtentKind};
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
-use papilio_format::{FileOffset, Generation, ItemType, Key, LogicalAddress, TreeId};
+use papilio_format::items::inode::InodeItem;
+use papilio_format::{FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId};
 use std::io;
 use std::ops::RangeInclusive;
 use zerocopy::FromBytes;
@@ -93,6 +94,54 @@ impl MountedPath {
             Ok(())
         })?;
         Ok(extents)
+    }
+
+    /// Returns the extent of a file that begins at a file offset; `None` for a hole, or if nothing
+    /// is there. Tree 0 means this file's own subvolume.
+    ///
+    /// # Errors
+    /// EPERM without `CAP_SYS_ADMIN`.
+    pub fn extent_item(
+        &self,
+        tree: TreeId,
+        inode: InodeNumber,
+        offset: u64,
+    ) -> io::Result<Option<FileExtent>> {
+        let key = Key::new(inode.0, ItemType::EXTENT_DATA, offset);
+        let mut found = None;
+        self.search_item(tree, key, |item| {
+            let item = FileExtentItem::parse(item).map_err(|_| garbled())?;
+            found = extent_of_item(offset, &item);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Returns the item of an inode; `None` if it is gone. Tree 0 means this file's own subvolume.
+    ///
+    /// # Errors
+    /// EPERM without `CAP_SYS_ADMIN`.
+    pub fn inode_item(&self, tree: TreeId, inode: InodeNumber) -> io::Result<Option<InodeItem>> {
+        let mut found = None;
+        self.search_item(tree, Key::new(inode.0, ItemType::INODE_ITEM, 0), |item| {
+            found = Some(InodeItem::parse(item).map_err(|_| garbled())?);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Passes one item to `each`, if it is there.
+    fn search_item(
+        &self,
+        tree: TreeId,
+        key: Key,
+        mut each: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self.search_tree(tree, key..=key, 0, |_, _, item| each(item)) {
+            // The subvolume is gone.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
     }
 
     /// Passes the items of a tree in a range of keys to `each`, with the generation of their leaf.

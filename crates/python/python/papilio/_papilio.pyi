@@ -452,6 +452,16 @@ class FileSystem:
     def dedupe(
         self, path: _Path | None = None, *, block_size: int = 131072, dry_run: bool = False
     ) -> tuple[int, int, int]: ...
+    def dedupe_by_checksums(
+        self,
+        path: _Path | None = None,
+        *,
+        shortest_run: int = 16384,
+        memory: int = 268435456,
+        state: _Path | None = None,
+        copies: bool = True,
+        dry_run: bool = False,
+    ) -> tuple[int, int, int, int]: ...
     def write_tar(self, path: _Path, out: Any, *, one_subvolume: bool = False) -> None: ...
 
 def receive(

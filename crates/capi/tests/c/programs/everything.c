@@ -374,6 +374,8 @@ static void equal_blocks(void)
     CHECK(shared == sizeof content && messages == 0);
     OK(papilio_dedupe(fs, "/equal", 65536, 0, &shared, NULL, NULL, NULL));
     CHECK(shared == 0);
+    OK(papilio_dedupe(fs, "/", 0, PAPILIO_DEDUPE_CHECKSUMS, &shared, NULL, heard, &messages));
+    FAILS(papilio_dedupe(fs, "/", 5000, PAPILIO_DEDUPE_CHECKSUMS, NULL, NULL, NULL, NULL), EINVAL, "5000");
     FAILS(papilio_dedupe(fs, "/equal", 5000, 0, NULL, NULL, NULL, NULL), EINVAL, "5000");
     FAILS(papilio_dedupe(fs, "/equal", 0, 0x80, NULL, NULL, NULL, NULL), EINVAL, "0x80");
     FAILS(papilio_dedupe(fs, "/none", 0, 0, NULL, NULL, NULL, NULL), ENOENT, "/none");
