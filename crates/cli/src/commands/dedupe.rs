@@ -25,8 +25,8 @@ const ATTEMPTS: u32 = 4;
 /// Candidates come from the checksums that the file system has, without reading data: whole extents
 /// first, and then the longest runs of equal sectors. The file system compares the data before it
 /// shares it. Content and times stay. An extent is only given up whole: all references to it are
-/// led to others, also those of read-only snapshots and of files elsewhere. Parts that no other extent
-/// has are written anew, if they are the smaller half.
+/// led to others, also those of read-only snapshots and of files elsewhere. Parts that no other
+/// extent has are written anew, if they are the smaller half.
 ///
 /// The top of an image, or a mount point, means the whole file system. Other arguments restrict the
 /// extents that are given up to those that files below them use. All must be in one file system: in
@@ -72,7 +72,7 @@ fn parse_block(text: &str) -> Result<u64, String> {
     if fits { Ok(size) } else { Err("not a power of two from 4K to 16M".to_owned()) }
 }
 
-/// What the arguments name.
+/// The file system and the paths that the arguments name.
 struct Operands {
     /// The first of them.
     first: Target,

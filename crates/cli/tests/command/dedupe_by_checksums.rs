@@ -1,5 +1,5 @@
-//! `dedupe` by checksums: what it frees, that nothing else changes, and bad input. The kernel's
-//! mount and its numbers decide.
+//! `dedupe` by checksums: the space that it frees, that nothing else changes, and bad input. The
+//! kernel's mount and its numbers decide.
 
 use crate::common::{assert_clean, fail, papilio, succeed, succeed_json, succeed_text, text};
 use crate::fixture::noise;
@@ -282,7 +282,7 @@ fn the_next_run_looks_only_at_what_is_new() {
     assert!(third["extents"].as_u64().unwrap() < 41, "{third}");
     assert_eq!(third["bytes_freed"], 3 * MIB as u64 - 16384, "{third}");
     assert_eq!(third["bytes_written_anew"], 4096, "{third}");
-    // What the state names is gone, and its place may be used anew.
+    // The data that the state names is gone, and its place may be used anew.
     for number in 10..30 {
         succeed(["rm", &format!("{shown}:/file{number}")]);
     }
@@ -354,7 +354,7 @@ fn damaged_trees_are_named_and_the_rest_is_shared() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["bytes_freed"].as_u64().unwrap() > 15 * MIB as u64, "{report}");
     for number in 0..60 {
-        // What the bad block describes cannot be verified.
+        // The data that the bad block describes cannot be verified.
         let read = papilio(["cat", &format!("{shown}:/file{number}")]);
         assert!(!read.status.success() || read.stdout == noise(number / 2, MIB), "{number}");
     }

@@ -38,7 +38,7 @@ struct Locked<'a> {
 
 /// The target's content after a request.
 #[derive(Clone, Copy)]
-enum Content {
+enum ReflinkContent {
     Same,
     Other,
 }
@@ -62,7 +62,7 @@ impl OpenFile {
         let bytes = if length == 0 { u64::MAX } else { length };
         if let Some(mut range) = range {
             let changed = self.open.changed_range(&self.fs, to, bytes)?;
-            self.share(&context, &trees, &source_trees, &mut range, &changed, Content::Other)?;
+            self.share(&context, &trees, &source_trees, &mut range, &changed, ReflinkContent::Other)?;
         }
         if let Some(mapping) = &self.open.mapping {
             mapping.invalidate(to..to.saturating_add(bytes), Invalidate::All);
@@ -90,7 +90,7 @@ impl OpenFile {
             Deduped::Same(mut range) => {
                 let bytes = if length == 0 { u64::MAX } else { length };
                 let changed = self.open.changed_range(&self.fs, to, bytes)?;
-                self.share(&context, &trees, &source_trees, &mut range, &changed, Content::Same)?;
+                self.share(&context, &trees, &source_trees, &mut range, &changed, ReflinkContent::Same)?;
                 Ok(Some(range.bytes_done()))
             }
             Deduped::Nothing => Ok(Some(0)),
@@ -106,7 +106,7 @@ impl OpenFile {
         source_trees: &DataTrees<'_>,
         range: &mut CloneRange,
         changed: &Range<u64>,
-        content: Content,
+        content: ReflinkContent,
     ) -> Result<()> {
         loop {
             let mut step =
@@ -115,8 +115,8 @@ impl OpenFile {
                 range.step(context, &source_trees.clone_source()?, target, &mut step)
             };
             let progress = match content {
-                Content::Other => self.publish_change(changed, 2 * EXTENT_ITEMS, publish)?,
-                Content::Same => self.publish_same_content(changed, 2 * EXTENT_ITEMS, publish)?,
+                ReflinkContent::Other => self.publish_change(changed, 2 * EXTENT_ITEMS, publish)?,
+                ReflinkContent::Same => self.publish_same_content(changed, 2 * EXTENT_ITEMS, publish)?,
             };
             if progress == Progress::Done {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! The data extents of a file system and their stored checksums, by address.
 //!
-//! Owns [`DataExtent`] and the searches for it. They read the extent and the checksum tree, and no
-//! data. A block that cannot be read is passed to the caller, and the walk goes on behind it.
+//! Owns [`ListedExtent`] and the searches for it. They read the extent and the checksum tree, and
+//! no data. A block that cannot be read is passed to the caller, and the walk goes on behind it.
 //!
 //! **Invariant:** all answers are those of the trees in memory, without references that are still
 //! delayed.
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// A data extent, as the extent tree describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataExtent {
+pub struct ListedExtent {
     /// The logical address of its first byte.
     pub start: LogicalAddress,
     /// Its length on disk in bytes.
@@ -46,7 +46,7 @@ pub enum Checksummed {
 /// The root of the extent tree cannot be read.
 pub fn data_extents(
     trees: &Trees,
-    visit: &mut dyn FnMut(DataExtent) -> bool,
+    visit: &mut dyn FnMut(ListedExtent) -> bool,
     fault: &mut dyn FnMut(Error),
 ) -> Result<()> {
     let tree = &trees.get(objectid::EXTENT_TREE, "the extent tree")?.tree;
@@ -94,7 +94,7 @@ pub fn checksummed_since(
 ///
 /// # Errors
 /// A block or an item of the extent tree that cannot be read.
-pub fn data_extent_at(trees: &Trees, address: LogicalAddress) -> Result<Option<DataExtent>> {
+pub fn data_extent_at(trees: &Trees, address: LogicalAddress) -> Result<Option<ListedExtent>> {
     let tree = &trees.get(objectid::EXTENT_TREE, "the extent tree")?.tree;
     let Some((key, false)) = extent_at(tree, address)? else { return Ok(None) };
     Ok(tree.get(&key)?.and_then(|item| data_extent(&key, item.data())))
@@ -155,9 +155,9 @@ fn sizes(trees: &Trees) -> (usize, u64) {
     (geometry.checksum_type.size(), u64::from(geometry.sector_size))
 }
 
-fn data_extent(key: &Key, item: &[u8]) -> Option<DataExtent> {
+fn data_extent(key: &Key, item: &[u8]) -> Option<ListedExtent> {
     let header = ExtentItem::parse(key.item_type, item).ok()?.header;
-    header.flags.contains(ExtentFlags::DATA).then_some(DataExtent {
+    header.flags.contains(ExtentFlags::DATA).then_some(ListedExtent {
         start: LogicalAddress(key.objectid),
         length: key.offset,
         references: header.refs,

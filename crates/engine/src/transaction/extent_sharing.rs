@@ -127,9 +127,9 @@ impl Transactions {
         let extents: BTreeSet<_> = pieces.iter().map(|piece| piece.extent).collect();
         let plan = loop {
             match self.plan_all(&extents, &mut stays)? {
-                Planned::All(plan) => break plan,
-                Planned::TooMany => return Ok(None),
-                Planned::Fault => {}
+                PlannedPiece::All(plan) => break plan,
+                PlannedPiece::TooMany => return Ok(None),
+                PlannedPiece::Fault => {}
             }
         };
         for piece in pieces {
@@ -138,7 +138,7 @@ impl Transactions {
                 _ => drop(stays.entry(piece.extent).or_insert(StayReason::Changed)),
             }
         }
-        let mut roots = RootSets::default();
+        let mut roots = SharingRootSets::default();
         let seats = seats(&plan, pieces, &mut roots, &mut stays)?;
         let unused = pieces.iter().zip(&seats).filter(|(_, seats)| seats.is_empty());
         for (piece, _) in unused {
@@ -170,7 +170,7 @@ impl Transactions {
         &self,
         extents: &BTreeSet<LogicalAddress>,
         stays: &mut BTreeMap<LogicalAddress, StayReason>,
-    ) -> Result<Planned<'_>> {
+    ) -> Result<PlannedPiece<'_>> {
         let mut plan = self.limited_plan()?;
         for &extent in extents {
             if stays.contains_key(&extent) {
@@ -192,17 +192,17 @@ impl Transactions {
             } else if plan.data.is_empty() {
                 stays.insert(extent, StayReason::ManyReferences);
             } else {
-                return Ok(Planned::TooMany);
+                return Ok(PlannedPiece::TooMany);
             }
-            return Ok(Planned::Fault);
+            return Ok(PlannedPiece::Fault);
         }
         match plan.unconfirmed()? {
             Some(extent) => {
                 let why = format!("extent {extent}: file extents and back references differ");
                 stays.insert(extent, StayReason::Damaged(why));
-                Ok(Planned::Fault)
+                Ok(PlannedPiece::Fault)
             }
-            None => Ok(Planned::All(plan)),
+            None => Ok(PlannedPiece::All(plan)),
         }
     }
 
@@ -214,7 +214,7 @@ impl Transactions {
 }
 
 /// The outcome of planning.
-enum Planned<'t> {
+enum PlannedPiece<'t> {
     All(RelocationPlan<'t>),
     TooMany,
     /// An extent stays that was to move; the plan is made again without it.
@@ -226,7 +226,7 @@ enum Planned<'t> {
 fn seats(
     plan: &RelocationPlan<'_>,
     pieces: &[ExtentPiece],
-    roots: &mut RootSets,
+    roots: &mut SharingRootSets,
     stays: &mut BTreeMap<LogicalAddress, StayReason>,
 ) -> Result<Vec<BTreeMap<Seat, BTreeSet<u32>>>> {
     let of_block = roots.of_blocks(plan);
@@ -281,7 +281,7 @@ fn begin_of(key: Key, inside: u64) -> u64 {
 fn uncounted(
     pieces: &[ExtentPiece],
     seats: &[BTreeMap<Seat, BTreeSet<u32>>],
-    roots: &mut RootSets,
+    roots: &mut SharingRootSets,
     stays: &mut BTreeMap<LogicalAddress, StayReason>,
 ) {
     let mut counted: HashMap<LogicalAddress, (u64, BTreeSet<u32>)> = HashMap::new();
@@ -300,13 +300,13 @@ fn uncounted(
 
 /// Sets of trees, each with a number.
 #[derive(Default)]
-struct RootSets {
+struct SharingRootSets {
     sets: Vec<BTreeSet<TreeId>>,
     numbers: HashMap<BTreeSet<TreeId>, u32>,
     unions: HashMap<BTreeSet<u32>, u32>,
 }
 
-impl RootSets {
+impl SharingRootSets {
     fn number(&mut self, set: BTreeSet<TreeId>) -> u32 {
         if let Some(number) = self.numbers.get(&set) {
             return *number;

@@ -57,7 +57,7 @@ fn files(fs: &FileSystem) -> Vec<(Vec<u8>, Inode)> {
     regular.map(|entry| (entry.path, entry.inode)).collect()
 }
 
-/// What readers see: the content and the inode's times and numbers, by path.
+/// The view of readers: the content and the inode's times and numbers, by path.
 type Seen = BTreeMap<Vec<u8>, (Vec<u8>, String)>;
 
 fn seen(fs: &FileSystem) -> Seen {

@@ -60,8 +60,8 @@ pub struct RepairScope {
     pub init_extent_tree: bool,
     /// Writes the checksum tree anew, from the data as it is.
     pub init_csum_tree: bool,
-    /// Gives a tree its own copy of a shared block before each change. Without it, a change concerns
-    /// all trees of the block that have the fault.
+    /// Gives a tree its own copy of a shared block before each change. Without it, a change
+    /// concerns all trees of the block that have the fault.
     pub keeps_apart: bool,
     /// Makes this change only, and mends nothing else.
     pub only: Option<RescueChange>,

@@ -1,8 +1,8 @@
 //! The remedies of one round that make the same change in several trees.
 //!
-//! Owns [`Peers`]. Snapshots share leaves. A fault in a shared leaf is one of each of its trees, and
-//! is mended once, where the leaf is. A fault of one tree alone, such as an inode whose directory
-//! was in a leaf that only this tree had, must not change the others.
+//! Owns [`Peers`]. Snapshots share leaves. A fault in a shared leaf is one of each of its trees,
+//! and is mended once, where the leaf is. A fault of one tree alone, such as an inode whose
+//! directory was in a leaf that only this tree had, must not change the others.
 
 use super::super::check::remedy::Remedy;
 use super::editor::Scope;

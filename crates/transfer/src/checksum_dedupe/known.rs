@@ -1,4 +1,4 @@
-//! The state file: what one run knows of the checksums, so that the next one looks at newer ones.
+//! The state file: the checksums that one run knows, so that the next one looks at newer ones.
 //!
 //! Owns [`StateKey`], [`KnownState`] and [`NewState`].
 //!
@@ -18,7 +18,7 @@
 //!
 //! **Invariants**
 //! - A file that is not one of this file system is never replaced.
-//! - Nothing in the file is trusted: what it names is looked up again before it counts.
+//! - Nothing in the file is trusted: each name in it is looked up again before it counts.
 
 use super::pairs::{PAIR_BYTES, Pair, StoredPairs, write_pair};
 use papilio_format::{ChecksumType, Uuid};
@@ -32,7 +32,7 @@ const HEADER: usize = 72;
 const HASHED_HEADER: usize = HEADER - 8;
 const HASH_BLOCK: usize = 1 << 20;
 
-/// What a state file is valid for.
+/// The file system that a state file is valid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StateKey {
     pub(super) fsid: Uuid,

@@ -38,7 +38,7 @@ use papilio_fs::FileSystem;
 use papilio_ioctl::client::MountedPath;
 use place::{OpenPlace, SharingPlace};
 use plan::SharingPlan;
-use scan::{Faults, Found, Scan, spill_error};
+use scan::{Faults, Scan, ScanResult, spill_error};
 use share::Sharer;
 use std::path::Path;
 use std::rc::Rc;
@@ -58,7 +58,7 @@ pub enum DedupePlace<'a> {
     Mounted(&'a Path),
 }
 
-/// What is to be shared, before anything changes.
+/// The data to share, before anything changes.
 pub struct DedupePlan {
     plan: SharingPlan,
     state: Option<NewState>,
@@ -125,7 +125,7 @@ impl ChecksumDedupe {
         };
         let wanted = roots.map(|roots| wanted(roots, observer)).transpose()?;
         let found = Scan::new(trees, self, wanted, known, state, observer).run()?;
-        let Found { plan, state, unsummed, faults, mut report } = found;
+        let ScanResult { plan, state, unsummed, faults, mut report } = found;
         report.unsummed_extents = unsummed.len() as u64;
         let sizes = (sector, u64::from(geometry.node_size));
         Ok(DedupePlan { plan, state, generation, sizes, unsummed, faults, report })

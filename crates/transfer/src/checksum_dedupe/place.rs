@@ -25,8 +25,7 @@ use std::path::{Path, PathBuf};
 
 /// Files that stay open.
 const OPEN_FILES: usize = 16;
-/// The memory for the kernel's answer in bytes: what is enough for most, and the most that it
-/// takes.
+/// The memory for the kernel's answer in bytes: enough for most, and the most that it takes.
 const USUAL_ANSWER: usize = 64 << 10;
 const ANSWER: usize = 16 << 20;
 /// Where a copy begins in its file: a small one at the start of a file would be inline data, which

@@ -1,9 +1,9 @@
-//! What is to be shared with what, before anything changes.
+//! The extents to share, and with which others, before anything changes.
 //!
-//! Owns [`SharingPlan`], [`PlannedExtent`] and [`Segment`]. Plans take 24 bytes of memory each; the
-//! rest goes to a temporary file once it is large.
+//! Owns [`SharingPlan`], [`PlannedExtent`] and [`SharedRun`]. Plans take 24 bytes of memory each;
+//! the rest goes to a temporary file once it is large.
 
-use papilio_engine::jobs::data_extents::DataExtent;
+use papilio_engine::jobs::data_extents::ListedExtent;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use tempfile::SpooledTempFile;
 
@@ -15,7 +15,7 @@ const SEGMENT: usize = 32;
 
 /// A part of an extent whose checksums are those of a part of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct SharedRun {
     /// Where it begins in the extent, in bytes.
     pub(super) offset: u64,
     pub(super) length: u64,
@@ -30,16 +30,16 @@ pub(super) struct PlannedExtent {
     pub(super) start: u64,
     pub(super) length: u64,
     /// Ascending. Of a whole plan there is one: all of the extent.
-    pub(super) segments: Vec<Segment>,
+    pub(super) segments: Vec<SharedRun>,
     /// All checksums are those of a whole other extent of the same length.
     pub(super) whole: bool,
 }
 
 impl PlannedExtent {
     /// Plans to replace an extent by another one of the same length.
-    pub(super) fn whole(extent: &DataExtent, source: &DataExtent) -> Self {
+    pub(super) fn whole(extent: &ListedExtent, source: &ListedExtent) -> Self {
         let length = extent.length;
-        let segment = Segment { offset: 0, length, source: source.start.0, source_offset: 0 };
+        let segment = SharedRun { offset: 0, length, source: source.start.0, source_offset: 0 };
         Self { start: extent.start.0, length, segments: vec![segment], whole: true }
     }
 }
@@ -101,7 +101,7 @@ impl SharingPlan {
         let [start, length, count] = [0, 1, 2].map(|at| number(&bytes, at));
         let mut segments = vec![0; (count >> 1) as usize * SEGMENT];
         self.store.read_exact(&mut segments)?;
-        let segment = |bytes: &[u8]| Segment {
+        let segment = |bytes: &[u8]| SharedRun {
             offset: number(bytes, 0),
             length: number(bytes, 1),
             source: number(bytes, 2),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn planned(start: u64, lengths: &[u64], whole: bool) -> PlannedExtent {
-        let segment = |(at, length): (usize, &u64)| Segment {
+        let segment = |(at, length): (usize, &u64)| SharedRun {
             offset: at as u64 * 100,
             length: *length,
             source: 7,

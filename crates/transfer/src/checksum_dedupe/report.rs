@@ -1,4 +1,4 @@
-//! What a run by checksums found and did.
+//! The findings and the work of a run by checksums.
 //!
 //! Owns [`ChecksumDedupeReport`] and [`Left`].
 
@@ -48,7 +48,7 @@ impl Left {
     }
 }
 
-/// What was found and done.
+/// The findings and the work of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChecksumDedupeReport {
@@ -74,7 +74,7 @@ pub struct ChecksumDedupeReport {
     pub differing_extents: u64,
     /// Extents without checksums. Only [`crate::dedupe::Dedupe`] shares them.
     pub unsummed_extents: u64,
-    /// Tree blocks and items that cannot be read. What they describe was left out.
+    /// Tree blocks and items that cannot be read. The data that they describe was left out.
     pub faults: u64,
     /// Planned extents that stay, and their bytes, by reason.
     pub left: BTreeMap<Left, (u64, u64)>,

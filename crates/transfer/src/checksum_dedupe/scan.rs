@@ -27,7 +27,7 @@ use crate::dedupe::{DedupeError, DedupeObserver, DedupeStage};
 use papilio_engine::errors::{Error, Result as EngineResult};
 use papilio_engine::items::trees::Trees;
 use papilio_engine::jobs::data_extents::{
-    Checksummed, DataExtent, checksummed_since, data_extent_at, data_extents, stored_checksums,
+    Checksummed, ListedExtent, checksummed_since, data_extent_at, data_extents, stored_checksums,
 };
 use papilio_format::{Generation, LogicalAddress};
 use std::cell::{Cell, RefCell};
@@ -92,8 +92,8 @@ pub(super) struct Scan<'a> {
     report: ChecksumDedupeReport,
 }
 
-/// What a scan found.
-pub(super) struct Found {
+/// The result of a scan.
+pub(super) struct ScanResult {
     pub(super) plan: SharingPlan,
     pub(super) state: Option<NewState>,
     /// Extents without checksums, ascending.
@@ -104,7 +104,7 @@ pub(super) struct Found {
 
 type Outcome<T> = Result<T, DedupeError>;
 /// Receives an extent and its checksums, which are empty unless it has all.
-type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Scan<'a>, DataExtent, &[u8], Checksummed) -> Outcome<()>;
+type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Scan<'a>, ListedExtent, &[u8], Checksummed) -> Outcome<()>;
 
 /// Returns the error of a temporary file.
 pub(super) fn spill_error(error: io::Error) -> DedupeError {
@@ -146,7 +146,7 @@ impl<'a> Scan<'a> {
     /// # Errors
     /// The root of a tree cannot be read; a temporary file or the state file fails; the observer
     /// ends the work.
-    pub(super) fn run(mut self) -> Outcome<Found> {
+    pub(super) fn run(mut self) -> Outcome<ScanResult> {
         let extents = self.collect_extents()?;
         self.join_extents(extents.sorted().map_err(spill_error)?)?;
         let seeds = self.collect_seeds()?;
@@ -157,7 +157,7 @@ impl<'a> Scan<'a> {
         self.unsummed.dedup();
         self.report.faults = self.faults.count.get();
         let Self { plan, state, unsummed, faults, report, .. } = self;
-        Ok(Found { plan, state, unsummed, faults, report })
+        Ok(ScanResult { plan, state, unsummed, faults, report })
     }
 
     fn library(error: Error) -> DedupeError {
@@ -171,7 +171,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn extent_at(&self, address: u64) -> Option<DataExtent> {
+    fn extent_at(&self, address: u64) -> Option<ListedExtent> {
         self.faults.known(data_extent_at(self.trees, LogicalAddress(address))).flatten()
     }
 
@@ -180,7 +180,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Passes an extent with its checksums to `visit`.
-    fn visit(&mut self, extent: DataExtent, sums: &mut Vec<u8>, visit: Visit<'_, 'a>) -> Outcome<()> {
+    fn visit(&mut self, extent: ListedExtent, sums: &mut Vec<u8>, visit: Visit<'_, 'a>) -> Outcome<()> {
         sums.clear();
         let range = extent.start.0..extent.start.0.saturating_add(extent.length);
         let Some(found) = self.faults.known(stored_checksums(self.trees, range, sums)) else {
@@ -234,7 +234,7 @@ impl<'a> Scan<'a> {
 
     fn collect_extents(&mut self) -> Outcome<PairSorter> {
         let mut sorter = PairSorter::new(self.options.memory_bytes / 2);
-        let mut note = |scan: &mut Self, extent: DataExtent, sums: &[u8], found: Checksummed| {
+        let mut note = |scan: &mut Self, extent: ListedExtent, sums: &[u8], found: Checksummed| {
             scan.report.extents += 1;
             scan.report.extent_bytes += extent.length;
             match found {
@@ -272,7 +272,7 @@ impl<'a> Scan<'a> {
             if let Some(known) = &mut self.known {
                 known.extents.take(number, &mut before).map_err(|error| self.options.state_error(error))?;
             }
-            // What the state knows, and what is where it was.
+            // The checksums that the state knows, at the places where they were.
             let unchanged: Vec<u64> = intersection(&before, &fresh);
             fresh.retain(|address| unchanged.binary_search(address).is_err());
             before.retain(|address| {
@@ -308,8 +308,8 @@ impl<'a> Scan<'a> {
         }
         let known = before.iter().find_map(|start| self.known_extent(number, *start));
         let exact = |start: &u64| self.extent_at(*start).filter(|extent| extent.start.0 == *start);
-        let extents: Vec<DataExtent> = fresh.iter().filter_map(exact).collect();
-        let best = |extent: &&DataExtent| {
+        let extents: Vec<ListedExtent> = fresh.iter().filter_map(exact).collect();
+        let best = |extent: &&ListedExtent| {
             (!self.is_wanted(extent.start.0), extent.references, Reverse(extent.start))
         };
         let Some(source) = known.or_else(|| extents.iter().max_by_key(best).copied()) else {
@@ -330,7 +330,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Returns an extent of the state if it is still there.
-    fn known_extent(&self, number: u64, start: u64) -> Option<DataExtent> {
+    fn known_extent(&self, number: u64, start: u64) -> Option<ListedExtent> {
         let extent = self.extent_at(start).filter(|extent| extent.start.0 == start)?;
         let mut sums = Vec::new();
         let range = start..start.saturating_add(extent.length);
@@ -340,7 +340,7 @@ impl<'a> Scan<'a> {
     fn collect_seeds(&mut self) -> Outcome<PairSorter> {
         let mut sorter = PairSorter::new(self.options.memory_bytes / 2);
         let seed = self.options.seed_sectors(self.sector) * self.sum_size;
-        let mut note = |scan: &mut Self, extent: DataExtent, sums: &[u8], _: Checksummed| {
+        let mut note = |scan: &mut Self, extent: ListedExtent, sums: &[u8], _: Checksummed| {
             let (start, end) = (extent.start.0, extent.start.0 + extent.length);
             if scan.planned.binary_search(&(start, end)).is_ok() {
                 return Ok(());
@@ -449,7 +449,7 @@ impl<'a> Scan<'a> {
 }
 
 /// Returns the hash of an extent's length and checksums.
-fn fingerprint(extent: &DataExtent, sums: &[u8]) -> u64 {
+fn fingerprint(extent: &ListedExtent, sums: &[u8]) -> u64 {
     hash_of(&[&hash_of(sums).to_le_bytes()[..], &extent.length.to_le_bytes()].concat())
 }
 

@@ -3,8 +3,8 @@
 //! Owns [`SegmentBuilder`], which covers an extent with the longest runs that it finds, and
 //! [`SumsCache`].
 
-use super::plan::Segment;
-use papilio_engine::jobs::data_extents::DataExtent;
+use super::plan::SharedRun;
+use papilio_engine::jobs::data_extents::ListedExtent;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ const KEPT_BYTES: usize = 16 << 20;
 /// The checksums of the extents that were used last.
 pub(super) struct SumsCache {
     sum_size: usize,
-    kept: VecDeque<(DataExtent, Rc<[u8]>)>,
+    kept: VecDeque<(ListedExtent, Rc<[u8]>)>,
     bytes: usize,
 }
 
@@ -28,7 +28,7 @@ impl SumsCache {
     /// finds that some are missing.
     pub(super) fn of(
         &mut self,
-        extent: &DataExtent,
+        extent: &ListedExtent,
         read: impl FnOnce(Range<u64>, &mut Vec<u8>) -> bool,
     ) -> Option<Sums> {
         let sum_size = self.sum_size;
@@ -71,18 +71,18 @@ impl Sums {
 
 /// Segments of one extent, found from left to right.
 pub(super) struct SegmentBuilder {
-    extent: DataExtent,
+    extent: ListedExtent,
     sums: Sums,
     sector: u64,
     /// Sectors of the shortest run.
     shortest: u64,
     /// Sectors that are covered or passed over.
     reached: usize,
-    segments: Vec<Segment>,
+    segments: Vec<SharedRun>,
 }
 
 impl SegmentBuilder {
-    pub(super) fn new(extent: DataExtent, sums: Sums, sector: u64, shortest: u64) -> Self {
+    pub(super) fn new(extent: ListedExtent, sums: Sums, sector: u64, shortest: u64) -> Self {
         Self { extent, sums, sector, shortest, reached: 0, segments: Vec::new() }
     }
 
@@ -97,7 +97,7 @@ impl SegmentBuilder {
 
     /// Adds the run around `address`, of which the sectors around `source` in `other` have the
     /// checksums. Addresses ascend.
-    pub(super) fn add(&mut self, address: u64, other: &DataExtent, theirs: &Sums, source: u64) {
+    pub(super) fn add(&mut self, address: u64, other: &ListedExtent, theirs: &Sums, source: u64) {
         let here = self.place(address);
         let there = (source.saturating_sub(other.start.0) / self.sector) as usize;
         let equal = |own: usize, their: usize| {
@@ -113,7 +113,7 @@ impl SegmentBuilder {
             return;
         }
         self.reached = here + after;
-        self.segments.push(Segment {
+        self.segments.push(SharedRun {
             offset: (here - before) as u64 * self.sector,
             length: sectors * self.sector,
             source: other.start.0,
@@ -122,7 +122,7 @@ impl SegmentBuilder {
     }
 
     /// Returns the segments, ascending and disjoint.
-    pub(super) fn finish(self) -> Vec<Segment> {
+    pub(super) fn finish(self) -> Vec<SharedRun> {
         self.segments
     }
 }
@@ -134,15 +134,15 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
-    fn extent(start: u64, sums: &[u8]) -> (DataExtent, Sums) {
+    fn extent(start: u64, sums: &[u8]) -> (ListedExtent, Sums) {
         let length = sums.len() as u64 * SECTOR;
         let start = LogicalAddress(start * SECTOR);
-        let extent = DataExtent { start, length, references: 1, generation: Generation(1) };
+        let extent = ListedExtent { start, length, references: 1, generation: Generation(1) };
         (extent, Sums { bytes: sums.into(), size: 1 })
     }
 
-    fn in_sectors(segment: &Segment) -> [u64; 4] {
-        let Segment { offset, length, source, source_offset } = *segment;
+    fn in_sectors(segment: &SharedRun) -> [u64; 4] {
+        let SharedRun { offset, length, source, source_offset } = *segment;
         [offset, length, source, source_offset].map(|bytes| bytes / SECTOR)
     }
 

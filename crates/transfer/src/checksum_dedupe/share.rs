@@ -14,7 +14,7 @@
 
 use super::options::ChecksumDedupe;
 use super::place::{COPY_OFFSET, FilePlace, OpenPlace, Reference, SharedFile};
-use super::plan::{PlannedExtent, Segment};
+use super::plan::{PlannedExtent, SharedRun};
 use super::report::{ChecksumDedupeReport, Left};
 use crate::dedupe::{DedupeError, DedupeObserver, DedupeStage};
 use papilio_engine::data::FileExtentKind;
@@ -161,7 +161,7 @@ impl<'a> Sharer<'a> {
         let others = self.others.get(&first).cloned().unwrap_or_default();
         let mut last = None;
         for source in std::iter::once(first).chain(others) {
-            let segments = vec![Segment { source, ..planned.segments[0] }];
+            let segments = vec![SharedRun { source, ..planned.segments[0] }];
             let (left, differs) =
                 self.try_source(&PlannedExtent { segments, ..planned.clone() }, &references)?;
             if !differs {
@@ -360,7 +360,7 @@ impl<'a> Sharer<'a> {
 
     fn source_references(
         &mut self,
-        segment: &Segment,
+        segment: &SharedRun,
         planned: &PlannedExtent,
     ) -> Outcome<Rc<Vec<Reference>>> {
         if let Some(known) = self.known.get(&segment.source) {

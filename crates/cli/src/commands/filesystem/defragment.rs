@@ -314,7 +314,7 @@ struct MountedWay {
     unshared: Cell<u64>,
 }
 
-/// What has been done on all images.
+/// The work done on all images.
 struct Merged {
     since: Instant,
     replaced: u64,
