@@ -341,6 +341,7 @@ impl FileSystem {
     /// below path. Returns the numbers of extents looked at, of extents and bytes that became free,
     /// and of bytes written anew.
     #[pyo3(signature = (path = None, *, shortest_run = 16 << 10, memory = 256 << 20, state = None, copies = true, dry_run = false))]
+    #[expect(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
     fn dedupe_by_checksums(
         &self,
         py: Python<'_>,

@@ -317,7 +317,7 @@ impl<'a> Editor<'a> {
     /// Returns the subvolumes that reach a leaf. One whose way there is damaged does not.
     fn holders(&self, leaf: &TreeBlock) -> Vec<TreeId> {
         let view = leaf.view();
-        if view.len() == 0 {
+        if view.is_empty() {
             return self.context.subvolumes.clone();
         }
         let first = view.key(0);
