@@ -8,13 +8,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 edges=$(mktemp)
 trap 'rm -f "$edges"' EXIT
-tests=(open_files overwrites write_back fsync fsync_names subvolumes writing io_queue requests_in_flight)
+tests=(open_files overwrites write_back fsync fsync_names subvolumes writing io_queue requests_in_flight
+    shared_defragment)
 cargo test --locked -p papilio-locks --features lock-order
-# Of the whole workspace, so that other packages have the features of `make test` and are not built
-# once more.
-checked=(cargo test --workspace --locked --features papilio-fs/lock-order)
+# Of the whole workspace, and with the tests of the C library, of which none runs: so other packages
+# have the features of `make test` and are not built once more.
+checked=(cargo test --workspace --locked --features papilio-fs/lock-order --test=c)
 # Its forbidden orders are not recorded.
-"${checked[@]}" --test=lock_order
+"${checked[@]}" --test=lock_order -- dropping_a_file_under_locks
 PAPILIO_LOCK_ORDER=$edges "${checked[@]}" --test=library -- "${tests[@]/%/::}"
 printf '\nLocks in the order of acquisition that the tests showed:\n'
 cut -d' ' -f1,2 "$edges" | sort -u | tsort

@@ -95,8 +95,10 @@ fn parse(root: &Path, arguments: &[&str]) -> anyhow::Result<JudgeOptions> {
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(root)
-        // As `make test`, so that nothing is built twice.
-        .args(["test", "--workspace", "--locked", "--no-run", "--test", "kernel", "--message-format=json"])
+        // As `make test`, and with the C library's test, so that nothing is built twice: without it
+        // other packages have other features.
+        .args(["test", "--workspace", "--locked", "--no-run", "--test", "kernel", "--test", "c"])
+        .arg("--message-format=json")
         .stderr(Stdio::inherit())
         .output()
         .context("cargo test")?;
