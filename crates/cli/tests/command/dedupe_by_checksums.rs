@@ -3,6 +3,7 @@
 
 use crate::common::{assert_clean, fail, papilio, succeed, succeed_json, succeed_text, text};
 use crate::fixture::noise;
+use crate::fixture::{run, string};
 use papilio::format::ChecksumType;
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 use serde_json::Value;
@@ -14,17 +15,6 @@ use std::process::Command;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 const MIB: usize = 1 << 20;
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn string(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// Two blocks with one CRC-32C: their difference is the polynomial.
 fn colliding() -> [Vec<u8>; 2] {

@@ -56,6 +56,19 @@ impl Fixture {
     }
 }
 
+/// Runs a program of the host, which must succeed, and returns its output.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns a path as an argument.
+pub fn string(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
 /// Copies an image, and preserves its holes.
 pub fn copy_image(from: &Path, to: &Path) {
     let status = Command::new("cp").arg("--sparse=always").args([from, to]).status();

@@ -2,6 +2,7 @@
 //! free after the deletion of snapshots is what the command foretold.
 
 use crate::common::{binary, check_failure, command, fail, papilio, succeed_text as succeed};
+use crate::fixture::{run, string};
 use papilio::{FileSystem, OpenOptions};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require, sys};
 use serde_json::Value;
@@ -24,17 +25,6 @@ impl Random {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound
     }
-}
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn string(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// Changes files of a writable subvolume in the way that real ones change: new, appended,

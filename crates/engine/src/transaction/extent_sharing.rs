@@ -17,6 +17,7 @@
 //! Kernel counterpart: `find_parent_nodes` (`fs/btrfs/backref.c`).
 
 use super::relocation_plan::RelocationPlan;
+use super::root_sets::{RootSet, RootSets};
 use super::transaction::Transactions;
 use crate::errors::{Error, Result};
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
@@ -127,9 +128,9 @@ impl Transactions {
         let extents: BTreeSet<_> = pieces.iter().map(|piece| piece.extent).collect();
         let plan = loop {
             match self.plan_all(&extents, &mut stays)? {
-                PlannedPiece::All(plan) => break plan,
-                PlannedPiece::TooMany => return Ok(None),
-                PlannedPiece::Fault => {}
+                PlanOutcome::All(plan) => break plan,
+                PlanOutcome::TooMany => return Ok(None),
+                PlanOutcome::Fault => {}
             }
         };
         for piece in pieces {
@@ -138,7 +139,7 @@ impl Transactions {
                 _ => drop(stays.entry(piece.extent).or_insert(StayReason::Changed)),
             }
         }
-        let mut roots = SharingRootSets::default();
+        let mut roots = RootSets::default();
         let seats = seats(&plan, pieces, &mut roots, &mut stays)?;
         let unused = pieces.iter().zip(&seats).filter(|(_, seats)| seats.is_empty());
         for (piece, _) in unused {
@@ -156,7 +157,7 @@ impl Transactions {
             }
             let extent = &plan.data[&piece.extent];
             let charged = self.quotas().charges_extents_of(extent.header.generation);
-            let seats: Vec<_> = seats.into_iter().map(|(seat, sets)| (seat, roots.union_of(sets))).collect();
+            let seats: Vec<_> = seats.into_iter().map(|(seat, sets)| (seat, roots.union_of(&sets))).collect();
             let next = numbers.len() as u32;
             let number = *numbers.entry((seats, extent.owner, charged)).or_insert(next);
             sharing.push(PieceSharing::Movable(number));
@@ -170,7 +171,7 @@ impl Transactions {
         &self,
         extents: &BTreeSet<LogicalAddress>,
         stays: &mut BTreeMap<LogicalAddress, StayReason>,
-    ) -> Result<PlannedPiece<'_>> {
+    ) -> Result<PlanOutcome<'_>> {
         let mut plan = self.limited_plan()?;
         for &extent in extents {
             if stays.contains_key(&extent) {
@@ -192,17 +193,17 @@ impl Transactions {
             } else if plan.data.is_empty() {
                 stays.insert(extent, StayReason::ManyReferences);
             } else {
-                return Ok(PlannedPiece::TooMany);
+                return Ok(PlanOutcome::TooMany);
             }
-            return Ok(PlannedPiece::Fault);
+            return Ok(PlanOutcome::Fault);
         }
         match plan.unconfirmed()? {
             Some(extent) => {
                 let why = format!("extent {extent}: file extents and back references differ");
                 stays.insert(extent, StayReason::Damaged(why));
-                Ok(PlannedPiece::Fault)
+                Ok(PlanOutcome::Fault)
             }
-            None => Ok(PlannedPiece::All(plan)),
+            None => Ok(PlanOutcome::All(plan)),
         }
     }
 
@@ -214,7 +215,7 @@ impl Transactions {
 }
 
 /// The outcome of planning.
-enum PlannedPiece<'t> {
+enum PlanOutcome<'t> {
     All(RelocationPlan<'t>),
     TooMany,
     /// An extent stays that was to move; the plan is made again without it.
@@ -226,10 +227,10 @@ enum PlannedPiece<'t> {
 fn seats(
     plan: &RelocationPlan<'_>,
     pieces: &[ExtentPiece],
-    roots: &mut SharingRootSets,
+    roots: &mut RootSets,
     stays: &mut BTreeMap<LogicalAddress, StayReason>,
-) -> Result<Vec<BTreeMap<Seat, BTreeSet<u32>>>> {
-    let of_block = roots.of_blocks(plan);
+) -> Result<Vec<BTreeMap<Seat, BTreeSet<RootSet>>>> {
+    let of_block = roots_of_blocks(plan, roots);
     let mut by_extent: HashMap<LogicalAddress, Vec<(usize, u64)>> = HashMap::new();
     let mut at = 0;
     for (index, piece) in pieces.iter().enumerate() {
@@ -259,7 +260,7 @@ fn seats(
                 None => StayReason::OtherParts,
                 Some(&(index, at)) => {
                     let begin = begin_of(key, part.offset - pieces[index].offset).wrapping_sub(at);
-                    let leaf: &mut BTreeSet<u32> = seats[index].entry((key.objectid, begin)).or_default();
+                    let leaf: &mut BTreeSet<RootSet> = seats[index].entry((key.objectid, begin)).or_default();
                     leaf.insert(of_block[&planned.block.address()]);
                     continue;
                 }
@@ -280,16 +281,16 @@ fn begin_of(key: Key, inside: u64) -> u64 {
 /// bytes, or for other subvolumes.
 fn uncounted(
     pieces: &[ExtentPiece],
-    seats: &[BTreeMap<Seat, BTreeSet<u32>>],
-    roots: &mut SharingRootSets,
+    seats: &[BTreeMap<Seat, BTreeSet<RootSet>>],
+    roots: &mut RootSets,
     stays: &mut BTreeMap<LogicalAddress, StayReason>,
 ) {
-    let mut counted: HashMap<LogicalAddress, (u64, BTreeSet<u32>)> = HashMap::new();
+    let mut counted: HashMap<LogicalAddress, (u64, BTreeSet<RootSet>)> = HashMap::new();
     for (piece, seats) in pieces.iter().zip(seats) {
         let all = seats.values().flatten().copied().collect();
         let (bytes, sets) = counted.entry(piece.extent).or_insert((piece.extent_length, BTreeSet::new()));
         *bytes = bytes.saturating_sub(piece.length);
-        sets.insert(roots.union_of(all));
+        sets.insert(roots.union_of(&all));
     }
     for (extent, (bytes, sets)) in counted {
         if bytes > 0 || sets.len() > 1 {
@@ -298,55 +299,24 @@ fn uncounted(
     }
 }
 
-/// Sets of trees, each with a number.
-#[derive(Default)]
-struct SharingRootSets {
-    sets: Vec<BTreeSet<TreeId>>,
-    numbers: HashMap<BTreeSet<TreeId>, u32>,
-    unions: HashMap<BTreeSet<u32>, u32>,
-}
-
-impl SharingRootSets {
-    fn number(&mut self, set: BTreeSet<TreeId>) -> u32 {
-        if let Some(number) = self.numbers.get(&set) {
-            return *number;
-        }
-        let number = self.sets.len() as u32;
-        self.sets.push(set.clone());
-        self.numbers.insert(set, number);
-        number
-    }
-
-    /// Returns the number of the trees that are in any of the sets.
-    fn union_of(&mut self, numbers: BTreeSet<u32>) -> u32 {
-        if let Some(union) = self.unions.get(&numbers) {
-            return *union;
-        }
-        let set = numbers.iter().flat_map(|number| &self.sets[*number as usize]).copied().collect();
-        let union = self.number(set);
-        self.unions.insert(numbers, union);
-        union
-    }
-
-    /// Returns the trees that reach each planned block.
-    fn of_blocks(&mut self, plan: &RelocationPlan<'_>) -> HashMap<LogicalAddress, u32> {
-        let mut order: Vec<_> = plan.blocks.values().collect();
-        order.sort_by_key(|planned| std::cmp::Reverse(planned.block.level()));
-        let mut reached: HashMap<LogicalAddress, BTreeSet<TreeId>> = HashMap::new();
-        let mut found = HashMap::new();
-        for planned in order {
-            let block = &planned.block;
-            let mut set = reached.remove(&block.address()).unwrap_or_default();
-            set.extend(&planned.roots);
-            let children = if block.level() > 0 { block.len() } else { 0 };
-            for slot in 0..children {
-                let child = block.view().child(slot).address;
-                if plan.blocks.contains_key(&child) {
-                    reached.entry(child).or_default().extend(&set);
-                }
+/// Returns the trees that reach each planned block.
+fn roots_of_blocks(plan: &RelocationPlan<'_>, roots: &mut RootSets) -> HashMap<LogicalAddress, RootSet> {
+    let mut order: Vec<_> = plan.blocks.values().collect();
+    order.sort_by_key(|planned| std::cmp::Reverse(planned.block.level()));
+    let mut reached: HashMap<LogicalAddress, BTreeSet<TreeId>> = HashMap::new();
+    let mut found = HashMap::new();
+    for planned in order {
+        let block = &planned.block;
+        let mut set = reached.remove(&block.address()).unwrap_or_default();
+        set.extend(&planned.roots);
+        let children = if block.level() > 0 { block.len() } else { 0 };
+        for slot in 0..children {
+            let child = block.view().child(slot).address;
+            if plan.blocks.contains_key(&child) {
+                reached.entry(child).or_default().extend(&set);
             }
-            found.insert(block.address(), self.number(set));
         }
-        found
+        found.insert(block.address(), roots.of(&set));
     }
+    found
 }

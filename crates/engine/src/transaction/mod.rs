@@ -33,6 +33,7 @@ mod relocate;
 mod relocation_plan;
 mod reserve_tickets;
 mod reserved_data;
+mod root_sets;
 mod snapshot;
 mod space_trees;
 mod start;

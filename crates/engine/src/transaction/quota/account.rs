@@ -15,8 +15,8 @@
 //!
 //! Kernel counterpart: `btrfs_qgroup_account_extents`, `btrfs_run_qgroups` (`fs/btrfs/qgroup.c`).
 
+use super::super::root_sets::{RootSet, RootSets};
 use super::groups::QuotaState;
-use super::root_sets::{RootSet, RootSets};
 use super::roots::{RootFinder, View};
 use crate::btree::{RootPointer, Tree};
 use crate::errors::Result;

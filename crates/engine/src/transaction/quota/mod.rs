@@ -16,7 +16,6 @@ mod inherit;
 mod limits;
 mod manage;
 mod rescan;
-mod root_sets;
 mod roots;
 mod simple;
 mod simple_removal;

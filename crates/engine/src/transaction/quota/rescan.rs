@@ -11,9 +11,9 @@
 //!
 //! Kernel counterpart: `btrfs_qgroup_rescan`, `qgroup_rescan_leaf` (`fs/btrfs/qgroup.c`).
 
+use super::super::root_sets::{RootSet, RootSets};
 use super::account::with_snapshots;
 use super::groups::{QgroupUsage, QuotaState};
-use super::root_sets::{RootSet, RootSets};
 use super::roots::{RootFinder, View};
 use crate::btree::{Forest, Tree};
 use crate::errors::{QuotaError, Result};

@@ -13,7 +13,7 @@
 //!
 //! Kernel counterpart: `btrfs_find_all_roots` (`fs/btrfs/backref.c`).
 
-use super::root_sets::{RootSet, RootSets};
+use super::super::root_sets::{RootSet, RootSets};
 use crate::btree::{Cursor, Forest, LiveTree, RootPointer, Tree, TreeBlock};
 use crate::errors::{Error, Result};
 use crate::transaction::delayed_refs::{RefKind, Reference};

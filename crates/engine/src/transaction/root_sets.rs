@@ -6,7 +6,7 @@
 //! Locks: none.
 
 use papilio_format::TreeId;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// The number of a set in its [`RootSets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,6 +74,19 @@ impl RootSets {
         set
     }
 
+    /// The set with these members.
+    pub(super) fn of(&mut self, members: &BTreeSet<TreeId>) -> RootSet {
+        self.number(members.iter().copied().collect())
+    }
+
+    /// The set with the members of all.
+    pub(super) fn union_of(&mut self, sets: &BTreeSet<RootSet>) -> RootSet {
+        match sets.first() {
+            Some(&only) if sets.len() == 1 => only,
+            _ => self.of(&sets.iter().flat_map(|set| self.members(*set)).copied().collect()),
+        }
+    }
+
     /// Whether `root` is a member.
     pub(super) fn contains(&self, set: RootSet, root: TreeId) -> bool {
         self.members(set).binary_search(&root).is_ok()
@@ -103,6 +116,9 @@ mod tests {
         let other = sets.union(seven, five);
         assert_eq!(sets.union(other, six), both);
         assert_eq!(sets.members(both), [TreeId(5), TreeId(256), TreeId(257)]);
+        assert_eq!(sets.of(&[256, 257].map(TreeId).into()), sets.union(six, seven));
+        assert_eq!(sets.union_of(&[five, other, six].into()), both);
+        assert_eq!((sets.union_of(&[one].into()), sets.union_of(&[].into())), (one, RootSet::EMPTY));
         assert_eq!(sets.union(both, RootSet::EMPTY), both);
         assert_eq!(sets.union(RootSet::EMPTY, six), six);
         assert!(sets.contains(other, TreeId(257)) && !sets.contains(other, TreeId(256)));
