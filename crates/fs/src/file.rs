@@ -278,20 +278,36 @@ impl File {
     /// # Errors
     /// A tree block or an extent that cannot be read.
     pub fn fiemap(&self, offset: u64) -> Result<Vec<FiemapExtent>> {
+        self.map_extents(offset, usize::MAX, |_| Ok(false))
+    }
+
+    /// As [`File::fiemap`], but ends after `most` extents, and marks those that other files use, as
+    /// far as the last commit knows.
+    ///
+    /// # Errors
+    /// A tree block or an extent that cannot be read.
+    #[cfg(feature = "unstable")]
+    pub fn fiemap_with_shared(&self, offset: u64, most: usize) -> Result<Vec<FiemapExtent>> {
+        let mut shared = self.inode.file_system().shared_extents_of_last_commit();
+        let (tree, number) = (self.inode.tree(), self.inode.number());
+        self.map_extents(offset, most, |extent| shared.is_shared(tree, number, extent))
+    }
+
+    fn map_extents(
+        &self,
+        offset: u64,
+        most: usize,
+        shared: impl FnMut(&FileExtent) -> Result<bool>,
+    ) -> Result<Vec<FiemapExtent>> {
         self.flush()?;
         let handle = self.inode.handle()?;
         let mut extents = Vec::new();
-        data::fiemap(
-            handle.tree(),
-            handle.number,
-            self.sector_size(),
-            FileOffset(offset),
-            |_| Ok(false),
-            |extent| {
-                extents.push(extent);
-                true
-            },
-        )?;
+        let report = |extent| {
+            extents.push(extent);
+            extents.len() < most
+        };
+        let (tree, offset) = (handle.tree(), FileOffset(offset));
+        data::fiemap(tree, handle.number, self.sector_size(), offset, shared, report)?;
         Ok(extents)
     }
 

@@ -101,6 +101,12 @@ pub(crate) fn own_number(tree: TreeId, shown: u64) -> Option<u64> {
     is_shown.then_some(shown & ((1 << NUMBER_BITS) - 1))
 }
 
+/// Returns the subvolume, 0 for the mounted one, and the own number of an inode that a mount shows
+/// by `shown`. `None` for numbers that only the table of the mount knows.
+pub(crate) fn place_of_shown(shown: u64) -> Option<(u64, u64)> {
+    (shown < OTHERS).then_some((shown >> NUMBER_BITS, shown & ((1 << NUMBER_BITS) - 1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +118,9 @@ mod tests {
         assert_eq!(own_number(TreeId(300), shown), Some(257));
         assert_eq!(own_number(TreeId(301), shown), None);
         assert_eq!(own_number(TreeId(300), 257), None);
+        assert_eq!(place_of_shown(shown), Some((300, 257)));
+        assert_eq!(place_of_shown(257), Some((0, 257)));
+        assert_eq!(place_of_shown(OTHERS), None);
         // The orphan items of a tree.
         assert_eq!(own_number(TreeId((1 << 24) - 1), -5_i64 as u64), None);
     }

@@ -654,6 +654,18 @@ layout! {
         extents: [FiemapRecord; 72],
     }
 
+    /// Our own: a range of another file that the file of the call shares where the bytes are equal.
+    pub struct OwnDedupeRange = 48 {
+        /// The ranges.
+        range: FileCloneRange,
+        /// Output: the bytes that are shared.
+        deduped: u64,
+        /// Output: 1 if the bytes differ.
+        differs: u32,
+        /// Unused.
+        unused: u32,
+    }
+
     /// Our own: a page of a list that exceeds one ioctl.
     pub struct Page = 16376 {
         /// Start of the page; on output the start of the next one.

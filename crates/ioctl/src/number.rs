@@ -7,11 +7,12 @@
 //! `include/uapi/linux/fs.h`.
 
 use super::layout::{
-    BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, FileAttributes,
+    BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, Fiemap, FileAttributes,
     FileCloneRange, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart,
-    LABEL_SIZE, LogicalIno, LostWrite, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs,
-    QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs, SearchArgsV2, SendArgs,
-    ServerInfo, SnapshotById, SpaceArgs, TrimRange, VerityEnable, VerityMetadata, VolArgs, VolArgsV2,
+    LABEL_SIZE, LogicalIno, LostWrite, MountState, OwnDedupeRange, Page, QgroupAssign, QgroupCreate,
+    QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs,
+    SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VerityEnable, VerityMetadata,
+    VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -222,6 +223,12 @@ impl Command {
     pub const LIMIT_SCRUB: Self = Self::write::<u64>(PAPILIO, 13);
     /// Our own: returns a file that lost a write of the kernel's cache, once.
     pub const TAKE_LOST_WRITE: Self = Self::read::<LostWrite>(PAPILIO, 14);
+    /// Our own: `FICLONERANGE`, which FUSE does not pass.
+    pub const OWN_CLONE_RANGE: Self = Self::write::<FileCloneRange>(PAPILIO, 15);
+    /// Our own: `FIDEDUPERANGE` for one target, which is the file of the call.
+    pub const OWN_DEDUPE_RANGE: Self = Self::both::<OwnDedupeRange>(PAPILIO, 16);
+    /// Our own: `FS_IOC_FIEMAP` with a fixed number of extents.
+    pub const OWN_FIEMAP: Self = Self::both::<Fiemap>(PAPILIO, 17);
     /// `FS_IOC_FIEMAP`, which FUSE does not pass; for mounts of the kernel's Btrfs.
     pub const FIEMAP: Self = Self::new(READ | WRITE, b'f', 11, 32);
     /// `FIDEDUPERANGE`, which FUSE does not pass; for mounts of the kernel's Btrfs.

@@ -9,6 +9,7 @@
 
 use crate::btree::Tree;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
+use crate::data::file_extent::FileExtent;
 use crate::errors::Result;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::{FileOffset, InodeNumber, LogicalAddress};
@@ -43,10 +44,11 @@ impl FiemapExtent {
     pub const SHARED: u32 = 0x2000;
 
     /// Returns the extent as it is reported, or `None` for a hole.
-    fn of(extent: &Extent, shared: &mut impl FnMut(&DiskExtent) -> Result<bool>) -> Result<Option<Self>> {
+    fn of(extent: &Extent, shared: &mut impl FnMut(&FileExtent) -> Result<bool>) -> Result<Option<Self>> {
         let encoded = |compression| if compression == Compression::None { 0 } else { Self::ENCODED };
         let mut on_disk = |disk: &DiskExtent, flags| -> Result<_> {
-            let shared = if shared(disk)? { Self::SHARED } else { 0 };
+            let is_shared = FileExtent::of(extent).map_or(Ok(false), |extent| shared(&extent))?;
+            let shared = if is_shared { Self::SHARED } else { 0 };
             let flags = flags | shared | encoded(disk.compression);
             // A part of a compressed extent has no address of its own.
             let offset = if disk.compression == Compression::None { disk.offset } else { 0 };
@@ -88,7 +90,7 @@ pub fn fiemap(
     inode: InodeNumber,
     sector_size: u32,
     start: FileOffset,
-    mut shared: impl FnMut(&DiskExtent) -> Result<bool>,
+    mut shared: impl FnMut(&FileExtent) -> Result<bool>,
     mut report: impl FnMut(FiemapExtent) -> bool,
 ) -> Result<()> {
     let end = FileOffset(u64::MAX - u64::from(sector_size));

@@ -9,7 +9,9 @@
 //! being killed, so its ids stay the same meanwhile.
 
 use super::call::{Caller, IoctlCall, Result, UNTOLD};
+use crate::numbers::place_of_shown;
 use papilio::Inode;
+use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
 use papilio_ioctl::mount_table::{self, MountEntry};
 use std::fs;
@@ -173,6 +175,46 @@ pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
     Ok(inode)
 }
 
+/// Returns the inode behind one of the caller's file descriptors, which must be in this mount and
+/// open for reading. The file may have lost its names.
+///
+/// # Errors
+/// EBADF if the descriptor is not open for reading; as [`file_of`].
+pub(super) fn readable_file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
+    let process = PathBuf::from(format!("/proc/{}", call.caller.pid));
+    let fd = u32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Errno(libc::EBADF),
+        _ => Errno(libc::EOPNOTSUPP),
+    };
+    let info = fs::read(process.join(format!("fdinfo/{fd}"))).map_err(failed)?;
+    if !is_readable(&info) {
+        return Err(Errno(libc::EBADF));
+    }
+    let mounts = mount_table::parse(&fs::read(process.join("mountinfo")).map_err(failed)?);
+    let id = field_of(&info, "mnt_id:");
+    let mount = mounts.into_iter().find(|mount| Some(mount.id) == id).ok_or(Errno(libc::EOPNOTSUPP))?;
+    let own = MountEntry::of_papilio_on(&call.mount.directory).map_err(failed)?;
+    if own.is_none_or(|own| own.device != mount.device) {
+        return Err(Errno(libc::EXDEV));
+    }
+    match field_of(&info, "ino:").and_then(place_of_shown) {
+        Some((0, own)) => Ok(call.fs.inode_at(call.fs.root()?.tree(), InodeNumber(own))?),
+        Some((tree, own)) => Ok(call.fs.inode_at(TreeId(tree), InodeNumber(own))?),
+        None => file_of(call, i64::from(fd)),
+    }
+}
+
+/// Returns whether what /proc tells of a descriptor says that it is open for reading.
+fn is_readable(info: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(info);
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| {
+        flags & libc::O_PATH == 0 && [libc::O_RDONLY, libc::O_RDWR].contains(&(flags & libc::O_ACCMODE))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +228,14 @@ mod tests {
         assert_eq!(told.known(), told);
         let unseen = Caller { pid: 0, ..untold };
         assert_eq!(unseen.known(), unseen);
+    }
+
+    #[test]
+    fn descriptors_for_writing_are_not_readable() {
+        for (flags, readable) in [("0100000", true), ("02", true), ("0100001", false), ("010000000", false)] {
+            assert_eq!(is_readable(format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t30\n").as_bytes()), readable);
+        }
+        assert!(!is_readable(b"flags:\tx\n") && !is_readable(b""));
     }
 
     #[test]

@@ -160,7 +160,7 @@ pub(super) fn write(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 }
 
 /// Returns the byte before `end`; 0 if it cannot be read, and then the kernel drops it unseen.
-fn last_byte(file: &papilio::File, end: u64) -> u8 {
+pub(super) fn last_byte(file: &papilio::File, end: u64) -> u8 {
     let mut byte = [0];
     let _ = file.read_at(&mut byte, end - 1);
     byte[0]

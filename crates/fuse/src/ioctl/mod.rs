@@ -24,6 +24,7 @@ mod quotas;
 mod replace;
 mod search;
 mod send;
+mod sharing;
 mod state;
 mod subvolumes;
 mod switch;

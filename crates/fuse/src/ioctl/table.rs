@@ -5,7 +5,7 @@
 
 use super::call::{IoctlCall, IoctlReply, Result};
 use super::{defragment, devices, encoded, extents, files, jobs, owners, quotas, replace, search, send};
-use super::{state, subvolumes, verity};
+use super::{sharing, state, subvolumes, verity};
 use papilio_ioctl::number::Command;
 
 type Handler = fn(&IoctlCall<'_>) -> Result<IoctlReply>;
@@ -121,6 +121,9 @@ static TABLE: &[IoctlEntry] = &[
     entry(Command::ENCODED_READ, encoded::read).needs(Data::Own),
     entry(Command::ENCODED_WRITE, encoded::write).changes().needs(Data::Own),
     entry(Command::EXTENTS, extents::list),
+    entry(Command::OWN_CLONE_RANGE, sharing::clone_range).changes().needs(Data::Own).waits(),
+    entry(Command::OWN_DEDUPE_RANGE, sharing::dedupe_range).changes().needs(Data::Own).waits(),
+    entry(Command::OWN_FIEMAP, sharing::fiemap).needs(Data::Own),
     entry(Command::TRIM, devices::trim).changes(),
     entry(Command::GET_LABEL, devices::get_label),
     entry(Command::SET_LABEL, devices::set_label).changes().commits(),
