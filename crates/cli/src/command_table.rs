@@ -89,6 +89,7 @@ pub(crate) const GROUPS: &[Group] = &[
         commands: &[
             ("mount", 8, &["papilio-umount(8)", "mount(8)", "btrfs(5)", "fuse(4)"]),
             ("umount", 8, &["papilio-mount(8)", "umount(8)"]),
+            ("run", 1, &["papilio-mount(8)", "env(1)", "seccomp(2)"]),
             ("serve", 8, &["papilio-mount(8)", "nbd-client(8)", "nbdinfo(1)", "qemu-nbd(8)"]),
             ("store", 8, &["papilio-mkfs(8)", "papilio-mount(8)"]),
         ],

@@ -106,8 +106,9 @@ pub(crate) enum Lane {
     Here,
     /// A worker, because the request may be slow and would delay the ones behind it.
     Aside,
-    /// A new thread, because the request may wait for other requests.
-    Alone,
+    /// A new thread, because the request may wait for other requests, after the kernel has written
+    /// back these files.
+    Alone(Vec<NodeId>),
     /// The assistant, after the kernel has written back these files.
     AfterWriteBack(Vec<NodeId>),
 }
@@ -183,7 +184,9 @@ impl Dispatcher {
             // The kernel's dirty pages are data too, and `lseek` does not write them back.
             opcode::LSEEK if self.server().may_be_dirty(node) => Lane::AfterWriteBack(vec![node]),
             opcode::IOCTL => match head.argument::<IoctlIn>() {
-                Ok(argument) if self.server().waits_for_programs(argument.command) => Lane::Alone,
+                Ok(argument) if self.server().waits_for_programs(argument.command) => {
+                    Lane::Alone(self.server().dirty_before(node, argument.command))
+                }
                 Ok(argument) => match self.server().dirty_before(node, argument.command) {
                     none if none.is_empty() => Lane::Aside,
                     dirty => Lane::AfterWriteBack(dirty),

@@ -34,8 +34,7 @@ extern "C" fn at_start() {
     let mut path = [0_u8; 4096];
     let (link, place) = (c"/proc/self/exe".as_ptr(), path.as_mut_ptr());
     // SAFETY: the link is a string, and the buffer has the room that is given.
-    let length =
-        unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link, place, path.len()) };
+    let length = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link, place, path.len()) };
     let path = &path[..usize::try_from(length).unwrap_or(0)];
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     IS_PAPILIO.store(name == b"papilio" || name.starts_with(b"papilio-"), Ordering::Relaxed);

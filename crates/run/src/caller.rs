@@ -87,7 +87,8 @@ impl Caller {
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
         // SAFETY: `local` describes `bytes`; the kernel checks the addresses of the other process.
-        let read = unsafe { libc::process_vm_readv(self.process, &raw const local, 1, &raw const remote, 1, 0) };
+        let read =
+            unsafe { libc::process_vm_readv(self.process, &raw const local, 1, &raw const remote, 1, 0) };
         whole(read, bytes.len())
     }
 

@@ -155,9 +155,8 @@ fn flags_of(file: RawFd) -> io::Result<libc::c_int> {
 
 /// Passes data of a file that only the kernel has to the server.
 fn write_back(file: RawFd) -> io::Result<()> {
-    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-        | libc::SYNC_FILE_RANGE_WRITE
-        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the call takes numbers only.
     if unsafe { libc::sync_file_range(file, 0, 0, flags) } < 0 {
         return Err(io::Error::last_os_error());

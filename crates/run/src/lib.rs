@@ -16,8 +16,8 @@
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
-pub mod calls;
 pub mod caller;
+pub mod calls;
 pub mod identity;
 pub mod mount_table;
 pub mod notify;

@@ -73,8 +73,7 @@ fn rewritten_with(format: Format, table: &[u8], subvolume_at: impl Fn(&CStr) -> 
             Some(fields) => (fields, &b"\n"[..]),
             None => (line, &b""[..]),
         };
-        let mut fields: Vec<Vec<u8>> =
-            fields.split(|&byte| byte == b' ').map(<[u8]>::to_vec).collect();
+        let mut fields: Vec<Vec<u8>> = fields.split(|&byte| byte == b' ').map(<[u8]>::to_vec).collect();
         let changed = match format {
             Format::MountInfo => change_mount_info(&mut fields, &subvolume_at),
             Format::Mounts => change_mounts(&mut fields, &subvolume_at),
@@ -90,10 +89,7 @@ fn rewritten_with(format: Format, table: &[u8], subvolume_at: impl Fn(&CStr) -> 
     all
 }
 
-fn change_mount_info(
-    fields: &mut [Vec<u8>],
-    subvolume_at: &impl Fn(&CStr) -> Option<Shown>,
-) -> Option<()> {
+fn change_mount_info(fields: &mut [Vec<u8>], subvolume_at: &impl Fn(&CStr) -> Option<Shown>) -> Option<()> {
     let separator = fields.iter().position(|field| field == b"-")?;
     if fields.get(separator + 1)? != FSTYPE || fields.len() < separator + 4 || separator < 6 {
         return None;
@@ -238,7 +234,9 @@ mod tests {
         for path in [c"/proc/self/mountinfo", c"/proc/mounts", c"/etc/mtab", c"/proc/12/mounts"] {
             assert!(is_table(path), "{path:?}");
         }
-        for path in [c"/proc/self/status", c"/proc//mounts", c"/proc/x/mounts", c"mounts", c"/proc/1/2/mounts"] {
+        for path in
+            [c"/proc/self/status", c"/proc//mounts", c"/proc/x/mounts", c"mounts", c"/proc/1/2/mounts"]
+        {
             assert!(!is_table(path), "{path:?}");
         }
     }

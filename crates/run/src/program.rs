@@ -124,16 +124,20 @@ fn kind_of_elf(file: &File, start: &[u8]) -> io::Result<Kind> {
 
 /// Returns whether there is a note with the name `Go`, which its linker writes.
 fn has_note_of_go(mut notes: &[u8]) -> bool {
-    let rounded = |length: u64| length.checked_next_multiple_of(4).and_then(|length| usize::try_from(length).ok());
+    let rounded =
+        |length: u64| length.checked_next_multiple_of(4).and_then(|length| usize::try_from(length).ok());
     while let (Some(name), Some(content)) = (number(notes, 0, 4), number(notes, 4, 4)) {
         let name = &notes[12.min(notes.len())..].get(..name as usize).map_or(&[][..], |found| found);
         if name.starts_with(b"Go\0") {
             return true;
         }
-        let (Some(first), Some(second)) = (rounded(number(notes, 0, 4).unwrap_or(0)), rounded(content)) else {
+        let (Some(first), Some(second)) = (rounded(number(notes, 0, 4).unwrap_or(0)), rounded(content))
+        else {
             return false;
         };
-        let Some(next) = 12_usize.checked_add(first).and_then(|at| at.checked_add(second)) else { return false };
+        let Some(next) = 12_usize.checked_add(first).and_then(|at| at.checked_add(second)) else {
+            return false;
+        };
         match notes.get(next..) {
             Some(rest) => notes = rest,
             None => return false,

@@ -50,6 +50,8 @@ mod rescue_find;
 mod rescue_full;
 mod restore;
 mod rm;
+#[cfg(target_os = "linux")]
+mod run;
 mod scrub;
 mod send;
 mod serve;
@@ -117,6 +119,8 @@ pub enum Command {
     Mount(mount::Args),
     #[cfg(target_os = "linux")]
     Umount(umount::Args),
+    #[cfg(target_os = "linux")]
+    Run(run::Args),
     Serve(serve::Args),
     Store(store::Args),
     Mkfs(Box<mkfs::Args>),
@@ -193,6 +197,8 @@ impl Command {
             Self::Mount(command) => command.run(context),
             #[cfg(target_os = "linux")]
             Self::Umount(command) => command.run(context),
+            #[cfg(target_os = "linux")]
+            Self::Run(command) => command.run(context),
             Self::Serve(command) => command.run(context),
             Self::Store(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),

@@ -200,20 +200,6 @@ impl DeviceTransport {
         }
     }
 
-    /// Answers a request on a thread of its own; without one it gets EIO.
-    fn answer_alone(&self, message: DeviceMessage) {
-        let mut pending = Pending::new(message, Arc::clone(&self.finisher.channel));
-        let dispatcher = Arc::clone(&self.finisher.dispatcher);
-        let answer = move || {
-            // Such requests leave nothing stale.
-            let _ = dispatcher.answer(pending.message());
-            pending.answered();
-        };
-        if let Err(error) = Builder::new().name("papilio-alone".to_owned()).spawn(answer) {
-            tracing::warn!("starting a thread for a long request: {error}");
-        }
-    }
-
     /// Answers a request; returns a message for the next one.
     fn handle(&self, mut message: DeviceMessage) -> DeviceMessage {
         let lane = self.finisher.dispatcher.lane(&mut message);
@@ -248,25 +234,28 @@ impl DeviceTransport {
         lane: Lane,
         decoded: Option<DataRequest>,
     ) -> DeviceMessage {
-        let (pending, lane) = match lane {
+        let (dirty, is_alone) = match lane {
             Lane::Here | Lane::Aside => {
                 let aftermath = self.finisher.dispatcher.answer_decoded(&mut message, decoded.as_ref());
                 let sent = self.finisher.finish(message, aftermath);
                 return sent.unwrap_or_else(|| self.finisher.channel.message());
             }
-            Lane::Alone => {
-                self.answer_alone(message);
-                return DeviceMessage::new();
-            }
-            Lane::AfterWriteBack(nodes) => (Pending::new(message, Arc::clone(&self.finisher.channel)), nodes),
+            Lane::Alone(nodes) => (nodes, true),
+            Lane::AfterWriteBack(nodes) => (nodes, false),
         };
-        let (mut pending, dispatcher) = (pending, Arc::clone(&self.finisher.dispatcher));
-        self.finisher.assistant.run(move |kernel| {
-            lane.iter().for_each(|node| kernel.write_back(*node));
+        // Without a thread the request gets EIO.
+        let mut pending = Pending::new(message, Arc::clone(&self.finisher.channel));
+        let dispatcher = Arc::clone(&self.finisher.dispatcher);
+        let answer = move |kernel: &Kernel| {
+            dirty.iter().for_each(|node| kernel.write_back(*node));
             let stale = dispatcher.answer(pending.message());
             pending.answered();
             dispatcher.drop_stale(&stale.before_reply, kernel);
-        });
+        };
+        match is_alone {
+            true => self.finisher.assistant.run_apart(answer),
+            false => self.finisher.assistant.run(answer),
+        }
         self.finisher.channel.message()
     }
 }

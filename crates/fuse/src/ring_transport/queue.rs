@@ -37,7 +37,6 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::thread::Builder;
 
 /// User data of the completion that signals a returned entry.
 const CAME_HOME: u64 = u64::MAX;
@@ -256,14 +255,15 @@ impl Queue {
                 self.shared.workers.run(task);
                 Ok(())
             }
-            Lane::Alone => {
+            Lane::Alone(nodes) => {
                 let (mut held, shared) = self.hold(place, entry, false)?;
-                let dispatcher = Arc::clone(&shared.dispatcher);
-                // Such requests leave nothing stale. Without a thread the entry returns with EIO.
-                let answer = move || drop(held.answer(|entry| dispatcher.answer(entry)));
-                if let Err(error) = Builder::new().name("papilio-alone".to_owned()).spawn(answer) {
-                    tracing::warn!("starting a thread for a long request: {error}");
-                }
+                let assistant = shared.assistant.clone();
+                // Without a thread the entry returns with EIO.
+                assistant.run_apart(move |kernel| {
+                    nodes.iter().for_each(|node| kernel.write_back(*node));
+                    let stale = held.answer(|entry| shared.dispatcher.answer(entry));
+                    shared.dispatcher.drop_stale(&stale.before_reply, kernel);
+                });
                 Ok(())
             }
             Lane::AfterWriteBack(nodes) => {

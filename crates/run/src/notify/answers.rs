@@ -231,9 +231,8 @@ mod tests {
     fn files_of_a_caller_are_found() {
         let caller = Caller::of_thread(std::process::id() as libc::pid_t).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        let inode = |target: &Target| {
-            system::status(target.open(&caller).unwrap().as_raw_fd()).unwrap().st_ino
-        };
+        let inode =
+            |target: &Target| system::status(target.open(&caller).unwrap().as_raw_fd()).unwrap().st_ino;
         let own = system::status(file.as_file().as_raw_fd()).unwrap().st_ino;
         let path = CString::new(file.path().to_str().unwrap()).unwrap();
         assert_eq!(inode(&Target { directory: -1, path: path.clone(), flags: 0 }), own);

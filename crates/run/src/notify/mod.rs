@@ -5,7 +5,7 @@
 //! starts are under the same filter.
 //!
 //! - [`filter`] has the calls, and the program that picks them.
-//! - [`start`] starts a program under the filter.
+//! - [`start`] starts a program under the filter, [`serve`] answers until it ends.
 //! - [`Supervisor`] answers.
 //!
 //! The supervisor decides on no permission, so it does not matter that a thread can change the
@@ -13,8 +13,10 @@
 
 mod answers;
 pub mod filter;
+mod serve;
 mod start;
 mod supervisor;
 
+pub use serve::serve;
 pub use start::{Started, start};
 pub use supervisor::Supervisor;

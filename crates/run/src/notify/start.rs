@@ -51,10 +51,7 @@ pub fn start(mut command: Command) -> io::Result<Started> {
 
 /// Installs the filter on this process and sends the listener to the parent.
 fn install(steps: &[libc::sock_filter], socket: RawFd) -> io::Result<()> {
-    let program = libc::sock_fprog {
-        len: steps.len() as libc::c_ushort,
-        filter: steps.as_ptr().cast_mut(),
-    };
+    let program = libc::sock_fprog { len: steps.len() as libc::c_ushort, filter: steps.as_ptr().cast_mut() };
     let set = |flags: libc::c_ulong| {
         let (mode, program) = (libc::SECCOMP_SET_MODE_FILTER, &raw const program);
         // SAFETY: the program describes `steps`, which outlive the call.
