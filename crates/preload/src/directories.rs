@@ -22,8 +22,10 @@ unsafe fn read(directory: *mut DIR) -> *mut dirent {
     if identity::is_of_subvolume(found.d_ino) {
         // SAFETY: the directory is open.
         let device = || system::status(unsafe { libc::dirfd(directory) }).map(|status| status.st_dev);
-        if keeping_errno(device).is_ok_and(is_changed) {
-            found.d_ino = identity::own_number(found.d_ino);
+        // A supervisor may have changed the device already.
+        let is_own = |device| is_changed(device) || identity::is_of_device(device);
+        if keeping_errno(device).is_ok_and(is_own) {
+            found.d_ino = identity::number_in_directory(found.d_ino);
         }
     }
     entry

@@ -27,6 +27,8 @@ const OWN_FIEMAP: u32 = 0xcfe0_bd11;
 const DIFFERS: i32 = 1;
 /// Most targets of a deduplication: the argument fits a page (`ioctl_file_dedupe_range`).
 const MOST_TARGETS: u16 = 127;
+/// Most bytes of one deduplication (`MAX_DEDUPE_LEN`, `fs/remap_range.c` has it as 16 MiB).
+const MOST_SHARED: u64 = 16 << 20;
 /// `FIEMAP_EXTENT_LAST`.
 const LAST: u32 = 1;
 /// `FIEMAP_FLAG_SYNC`.
@@ -221,7 +223,8 @@ fn dedupe(caller: &Caller, file: RawFd, argument: u64) -> io::Result<i32> {
         let mut target = unsafe { caller.read_plain::<DedupeTarget>(address) }?;
         (target.deduped, target.status) = match dedupe_one(caller, file, &source, &header, &target) {
             Ok(answer) if answer.differs != 0 => (0, DIFFERS),
-            Ok(answer) => (answer.deduped, 0),
+            // The kernel reports what was asked for, also where only whole sectors are shared.
+            Ok(_) => (header.length.min(MOST_SHARED), 0),
             Err(error) => (0, -error.raw_os_error().unwrap_or(libc::EIO)),
         };
         caller.write_plain(address, &target)?;

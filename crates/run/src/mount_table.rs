@@ -3,6 +3,7 @@
 //! Owns [`rewritten`]. Lines of other mounts stay as they are. proc_pid_mountinfo(5) and fstab(5)
 //! describe the formats.
 
+use crate::identity::ROOT_INODE;
 use crate::own_mounts::FSTYPE;
 use crate::system;
 use std::ffi::{CStr, CString};
@@ -10,8 +11,6 @@ use std::os::fd::AsRawFd;
 
 /// The top level's id (`BTRFS_FS_TREE_OBJECTID`).
 const TOP_LEVEL: u64 = 5;
-/// The inode of a subvolume's root directory (`BTRFS_FIRST_FREE_OBJECTID`).
-const ROOT_INODE: u64 = 256;
 /// `BTRFS_IOC_INO_LOOKUP` and `BTRFS_IOC_GET_SUBVOL_INFO` (`include/uapi/linux/btrfs.h`).
 const INO_LOOKUP: u32 = 0xd000_9412;
 const GET_SUBVOL_INFO: u32 = 0x81f8_943c;

@@ -34,6 +34,7 @@ mod quotas;
 mod redundancy;
 mod refusals;
 mod root_items;
+mod run;
 mod scripts;
 mod short_writes;
 mod siblings;
