@@ -25,7 +25,7 @@ setup-%:
 STORES ?= 0
 WITH_STORES = $(filter 1,$(STORES))
 build: setup-build ## build the papilio command: target/release/papilio (STORES=1: also papilio-store)
-	$(CARGO) build --release --locked -p papilio-cli $(WITH_STORES:1=-p papilio-cli-store)
+	$(CARGO) build --release --locked -p papilio-cli -p papilio-preload $(WITH_STORES:1=-p papilio-cli-store)
 
 LIBDIR ?= $(PREFIX)/lib
 capi: setup-build ## build libpapilio, shared and static: target/release/capi
@@ -44,6 +44,7 @@ lib: capi ## install libpapilio, papilio.h, the pkg-config file and manual pages
 
 install: build lib ## install the command, manual pages and completions (PREFIX=/usr/local) and mount(8) helpers (HELPERDIR=/sbin)
 	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
+	install -D -m 755 target/release/libpapilio_preload.so $(DESTDIR)$(PREFIX)/lib/papilio/libpapilio_preload.so
 	$(if $(WITH_STORES),install -D -m 755 target/release/papilio-store $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store)
 	install -d $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(HELPERDIR)
 	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man
@@ -57,7 +58,8 @@ install: build lib ## install the command, manual pages and completions (PREFIX=
 	for name in $(DROPINS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(DROPINDIR)/$$name; done
 
 uninstall: ## remove the installed files
-	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
+	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store \
+		$(DESTDIR)$(PREFIX)/lib/papilio/libpapilio_preload.so $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/papilio-*.8 $(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio \

@@ -52,6 +52,9 @@ setcap libcap2-bin test
 fusermount3 fuse3 demo,test,judges
 valgrind valgrind test
 compsize btrfs-compsize test
+snapper snapper test
+btrbk btrbk test
+duperemove duperemove test
 mdadm mdadm test
 xfs_io xfsprogs test
 cryptsetup cryptsetup-bin test

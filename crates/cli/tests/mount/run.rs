@@ -86,6 +86,14 @@ fn reflinks_and_extents_are_those_of_the_kernel() {
 }
 
 #[test]
+fn snapper_btrbk_and_duperemove_work_as_on_the_kernel() {
+    let programs = ["snapper", "btrbk", "duperemove", "compsize"].map(Need::Command);
+    if papilio_oracle::require(&programs).is_some() {
+        compare("bash", "programs.sh", 14);
+    }
+}
+
+#[test]
 fn other_users_share_only_what_they_can_open() {
     let needs = [MOUNT, &[Need::Command("setpriv"), Need::Command("python3")]].concat();
     let Some(world) = World::new(&needs) else { return };
