@@ -46,6 +46,27 @@ pub fn write_back(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(written?)
 }
 
+/// Writes back the data of a file from the kernel's cache, which is not yet durable then.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn write_back_data(file: BorrowedFd<'_>) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        // SAFETY: the call takes numbers only.
+        if unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+    #[cfg(not(target_os = "linux"))]
+    Ok(rustix::fs::fsync(file)?)
+}
+
 /// Returns the inode number of this process's PID namespace, or 0 if it is unknown.
 pub fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;

@@ -178,9 +178,6 @@ impl Args {
                 report = dedupe.share(plan, DedupePlace::Image(&fs), watch).map_err(explain)?;
             }
             Target::Mounted(mounted) => {
-                if mounted.mount.is_papilio() {
-                    return Err(DedupeError::Unsupported { path: mounted.path.clone() }.into());
-                }
                 let open = || {
                     let (device, further) = device_paths(mounted)?;
                     let opened = context.open_last_commit(&device, &further, true);

@@ -195,6 +195,63 @@ fn a_mount_of_the_kernel_keeps_its_content_and_gets_the_space_that_is_stated() {
 }
 
 #[test]
+fn a_mount_of_papilio_keeps_its_content_and_gets_the_space_that_is_stated() {
+    if require(&[NEEDS, &[Need::Fuse]].concat()).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(2 << 30).unwrap();
+    let (path, images) = image(&scratch, true);
+    let mounted = images.mount_read_only().unwrap();
+    let (before, used) = (state_of(mounted.path()), data_in_use(mounted.path()));
+    mounted.unmount().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let top = string(folder.path());
+    for options in ["subvol=/", "subvol=sub"] {
+        succeed(["mount", "-o", options, string(&path), top]);
+        // Where data of one subvolume is shown, all of the file system takes part.
+        let report = succeed_json(["dedupe", "--json", top]);
+        let refused = papilio(["dedupe", "--json", &format!("{}:/", path.display())]);
+        succeed(["umount", top]);
+        if options == "subvol=/" {
+            let stated = freed(&report);
+            let mounted = images.mount_read_only().unwrap();
+            assert!(state_of(mounted.path()) == before, "content and times stay");
+            assert_eq!(used - data_in_use(mounted.path()), stated, "{report}");
+            mounted.unmount().unwrap();
+        } else {
+            assert_eq!(report["bytes_freed"], 0, "{report}");
+        }
+        crate::common::check_failure(&refused, 1, "mounted");
+    }
+    assert_clean(&path);
+    images.btrfs_check().unwrap();
+}
+
+#[test]
+fn equal_blocks_in_a_mount_of_papilio_are_shared_by_reading() {
+    if require(&[Need::Root, Need::Fuse]).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (image, top) = (folder.path().join("image"), folder.path().join("top"));
+    fs::create_dir(&top).unwrap();
+    succeed(["mkfs", "-q", "-b", "256M", string(&image)]);
+    succeed(["mount", string(&image), string(&top)]);
+    let (one, other) = (noise(1, 2 * MIB), noise(2, MIB));
+    for (name, content) in [("a", &one), ("b", &one), ("c", &other)] {
+        fs::write(top.join(name), content).unwrap();
+    }
+    let done = succeed_json(["dedupe", "--read", "--json", string(&top)]);
+    assert_eq!(done["bytes_shared"], 2 * MIB as u64, "{done}");
+    assert!(succeed_text(["dedupe", "--read", string(&top)]).contains("(0 bytes) shared"));
+    for (name, content) in [("a", &one), ("b", &one), ("c", &other)] {
+        assert!(&fs::read(top.join(name)).unwrap() == content, "{name}");
+    }
+    succeed(["umount", string(&top)]);
+    assert_clean(&image);
+}
+
+#[test]
 fn a_directory_gives_up_only_its_own_extents() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");

@@ -6,7 +6,7 @@
 
 use super::{MountedPath, garbled};
 use crate::host;
-use crate::layout::{DedupeRange, DevInfo, InoLookup, LogicalIno, until_nul};
+use crate::layout::{DedupeRange, DevInfo, FileCloneRange, InoLookup, LogicalIno, OwnDedupeRange, until_nul};
 use crate::number::Command;
 use papilio_engine::jobs::extent_owners::ExtentOwner;
 use papilio_engine::subvolume::Subvolume;
@@ -150,6 +150,10 @@ impl MountedPath {
     /// # Errors
     /// EOPNOTSUPP or ENOTTY where the file system cannot; those of the kernel otherwise.
     pub fn dedupe_range(&self, from: u64, length: u64, target: &Self, to: u64) -> io::Result<Option<u64>> {
+        match self.own_dedupe_range(from, length, target, to) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
+            result => return result,
+        }
         let mut arguments = DedupeRange {
             source: from,
             length,
@@ -164,6 +168,16 @@ impl MountedPath {
             DIFFERS => Ok(None),
             error => Err(io::Error::from_raw_os_error(error.saturating_neg())),
         }
+    }
+
+    /// As [`MountedPath::dedupe_range`], by the ioctl of our own mounts.
+    fn own_dedupe_range(&self, from: u64, length: u64, target: &Self, to: u64) -> io::Result<Option<u64>> {
+        let range = FileCloneRange { source: self.as_fd().as_raw_fd().into(), from, length, to };
+        let mut arguments = OwnDedupeRange { range, ..OwnDedupeRange::default() };
+        // The server compares what it has, and the kernel may have written nothing back yet.
+        host::write_back_data(self.as_fd())?;
+        target.call(Command::OWN_DEDUPE_RANGE, &mut arguments)?;
+        Ok((arguments.differs == 0).then_some(arguments.deduped))
     }
 
     /// Lists the subvolumes by searching the root tree.

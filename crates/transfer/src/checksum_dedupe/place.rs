@@ -97,14 +97,21 @@ impl OpenPlace {
     }
 
     /// Returns whether the extent that begins at `start` and was allocated before is still there.
-    pub(super) fn is_used(&self, start: u64, length: u64) -> Outcome<bool> {
+    pub(super) fn is_used(&mut self, start: u64, length: u64) -> Outcome<bool> {
         match &self.place {
             SharingPlace::Image(fs) => {
                 let found = data_extent_at(&fs.info.trees, LogicalAddress(start)).map_err(library)?;
                 Ok(found.is_some_and(|found| found.start.0 == start && found.length == length))
             }
-            // A subvolume that is being deleted counts.
-            SharingPlace::Mounted { .. } => Ok(!self.owners(LogicalAddress(start))?.is_empty()),
+            // Another extent may have taken its place. A subvolume that is being deleted counts.
+            SharingPlace::Mounted { .. } => {
+                for owner in self.owners(LogicalAddress(start))? {
+                    if self.item(&owner)?.is_none_or(|extent| extent.stored == length) {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
         }
     }
 
