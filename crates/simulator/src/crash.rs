@@ -144,7 +144,9 @@ impl Recorded {
             let (ended, last) = (recording.len(), generation(&session));
             let generations = match operation {
                 Operation::Sync | Operation::Remount => only(last),
-                Operation::Balance { .. } | Operation::DefragmentShared => (before + 1).min(last)..=last,
+                Operation::Balance { .. } | Operation::DefragmentShared | Operation::Dedupe => {
+                    (before + 1).min(last)..=last
+                }
                 // One that was refused may have committed, to find space or exact quotas.
                 Operation::Snapshot { .. } if last > before => {
                     let generations = before + 1..=last - 1;

@@ -233,6 +233,8 @@ pub enum Operation {
     },
     /// Makes everything durable, then merges the extents of all files without unsharing them.
     DefragmentShared,
+    /// Makes everything durable, then shares equal data of all files, found by its checksums.
+    Dedupe,
     Remount,
 }
 
@@ -281,6 +283,7 @@ impl Operation {
                 | Operation::Sync
                 | Operation::Balance { .. }
                 | Operation::DefragmentShared
+                | Operation::Dedupe
                 | Operation::Remount
         );
         !takes_none && !self.changes_quotas()
@@ -325,7 +328,8 @@ impl Operation {
             Operation::Limit { path, bytes, exclusive } => model.limit(path, *bytes, *exclusive)?,
             Operation::Fsync { file } => model.file(file).map(drop)?,
             Operation::FsyncInode { path } => model.resolve(path, false).map(drop)?,
-            Operation::Sync | Operation::Balance { .. } | Operation::DefragmentShared => {}
+            Operation::Sync | Operation::Balance { .. } | Operation::DefragmentShared | Operation::Dedupe => {
+            }
             Operation::Remount => model.close_all(),
             _ => self.apply_to_data(model)?,
         }

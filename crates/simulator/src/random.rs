@@ -93,7 +93,7 @@ impl Generator {
             return Operation::Balance { kind: self.random.u8(..3) };
         }
         if self.one_in(self.scope.balance_every) {
-            return Operation::DefragmentShared;
+            return if self.random.bool() { Operation::DefragmentShared } else { Operation::Dedupe };
         }
         if self.one_in(self.scope.remount_every) {
             return Operation::Remount;
@@ -302,7 +302,12 @@ impl Generator {
     }
 
     fn fill(&mut self) -> Fill {
-        let seed = if self.one_in(12) { 0 } else { self.random.u64(..) };
+        // Some content repeats, so that there is data to share.
+        let seed = match self.random.u8(..24) {
+            0..2 => 0,
+            2..7 => self.random.u64(1..6),
+            _ => self.random.u64(..),
+        };
         Fill { length: self.length(), seed }
     }
 

@@ -14,9 +14,9 @@ use crate::verify;
 use papilio::format::features::IncompatFeatures;
 use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{
-    BalanceFilter, BalanceOptions, Compression, CompressionChoice, DefragmentOptions, Error, ErrorKind, File,
-    FileKind, FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, QgroupId, QuotaError, SetTime,
-    SharedDefragmentOptions, StayReason, Timespec,
+    BalanceFilter, BalanceOptions, ChecksumDedupe, Compression, CompressionChoice, DedupeError,
+    DedupeObserver, DefragmentOptions, Error, ErrorKind, File, FileKind, FileSystem, InodeFlags, NewInode,
+    NewKind, OpenOptions, QgroupId, QuotaError, SetTime, SharedDefragmentOptions, StayReason, Timespec,
 };
 use papilio_device::Device;
 use std::collections::{BTreeMap, VecDeque};
@@ -446,6 +446,7 @@ impl Session {
             Operation::Sync => self.fs().sync()?,
             Operation::Balance { kind } => self.balance(*kind)?,
             Operation::DefragmentShared => self.defragment_shared()?,
+            Operation::Dedupe => self.dedupe()?,
             Operation::Remount => {
                 self.files.clear();
                 if let Some(fs) = self.fs.take_if(|_| !self.devices.is_empty()) {
@@ -478,6 +479,31 @@ impl Session {
             // Extents that were moved stay where they are, and nothing is lost.
             Ok(_) | Err(papilio::Error::NoSpace { .. }) => fs.sync(),
             Err(error) => Err(error),
+        }
+    }
+
+    fn dedupe(&self) -> papilio::Result<()> {
+        /// Keeps the first failure.
+        #[derive(Default)]
+        struct FirstFailure(Option<DedupeError>);
+        impl DedupeObserver for FirstFailure {
+            fn failed(&mut self, error: DedupeError) {
+                self.0.get_or_insert(error);
+            }
+        }
+        let mut failure = FirstFailure::default();
+        // Little memory, so that a part goes to temporary files.
+        let dedupe = ChecksumDedupe::new().shortest_run(4096).memory_bytes(4096);
+        let result = dedupe.run(self.fs(), None, &mut failure);
+        match result.err().or(failure.0) {
+            None => Ok(()),
+            Some(DedupeError::Library(error)) => match *error {
+                // What was shared stays, and nothing is lost.
+                papilio::Error::NoSpace { .. } => Ok(()),
+                papilio::Error::Quota(QuotaError::Exceeded { .. }) => Ok(()),
+                error => Err(error),
+            },
+            Some(error) => panic!("dedupe: {error}"),
         }
     }
 
