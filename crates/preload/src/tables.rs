@@ -61,6 +61,50 @@ open_by_path! {
     open64 = c"open64";
 }
 
+/// The type of a directory's descriptor.
+macro_rules! checked_type {
+    ($directory:ident) => {
+        c_int
+    };
+}
+
+/// Defines the functions that glibc calls for a program that was built with checks
+/// (`_FORTIFY_SOURCE`): no mode, since no file is made.
+macro_rules! open_checked {
+    ($($name:ident($($directory:ident)?) = $symbol:literal;)*) => {
+        $(
+            /// As the function of the C library.
+            ///
+            /// # Safety
+            /// As the function of the C library.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(
+                $($directory: c_int,)?
+                path: *const c_char,
+                flags: c_int,
+            ) -> c_int {
+                static NEXT: Next = Next::new($symbol);
+                // SAFETY: the caller passes a path.
+                if let Some(table) = unsafe { open_table(path, flags) } {
+                    return table;
+                }
+                // SAFETY: the C library's function has this type.
+                let next: unsafe extern "C" fn($(checked_type!($directory),)? *const c_char, c_int) -> c_int =
+                    unsafe { std::mem::transmute(NEXT.address()) };
+                // SAFETY: the caller passes the arguments of the function.
+                unsafe { next($($directory,)? path, flags) }
+            }
+        )*
+    };
+}
+
+open_checked! {
+    __open_2() = c"__open_2";
+    __open64_2() = c"__open64_2";
+    __openat_2(directory) = c"__openat_2";
+    __openat64_2(directory) = c"__openat64_2";
+}
+
 /// Defines functions that open a path from a directory.
 macro_rules! open_at {
     ($($name:ident = $symbol:literal;)*) => {

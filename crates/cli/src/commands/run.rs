@@ -10,6 +10,7 @@ use papilio_run::notify;
 use papilio_run::program::{self, Kind};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,7 +66,10 @@ impl Args {
             return Err(UsageError::new("run: no program was given").into());
         };
         if self.by == Method::Preload && library().is_none() {
-            bail!("{LIBRARY} is not installed beside this program: {}", where_it_belongs());
+            bail!(
+                "{LIBRARY} is not beside this program, or its path has a blank or a colon: {}",
+                where_it_belongs()
+            );
         }
         let program = match program::find(name) {
             Ok(program) => program,
@@ -135,10 +139,13 @@ fn not_run(context: &Context, name: &OsStr, error: io::Error) -> anyhow::Result<
 }
 
 /// Returns the library: the one that a variable names, beside this program, or in `../lib/papilio`.
+/// The loader takes a blank or a colon for the end of a path.
 fn library() -> Option<PathBuf> {
     let given = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from);
     let places = [given, beside(LIBRARY), beside(&format!("../lib/papilio/{LIBRARY}"))];
-    places.into_iter().flatten().find(|path| path.is_file())
+    let is_one_word =
+        |path: &PathBuf| !path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte));
+    places.into_iter().flatten().filter(is_one_word).find(|path| path.is_file())
 }
 
 /// Returns a path from the folder of this program, as links lead to it.
