@@ -52,9 +52,8 @@ impl Metadata {
         let mut found = Self::default();
         let nodes = value["resolve"]["nodes"].as_array().context("cargo metadata has no graph")?;
         for node in nodes {
-            let needs = list(&node["deps"]).filter(|dep| {
-                list(&dep["dep_kinds"]).any(|kind| kind["kind"].as_str() != Some("dev"))
-            });
+            let needs = list(&node["deps"])
+                .filter(|dep| list(&dep["dep_kinds"]).any(|kind| kind["kind"].as_str() != Some("dev")));
             found.needs.insert(text(&node["id"]), needs.map(|dep| text(&dep["pkg"])).collect());
         }
         for package in list(&value["packages"]) {

@@ -52,7 +52,9 @@ impl Policy {
         };
         match satisfies(licence, &allows) {
             Ok(true) => None,
-            Ok(false) => Some(format!("{name} {version} has the licence {licence:?}, which deny.toml does not allow")),
+            Ok(false) => {
+                Some(format!("{name} {version} has the licence {licence:?}, which deny.toml does not allow"))
+            }
             Err(error) => Some(format!("{name} {version}: licence {licence:?}: {error}")),
         }
     }
@@ -127,7 +129,8 @@ mod tests {
     #[test]
     fn a_forbidden_licence_is_refused() {
         let policy = Policy::parse(POLICY).unwrap();
-        let refused = |name, licence| policy.refusal(&package(name, licence, Some("registry+https://registry")));
+        let refused =
+            |name, licence| policy.refusal(&package(name, licence, Some("registry+https://registry")));
         for allowed in ["MIT", "GPL-3.0-only OR MIT", "MIT AND ISC", "(MIT OR X) AND ISC", "X AND Y OR ISC"] {
             assert_eq!(refused("a", allowed), None, "{allowed}");
         }

@@ -227,12 +227,19 @@ fn page(
 ) -> String {
     let mut page = HEAD.to_owned();
     for (title, of_tests) in [("In releases", false), ("For tests and chores only", true)] {
-        let _ = write!(page, "\n## {title}\n\n| package | used by | why | code | note |\n|---|---|---|---|---|\n");
+        let _ = write!(
+            page,
+            "\n## {title}\n\n| package | used by | why | code | note |\n|---|---|---|---|---|\n"
+        );
         for (name, entry) in direct {
             if entry.users.iter().all(|user| is_of_tests(user)) != of_tests {
                 continue;
             }
-            let users = if of_tests { entry.users.union(&entry.testers).cloned().collect() } else { entry.users.clone() };
+            let users = if of_tests {
+                entry.users.union(&entry.testers).cloned().collect()
+            } else {
+                entry.users.clone()
+            };
             let users = users.into_iter().collect::<Vec<_>>().join(", ");
             let (why, note) = reasons.get(name).map_or(("", ""), |reason| (&reason.why, &reason.note));
             let (version, code) = (&entry.requirement, codes[name.as_str()].words());
@@ -259,7 +266,8 @@ mod tests {
             "[dependencies]\na.workspace = true\npapilio.workspace = true\n[dev-dependencies]\nc = '5'\n\
              [target.'cfg(unix)'.dependencies]\nb = { workspace = true, optional = true }",
         );
-        let names: Vec<_> = direct.iter().map(|(name, entry)| (name.as_str(), entry.requirement.as_str())).collect();
+        let names: Vec<_> =
+            direct.iter().map(|(name, entry)| (name.as_str(), entry.requirement.as_str())).collect();
         assert_eq!(names, [("a", "1.2"), ("b", "3"), ("c", "5")]);
         assert!(direct["c"].users.is_empty() && direct["c"].testers.contains("user"));
     }
@@ -269,7 +277,8 @@ mod tests {
         let direct = found("[dependencies]\na.workspace = true\nb.workspace = true");
         let reasons = parse_reasons("[a]\nwhy = 'needed'\n[z]\nwhy = 'gone'").unwrap();
         let codes = [("a", Code { is_unsafe: true, build_script: false }), ("b", Code::default())].into();
-        let findings: Vec<String> = check(&direct, &reasons, &codes).into_iter().map(|(_, text)| text).collect();
+        let findings: Vec<String> =
+            check(&direct, &reasons, &codes).into_iter().map(|(_, text)| text).collect();
         assert_eq!(findings.len(), 3, "{findings:?}");
         assert!(findings[0].starts_with("a has no note"));
         assert_eq!(findings[1], "b has no reason");

@@ -12,14 +12,8 @@ use std::fs;
 use std::path::Path;
 
 /// The crates of the workspace whose programs and libraries are in a release.
-const SHIPPED: &[&str] = &[
-    "papilio-bench",
-    "papilio-capi",
-    "papilio-cli",
-    "papilio-cli-store",
-    "papilio-fio",
-    "papilio-python",
-];
+const SHIPPED: &[&str] =
+    &["papilio-bench", "papilio-capi", "papilio-cli", "papilio-cli-store", "papilio-fio", "papilio-python"];
 
 /// Writes the software bill of materials: CycloneDX, as JSON.
 ///

@@ -70,8 +70,10 @@ fn reference(package: &Package) -> String {
 fn checksums(lock: &str) -> Result<BTreeMap<(String, String), String>> {
     let lock: toml::Table = lock.parse().context("Cargo.lock")?;
     let packages = lock.get("package").and_then(toml::Value::as_array).context("Cargo.lock: no packages")?;
-    let field = |package: &toml::Value, key| package.get(key).and_then(toml::Value::as_str).map(str::to_owned);
-    let entry = |package| Some(((field(package, "name")?, field(package, "version")?), field(package, "checksum")?));
+    let field =
+        |package: &toml::Value, key| package.get(key).and_then(toml::Value::as_str).map(str::to_owned);
+    let entry =
+        |package| Some(((field(package, "name")?, field(package, "version")?), field(package, "checksum")?));
     Ok(packages.iter().filter_map(entry).collect())
 }
 

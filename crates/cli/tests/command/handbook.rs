@@ -112,10 +112,8 @@ impl Recipe {
             // In a session a failure may be what the page shows.
             let (before, after) = if step.output.is_some() { ("set +e", "set -e") } else { (":", ":") };
             let body = &step.script;
-            let _ = writeln!(
-                script,
-                "{before}\n{{ :\n{body}\n}} > '{out}' 2>&1\necho $? > '{status}'\n{after}"
-            );
+            let _ =
+                writeln!(script, "{before}\n{{ :\n{body}\n}} > '{out}' 2>&1\necho $? > '{status}'\n{after}");
         }
         script + "times\n"
     }
@@ -178,7 +176,9 @@ fn c_archive() -> Option<PathBuf> {
     let entries = fs::read_dir(binary().with_file_name("deps")).ok()?.flatten();
     let is_archive = |name: &str| name.starts_with("libpapilio_capi-") && name.ends_with(".a");
     let archives = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_archive));
-    archives.max_by_key(|entry| entry.metadata().and_then(|data| data.modified()).ok()).map(|entry| entry.path())
+    archives
+        .max_by_key(|entry| entry.metadata().and_then(|data| data.modified()).ok())
+        .map(|entry| entry.path())
 }
 
 /// Installs the Python package in a folder, as the wheel does.
@@ -274,7 +274,10 @@ fn carry_out(name: &str) {
     command.args(["--kill-after=5", MOST_WALL_SECONDS, "bash", "-c", &recipe.script(&log)]);
     command.current_dir(&work).stdin(Stdio::null());
     command.env("PATH", search).env("TZ", "UTC").env("LC_ALL", "C.UTF-8").env("COLUMNS", "100");
-    command.env("HOME", &home).env("XDG_STATE_HOME", home.join("state")).env("XDG_CACHE_HOME", home.join("cache"));
+    command
+        .env("HOME", &home)
+        .env("XDG_STATE_HOME", home.join("state"))
+        .env("XDG_CACHE_HOME", home.join("cache"));
     command.env("PYTHONPATH", &site).env("PKG_CONFIG_PATH", &site).env("PAPILIO_SOURCE", source());
     let output = command.output().unwrap();
     for (number, step) in recipe.steps.iter().enumerate() {
@@ -285,7 +288,10 @@ fn carry_out(name: &str) {
         assert_eq!(status, step.status.to_string(), "{name}: the status of\n{script}\n{out}");
         if let Some(shown) = &step.output {
             let expected = shown.join("\n");
-            assert!(matches(shown, &out), "{name}: the page shows\n{expected}\nfor\n{script}\nand not\n{out}");
+            assert!(
+                matches(shown, &out),
+                "{name}: the page shows\n{expected}\nfor\n{script}\nand not\n{out}"
+            );
         }
     }
     assert!(output.status.success(), "{name}: {}", text(&output.stderr));
