@@ -19,7 +19,7 @@ Python](../../../docs/python.md) is the tour.
 ";
 
 /// Files in Python whose public classes and functions are on the page.
-const IN_PYTHON: &[&str] = &["_file_system", "_io", "_path", "_queue", "fsspec"];
+const IN_PYTHON: &[&str] = &["__init__", "_changes", "_file_system", "_io", "_path", "_queue", "fsspec"];
 
 /// Documentation by `CLASS.MEMBER`, `CLASS` or the name of a function.
 type Docs = BTreeMap<String, String>;
@@ -31,7 +31,10 @@ pub fn page(root: &Path) -> Result<String> {
     let mut page = HEAD.to_owned();
     let exported = read("__init__.py")?;
     let is_exported = |name: &str| {
-        exported.contains(&format!("import {name}\n")) || exported.contains(&format!("import {name},"))
+        exported.contains(&format!(
+            "    \"{name}\",
+"
+        ))
     };
     for name in IN_PYTHON {
         let source = read(&format!("{name}.py"))?;
