@@ -30,12 +30,7 @@ pub fn page(root: &Path) -> Result<String> {
     let read = |name: &str| fs::read_to_string(python.join(name)).with_context(|| name.to_owned());
     let mut page = HEAD.to_owned();
     let exported = read("__init__.py")?;
-    let is_exported = |name: &str| {
-        exported.contains(&format!(
-            "    \"{name}\",
-"
-        ))
-    };
+    let is_exported = |name: &str| exported.lines().any(|line| line.trim() == format!("\"{name}\","));
     for name in IN_PYTHON {
         let source = read(&format!("{name}.py"))?;
         if *name == "fsspec" {
