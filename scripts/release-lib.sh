@@ -1,11 +1,12 @@
 # Functions of release.sh and packages.sh that make files which depend on nothing but their content.
-# Needs bash. SOURCE_DATE_EPOCH is the time of the release; without it, that of the last commit.
+# Needs bash. SOURCE_DATE_EPOCH is the time of the release; without it, that of the last commit,
+# or of Cargo.toml in sources without git.
 
 # release_environment: sets what programs read from the environment to the same on every machine.
 release_environment() {
     export LC_ALL=C TZ=UTC
     umask 022
-    : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct)}"
+    : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || stat -c %Y Cargo.toml)}"
     export SOURCE_DATE_EPOCH
 }
 

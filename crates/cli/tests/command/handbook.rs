@@ -10,7 +10,7 @@
 //! - `LANGUAGE file=NAME`: a file, which is written;
 //! - `text` and `yaml`: not run.
 //!
-//! A comment `<!-- needs: root fuse ... -->` names what the page needs of the machine. Without it
+//! A comment `<!-- needs: fuse python ... -->` names what the page needs of the machine. Without it
 //! the recipe is skipped, or fails with `PAPILIO_REQUIRE_ALL=1`. A recipe takes at most
 //! [`MOST_MIB`] of disk and [`MOST_SECONDS`] of processor time.
 
@@ -138,16 +138,11 @@ fn matches(shown: &[String], output: &str) -> bool {
 /// Returns what a word of a page's needs means.
 fn need(word: &str) -> Need {
     match word {
-        "root" => Need::Root,
-        "loop" => Need::Loop,
         "fuse" => Need::Fuse,
-        "kernel" => Need::KernelBtrfs,
         "cryptsetup" => Need::Command("cryptsetup"),
-        "mdadm" => Need::Command("mdadm"),
-        "lvm" => Need::Command("pvcreate"),
         "sfdisk" => Need::Command("sfdisk"),
         "qemu" => Need::Command("qemu-img"),
-        "nbd" => Need::Command("nbdcopy"),
+        "nbd" => Need::Command("nbdinfo"),
         "nfs" => Need::Command("nfs-cp"),
         "python" => Need::Command("python3"),
         "cc" => Need::Command("cc"),
@@ -396,7 +391,7 @@ fn each_page_is_a_test_and_a_chapter() {
 /// A page that is not true fails: otherwise the tests above would prove nothing.
 #[test]
 fn a_page_is_parsed_and_compared() {
-    let page = "<!-- needs: root fuse -->\n\n1. Do:\n\n   ```console\n   $ one \\\n   > two\n   a [..] b\n   ...\n   \
+    let page = "<!-- needs: fuse python -->\n\n1. Do:\n\n   ```console\n   $ one \\\n   > two\n   a [..] b\n   ...\n   \
                 [exit status 3]\n   $ three\n   ```\n\n```python file=x.py\nprint()\n```\n\n```text\nno\n```\n";
     let recipe = Recipe::parse(page);
     let step = |script: &str, output: &[&str], status| Step {
@@ -404,7 +399,7 @@ fn a_page_is_parsed_and_compared() {
         output: Some(output.iter().map(|line| (*line).to_owned()).collect()),
         status,
     };
-    assert_eq!(recipe.needs, ["root", "fuse"]);
+    assert_eq!(recipe.needs, ["fuse", "python"]);
     assert_eq!(recipe.files, [("x.py".to_owned(), "print()\n".to_owned())]);
     assert_eq!(recipe.steps, [step("one \\\ntwo", &["a [..] b", "..."], 3), step("three", &[], 0)]);
     let shown: Vec<String> = ["a [..] b", "...", "end"].map(str::to_owned).to_vec();
