@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -207,6 +207,9 @@ tsan: ## run the threads of the simulator and the page cache under ThreadSanitiz
 
 fuzz: setup-test ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh
+
+deny: ## check licences, sources, duplicates and advisories of all dependencies (network; needs cargo-deny)
+	$(CARGO) deny check
 
 tidy: ## check layers, import cycles, dead files, long functions, headers and comments
 	$(CARGO) xtask tidy

@@ -28,7 +28,7 @@ pack() {
     shift 3
     tar -C "$folder" --sort=name --format=gnu --owner=0 --group=0 --numeric-owner \
         --mtime="@$SOURCE_DATE_EPOCH" --mode=u+rw,go+r-w,a-s,a+X \
-        --transform "s|^\./usr|$name|;s|^\./|$name/|" -cf - "$@" | gzip -9n > "$file"
+        --transform "s|^\./usr|$name|;s|^\./|$name/|;s|^\.\$|$name|" -cf - "$@" | gzip -9n > "$file"
 }
 
 # installed_size FOLDER: prints the size of a package in KiB, by the lengths of its files and not by

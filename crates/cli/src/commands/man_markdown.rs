@@ -137,23 +137,6 @@ fn indented(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Cli;
-    use clap::CommandFactory;
-
-    #[test]
-    fn each_command_of_the_table_has_a_page() {
-        let pages = pages(Cli::command());
-        let page = |name: &str| &pages.iter().find(|(file, _)| file == name).unwrap().1;
-        for entry in GROUPS.iter().flat_map(|group| group.commands) {
-            let text = page(&format!("papilio-{}.md", entry.0));
-            assert!(text.starts_with(&format!("# papilio {}\n\n", entry.0)), "{text}");
-            assert!(page("index.md").contains(&format!("(papilio-{}.md)", entry.0)));
-        }
-        let scrub = page("papilio-scrub.md");
-        assert!(scrub.contains("\n## papilio scrub start\n") && !scrub.contains("--sandbox"), "{scrub}");
-        assert!(page("papilio.md").contains("`--sandbox <"), "{}", page("papilio.md"));
-        assert!(page("papilio-mkfs.md").contains("`--rootdir <"), "{}", page("papilio-mkfs.md"));
-    }
 
     #[test]
     fn marks_are_escaped_outside_of_code() {

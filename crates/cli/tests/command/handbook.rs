@@ -14,10 +14,11 @@
 //! the recipe is skipped, or fails with `PAPILIO_REQUIRE_ALL=1`. A recipe takes at most
 //! [`MOST_MIB`] of disk and [`MOST_SECONDS`] of processor time.
 
-use crate::common::{binary, text};
+use crate::common::{binary, papilio, succeed, succeed_text, text};
 use papilio_oracle::requirement::find_command;
 use papilio_oracle::{Need, require};
 use regex::Regex;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -386,6 +387,28 @@ fn each_page_is_a_test_and_a_chapter() {
         let link = format!("(recipes/{}.md)", name.replace('_', "-"));
         assert!(summary.contains(&link), "SUMMARY.md has no {link}");
     }
+}
+
+#[test]
+fn the_reference_has_each_command() {
+    let folder = tempfile::tempdir().unwrap();
+    succeed([OsStr::new("man"), OsStr::new("--markdown"), folder.path().as_os_str()]);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let index = read("index.md");
+    let help = succeed_text(["--help"]);
+    let commands = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_once("  "));
+    let mut count = 0;
+    for (name, _) in commands.filter(|(name, _)| name.chars().all(char::is_alphanumeric)) {
+        assert!(index.contains(&format!("- [papilio {name}](papilio-{name}.md): ")), "{name}");
+        assert!(read(&format!("papilio-{name}.md")).starts_with(&format!("# papilio {name}\n\n")), "{name}");
+        count += 1;
+    }
+    assert!(count > 50, "{count} commands in {help}");
+    let scrub = read("papilio-scrub.md");
+    assert!(scrub.contains("\n## papilio scrub start\n") && !scrub.contains("--sandbox"), "{scrub}");
+    assert!(read("papilio.md").contains("- `--sandbox <"), "{}", read("papilio.md"));
+    assert!(read("papilio-mkfs.md").contains("`-r`, `--rootdir <"), "{}", read("papilio-mkfs.md"));
+    assert_eq!(papilio(["man", "--markdown"]).status.code(), Some(2), "it needs a folder");
 }
 
 /// A page that is not true fails: otherwise the tests above would prove nothing.
