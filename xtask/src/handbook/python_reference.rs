@@ -152,11 +152,11 @@ fn add_stub(page: &mut String, stub: &str, docs: &Docs) {
                 let _ = write!(page, "\n```python\n{signature}\n```\n\n{text}\n");
             }
             is_property = false;
-        } else if let (true, Some((name, kind))) = (line.starts_with("    "), words.split_once(": ")) {
-            if name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_') {
-                let text = docs.get(&format!("{class}.{name}")).map(String::as_str).unwrap_or_default();
-                let _ = write!(page, "\n- `{name}`: `{kind}`{}", said(text));
-            }
+        } else if let (true, Some((name, kind))) = (line.starts_with("    "), words.split_once(": "))
+            && name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
+        {
+            let text = docs.get(&format!("{class}.{name}")).map(String::as_str).unwrap_or_default();
+            let _ = write!(page, "\n- `{name}`: `{kind}`{}", said(text));
         }
     }
     page.push('\n');
