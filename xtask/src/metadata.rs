@@ -66,7 +66,7 @@ impl Metadata {
         Ok(found)
     }
 
-    /// Returns the packages that `names` of the workspace are built of, in the order of their names.
+    /// Returns the packages that `names` of the workspace are built of, sorted by name.
     ///
     /// # Errors
     /// The workspace has no package of a name.

@@ -56,7 +56,7 @@ struct Direct {
 
 /// A reason and a note.
 #[derive(Debug)]
-struct Reason {
+struct Justification {
     why: String,
     note: String,
 }
@@ -183,18 +183,18 @@ fn manifest(path: &Path) -> Result<Table> {
     text.parse().with_context(|| path.display().to_string())
 }
 
-fn parse_reasons(text: &str) -> Result<BTreeMap<String, Reason>> {
+fn parse_reasons(text: &str) -> Result<BTreeMap<String, Justification>> {
     let table: Table = text.parse().context(REASONS)?;
     let reason = |(name, value): (String, Value)| {
         let field = |key| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        (name, Reason { why: field("why"), note: field("note") })
+        (name, Justification { why: field("why"), note: field("note") })
     };
     Ok(table.into_iter().map(reason).collect())
 }
 
 fn check(
     direct: &BTreeMap<String, Direct>,
-    reasons: &BTreeMap<String, Reason>,
+    reasons: &BTreeMap<String, Justification>,
     codes: &BTreeMap<&str, Code>,
 ) -> Vec<(&'static str, String)> {
     let mut findings = Vec::new();
@@ -222,7 +222,7 @@ fn is_of_tests(user: &str) -> bool {
 
 fn page(
     direct: &BTreeMap<String, Direct>,
-    reasons: &BTreeMap<String, Reason>,
+    reasons: &BTreeMap<String, Justification>,
     codes: &BTreeMap<&str, Code>,
 ) -> String {
     let mut page = HEAD.to_owned();

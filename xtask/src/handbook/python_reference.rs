@@ -1,8 +1,8 @@
 //! The page of the handbook with the classes and functions of the Python module.
 //!
 //! Owns the collection: signatures are those of the stub file `_papilio.pyi` and of the classes in
-//! Python, whose docstrings are read as text. What a native method does is the documentation of its
-//! function in Rust, which also is its docstring.
+//! Python, whose docstrings are read as text. The text of a native method is the documentation of
+//! its function in Rust, which also is its docstring.
 
 use super::c_reference::escaped;
 use anyhow::{Context, Result};

@@ -1,12 +1,12 @@
 //! The recipes of the handbook (handbook/src/recipes) are true: each is carried out.
 //!
-//! A page is Markdown. Its blocks run from the first to the last in one bash (`-eu -o pipefail`), in
-//! a folder of its own, with `papilio` in PATH:
+//! A page is Markdown. Its blocks run from the first to the last in one bash (`-eu -o pipefail`),
+//! in a folder of its own, with `papilio` in PATH:
 //!
 //! - `sh`: commands, which must succeed;
-//! - `console`: commands after `$ ` (continued after `> `), each with all its output below it, where
-//!   `[..]` stands for any part of a line and `...` for any lines. A last line `[exit status N]`
-//!   tells of a failure;
+//! - `console`: commands after `$ ` (continued after `> `), each with all its output below it,
+//!   where `[..]` stands for any part of a line and `...` for any lines. A last line
+//!   `[exit status N]` tells of a failure;
 //! - `LANGUAGE file=NAME`: a file, which is written;
 //! - `text` and `yaml`: not run.
 //!
@@ -104,7 +104,8 @@ impl Recipe {
         }
     }
 
-    /// Returns one script. Step `n` leaves its output in `log/n.out` and its status in `log/n.status`.
+    /// Returns one script. Step `n` leaves its output in `log/n.out`, and its status in
+    /// `log/n.status`.
     fn script(&self, log: &Path) -> String {
         let mut script = "set -eu -o pipefail\n".to_owned();
         for (number, step) in self.steps.iter().enumerate() {
@@ -151,7 +152,7 @@ fn need(word: &str) -> Need {
     }
 }
 
-/// Whether a part of the workspace that a page needs was built along with the tests, and what it is.
+/// Whether a part of the workspace that a page needs was built along with the tests, and its name.
 /// `None` if the word names no such part.
 fn built(word: &str) -> Option<(bool, &'static str)> {
     match word {
