@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -93,6 +93,16 @@ portable: setup-test ## build for musl and aarch64 and try both, check macOS and
 
 publishable: setup-build ## package all crates, build the library from its packages, compare its API with the last release
 	@bash scripts/publishable.sh
+
+handbook: build ## build the handbook with its reference and its search: target/handbook/book (mdbook, or PyPI)
+	@bash scripts/handbook.sh
+
+RELEASE ?=
+release: setup-test ## make everything of a release from its tag: crates, wheel, packages, checksums (RELEASE="--snapshot --sign ssh:KEY"; tens of minutes)
+	@bash scripts/release.sh $(RELEASE)
+
+release-twice: setup-test ## make a release in two folders and compare all bytes (RELEASE="--steps source,sbom")
+	@bash scripts/release-twice.sh $(RELEASE)
 
 bench-python: setup-test ## compare reads and stats of the Python wheel with the same in Rust (needs Python 3.9 and PyPI)
 	@bash scripts/bench-python.sh
@@ -199,6 +209,9 @@ tsan: ## run the threads of the simulator and the page cache under ThreadSanitiz
 
 fuzz: setup-test ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh
+
+deny: ## check licences, sources, duplicates and advisories of all dependencies (network; needs cargo-deny)
+	$(CARGO) deny check
 
 tidy: ## check layers, import cycles, dead files, long functions, headers and comments
 	$(CARGO) xtask tidy

@@ -12,6 +12,8 @@
 # the script says so, or fails if PAPILIO_REQUIRE_ALL=1.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/release-lib.sh
+release_environment
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 architecture=$(dpkg --print-architecture)
@@ -82,7 +84,7 @@ package() {
     {
         printf 'Package: %s\nVersion: %s\nArchitecture: %s\n' "$name" "$version" "$architecture"
         printf 'Maintainer: The Papilio developers <papilio@localhost>\nSection: admin\nPriority: optional\n'
-        printf 'Installed-Size: %s\n' "$(du -sk --exclude=DEBIAN "$root" | cut -f 1)"
+        printf 'Installed-Size: %s\n' "$(installed_size "$root")"
         [ -z "$depends" ] || printf 'Depends: %s\n' "$depends"
         printf 'Description: %s\n' "$summary"
         printf ' Papilio is a complete Btrfs in user space: it reads and writes the on-disk format\n'
@@ -93,8 +95,8 @@ package() {
 command_needs=$(needs "$work/papilio/usr/bin/papilio" "$work/papilio/usr/lib/papilio/libpapilio_fio.so")
 library=$work/libpapilio0/usr/lib/$triplet/libpapilio.so.$version
 module=$(ls "$work"/python3-papilio/usr/lib/python3/dist-packages/papilio/_papilio*.so)
-tar -C "$work/papilio" --transform "s|^\./usr|papilio-$version|" --owner=0 --group=0 --sort=name \
-    -czf "$out/papilio-$version-$architecture.tar.gz" ./usr/bin ./usr/lib/papilio ./usr/share
+pack "$work/papilio" "papilio-$version" "$out/papilio-$version-$architecture.tar.gz" \
+    ./usr/bin ./usr/lib/papilio ./usr/share
 package papilio "$command_needs" "Btrfs in user space: images, mounts, repair"
 package libpapilio0 "$(needs "$library")" "Btrfs in user space: the library for C"
 package libpapilio-dev "libpapilio0 (= $version)" "Btrfs in user space: files to build C programs with"
@@ -131,7 +133,11 @@ papilio cp file slatedb+file:///trial/store:/file
 test "$(papilio cat slatedb+file:///trial/store:/file)" = packaged
 papilio bench --help > /dev/null
 papilio check -q image > /dev/null
-test -s /usr/share/man/man1/papilio-check.1.gz || test -s /usr/share/man/man8/papilio.8.gz
+test -s /usr/share/man/man8/papilio-check.8.gz && test -s /usr/share/man/man1/papilio-ls.1.gz
+test -s /usr/share/bash-completion/completions/papilio
+test -s /usr/share/zsh/site-functions/_papilio
+test -s /usr/share/fish/vendor_completions.d/papilio.fish
+papilio doctor --need images > /dev/null
 PATH=/usr/lib/papilio/bin:$PATH btrfs --version > /dev/null
 cc -o program read_image.c $(pkg-config --cflags --libs papilio)
 test "$(./program image /file)" = packaged

@@ -7,7 +7,8 @@
 #   API is not compared, and the script says so.
 # - The comparison needs cargo-semver-checks (cargo install cargo-semver-checks).
 #
-# Not published: papilio-python (its wheel is), papilio-simulator and xtask.
+# Not published: papilio-python (its wheel is), papilio-simulator and xtask. With
+# PAPILIO_ONLY_PACKAGE=1 the script ends when the packages are made.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,9 +19,15 @@ skip() {
     [ "${PAPILIO_REQUIRE_ALL:-}" != 1 ] || exit 1
 }
 
-members=(format locks pagecache device engine progs fs transfer "" oracle bench capi fuse nbd nfs fio cli)
+# All crates whose manifests do not say otherwise.
+members=()
 packages=()
-for member in "${members[@]}"; do packages+=(-p "papilio${member:+-$member}"); done
+for manifest in crates/*/Cargo.toml; do
+    grep -q '^publish = false' "$manifest" && continue
+    member=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)
+    members+=("$member")
+    packages+=(-p "$member")
+done
 said=$(mktemp "${TMPDIR:-/tmp}/papilio-packages.XXXXXX")
 trap 'rm -f "$said"' EXIT
 cargo package "${packages[@]}" --locked --allow-dirty --no-verify 2>&1 | tee "$said"
@@ -32,17 +39,18 @@ fi
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 target=$(cargo metadata --locked --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 for member in "${members[@]}"; do
-    archive=$target/package/papilio${member:+-$member}-$version.crate
+    archive=$target/package/$member-$version.crate
     bytes=$(stat -c %s "$archive")
     if [ "$bytes" -gt "$most" ]; then
         printf '%s has %s bytes; a registry takes %s\n' "$archive" "$bytes" "$most" >&2
         exit 1
     fi
 done
+[ "${PAPILIO_ONLY_PACKAGE:-}" != 1 ] || exit 0
 printf '== building the library from its packages\n'
 # The oracle is only for tests, but cargo looks up every package that a manifest names.
 cargo package -p papilio-format -p papilio-locks -p papilio-pagecache -p papilio-device \
-    -p papilio-oracle -p papilio-engine -p papilio-progs -p papilio-fs -p papilio-transfer -p papilio \
+    -p papilio-ioctl -p papilio-oracle -p papilio-engine -p papilio-progs -p papilio-fs -p papilio-transfer -p papilio \
     --locked --allow-dirty
 
 baseline=${PAPILIO_BASELINE:-$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null || true)}

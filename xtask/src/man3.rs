@@ -11,9 +11,9 @@ use std::fs;
 use std::path::Path;
 
 /// A function of the header.
-struct Function {
-    prototype: String,
-    text: String,
+pub struct Function {
+    pub prototype: String,
+    pub text: String,
 }
 
 /// Writes all pages to `folder/man3`, and prints their number.
@@ -57,13 +57,13 @@ pub fn run(root: &Path, folder: &Path) -> Result<()> {
 }
 
 /// Returns the `//!` text of a source file.
-fn about(source: &str) -> String {
+pub fn about(source: &str) -> String {
     let lines = source.lines().map_while(|line| line.strip_prefix("//!"));
     lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the functions of the header by name.
-fn functions(header: &str) -> BTreeMap<String, Function> {
+pub fn functions(header: &str) -> BTreeMap<String, Function> {
     let mut found = BTreeMap::new();
     let (mut text, mut prototype) = (String::new(), String::new());
     for line in header.lines() {

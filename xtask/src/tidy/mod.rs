@@ -10,6 +10,8 @@
 //! - [`long_lines`]: comments and documents are at most 100 columns wide;
 //! - [`headless`]: no clause in a comment begins with "who", "whoever" or "what";
 //! - the table of kernel counterparts is that of the headers ([`counterparts`]);
+//! - the table of dependencies is current and complete, and licences and sources are allowed
+//!   ([`dependencies`]);
 //! - [`type_names`]: two types of a crate differ in their names;
 //! - [`requirements`]: `scripts/setup.sh` installs the commands that tests need.
 //!
@@ -31,6 +33,7 @@ mod tokens;
 mod type_names;
 
 use crate::counterparts;
+use crate::dependencies;
 use finding::Finding;
 use sources::Sources;
 use std::path::Path;
@@ -74,6 +77,12 @@ pub fn run(root: &Path) -> anyhow::Result<bool> {
         let message = "differs from the headers of the files: run `cargo xtask counterparts`";
         findings.push(Finding::new(counterparts::PAGE, 1, message));
     }
+    let (page, refused) = dependencies::page_and_findings(root)?;
+    if std::fs::read_to_string(root.join(dependencies::PAGE)).unwrap_or_default() != page {
+        let message = "differs from the manifests: run `cargo xtask dependencies`";
+        findings.push(Finding::new(dependencies::PAGE, 1, message));
+    }
+    findings.extend(refused.into_iter().map(|(file, message)| Finding::new(file, 1, message)));
     findings.extend(type_names::check(sources.files()));
     let setup = std::fs::read_to_string(root.join(requirements::SETUP))?;
     for file in sources.files().filter(|file| file.path.starts_with("crates/")) {

@@ -6,12 +6,13 @@
 //! are on the page of `papilio` alone.
 
 use crate::command_table::{GROUPS, manual_of};
+use crate::commands::man_markdown;
 use crate::output::Output;
 use anyhow::Context as _;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Write the manual pages
 ///
@@ -22,11 +23,21 @@ pub struct Args {
     /// page goes to standard output
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     directory: Option<PathBuf>,
+
+    /// Write Markdown instead, one page for each command, and index.md, which lists them in groups
+    #[arg(long, requires = "directory")]
+    markdown: bool,
 }
 
 impl Args {
     /// Writes the pages of the command line that `definition` describes.
     pub fn run(self, definition: Command) -> anyhow::Result<()> {
+        if let (true, Some(directory)) = (self.markdown, &self.directory) {
+            for (name, text) in man_markdown::pages(definition) {
+                write(&directory.join(name), &text)?;
+            }
+            return Ok(());
+        }
         let pages = pages(definition);
         let Some(directory) = self.directory else {
             let mut output = Output::new()?;
@@ -35,13 +46,18 @@ impl Args {
         };
         for page in pages {
             let directory = directory.join(format!("man{}", page.section));
-            let path = directory.join(format!("{}.{}", page.name, page.section));
-            std::fs::create_dir_all(&directory)
-                .and_then(|()| std::fs::write(&path, &page.text))
-                .with_context(|| format!("{}: cannot write the manual page", path.display()))?;
+            write(&directory.join(format!("{}.{}", page.name, page.section)), &page.text)?;
         }
         Ok(())
     }
+}
+
+/// Writes a page, and makes its directory.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::write(path, text))
+        .with_context(|| format!("{}: cannot write the manual page", path.display()))
 }
 
 fn section_of(command: &str) -> u8 {

@@ -31,6 +31,7 @@ mod inspect;
 mod ln;
 mod ls;
 mod man;
+mod man_markdown;
 mod mkdir;
 mod mkfs;
 #[cfg(target_os = "linux")]

@@ -19,6 +19,7 @@ mod doctor;
 mod drop_in;
 mod find_new;
 mod fixture;
+mod handbook;
 mod history;
 mod image;
 mod images;
