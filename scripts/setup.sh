@@ -53,6 +53,8 @@ fusermount3 fuse3 demo,test,judges
 valgrind valgrind test
 compsize btrfs-compsize test
 snapper snapper test
+filefrag e2fsprogs test
+gcc build-essential build
 btrbk btrbk test
 duperemove duperemove test
 mdadm mdadm test

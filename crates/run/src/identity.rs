@@ -32,8 +32,8 @@ pub fn own_number(inode: u64) -> u64 {
     if is_of_subvolume(inode) { inode & ((1 << NUMBER_BITS) - 1) } else { inode }
 }
 
-/// Returns the number that a directory shows for an entry: of a subvolume that is the id of its tree
-/// (`btrfs_real_readdir`, `fs/btrfs/inode.c`), otherwise the inode's own number.
+/// Returns the number that a directory shows for an entry: of a subvolume that is the id of its
+/// tree (`btrfs_real_readdir`, `fs/btrfs/inode.c`), otherwise the inode's own number.
 pub fn number_in_directory(inode: u64) -> u64 {
     match own_number(inode) {
         ROOT_INODE if is_of_subvolume(inode) => inode >> NUMBER_BITS,

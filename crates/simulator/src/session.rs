@@ -498,7 +498,7 @@ impl Session {
         match result.err().or(failure.0) {
             None => Ok(()),
             Some(DedupeError::Library(error)) => match *error {
-                // What was shared stays, and nothing is lost.
+                // Extents that were shared stay so, and nothing is lost.
                 papilio::Error::NoSpace { .. } => Ok(()),
                 papilio::Error::Quota(QuotaError::Exceeded { .. }) => Ok(()),
                 error => Err(error),

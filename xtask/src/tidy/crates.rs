@@ -12,8 +12,16 @@ use super::sources::{Manifest, Sources};
 const LAYERS: [&[&str]; 15] = [
     &["xtask", "papilio-fuzz", "papilio-cli-store"],
     &["papilio-cli", "papilio-bench"],
-    &["papilio-fuse", "papilio-fio", "papilio-capi", "papilio-python", "papilio-nbd", "papilio-nfs"],
-    &["papilio-store", "papilio-serving", "papilio-layers"],
+    &[
+        "papilio-fuse",
+        "papilio-fio",
+        "papilio-capi",
+        "papilio-python",
+        "papilio-nbd",
+        "papilio-nfs",
+        "papilio-preload",
+    ],
+    &["papilio-store", "papilio-serving", "papilio-layers", "papilio-run"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],

@@ -25,7 +25,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// The exit code of env(1) for a program that cannot be run, and for one that is not there.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// What a shell adds to the number of the signal that ended a program.
+/// A shell adds this to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 
 /// Run a program for which mounts of Papilio are mounts of Btrfs
@@ -40,7 +40,7 @@ const BY_SIGNAL: i32 = 128;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How to answer: a library that is preloaded, or a supervisor (seccomp), which also answers
-    /// static programs and those in Go, and makes each look at a file slower. `auto` goes by PROGRAM
+    /// static programs and those in Go, and slows each look at a file. `auto` goes by PROGRAM
     #[arg(long, value_name = "HOW", default_value = "auto")]
     by: Method,
     /// Leave PATH as it is, so that `btrfs` is that of btrfs-progs

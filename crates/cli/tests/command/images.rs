@@ -348,3 +348,22 @@ fn other_formats_are_refused_by_name() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("no disk has a partition of that number"));
 }
+
+#[test]
+fn a_small_vmdk_is_not_taken_for_a_raw_image() {
+    if require(&[Need::Command("qemu-img")]).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (raw, host) = (at("raw"), at("host"));
+    succeed(["mkfs", "-q", "--size", "128M", &raw]);
+    std::fs::write(&host, "text").unwrap();
+    succeed(["cp", &host, &format!("{raw}:/file")]);
+    for format in ["vmdk", "qcow2", "vhdx"] {
+        // The first cluster in use is that of the superblock, and may lie at 64 KiB of the file.
+        let image = at(format);
+        run("qemu-img", &["convert", "-f", "raw", "-O", format, &raw, &image]);
+        assert_eq!(succeed(["cat", &format!("{image}:/file")]), b"text", "{format}");
+    }
+}

@@ -157,3 +157,27 @@ fn a_full_file_system_gets_room_from_a_snapshot_or_a_larger_device() {
     assert!(done.status.success());
     assert_works(&ImageSet::open(&scratch, vec![copy]), &kept, &old);
 }
+
+#[test]
+fn empty_block_groups_are_removed_where_nothing_else_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, host) = (folder.path().join("image"), folder.path().join("host"));
+    let (image, host) = (string(&image), string(&host));
+    succeed(["mkfs", "-q", "--size", "150M", image]);
+    fs::write(host, crate::fixture::noise(1, 69 << 20)).unwrap();
+    succeed(["cp", host, &format!("{image}:/large")]);
+    let many = folder.path().join("many");
+    fs::create_dir(&many).unwrap();
+    for number in 0..8500 {
+        fs::write(many.join(number.to_string()), crate::fixture::noise(number, 1900)).unwrap();
+    }
+    succeed(["cp", "-r", string(&many), &format!("{image}:/")]);
+    succeed(["rm", &format!("{image}:/large")]);
+    let plan = succeed_json(["rescue", "full", "--json", "-n", image]);
+    assert_eq!(plan["before"]["short"], true, "{plan:#}");
+    let empty = |plan: &serde_json::Value, when: &str| plan[when]["empty"].as_array().unwrap().len();
+    assert!(empty(&plan, "before") > 3, "{plan:#}");
+    let done = succeed_json(["rescue", "full", "--yes", "--json", image]);
+    assert_eq!((&done["after"]["short"], empty(&done, "after") <= 1), (&false.into(), true), "{done:#}");
+    assert_clean(Path::new(image));
+}

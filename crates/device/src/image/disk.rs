@@ -42,6 +42,26 @@ pub(super) fn is_btrfs(disk: &dyn Device, start: PhysicalAddress) -> bool {
     place.is_some_and(|place| disk.read_at(&mut magic, place).is_ok()) && &magic == MAGIC.1
 }
 
+/// Returns whether a file is a raw image of a Btrfs file system. A raw image may begin with any
+/// bytes. An image of another format may have a superblock at the same place: that of its disk, in
+/// its first cluster. The file is then shorter than the device that the superblock describes.
+pub(super) fn is_raw_btrfs(file: &dyn Device) -> bool {
+    /// The offset of `dev_item.total_bytes` (`struct btrfs_super_block`).
+    const TOTAL_BYTES: u64 = 0x1_00d1;
+    if !is_btrfs(file, PhysicalAddress(0)) {
+        return false;
+    }
+    let mut start = [0; format::LONGEST_MAGIC];
+    let is_container = file.read_at(&mut start, PhysicalAddress(0)).is_ok()
+        && format::by_magic(&start).is_some_and(ImageFormat::holds_a_disk);
+    let is_longer = || {
+        let mut total = [0; 8];
+        let read = file.read_at(&mut total, PhysicalAddress(TOTAL_BYTES));
+        read.is_ok() && u64::from_le_bytes(total) > file.size()
+    };
+    !(is_container && is_longer())
+}
+
 /// Returns the content of a partition.
 pub(crate) fn content_of(disk: &dyn Device, partition: &Partition) -> Content {
     if is_btrfs(disk, partition.start) {

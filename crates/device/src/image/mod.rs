@@ -51,7 +51,7 @@ use crate::file::FileDevice;
 use crate::layers::{LayerChoice, LayerRequest};
 use crate::open::OpenOptions;
 use crate::url::{is_store_url, is_url};
-use disk::is_btrfs;
+use disk::is_raw_btrfs;
 use papilio_format::PhysicalAddress;
 use std::path::Path;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn target_kind(path: &Path) -> TargetKind {
         let length = file.size().min(start.len() as u64) as usize;
         file.read_at(&mut start[..length], PhysicalAddress(0)).ok()?;
         // A raw image of a file system may begin with any bytes.
-        let is_raw = file.is_block_device() || is_btrfs(&file, PhysicalAddress(0));
+        let is_raw = file.is_block_device() || is_raw_btrfs(&file);
         let format = format::by_magic(&start)?;
         Some(format.holds_a_disk() && !is_raw)
     };
@@ -114,7 +114,7 @@ pub fn is_raw_file(path: &Path) -> bool {
         && OpenOptions::new(Access::ReadOnly)
             .lock(false)
             .open(path)
-            .is_ok_and(|file| !file.is_block_device() && is_btrfs(&file, PhysicalAddress(0)))
+            .is_ok_and(|file| !file.is_block_device() && is_raw_btrfs(&file))
 }
 
 /// Returns whether layers lie on the file or block device at `path`, or on its partitions, and no
@@ -125,7 +125,7 @@ pub fn has_layers(path: &Path) -> bool {
     }
     let options = OpenOptions::new(Access::ReadOnly).lock(false);
     let Ok(file) = options.open(path) else { return false };
-    if is_btrfs(&file, PhysicalAddress(0)) {
+    if is_raw_btrfs(&file) {
         return layered::is_layer(&file);
     }
     options.opened(path, file, &ImageOptions::default()).is_ok_and(|image| layered::is_on(&image))
@@ -153,7 +153,7 @@ impl OpenOptions {
         let is_found = options.partition == PartitionChoice::Found;
         if part.is_none()
             && (options.partition == PartitionChoice::Whole
-                || (is_found && is_btrfs(&file, PhysicalAddress(0)) && !layered::is_layer(&file)))
+                || (is_found && is_raw_btrfs(&file) && !layered::is_layer(&file)))
         {
             return Ok(Arc::new(file));
         }

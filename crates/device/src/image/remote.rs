@@ -3,7 +3,7 @@
 //! Owns the steps of [`OpenOptions::open_image`] for them. They are those for files, without locks:
 //! the object stores tell whether an object has changed.
 
-use super::disk::{OpenedImage, is_btrfs};
+use super::disk::{OpenedImage, is_raw_btrfs};
 use super::format::{self, ImageFormat};
 use super::{ImageOptions, ImagePart, PartitionChoice, layered};
 use crate::device::Device;
@@ -11,7 +11,6 @@ use crate::error::OpenErrorKind;
 use crate::layers::{LayerChoice, LayerRequest};
 use crate::object_stores::{object_stores, url_text};
 use crate::open::OpenOptions;
-use papilio_format::PhysicalAddress;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,8 +29,7 @@ impl OpenOptions {
         let object = self.object(path, options)?;
         let is_found = options.partition == PartitionChoice::Found;
         if part.is_none()
-            && (options.partition == PartitionChoice::Whole
-                || (is_found && is_btrfs(&*object, PhysicalAddress(0))))
+            && (options.partition == PartitionChoice::Whole || (is_found && is_raw_btrfs(&*object)))
         {
             return Ok(object);
         }

@@ -193,9 +193,11 @@ impl FsInfo {
     pub fn relieve(&self, note: &mut dyn FnMut(&ReliefStep)) -> Result<Relief> {
         self.sync()?;
         self.clean_subvolumes()?;
-        // The device space of removed chunks is free after the next commit.
         self.sync()?;
-        self.commit()?;
+        // The first commit removes empty block groups, although nothing else changes. The device
+        // space of their chunks is free after the second.
+        self.transactions()?.commit_always()?;
+        self.transactions()?.commit_always()?;
         note(&ReliefStep::Cleaned);
         let mut relief = Relief::plan(&self.trees)?;
         for (devid, slack) in relief.slack.clone() {

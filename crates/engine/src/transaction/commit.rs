@@ -238,6 +238,15 @@ impl Transactions {
         Ok(())
     }
 
+    /// Commits also where nothing has changed. Each commit removes the block groups that the one
+    /// before it left empty.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`].
+    pub(crate) fn commit_always(&self) -> Result<()> {
+        self.commit_alone(|_| Ok(()))
+    }
+
     /// Commits what has changed, and runs `read` while nothing changes. All blocks of the trees are
     /// on disk then.
     ///

@@ -4,7 +4,7 @@
 //! is looked up from the caller's root or directory. The rights are those of the supervisor, so a
 //! caller with another user id is left to the kernel.
 
-use super::supervisor::Told;
+use super::told::Told;
 use crate::caller::Caller;
 use crate::own_mounts::is_own;
 use crate::{calls, identity, mount_table, system};

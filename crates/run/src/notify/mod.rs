@@ -16,6 +16,7 @@ pub mod filter;
 mod serve;
 mod start;
 mod supervisor;
+mod told;
 
 pub use serve::serve;
 pub use start::{Started, start};

@@ -30,7 +30,7 @@ pub fn serve(started: Started) -> io::Result<ExitStatus> {
         }
         if ready[1] & libc::POLLIN != 0 {
             let signal = next_signal(&signals)?;
-            // SAFETY: the call takes numbers only. The child was not waited for, so its id is its own.
+            // SAFETY: the call takes numbers only. The child was not waited for, so the id is its.
             unsafe { libc::kill(process, signal) };
             continue;
         }
@@ -90,7 +90,7 @@ fn wait<const COUNT: usize>(descriptors: [RawFd; COUNT]) -> io::Result<[i16; COU
 /// Goes on with answers in a copy of this process, until no process needs any.
 fn leave_for_others(supervisor: &Supervisor) -> io::Result<()> {
     let listener = supervisor.as_fd().as_raw_fd();
-    // SAFETY: the copy calls the kernel and allocates, which glibc allows after a fork, and takes no
+    // SAFETY: the copy calls the kernel and allocates, which glibc allows after a fork. It takes no
     // lock of this program.
     match unsafe { libc::fork() } {
         0 => {}

@@ -4,6 +4,7 @@
 //! a time. Any failure of its own leaves the call to the kernel.
 
 use super::answers::{self, Answer};
+use super::told::Told;
 use crate::caller::Caller;
 use crate::system;
 use std::io;
@@ -19,19 +20,6 @@ const ADD_DESCRIPTOR: u32 = 0x4018_2103;
 const ADD_AND_SEND: u32 = 1 << 1;
 /// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
 const CONTINUE: u32 = 1;
-
-/// `struct seccomp_notif`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
-    pub(super) id: u64,
-    pub(super) thread: u32,
-    pub(super) flags: u32,
-    pub(super) number: i32,
-    pub(super) architecture: u32,
-    pub(super) instruction: u64,
-    pub(super) arguments: [u64; 6],
-}
 
 /// `struct seccomp_notif_resp`.
 #[repr(C)]
