@@ -1,0 +1,192 @@
+//! The plan of a conversion: what there is, what is needed, and what cannot be kept.
+//!
+//! Owns [`ConvertPlan`], [`Losses`] and [`Census`], the sink that counts items and checks that no
+//! block has two owners.
+//!
+//! **Invariant:** a plan without an error means that the walk over the source finds no fault: the
+//! conversion reads the same structures again.
+
+use crate::block_set::BlockSet;
+use crate::error::{ConvertError, Result};
+use crate::ext::reader::ExtFs;
+use crate::ext::used::group_metadata;
+use crate::items::{DataRun, ItemSink, SECTOR};
+use papilio_format::{Generation, InodeNumber, Key, Uuid};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Bytes of an item's header.
+const ITEM_HEADER: u64 = 25;
+
+/// Properties of the source that Btrfs cannot have: how many inodes have each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Losses {
+    /// Project ids, or their inheritance.
+    pub projects: u64,
+    /// Space that is preallocated. The files read as before, and the image keeps the blocks.
+    pub preallocated: u64,
+    /// fs-verity.
+    pub verity: u64,
+    /// Directories whose names are not case-sensitive.
+    pub casefold: u64,
+    /// Extended attributes that the options leave out.
+    pub xattrs: u64,
+}
+
+impl Losses {
+    /// Returns a line for each property that is lost.
+    pub fn lines(&self) -> Vec<String> {
+        let named = [
+            (self.projects, "inodes lose their project id, which Btrfs does not have"),
+            (self.preallocated, "files lose preallocated space; they read as before"),
+            (self.verity, "files lose fs-verity; their content stays"),
+            (self.casefold, "directories distinguish upper from lower case now"),
+            (self.xattrs, "extended attributes are left out, as asked"),
+        ];
+        named.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}")).collect()
+    }
+}
+
+/// The plan of a conversion.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConvertPlan {
+    /// `ext2`, `ext3` or `ext4`.
+    pub variant: &'static str,
+    /// The label of the source.
+    pub source_label: Vec<u8>,
+    /// The UUID of the source.
+    pub source_uuid: Uuid,
+    /// Bytes of a block of the source.
+    pub block_size: u64,
+    /// Bytes of the file system.
+    pub total_bytes: u64,
+    /// Bytes that the source has free.
+    pub free_bytes: u64,
+    /// Bytes that the source uses: data and metadata.
+    pub used_bytes: u64,
+    /// Inodes that the source could have, and those that are free.
+    pub inodes: (u64, u64),
+    /// Inodes that are converted.
+    pub converted_inodes: u64,
+    /// Bytes of metadata that the conversion is expected to make, one copy of each block.
+    pub metadata_bytes: u64,
+    /// Bytes that free space sets aside for metadata.
+    pub metadata_room: u64,
+    /// Copies of each block of metadata.
+    pub metadata_copies: u64,
+    /// Bytes of the source that are copied elsewhere, because Btrfs needs their places.
+    pub moved_bytes: u64,
+    /// Properties that cannot be kept.
+    pub losses: Losses,
+    /// The time that reading all data is expected to take, from samples of the device.
+    pub reading_time: Option<Duration>,
+}
+
+/// The sink that counts.
+pub(crate) struct Census<'a> {
+    fs: &'a ExtFs,
+    used: &'a BlockSet,
+    /// Blocks with an owner.
+    owned: BlockSet,
+    /// Blocks of extended attributes, which inodes share.
+    shared: BlockSet,
+    pub(crate) inodes: u64,
+    /// Bytes of items, with their headers.
+    pub(crate) item_bytes: u64,
+    /// Data extents.
+    pub(crate) extents: u64,
+    /// Bytes of content that has no place of its own.
+    pub(crate) content_bytes: u64,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> Census<'a> {
+    pub(crate) fn new(fs: &'a ExtFs, used: &'a BlockSet, progress: &'a mut dyn FnMut(u64)) -> Self {
+        Self {
+            fs,
+            used,
+            owned: group_metadata(fs),
+            shared: BlockSet::new(fs.superblock.blocks),
+            inodes: 0,
+            item_bytes: 0,
+            extents: 0,
+            content_bytes: 0,
+            progress,
+        }
+    }
+
+    fn own(&mut self, inode: u32, blocks: Range<u64>) -> Result<()> {
+        let bad = |reason: String| Err(self.fs.damaged(format!("inode {inode}"), reason));
+        if !self.used.contains(&blocks) {
+            return bad(format!("it has block {}, which counts as free", blocks.start));
+        }
+        if self.owned.insert(blocks.clone()) > 0 || self.shared.intersects(&blocks) {
+            return bad(format!("block {} or one after it belongs to something else, too", blocks.start));
+        }
+        Ok(())
+    }
+}
+
+impl ItemSink for Census<'_> {
+    fn item(&mut self, _key: Key, data: Vec<u8>) -> Result<()> {
+        self.item_bytes += data.len() as u64 + ITEM_HEADER;
+        Ok(())
+    }
+
+    fn data(&mut self, run: DataRun) -> Result<()> {
+        const FILE_EXTENT: u64 = 53;
+        let parts = run.length.div_ceil(crate::layout::EXTENT_MAX) + 1;
+        self.extents += parts;
+        self.item_bytes += parts * (FILE_EXTENT + ITEM_HEADER);
+        Ok(())
+    }
+
+    fn content(&mut self, inode: InodeNumber, _data: &[u8]) -> Result<()> {
+        self.content_bytes += SECTOR;
+        self.data(DataRun { inode, offset: 0, place: 0, length: SECTOR })
+    }
+
+    fn hole(&mut self, inode: InodeNumber, offset: u64, length: u64) -> Result<()> {
+        self.data(DataRun { inode, offset, place: 0, length: length.min(SECTOR) })
+    }
+
+    fn metadata(&mut self, inode: u32, block: u64, shared: bool) -> Result<()> {
+        let blocks = block..block.saturating_add(1);
+        if !shared {
+            return self.own(inode, blocks);
+        }
+        if !self.used.contains(&blocks) || self.owned.intersects(&blocks) {
+            let reason = format!("block {block} of its attributes is free or belongs to something else");
+            return Err(self.fs.damaged(format!("inode {inode}"), reason));
+        }
+        self.shared.insert(blocks);
+        Ok(())
+    }
+
+    fn blocks(&mut self, inode: u32, blocks: Range<u64>) -> Result<()> {
+        self.own(inode, blocks)
+    }
+
+    fn generation(&self) -> Generation {
+        Generation(1)
+    }
+
+    fn inode_done(&mut self) -> Result<()> {
+        self.inodes += 1;
+        (self.progress)(self.inodes);
+        Ok(())
+    }
+}
+
+/// Returns the error of too little free space.
+pub(crate) fn no_room(device: &str, need: u64, have: u64) -> ConvertError {
+    const MIB: u64 = 1 << 20;
+    let reason = format!(
+        "metadata needs about {} MiB of free space in runs of 256 KiB or more, and there are {} MiB",
+        need.div_ceil(MIB),
+        have / MIB
+    );
+    ConvertError::NoRoom { device: device.to_owned(), reason }
+}
