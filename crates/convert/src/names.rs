@@ -102,7 +102,7 @@ impl Names {
         self.records.sort_unstable();
         let middle = self.records[self.records.len() / 2].inode;
         // All names of one inode stay together, however many it has.
-        let end = match middle > self.window.start {
+        let end = match self.records[0].inode < middle {
             true => middle,
             false => match self.records.iter().find(|record| record.inode > middle) {
                 Some(record) => record.inode,
