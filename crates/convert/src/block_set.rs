@@ -56,15 +56,49 @@ impl Container {
                 let start = touched.first().map_or(first, |run| run.0.min(first));
                 let end = touched.last().map_or(last, |run| run.1.max(last));
                 runs.splice(from..to, [(start, end)]);
-                if runs.len() > RUNS_MAX {
-                    let mut words = Box::new([0; WORDS]);
-                    for (first, last) in runs.iter() {
-                        for_words(*first, *last, |at, mask| words[at] |= mask);
-                    }
-                    *self = Self::Bits(words);
-                }
+                self.limit_runs();
                 already
             }
+        }
+    }
+
+    /// Removes first..=last. Returns how many were members.
+    fn remove(&mut self, first: u16, last: u16) -> u64 {
+        let mut removed = 0;
+        match self {
+            Self::Bits(words) => for_words(first, last, |at, mask| {
+                removed += u64::from((words[at] & mask).count_ones());
+                words[at] &= !mask;
+            }),
+            Self::Runs(runs) => {
+                let from = runs.partition_point(|run| run.1 < first);
+                let to = runs.partition_point(|run| run.0 <= last);
+                let mut kept = Vec::new();
+                for run in &runs[from..to] {
+                    removed += u64::from(run.1.min(last) - run.0.max(first)) + 1;
+                    if run.0 < first {
+                        kept.push((run.0, first - 1));
+                    }
+                    if run.1 > last {
+                        kept.push((last + 1, run.1));
+                    }
+                }
+                runs.splice(from..to, kept);
+                self.limit_runs();
+            }
+        }
+        removed
+    }
+
+    /// Turns many runs into a bitmap.
+    fn limit_runs(&mut self) {
+        let Self::Runs(runs) = self else { return };
+        if runs.len() > RUNS_MAX {
+            let mut words = Box::new([0; WORDS]);
+            for (first, last) in runs.iter() {
+                for_words(*first, *last, |at, mask| words[at] |= mask);
+            }
+            *self = Self::Bits(words);
         }
     }
 
@@ -121,16 +155,26 @@ impl BlockSet {
     /// Adds blocks, as far as they are below the set's length. Returns how many were members
     /// before.
     pub(crate) fn insert(&mut self, blocks: Range<u64>) -> u64 {
+        self.change(blocks, Container::insert)
+    }
+
+    /// Removes blocks. Returns how many were members.
+    pub(crate) fn remove(&mut self, blocks: Range<u64>) -> u64 {
+        self.change(blocks, Container::remove)
+    }
+
+    /// Calls `act` with each container that a range touches, and sums its results.
+    fn change(&mut self, blocks: Range<u64>, act: impl Fn(&mut Container, u16, u16) -> u64) -> u64 {
         let (mut at, end) = (blocks.start, blocks.end.min(self.length));
-        let mut already = 0;
+        let mut sum = 0;
         while at < end {
             let container = at / CONTAINER;
             let last = end.min((container + 1) * CONTAINER) - 1;
             let (first, to) = ((at % CONTAINER) as u16, (last % CONTAINER) as u16);
-            already += self.containers[container as usize].insert(first, to);
+            sum += act(&mut self.containers[container as usize], first, to);
             at = last + 1;
         }
-        already
+        sum
     }
 
     /// Returns whether all of `blocks` are members.
@@ -211,8 +255,10 @@ mod tests {
                 let end = (start + random.u64(1..=most)).min(LENGTH);
                 let slots = &mut table[start as usize..end as usize];
                 let already = slots.iter().filter(|slot| **slot).count() as u64;
-                slots.fill(true);
-                assert_eq!(set.insert(start..end), already);
+                let removes = random.u8(0..4) == 0;
+                slots.fill(!removes);
+                let counted = if removes { set.remove(start..end) } else { set.insert(start..end) };
+                assert_eq!(counted, already);
             }
             let listed: Vec<_> = set.runs().collect();
             assert!(listed.windows(2).all(|pair| pair[0].end < pair[1].start));
@@ -236,6 +282,7 @@ mod tests {
         assert_eq!(set.insert(5..20), 0);
         assert_eq!(set.insert(0..20), 5);
         assert!(set.contains(&(0..10)) && !set.contains(&(9..11)));
-        assert_eq!(set.runs().collect::<Vec<_>>(), [0..10]);
+        let runs: Vec<_> = set.runs().map(|run| (run.start, run.end)).collect();
+        assert_eq!(runs, [(0, 10)]);
     }
 }

@@ -1,6 +1,6 @@
 //! The conversion.
 //!
-//! Owns [`plan`] and [`convert`].
+//! Owns [`Conversion`], [`plan`], [`convert`] and [`finish_interrupted`].
 //!
 //! **Order**
 //! 1. The source is read and checked in full. Nothing is written.
@@ -17,12 +17,13 @@ use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::inode::ROOT_INODE;
 use crate::ext::reader::{ExtFs, read};
+use crate::ext::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
 use crate::ext::used::used_blocks;
 use crate::image::{restore_root_times, save_image};
 use crate::items::{Converter, ItemRules, ItemSink};
 use crate::layout::{Layout, Need, reserved_ranges};
 use crate::names::Names;
-use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress};
+use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress, TargetUuid};
 use crate::places::{Moved, PlaceMap};
 use crate::plan::{Census, ConvertPlan, Losses, no_room};
 use crate::sums::add_all_checksums;
@@ -32,11 +33,12 @@ use papilio_device::Device;
 use papilio_engine::options::OpenOptions;
 use papilio_engine::space::LogicalRange;
 use papilio_format::items::block_group::BlockGroupFlags;
-use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{LogicalAddress, PhysicalAddress, Superblock, Uuid};
 use papilio_fs::{FileSystem, check_devices};
 use papilio_progs::check::{CheckOptions, Severity};
 use papilio_progs::mkfs::in_place::{PlacedChunk, mkfs_in_place};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,30 +75,121 @@ struct Source {
     rules: ItemRules,
 }
 
+/// A conversion that is planned: the source was read and checked in full, and nothing is written.
+pub struct Conversion {
+    device: Arc<dyn Device>,
+    options: ConvertOptions,
+    source: Source,
+    fsid: Uuid,
+}
+
+impl Conversion {
+    /// Reads and checks the ext2, ext3 or ext4 on a device, and plans its conversion.
+    ///
+    /// # Errors
+    /// A source that cannot be converted: see [`ConvertError`].
+    pub fn prepare(
+        device: &Arc<dyn Device>,
+        options: &ConvertOptions,
+        progress: &mut dyn FnMut(ConvertProgress),
+    ) -> Result<Self> {
+        let source = survey(device, options, progress)?;
+        let fsid = match options.uuid {
+            TargetUuid::New => Uuid::new_v4(),
+            TargetUuid::Copied => source.plan.source_uuid,
+            TargetUuid::Given(uuid) => uuid,
+        };
+        Ok(Self { device: Arc::clone(device), options: options.clone(), source, fsid })
+    }
+
+    /// Returns the plan.
+    pub fn plan(&self) -> &ConvertPlan {
+        &self.source.plan
+    }
+
+    /// Returns the UUID that the new file system will have.
+    pub fn fsid(&self) -> Uuid {
+        self.fsid
+    }
+
+    /// Carries the conversion out. The device is open for writing, and nothing else uses it or has
+    /// changed it since the plan.
+    ///
+    /// # Errors
+    /// No space, or a device that fails. Until the last step, an error leaves the source as it was.
+    pub fn run(self, progress: &mut dyn FnMut(ConvertProgress)) -> Result<Converted> {
+        let options = self.options.clone().uuid(TargetUuid::Given(self.fsid));
+        carry_out(&self.device, &options, self.source, progress)
+    }
+}
+
 /// Plans a conversion. The device is only read.
 ///
 /// # Errors
-/// A source that cannot be converted: see [`ConvertError`].
+/// As [`Conversion::prepare`].
 pub fn plan(
     device: &Arc<dyn Device>,
     options: &ConvertOptions,
     progress: &mut dyn FnMut(ConvertProgress),
 ) -> Result<ConvertPlan> {
-    Ok(survey(device, options, progress)?.plan)
+    Ok(Conversion::prepare(device, options, progress)?.source.plan)
 }
 
-/// Converts the ext2, ext3 or ext4 on a device to Btrfs, in place. The device is open for writing,
-/// and nothing else uses it.
+/// Converts the ext2, ext3 or ext4 on a device to Btrfs, in place.
 ///
 /// # Errors
-/// A source that cannot be converted: see [`ConvertError`]. Until the last step, an error leaves
-/// the source as it was.
+/// As [`Conversion::prepare`] and [`Conversion::run`].
 pub fn convert(
     device: &Arc<dyn Device>,
     options: &ConvertOptions,
     progress: &mut dyn FnMut(ConvertProgress),
 ) -> Result<Converted> {
-    let source = survey(device, options, progress)?;
+    Conversion::prepare(device, options, progress)?.run(progress)
+}
+
+/// Completes a conversion whose last step a power cut interrupted: the file system is Btrfs, and
+/// the superblock of the source is still there. Returns whether there was something to complete.
+///
+/// # Errors
+/// The device's.
+pub fn finish_interrupted(device: &Arc<dyn Device>) -> Result<bool> {
+    let primary = superblock_offset(0);
+    let mut head = vec![0; WIPED as usize];
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    if device.size() < primary.0 + SUPERBLOCK_SIZE as u64 {
+        return Ok(false);
+    }
+    read(&**device, &mut head, 0)?;
+    read(&**device, &mut bytes, primary.0)?;
+    let Ok(superblock) = Superblock::parse(&bytes, primary) else { return Ok(false) };
+    let start = SUPERBLOCK_OFFSET as usize;
+    if ExtSuperblock::parse(&head[start..start + SUPERBLOCK_BYTES]).is_err() {
+        return Ok(false);
+    }
+    // What is there must be what the image has, or it is not the superblock of the source.
+    let options = OpenOptions::new().ignore_signatures(true);
+    let fs = FileSystem::from_devices(vec![Arc::clone(device)], &options)?;
+    let Ok(image) = fs.inode(format!("/{}/{}", crate::SAVED, crate::IMAGE).as_str()) else {
+        return Ok(false);
+    };
+    let mut saved = vec![0; head.len()];
+    if image.metadata().size() < WIPED || image.open()?.read_exact_at(&mut saved, 0).is_err() || saved != head {
+        return Ok(false);
+    }
+    let total = superblock.raw.dev_item.total_bytes;
+    let copies = (1..SUPERBLOCK_MIRRORS).map(superblock_offset);
+    let copies = copies.filter(|place| place.0 + SUPERBLOCK_SIZE as u64 <= total);
+    let kept = copies.map(|place| (place.0, superblock.to_bytes(place).into())).collect();
+    finish(&**device, &kept)?;
+    Ok(true)
+}
+
+fn carry_out(
+    device: &Arc<dyn Device>,
+    options: &ConvertOptions,
+    source: Source,
+    progress: Progress<'_>,
+) -> Result<Converted> {
     let total = source.plan.total_bytes;
     let block_size = source.plan.block_size;
     let reserved = reserved_ranges(total);
@@ -161,7 +254,7 @@ fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress
     let fs = ExtFs::open(Arc::clone(device))?;
     // Wrong options are errors before anything else.
     let _ = options.mkfs(&fs.superblock.label, Uuid::from_bytes(fs.superblock.uuid))?;
-    let used = used_blocks(&fs)?;
+    let unowned = used_blocks(&fs)?;
     let rules = ItemRules {
         node_size: options.node_size as usize,
         checksums: options.checksums,
@@ -175,7 +268,7 @@ fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress
     let total = u64::from(fs.superblock.inodes - fs.superblock.free_inodes.min(fs.superblock.inodes));
     let mut losses = Losses::default();
     let mut report = |done| progress(ConvertProgress { stage: ConvertStage::Reading, done, total });
-    let mut census = Census::new(&fs, &used, &mut report);
+    let mut census = Census::new(&fs, unowned, &mut report);
     let names = walk(&fs, rules, options, None, &mut losses, &mut census)?;
     let counts = Counts {
         item_bytes: census.item_bytes,
@@ -184,6 +277,8 @@ fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress
         inodes: census.inodes,
     };
     drop(census);
+    // The set was consumed, so that there is never more than one.
+    let used = used_blocks(&fs)?;
     let (plan, layout) = lay_out(&fs, &used, options, &counts, losses)?;
     let names = names.filter(Names::is_whole);
     Ok(Source { fs, used: Arc::new(used), names, plan, layout, rules })
@@ -400,7 +495,15 @@ fn switch(device: &dyn Device, withheld: &WithheldDevice) -> Result<()> {
     device.flush().map_err(failed("flush", 0))?;
     device.write_fua(superblock, PhysicalAddress(primary)).map_err(failed("write", primary))?;
     device.flush().map_err(failed("flush", 0))?;
-    for (place, bytes) in kept.iter().filter(|(place, _)| **place != primary) {
+    finish(device, &kept)
+}
+
+/// Writes the other superblock copies, and wipes the superblock of the source.
+fn finish(device: &dyn Device, kept: &BTreeMap<u64, Box<[u8]>>) -> Result<()> {
+    let failed = |operation, offset| {
+        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
+    };
+    for (place, bytes) in kept.iter().filter(|(place, _)| **place != superblock_offset(0).0) {
         device.write_at(bytes, PhysicalAddress(*place)).map_err(failed("write", *place))?;
     }
     device.write_at(&vec![0; WIPED as usize], PhysicalAddress(0)).map_err(failed("write", 0))?;

@@ -207,9 +207,10 @@ impl ImageWriter<'_> {
     /// Adds extents for a part of what the source uses.
     fn part(&mut self, part: Moved, batch: &mut Batch) -> Result<()> {
         self.hole_up_to(part.place, batch);
-        if self.position.is_none_or(|position| part.logical < position) {
-            self.extents.seek(part.logical)?;
-        } else if self.position != Some(part.logical) && part.logical != part.place {
+        // Addresses ascend except where content has moved.
+        let follows = self.position.is_some_and(|position| position <= part.logical);
+        let has_moved = part.logical != part.place && self.position != Some(part.logical);
+        if !follows || has_moved {
             self.extents.seek(part.logical)?;
         }
         let end = part.logical + part.length;

@@ -19,7 +19,7 @@ use crate::plan::Losses;
 use papilio_format::checksum::{extref_hash, name_hash};
 use papilio_format::items::dir_item::{DirEntry, FileType};
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
-use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, Timespec, inode_key};
+use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, inode_key};
 use papilio_format::items::inode_ref::{InodeExtref, InodeRef};
 use papilio_format::{Generation, InodeNumber, ItemType, Key};
 use std::ops::Range;
@@ -251,7 +251,7 @@ impl Converter<'_> {
             atime: inode.atime,
             ctime: inode.ctime,
             mtime: inode.mtime,
-            otime: inode.otime.unwrap_or(Timespec::default()),
+            otime: inode.otime.unwrap_or_default(),
         }
     }
 

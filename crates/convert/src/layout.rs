@@ -220,10 +220,10 @@ mod tests {
 
     const BLOCK: u64 = 4096;
 
-    fn set(total: u64, ranges: &[Range<u64>]) -> BlockSet {
+    fn set(total: u64, ranges: &[(u64, u64)]) -> BlockSet {
         let mut used = BlockSet::new(total / BLOCK);
-        for range in ranges {
-            used.insert(range.start / BLOCK..range.end.div_ceil(BLOCK));
+        for (start, end) in ranges {
+            used.insert(start / BLOCK..end.div_ceil(BLOCK));
         }
         used
     }
@@ -259,7 +259,7 @@ mod tests {
             let ranges: Vec<_> = (0..random.usize(1..60))
                 .map(|_| {
                     let start = random.u64(0..total);
-                    start..(start + random.u64(1..4 * MIB)).min(total)
+                    (start, (start + random.u64(1..4 * MIB)).min(total))
                 })
                 .collect();
             let used = set(total, &ranges);
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_full_device_has_no_layout() {
         let total = 64 * MIB;
-        let used = set(total, &[0..total - MIB]);
+        let used = set(total, &[(0, total - MIB)]);
         let need = Need { metadata: 8 * MIB, data: MIB, system: MIB };
         assert!(Layout::new(&used, BLOCK, total, need, 1).is_err());
     }

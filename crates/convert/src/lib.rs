@@ -1,8 +1,8 @@
 //! In-place conversion of ext2, ext3 and ext4 to Btrfs, and the way back.
 //!
-//! - [`plan`] reads and checks the source, and says how much room the conversion needs and what
-//!   cannot be kept.
-//! - [`convert`] converts. Data stays where it is. The subvolume [`SAVED`] keeps the source as the
+//! - [`Conversion::prepare`] reads and checks the source, and says how much room the conversion
+//!   needs and what cannot be kept.
+//! - [`Conversion::run`] converts. Data stays where it is. The subvolume [`SAVED`] keeps the source as the
 //!   file [`IMAGE`], which shares the data.
 //! - [`rollback`] brings the source back, as long as that file is whole.
 //!
@@ -38,7 +38,7 @@ mod sums;
 mod target;
 mod withheld;
 
-pub use convert::{Converted, convert, plan};
+pub use convert::{Conversion, Converted, convert, finish_interrupted, plan};
 pub use error::ConvertError;
 pub use options::{ConvertOptions, ConvertProgress, ConvertStage, TargetLabel, TargetUuid};
 pub use plan::{ConvertPlan, Losses};

@@ -87,9 +87,8 @@ pub struct ConvertPlan {
 /// The sink that counts.
 pub(crate) struct Census<'a> {
     fs: &'a ExtFs,
-    used: &'a BlockSet,
-    /// Blocks with an owner.
-    owned: BlockSet,
+    /// Blocks in use that have no owner yet.
+    unowned: BlockSet,
     /// Blocks of extended attributes, which inodes share.
     shared: BlockSet,
     pub(crate) inodes: u64,
@@ -103,11 +102,15 @@ pub(crate) struct Census<'a> {
 }
 
 impl<'a> Census<'a> {
-    pub(crate) fn new(fs: &'a ExtFs, used: &'a BlockSet, progress: &'a mut dyn FnMut(u64)) -> Self {
+    /// Counts the files of a source that uses these blocks.
+    pub(crate) fn new(fs: &'a ExtFs, used: BlockSet, progress: &'a mut dyn FnMut(u64)) -> Self {
+        let mut unowned = used;
+        for run in group_metadata(fs).runs() {
+            unowned.remove(run);
+        }
         Self {
             fs,
-            used,
-            owned: group_metadata(fs),
+            unowned,
             shared: BlockSet::new(fs.superblock.blocks),
             inodes: 0,
             item_bytes: 0,
@@ -118,14 +121,12 @@ impl<'a> Census<'a> {
     }
 
     fn own(&mut self, inode: u32, blocks: Range<u64>) -> Result<()> {
-        let bad = |reason: String| Err(self.fs.damaged(format!("inode {inode}"), reason));
-        if !self.used.contains(&blocks) {
-            return bad(format!("it has block {}, which counts as free", blocks.start));
+        if self.unowned.remove(blocks.clone()) == blocks.end.saturating_sub(blocks.start) {
+            return Ok(());
         }
-        if self.owned.insert(blocks.clone()) > 0 || self.shared.intersects(&blocks) {
-            return bad(format!("block {} or one after it belongs to something else, too", blocks.start));
-        }
-        Ok(())
+        let first = blocks.start;
+        let reason = format!("block {first} or one after it counts as free, or belongs to something else, too");
+        Err(self.fs.damaged(format!("inode {inode}"), reason))
     }
 }
 
@@ -154,14 +155,13 @@ impl ItemSink for Census<'_> {
 
     fn metadata(&mut self, inode: u32, block: u64, shared: bool) -> Result<()> {
         let blocks = block..block.saturating_add(1);
-        if !shared {
-            return self.own(inode, blocks);
+        if shared && self.shared.contains(&blocks) {
+            return Ok(());
         }
-        if !self.used.contains(&blocks) || self.owned.intersects(&blocks) {
-            let reason = format!("block {block} of its attributes is free or belongs to something else");
-            return Err(self.fs.damaged(format!("inode {inode}"), reason));
+        self.own(inode, blocks.clone())?;
+        if shared {
+            self.shared.insert(blocks);
         }
-        self.shared.insert(blocks);
         Ok(())
     }
 

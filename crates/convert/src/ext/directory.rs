@@ -173,7 +173,7 @@ impl ExtFs {
         let place = || format!("directory {}", inode.number);
         let seed: Seed = self.inode_seed(inode.number, inode.generation);
         let is_indexed = inode.has(flag::INDEX);
-        if inode.size % size != 0 {
+        if !inode.size.is_multiple_of(size) {
             return Err(self.damaged(place(), format!("its size is {} bytes", inode.size)));
         }
         let count = inode.size / size;

@@ -111,6 +111,73 @@ pub(crate) struct ExtSuperblock {
     pub(crate) seed: Option<u32>,
 }
 
+/// The sizes and counts that arithmetic depends on.
+struct Shape {
+    inodes: u32,
+    blocks: u64,
+    first_data_block: u64,
+    block_size: u64,
+    cluster_blocks: u64,
+    blocks_per_group: u64,
+    inodes_per_group: u32,
+}
+
+impl Shape {
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let bad = |text: String| Err(text);
+        let [log_block, log_cluster] = [0x18, 0x1c].map(|at| u32_at(bytes, at));
+        if log_block > 6 {
+            return bad(format!("a block size of 2^{log_block} KiB"));
+        }
+        let block_size = 1024u64 << log_block;
+        let [incompat, ro_compat] = [0x60, 0x64].map(|at| u32_at(bytes, at));
+        let has_bigalloc = ro_compat & ro_compat::BIGALLOC != 0;
+        let cluster_blocks = match (has_bigalloc, log_cluster.checked_sub(log_block)) {
+            (false, _) => 1,
+            (true, Some(ratio)) if ratio <= 16 => 1u64 << ratio,
+            _ => return bad(format!("a cluster size of 2^{log_cluster} KiB")),
+        };
+        let high = if incompat & incompat::BITS_64 != 0 { u64::from(u32_at(bytes, 0x150)) } else { 0 };
+        let blocks = u64::from(u32_at(bytes, 0x4)) | high << 32;
+        let first_data_block = u64::from(u32_at(bytes, 0x14));
+        let blocks_per_group = u64::from(u32_at(bytes, 0x20));
+        let [inodes, inodes_per_group] = [0, 0x28].map(|at| u32_at(bytes, at));
+        let bits = block_size * 8;
+        if blocks_per_group == 0
+            || !blocks_per_group.is_multiple_of(8 * cluster_blocks)
+            || blocks_per_group / cluster_blocks > bits
+        {
+            return bad(format!("{blocks_per_group} blocks in a group"));
+        }
+        if inodes_per_group == 0
+            || !inodes_per_group.is_multiple_of(8)
+            || u64::from(inodes_per_group) > bits
+        {
+            return bad(format!("{inodes_per_group} inodes in a group"));
+        }
+        if first_data_block != u64::from(log_block == 0 && cluster_blocks == 1) {
+            return bad(format!("{first_data_block} as the first data block"));
+        }
+        let size = blocks.checked_mul(block_size);
+        if blocks <= first_data_block || size.is_none_or(|size| size > i64::MAX as u64) {
+            return bad(format!("{blocks} blocks"));
+        }
+        let groups = (blocks - first_data_block).div_ceil(blocks_per_group);
+        if u64::from(inodes) != groups.saturating_mul(inodes_per_group.into()) {
+            return bad(format!("{inodes} inodes in {groups} groups of {inodes_per_group}"));
+        }
+        Ok(Self {
+            inodes,
+            blocks,
+            first_data_block,
+            block_size,
+            cluster_blocks,
+            blocks_per_group,
+            inodes_per_group,
+        })
+    }
+}
+
 impl ExtSuperblock {
     /// Parses the 1,024 bytes at [`SUPERBLOCK_OFFSET`].
     ///
@@ -120,47 +187,15 @@ impl ExtSuperblock {
         if bytes.len() < SUPERBLOCK_BYTES || u16_at(bytes, 0x38) != MAGIC {
             return Err(None);
         }
-        let bad = |text: String| Err(Some(text));
-        let log_block = u32_at(bytes, 0x18);
-        let log_cluster = u32_at(bytes, 0x1c);
-        if log_block > 6 {
-            return bad(format!("a block size of 2^{} KiB", log_block));
-        }
-        let block_size = 1024u64 << log_block;
+        let shape = Shape::parse(bytes).map_err(Some)?;
+        Self::with_shape(bytes, shape).map_err(Some)
+    }
+
+    fn with_shape(bytes: &[u8], shape: Shape) -> Result<Self, String> {
+        let bad = |text: String| Err(text);
         let [compat, incompat, ro_compat] = [0x5c, 0x60, 0x64].map(|at| u32_at(bytes, at));
-        let has_bigalloc = ro_compat & ro_compat::BIGALLOC != 0;
-        let cluster_blocks = match (has_bigalloc, log_cluster.checked_sub(log_block)) {
-            (false, _) => 1,
-            (true, Some(ratio)) if ratio <= 16 => 1u64 << ratio,
-            _ => return bad(format!("a cluster size of 2^{log_cluster} KiB")),
-        };
         let is_64 = incompat & incompat::BITS_64 != 0;
-        let blocks = u64::from(u32_at(bytes, 0x4)) | if is_64 { u64::from(u32_at(bytes, 0x150)) << 32 } else { 0 };
-        let first_data_block = u64::from(u32_at(bytes, 0x14));
-        let blocks_per_group = u64::from(u32_at(bytes, 0x20));
-        let inodes_per_group = u32_at(bytes, 0x28);
-        let inodes = u32_at(bytes, 0);
-        let bits = block_size * 8;
-        if blocks_per_group == 0
-            || blocks_per_group % (8 * cluster_blocks) != 0
-            || blocks_per_group / cluster_blocks > bits
-        {
-            return bad(format!("{blocks_per_group} blocks in a group"));
-        }
-        if inodes_per_group == 0 || inodes_per_group % 8 != 0 || u64::from(inodes_per_group) > bits {
-            return bad(format!("{inodes_per_group} inodes in a group"));
-        }
-        if first_data_block != u64::from(log_block == 0 && cluster_blocks == 1) {
-            return bad(format!("{first_data_block} as the first data block"));
-        }
-        if blocks <= first_data_block || blocks.checked_mul(block_size).is_none_or(|size| size > i64::MAX as u64)
-        {
-            return bad(format!("{blocks} blocks"));
-        }
-        let groups = (blocks - first_data_block).div_ceil(blocks_per_group);
-        if u64::from(inodes) != groups.saturating_mul(inodes_per_group.into()) {
-            return bad(format!("{inodes} inodes in {groups} groups of {inodes_per_group}"));
-        }
+        let block_size = shape.block_size;
         let is_old = u32_at(bytes, 0x4c) == 0;
         let inode_size = if is_old { 128 } else { usize::from(u16_at(bytes, 0x58)) };
         if inode_size < 128 || !inode_size.is_power_of_two() || inode_size as u64 > block_size {
@@ -187,13 +222,13 @@ impl ExtSuperblock {
         let orphan_file = if compat & compat::ORPHAN_FILE != 0 { u32_at(bytes, 0x280) } else { 0 };
         let nameless = [0x240, 0x244, 0x26c].map(|at| u32_at(bytes, at)).into_iter().chain([orphan_file]);
         Ok(Self {
-            inodes,
-            blocks,
-            first_data_block,
+            inodes: shape.inodes,
+            blocks: shape.blocks,
+            first_data_block: shape.first_data_block,
             block_size,
-            cluster_blocks,
-            blocks_per_group,
-            inodes_per_group,
+            cluster_blocks: shape.cluster_blocks,
+            blocks_per_group: shape.blocks_per_group,
+            inodes_per_group: shape.inodes_per_group,
             free_blocks: if is_64 { split_u64(bytes, 0xc, 0x158) } else { u32_at(bytes, 0xc).into() },
             free_inodes: u32_at(bytes, 0x10),
             state: u16_at(bytes, 0x3a),
