@@ -173,6 +173,9 @@ impl Args {
             output.text(format_args!("Nothing was written.\n"))?;
             return Ok(output);
         }
+        // The plan is shown before anything is written.
+        output.finish()?;
+        let mut output = Output::new()?;
         context.changed_devices.note([path]);
         let converted = conversion.run(report)?;
         output.text(format_args!(
