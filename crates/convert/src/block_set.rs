@@ -123,7 +123,8 @@ impl Container {
                     word += 1;
                     rest = flip(words[word], member);
                 }
-                let end = if rest == 0 { CONTAINER } else { word as u64 * 64 + u64::from(rest.trailing_zeros()) };
+                let end =
+                    if rest == 0 { CONTAINER } else { word as u64 * 64 + u64::from(rest.trailing_zeros()) };
                 (end - u64::from(at), member)
             }
         }

@@ -173,7 +173,8 @@ pub fn finish_interrupted(device: &Arc<dyn Device>) -> Result<bool> {
         return Ok(false);
     };
     let mut saved = vec![0; head.len()];
-    if image.metadata().size() < WIPED || image.open()?.read_exact_at(&mut saved, 0).is_err() || saved != head {
+    if image.metadata().size() < WIPED || image.open()?.read_exact_at(&mut saved, 0).is_err() || saved != head
+    {
         return Ok(false);
     }
     let total = superblock.raw.dev_item.total_bytes;
@@ -270,6 +271,7 @@ fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress
     let mut report = |done| progress(ConvertProgress { stage: ConvertStage::Reading, done, total });
     let mut census = Census::new(&fs, unowned, &mut report);
     let names = walk(&fs, rules, options, None, &mut losses, &mut census)?;
+    census.check_tree()?;
     let counts = Counts {
         item_bytes: census.item_bytes,
         extents: census.extents,
@@ -326,7 +328,8 @@ fn lay_out(
 ) -> Result<(ConvertPlan, Layout)> {
     let superblock = &fs.superblock;
     let (block_size, total) = (superblock.block_size, superblock.bytes());
-    let (runs, blocks) = used.runs().fold((0, 0), |(runs, blocks), run| (runs + 1, blocks + run.end - run.start));
+    let (runs, blocks) =
+        used.runs().fold((0, 0), |(runs, blocks), run| (runs + 1, blocks + run.end - run.start));
     let used_bytes = blocks * block_size;
     let moved_bytes: u64 = reserved_ranges(total)
         .iter()
@@ -346,7 +349,8 @@ fn lay_out(
     let system = (chunks * 4 * 256).clamp(MIB, 32 * MIB);
     let slack = 24 * u64::from(options.node_size) * 16;
     let generous = expected * 8 / 5 + extents + slack + 16 * MIB;
-    let least = expected * 5 / 4 + extents / 2 + slack;
+    // With less, the kernel's reserve would leave no room for a new file.
+    let least = expected * 5 / 4 + extents / 2 + slack + 8 * MIB;
     let mut failure = (0, 0);
     let attempts = [(generous, 2), (generous, 1), (least, 1)];
     let found = attempts.into_iter().find_map(|(metadata, copies)| {
@@ -490,8 +494,10 @@ fn switch(device: &dyn Device, withheld: &WithheldDevice) -> Result<()> {
     };
     let kept = withheld.kept();
     let primary = superblock_offset(0).0;
-    let superblock = kept.get(&primary).filter(|bytes| Superblock::parse(bytes, superblock_offset(0)).is_ok());
-    let superblock = superblock.ok_or_else(|| ConvertError::Invalid("there is no new superblock".to_owned()))?;
+    let superblock =
+        kept.get(&primary).filter(|bytes| Superblock::parse(bytes, superblock_offset(0)).is_ok());
+    let superblock =
+        superblock.ok_or_else(|| ConvertError::Invalid("there is no new superblock".to_owned()))?;
     device.flush().map_err(failed("flush", 0))?;
     device.write_fua(superblock, PhysicalAddress(primary)).map_err(failed("write", primary))?;
     device.flush().map_err(failed("flush", 0))?;

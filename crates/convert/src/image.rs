@@ -23,9 +23,7 @@ use papilio_format::items::extent::{ExtentFlags, ExtentItem};
 use papilio_format::items::file_extent::ExtentPart;
 use papilio_format::items::inode::{InodeFlags, InodeItem, Timespec, inode_key};
 use papilio_format::items::inode_ref::InodeRef;
-use papilio_format::{
-    FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
-};
+use papilio_format::{FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
 use papilio_fs::FileSystem;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -84,8 +82,9 @@ impl FileExtents<'_> {
             if item.key.item_type != ItemType::EXTENT_ITEM {
                 continue;
             }
-            let extent = ExtentItem::parse(item.key.item_type, item.data())
-                .map_err(|reason| papilio_engine::errors::Error::Item { tree: tree.id(), key: item.key, reason })?;
+            let extent = ExtentItem::parse(item.key.item_type, item.data()).map_err(|reason| {
+                papilio_engine::errors::Error::Item { tree: tree.id(), key: item.key, reason }
+            })?;
             if !extent.header.flags.contains(ExtentFlags::DATA) {
                 continue;
             }
@@ -121,7 +120,8 @@ pub(crate) fn save_image(
     let nbytes = used.runs().map(|run| (run.end - run.start) * block_size).sum();
     let mut batch = head(target, &tree, generation, total, nbytes)?;
     let extents = FileExtents { target, ahead: VecDeque::new(), next: None };
-    let mut writer = ImageWriter { target, tree, id, generation, extents, reached: 0, position: None, done: 0 };
+    let mut writer =
+        ImageWriter { target, tree, id, generation, extents, reached: 0, position: None, done: 0 };
     for run in used.runs() {
         let (place, length) = (run.start * block_size, (run.end - run.start) * block_size);
         for part in places.parts(place, length) {
@@ -148,8 +148,11 @@ fn head(
     let mut batch = Batch::default();
     let missing = || ConvertError::Invalid("the new subvolume has no root directory".to_owned());
     let old = tree.tree().get(&inode_key(root))?.ok_or_else(missing)?;
-    let old = InodeItem::parse(old.data())
-        .map_err(|reason| papilio_engine::errors::Error::Item { tree: tree.id(), key: inode_key(root), reason })?;
+    let old = InodeItem::parse(old.data()).map_err(|reason| papilio_engine::errors::Error::Item {
+        tree: tree.id(),
+        key: inode_key(root),
+        reason,
+    })?;
     let directory = InodeItem { size: 2 * name.len() as u64, ..old };
     batch.put(inode_key(root), directory.to_bytes().to_vec());
     let entry = DirEntry {
@@ -238,7 +241,14 @@ impl ImageWriter<'_> {
         Ok(())
     }
 
-    fn extent(&mut self, offset: u64, extent: &Range<u64>, used: Range<u64>, is_new: bool, batch: &mut Batch) {
+    fn extent(
+        &mut self,
+        offset: u64,
+        extent: &Range<u64>,
+        used: Range<u64>,
+        is_new: bool,
+        batch: &mut Batch,
+    ) {
         let (into, length) = (used.start - extent.start, used.end - used.start);
         let (address, whole) = (LogicalAddress(extent.start), extent.end - extent.start);
         let part = ExtentPart { disk_address: address, disk_length: whole, offset: into, length };
@@ -266,8 +276,11 @@ pub(crate) fn restore_root_times(target: &Target, times: [Timespec; 3]) -> Resul
     let key = inode_key(InodeNumber(objectid::FIRST_FREE));
     let missing = || ConvertError::Invalid("the root directory has no inode".to_owned());
     let old = tree.tree().get(&key)?.ok_or_else(missing)?;
-    let old = InodeItem::parse(old.data())
-        .map_err(|reason| papilio_engine::errors::Error::Item { tree: tree.id(), key, reason })?;
+    let old = InodeItem::parse(old.data()).map_err(|reason| papilio_engine::errors::Error::Item {
+        tree: tree.id(),
+        key,
+        reason,
+    })?;
     let [atime, mtime, ctime] = times;
     let mut batch = Batch::default();
     batch.put(key, InodeItem { atime, mtime, ctime, ..old }.to_bytes().to_vec());

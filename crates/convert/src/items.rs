@@ -59,6 +59,8 @@ pub(crate) trait ItemSink {
     fn hole(&mut self, inode: InodeNumber, offset: u64, length: u64) -> Result<()>;
     /// Takes the blocks of an inode's map and attributes, for a check of their places.
     fn metadata(&mut self, inode: u32, block: u64, shared: bool) -> Result<()>;
+    /// Takes a directory and the one that holds it, for a check that the root leads to it.
+    fn directory(&mut self, directory: u32, parent: u32) -> Result<()>;
     /// Takes blocks of an inode's content, for a check of their places.
     fn blocks(&mut self, inode: u32, blocks: Range<u64>) -> Result<()>;
     /// The generation for new items.
@@ -384,6 +386,7 @@ impl Converter<'_> {
             let reason = format!("the root directory has an entry {}, as it is to be named", crate::SAVED);
             return Err(fs.unsupported(reason));
         }
+        sink.directory(inode.number, parent)?;
         item.size = 2 * bytes.len() as u64;
         self.head(inode, item, names, attributes, sink)?;
         let number = number_of(inode.number);
@@ -502,9 +505,7 @@ impl Converter<'_> {
             self.head(inode, item, names, attributes, sink)?;
             return match bytes.as_slice() {
                 [] => Ok(()),
-                bytes if in_tree => {
-                    sink.item(extent_key(number, 0), inline_item(bytes, sink.generation()))
-                }
+                bytes if in_tree => sink.item(extent_key(number, 0), inline_item(bytes, sink.generation())),
                 bytes if bytes.len() as u64 <= SECTOR => sink.content(number, bytes),
                 _ => Err(fs.damaged(format!("inode {}", inode.number), "too much inline data")),
             };
@@ -592,4 +593,3 @@ fn ext_kind(kind: u8) -> Option<FileKind> {
         _ => return None,
     })
 }
-

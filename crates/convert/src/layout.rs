@@ -141,7 +141,8 @@ impl Layout {
         let mut metadata = Vec::new();
         let mut left = need.metadata.next_multiple_of(UNIT);
         while left > 0 {
-            let chunk = room.take_some(left.min(METADATA_CHUNK_MAX), copies).ok_or((wanted, wanted - left))?;
+            let chunk =
+                room.take_some(left.min(METADATA_CHUNK_MAX), copies).ok_or((wanted, wanted - left))?;
             left -= chunk.length.min(left);
             metadata.push(chunk);
         }
@@ -263,11 +264,7 @@ mod tests {
                 })
                 .collect();
             let used = set(total, &ranges);
-            let need = Need {
-                metadata: random.u64(1..40) * MIB,
-                data: random.u64(0..2) * MIB,
-                system: MIB,
-            };
+            let need = Need { metadata: random.u64(1..40) * MIB, data: random.u64(0..2) * MIB, system: MIB };
             if let Ok(layout) = Layout::new(&used, BLOCK, total, need, random.u64(1..=2)) {
                 check(&layout, &used, total);
                 assert!(layout.metadata_bytes() >= need.metadata);

@@ -36,7 +36,8 @@ impl PlaceMap {
         let lost = || ConvertError::Invalid(format!("byte {place} of the device has no place in a chunk"));
         let length = length.min(EXTENT_MAX);
         if self.reserved.iter().any(|range| range.contains(&place)) {
-            let moved = self.moved.iter().find(|moved| (moved.place..moved.place + moved.length).contains(&place));
+            let moved =
+                self.moved.iter().find(|moved| (moved.place..moved.place + moved.length).contains(&place));
             let moved = moved.ok_or_else(lost)?;
             let into = place - moved.place;
             return Ok((moved.logical + into, length.min(moved.length - into)));
@@ -86,7 +87,10 @@ mod tests {
             ],
         };
         let parts = |place, length| -> Vec<_> {
-            map.parts(place, length).map(|part| part.unwrap()).map(|part| (part.logical, part.length)).collect()
+            map.parts(place, length)
+                .map(|part| part.unwrap())
+                .map(|part| (part.logical, part.length))
+                .collect()
         };
         assert_eq!(parts(4096, 8192), [(100 * MIB + 4096, 4096), (120 * MIB, 4096)]);
         assert_eq!(parts(MIB - 4096, 8192), [(121 * MIB - 12288, 4096), (MIB, 4096)]);

@@ -8,6 +8,7 @@
 
 use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
+use crate::ext::inode::ROOT_INODE;
 use crate::ext::reader::ExtFs;
 use crate::ext::used::group_metadata;
 use crate::items::{DataRun, ItemSink, SECTOR};
@@ -98,6 +99,8 @@ pub(crate) struct Census<'a> {
     pub(crate) extents: u64,
     /// Bytes of content that has no place of its own.
     pub(crate) content_bytes: u64,
+    /// Each directory and the one that holds it, by number.
+    parents: Vec<(u32, u32)>,
     progress: &'a mut dyn FnMut(u64),
 }
 
@@ -116,7 +119,19 @@ impl<'a> Census<'a> {
             item_bytes: 0,
             extents: 0,
             content_bytes: 0,
+            parents: Vec::new(),
             progress,
+        }
+    }
+
+    /// Checks that the root leads to every directory, when all are known.
+    pub(crate) fn check_tree(&self) -> Result<()> {
+        match unreachable_directory(&self.parents) {
+            Some(directory) => {
+                let reason = "the root directory does not lead to it";
+                Err(self.fs.damaged(format!("directory {directory}"), reason))
+            }
+            None => Ok(()),
         }
     }
 
@@ -125,7 +140,8 @@ impl<'a> Census<'a> {
             return Ok(());
         }
         let first = blocks.start;
-        let reason = format!("block {first} or one after it counts as free, or belongs to something else, too");
+        let reason =
+            format!("block {first} or one after it counts as free, or belongs to something else, too");
         Err(self.fs.damaged(format!("inode {inode}"), reason))
     }
 }
@@ -165,6 +181,11 @@ impl ItemSink for Census<'_> {
         Ok(())
     }
 
+    fn directory(&mut self, directory: u32, parent: u32) -> Result<()> {
+        self.parents.push((directory, parent));
+        Ok(())
+    }
+
     fn blocks(&mut self, inode: u32, blocks: Range<u64>) -> Result<()> {
         self.own(inode, blocks)
     }
@@ -180,6 +201,28 @@ impl ItemSink for Census<'_> {
     }
 }
 
+/// Returns a directory from which no way leads up to the root. `parents` is sorted.
+fn unreachable_directory(parents: &[(u32, u32)]) -> Option<u32> {
+    let find = |directory: u32| parents.binary_search_by_key(&directory, |pair| pair.0).ok();
+    let mut known = vec![false; parents.len()];
+    let mut path = Vec::new();
+    for start in 0..parents.len() {
+        let mut at = start;
+        path.clear();
+        // A way that is longer than the number of directories has a circle.
+        while !known[at] && parents[at].0 != ROOT_INODE {
+            path.push(at);
+            match find(parents[at].1) {
+                Some(next) if path.len() <= parents.len() => at = next,
+                _ => return Some(parents[start].0),
+            }
+        }
+        known[at] = true;
+        path.iter().for_each(|at| known[*at] = true);
+    }
+    None
+}
+
 /// Returns the error of too little free space.
 pub(crate) fn no_room(device: &str, need: u64, have: u64) -> ConvertError {
     const MIB: u64 = 1 << 20;
@@ -189,4 +232,24 @@ pub(crate) fn no_room(device: &str, need: u64, have: u64) -> ConvertError {
         have / MIB
     );
     ConvertError::NoRoom { device: device.to_owned(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circles_and_orphans_are_found() {
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 2), (12, 11), (13, 14), (14, 12)]), None);
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 12), (12, 13), (13, 11)]), Some(11));
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 2), (12, 15)]), Some(12));
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 11)]), Some(11));
+    }
+
+    #[test]
+    fn losses_are_named() {
+        let losses = Losses { projects: 3, ..Losses::default() };
+        assert_eq!(losses.lines(), ["3 inodes lose their project id, which Btrfs does not have"]);
+        assert!(Losses::default().lines().is_empty());
+    }
 }

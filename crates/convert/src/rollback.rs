@@ -21,7 +21,9 @@ use papilio_engine::errors::{Error, PathError};
 use papilio_engine::options::OpenOptions;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{DeviceId, Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, Uuid};
+use papilio_format::{
+    DeviceId, Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, Uuid,
+};
 use papilio_fs::{File, FileSystem};
 use std::io;
 use std::ops::Range;
@@ -52,10 +54,7 @@ pub struct RolledBack {
 /// # Errors
 /// No saved image, or one that is not whole or not in place; several devices; the device's errors.
 /// Nothing is written unless the image is whole.
-pub fn rollback(
-    device: &Arc<dyn Device>,
-    progress: &mut dyn FnMut(ConvertProgress),
-) -> Result<RolledBack> {
+pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgress)) -> Result<RolledBack> {
     let name = device.name().to_owned();
     let refuse = |reason: String| ConvertError::Rollback { device: name.clone(), reason };
     let options = OpenOptions::new().ignore_signatures(true);
@@ -139,8 +138,11 @@ impl ImageExtents {
         for item in items.range(from..=Key::new(number.0, ItemType::EXTENT_DATA, u64::MAX)) {
             let item = item?;
             let offset = item.key.offset;
-            let extent = FileExtentItem::parse(item.data())
-                .map_err(|reason| Error::Item { tree, key: item.key, reason })?;
+            let extent = FileExtentItem::parse(item.data()).map_err(|reason| Error::Item {
+                tree,
+                key: item.key,
+                reason,
+            })?;
             let moved = |why: &str| Err(Fault::Moved(format!("the image was changed: byte {offset} {why}")));
             let part = match extent.content {
                 FileExtentContent::Regular(part) if part.is_hole() => continue,
@@ -155,7 +157,11 @@ impl ImageExtents {
             let end = offset.saturating_add(part.length);
             let is_reserved = |at: u64| reserved.iter().any(|range| range.contains(&at));
             if !is_reserved(offset) {
-                let place = place_of(fs, LogicalAddress(part.disk_address.0.saturating_add(part.offset)), part.length);
+                let place = place_of(
+                    fs,
+                    LogicalAddress(part.disk_address.0.saturating_add(part.offset)),
+                    part.length,
+                );
                 if place != Some(offset) {
                     return moved("lies elsewhere on the device, as after a balance");
                 }

@@ -16,9 +16,7 @@ use papilio_engine::btree::{Change, LiveTree};
 use papilio_engine::data::csum_edit::{ChecksumRuns, insert_checksums};
 use papilio_engine::transaction::{DataReference, Transactions};
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
-use papilio_format::{
-    FileOffset, Generation, Geometry, InodeNumber, Key, LogicalAddress, TreeId, objectid,
-};
+use papilio_format::{FileOffset, Generation, Geometry, InodeNumber, Key, LogicalAddress, TreeId, objectid};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -227,6 +225,10 @@ impl ItemSink for TreeSink<'_> {
     }
 
     fn metadata(&mut self, _inode: u32, _block: u64, _shared: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn directory(&mut self, _directory: u32, _parent: u32) -> Result<()> {
         Ok(())
     }
 

@@ -186,7 +186,12 @@ impl Args {
         Ok(output)
     }
 
-    fn print_plan(&self, output: &mut Output, plan: &ConvertPlan, conversion: &Conversion) -> anyhow::Result<()> {
+    fn print_plan(
+        &self,
+        output: &mut Output,
+        plan: &ConvertPlan,
+        conversion: &Conversion,
+    ) -> anyhow::Result<()> {
         let yes = |on: bool| if on { "yes" } else { "no" };
         let checksum = self.csum.unwrap_or(ChecksumType::Crc32c);
         let label = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -232,7 +237,10 @@ impl Args {
         ))?;
         if let Some(time) = plan.reading_time {
             let bytes = human_size(plan.used_bytes);
-            output.text(format_args!("  Reading:        {bytes}, about {:.0} s\n", time.as_secs_f64().ceil()))?;
+            output.text(format_args!(
+                "  Reading:        {bytes}, about {:.0} s\n",
+                time.as_secs_f64().ceil()
+            ))?;
         }
         for line in plan.losses.lines() {
             output.text(format_args!("  Not kept:       {line}\n"))?;

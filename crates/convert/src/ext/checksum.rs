@@ -13,9 +13,12 @@ pub(crate) fn crc(seed: u32, bytes: &[u8]) -> u32 {
 /// Continues a CRC-16 (polynomial 0x8005, reflected) from the state `seed`.
 pub(crate) fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(seed, |state, byte| {
-        (0..8).fold(state ^ u16::from(*byte), |state, _| {
-            if state & 1 == 1 { (state >> 1) ^ 0xa001 } else { state >> 1 }
-        })
+        (0..8).fold(
+            state ^ u16::from(*byte),
+            |state, _| {
+                if state & 1 == 1 { (state >> 1) ^ 0xa001 } else { state >> 1 }
+            },
+        )
     })
 }
 

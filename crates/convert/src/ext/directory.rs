@@ -59,7 +59,8 @@ fn entries<'a>(
             false => usize::from(u16_at(rest, 6)),
         };
         if inode != 0 {
-            let Some(name) = rest.get(HEADER..HEADER + name_length).filter(|_| HEADER + name_length <= length)
+            let Some(name) =
+                rest.get(HEADER..HEADER + name_length).filter(|_| HEADER + name_length <= length)
             else {
                 return Err("a name is longer than its entry".to_owned());
             };
@@ -146,8 +147,7 @@ impl ExtFs {
         };
         let result = if inode.has(flag::INLINE_DATA) {
             let first = entries(&inode.root[4..], has_kinds, &mut |entry| take(entry, true));
-            let found =
-                first.and_then(|()| entries(inline_data, has_kinds, &mut |entry| take(entry, true)));
+            let found = first.and_then(|()| entries(inline_data, has_kinds, &mut |entry| take(entry, true)));
             parent = u32_at(&inode.root, 0);
             dots = 2;
             found.map_err(|reason| self.damaged(place(), reason))
@@ -215,7 +215,8 @@ mod tests {
 
     fn block() -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (inode, name, length) in [(2u32, &b"."[..], 12u16), (2, b"..", 12), (12, b"file", 16), (0, b"gone", 24)]
+        for (inode, name, length) in
+            [(2u32, &b"."[..], 12u16), (2, b"..", 12), (12, b"file", 16), (0, b"gone", 24)]
         {
             let start = bytes.len();
             bytes.extend(inode.to_le_bytes());

@@ -129,11 +129,13 @@ impl ExtFs {
         let flags = u32_at(bytes, 0x20);
         // Files and directories have sizes of 64 bits; other kinds have something else there.
         let is_long = matches!(kind, FileKind::Regular | FileKind::Directory);
-        let size = u64::from(u32_at(bytes, 4)) | if is_long { u64::from(u32_at(bytes, 0x6c)) << 32 } else { 0 };
+        let size =
+            u64::from(u32_at(bytes, 4)) | if is_long { u64::from(u32_at(bytes, 0x6c)) << 32 } else { 0 };
         if i64::try_from(size).is_err() {
             return bad("its size exceeds that of any file");
         }
-        let half = |low: usize, high: usize| u32::from(u16_at(bytes, low)) | u32::from(u16_at(bytes, high)) << 16;
+        let half =
+            |low: usize, high: usize| u32::from(u16_at(bytes, low)) | u32::from(u16_at(bytes, high)) << 16;
         Ok(ExtInode {
             number,
             mode,
@@ -162,8 +164,10 @@ impl ExtFs {
         if number == 0 || number > self.superblock.inodes {
             return Err(self.damaged(format!("inode {number}"), "there is no such inode"));
         }
-        let (group, index) =
-            ((number - 1) / self.superblock.inodes_per_group, (number - 1) % self.superblock.inodes_per_group);
+        let (group, index) = (
+            (number - 1) / self.superblock.inodes_per_group,
+            (number - 1) % self.superblock.inodes_per_group,
+        );
         let size = self.superblock.inode_size;
         let table = self.groups[group as usize].inode_table * self.superblock.block_size;
         let mut bytes = vec![0; size];
@@ -229,5 +233,78 @@ impl ExtFs {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::superblock::tests::sample;
+    use super::super::superblock::{ExtSuperblock, incompat};
+    use super::*;
+    use papilio_device::MemoryDevice;
+    use std::sync::Arc;
+
+    /// An ext file system of 16 MiB without groups, for parsers of single structures.
+    pub(crate) fn bare() -> (ExtFs, Arc<MemoryDevice>) {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let superblock = ExtSuperblock::parse(&sample()).unwrap();
+        (ExtFs { device: device.clone(), superblock, groups: Vec::new() }, device)
+    }
+
+    fn sample_inode() -> Vec<u8> {
+        let mut bytes = vec![0; 256];
+        bytes[..2].copy_from_slice(&0o100_644u16.to_le_bytes());
+        bytes[0x2..0x4].copy_from_slice(&1000u16.to_le_bytes());
+        bytes[0x78..0x7a].copy_from_slice(&2u16.to_le_bytes());
+        bytes[0x4..0x8].copy_from_slice(&5000u32.to_le_bytes());
+        bytes[0x8..0xc].copy_from_slice(&u32::MAX.to_le_bytes());
+        bytes[0x1a] = 1;
+        bytes[0x80] = 32;
+        // Half a second, in the second age of 2^32 seconds.
+        bytes[0x8c..0x90].copy_from_slice(&(500_000_000u32 << 2 | 1).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn fields_of_an_inode_are_read() {
+        let (fs, _) = bare();
+        let inode = fs.parse_inode(12, &sample_inode()).unwrap();
+        assert_eq!((inode.uid, inode.size, inode.links), (131_072 + 1000, 5000, 1));
+        assert_eq!(inode.atime, Timespec { seconds: (1 << 32) - 1, nanoseconds: 500_000_000 });
+        assert_eq!((inode.otime.is_some(), inode.xattr_bytes.len()), (true, 96));
+        let short = fs.parse_inode(12, &sample_inode()[..128]).unwrap();
+        assert_eq!((short.otime, short.atime.seconds), (None, -1));
+    }
+
+    #[test]
+    fn any_byte_of_an_inode_may_be_damaged() {
+        for checksums in [None, Some(7)] {
+            let (mut fs, _) = bare();
+            fs.superblock.seed = checksums;
+            fs.superblock.incompat |= incompat::INLINE_DATA;
+            for at in 0..256 {
+                for value in [0, 1, 0x7f, 0xff] {
+                    let mut bytes = sample_inode();
+                    bytes[at] = value;
+                    if let Ok(inode) = fs.parse_inode(12, &bytes) {
+                        let _ = (inode.kind(), inode.has_short_target(), inode.device_number());
+                        let _ = fs.xattrs(&inode);
+                        let _ = fs.read_start(&inode, 4096);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn device_numbers_have_two_forms() {
+        let (fs, _) = bare();
+        let mut inode = fs.parse_inode(12, &sample_inode()).unwrap();
+        inode.root[..4].copy_from_slice(&0x0501u32.to_le_bytes());
+        assert_eq!(inode.device_number(), (5, 1));
+        inode.root[..4].fill(0);
+        // Major 259, minor 70,000 (0x11170).
+        inode.root[4..8].copy_from_slice(&(0x70u32 | 259 << 8 | 0x111 << 20).to_le_bytes());
+        assert_eq!(inode.device_number(), (259, 70_000));
     }
 }

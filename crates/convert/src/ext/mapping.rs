@@ -242,3 +242,130 @@ impl ExtFs {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::inode::tests::bare;
+    use super::super::inode::{ExtInode, flag};
+    use super::*;
+    use papilio_device::Device;
+    use papilio_format::PhysicalAddress;
+    use papilio_format::items::inode::Timespec;
+
+    fn inode(flags: u32, root: [u8; 60]) -> ExtInode {
+        let time = Timespec::default();
+        ExtInode {
+            number: 12,
+            mode: 0o100_644,
+            uid: 0,
+            gid: 0,
+            size: 1 << 20,
+            links: 1,
+            flags,
+            generation: 0,
+            project: 0,
+            atime: time,
+            ctime: time,
+            mtime: time,
+            otime: None,
+            root,
+            xattr_block: 0,
+            xattr_bytes: Vec::new(),
+        }
+    }
+
+    /// A node of an extent tree: entries of logical block, length and physical block.
+    fn node(depth: u16, entries: &[(u32, u16, u32)], size: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for field in [EXTENT_MAGIC, entries.len() as u16, (size / ENTRY - 1) as u16, depth, 0, 0] {
+            bytes.extend(field.to_le_bytes());
+        }
+        for (logical, length, physical) in entries {
+            bytes.extend(logical.to_le_bytes());
+            match depth {
+                0 => {
+                    bytes.extend(length.to_le_bytes());
+                    bytes.extend(0u16.to_le_bytes());
+                    bytes.extend(physical.to_le_bytes());
+                }
+                _ => {
+                    bytes.extend(physical.to_le_bytes());
+                    bytes.extend([0; 4]);
+                }
+            }
+        }
+        bytes.resize(size, 0);
+        bytes
+    }
+
+    fn extents(fs: &ExtFs, inode: &ExtInode) -> Result<Vec<(u64, u64, u64, bool)>> {
+        let mut found = Vec::new();
+        let mut add = |extent: ExtExtent| {
+            found.push((extent.logical, extent.physical, extent.length, extent.written));
+            Ok(())
+        };
+        fs.for_each_extent(inode, &mut add, &mut |_| Ok(()))?;
+        Ok(found)
+    }
+
+    #[test]
+    fn runs_that_continue_one_another_are_joined() {
+        let (fs, device) = bare();
+        let leaf = node(0, &[(0, 4, 100), (4, 4, 104), (8, 2 + 32768, 108), (20, 1, 50)], 4096);
+        device.write_at(&leaf, PhysicalAddress(9 * 4096)).unwrap();
+        let root = node(1, &[(0, 0, 9)], 60).try_into().unwrap();
+        let found = extents(&fs, &inode(flag::EXTENTS, root)).unwrap();
+        assert_eq!(found, [(0, 100, 8, true), (8, 108, 2, false), (20, 50, 1, true)]);
+    }
+
+    #[test]
+    fn block_maps_have_up_to_three_levels() {
+        let (fs, device) = bare();
+        let put = |block: u64, entries: &[(usize, u32)]| {
+            let mut bytes = vec![0; 4096];
+            entries
+                .iter()
+                .for_each(|(at, value)| bytes[at * 4..at * 4 + 4].copy_from_slice(&value.to_le_bytes()));
+            device.write_at(&bytes, PhysicalAddress(block * 4096)).unwrap();
+        };
+        put(20, &[(0, 112), (1, 113), (1023, 7)]);
+        put(21, &[(2, 22)]);
+        put(22, &[(5, 300)]);
+        let mut root = [0; 60];
+        for (slot, block) in (0..12).map(|slot| (slot, 100 + slot as u32)).chain([(12, 20), (13, 21)]) {
+            root[slot * 4..slot * 4 + 4].copy_from_slice(&block.to_le_bytes());
+        }
+        let found = extents(&fs, &inode(0, root)).unwrap();
+        let second = 12 + 1024 + 2 * 1024 + 5;
+        assert_eq!(found, [(0, 100, 14, true), (12 + 1023, 7, 1, true), (second, 300, 1, true)]);
+    }
+
+    #[test]
+    fn maps_that_lead_to_themselves_end() {
+        let (fs, device) = bare();
+        // Every entry of the block names the block itself.
+        let block: Vec<u8> = (0..1024).flat_map(|_| 9u32.to_le_bytes()).collect();
+        device.write_at(&block, PhysicalAddress(9 * 4096)).unwrap();
+        let mut root = [0; 60];
+        root[14 * 4] = 9;
+        let error = extents(&fs, &inode(0, root)).unwrap_err().to_string();
+        assert!(error.contains("its map repeats itself"), "{error}");
+    }
+
+    #[test]
+    fn any_byte_of_a_node_may_be_damaged() {
+        let (fs, device) = bare();
+        for at in 0..80 {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut leaf = node(0, &[(0, 4, 100), (4, 4, 200), (9, 2, 300)], 4096);
+                leaf[at] = value;
+                device.write_at(&leaf, PhysicalAddress(9 * 4096)).unwrap();
+                let mut root: [u8; 60] = node(1, &[(0, 0, 9)], 60).try_into().unwrap();
+                let _ = extents(&fs, &inode(flag::EXTENTS, root));
+                root[at % 60] = value;
+                let _ = extents(&fs, &inode(flag::EXTENTS, root));
+                let _ = extents(&fs, &inode(0, root));
+            }
+        }
+    }
+}

@@ -7,9 +7,7 @@
 
 use super::checksum::{Seed, crc, crc16};
 use super::fields::{u16_at, u32_at};
-use super::superblock::{
-    ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, incompat, ro_compat,
-};
+use super::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, incompat, ro_compat};
 use crate::error::{ConvertError, Result};
 use papilio_device::Device;
 use papilio_format::PhysicalAddress;

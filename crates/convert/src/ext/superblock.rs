@@ -62,8 +62,8 @@ pub(crate) mod ro_compat {
     pub(crate) const ORPHAN_PRESENT: u32 = 0x10000;
     /// SPARSE_SUPER, LARGE_FILE, BTREE_DIR, HUGE_FILE, GDT_CSUM, DIR_NLINK, EXTRA_ISIZE, QUOTA,
     /// BIGALLOC, METADATA_CSUM, READONLY, PROJECT, VERITY and ORPHAN_PRESENT.
-    pub(crate) const KNOWN: u32 = 0x7f | 0x100 | BIGALLOC | METADATA_CSUM | 0x1000 | PROJECT | 0x8000
-        | ORPHAN_PRESENT;
+    pub(crate) const KNOWN: u32 =
+        0x7f | 0x100 | BIGALLOC | METADATA_CSUM | 0x1000 | PROJECT | 0x8000 | ORPHAN_PRESENT;
 }
 
 /// Optional features.
@@ -149,9 +149,7 @@ impl Shape {
         {
             return bad(format!("{blocks_per_group} blocks in a group"));
         }
-        if inodes_per_group == 0
-            || !inodes_per_group.is_multiple_of(8)
-            || u64::from(inodes_per_group) > bits
+        if inodes_per_group == 0 || !inodes_per_group.is_multiple_of(8) || u64::from(inodes_per_group) > bits
         {
             return bad(format!("{inodes_per_group} inodes in a group"));
         }

@@ -53,7 +53,8 @@ pub(crate) fn used_blocks(fs: &ExtFs) -> Result<BlockSet> {
         }
     }
     if free_clusters * superblock.cluster_blocks != superblock.free_blocks {
-        let counted = format!("{} free blocks, and {free_clusters} clusters in groups", superblock.free_blocks);
+        let counted =
+            format!("{} free blocks, and {free_clusters} clusters in groups", superblock.free_blocks);
         return Err(fs.damaged("the superblock", counted));
     }
     for run in metadata.runs() {

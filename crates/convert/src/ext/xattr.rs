@@ -55,7 +55,8 @@ fn parse<'a>(region: &'a [u8], base: &'a [u8]) -> Result<Vec<Raw<'a>>, String> {
             return Err("an extended attribute is cut".to_owned());
         }
         let name_length = usize::from(rest[0]);
-        let (offset, holder, length) = (usize::from(u16_at(rest, 2)), u32_at(rest, 4), u32_at(rest, 8) as usize);
+        let (offset, holder, length) =
+            (usize::from(u16_at(rest, 2)), u32_at(rest, 4), u32_at(rest, 8) as usize);
         let Some(name) = rest.get(ENTRY..ENTRY + name_length) else {
             return Err("the name of an extended attribute is cut".to_owned());
         };
@@ -193,7 +194,8 @@ mod tests {
         for raw in parse(&region, &region).unwrap() {
             add(&raw, &mut found).unwrap();
         }
-        let names: Vec<_> = found.attributes.iter().map(|xattr| (&xattr.name[..], &xattr.value[..])).collect();
+        let names: Vec<_> =
+            found.attributes.iter().map(|xattr| (&xattr.name[..], &xattr.value[..])).collect();
         assert_eq!(names, [(&b"user.origin"[..], &b"disk"[..]), (b"security.selinux", b"ctx")]);
         let again = Raw { index: 1, name: b"origin", value: b"" };
         assert!(add(&again, &mut found).unwrap_err().contains("twice"));

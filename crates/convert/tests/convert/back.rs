@@ -71,7 +71,9 @@ fn all_space_of_deleted_files_is_free_without_the_image() {
     change(&world, |root| {
         run("btrfs", &["subvolume", "delete", "-c", root.join("ext2_saved").to_str().unwrap()]);
         for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
-            if entry.path().is_dir() { fs::remove_dir_all(entry.path()).unwrap() }
+            if entry.path().is_dir() {
+                fs::remove_dir_all(entry.path()).unwrap()
+            }
         }
         run("btrfs", &["subvolume", "sync", root.to_str().unwrap()]);
     });
@@ -102,7 +104,8 @@ fn a_damaged_image_is_refused() {
         let (mount, _loop) = world.mount_btrfs(true);
         run("filefrag", &["-v", "-b4096", mount.path().join("sizes/large").to_str().unwrap()])
     };
-    let places = text.lines().filter_map(|line| line.split(':').nth(2)?.split("..").next()?.trim().parse().ok());
+    let places =
+        text.lines().filter_map(|line| line.split(':').nth(2)?.split("..").next()?.trim().parse().ok());
     let place: u64 = places.into_iter().next().map(|block: u64| block * 4096).unwrap();
     let mut byte = [0];
     let file = fs::OpenOptions::new().read(true).write(true).open(&world.image).unwrap();

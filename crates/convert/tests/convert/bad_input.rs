@@ -141,7 +141,9 @@ fn wrong_options_are_refused() {
 
 #[test]
 fn other_devices_are_refused() {
-    for (size, words) in [(0, "it has 0 bytes"), (1024, "it has 1024 bytes"), (1 << 20, "no magic number of ext")] {
+    for (size, words) in
+        [(0, "it has 0 bytes"), (1024, "it has 1024 bytes"), (1 << 20, "no magic number of ext")]
+    {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(size));
         let text = convert(&device, &ConvertOptions::new(), &mut |_| ()).unwrap_err().to_string();
         assert!(text.contains(words), "{text}");

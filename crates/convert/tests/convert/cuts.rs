@@ -74,7 +74,8 @@ fn judge_all(world: &World, recording: &Recording, expected: &[bool]) -> usize {
             states.push(replay.crash(moment as u64).remove(0));
         }
         for (at, state) in states.into_iter().enumerate() {
-            kinds[usize::from(judge(world, state, &format!("moment {moment} of {count}, state {at}")))] = true;
+            kinds[usize::from(judge(world, state, &format!("moment {moment} of {count}, state {at}")))] =
+                true;
             judged += 1;
         }
     }

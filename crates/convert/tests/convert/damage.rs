@@ -52,7 +52,8 @@ fn random_damage_is_survived() {
     }
     let count = std::env::var("PAPILIO_CONVERT_DAMAGES").ok().and_then(|text| text.parse().ok());
     let count: u64 = count.unwrap_or(300);
-    let shapes = ["-t ext4 -b 4096", "-t ext4 -b 4096 -O ^metadata_csum,^uninit_bg,inline_data", "-t ext2 -b 4096"];
+    let shapes =
+        ["-t ext4 -b 4096", "-t ext4 -b 4096 -O ^metadata_csum,^uninit_bg,inline_data", "-t ext2 -b 4096"];
     let mut outcomes = [0u64; 2];
     for (shape, arguments) in shapes.into_iter().enumerate() {
         let world = World::new(arguments, 80, files);
@@ -84,7 +85,10 @@ fn random_damage_is_survived() {
             match result {
                 Err(error) => {
                     assert!(!error.to_string().contains('\n'), "{error}");
-                    assert!(memory.same_content(&before), "{arguments}, seed {seed}: {error}, but it changed");
+                    assert!(
+                        memory.same_content(&before),
+                        "{arguments}, seed {seed}: {error}, but it changed"
+                    );
                 }
                 Ok(_) => {
                     let options = CheckOptions::new().data_csum(true);

@@ -25,15 +25,30 @@ pub fn everything(root: &Path) {
     sync(root);
 }
 
+/// Makes files of the kinds that any file system of the host can have, for `mke2fs -d`.
+pub fn for_any_host(root: &Path) {
+    sizes(&root.join("sizes"));
+    let names = root.join("names");
+    fs::create_dir(&names).unwrap();
+    for at in 0..500 {
+        fs::write(names.join(format!("file {at}")), bytes(at, at as usize * 20)).unwrap();
+    }
+    for length in [1, 59, 60, 300, 2500] {
+        symlink("t".repeat(length), names.join(format!("to {length}"))).unwrap();
+    }
+    fs::hard_link(names.join("file 1"), root.join("linked")).unwrap();
+}
+
 fn sync(root: &Path) {
     rustix::fs::syncfs(File::open(root).unwrap()).unwrap();
 }
 
 fn sizes(folder: &Path) {
     fs::create_dir(folder).unwrap();
-    for (at, size) in [0, 1, 59, 60, 61, 100, 160, 400, 900, 2000, 2048, 2049, 4095, 4096, 4097, 70_000, 1 << 20]
-        .into_iter()
-        .enumerate()
+    for (at, size) in
+        [0, 1, 59, 60, 61, 100, 160, 400, 900, 2000, 2048, 2049, 4095, 4096, 4097, 70_000, 1 << 20]
+            .into_iter()
+            .enumerate()
     {
         fs::write(folder.join(format!("{size}")), bytes(at as u64, size)).unwrap();
     }
@@ -68,7 +83,8 @@ fn fragmented(folder: &Path) {
     let files: Vec<_> = (0..3).map(|at| File::create(folder.join(format!("{at}"))).unwrap()).collect();
     for at in 0..150u64 {
         for (number, file) in files.iter().enumerate() {
-            file.write_all_at(&bytes(at + number as u64, 4096 + 4096 * (at as usize % 3)), at * 16384).unwrap();
+            file.write_all_at(&bytes(at + number as u64, 4096 + 4096 * (at as usize % 3)), at * 16384)
+                .unwrap();
             file.sync_data().unwrap();
         }
     }
@@ -171,9 +187,10 @@ fn attributes(folder: &Path) {
 
 fn times(folder: &Path) {
     fs::create_dir(folder).unwrap();
-    for (at, seconds) in [0, -1, -1_000_000_000, 1, 2_000_000_000, (1 << 31) + 5, (1 << 32) + 5, 10_000_000_000]
-        .into_iter()
-        .enumerate()
+    for (at, seconds) in
+        [0, -1, -1_000_000_000, 1, 2_000_000_000, (1 << 31) + 5, (1 << 32) + 5, 10_000_000_000]
+            .into_iter()
+            .enumerate()
     {
         let path = folder.join(format!("{at}"));
         fs::write(&path, "time").unwrap();
@@ -212,7 +229,8 @@ pub fn nearly_full(root: &Path, left: u64) {
             break;
         }
         let size = (rest - left).min(8 << 20) as usize;
-        let file = OpenOptions::new().create_new(true).write(true).open(folder.join(format!("{at}"))).unwrap();
+        let file =
+            OpenOptions::new().create_new(true).write(true).open(folder.join(format!("{at}"))).unwrap();
         if file.write_all_at(&bytes(at, size), 0).is_err() {
             break;
         }

@@ -138,14 +138,56 @@ fn ext4_that_is_almost_full() {
     }
     let world = World::new("-t ext4 -b 4096 -m 0", 300, |root| {
         everything(root);
-        nearly_full(root, 24 << 20);
+        nearly_full(root, 32 << 20);
     });
     let converted = world.convert();
     assert_eq!(converted.plan.metadata_copies, 1);
     world.check_btrfs();
     world.compare_btrfs(&[]);
+    {
+        // The kernel still finds room for metadata.
+        let (mount, _loop) = world.mount_btrfs(false);
+        for at in 0..100 {
+            std::fs::create_dir(mount.path().join(format!("new {at}"))).unwrap();
+        }
+        mount.sync().unwrap();
+    }
     world.roll_back().unwrap();
     world.check_back();
+}
+
+#[test]
+fn blocks_that_are_larger_than_pages() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    // This kernel cannot mount them, so mke2fs fills the file system, and the host's files are the
+    // measure.
+    let scratch = papilio_oracle::Scratch::new(400 << 20).unwrap();
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    super::fill::for_any_host(&source);
+    for size in [8192, 65536] {
+        let image = scratch.image(&format!("blocks{size}"), 200 << 20).unwrap();
+        let (size, folder, path) = (size.to_string(), source.to_str().unwrap(), image.to_str().unwrap());
+        run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", &size, "-O", "^has_journal", "-d", folder, path]);
+        let original = image.with_extension("original");
+        super::world::copy(&image, &original);
+        let world = World { scratch: scratch.clone(), image: image.clone(), original };
+        let converted = world.convert();
+        assert_eq!(converted.plan.block_size.to_string(), size);
+        world.check_btrfs();
+        {
+            let (mount, _loop) = world.mount_btrfs(true);
+            super::world::compare_trees(
+                &source,
+                mount.path(),
+                &["btime", "ctime", "atime", "mtime", "entry"],
+            );
+        }
+        world.roll_back().unwrap();
+        run("e2fsck", &["-fn", path]);
+    }
 }
 
 #[test]

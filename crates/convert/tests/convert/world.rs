@@ -151,10 +151,8 @@ impl World {
         let saved = btrfs.join("ext2_saved/image");
         run("e2fsck", &["-fn", saved.to_str().unwrap()]);
         assert_same_data(&saved, &self.original);
-        let (ext, inner) = (
-            ExtMount::new(&self.scratch, &self.original, true),
-            ExtMount::new(&self.scratch, &saved, true),
-        );
+        let (ext, inner) =
+            (ExtMount::new(&self.scratch, &self.original, true), ExtMount::new(&self.scratch, &saved, true));
         compare(&HostTree::new(ext.path()), &HostTree::new(inner.path()), &CompareOptions::SAME_IMAGE)
             .assert_equal(1);
     }

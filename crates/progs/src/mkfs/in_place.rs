@@ -155,7 +155,8 @@ mod tests {
             chunk(BlockGroupFlags::METADATA, 8 * MIB, 100, &[8 * MIB]),
             chunk(BlockGroupFlags::DATA, 8 * MIB, 4 * MIB, &[8 * MIB]),
         ] {
-            let made = mkfs_in_place(&device, 64 * MIB, &MkfsOptions::new(), &[system.clone(), wrong.clone()]);
+            let made =
+                mkfs_in_place(&device, 64 * MIB, &MkfsOptions::new(), &[system.clone(), wrong.clone()]);
             assert!(matches!(made, Err(Error::Invalid(_))), "{wrong:?}");
         }
     }
