@@ -22,10 +22,11 @@ use crate::ext::used::used_blocks;
 use crate::image::{restore_root_times, save_image};
 use crate::items::{Converter, ItemRules, ItemSink};
 use crate::layout::{Layout, Need, reserved_ranges};
+use crate::losses::Losses;
 use crate::names::Names;
 use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress, TargetUuid};
 use crate::places::{Moved, PlaceMap};
-use crate::plan::{Census, ConvertPlan, Losses, no_room};
+use crate::plan::{Census, ConvertPlan, no_room};
 use crate::sums::add_all_checksums;
 use crate::target::{Target, TreeSink};
 use crate::withheld::WithheldDevice;
@@ -166,7 +167,7 @@ pub fn finish_interrupted(device: &Arc<dyn Device>) -> Result<bool> {
     if ExtSuperblock::parse(&head[start..start + SUPERBLOCK_BYTES]).is_err() {
         return Ok(false);
     }
-    // What is there must be what the image has, or it is not the superblock of the source.
+    // Only if the image has the same bytes, this is the superblock of the source.
     let options = OpenOptions::new().ignore_signatures(true);
     let fs = FileSystem::from_devices(vec![Arc::clone(device)], &options)?;
     let Ok(image) = fs.inode(format!("/{}/{}", crate::SAVED, crate::IMAGE).as_str()) else {

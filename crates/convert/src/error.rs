@@ -17,7 +17,7 @@ pub enum ConvertError {
     NotExt {
         /// The device.
         device: String,
-        /// What was found instead.
+        /// The content found instead.
         reason: String,
     },
     /// The source has to be checked or mounted once before it can be converted.
@@ -25,7 +25,7 @@ pub enum ConvertError {
     Dirty {
         /// The device.
         device: String,
-        /// What is unfinished, and what to do.
+        /// The unfinished part, and the remedy.
         reason: String,
     },
     /// The source has a property that cannot be converted.
@@ -51,7 +51,7 @@ pub enum ConvertError {
     NoRoom {
         /// The device.
         device: String,
-        /// What is needed, and what there is.
+        /// The room needed, and the room found.
         reason: String,
     },
     /// The way back is not possible.

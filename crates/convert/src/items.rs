@@ -1,9 +1,9 @@
 //! The items of the files of an ext file system, as Btrfs has them.
 //!
 //! Owns [`Converter`], which walks the source in the order of inode numbers and passes items on in
-//! the order of their keys, and [`ItemSink`], which takes them. The same walk makes the plan, with a
-//! sink that only counts, and the conversion: so the plan finds every fault of the source, and its
-//! sizes are exact.
+//! the order of their keys, and [`ItemSink`], which takes them. The same walk makes the plan, with
+//! a sink that only counts, and the conversion: so the plan finds every fault of the source, and
+//! its sizes are exact.
 //!
 //! **Invariants**
 //! - Inode `n` of the source is inode `n + 254`, so that the root directory is 256.
@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::ext::inode::{ExtInode, ROOT_INODE, flag};
 use crate::ext::mapping::ExtExtent;
 use crate::ext::reader::ExtFs;
+use crate::losses::Losses;
 use crate::names::{FIRST_INDEX, InodeName, Names};
-use crate::plan::Losses;
 use papilio_format::checksum::{extref_hash, name_hash};
 use papilio_format::items::dir_item::{DirEntry, FileType};
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};

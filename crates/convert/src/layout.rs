@@ -33,7 +33,7 @@ pub(crate) const EXTENT_MAX: u64 = 128 * MIB;
 /// The start of the first chunk of any device.
 pub(crate) const DEVICE_RESERVED: u64 = MIB;
 
-/// What the new file system needs, in bytes.
+/// The needs of the new file system, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     /// Metadata, one copy.

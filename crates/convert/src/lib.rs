@@ -2,8 +2,8 @@
 //!
 //! - [`Conversion::prepare`] reads and checks the source, and says how much room the conversion
 //!   needs and what cannot be kept.
-//! - [`Conversion::run`] converts. Data stays where it is. The subvolume [`SAVED`] keeps the source as the
-//!   file [`IMAGE`], which shares the data.
+//! - [`Conversion::run`] converts. Data stays where it is. The subvolume [`SAVED`] keeps the source
+//!   as the file [`IMAGE`], which shares the data.
 //! - [`rollback`] brings the source back, as long as that file is whole.
 //!
 //! | module | owns |
@@ -12,7 +12,7 @@
 //! | `block_set` | sets of blocks in little memory |
 //! | `layout`, `places` | where the chunks of the new file system lie |
 //! | `names`, `items` | the items of files, from the source |
-//! | `plan` | the first walk, which counts and checks |
+//! | `plan`, `losses` | the first walk, which counts and checks |
 //! | `withheld` | the device on which the new file system grows beside the source |
 //! | `target`, `sums`, `image` | files, checksums and the image in the new file system |
 //! | `convert`, `rollback` | the two ways |
@@ -29,6 +29,7 @@ mod ext;
 mod image;
 mod items;
 mod layout;
+mod losses;
 mod names;
 mod options;
 mod places;
@@ -40,8 +41,9 @@ mod withheld;
 
 pub use convert::{Conversion, Converted, convert, finish_interrupted, plan};
 pub use error::ConvertError;
+pub use losses::Losses;
 pub use options::{ConvertOptions, ConvertProgress, ConvertStage, TargetLabel, TargetUuid};
-pub use plan::{ConvertPlan, Losses};
+pub use plan::ConvertPlan;
 pub use rollback::{RolledBack, rollback};
 
 /// The name of the subvolume that keeps the source.

@@ -1,6 +1,6 @@
-//! The plan of a conversion: what there is, what is needed, and what cannot be kept.
+//! The plan of a conversion: the source, the room for metadata, and the parts that are lost.
 //!
-//! Owns [`ConvertPlan`], [`Losses`] and [`Census`], the sink that counts items and checks that no
+//! Owns [`ConvertPlan`] and [`Census`], the sink that counts items and checks that no
 //! block has two owners.
 //!
 //! **Invariant:** a plan without an error means that the walk over the source finds no fault: the
@@ -12,42 +12,13 @@ use crate::ext::inode::ROOT_INODE;
 use crate::ext::reader::ExtFs;
 use crate::ext::used::group_metadata;
 use crate::items::{DataRun, ItemSink, SECTOR};
+use crate::losses::Losses;
 use papilio_format::{Generation, InodeNumber, Key, Uuid};
 use std::ops::Range;
 use std::time::Duration;
 
 /// Bytes of an item's header.
 const ITEM_HEADER: u64 = 25;
-
-/// Properties of the source that Btrfs cannot have: how many inodes have each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Losses {
-    /// Project ids, or their inheritance.
-    pub projects: u64,
-    /// Space that is preallocated. The files read as before, and the image keeps the blocks.
-    pub preallocated: u64,
-    /// fs-verity.
-    pub verity: u64,
-    /// Directories whose names are not case-sensitive.
-    pub casefold: u64,
-    /// Extended attributes that the options leave out.
-    pub xattrs: u64,
-}
-
-impl Losses {
-    /// Returns a line for each property that is lost.
-    pub fn lines(&self) -> Vec<String> {
-        let named = [
-            (self.projects, "inodes lose their project id, which Btrfs does not have"),
-            (self.preallocated, "files lose preallocated space; they read as before"),
-            (self.verity, "files lose fs-verity; their content stays"),
-            (self.casefold, "directories distinguish upper from lower case now"),
-            (self.xattrs, "extended attributes are left out, as asked"),
-        ];
-        named.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}")).collect()
-    }
-}
 
 /// The plan of a conversion.
 #[derive(Clone, Debug)]
@@ -244,12 +215,5 @@ mod tests {
         assert_eq!(unreachable_directory(&[(2, 2), (11, 12), (12, 13), (13, 11)]), Some(11));
         assert_eq!(unreachable_directory(&[(2, 2), (11, 2), (12, 15)]), Some(12));
         assert_eq!(unreachable_directory(&[(2, 2), (11, 11)]), Some(11));
-    }
-
-    #[test]
-    fn losses_are_named() {
-        let losses = Losses { projects: 3, ..Losses::default() };
-        assert_eq!(losses.lines(), ["3 inodes lose their project id, which Btrfs does not have"]);
-        assert!(Losses::default().lines().is_empty());
     }
 }

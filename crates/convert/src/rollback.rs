@@ -5,8 +5,8 @@
 //! **Order**
 //! 1. The image is checked: every extent lies where the source had it and matches its checksums,
 //!    and every block that the source uses has one.
-//! 2. What had moved is written back, except for the block of the first superblock, and flushed.
-//!    Btrfs uses none of these ranges.
+//! 2. The content that had moved is written back, except for the block of the first superblock, and
+//!    flushed. Btrfs uses none of these ranges.
 //! 3. The block of the first superblock is written: that is the switch.
 //!
 //! A power cut before the switch leaves Btrfs, one after it the source.

@@ -1,4 +1,5 @@
-//! A device that keeps writes of superblocks in memory, and refuses those that would hit the source.
+//! A device that keeps writes of superblocks in memory, and refuses those that would hit the
+//! source.
 //!
 //! Owns [`WithheldDevice`]. The engine writes the new file system through it, commit by commit,
 //! while the source on the device stays whole. At the end the conversion takes the superblocks and

@@ -40,7 +40,11 @@ fn a_conversion_goes_to_and_fro() {
     symlink(&command, &name).unwrap();
 
     let planned = run(&command, &["convert", "--dry-run", image]);
-    assert!(planned.status.success() && text(&planned).contains("Nothing was written."), "{}", text(&planned));
+    assert!(
+        planned.status.success() && text(&planned).contains("Nothing was written."),
+        "{}",
+        text(&planned)
+    );
     assert!(fs::read(image).unwrap() == original);
     let wrong = run(&command, &["convert", "-N", "5000", image]);
     assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));

@@ -3,7 +3,8 @@
 //! Owns [`ExtXattr`] and [`ExtFs::xattrs`]. Names get the prefix that stands for their index, and
 //! access control lists the format that system calls have.
 //!
-//! Sources: `Documentation/filesystems/ext4/attributes.rst`, `include/uapi/linux/posix_acl_xattr.h`.
+//! Sources: `Documentation/filesystems/ext4/attributes.rst`,
+//! `include/uapi/linux/posix_acl_xattr.h`.
 
 use super::checksum::crc;
 use super::fields::{u16_at, u32_at};

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// What the tests need.
+/// The requirements of the tests.
 pub const NEEDS: &[Need] = &[
     Need::Root,
     Need::Loop,
@@ -157,7 +157,7 @@ impl World {
             .assert_equal(1);
     }
 
-    /// Checks that the image is the original again: what the original uses has the same bytes.
+    /// Checks that the image is the original again, with the same bytes in every block in use.
     pub fn check_back(&self) {
         let path = self.image.to_str().unwrap();
         run("e2fsck", &["-fn", path]);
