@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 HELPERDIR ?= /sbin
 # Links with the names of btrfs-progs, for those who put this folder first in PATH.
 DROPINDIR ?= $(PREFIX)/lib/papilio/bin
-DROPINS := btrfs mkfs.btrfs btrfsck fsck.btrfs btrfstune btrfs-image btrfs-map-logical btrfs-find-root btrfs-select-super
+DROPINS := btrfs mkfs.btrfs btrfsck fsck.btrfs btrfstune btrfs-image btrfs-map-logical btrfs-find-root btrfs-select-super btrfs-convert
 HELPERS := mount.fuse.papilio mount.papilio umount.fuse.papilio umount.papilio
 
 help: ## show this list

@@ -59,6 +59,8 @@ btrbk btrbk test
 duperemove duperemove test
 mdadm mdadm test
 xfs_io xfsprogs test
+mke2fs e2fsprogs test
+e2fsck e2fsprogs test
 cryptsetup cryptsetup-bin test
 pvcreate lvm2 test
 linux.uml user-mode-linux judges

@@ -65,6 +65,7 @@ pub(crate) const GROUPS: &[Group] = &[
             ("scrub", 8, &["papilio-check(8)", "papilio-device(8)", "btrfs-scrub(8)"]),
             ("trim", 8, &["papilio-filesystem(8)", "fstrim(8)"]),
             ("tune", 8, &[]),
+            ("convert", 8, &["papilio-mkfs(8)", "papilio-check(8)", "btrfs-convert(8)"]),
             ("image", 8, &["papilio-inspect(8)", "btrfs-image(8)"]),
         ],
     },

@@ -1,10 +1,10 @@
 //! The names of btrfs-progs' programs, under which the command takes their place.
 //!
 //! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck`, `fsck.btrfs`,
-//! `btrfs-find-root`, `btrfs-image`, `btrfs-map-logical` or `btrfs-select-super` to this program
-//! takes the arguments of that program, and prints its messages on success. The options of single
-//! commands are those of `papilio`'s, which are named after btrfs-progs' wherever both have one;
-//! docs/commands.md lists the differences.
+//! `btrfs-convert`, `btrfs-find-root`, `btrfs-image`, `btrfs-map-logical` or
+//! `btrfs-select-super` to this program takes the arguments of that program, and prints its
+//! messages on success. The options of single commands are those of `papilio`'s, which are named after
+//! btrfs-progs' wherever both have one; docs/commands.md lists the differences.
 
 use crate::btrfs_json::FORMATTED;
 use crate::usage_error::UsageError;
@@ -33,9 +33,6 @@ const GROUPS: [&str; 16] = [
     "send",
     "subvolume",
 ];
-
-/// Programs of btrfs-progs that have no counterpart here.
-const MISSING: [&str; 1] = ["btrfs-convert"];
 
 /// Returns the arguments of `papilio` if the program was run under a name of btrfs-progs.
 ///
@@ -73,8 +70,7 @@ pub fn usage_code(arguments: &[OsString]) -> Option<u8> {
     match program_name(arguments).as_str() {
         "fsck.btrfs" => Some(16),
         "btrfs" | "mkfs.btrfs" | "btrfstune" | "btrfsck" | "btrfs-image" | "btrfs-map-logical"
-        | "btrfs-find-root" | "btrfs-select-super" => Some(1),
-        name if MISSING.contains(&name) => Some(1),
+        | "btrfs-find-root" | "btrfs-select-super" | "btrfs-convert" => Some(1),
         _ => None,
     }
 }
@@ -103,9 +99,7 @@ fn of_program(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
         "btrfsck" => prefixed(&[DROP_IN, "check"], &mut rest()),
         // As the original, it checks nothing: a boot must not wait for a check of everything.
         "fsck.btrfs" => prefixed(&[DROP_IN, "fsck-at-boot"], &mut rest()),
-        name if MISSING.contains(&name) => {
-            Err(UsageError::new(format_args!("{name}: Papilio has no such program")))
-        }
+        "btrfs-convert" => prefixed(&[DROP_IN, "convert"], &mut rest()),
         _ => Ok(arguments),
     }
 }
@@ -277,9 +271,9 @@ mod tests {
         assert_eq!(translated("btrfs-find-root -a i"), "papilio --drop-in rescue find-root -a i");
         assert_eq!(translated("btrfs-image -r a b"), "papilio --drop-in btrfs-image -r a b");
         assert_eq!(translated("btrfsck img"), "papilio --drop-in check img");
+        assert_eq!(translated("btrfs-convert -r i"), "papilio --drop-in convert -r i");
         assert_eq!(translated("papilio check img"), "papilio check img");
         for refused in [
-            "btrfs-convert image",
             "btrfs --log=loud help",
             "btrfs --format xml fi df /m",
             "btrfs --format json filesystem usage /m",

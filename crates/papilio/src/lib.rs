@@ -192,6 +192,15 @@ pub use papilio_format::send_stream::{
     SendStreamError, SendStreamFault,
 };
 
+/// In-place conversion of ext2, ext3 and ext4 to Btrfs, and the way back.
+pub mod conversion {
+    pub use papilio_convert::{
+        Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, Converted,
+        IMAGE, Losses, RolledBack, SAVED, TargetLabel, TargetUuid, convert, finish_interrupted, plan,
+        rollback,
+    };
+}
+
 /// Streams of send as archives: listed, read, checked, joined and rewritten without a receiver.
 pub mod stream {
     pub use papilio_transfer::stream::{

@@ -25,7 +25,7 @@ const LAYERS: [&[&str]; 15] = [
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],
-    &["papilio-transfer"],
+    &["papilio-transfer", "papilio-convert"],
     &["papilio-ioctl"],
     &["papilio-fs"],
     &["papilio-progs"],

@@ -13,6 +13,7 @@ mod chmod;
 mod chown;
 mod completions;
 mod compsize;
+mod convert;
 mod cp;
 mod dedupe;
 mod deleted;
@@ -130,6 +131,7 @@ pub enum Command {
     Rescue(rescue::Args),
     Restore(restore::Args),
     Tune(tune::Args),
+    Convert(convert::Args),
     Image(image::Args),
     Shell(shell::Args),
     #[command(visible_alias = "inspect-internal")]
@@ -208,6 +210,7 @@ impl Command {
             Self::Rescue(command) => command.run(context),
             Self::Restore(command) => command.run(context),
             Self::Tune(command) => command.run(context),
+            Self::Convert(command) => command.run(context),
             Self::Image(command) => command.run(context),
             Self::Shell(command) => command.run(context, definition, interpret),
             Self::Inspect(command) => command.run(context),

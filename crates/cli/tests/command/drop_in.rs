@@ -182,11 +182,12 @@ fn cp_compresses_if_asked_to() {
 }
 
 #[test]
-fn other_programs_are_refused_and_the_boot_check_does_nothing() {
+fn conversions_refuse_others_and_the_boot_check_does_nothing() {
     let world = World::new();
-    let refused = world.run("btrfs-convert", &["/dev/null"]);
+    let refused = world.run("btrfs-convert", &[&world.image()]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("no such program"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("it is Btrfs already"));
+    assert_eq!(world.run("btrfs-convert", &["-N", "5000", &world.image()]).status.code(), Some(1));
     assert_eq!(world.succeed("fsck.btrfs", &["-A", &world.image()]), "");
     let missing = Path::new("/no/such/device").to_str().unwrap();
     assert_eq!(world.run("fsck.btrfs", &["-a", missing]).status.code(), Some(8));

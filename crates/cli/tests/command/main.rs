@@ -9,6 +9,7 @@ mod check_extents;
 mod churn;
 #[path = "../common/mod.rs"]
 mod common;
+mod convert;
 mod copy;
 mod dedupe;
 mod dedupe_by_checksums;

@@ -421,6 +421,17 @@ impl Transactions {
         }
     }
 
+    /// Allocates exactly this range of data, as [`Transactions::allocate_data`] would. For a
+    /// conversion in place: content lies there already, and extents will refer to it. The caller
+    /// claims all such ranges before it allocates anything. It gives each an extent by
+    /// [`Handle::add_data_ref`](super::Handle::add_data_ref), or releases it.
+    ///
+    /// # Errors
+    /// [`Error::Item`] if a part of it is not free, or is where a superblock copy could be.
+    pub fn claim_data(&self, range: LogicalRange) -> Result<()> {
+        self.space.claim(range)
+    }
+
     /// Commits even if nothing changed, so that block groups which are empty by now go.
     ///
     /// # Errors

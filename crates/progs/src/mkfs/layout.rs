@@ -50,13 +50,18 @@ impl MkfsLayout {
     /// # Errors
     /// As [`ChunkLayout::new`].
     pub(super) fn new(totals: &[u64], choice: &Choice) -> Result<Self> {
-        let chunks = ChunkLayout::new(totals, choice)?;
+        Ok(Self::with_chunks(ChunkLayout::new(totals, choice)?, totals, choice))
+    }
+
+    /// Lays out a file system with these chunks, of which the first of the system and the first of
+    /// metadata have room for all blocks.
+    pub(super) fn with_chunks(chunks: ChunkLayout, totals: &[u64], choice: &Choice) -> Self {
         let (places, items) = settle(totals, choice, &chunks);
         let facts = Facts { choice, chunks: &chunks, places: &places, totals };
         let superblocks: Vec<_> = facts.device_items().map(|device| superblock(&facts, device)).collect();
         let geometry = superblocks[0].geometry();
         let blocks = encode(&facts, &items, &geometry);
-        Ok(Self { chunks, blocks, superblocks })
+        Self { chunks, blocks, superblocks }
     }
 }
 

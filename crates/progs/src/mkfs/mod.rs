@@ -10,6 +10,7 @@ pub(super) mod block;
 mod chunks;
 mod facts;
 mod features;
+pub mod in_place;
 mod kernel_version;
 mod layout;
 mod options;

@@ -57,6 +57,20 @@ pub(super) fn write(devices: &[&dyn Device], layout: &MkfsLayout, discard: bool)
     all().rev().try_for_each(|(target, superblock)| target.write_superblock(superblock, 0, true))
 }
 
+/// Writes the blocks and the superblock copies of a layout on one device, the first copy last, and
+/// nothing else.
+pub(super) fn write_only(device: &dyn Device, layout: &MkfsLayout) -> Result<()> {
+    let target = Target(device);
+    target.write_blocks(layout, 0)?;
+    target.flush()?;
+    let superblock = &layout.superblocks[0];
+    let total_bytes = superblock.raw.dev_item.total_bytes;
+    for mirror in (1..SUPERBLOCK_MIRRORS).filter(|mirror| copy_fits(*mirror, total_bytes)) {
+        target.write_superblock(superblock, mirror, false)?;
+    }
+    target.write_superblock(superblock, 0, true)
+}
+
 /// Whether a device of `total_bytes` has this superblock copy.
 fn copy_fits(mirror: usize, total_bytes: u64) -> bool {
     superblock_offset(mirror).0 + SUPERBLOCK_SIZE as u64 <= total_bytes

@@ -204,7 +204,7 @@ fn refuse_used(uuid: Uuid, images: &[PathBuf]) -> anyhow::Result<()> {
     }
 }
 
-fn list_features() -> anyhow::Result<()> {
+pub(super) fn list_features() -> anyhow::Result<()> {
     let mut output = Output::new()?;
     output.text(format_args!("Filesystem features available:\n"))?;
     for line in MkfsFeature::names() {

@@ -1,0 +1,535 @@
+//! The conversion.
+//!
+//! Owns [`Conversion`], [`plan`], [`convert`] and [`finish_interrupted`].
+//!
+//! **Order**
+//! 1. The source is read and checked in full. Nothing is written.
+//! 2. An empty Btrfs is made in the free space of the source, and filled by the engine. Its
+//!    superblocks stay in memory ([`crate::withheld`]).
+//! 3. The new file system is checked, as it will be.
+//! 4. Everything is flushed. Then the superblock at 64 KiB is written: that is the switch.
+//! 5. The other superblock copies are written, and the first 64 KiB wiped.
+//!
+//! A power cut before the switch leaves the source, one after it the new file system. The switch
+//! overwrites 4 KiB, which the device writes in full or not at all, as for every commit of Btrfs.
+
+use crate::block_set::BlockSet;
+use crate::error::{ConvertError, Result};
+use crate::ext::inode::ROOT_INODE;
+use crate::ext::reader::{ExtFs, read};
+use crate::ext::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
+use crate::ext::used::used_blocks;
+use crate::image::{restore_root_times, save_image};
+use crate::items::{Converter, ItemRules, ItemSink};
+use crate::layout::{Layout, Need, reserved_ranges};
+use crate::losses::Losses;
+use crate::names::Names;
+use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress, TargetUuid};
+use crate::places::{Moved, PlaceMap};
+use crate::plan::{Census, ConvertPlan, no_room};
+use crate::sums::add_all_checksums;
+use crate::target::{Target, TreeSink};
+use crate::withheld::WithheldDevice;
+use papilio_device::Device;
+use papilio_engine::options::OpenOptions;
+use papilio_engine::space::LogicalRange;
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::{LogicalAddress, PhysicalAddress, Superblock, Uuid};
+use papilio_fs::{FileSystem, check_devices};
+use papilio_progs::check::{CheckOptions, Severity};
+use papilio_progs::mkfs::in_place::{PlacedChunk, mkfs_in_place};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// Bytes of tree blocks that one transaction keeps in memory.
+const DIRTY_BYTES: u64 = 64 * MIB;
+/// Bytes of the cache of tree blocks.
+const CACHE_BYTES: usize = 64 << 20;
+/// Bytes at the start of the device that are wiped at the end.
+const WIPED: u64 = 64 << 10;
+
+/// The result of a conversion.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Converted {
+    /// The plan that was carried out.
+    pub plan: ConvertPlan,
+    /// The UUID of the new file system.
+    pub fsid: Uuid,
+    /// The label of the new file system.
+    pub label: Vec<u8>,
+    /// Bytes of metadata, one copy of each block.
+    pub metadata_used: u64,
+}
+
+/// Everything that is known of a source after the first walk.
+struct Source {
+    fs: ExtFs,
+    used: Arc<BlockSet>,
+    /// The names of all inodes, if they fit into memory.
+    names: Option<Names>,
+    plan: ConvertPlan,
+    layout: Layout,
+    rules: ItemRules,
+}
+
+/// A conversion that is planned: the source was read and checked in full, and nothing is written.
+pub struct Conversion {
+    device: Arc<dyn Device>,
+    options: ConvertOptions,
+    source: Source,
+    fsid: Uuid,
+}
+
+impl Conversion {
+    /// Reads and checks the ext2, ext3 or ext4 on a device, and plans its conversion.
+    ///
+    /// # Errors
+    /// A source that cannot be converted: see [`ConvertError`].
+    pub fn prepare(
+        device: &Arc<dyn Device>,
+        options: &ConvertOptions,
+        progress: &mut dyn FnMut(ConvertProgress),
+    ) -> Result<Self> {
+        let source = survey(device, options, progress)?;
+        let fsid = match options.uuid {
+            TargetUuid::New => Uuid::new_v4(),
+            TargetUuid::Copied => source.plan.source_uuid,
+            TargetUuid::Given(uuid) => uuid,
+        };
+        Ok(Self { device: Arc::clone(device), options: options.clone(), source, fsid })
+    }
+
+    /// Returns the plan.
+    pub fn plan(&self) -> &ConvertPlan {
+        &self.source.plan
+    }
+
+    /// Returns the UUID that the new file system will have.
+    pub fn fsid(&self) -> Uuid {
+        self.fsid
+    }
+
+    /// Carries the conversion out. The device is open for writing, and nothing else uses it or has
+    /// changed it since the plan.
+    ///
+    /// # Errors
+    /// No space, or a device that fails. Until the last step, an error leaves the source as it was.
+    pub fn run(self, progress: &mut dyn FnMut(ConvertProgress)) -> Result<Converted> {
+        let options = self.options.clone().uuid(TargetUuid::Given(self.fsid));
+        carry_out(&self.device, &options, self.source, progress)
+    }
+}
+
+/// Plans a conversion. The device is only read.
+///
+/// # Errors
+/// As [`Conversion::prepare`].
+pub fn plan(
+    device: &Arc<dyn Device>,
+    options: &ConvertOptions,
+    progress: &mut dyn FnMut(ConvertProgress),
+) -> Result<ConvertPlan> {
+    Ok(Conversion::prepare(device, options, progress)?.source.plan)
+}
+
+/// Converts the ext2, ext3 or ext4 on a device to Btrfs, in place.
+///
+/// # Errors
+/// As [`Conversion::prepare`] and [`Conversion::run`].
+pub fn convert(
+    device: &Arc<dyn Device>,
+    options: &ConvertOptions,
+    progress: &mut dyn FnMut(ConvertProgress),
+) -> Result<Converted> {
+    Conversion::prepare(device, options, progress)?.run(progress)
+}
+
+/// Completes a conversion whose last step a power cut interrupted: the file system is Btrfs, and
+/// the superblock of the source is still there. Returns whether there was something to complete.
+///
+/// # Errors
+/// The device's.
+pub fn finish_interrupted(device: &Arc<dyn Device>) -> Result<bool> {
+    let primary = superblock_offset(0);
+    let mut head = vec![0; WIPED as usize];
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    if device.size() < primary.0 + SUPERBLOCK_SIZE as u64 {
+        return Ok(false);
+    }
+    read(&**device, &mut head, 0)?;
+    read(&**device, &mut bytes, primary.0)?;
+    let Ok(superblock) = Superblock::parse(&bytes, primary) else { return Ok(false) };
+    let start = SUPERBLOCK_OFFSET as usize;
+    if ExtSuperblock::parse(&head[start..start + SUPERBLOCK_BYTES]).is_err() {
+        return Ok(false);
+    }
+    // Only if the image has the same bytes, this is the superblock of the source.
+    let options = OpenOptions::new().ignore_signatures(true);
+    let fs = FileSystem::from_devices(vec![Arc::clone(device)], &options)?;
+    let Ok(image) = fs.inode(format!("/{}/{}", crate::SAVED, crate::IMAGE).as_str()) else {
+        return Ok(false);
+    };
+    let mut saved = vec![0; head.len()];
+    if image.metadata().size() < WIPED || image.open()?.read_exact_at(&mut saved, 0).is_err() || saved != head
+    {
+        return Ok(false);
+    }
+    let total = superblock.raw.dev_item.total_bytes;
+    let copies = (1..SUPERBLOCK_MIRRORS).map(superblock_offset);
+    let copies = copies.filter(|place| place.0 + SUPERBLOCK_SIZE as u64 <= total);
+    let kept = copies.map(|place| (place.0, superblock.to_bytes(place).into())).collect();
+    finish(&**device, &kept)?;
+    Ok(true)
+}
+
+fn carry_out(
+    device: &Arc<dyn Device>,
+    options: &ConvertOptions,
+    source: Source,
+    progress: Progress<'_>,
+) -> Result<Converted> {
+    let total = source.plan.total_bytes;
+    let block_size = source.plan.block_size;
+    let reserved = reserved_ranges(total);
+    let withheld: Arc<WithheldDevice> = Arc::new(WithheldDevice::new(
+        Arc::clone(device),
+        Arc::clone(&source.used),
+        block_size,
+        reserved.clone(),
+    ));
+    let format = options.mkfs(&source.plan.source_label, source.plan.source_uuid)?;
+    let made = mkfs_in_place(&*withheld, total, &format, &chunks_of(&source.layout))?;
+    let fs = open(&withheld)?;
+    let info = Arc::clone(fs.info.transactions()?);
+    let target = Target {
+        geometry: info.volume().geometry(),
+        transactions: info,
+        checksums: options.checksums,
+        no_holes: options.has_no_holes(),
+    };
+    let mut places = PlaceMap { data: source.layout.data.clone(), reserved, moved: Vec::new() };
+    claim(&target, &source.used, block_size, &places)?;
+    places.moved = move_reserved(&target, &source, &places)?;
+    fill(&target, &source, options, &places, progress)?;
+    if options.checksums {
+        let total = source.plan.used_bytes;
+        let report = &mut |done| progress(ConvertProgress { stage: ConvertStage::Checksums, done, total });
+        add_all_checksums(&target, &**device, &source.used, block_size, &places, report)?;
+    }
+    fs.commit()?;
+    let report = &mut |done| {
+        progress(ConvertProgress { stage: ConvertStage::Image, done, total: source.plan.used_bytes });
+    };
+    save_image(&fs, &target, &source.used, block_size, total, &places, report)?;
+    fs.commit()?;
+    let root = source.fs.inode(ROOT_INODE)?;
+    restore_root_times(&target, [root.atime, root.mtime, root.ctime])?;
+    fs.sync()?;
+    let metadata_used = target.transactions.space().bytes_used().saturating_sub(source.plan.used_bytes);
+    drop(target);
+    fs.close()?;
+    progress(ConvertProgress { stage: ConvertStage::Checking, done: 0, total: 0 });
+    check(&withheld)?;
+    progress(ConvertProgress { stage: ConvertStage::Switching, done: 0, total: 0 });
+    switch(&**device, &withheld)?;
+    Ok(Converted { plan: source.plan, fsid: made.fsid, label: made.label, metadata_used })
+}
+
+fn open(device: &Arc<WithheldDevice>) -> Result<FileSystem> {
+    let options = OpenOptions::new()
+        .write(true)
+        .commit_interval(None)
+        .dirty_bytes(DIRTY_BYTES)
+        .node_cache_bytes(CACHE_BYTES)
+        .heal_reads(false)
+        .ignore_signatures(true);
+    Ok(FileSystem::from_devices(vec![Arc::clone(device) as Arc<dyn Device>], &options)?)
+}
+
+/// Reads and checks the whole source, and plans the layout.
+fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress<'_>) -> Result<Source> {
+    refuse_btrfs(&**device)?;
+    let fs = ExtFs::open(Arc::clone(device))?;
+    // Wrong options are errors before anything else.
+    let _ = options.mkfs(&fs.superblock.label, Uuid::from_bytes(fs.superblock.uuid))?;
+    let unowned = used_blocks(&fs)?;
+    let rules = ItemRules {
+        node_size: options.node_size as usize,
+        checksums: options.checksums,
+        xattrs: options.xattrs,
+        inline: options.inline,
+    };
+    if !(4096..=65536).contains(&options.node_size) || !options.node_size.is_power_of_two() {
+        let text = format!("node size {}: not a power of two from 4096 to 65536", options.node_size);
+        return Err(ConvertError::Invalid(text));
+    }
+    let total = u64::from(fs.superblock.inodes - fs.superblock.free_inodes.min(fs.superblock.inodes));
+    let mut losses = Losses::default();
+    let mut report = |done| progress(ConvertProgress { stage: ConvertStage::Reading, done, total });
+    let mut census = Census::new(&fs, unowned, &mut report);
+    let names = walk(&fs, rules, options, None, &mut losses, &mut census)?;
+    census.check_tree()?;
+    let counts = Counts {
+        item_bytes: census.item_bytes,
+        extents: census.extents,
+        content_bytes: census.content_bytes,
+        inodes: census.inodes,
+    };
+    drop(census);
+    // The set was consumed, so that there is never more than one.
+    let used = used_blocks(&fs)?;
+    let (plan, layout) = lay_out(&fs, &used, options, &counts, losses)?;
+    let names = names.filter(Names::is_whole);
+    Ok(Source { fs, used: Arc::new(used), names, plan, layout, rules })
+}
+
+/// Walks the files of the source, window by window. Returns the names of the last window.
+fn walk(
+    fs: &ExtFs,
+    rules: ItemRules,
+    options: &ConvertOptions,
+    known: Option<&Names>,
+    losses: &mut Losses,
+    sink: &mut dyn ItemSink,
+) -> Result<Option<Names>> {
+    let mut converter = Converter { fs, rules, losses };
+    if let Some(names) = known {
+        converter.run(names, sink)?;
+        return Ok(None);
+    }
+    let mut first = 1;
+    loop {
+        let names = Names::read(fs, first, options.names_bytes)?;
+        converter.run(&names, sink)?;
+        if names.window.end > fs.superblock.inodes {
+            return Ok(Some(names));
+        }
+        first = names.window.end;
+    }
+}
+
+/// The counts of the first walk.
+struct Counts {
+    item_bytes: u64,
+    extents: u64,
+    content_bytes: u64,
+    inodes: u64,
+}
+
+fn lay_out(
+    fs: &ExtFs,
+    used: &BlockSet,
+    options: &ConvertOptions,
+    counts: &Counts,
+    losses: Losses,
+) -> Result<(ConvertPlan, Layout)> {
+    let superblock = &fs.superblock;
+    let (block_size, total) = (superblock.block_size, superblock.bytes());
+    let (runs, blocks) =
+        used.runs().fold((0, 0), |(runs, blocks), run| (runs + 1, blocks + run.end - run.start));
+    let used_bytes = blocks * block_size;
+    let moved_bytes: u64 = reserved_ranges(total)
+        .iter()
+        .map(|range| used.count(range.start / block_size..range.end.div_ceil(block_size)) * block_size)
+        .sum();
+    // The items of all trees: a file extent of the image and an extent item with two references
+    // for each extent, checksums, and free space between runs.
+    let image = counts.extents + runs + used_bytes / crate::layout::EXTENT_MAX;
+    let extents = image * (53 + 25 + 24 + 58 + 25);
+    let sums = match options.checksums {
+        true => used_bytes / 4096 * options.checksum.size() as u64 * 51 / 50,
+        false => 0,
+    };
+    let expected = counts.item_bytes + extents + sums + runs * 25 + total / (128 * MIB) * 512;
+    let data = moved_bytes + counts.content_bytes;
+    let chunks = (total >> 30) + runs.min(total / (256 << 10)) + 64;
+    let system = (chunks * 4 * 256).clamp(MIB, 32 * MIB);
+    let slack = 24 * u64::from(options.node_size) * 16;
+    let generous = expected * 8 / 5 + extents + slack + 16 * MIB;
+    // With less, the kernel's reserve would leave no room for a new file.
+    let least = expected * 5 / 4 + extents / 2 + slack + 8 * MIB;
+    let mut failure = (0, 0);
+    let attempts = [(generous, 2), (generous, 1), (least, 1)];
+    let found = attempts.into_iter().find_map(|(metadata, copies)| {
+        let need = Need { metadata, data, system };
+        let made = Layout::new(used, block_size, total, need, copies);
+        made.map_err(|missing| failure = missing).ok().map(|layout| (layout, copies))
+    });
+    let Some((layout, copies)) = found else {
+        return Err(no_room(fs.device.name(), failure.0, failure.1));
+    };
+    let plan = ConvertPlan {
+        variant: superblock.variant(),
+        source_label: superblock.label.clone(),
+        source_uuid: Uuid::from_bytes(superblock.uuid),
+        block_size,
+        total_bytes: total,
+        free_bytes: total - used_bytes,
+        used_bytes,
+        inodes: (superblock.inodes.into(), superblock.free_inodes.into()),
+        converted_inodes: counts.inodes,
+        metadata_bytes: expected,
+        metadata_room: layout.metadata_bytes(),
+        metadata_copies: copies,
+        moved_bytes,
+        losses,
+        reading_time: if options.checksums { reading_time(fs, used, used_bytes) } else { None },
+    };
+    Ok((plan, layout))
+}
+
+/// Estimates the time to read everything, from samples.
+fn reading_time(fs: &ExtFs, used: &BlockSet, bytes: u64) -> Option<Duration> {
+    const SAMPLES: u64 = 8;
+    const SAMPLE: u64 = MIB;
+    let block_size = fs.superblock.block_size;
+    let mut buffer = vec![0; SAMPLE as usize];
+    let (mut sampled, begun) = (0, Instant::now());
+    for at in 0..SAMPLES {
+        let from = fs.superblock.blocks / SAMPLES * at;
+        let Some(run) = used.runs_from(from).find(|run| (run.end - run.start) * block_size >= SAMPLE) else {
+            continue;
+        };
+        fs.read(&mut buffer, run.start * block_size).ok()?;
+        sampled += SAMPLE;
+    }
+    (sampled > 0).then(|| begun.elapsed().mul_f64(bytes as f64 / sampled as f64))
+}
+
+fn chunks_of(layout: &Layout) -> Vec<PlacedChunk> {
+    let data = layout.data.iter().map(|range| PlacedChunk {
+        kind: BlockGroupFlags::DATA,
+        logical: range.start,
+        length: range.end - range.start,
+        copies: vec![range.start],
+    });
+    let placed = |kind, chunk: &crate::layout::MetadataChunk| PlacedChunk {
+        kind,
+        logical: chunk.copies[0],
+        length: chunk.length,
+        copies: chunk.copies.clone(),
+    };
+    let metadata = layout.metadata.iter().map(|chunk| placed(BlockGroupFlags::METADATA, chunk));
+    data.chain(metadata).chain([placed(BlockGroupFlags::SYSTEM, &layout.system)]).collect()
+}
+
+/// Allocates everything that the source uses, so that nothing else gets its place.
+fn claim(target: &Target, used: &BlockSet, block_size: u64, places: &PlaceMap) -> Result<()> {
+    for run in used.runs() {
+        let (mut at, end) = (run.start * block_size, run.end * block_size);
+        while at < end {
+            if let Some(range) = places.reserved.iter().find(|range| range.contains(&at)) {
+                at = range.end;
+                continue;
+            }
+            let (start, length) = places.find(at, end - at)?;
+            target.transactions.claim_data(LogicalRange { start: LogicalAddress(start), length })?;
+            at += length;
+        }
+    }
+    Ok(())
+}
+
+/// Copies what the source has in reserved ranges. Returns the new places.
+fn move_reserved(target: &Target, source: &Source, places: &PlaceMap) -> Result<Vec<Moved>> {
+    let block_size = source.plan.block_size;
+    let mut moved = Vec::new();
+    for range in &places.reserved {
+        let first = range.start / block_size;
+        for run in source.used.runs_from(first) {
+            let start = (run.start * block_size).max(range.start);
+            let end = (run.end * block_size).min(range.end);
+            if start >= range.end {
+                break;
+            }
+            let mut bytes = vec![0; (end - start) as usize];
+            source.fs.read(&mut bytes, start)?;
+            let mut place = start;
+            for (logical, length) in target.write_data(&bytes)? {
+                moved.push(Moved { place, length, logical });
+                place += length;
+            }
+        }
+    }
+    Ok(moved)
+}
+
+/// Puts all files into the new file system.
+fn fill(
+    target: &Target,
+    source: &Source,
+    options: &ConvertOptions,
+    places: &PlaceMap,
+    progress: Progress<'_>,
+) -> Result<()> {
+    let total = source.plan.converted_inodes;
+    let mut report = |done| progress(ConvertProgress { stage: ConvertStage::Inodes, done, total });
+    let mut sink = TreeSink::new(target, places, &mut report)?;
+    let mut losses = Losses::default();
+    walk(&source.fs, source.rules, options, source.names.as_ref(), &mut losses, &mut sink)?;
+    sink.flush()
+}
+
+/// Checks the metadata of the new file system before the switch.
+fn check(device: &Arc<WithheldDevice>) -> Result<()> {
+    let open = OpenOptions::new().ignore_signatures(true).node_cache_bytes(CACHE_BYTES);
+    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    let report = check_devices(devices, &open, &CheckOptions::new().max_findings(10))?;
+    match report.findings.iter().find(|finding| finding.severity == Severity::Error) {
+        Some(finding) => Err(ConvertError::Invalid(format!(
+            "{}: the new file system has a fault, and is given up; the source is as it was: {finding}",
+            device.name()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Writes the superblocks, the first one first.
+fn switch(device: &dyn Device, withheld: &WithheldDevice) -> Result<()> {
+    let failed = |operation, offset| {
+        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
+    };
+    let kept = withheld.kept();
+    let primary = superblock_offset(0).0;
+    let superblock =
+        kept.get(&primary).filter(|bytes| Superblock::parse(bytes, superblock_offset(0)).is_ok());
+    let superblock =
+        superblock.ok_or_else(|| ConvertError::Invalid("there is no new superblock".to_owned()))?;
+    device.flush().map_err(failed("flush", 0))?;
+    device.write_fua(superblock, PhysicalAddress(primary)).map_err(failed("write", primary))?;
+    device.flush().map_err(failed("flush", 0))?;
+    finish(device, &kept)
+}
+
+/// Writes the other superblock copies, and wipes the superblock of the source.
+fn finish(device: &dyn Device, kept: &BTreeMap<u64, Box<[u8]>>) -> Result<()> {
+    let failed = |operation, offset| {
+        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
+    };
+    for (place, bytes) in kept.iter().filter(|(place, _)| **place != superblock_offset(0).0) {
+        device.write_at(bytes, PhysicalAddress(*place)).map_err(failed("write", *place))?;
+    }
+    device.write_at(&vec![0; WIPED as usize], PhysicalAddress(0)).map_err(failed("write", 0))?;
+    device.flush().map_err(failed("flush", 0))
+}
+
+/// Refuses a device that has Btrfs already.
+fn refuse_btrfs(device: &dyn Device) -> Result<()> {
+    let place = superblock_offset(0);
+    if device.size() < place.0 + SUPERBLOCK_SIZE as u64 {
+        return Ok(());
+    }
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    read(device, &mut bytes, place.0)?;
+    match Superblock::parse(&bytes, place) {
+        Ok(superblock) => Err(ConvertError::NotExt {
+            device: device.name().to_owned(),
+            reason: format!("it is Btrfs already, with the UUID {}", superblock.raw.fsid),
+        }),
+        Err(_) => Ok(()),
+    }
+}

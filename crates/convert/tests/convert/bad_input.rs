@@ -1,0 +1,177 @@
+//! Sources that cannot be converted: a clear line, and nothing changed.
+
+use super::fill::{everything, nearly_full};
+use super::world::{ExtMount, NEEDS, World, mend};
+use papilio_convert::{ConvertOptions, convert};
+use papilio_device::{Access, Device, FileDevice, MemoryDevice};
+use papilio_oracle::require;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Converts the image, which must be refused with these words, and leave every byte.
+fn refused(world: &World, words: &str) {
+    refused_with(world, &ConvertOptions::new(), words);
+}
+
+fn refused_with(world: &World, options: &ConvertOptions, words: &str) {
+    let before = fs::read(&world.image).unwrap();
+    let text = world.convert_with(options).unwrap_err().to_string();
+    assert!(text.contains(words) && !text.contains('\n'), "{text}");
+    assert!(fs::read(&world.image).unwrap() == before, "{text}: the image changed");
+}
+
+/// Changes bytes of the image.
+fn put(world: &World, offset: u64, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(&world.image).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}
+
+#[test]
+fn small_blocks_are_refused_by_name() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    for (arguments, words) in
+        [("-t ext4 -b 1024", "blocks of 1024 bytes"), ("-t ext2 -b 2048", "blocks of 2048 bytes")]
+    {
+        refused(&World::new(arguments, 40, |_| ()), words);
+    }
+}
+
+#[test]
+fn sources_that_are_not_clean_are_refused() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let mut world = World::new("-t ext4 -b 4096", 100, |root| fs::write(root.join("a"), "a").unwrap());
+    // A copy of the device while it is mounted has a journal to replay.
+    {
+        let mounted = ExtMount::new(&world.scratch, &world.image, false);
+        fs::write(mounted.path().join("b"), "b").unwrap();
+        rustix::fs::syncfs(fs::File::open(mounted.path()).unwrap()).unwrap();
+        super::world::copy(&world.image, &world.original);
+    }
+    fs::copy(&world.original, &world.image).unwrap();
+    refused(&world, "its journal needs a replay");
+    mend(&world.image);
+    world.keep();
+    world.convert();
+    world.compare_btrfs(&[]);
+    refused(&world, "it is Btrfs already");
+}
+
+#[test]
+fn superblocks_with_errors_are_refused() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    for (state, words) in [(0u16, "not unmounted cleanly"), (3, "says that it has errors")] {
+        let world = World::new("-t ext2 -b 4096 -O ^metadata_csum", 40, |_| ());
+        put(&world, 1024 + 0x3a, &state.to_le_bytes());
+        refused(&world, words);
+    }
+    let world = World::new("-t ext4 -b 4096 -O ^metadata_csum", 40, |_| ());
+    put(&world, 1024 + 0xe8, &15u32.to_le_bytes());
+    refused(&world, "deleted files that are not freed");
+    put(&world, 1024 + 0xe8, &0u32.to_le_bytes());
+    put(&world, 1024 + 0x60, &0x8000_0242u32.to_le_bytes());
+    refused(&world, "unknown features");
+}
+
+#[test]
+fn values_in_inodes_of_their_own_are_refused_by_name() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let world = World::new("-t ext4 -b 4096 -O ea_inode", 60, |root| {
+        fs::write(root.join("file"), "x").unwrap();
+        xattr::set(root.join("file"), "user.huge", &[7; 20_000]).unwrap();
+    });
+    refused(&world, "ea_inode");
+}
+
+#[test]
+fn a_source_without_room_is_refused() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let world = World::new("-t ext4 -b 4096 -m 0", 200, |root| {
+        everything(root);
+        nearly_full(root, 2 << 20);
+    });
+    refused(&world, "no room");
+}
+
+#[test]
+fn names_that_collide_with_ours_are_refused() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let world = World::new("-t ext4 -b 4096", 100, |root| fs::create_dir(root.join("ext2_saved")).unwrap());
+    refused(&world, "ext2_saved");
+}
+
+#[test]
+fn items_that_exceed_a_small_tree_block_are_refused() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let world = World::new("-t ext4 -b 4096", 200, everything);
+    refused_with(&world, &ConvertOptions::new().node_size(4096), "does not fit into a tree block");
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let world = World::new("-t ext4 -b 4096", 100, |_| ());
+    for (options, words) in [
+        (ConvertOptions::new().node_size(5000), "node size 5000"),
+        (ConvertOptions::new().node_size(2048), "node size 2048"),
+        (ConvertOptions::new().features("mixed-bg"), "mixed-bg"),
+        (ConvertOptions::new().features("quota"), "quota"),
+        (ConvertOptions::new().features("nonsense"), "nonsense"),
+    ] {
+        refused_with(&world, &options, words);
+    }
+}
+
+#[test]
+fn other_devices_are_refused() {
+    for (size, words) in
+        [(0, "it has 0 bytes"), (1024, "it has 1024 bytes"), (1 << 20, "no magic number of ext")]
+    {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(size));
+        let text = convert(&device, &ConvertOptions::new(), &mut |_| ()).unwrap_err().to_string();
+        assert!(text.contains(words), "{text}");
+        let text = papilio_convert::rollback(&device, &mut |_| ()).unwrap_err().to_string();
+        assert!(!text.is_empty());
+    }
+}
+
+#[test]
+fn a_device_in_use_is_not_opened() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let world = World::new("-t ext4 -b 4096", 100, |_| ());
+    let mounted = ExtMount::new(&world.scratch, &world.image, false);
+    let device = mounted_device(mounted.path());
+    let text = FileDevice::open(Path::new(&device), Access::ReadWrite).unwrap_err().to_string();
+    assert!(text.contains("mounted or claimed"), "{text}");
+    drop(mounted);
+    let read_only: Arc<dyn Device> = Arc::new(FileDevice::open(&world.image, Access::ReadOnly).unwrap());
+    let before = fs::read(&world.image).unwrap();
+    assert!(convert(&read_only, &ConvertOptions::new(), &mut |_| ()).is_err());
+    assert!(fs::read(&world.image).unwrap() == before);
+}
+
+/// Returns the device of a mount point.
+fn mounted_device(point: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.split(' ').nth(1) == point.to_str()).unwrap();
+    line.split(' ').next().unwrap().to_owned()
+}

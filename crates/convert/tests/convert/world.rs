@@ -1,0 +1,248 @@
+//! Ext images, conversions of them, and their judges.
+
+use papilio_convert::{
+    ConvertError, ConvertOptions, ConvertPlan, Converted, RolledBack, convert, plan, rollback,
+};
+use papilio_device::{Access, Device, FileDevice};
+use papilio_engine::options::OpenOptions;
+use papilio_fs::check;
+use papilio_oracle::mount::Mount;
+use papilio_oracle::scratch::unmount;
+use papilio_oracle::{CompareOptions, HostTree, LoopDevice, Need, Scratch, compare};
+use papilio_progs::check::CheckOptions;
+use rustix::mount::MountFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// The requirements of the tests.
+pub const NEEDS: &[Need] = &[
+    Need::Root,
+    Need::Loop,
+    Need::KernelBtrfs,
+    Need::Command("mke2fs"),
+    Need::Command("e2fsck"),
+    Need::Command("btrfs"),
+];
+
+/// Runs a program, which must succeed, and returns its output.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let path = papilio_oracle::requirement::find_command(program).unwrap();
+    let output = Command::new(path).args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {text}");
+    text
+}
+
+/// Lets `e2fsck` repair an image. It exits with 1 if there was something to repair.
+pub fn mend(image: &Path) {
+    let path = papilio_oracle::requirement::find_command("e2fsck").unwrap();
+    let output = Command::new(path).arg("-fy").arg(image).output().unwrap();
+    assert!(output.status.code().is_some_and(|code| code <= 1), "{output:?}");
+}
+
+/// A mounted ext file system.
+pub struct ExtMount {
+    point: PathBuf,
+    _loop: LoopDevice,
+}
+
+impl ExtMount {
+    pub fn new(scratch: &Scratch, image: &Path, read_only: bool) -> Self {
+        let device = LoopDevice::attach(image, read_only).unwrap();
+        let point = scratch.unique("ext");
+        std::fs::create_dir(&point).unwrap();
+        let mut flags = MountFlags::NOATIME;
+        flags.set(MountFlags::RDONLY, read_only);
+        let data = if read_only { c"" } else { c"user_xattr,acl" };
+        rustix::mount::mount(device.path(), &point, c"ext4", flags, data).unwrap();
+        Self { point, _loop: device }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+}
+
+impl Drop for ExtMount {
+    fn drop(&mut self) {
+        unmount(&self.point).unwrap();
+    }
+}
+
+/// An ext image, and a copy of it as it was.
+pub struct World {
+    pub scratch: Scratch,
+    pub image: PathBuf,
+    pub original: PathBuf,
+}
+
+impl World {
+    /// Makes an image of `mib` MiB by `mke2fs` with these arguments, and fills it.
+    pub fn new(arguments: &str, mib: u64, fill: impl FnOnce(&Path)) -> Self {
+        let scratch = Scratch::new((2 * mib) << 20).unwrap();
+        let image = scratch.image("ext", mib << 20).unwrap();
+        let mut all: Vec<&str> = vec!["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
+        all.extend(arguments.split_whitespace());
+        let path = image.to_str().unwrap().to_owned();
+        all.push(&path);
+        run("mke2fs", &all);
+        {
+            let mounted = ExtMount::new(&scratch, &image, false);
+            fill(mounted.path());
+        }
+        let mut world = Self { original: image.with_extension("original"), scratch, image };
+        world.keep();
+        world
+    }
+
+    /// Keeps a copy of the image as it is now.
+    pub fn keep(&mut self) {
+        copy(&self.image, &self.original);
+    }
+
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::new(FileDevice::open(&self.image, Access::ReadWrite).unwrap())
+    }
+
+    pub fn plan(&self) -> Result<ConvertPlan, ConvertError> {
+        plan(&self.device(), &ConvertOptions::new(), &mut |_| ())
+    }
+
+    pub fn convert_with(&self, options: &ConvertOptions) -> Result<Converted, ConvertError> {
+        convert(&self.device(), options, &mut |_| ())
+    }
+
+    pub fn convert(&self) -> Converted {
+        self.convert_with(&ConvertOptions::new()).unwrap()
+    }
+
+    pub fn roll_back(&self) -> Result<RolledBack, ConvertError> {
+        rollback(&self.device(), &mut |_| ())
+    }
+
+    /// Checks the image as Btrfs, by `btrfs check` and by Papilio with all data.
+    pub fn check_btrfs(&self) {
+        let text = run("btrfs", &["check", "--check-data-csum", self.image.to_str().unwrap()]);
+        assert!(text.contains("no error found"), "{text}");
+        let report = check(&self.image, &OpenOptions::new(), &CheckOptions::new().data_csum(true)).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+    }
+
+    pub fn mount_btrfs(&self, read_only: bool) -> (Mount, LoopDevice) {
+        let device = LoopDevice::attach(&self.image, read_only).unwrap();
+        (Mount::btrfs(&self.scratch, device.path(), "", read_only).unwrap(), device)
+    }
+
+    /// Compares the kernel's view of the converted file system with that of the original.
+    pub fn compare_btrfs(&self, left_out: &[&str]) {
+        let ext = ExtMount::new(&self.scratch, &self.original, true);
+        let (btrfs, _loop) = self.mount_btrfs(true);
+        compare_trees(ext.path(), btrfs.path(), left_out);
+        self.compare_image(btrfs.path());
+    }
+
+    /// Compares the saved image with the original: bytes where it has any, and everything that the
+    /// kernel shows of the file system in it.
+    fn compare_image(&self, btrfs: &Path) {
+        let saved = btrfs.join("ext2_saved/image");
+        run("e2fsck", &["-fn", saved.to_str().unwrap()]);
+        assert_same_data(&saved, &self.original);
+        let (ext, inner) =
+            (ExtMount::new(&self.scratch, &self.original, true), ExtMount::new(&self.scratch, &saved, true));
+        compare(&HostTree::new(ext.path()), &HostTree::new(inner.path()), &CompareOptions::SAME_IMAGE)
+            .assert_equal(1);
+    }
+
+    /// Checks that the image is the original again, with the same bytes in every block in use.
+    pub fn check_back(&self) {
+        let path = self.image.to_str().unwrap();
+        run("e2fsck", &["-fn", path]);
+        let ext = ExtMount::new(&self.scratch, &self.original, true);
+        let again = ExtMount::new(&self.scratch, &self.image, true);
+        compare(&HostTree::new(ext.path()), &HostTree::new(again.path()), &CompareOptions::SAME_IMAGE)
+            .assert_equal(1);
+        drop(again);
+        for block in used_blocks(&self.original) {
+            let [a, b] = [&self.original, &self.image].map(|path| {
+                let mut bytes = vec![0; 4096];
+                File::open(path).unwrap().read_exact_at(&mut bytes, block * 4096).unwrap();
+                bytes
+            });
+            assert!(a == b, "block {block} differs");
+        }
+    }
+}
+
+/// Returns the blocks that `dumpe2fs` does not list as free.
+pub fn used_blocks(image: &Path) -> Vec<u64> {
+    let text = run("dumpe2fs", &[image.to_str().unwrap()]);
+    let number = |field: &str| -> u64 {
+        let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split(':').nth(1).unwrap().trim().parse().unwrap()
+    };
+    assert_eq!(number("Block size"), 4096);
+    let mut used = vec![true; number("Block count") as usize];
+    let lists = text.lines().filter_map(|line| line.trim_start().strip_prefix("Free blocks: "));
+    for range in lists.flat_map(|list| list.split(',')).map(str::trim).filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { continue };
+        used[first..=last].fill(false);
+    }
+    (0..used.len() as u64).filter(|block| used[*block as usize]).collect()
+}
+
+/// Copies an image, with its holes.
+pub fn copy(from: &Path, to: &Path) {
+    run("cp", &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()]);
+}
+
+/// Compares trees of ext and Btrfs, whose directories differ in size and link count.
+pub fn compare_trees(ext: &Path, btrfs: &Path, left_out: &[&str]) {
+    let options = CompareOptions {
+        inode_numbers: false,
+        flags: false,
+        segments: false,
+        keep: 100_000,
+        ..CompareOptions::SAME_IMAGE
+    };
+    let report = compare(&HostTree::new(ext), &HostTree::new(btrfs), &options);
+    assert!(report.entries > 1);
+    let wrong: Vec<_> = report
+        .differences
+        .iter()
+        .filter(|found| {
+            let is_directory = ext.join(&found.path).is_dir();
+            !(found.path == Path::new("ext2_saved")
+                || is_directory && matches!(&*found.fact, "nlink" | "size")
+                || left_out.iter().any(|fact| found.fact.starts_with(fact)))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} differences: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
+}
+
+/// Compares a file with another, where the first has data.
+fn assert_same_data(part: &Path, whole: &Path) {
+    use rustix::fs::SeekFrom;
+    let (part, whole) = (File::open(part).unwrap(), File::open(whole).unwrap());
+    assert_eq!(part.metadata().unwrap().len(), whole.metadata().unwrap().len());
+    let (mut at, mut compared) = (0, 0);
+    while let Ok(start) = rustix::fs::seek(&part, SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(&part, SeekFrom::Hole(start)).unwrap();
+        let mut from = start;
+        while from < end {
+            let length = (end - from).min(1 << 20) as usize;
+            let (mut a, mut b) = (vec![0; length], vec![0; length]);
+            part.read_exact_at(&mut a, from).unwrap();
+            whole.read_exact_at(&mut b, from).unwrap();
+            assert!(a == b, "bytes from {from} on differ");
+            from += length as u64;
+            compared += length;
+        }
+        at = end;
+    }
+    assert!(compared > 0);
+}
