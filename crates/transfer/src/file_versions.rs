@@ -101,6 +101,19 @@ pub fn file_versions(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<
     Ok(versions)
 }
 
+/// Returns `subvolume` and the subvolumes that snapshots, or snapshots of the same one, connect with
+/// it: the one that was created first at the front, without those that are being deleted.
+///
+/// # Errors
+/// A tree block that cannot be read.
+pub fn snapshot_family(fs: &FileSystem, subvolume: TreeId) -> Result<Vec<Subvolume>> {
+    let mut all: Vec<_> = fs.subvolumes()?.into_iter().filter(|found| !found.is_being_deleted()).collect();
+    all.sort_by_key(|found| (found.created, found.id));
+    let family = family(&all, subvolume);
+    all.retain(|found| family.contains(&found.id));
+    Ok(all)
+}
+
 /// Returns the subvolumes that snapshots, or snapshots of the same one, connect with `subvolume`.
 fn family(all: &[Subvolume], subvolume: TreeId) -> HashSet<TreeId> {
     let uuids = |found: &Subvolume| {

@@ -10,9 +10,17 @@ use super::sources::{Manifest, Sources};
 /// The packages, from the highest layer to the lowest; those of one layer do not depend on one
 /// another.
 const LAYERS: [&[&str]; 15] = [
-    &["xtask", "papilio-fuzz", "papilio-cli-store"],
+    &["xtask", "papilio-fuzz", "papilio-cli-store", "papilio-cli-web"],
     &["papilio-cli", "papilio-bench"],
-    &["papilio-fuse", "papilio-fio", "papilio-capi", "papilio-python", "papilio-nbd", "papilio-nfs"],
+    &[
+        "papilio-fuse",
+        "papilio-fio",
+        "papilio-capi",
+        "papilio-python",
+        "papilio-nbd",
+        "papilio-nfs",
+        "papilio-web",
+    ],
     &["papilio-store", "papilio-serving", "papilio-layers"],
     &["papilio-simulator"],
     &["papilio-oracle"],
