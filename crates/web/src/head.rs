@@ -308,7 +308,7 @@ mod tests {
             (400, "GET /../x HTTP/1.1\r\nHost: a\r\n\r\n"),
             (400, "GET * HTTP/1.1\r\nHost: a\r\n\r\n"),
             (400, "GET  / HTTP/1.1\r\nHost: a\r\n\r\n"),
-            (400, "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n"),
+            (505, "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n"),
             (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
             (417, "GET / HTTP/1.1\r\nHost: a\r\nExpect: cake\r\n\r\n"),
             (501, "GETGETGETGETGETGETGETGET / HTTP/1.1\r\nHost: a\r\n\r\n"),
