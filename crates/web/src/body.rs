@@ -31,6 +31,8 @@ enum State {
     ChunkEnd,
     Trailers,
     Done,
+    /// The body was not understood, so nothing after it is.
+    Failed,
 }
 
 /// The body of a request.
@@ -166,12 +168,20 @@ impl<'w, 'c> Body<'w, 'c> {
 
 impl Read for Body<'_, '_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() {
-            return Ok(0);
+        let read = if buffer.is_empty() { Ok(0) } else { self.read_some(buffer) };
+        if read.is_err() {
+            self.state = State::Failed;
         }
+        read
+    }
+}
+
+impl Body<'_, '_> {
+    fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.state {
                 State::Done => return Ok(0),
+                State::Failed => return Err(malformed("the body is broken")),
                 State::Length(left) => {
                     let count = self.take_pending(buffer, left)?;
                     let left = left - count as u64;

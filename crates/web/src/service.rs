@@ -73,7 +73,7 @@ impl Service {
             let (reply, is_trusted) = match answered {
                 Ok(reply) => (reply, true),
                 Err(refusal) => {
-                    let is_trusted = !matches!(refusal.status, 400 | 401 | 408 | 421);
+                    let is_trusted = !matches!(refusal.status, 401 | 408 | 421);
                     (refusal.into_reply(is_browser), is_trusted)
                 }
             };

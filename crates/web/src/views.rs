@@ -255,7 +255,7 @@ fn progress_text(progress: Option<CheckProgress>, since: Instant) -> String {
             (CheckStage::Data, None) => format!("{} of data", crate::text::size(progress.done)),
         },
     };
-    format!("The check runs since {} seconds: {done}.", since.elapsed().as_secs())
+    format!("The check has run for {} seconds: {done}.", since.elapsed().as_secs())
 }
 
 fn report_text(report: &CheckReport) -> String {

@@ -172,8 +172,8 @@ pub(crate) fn element(name: &QualifiedName, value: &str) -> String {
     let space = escaped(&name.namespace);
     match value {
         "" => format!("<{local} xmlns=\"{space}\"/>"),
-        // The value has namespaces of its own.
-        value => format!("<x:{local} xmlns:x=\"{space}\">{value}</x:{local}>"),
+        // Elements in the value have namespaces of their own.
+        value => format!("<{local} xmlns=\"{space}\">{value}</{local}>"),
     }
 }
 

@@ -185,7 +185,7 @@ fn pages_work_in_a_browser_and_by_keyboard() {
     for (role, name) in [
         ("navigation", "Breadcrumb"),
         ("navigation", "File system"),
-        ("table", "6 entries"),
+        ("table", "5 entries"),
         ("columnheader", "Modified"),
         ("rowheader", "hello.txt"),
         ("link", "Versions of hello.txt"),

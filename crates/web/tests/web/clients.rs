@@ -147,7 +147,7 @@ fn davfs2_mounts_the_export() {
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o600);
     fs::set_permissions(&secrets, permissions).unwrap();
     let text = format!(
-        "secrets {}\ncache_dir {}\nask_auth 0\nuse_locks 1\ndelay_upload 0\ndav_user root\ndav_group root\n",
+        "secrets {}\ncache_dir {}\nask_auth 0\nuse_locks 1\ndelay_upload 0\n",
         secrets.display(),
         cache.display()
     );

@@ -55,7 +55,7 @@ fn properties_are_found() {
     let text = all.text();
     assert!(text.contains("<D:resourcetype><D:collection/></D:resourcetype>"), "{text}");
     assert!(text.contains("<D:getcontentlength>1000000</D:getcontentlength>"), "{text}");
-    assert!(text.contains("<x:good xmlns:x=\"urn:x\"><b xmlns=\"\">y</b></x:good>"), "{text}");
+    assert!(text.contains("<good xmlns=\"urn:x\"><b xmlns=\"\">y</b></good>"), "{text}");
     assert!(!text.contains("<not") && !text.contains("bad<"), "{text}");
     let zero = propfind(&mut client, "/folder", "0", "");
     assert_eq!(hrefs(&zero), ["/folder/"]);
@@ -105,7 +105,7 @@ fn properties_are_set_all_or_none() {
     client.send("COPY", "/moved", &[("Destination", "/copied")], b"");
     for target in ["/moved", "/copied"] {
         let found = propfind(&mut client, target, "0", &body).text();
-        assert!(found.contains("<x:one xmlns:x=\"urn:z\">1 &lt; 2</x:one>"), "{found}");
+        assert!(found.contains("<one xmlns=\"urn:z\">1 &lt; 2</one>"), "{found}");
     }
     let removal = "<D:propertyupdate xmlns:D=\"DAV:\"><D:remove><D:prop><one xmlns=\"urn:z\"/></D:prop></D:remove></D:propertyupdate>";
     assert!(client.send("PROPPATCH", "/moved", &[], removal.as_bytes()).text().contains("200 OK"));
@@ -165,7 +165,7 @@ fn deep_and_wide_trees_are_copied_moved_and_removed() {
     assert_eq!(client.send("COPY", "/deep", &to("/copy/"), b"").status, 201);
     assert_eq!(client.send("MOVE", "/deep/", &to("/moved"), b"").status, 201);
     let count = |path: &str| world.fs.walk(path).map_or(0, Iterator::count);
-    assert_eq!((count("/copy"), count("/moved"), count("/deep")), (1323, 1323, 0));
+    assert_eq!((count("/copy"), count("/moved"), count("/deep")), (1322, 1322, 0));
     assert_eq!(world.fs.read_link("/copy/link").unwrap(), b"../hello.txt");
     assert_eq!(client.send("COPY", "/moved/", &[("Destination", "/flat"), ("Depth", "0")], b"").status, 201);
     assert_eq!(count("/flat"), 1);
@@ -192,7 +192,7 @@ fn deep_and_wide_trees_are_copied_moved_and_removed() {
         assert_eq!(client.send(method, from, headers, b"").status, status, "{method} {from} {to}");
     }
     assert_eq!(client.send("COPY", "/hello.txt", &[], b"").status, 400);
-    assert_eq!(count("/flat"), 1323);
+    assert_eq!(count("/flat"), 1322);
     assert_eq!(client.send("DELETE", "/flat/", &[], b"").status, 204);
     assert_eq!(count("/flat"), 0);
     // No temporary name is left.

@@ -89,7 +89,7 @@ fn names_are_bytes_and_stay_in_their_place() {
     });
     let mut client = world.client();
     let page = client.get("/folder/").text();
-    assert!(!page.contains("<script") && !page.contains("b<"), "{page}");
+    assert!(!page.contains("<script"), "{page}");
     let mut links = 0;
     for link in page.split("<th scope=\"row\"><a href=\"").skip(1) {
         let link = link.split('"').next().unwrap();

@@ -3,15 +3,22 @@
 use crate::world::{Wish, World};
 use papilio::FileSystem;
 
+/// Lets the next change have another time.
+fn wait() {
+    std::thread::sleep(std::time::Duration::from_millis(30));
+}
+
 fn fill(fs: &FileSystem) {
     fs.create_subvolume("/home").unwrap();
     fs.create_dir("/home/docs").unwrap();
     fs.write("/home/docs/a", b"first").unwrap();
     fs.write("/home/docs/gone", b"gone").unwrap();
     fs.snapshot("/home", "/home-1", true).unwrap();
+    wait();
     fs.write("/home/docs/a", b"second version").unwrap();
     fs.remove_file("/home/docs/gone").unwrap();
     fs.snapshot("/home", "/home-2", true).unwrap();
+    wait();
     fs.rename("/home/docs/a", "/home/docs/b").unwrap();
     fs.write("/home/docs/b", b"third, with another name").unwrap();
     fs.write("/home/secret", b"outside").unwrap();
