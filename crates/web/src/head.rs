@@ -105,17 +105,10 @@ impl Head {
     /// is not among the bytes yet.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, HeadFault> {
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4) else {
-            if bytes.len() >= HEAD_MOST {
-                let is_line = !bytes.contains(&b'\n');
-                return Err(match is_line {
-                    true => fault(414, "the target is too long"),
-                    false => fault(431, "the headers are too long"),
-                });
-            }
-            return Ok(None);
+            return if bytes.len() >= HEAD_MOST { Err(too_long(bytes)) } else { Ok(None) };
         };
         if end > HEAD_MOST {
-            return Err(fault(431, "the headers are too long"));
+            return Err(too_long(bytes));
         }
         let lone = bytes[..end].iter().zip(std::iter::once(&0).chain(bytes)).any(|(byte, before)| {
             *byte == b'\n' && *before != b'\r' || *before == b'\r' && *byte != b'\n'
@@ -232,6 +225,14 @@ impl Head {
     /// Returns whether the request has a body, be it empty.
     pub(crate) fn has_body(&self) -> bool {
         self.framing != Framing::Length(0)
+    }
+}
+
+/// Returns the fault of a head that is too long: whether that is because of its target.
+fn too_long(bytes: &[u8]) -> HeadFault {
+    match bytes.iter().take(HEAD_MOST / 2).any(|byte| *byte == b'\n') {
+        true => fault(431, "the headers are too long"),
+        false => fault(414, "the target is too long"),
     }
 }
 

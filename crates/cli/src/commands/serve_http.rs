@@ -25,25 +25,25 @@ const CACHE: u64 = 256 << 20;
 #[derive(Debug, clap::Args)]
 pub struct HttpArgs {
     /// HTTP: let clients upload and change files
-    #[arg(long, requires = "http", conflicts_with = "read_only")]
+    #[arg(long, conflicts_with_all = ["nbd", "nfs", "read_only"])]
     writable: bool,
     /// HTTP: act as this user and group of the file system; without it, as root
-    #[arg(long, value_name = "UID[:GID]", requires = "http", value_parser = parse_user)]
+    #[arg(long, value_name = "UID[:GID]", conflicts_with_all = ["nbd", "nfs"], value_parser = parse_user)]
     user: Option<(u32, u32)>,
     /// HTTP: the certificate of the server with its chain, in PEM
-    #[arg(long, value_name = "FILE", requires_all = ["http", "tls_key"], value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with_all = ["nbd", "nfs"], value_hint = clap::ValueHint::FilePath)]
     tls_cert: Option<PathBuf>,
     /// HTTP: the private key of the certificate, in PEM
-    #[arg(long, value_name = "FILE", requires_all = ["http", "tls_cert"], value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", conflicts_with_all = ["nbd", "nfs"], value_hint = clap::ValueHint::FilePath)]
     tls_key: Option<PathBuf>,
     /// HTTP: the file with the password that clients must know, instead of a token in the URL
-    #[arg(long, value_name = "FILE", requires = "http", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nbd", "nfs"], value_hint = clap::ValueHint::FilePath)]
     password_file: Option<PathBuf>,
     /// HTTP: a further name by which clients reach the server; may be given more than once
-    #[arg(long, value_name = "NAME", requires = "http")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["nbd", "nfs"])]
     host: Vec<String>,
     /// HTTP: let other machines connect without TLS or without a password of yours
-    #[arg(long, requires = "http")]
+    #[arg(long, conflicts_with_all = ["nbd", "nfs"])]
     insecure: bool,
 }
 

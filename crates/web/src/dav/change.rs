@@ -87,6 +87,7 @@ impl Passage {
         let source = dav.export.find(&dav.head.target.names, !moves)?;
         let from = source.found()?;
         let target = dav.export.find(&destination.names, false)?;
+        target.entry()?;
         if target.names == source.names {
             return Err(Refusal::new(403, "source and destination are the same"));
         }
@@ -97,7 +98,6 @@ impl Passage {
         if source.names.starts_with(&target.names) {
             return Err(Refusal::new(409, "the source is inside of the destination"));
         }
-        target.entry()?;
         dav.check_conditions(&source)?;
         if moves {
             source.entry()?;

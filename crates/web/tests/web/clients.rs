@@ -5,6 +5,7 @@ use papilio_oracle::requirement::find_command;
 use papilio_oracle::{Need, require};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -142,10 +143,12 @@ fn davfs2_mounts_the_export() {
         (folder.join("mnt"), folder.join("cache"), folder.join("conf"), folder.join("secrets"));
     fs::create_dir(&point).unwrap();
     fs::create_dir(&cache).unwrap();
+    // The mount's server runs as a user of its own.
+    for (path, mode) in [(folder, 0o755), (&cache, 0o777)] {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
     fs::write(&secrets, format!("{} any {}\n", point.display(), world.token)).unwrap();
-    let mut permissions = fs::metadata(&secrets).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o600);
-    fs::set_permissions(&secrets, permissions).unwrap();
+    fs::set_permissions(&secrets, PermissionsExt::from_mode(0o600)).unwrap();
     let text = format!(
         "secrets {}\ncache_dir {}\nask_auth 0\nuse_locks 1\ndelay_upload 0\n",
         secrets.display(),
