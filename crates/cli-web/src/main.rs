@@ -1,7 +1,7 @@
 //! `papilio-web`: the `papilio` command with a web server.
 //!
-//! `papilio` runs it in its own place for `serve --http`: see other_program.rs in crates/cli. It has
-//! all commands, and may be installed under the name `papilio`, too.
+//! `papilio` runs it in its own place for `serve --http`: see other_program.rs in crates/cli. It
+//! has all commands, and may be installed under the name `papilio`, too.
 
 #![forbid(unsafe_code)]
 

@@ -29,8 +29,7 @@ pub(crate) struct OtherProgram {
 pub(crate) const STORE: OtherProgram =
     OtherProgram { name: "papilio-store", variable: "PAPILIO_STORE_PROGRAM" };
 /// The command with a web server.
-pub(crate) const WEB: OtherProgram =
-    OtherProgram { name: "papilio-web", variable: "PAPILIO_WEB_PROGRAM" };
+pub(crate) const WEB: OtherProgram = OtherProgram { name: "papilio-web", variable: "PAPILIO_WEB_PROGRAM" };
 /// The benchmarks.
 #[cfg(target_os = "linux")]
 pub(crate) const BENCH: OtherProgram =

@@ -35,7 +35,8 @@ pub fn draw_usage(fs: &FileSystem, name: &str) -> anyhow::Result<DrawnView> {
     // No progress bar.
     let context = Context::resolve(GlobalArgs { quiet: 1, ..GlobalArgs::default() });
     let drawn = treemap::draw(&context, &source(fs, name), name.as_bytes())?;
-    let rows = drawn.largest.into_iter().map(|(path, bytes)| vec![path, Units::HUMAN.text(bytes).to_string()]);
+    let rows =
+        drawn.largest.into_iter().map(|(path, bytes)| vec![path, Units::HUMAN.text(bytes).to_string()]);
     Ok(DrawnView { svg: drawn.svg, title: drawn.title, columns: &["Path", "Space"], rows: rows.collect() })
 }
 

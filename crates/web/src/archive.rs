@@ -53,7 +53,8 @@ pub(crate) fn tar<'r>(share: &'r Export, directory: Inode, name: &[u8]) -> Resul
             ..SourceOptions::default()
         };
         if !share.caller.is_root() {
-            let (top, caller, skipped) = (directory.clone(), share.caller.clone(), Arc::clone(&is_incomplete));
+            let (top, caller, skipped) =
+                (directory.clone(), share.caller.clone(), Arc::clone(&is_incomplete));
             let prefix = name.len() + 1;
             options.filter = Some(Arc::new(move |path: &[u8]| {
                 let may = may_read(&top, &caller, path.get(prefix..).unwrap_or_default()).unwrap_or(false);
@@ -65,7 +66,9 @@ pub(crate) fn tar<'r>(share: &'r Export, directory: Inode, name: &[u8]) -> Resul
         }
         let mut sink = TarSink::new(&observer, out, "archive".to_owned(), vec![path.clone()]);
         let copied = export(vec![Source { path, inode: directory }], options, &mut sink, &observer);
-        copied.and_then(|()| observer.proceed().map_err(papilio::ExportError::Stopped)).map_err(io::Error::other)?;
+        copied
+            .and_then(|()| observer.proceed().map_err(papilio::ExportError::Stopped))
+            .map_err(io::Error::other)?;
         sink.finish().map_err(io::Error::other)
     };
     let reply = Reply::foreign(200, "application/x-tar", Content::Stream(Box::new(write)));

@@ -16,7 +16,12 @@ use std::io::{self, Write};
 const STEP: u64 = 256 << 10;
 
 /// Returns the answer with the content of a file.
-pub(crate) fn file(head: &Head, inode: &Inode, name: &[u8], is_download: bool) -> Result<Reply<'static>, Refusal> {
+pub(crate) fn file(
+    head: &Head,
+    inode: &Inode,
+    name: &[u8],
+    is_download: bool,
+) -> Result<Reply<'static>, Refusal> {
     let file = inode.open()?;
     let metadata = file.metadata()?;
     let validators = Validators::of(&metadata);
@@ -33,7 +38,9 @@ pub(crate) fn file(head: &Head, inode: &Inode, name: &[u8], is_download: bool) -
     let size = metadata.size();
     let kind = media_type(name);
     let shown = disposition(if is_download { "attachment" } else { "inline" }, name);
-    let described = |reply| described(reply).header("Content-Disposition", shown.clone()).header("Accept-Ranges", "bytes");
+    let described = |reply| {
+        described(reply).header("Content-Disposition", shown.clone()).header("Accept-Ranges", "bytes")
+    };
     let wanted = head.one("range")?.filter(|_| validators.continues(head));
     match wanted.map_or(Ranges::Whole, |value| Ranges::parse(value, size)) {
         Ranges::Whole => {

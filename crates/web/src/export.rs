@@ -111,7 +111,9 @@ impl Export {
     pub(crate) fn must_be_writable(&self) -> Result<(), Refusal> {
         match self.is_writable {
             true => Ok(()),
-            false => Err(Refusal::new(403, "the server is read-only: start it with --writable to change files")),
+            false => {
+                Err(Refusal::new(403, "the server is read-only: start it with --writable to change files"))
+            }
         }
     }
 

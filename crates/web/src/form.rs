@@ -45,7 +45,8 @@ fn boundary(head: &Head) -> Option<&str> {
     }
     let found = parameters.split(';').find_map(|one| one.trim().strip_prefix("boundary="))?;
     let found = found.strip_prefix('"').and_then(|found| found.strip_suffix('"')).unwrap_or(found);
-    let is_right = (1..=BOUNDARY_MOST).contains(&found.len()) && found.bytes().all(|byte| (b' '..0x7f).contains(&byte));
+    let is_right =
+        (1..=BOUNDARY_MOST).contains(&found.len()) && found.bytes().all(|byte| (b' '..0x7f).contains(&byte));
     is_right.then_some(found)
 }
 

@@ -106,8 +106,9 @@ impl Guard {
             }
             let name = self.cookie_name();
             let cookies = head.all("cookie").flat_map(|value| value.split(';'));
-            let mut own =
-                cookies.filter_map(|cookie| cookie.trim().split_once('=')).filter(|(found, _)| *found == name);
+            let mut own = cookies
+                .filter_map(|cookie| cookie.trim().split_once('='))
+                .filter(|(found, _)| *found == name);
             if own.any(|(_, value)| is_right(value.as_bytes())) {
                 return Ok(Proof::Given);
             }
@@ -118,7 +119,8 @@ impl Guard {
     /// Refuses a request for another server.
     pub(crate) fn check_host(&self, head: &Head) -> Result<(), Refusal> {
         let host = head.one("host")?.unwrap_or_default();
-        let is_known = self.is_own(host) && head.target.authority.as_deref().is_none_or(|name| self.is_own(name));
+        let is_known =
+            self.is_own(host) && head.target.authority.as_deref().is_none_or(|name| self.is_own(name));
         match is_known {
             true => Ok(()),
             false => Err(Refusal::new(421, "the Host of the request is not this server; see --host")),
@@ -197,7 +199,12 @@ mod tests {
 
     fn guard(address: &str, is_tls: bool, hosts: &[&str]) -> Guard {
         let secret = Secret { value: b"s3cret".to_vec(), is_token: true };
-        Guard::new(secret, address.parse().unwrap(), is_tls, hosts.iter().map(|&host| host.to_owned()).collect())
+        Guard::new(
+            secret,
+            address.parse().unwrap(),
+            is_tls,
+            hosts.iter().map(|&host| host.to_owned()).collect(),
+        )
     }
 
     fn head(headers: &str) -> Head {
@@ -212,8 +219,17 @@ mod tests {
             assert!(local.is_own(own), "{own}");
         }
         for other in [
-            "", "evil.example:8080", "localhost", "127.0.0.1", "127.0.0.1:80", "127.0.0.1:8080:8080",
-            "127.0.0.1.evil.example:8080", "localhost.evil:8080", "192.0.2.1:8080", "localhost:", "localhost:+8080",
+            "",
+            "evil.example:8080",
+            "localhost",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "127.0.0.1:8080:8080",
+            "127.0.0.1.evil.example:8080",
+            "localhost.evil:8080",
+            "192.0.2.1:8080",
+            "localhost:",
+            "localhost:+8080",
         ] {
             assert!(!local.is_own(other), "{other}");
         }

@@ -110,9 +110,10 @@ impl Head {
         if end > HEAD_MOST {
             return Err(too_long(bytes));
         }
-        let lone = bytes[..end].iter().zip(std::iter::once(&0).chain(bytes)).any(|(byte, before)| {
-            *byte == b'\n' && *before != b'\r' || *before == b'\r' && *byte != b'\n'
-        });
+        let lone = bytes[..end]
+            .iter()
+            .zip(std::iter::once(&0).chain(bytes))
+            .any(|(byte, before)| *byte == b'\n' && *before != b'\r' || *before == b'\r' && *byte != b'\n');
         if lone || bytes[0] == b'\r' {
             return Err(fault(400, "a line does not end in CR LF"));
         }

@@ -34,16 +34,16 @@ impl Listing<'_> {
     /// Returns the page.
     pub(crate) fn page(&self) -> Result<Reply<'static>, Refusal> {
         self.export.must_have(&self.directory, Permissions::READ)?;
-        let heading = self.names.last().map_or_else(
-            || crate::text::escaped(&self.export.title),
-            |name| shown(name),
-        );
-        let page =
-            Page { title: &self.export.title, names: self.names, at: self.at, heading, refresh: None };
+        let heading =
+            self.names.last().map_or_else(|| crate::text::escaped(&self.export.title), |name| shown(name));
+        let page = Page { title: &self.export.title, names: self.names, at: self.at, heading, refresh: None };
         let mut html = page.begin();
         if let Some(id) = self.at {
             let name = self.export.fs.subvolume(papilio::format::TreeId(id))?;
-            let path = name.path.as_deref().map_or_else(|| format!("subvolume {id}"), |path| format!("/{}", shown(path)));
+            let path = name
+                .path
+                .as_deref()
+                .map_or_else(|| format!("subvolume {id}"), |path| format!("/{}", shown(path)));
             let now = href(self.names, true);
             html.push_str(&format!(
                 "<p class=\"note\">The past: as in {path}, created {}. <a href=\"{now}\">Go to the present</a></p>\n",
@@ -262,7 +262,10 @@ pub(crate) fn versions(export: &Export, names: &[Vec<u8>]) -> Result<Reply<'stat
         ));
     }
     let now = href(names, false);
-    html.push_str(&format!("</tbody>\n</table>\n</div>\n<p><a href=\"{now}\">{}, as it is now</a></p>\n", percent_shown(name)));
+    html.push_str(&format!(
+        "</tbody>\n</table>\n</div>\n<p><a href=\"{now}\">{}, as it is now</a></p>\n",
+        percent_shown(name)
+    ));
     html.push_str(Page::end());
     Ok(Reply::page(200, Content::Bytes(html.into_bytes())))
 }

@@ -18,7 +18,7 @@ const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self';
                            frame-ancestors 'none'; base-uri 'none'";
 /// The policy of everything that comes out of the file system: it is not of this origin.
 const FOREIGN_POLICY: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
-                              frame-ancestors 'none'";
+                              media-src 'self'; frame-ancestors 'none'";
 
 /// Writes a body of unknown length.
 pub(crate) type Writing<'r> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'r>;
@@ -96,7 +96,8 @@ impl<'r> Reply<'r> {
             let is_page = self.headers.iter().any(|(_, value)| value.starts_with("text/html"));
             if !is_page {
                 status = 505;
-                content = Content::Bytes(b"HTTP/1.1 is needed: only there an end is told from a loss\n".to_vec());
+                content =
+                    Content::Bytes(b"HTTP/1.1 is needed: only there an end is told from a loss\n".to_vec());
             }
         }
         let length = match &content {
@@ -107,9 +108,11 @@ impl<'r> Reply<'r> {
             Content::Stream(_) => None,
         };
         let is_chunked = matches!(content, Content::Stream(_)) && !is_old;
-        let goes_on = goes_on && !wire.connection().is_ending() && (length.is_some() || is_chunked || status < 400);
+        let goes_on =
+            goes_on && !wire.connection().is_ending() && (length.is_some() || is_chunked || status < 400);
         let goes_on = goes_on && !(matches!(content, Content::Stream(_)) && is_old);
-        let mut head = format!("HTTP/1.1 {status} {}\r\nDate: {}\r\n", reason(status), dates::http(dates::now()));
+        let mut head =
+            format!("HTTP/1.1 {status} {}\r\nDate: {}\r\n", reason(status), dates::http(dates::now()));
         let mut add = |name: &str, value: &str| {
             for part in [name, ": ", value, "\r\n"] {
                 head.push_str(part);
@@ -119,7 +122,8 @@ impl<'r> Reply<'r> {
             add(name, value);
         }
         add("X-Content-Type-Options", "nosniff");
-        add("Referrer-Policy", "no-referrer");
+        // Stricter ones would take the origin from the forms of pages.
+        add("Referrer-Policy", "same-origin");
         add("Cross-Origin-Resource-Policy", "same-origin");
         if !self.headers.iter().any(|(name, _)| *name == "Cache-Control") {
             add("Cache-Control", "private, no-cache");
@@ -271,7 +275,8 @@ impl Refusal {
     pub(crate) fn into_reply(self, is_browser: bool) -> Reply<'static> {
         let text = escaped(&self.text);
         let reply = if let Some(condition) = self.condition {
-            let href = self.href.map_or_else(String::new, |href| format!("<D:href>{}</D:href>", escaped(&href)));
+            let href =
+                self.href.map_or_else(String::new, |href| format!("<D:href>{}</D:href>", escaped(&href)));
             let xml = format!(
                 "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n\
                  <D:error xmlns:D=\"DAV:\"><D:{condition}>{href}</D:{condition}></D:error>\n"

@@ -123,7 +123,9 @@ impl Service {
             Proof::TokenInUrl if reads => {
                 // The address that stays in the browser has no secret.
                 let place = href(&head.target.names, head.target.is_directory);
-                return Ok(Reply::new(303).header("Location", place).header("Set-Cookie", self.guard.cookie()));
+                return Ok(Reply::new(303)
+                    .header("Location", place)
+                    .header("Set-Cookie", self.guard.cookie()));
             }
             Proof::TokenInUrl => {}
             proof @ (Proof::Missing | Proof::Wrong) => {
@@ -209,9 +211,7 @@ impl Service {
                 let at = at.map(|tree| tree.0);
                 Listing { export, names: &target.names, directory: inode, at, from }.page()
             }
-            FileKind::Regular if target.is_directory => {
-                Err(Refusal::new(404, "that is a file, no folder"))
-            }
+            FileKind::Regular if target.is_directory => Err(Refusal::new(404, "that is a file, no folder")),
             FileKind::Regular => {
                 export.must_have(&inode, Permissions::READ)?;
                 download::file(head, &inode, target.last().unwrap_or_default(), download.is_some())

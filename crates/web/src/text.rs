@@ -203,9 +203,10 @@ mod tests {
         for plain in [&b"txt"[..], b".txt", b"", b"x.", b"x.\xff"] {
             assert_eq!(media_type(plain), "application/octet-stream");
         }
-        assert_eq!([0, 1023, 1024, 1 << 30, u64::MAX].map(size), [
-            "0 B", "1023 B", "1.0 KiB", "1.0 GiB", "16.0 EiB"
-        ]);
+        assert_eq!(
+            [0, 1023, 1024, 1 << 30, u64::MAX].map(size),
+            ["0 B", "1023 B", "1.0 KiB", "1.0 GiB", "16.0 EiB"]
+        );
         assert!(is_same_secret(b"abc", b"abc"));
         assert!(!is_same_secret(b"abc", b"abd") && !is_same_secret(b"abc", b"ab"));
     }

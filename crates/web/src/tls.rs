@@ -22,8 +22,8 @@ pub fn tls_config(certificates: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, 
     if chain.is_empty() {
         return Err(TlsError("the file of the certificate has none in PEM".to_owned()));
     }
-    let key =
-        PrivateKeyDer::from_pem_slice(key).map_err(|error| failed("the private key cannot be read", &error))?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|error| failed("the private key cannot be read", &error))?;
     let wrong = |error: rustls::Error| failed("TLS cannot use certificate and key", &error);
     let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()

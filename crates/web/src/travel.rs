@@ -111,10 +111,12 @@ impl Export {
         for version in file_versions(&self.fs, level.tree, &path.join(&b'/'))? {
             let mut holders = Vec::new();
             for holder in &version.holders {
-                let parts: Vec<Vec<u8>> = holder.path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
+                let parts: Vec<Vec<u8>> =
+                    holder.path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
                 let Some(rest) = parts.strip_prefix(&level.prefix[..]) else { continue };
                 let names = [&names[..level.depth], rest].concat();
-                let is_reached = self.at(&names, holder.subvolume).is_ok_and(|inode| inode.number() == holder.inode);
+                let is_reached =
+                    self.at(&names, holder.subvolume).is_ok_and(|inode| inode.number() == holder.inode);
                 if is_reached {
                     let subvolume_path = holder.subvolume_path.clone();
                     holders.push(Holder { tree: holder.subvolume, subvolume_path, names });

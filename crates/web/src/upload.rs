@@ -13,7 +13,9 @@ use crate::export::Place;
 use crate::head::Head;
 use crate::reply::{Refusal, Reply};
 use crate::tree::temporary_name;
-use papilio::{File, FileKind, Inode, NewKind, Permissions, RenameMode, SetAttributes, SetTime, Timespec, XattrSet};
+use papilio::{
+    File, FileKind, Inode, NewKind, Permissions, RenameMode, SetAttributes, SetTime, Timespec, XattrSet,
+};
 use std::io::{self, Read};
 
 /// Bytes that are written at once.

@@ -138,7 +138,8 @@ impl Views {
     pub(crate) fn page(&self, export: &Export, name: &'static str) -> Result<Reply<'static>, Refusal> {
         let picture = self.picture(export, name)?;
         let heading = if name == "usage" { "Use of space" } else { "Heatmap" };
-        let page = Page { title: &export.title, names: &[], at: None, heading: heading.to_owned(), refresh: None };
+        let page =
+            Page { title: &export.title, names: &[], at: None, heading: heading.to_owned(), refresh: None };
         let title = escaped(&picture.title);
         let mut html = page.begin();
         html.push_str(&format!(
@@ -146,7 +147,9 @@ impl Views {
              <figcaption>{title}</figcaption>\n</figure>\n"
         ));
         if !picture.rows.is_empty() {
-            html.push_str("<div class=\"scroll\">\n<table>\n<caption>The picture as a table</caption>\n<thead>\n<tr>");
+            html.push_str(
+                "<div class=\"scroll\">\n<table>\n<caption>The picture as a table</caption>\n<thead>\n<tr>",
+            );
             for column in &picture.columns {
                 html.push_str(&format!("<th scope=\"col\">{}</th>", escaped(column)));
             }

@@ -49,7 +49,8 @@ pub struct HttpArgs {
 
 fn parse_user(text: &str) -> Result<(u32, u32), String> {
     let (uid, gid) = text.split_once(':').unwrap_or((text, text));
-    let number = |digits: &str| digits.parse().map_err(|_| format!("`{digits}` is no number of a user or group"));
+    let number =
+        |digits: &str| digits.parse().map_err(|_| format!("`{digits}` is no number of a user or group"));
     Ok((number(uid)?, number(gid)?))
 }
 

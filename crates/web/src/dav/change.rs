@@ -166,7 +166,8 @@ fn put_into_place(
     (to, new): (&Inode, &[u8]),
 ) -> Result<bool, Refusal> {
     let export = dav.export;
-    let moved = export.child(from, old)?.ok_or_else(|| Refusal::new(404, "there is no such file or directory"))?;
+    let moved =
+        export.child(from, old)?.ok_or_else(|| Refusal::new(404, "there is no such file or directory"))?;
     let existing = export.child(to, new)?;
     from.check_rename(&export.caller, &moved, to, existing.as_ref())?;
     let is_folder = |inode: &Inode| inode.file_type() == FileKind::Directory;
@@ -212,11 +213,7 @@ pub(crate) fn rename<'s>(dav: &Dav<'s>) -> Result<Reply<'s>, Refusal> {
 }
 
 /// Renames within a subvolume. `None` if the places are in different ones.
-fn rename_here(
-    dav: &Dav<'_>,
-    from: (&Inode, &[u8]),
-    to: (&Inode, &[u8]),
-) -> Result<Option<bool>, Refusal> {
+fn rename_here(dav: &Dav<'_>, from: (&Inode, &[u8]), to: (&Inode, &[u8])) -> Result<Option<bool>, Refusal> {
     if from.0.tree() != to.0.tree() {
         return Ok(None);
     }

@@ -100,7 +100,21 @@ mod tests {
 
     #[test]
     fn malformed_headers_are_refused() {
-        for bad in ["", "()", "(", "(<a>", "<a>", "</a>", "</a> x", "x", "(<a>) x", "(x)", "([\"e\")", "</../a> (<b>)", "(Not)"] {
+        for bad in [
+            "",
+            "()",
+            "(",
+            "(<a>",
+            "<a>",
+            "</a>",
+            "</a> x",
+            "x",
+            "(<a>) x",
+            "(x)",
+            "([\"e\")",
+            "</../a> (<b>)",
+            "(Not)",
+        ] {
             assert_eq!(IfHeader::parse(bad), None, "{bad}");
         }
         assert_eq!(IfHeader::parse(&format!("({})", "<a>".repeat(101))), None);

@@ -6,7 +6,7 @@ use crate::dav::request::{Dav, Depth, Scope};
 use crate::dav::xml::parse;
 use crate::reply::{Content, Refusal, Reply};
 use crate::text::href;
-use papilio::NewKind;
+use papilio::{NewKind, Permissions};
 
 /// The most bytes of the owner of a lock.
 const OWNER_MOST: usize = 4096;
@@ -43,6 +43,10 @@ pub(crate) fn lock<'s>(dav: &Dav<'s>, body: &[u8]) -> Result<Reply<'s>, Refusal>
     let _names = dav.export.names.lock();
     let place = dav.export.find(&dav.head.target.names, true)?;
     dav.check_conditions(&place)?;
+    if let Some(inode) = &place.inode {
+        // Only a user who could change it may keep others from that.
+        dav.export.must_have(inode, Permissions::WRITE)?;
+    }
     let is_new = place.inode.is_none();
     if is_new {
         // A lock of a name that is free makes an empty file (RFC 4918, 7.3).
@@ -87,10 +91,12 @@ pub(crate) fn lock<'s>(dav: &Dav<'s>, body: &[u8]) -> Result<Reply<'s>, Refusal>
 
 fn refresh<'s>(dav: &Dav<'s>) -> Result<Reply<'s>, Refusal> {
     let place = dav.export.find(&dav.head.target.names, true)?;
-    let token = dav.only_token().ok_or_else(|| Refusal::new(400, "a lock is prolonged by one token in If"))?;
+    let token =
+        dav.only_token().ok_or_else(|| Refusal::new(400, "a lock is prolonged by one token in If"))?;
     dav.check_conditions(&place)?;
     let lock = dav.locks.refresh(token, &place.names, dav.timeout());
-    let lock = lock.ok_or_else(|| Refusal::condition(412, "lock-token-matches-request-uri", "no such lock"))?;
+    let lock =
+        lock.ok_or_else(|| Refusal::condition(412, "lock-token-matches-request-uri", "no such lock"))?;
     Ok(answer(200, &lock))
 }
 

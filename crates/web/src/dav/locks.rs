@@ -93,7 +93,8 @@ impl LockTable {
         let token = new_token().map_err(NoLock::Random)?;
         self.with(|locks| {
             let conflicts = |lock: &&ActiveLock| {
-                let meets = lock.covers(&wanted.names) || wanted.is_deep && lock.names.starts_with(&wanted.names);
+                let meets =
+                    lock.covers(&wanted.names) || wanted.is_deep && lock.names.starts_with(&wanted.names);
                 meets && !(lock.is_shared && wanted.is_shared)
             };
             if let Some(lock) = locks.iter().find(conflicts) {
@@ -161,7 +162,14 @@ mod tests {
 
     fn wanted(path: &str, is_deep: bool, is_shared: bool) -> WantedLock {
         let timeout = Duration::from_secs(60);
-        WantedLock { names: names(path), is_directory: false, is_deep, is_shared, owner: String::new(), timeout }
+        WantedLock {
+            names: names(path),
+            is_directory: false,
+            is_deep,
+            is_shared,
+            owner: String::new(),
+            timeout,
+        }
     }
 
     #[test]

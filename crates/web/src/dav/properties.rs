@@ -125,9 +125,7 @@ impl Resource<'_> {
                 })
                 .collect(),
             "lockdiscovery" => self.locks.covering(&self.names).iter().map(lock_xml).collect(),
-            "quota-available-bytes" if is_directory => {
-                self.export.fs.statfs().ok()?.available.to_string()
-            }
+            "quota-available-bytes" if is_directory => self.export.fs.statfs().ok()?.available.to_string(),
             "quota-used-bytes" if is_directory => {
                 let sizes = self.export.fs.statfs().ok()?;
                 sizes.total.saturating_sub(sizes.free).to_string()
@@ -188,7 +186,13 @@ mod tests {
             assert_eq!(property_of(&attribute_of(&name).unwrap()), Some(name));
         }
         assert_eq!(attribute_of(&QualifiedName::new(&"n".repeat(300), "a")), None);
-        for other in [&b"user.webdav.x"[..], b"user.other", b"user.webdav.%zz#a", b"user.webdav.#a<b>", b"user.webdav.\xff#a"] {
+        for other in [
+            &b"user.webdav.x"[..],
+            b"user.other",
+            b"user.webdav.%zz#a",
+            b"user.webdav.#a<b>",
+            b"user.webdav.\xff#a",
+        ] {
             assert_eq!(property_of(other), None);
         }
         assert!(is_live(&QualifiedName::new(DAV, "getetag")));

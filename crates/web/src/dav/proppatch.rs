@@ -72,7 +72,8 @@ pub(crate) fn proppatch<'s>(dav: &Dav<'s>, body: &[u8]) -> Result<Reply<'s>, Ref
     );
     for (change, status) in changes.iter().zip(statuses) {
         let is_protected = status.starts_with("403");
-        let error = if is_protected { "<D:error><D:cannot-modify-protected-property/></D:error>" } else { "" };
+        let error =
+            if is_protected { "<D:error><D:cannot-modify-protected-property/></D:error>" } else { "" };
         xml.push_str(&format!(
             "<D:propstat><D:prop>{}</D:prop><D:status>HTTP/1.1 {status}</D:status>{error}</D:propstat>",
             element(&change.name, "")
@@ -135,10 +136,16 @@ mod tests {
             <D:remove><D:prop><b/></D:prop></D:remove><D:set><D:prop><D:getetag>x</D:getetag></D:prop></D:set>\
             </D:propertyupdate>";
         let all = changes(body).unwrap();
-        let values: Vec<_> = all.iter().map(|change| (change.name.name.as_str(), change.value.as_deref())).collect();
+        let values: Vec<_> =
+            all.iter().map(|change| (change.name.name.as_str(), change.value.as_deref())).collect();
         assert_eq!(values, [("a", Some("1")), ("b", None), ("getetag", Some("x"))]);
         assert_eq!(all.iter().map(fault).collect::<Vec<_>>(), [None, None, Some("403 Forbidden")]);
-        for bad in ["", "<a/>", "<propertyupdate xmlns='DAV:'/>", "<propertyupdate xmlns='DAV:'><set/></propertyupdate>"] {
+        for bad in [
+            "",
+            "<a/>",
+            "<propertyupdate xmlns='DAV:'/>",
+            "<propertyupdate xmlns='DAV:'><set/></propertyupdate>",
+        ] {
             assert_eq!(changes(bad.as_bytes()).unwrap_err().status, 400, "{bad}");
         }
     }

@@ -82,14 +82,22 @@ fn write_nodes(nodes: &[Node], xml: &mut String) {
         match node {
             Node::Text(text) => xml.push_str(&escaped_text(text)),
             Node::Element(element) => {
-                xml.push_str(&format!("<{} xmlns=\"{}\"", element.name.name, escaped(&element.name.namespace)));
+                xml.push_str(&format!(
+                    "<{} xmlns=\"{}\"",
+                    element.name.name,
+                    escaped(&element.name.namespace)
+                ));
                 for (number, (name, value)) in element.attributes.iter().enumerate() {
                     let value = escaped(value);
                     xml.push_str(&match name.namespace.as_str() {
                         "" => format!(" {}=\"{value}\"", name.name),
                         XML => format!(" xml:{}=\"{value}\"", name.name),
                         other => {
-                            format!(" xmlns:a{number}=\"{}\" a{number}:{}=\"{value}\"", escaped(other), name.name)
+                            format!(
+                                " xmlns:a{number}=\"{}\" a{number}:{}=\"{value}\"",
+                                escaped(other),
+                                name.name
+                            )
                         }
                     });
                 }
@@ -367,8 +375,33 @@ mod tests {
     fn random_documents_are_no_panic() {
         let mut random = fastrand::Rng::with_seed(1);
         let parts: &[&str] = &[
-            "<", ">", "/", "a", ":", "=", "'", "\"", "&", ";", "#", "x", "!", "[", "]", "-", "?", " ", "xmlns",
-            "CDATA", "DOCTYPE", "D:propfind", "\u{0}", "\u{ffff}", "<a>", "</a>", "xmlns:D='DAV:'",
+            "<",
+            ">",
+            "/",
+            "a",
+            ":",
+            "=",
+            "'",
+            "\"",
+            "&",
+            ";",
+            "#",
+            "x",
+            "!",
+            "[",
+            "]",
+            "-",
+            "?",
+            " ",
+            "xmlns",
+            "CDATA",
+            "DOCTYPE",
+            "D:propfind",
+            "\u{0}",
+            "\u{ffff}",
+            "<a>",
+            "</a>",
+            "xmlns:D='DAV:'",
         ];
         for _ in 0..20_000 {
             let text: String = (0..random.usize(..24)).map(|_| parts[random.usize(..parts.len())]).collect();

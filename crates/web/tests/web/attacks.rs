@@ -92,7 +92,12 @@ fn requests_without_the_secret_learn_nothing() {
 fn other_hosts_and_origins_are_refused() {
     let world = World::new();
     let port = world.server().address().port();
-    for host in ["evil.example".to_owned(), format!("evil.example:{port}"), "127.0.0.1".to_owned(), format!("127.0.0.1:{port}.evil")] {
+    for host in [
+        "evil.example".to_owned(),
+        format!("evil.example:{port}"),
+        "127.0.0.1".to_owned(),
+        format!("127.0.0.1:{port}.evil"),
+    ] {
         let answer = world.client().send("GET", "/hello.txt", &[("Host", &host)], b"");
         assert_eq!(answer.status, 421, "{host}");
     }
@@ -121,8 +126,16 @@ fn ambiguous_requests_end_the_connection() {
     for (headers, body, status) in [
         (format!("Host: {host}\r\nHost: {host}\r\n"), String::new(), 400),
         (String::new(), String::new(), 400),
-        (format!("Host: {host}\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n"), format!("0\r\n\r\n{smuggled}"), 400),
-        (format!("Host: {host}\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n"), smuggled.to_owned(), 400),
+        (
+            format!("Host: {host}\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n"),
+            format!("0\r\n\r\n{smuggled}"),
+            400,
+        ),
+        (
+            format!("Host: {host}\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n"),
+            smuggled.to_owned(),
+            400,
+        ),
         (format!("Host: {host}\r\nTransfer-Encoding: xchunked\r\n"), smuggled.to_owned(), 501),
         (format!("Host: {host}\r\nContent-Length: 1\r\nContent-Length: 2\r\n"), smuggled.to_owned(), 400),
         (format!("Host: {host}\r\nContent-Length : 5\r\n"), smuggled.to_owned(), 400),

@@ -72,7 +72,8 @@ impl Browser {
         loop {
             let mut answer = self.receive();
             if answer["id"] == id {
-                let is_left = answer["error"]["message"].as_str().is_some_and(|text| text.contains("context"));
+                let is_left =
+                    answer["error"]["message"].as_str().is_some_and(|text| text.contains("context"));
                 assert!(answer.get("error").is_none() || is_left, "{method}: {answer}");
                 return answer["result"].take();
             }
@@ -102,7 +103,8 @@ impl Browser {
     }
 
     fn evaluate(&mut self, expression: &str) -> Value {
-        let result = self.call("Runtime.evaluate", &json!({ "expression": expression, "returnByValue": true }));
+        let result =
+            self.call("Runtime.evaluate", &json!({ "expression": expression, "returnByValue": true }));
         assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
         result["result"]["value"].clone()
     }
@@ -136,7 +138,8 @@ impl Drop for Browser {
 }
 
 /// What can be reached by the keyboard, in the order of the document.
-const REACHABLE: &str = "JSON.stringify([...document.querySelectorAll('a[href], button, input')].map(e => e.outerHTML))";
+const REACHABLE: &str =
+    "JSON.stringify([...document.querySelectorAll('a[href], button, input')].map(e => e.outerHTML))";
 const FOCUSED: &str = "document.activeElement.outerHTML";
 
 #[test]
@@ -156,7 +159,10 @@ fn pages_work_in_a_browser_and_by_keyboard() {
     assert_eq!(browser.evaluate("location.href"), json!(root));
     assert_eq!(browser.evaluate("document.cookie"), json!(""));
     assert_eq!(browser.evaluate("document.title"), json!("image – image"));
-    assert_eq!(browser.evaluate("getComputedStyle(document.querySelector('table')).borderCollapse"), json!("collapse"));
+    assert_eq!(
+        browser.evaluate("getComputedStyle(document.querySelector('table')).borderCollapse"),
+        json!("collapse")
+    );
 
     // Tab goes through everything in the order of the text, visibly; the first stop skips.
     let reachable: Vec<String> = serde_json::from_str(browser.evaluate(REACHABLE).as_str().unwrap()).unwrap();
@@ -197,7 +203,9 @@ fn pages_work_in_a_browser_and_by_keyboard() {
     ] {
         assert!(has(role, name), "{role} {name}: {nodes:?}");
     }
-    let unnamed = |node: &&(String, String)| ["link", "button", "textbox"].contains(&node.0.as_str()) && node.1.trim().is_empty();
+    let unnamed = |node: &&(String, String)| {
+        ["link", "button", "textbox"].contains(&node.0.as_str()) && node.1.trim().is_empty()
+    };
     assert_eq!(nodes.iter().find(unnamed), None);
 
     // A link works by Enter, and a form uploads a file.

@@ -16,7 +16,10 @@ pub struct Answer {
 
 impl Answer {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     pub fn text(&self) -> String {
@@ -168,7 +171,8 @@ impl Client {
                 }
             }
         }
-        let Some(length) = answer.header("content-length").map(|length| length.parse::<usize>().unwrap()) else {
+        let Some(length) = answer.header("content-length").map(|length| length.parse::<usize>().unwrap())
+        else {
             while matches!(self.fill(), Ok(1..)) {}
             answer.body = std::mem::take(&mut self.buffer);
             return Ok(());

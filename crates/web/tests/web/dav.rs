@@ -8,7 +8,10 @@ const BODY: &str = "<?xml version=\"1.0\"?><D:propfind xmlns:D=\"DAV:\">";
 
 fn hrefs(answer: &Answer) -> Vec<String> {
     let text = answer.text();
-    text.split("<D:response><D:href>").skip(1).map(|part| part.split('<').next().unwrap().to_owned()).collect()
+    text.split("<D:response><D:href>")
+        .skip(1)
+        .map(|part| part.split('<').next().unwrap().to_owned())
+        .collect()
 }
 
 fn propfind(client: &mut Client, target: &str, depth: &str, body: &str) -> Answer {
@@ -59,9 +62,12 @@ fn properties_are_found() {
     assert!(!text.contains("<not") && !text.contains("bad<"), "{text}");
     let zero = propfind(&mut client, "/folder", "0", "");
     assert_eq!(hrefs(&zero), ["/folder/"]);
-    let body = format!("{BODY}<D:prop><D:getetag/><x xmlns=\"u\"/><D:quota-available-bytes/></D:prop></D:propfind>");
+    let body =
+        format!("{BODY}<D:prop><D:getetag/><x xmlns=\"u\"/><D:quota-available-bytes/></D:prop></D:propfind>");
     let named = propfind(&mut client, "/folder/", "0", &body).text();
-    assert!(named.contains("200 OK") && named.contains("<x xmlns=\"u\"/>") && named.contains("404 Not Found"));
+    assert!(
+        named.contains("200 OK") && named.contains("<x xmlns=\"u\"/>") && named.contains("404 Not Found")
+    );
     assert!(named.contains("<D:quota-available-bytes>"), "{named}");
     let names = propfind(&mut client, "/hello.txt", "0", &format!("{BODY}<D:propname/></D:propfind>")).text();
     assert!(names.contains("<D:getcontentlength/>"), "{names}");
@@ -81,14 +87,17 @@ fn properties_are_set_all_or_none() {
     let world = World::new();
     let mut client = world.client();
     let mut patch = |changes: &str| {
-        let body = format!("<D:propertyupdate xmlns:D=\"DAV:\" xmlns:z=\"urn:z\">{changes}</D:propertyupdate>");
+        let body =
+            format!("<D:propertyupdate xmlns:D=\"DAV:\" xmlns:z=\"urn:z\">{changes}</D:propertyupdate>");
         client.send("PROPPATCH", "/hello.txt", &[], body.as_bytes())
     };
     let set = "<D:set><D:prop><z:one>1 &lt; 2</z:one><z:two xml:lang=\"en\"><z:in>x</z:in></z:two></D:prop></D:set>";
     assert_eq!(patch(set).status, 207);
     let stored = world.fs.inode("/hello.txt").unwrap().xattr(b"user.webdav.urn%3Az#one").unwrap();
     assert_eq!(stored.as_deref(), Some(&b"1 &lt; 2"[..]));
-    let mixed = patch("<D:remove><D:prop><z:one/></D:prop></D:remove><D:set><D:prop><D:getetag>x</D:getetag></D:prop></D:set>");
+    let mixed = patch(
+        "<D:remove><D:prop><z:one/></D:prop></D:remove><D:set><D:prop><D:getetag>x</D:getetag></D:prop></D:set>",
+    );
     let text = mixed.text();
     assert!(text.contains("424 Failed Dependency") && text.contains("403 Forbidden"), "{text}");
     assert!(text.contains("<D:cannot-modify-protected-property/>"), "{text}");
@@ -196,7 +205,8 @@ fn deep_and_wide_trees_are_copied_moved_and_removed() {
     assert_eq!(client.send("DELETE", "/flat/", &[], b"").status, 204);
     assert_eq!(count("/flat"), 0);
     // No temporary name is left.
-    let left: Vec<_> = world.fs.read_dir("/").unwrap().map(|entry| entry.unwrap().file_name().to_vec()).collect();
+    let left: Vec<_> =
+        world.fs.read_dir("/").unwrap().map(|entry| entry.unwrap().file_name().to_vec()).collect();
     assert!(left.iter().all(|name| !name.starts_with(b".papilio")), "{left:?}");
 }
 
@@ -215,7 +225,10 @@ fn copies_share_their_data_and_moves_cross_subvolumes() {
     assert_eq!(extents("/sub/copy"), extents("/folder/data.bin"));
     assert_eq!(client.send("MOVE", "/folder", &[("Destination", "/sub/folder")], b"").status, 201);
     assert_eq!(extents("/sub/folder/data.bin"), extents("/sub/copy"));
-    assert_eq!(world.fs.metadata("/folder").unwrap_err().kind(), papilio::ErrorKind::Path(PathError::NotFound));
+    assert_eq!(
+        world.fs.metadata("/folder").unwrap_err().kind(),
+        papilio::ErrorKind::Path(PathError::NotFound)
+    );
     assert_eq!(client.send("MOVE", "/sub", &[("Destination", "/renamed")], b"").status, 403);
 }
 

@@ -45,7 +45,10 @@ fn folders_lead_to_their_snapshots_and_files_to_their_versions() {
         assert_eq!(client.get(&link).status, 200);
     }
     let past = client.get(&format!("/home/docs/?at={first}")).text();
-    assert!(past.contains("The past") && past.contains(&format!("href=\"/home/docs/gone?at={first}\"")), "{past}");
+    assert!(
+        past.contains("The past") && past.contains(&format!("href=\"/home/docs/gone?at={first}\"")),
+        "{past}"
+    );
     assert_eq!(client.get(&format!("/home/docs/gone?at={first}")).text(), "gone");
     assert_eq!(client.get(&format!("/home/docs/a?at={first}")).text(), "first");
     assert_eq!(client.get("/home/docs/a").status, 404);
@@ -77,7 +80,9 @@ fn the_past_ends_where_the_export_ends() {
     // A subvolume that is no snapshot of this one.
     assert_eq!(client.get(&format!("/a?at={}", id(&world.fs, "/other"))).status, 404);
     assert_eq!(client.get("/a?at=5").status, 404);
-    for (at, status) in [("", 400), ("x", 400), ("-1", 400), ("7", 400), ("99999", 404), ("99999999999999999999999", 400)] {
+    for (at, status) in
+        [("", 400), ("x", 400), ("-1", 400), ("7", 400), ("99999", 404), ("99999999999999999999999", 400)]
+    {
         assert_eq!(client.get(&format!("/a?at={at}")).status, status, "{at}");
     }
     // Nobody changes it.

@@ -46,7 +46,8 @@ fn chunked_bodies_and_waiting_clients_are_served() {
     let world = World::new();
     let mut client = world.client();
     let chunked = [("Transfer-Encoding", "chunked")];
-    let answer = client.send("PUT", "/c", &chunked, b"5;x=y\r\nhello\r\n0a\r\n, chunked!\r\n0\r\nTrailer: x\r\n\r\n");
+    let answer =
+        client.send("PUT", "/c", &chunked, b"5;x=y\r\nhello\r\n0a\r\n, chunked!\r\n0\r\nTrailer: x\r\n\r\n");
     assert_eq!(answer.status, 201);
     assert_eq!(client.get("/c").text(), "hello, chunked!");
     for bad in ["5\r\nhello!\r\n0\r\n\r\n", "x\r\n", "-1\r\n", "10000000000000000\r\n", "5 \n", "\r\n"] {
@@ -95,7 +96,8 @@ fn a_client_that_goes_away_leaves_the_old_file() {
     }
     assert_eq!(reader.get("/hello.txt").text(), "hello, world\n");
     let (image, _folder) = world.close();
-    let report = papilio::check(&image, &OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true)).unwrap();
+    let report =
+        papilio::check(&image, &OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true)).unwrap();
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
@@ -150,9 +152,16 @@ fn forms_upload_and_make_folders() {
     let origin = format!("http://{}", world.server().address());
     let kind = [("Content-Type", "multipart/form-data; boundary=AaB"), ("Origin", &origin[..])];
     let part = |name: &str, content: &str| {
-        format!("--AaB\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n{content}\r\n")
+        format!(
+            "--AaB\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n{content}\r\n"
+        )
     };
-    let body = format!("{}{}{}--AaB--\r\n", part("one.txt", "1"), part("zwei ü", &"2".repeat(200_000)), part("", ""));
+    let body = format!(
+        "{}{}{}--AaB--\r\n",
+        part("one.txt", "1"),
+        part("zwei ü", &"2".repeat(200_000)),
+        part("", "")
+    );
     let answer = client.send("POST", "/folder/?do=upload", &kind, body.as_bytes());
     assert_eq!((answer.status, answer.header("location")), (303, Some("/folder/")));
     assert_eq!(world.fs.read("/folder/one.txt").unwrap(), b"1");
@@ -162,7 +171,11 @@ fn forms_upload_and_make_folders() {
     assert!(world.fs.metadata("/folder/new folder").unwrap().is_dir());
     for name in ["..", ".", "../up", "/etc/x", "a/b"] {
         let body = format!("{}--AaB--\r\n", part(name, "x"));
-        assert_eq!(world.client().send("POST", "/folder/?do=upload", &kind, body.as_bytes()).status, 400, "{name}");
+        assert_eq!(
+            world.client().send("POST", "/folder/?do=upload", &kind, body.as_bytes()).status,
+            400,
+            "{name}"
+        );
     }
     // Without its end, nothing is stored.
     let broken = part("broken", "x").trim_end().to_owned();

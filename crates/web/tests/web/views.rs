@@ -8,7 +8,11 @@ fn pictures_have_a_page_and_words() {
     let world = World::new();
     let mut client = world.client();
     let page = client.get("/?view=usage").text();
-    for part in ["<img src=\"/?view=usage.svg\" alt=\"&lt;use&gt; of ", "<th scope=\"row\">/a</th>", "<th scope=\"col\">Space</th>"] {
+    for part in [
+        "<img src=\"/?view=usage.svg\" alt=\"&lt;use&gt; of ",
+        "<th scope=\"row\">/a</th>",
+        "<th scope=\"col\">Space</th>",
+    ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     let svg = client.get("/?view=usage.svg");

@@ -35,7 +35,8 @@ struct Drawn;
 impl Pictures for Drawn {
     fn usage(&self, fs: &FileSystem) -> Result<Picture, String> {
         let svg = "<svg xmlns=\"http://www.w3.org/2000/svg\"/>".to_owned();
-        Ok(Picture::new(svg, format!("<use> of {}", fs.uuid())).table(&["Path", "Space"], vec![vec!["/a".into(), "1".into()]]))
+        Ok(Picture::new(svg, format!("<use> of {}", fs.uuid()))
+            .table(&["Path", "Space"], vec![vec!["/a".into(), "1".into()]]))
     }
 
     fn heatmap(&self, _: &FileSystem) -> Result<Picture, String> {
@@ -56,7 +57,8 @@ impl World {
     /// A world with a file system that `fill` has filled.
     pub fn with(wish: &Wish, fill: impl FnOnce(&FileSystem)) -> Self {
         let parent = std::path::Path::new("/dev/shm");
-        let folder = if parent.is_dir() { tempfile::tempdir_in(parent) } else { tempfile::tempdir() }.unwrap();
+        let folder =
+            if parent.is_dir() { tempfile::tempdir_in(parent) } else { tempfile::tempdir() }.unwrap();
         let image = folder.path().join("image");
         papilio::mkfs(&image, &MkfsOptions::new().size(wish.size)).unwrap();
         let options = OpenOptions::new().write(true).cache_bytes(32 << 20);

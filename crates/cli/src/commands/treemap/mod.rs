@@ -160,8 +160,7 @@ pub fn draw(context: &Context, source: &TreeSource, name: &[u8]) -> anyhow::Resu
     let legend = colour_subvolumes(source, &mut nodes)?;
     let title = title(name, &found);
     let palette = Palette::Subvolumes;
-    let svg =
-        Drawing { nodes: &nodes, title: &title, palette, legend: &legend, is_in_page: false }.svg();
+    let svg = Drawing { nodes: &nodes, title: &title, palette, legend: &legend, is_in_page: false }.svg();
     let is_entry = |kind: NodeKind| matches!(kind, NodeKind::Directory | NodeKind::File);
     let entries = nodes.0.iter().filter(|node| is_entry(node.kind));
     let mut largest: Vec<_> = entries.map(|node| (text_of(&node.path), node.bytes)).collect();

@@ -107,7 +107,11 @@ impl Drop for Served {
 fn fails(code: i32, part: &str, arguments: &[&str]) {
     let output: Output = papilio_web().arg("serve").args(arguments).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(code) && text.contains(part), "{arguments:?}: {:?} {text}", output.status);
+    assert!(
+        output.status.code() == Some(code) && text.contains(part),
+        "{arguments:?}: {:?} {text}",
+        output.status
+    );
     assert!(output.stdout.is_empty());
 }
 
@@ -128,7 +132,12 @@ fn files_views_and_uploads_work_inside_the_sandbox() {
         ("PUT", "/docs/new", "uploaded", "201 Created"),
         ("PROPFIND", "/docs/new", "", "403 Forbidden"),
         ("MKCOL", "/made", "", "201 Created"),
-        ("LOCK", "/made", "<lockinfo xmlns='DAV:'><lockscope><exclusive/></lockscope><locktype><write/></locktype></lockinfo>", "200 OK"),
+        (
+            "LOCK",
+            "/made",
+            "<lockinfo xmlns='DAV:'><lockscope><exclusive/></lockscope><locktype><write/></locktype></lockinfo>",
+            "200 OK",
+        ),
         ("POST", "/?view=check", "", "303 See Other"),
     ] {
         let answer = served.request(method, target, body);
@@ -183,7 +192,17 @@ fn other_machines_need_tls_and_a_password() {
         return;
     }
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ])
         .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
         .args(["-keyout", &key, "-out", &certificate])
         .output()
