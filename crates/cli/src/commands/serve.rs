@@ -86,19 +86,19 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 struct SquashArgs {
     /// NFS: trust a client's root as root; by default it is mapped to the anonymous user
-    #[arg(long, conflicts_with = "nbd", overrides_with = "root_squash")]
+    #[arg(long, conflicts_with_all = ["nbd", "http"], overrides_with = "root_squash")]
     no_root_squash: bool,
     /// NFS: map a client's root to the anonymous user; this is the default
-    #[arg(long, conflicts_with = "nbd", overrides_with = "no_root_squash")]
+    #[arg(long, conflicts_with_all = ["nbd", "http"], overrides_with = "no_root_squash")]
     root_squash: bool,
     /// NFS: map every user to the anonymous one
-    #[arg(long, conflicts_with = "nbd")]
+    #[arg(long, conflicts_with_all = ["nbd", "http"])]
     all_squash: bool,
     /// NFS: the anonymous user. 0 may do everything
-    #[arg(long, value_name = "UID", default_value_t = NOBODY, conflicts_with = "nbd")]
+    #[arg(long, value_name = "UID", default_value_t = NOBODY, conflicts_with_all = ["nbd", "http"])]
     anon_uid: u32,
     /// NFS: the anonymous group
-    #[arg(long, value_name = "GID", default_value_t = NOBODY, conflicts_with = "nbd")]
+    #[arg(long, value_name = "GID", default_value_t = NOBODY, conflicts_with_all = ["nbd", "http"])]
     anon_gid: u32,
 }
 

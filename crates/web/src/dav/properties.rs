@@ -6,7 +6,7 @@
 use crate::conditions::Validators;
 use crate::dates;
 use crate::dav::locks::{ActiveLock, LockTable, Names};
-use crate::dav::xml::{DAV, QualifiedName, is_name, parse};
+use crate::dav::xml::{DAV, QualifiedName, escaped_attribute, is_content, is_name};
 use crate::export::Export;
 use crate::text::{escaped, href, media_type, percent, percent_decoded};
 use papilio::{FileKind, Inode};
@@ -137,9 +137,7 @@ impl Resource<'_> {
 
 /// Returns a stored value, if it is the XML of a property: others may set such attributes, too.
 fn as_xml(value: Vec<u8>) -> Option<String> {
-    let text = String::from_utf8(value).ok()?;
-    let wrapped = format!("<v>{text}</v>");
-    parse(wrapped.as_bytes()).ok().map(|_| text)
+    String::from_utf8(value).ok().filter(|text| is_content(text))
 }
 
 /// Returns a lock as the value of `lockdiscovery`.
@@ -167,7 +165,7 @@ pub(crate) fn element(name: &QualifiedName, value: &str) -> String {
             value => format!("<D:{local}>{value}</D:{local}>"),
         };
     }
-    let space = escaped(&name.namespace);
+    let space = escaped_attribute(&name.namespace);
     match value {
         "" => format!("<{local} xmlns=\"{space}\"/>"),
         // Elements in the value have namespaces of their own.

@@ -2,7 +2,7 @@
 
 use crate::dav::properties::{Resource, attribute_of, element, is_live};
 use crate::dav::request::{Dav, Scope};
-use crate::dav::xml::{QualifiedName, parse};
+use crate::dav::xml::{QualifiedName, is_content, parse};
 use crate::reply::{Content, Refusal, Reply};
 use papilio::{Inode, Permissions, XattrSet};
 
@@ -88,7 +88,9 @@ fn fault(change: &Change) -> Option<&'static str> {
     if is_live(&change.name) {
         return Some("403 Forbidden");
     }
-    let is_too_large = change.value.as_ref().is_some_and(|value| value.len() > VALUE_MOST);
+    // The namespaces of each element make a value longer than the client sent it.
+    let cannot_be = |value: &String| value.len() > VALUE_MOST || !is_content(value);
+    let is_too_large = change.value.as_ref().is_some_and(cannot_be);
     (attribute_of(&change.name).is_none() || is_too_large).then_some("507 Insufficient Storage")
 }
 

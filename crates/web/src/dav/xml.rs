@@ -7,7 +7,6 @@
 //!
 //! Source: RFC 4918, 8.2 and 17; Namespaces in XML 1.0.
 
-use crate::text::escaped;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
@@ -85,17 +84,17 @@ fn write_nodes(nodes: &[Node], xml: &mut String) {
                 xml.push_str(&format!(
                     "<{} xmlns=\"{}\"",
                     element.name.name,
-                    escaped(&element.name.namespace)
+                    escaped_attribute(&element.name.namespace)
                 ));
                 for (number, (name, value)) in element.attributes.iter().enumerate() {
-                    let value = escaped(value);
+                    let value = escaped_attribute(value);
                     xml.push_str(&match name.namespace.as_str() {
                         "" => format!(" {}=\"{value}\"", name.name),
                         XML => format!(" xml:{}=\"{value}\"", name.name),
                         other => {
                             format!(
                                 " xmlns:a{number}=\"{}\" a{number}:{}=\"{value}\"",
-                                escaped(other),
+                                escaped_attribute(other),
                                 name.name
                             )
                         }
@@ -122,6 +121,17 @@ fn escaped_text(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// Escapes the value of an attribute, and keeps what XML allows in it.
+pub(crate) fn escaped_attribute(text: &str) -> String {
+    let escaped = escaped_text(text).replace('"', "&quot;");
+    escaped.replace('\t', "&#9;").replace('\n', "&#10;")
+}
+
+/// Returns whether a text is the content of an element.
+pub(crate) fn is_content(text: &str) -> bool {
+    parse(format!("<v>{text}</v>").as_bytes()).is_ok()
 }
 
 /// Parses a document.
@@ -324,6 +334,9 @@ mod tests {
         let names: Vec<&QualifiedName> = root.elements().map(|element| &element.name).collect();
         assert_eq!(names, [&QualifiedName::new("urn:d", "y"), &QualifiedName::new("", "z")]);
         assert_eq!(root.elements().nth(1).unwrap().content(), "t&amp;A&lt;");
+        let again = parse(format!("<r>{}</r>", root.content()).as_bytes()).unwrap();
+        assert_eq!(again.children, root.children);
+        let root = parse("<r><a b='1\n2\t\"&#13;\u{202e}' xmlns='u\n'>\r</a></r>".as_bytes()).unwrap();
         let again = parse(format!("<r>{}</r>", root.content()).as_bytes()).unwrap();
         assert_eq!(again.children, root.children);
     }

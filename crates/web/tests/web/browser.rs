@@ -242,7 +242,7 @@ fn pages_work_in_a_browser_and_by_keyboard() {
     assert_ne!(browser.evaluate("getComputedStyle(document.body).backgroundColor"), light);
     let narrow = json!({ "width": 320, "height": 600, "deviceScaleFactor": 1, "mobile": false });
     browser.call("Emulation.setDeviceMetricsOverride", &narrow);
-    assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), json!(320));
+    assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), json!(true));
     assert_eq!(browser.faults(), Vec::<String>::new());
 
     // A page out of the file system runs nothing.
