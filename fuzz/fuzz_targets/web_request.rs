@@ -1,5 +1,5 @@
-//! Fuzzes what a client of `papilio serve --http` sends: request lines, headers, targets, ranges,
-//! conditions and forms. No decoded path leads upwards, and no name breaks a header.
+//! Fuzzes the requests of clients of `papilio serve --http`: request lines, headers, targets,
+//! ranges, conditions and forms. No decoded path leads upwards, and no name breaks a header.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

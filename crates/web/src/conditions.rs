@@ -10,7 +10,7 @@ use crate::dates;
 use crate::head::{Head, HeadFault, Method};
 use papilio::Metadata;
 
-/// What tells one state of a resource from another.
+/// The properties that tell one state of a resource from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Validators {
     pub(crate) etag: String,
@@ -19,7 +19,7 @@ pub(crate) struct Validators {
     pub(crate) last_modified: String,
 }
 
-/// What the conditions of a request say.
+/// The outcome of the conditions of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     GoOn,

@@ -1,4 +1,4 @@
-//! Entries for fuzz targets: the parsers of what clients send. They promise nothing to others.
+//! Entries for fuzz targets: the parsers of requests. They promise nothing to others.
 
 use crate::dav::if_header::IfHeader;
 use crate::dav::propfind::Wanted;
@@ -11,7 +11,7 @@ use crate::target::Target;
 use crate::text;
 use std::io::Read;
 
-/// Parses a request, and what its headers contain.
+/// Parses a request, and the contents of its headers.
 pub fn request(bytes: &[u8]) {
     let Ok(Some((head, length))) = Head::parse(bytes) else { return };
     assert!(length <= bytes.len());
@@ -42,7 +42,7 @@ pub fn dav_xml(bytes: &[u8]) {
     let _ = Wanted::parse(bytes);
     let _ = proppatch::changes(bytes);
     let Ok(root) = xml::parse(bytes) else { return };
-    // What is stored and sent again means the same.
+    // A property that is stored and sent again means the same.
     if let Ok(again) = xml::parse(format!("<r>{}</r>", root.content()).as_bytes()) {
         assert_eq!(again.children, root.children);
     }

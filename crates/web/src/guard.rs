@@ -1,4 +1,4 @@
-//! `Guard`: who may send requests, and from where.
+//! `Guard`: the secret, the host and the origin that a request must have.
 //!
 //! - A client proves that it knows the secret: a token in the URL, which becomes a cookie, or any
 //!   user name with the secret as password (RFC 7617).

@@ -1,4 +1,4 @@
-//! `Limits`: what one client can take of the server.
+//! `Limits`: the share of the server that one client can take.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ pub(crate) struct Connection {
     waits: Mutex<Waits>,
 }
 
-/// What the thread of a connection waits for.
+/// The state of the thread of a connection.
 #[derive(Debug, Default)]
 struct Waits {
     /// Whether it waits for a request.

@@ -22,6 +22,7 @@ fn image(folder: &Path) -> PathBuf {
     let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap();
     fs.create_dir("/docs").unwrap();
     fs.write("/docs/a.txt", b"content").unwrap();
+    fs.write("/docs/large", (0..200_000_u32).map(|at| (at >> 3) as u8).collect::<Vec<u8>>()).unwrap();
     fs.snapshot("/", "/before", true).unwrap();
     fs.close().unwrap();
     image

@@ -1,7 +1,7 @@
 //! WebDAV, classes 1 and 2 (RFC 4918).
 //!
 //! - `request`: depth, destination, conditions and locks of a request
-//! - `if_header`, `xml`, `locks`: what clients send, and what the server remembers
+//! - `if_header`, `xml`: headers and bodies of clients; `locks`: the locks they hold
 //! - `properties`, `propfind`, `proppatch`, `locking`, `change`: the methods
 
 pub(crate) mod change;

@@ -137,7 +137,7 @@ impl Drop for Browser {
     }
 }
 
-/// What can be reached by the keyboard, in the order of the document.
+/// The elements that the keyboard reaches, in the order of the document.
 const REACHABLE: &str =
     "JSON.stringify([...document.querySelectorAll('a[href], button, input')].map(e => e.outerHTML))";
 const FOCUSED: &str = "document.activeElement.outerHTML";

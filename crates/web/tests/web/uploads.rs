@@ -1,4 +1,4 @@
-//! Uploads: what a file is while and after a client writes it.
+//! Uploads: the content of a file while and after a client writes it.
 
 use crate::client::Client;
 use crate::world::{Wish, World, make, pattern};
