@@ -75,9 +75,7 @@ impl<'b> Multipart<'b> {
     /// The form is malformed, or its body ends early.
     pub(crate) fn next_part(&mut self) -> io::Result<Option<Part>> {
         let mut rest = [0; 4096];
-        while !self.is_at_end {
-            self.read(&mut rest)?;
-        }
+        while self.read(&mut rest)? > 0 {}
         while self.buffer.len() < self.delimiter.len() + 2 {
             self.fill()?;
         }

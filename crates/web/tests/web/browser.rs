@@ -142,29 +142,8 @@ const REACHABLE: &str =
     "JSON.stringify([...document.querySelectorAll('a[href], button, input')].map(e => e.outerHTML))";
 const FOCUSED: &str = "document.activeElement.outerHTML";
 
-#[test]
-fn pages_work_in_a_browser_and_by_keyboard() {
-    if require(&[Need::Command("chromium")]).is_none() {
-        return;
-    }
-    let world = World::with(&Wish::default(), |fs| {
-        fs.write("/evil.html", b"<title>quiet</title><script>document.title='loud'; fetch('/x', {method: 'PUT', body: 'x'})</script>")
-            .unwrap();
-        fs.snapshot("/", "/before", true).unwrap();
-    });
-    let mut browser = Browser::start(world.folder.path());
-    browser.open(&world.server().url());
-    let root = format!("http://{}/", world.server().address());
-    // The token is gone from the address, and no script could read the cookie.
-    assert_eq!(browser.evaluate("location.href"), json!(root));
-    assert_eq!(browser.evaluate("document.cookie"), json!(""));
-    assert_eq!(browser.evaluate("document.title"), json!("image – image"));
-    assert_eq!(
-        browser.evaluate("getComputedStyle(document.querySelector('table')).borderCollapse"),
-        json!("collapse")
-    );
-
-    // Tab goes through everything in the order of the text, visibly; the first stop skips.
+/// Tab goes through everything in the order of the text, visibly; the first stop skips.
+fn check_keyboard(browser: &mut Browser) {
     let reachable: Vec<String> = serde_json::from_str(browser.evaluate(REACHABLE).as_str().unwrap()).unwrap();
     assert!(reachable.len() > 20 && reachable[0].contains("Skip to the content"), "{reachable:?}");
     for (number, wanted) in reachable.iter().enumerate() {
@@ -176,8 +155,10 @@ fn pages_work_in_a_browser_and_by_keyboard() {
     browser.evaluate("document.querySelector('.skip').focus()");
     browser.press("Enter", 13);
     assert_eq!(browser.evaluate("location.hash"), json!("#main"));
+}
 
-    // Screen readers have names for all links and fields, landmarks, and headers of columns.
+/// Screen readers have names for all links and fields, landmarks, and headers of columns.
+fn check_screen_reader(browser: &mut Browser) {
     let tree = browser.call("Accessibility.getFullAXTree", &json!({}));
     let nodes: Vec<(String, String)> = tree["nodes"]
         .as_array()
@@ -207,6 +188,32 @@ fn pages_work_in_a_browser_and_by_keyboard() {
         ["link", "button", "textbox"].contains(&node.0.as_str()) && node.1.trim().is_empty()
     };
     assert_eq!(nodes.iter().find(unnamed), None);
+}
+
+#[test]
+fn pages_work_in_a_browser_and_by_keyboard() {
+    if require(&[Need::Command("chromium")]).is_none() {
+        return;
+    }
+    let world = World::with(&Wish::default(), |fs| {
+        fs.write("/evil.html", b"<title>quiet</title><script>document.title='loud'; fetch('/x', {method: 'PUT', body: 'x'})</script>")
+            .unwrap();
+        fs.snapshot("/", "/before", true).unwrap();
+    });
+    let mut browser = Browser::start(world.folder.path());
+    browser.open(&world.server().url());
+    let root = format!("http://{}/", world.server().address());
+    // The token is gone from the address, and no script could read the cookie.
+    assert_eq!(browser.evaluate("location.href"), json!(root));
+    assert_eq!(browser.evaluate("document.cookie"), json!(""));
+    assert_eq!(browser.evaluate("document.title"), json!("image – image"));
+    assert_eq!(
+        browser.evaluate("getComputedStyle(document.querySelector('table')).borderCollapse"),
+        json!("collapse")
+    );
+
+    check_keyboard(&mut browser);
+    check_screen_reader(&mut browser);
 
     // A link works by Enter, and a form uploads a file.
     browser.evaluate("document.querySelector('a[href=\"/folder/\"]').focus()");
