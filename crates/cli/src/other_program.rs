@@ -3,8 +3,9 @@
 //! - `papilio-store` is the same command with object stores, which bring HTTP, TLS and SlateDB.
 //!   [`run_with_stores`] starts it if an argument names a URL. Without it, the command that opens
 //!   the URL names the missing program.
-//! - `papilio-web` is the same command with a web server, which brings TLS and XML. [`run_with_web`]
-//!   starts it for `serve --http`. Without it, that command names the missing program.
+//! - `papilio-web` is the same command with a web server, which brings TLS and XML.
+//!   [`run_with_web`] starts it for `serve --http`. Without it, that command names the missing
+//!   program.
 //! - `papilio-bench` measures, and needs libraries for plots.
 //!
 //! A program is looked for at the path in an environment variable, beside this one, and in

@@ -63,8 +63,8 @@ struct Identity {
     content: (u64, u64),
 }
 
-/// Number, transaction and time of an inode's creation, which every snapshot keeps. A transaction may
-/// create inodes of the same number in several subvolumes, so the time belongs to it.
+/// Number, transaction and time of an inode's creation, which every snapshot keeps. A transaction
+/// may create inodes of the same number in several subvolumes, so the time belongs to it.
 type Created = (InodeNumber, Generation, i64, u32);
 
 /// The transaction and the time of an inode's last change. A transaction may change it before and
@@ -102,8 +102,8 @@ pub fn file_versions(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<
     Ok(versions)
 }
 
-/// Returns `subvolume` and the subvolumes that snapshots, or snapshots of the same one, connect with
-/// it: the one that was created first at the front, without those that are being deleted.
+/// Returns `subvolume` and the subvolumes that snapshots, or snapshots of the same one, connect
+/// with it: the one that was created first at the front, without those that are being deleted.
 ///
 /// # Errors
 /// A tree block that cannot be read.
