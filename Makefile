@@ -24,8 +24,11 @@ setup-%:
 # time of a first build.
 STORES ?= 0
 WITH_STORES = $(filter 1,$(STORES))
-build: setup-build ## build the papilio command: target/release/papilio (STORES=1: also papilio-store)
-	$(CARGO) build --release --locked -p papilio-cli -p papilio-preload $(WITH_STORES:1=-p papilio-cli-store)
+# WEB=1 adds the program papilio-web, for papilio serve --http.
+WEB ?= 0
+WITH_WEB = $(filter 1,$(WEB))
+build: setup-build ## build the papilio command: target/release/papilio (STORES=1: also papilio-store; WEB=1: also papilio-web)
+	$(CARGO) build --release --locked -p papilio-cli -p papilio-preload $(WITH_STORES:1=-p papilio-cli-store) $(WITH_WEB:1=-p papilio-cli-web)
 
 LIBDIR ?= $(PREFIX)/lib
 capi: setup-build ## build libpapilio, shared and static: target/release/capi
@@ -46,6 +49,7 @@ install: build lib ## install the command, manual pages and completions (PREFIX=
 	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
 	install -D -m 755 target/release/libpapilio_preload.so $(DESTDIR)$(PREFIX)/lib/papilio/libpapilio_preload.so
 	$(if $(WITH_STORES),install -D -m 755 target/release/papilio-store $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store)
+	$(if $(WITH_WEB),install -D -m 755 target/release/papilio-web $(DESTDIR)$(PREFIX)/lib/papilio/papilio-web)
 	install -d $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(HELPERDIR)
 	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
@@ -58,7 +62,7 @@ install: build lib ## install the command, manual pages and completions (PREFIX=
 	for name in $(DROPINS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(DROPINDIR)/$$name; done
 
 uninstall: ## remove the installed files
-	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store \
+	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/lib/papilio/papilio-store $(DESTDIR)$(PREFIX)/lib/papilio/papilio-web \
 		$(DESTDIR)$(PREFIX)/lib/papilio/libpapilio_preload.so $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/papilio-*.8 $(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
@@ -84,6 +88,7 @@ wheel: setup-test ## build the Python wheel: target/wheels/papilio-*.whl (needs 
 	@bash scripts/wheel.sh
 
 packages: STORES := 1
+packages: WEB := 1
 packages: build capi wheel ## build Debian packages and a tarball in target/packages, install and try them (root)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-bench
 	@bash scripts/packages.sh

@@ -3,7 +3,7 @@
 # this system, and tries each. `make packages` has built the command, the library and the wheel.
 #
 #   papilio           the command, manual pages, completions, helpers of mount(8), papilio-store,
-#                     papilio-bench, the engine for fio
+#                     papilio-web, papilio-bench, the engine for fio
 #   libpapilio0       the shared library
 #   libpapilio-dev    header, static library, pkg-config file, manual pages of section 3
 #   python3-papilio   the Python module
@@ -37,7 +37,7 @@ trap clean_up EXIT
 rm -rf "$out"
 mkdir -p "$out"
 everything=$work/everything
-make --no-print-directory -s install STORES=1 DESTDIR="$everything" PREFIX=/usr LIBDIR=/usr/lib/"$triplet" \
+make --no-print-directory -s install STORES=1 WEB=1 DESTDIR="$everything" PREFIX=/usr LIBDIR=/usr/lib/"$triplet" \
     HELPERDIR=/usr/sbin > /dev/null
 install -D -m 644 target/release/libpapilio_fio.so "$everything/usr/lib/papilio/libpapilio_fio.so"
 install -D -m 755 target/release/papilio-bench "$everything/usr/lib/papilio/papilio-bench"

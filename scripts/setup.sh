@@ -41,6 +41,10 @@ sfdisk fdisk test
 qemu-img qemu-utils test
 nbdinfo libnbd-bin test
 nfs-cp libnfs-utils test
+rclone rclone test
+cadaver cadaver test
+mount.davfs davfs2 test
+litmus litmus test
 xz xz-utils test
 bzip2 bzip2 test
 curl curl test

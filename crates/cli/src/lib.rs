@@ -44,8 +44,12 @@ mod tree;
 mod tree_source;
 mod units;
 mod usage_error;
+mod views;
+mod web_front_end;
 
 pub use usage_error::UsageError;
+pub use views::{DrawnView, draw_heatmap, draw_usage};
+pub use web_front_end::{RunningWeb, WebFrontEnd, WebJob, install_web};
 
 use clap::CommandFactory;
 use cli::Cli;
@@ -81,6 +85,7 @@ impl From<Outcome> for ExitCode {
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     other_program::run_with_stores(&arguments);
+    other_program::run_with_web(&arguments);
     let drop_in_code = drop_in::usage_code(&arguments);
     // `mkfs.btrfs /dev/sda` has the form of a helper, too.
     let is_helper = drop_in_code.is_none() && helper::is_helper(&arguments);

@@ -3,11 +3,15 @@
 //! - `papilio-store` is the same command with object stores, which bring HTTP, TLS and SlateDB.
 //!   [`run_with_stores`] starts it if an argument names a URL. Without it, the command that opens
 //!   the URL names the missing program.
+//! - `papilio-web` is the same command with a web server, which brings TLS and XML.
+//!   [`run_with_web`] starts it for `serve --http`. Without it, that command names the missing
+//!   program.
 //! - `papilio-bench` measures, and needs libraries for plots.
 //!
 //! A program is looked for at the path in an environment variable, beside this one, and in
 //! `../lib/papilio`.
 
+use crate::web_front_end::web_front_end;
 use papilio::device::{object_stores, url_prefix};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -25,6 +29,8 @@ pub(crate) struct OtherProgram {
 /// The command with object stores.
 pub(crate) const STORE: OtherProgram =
     OtherProgram { name: "papilio-store", variable: "PAPILIO_STORE_PROGRAM" };
+/// The command with a web server.
+pub(crate) const WEB: OtherProgram = OtherProgram { name: "papilio-web", variable: "PAPILIO_WEB_PROGRAM" };
 /// The benchmarks.
 #[cfg(target_os = "linux")]
 pub(crate) const BENCH: OtherProgram =
@@ -65,6 +71,22 @@ pub(crate) fn run_with_stores(arguments: &[OsString]) {
     }
 }
 
+/// Runs `papilio-web` with the same arguments, and does not return, if they serve files to web
+/// clients and it is there.
+pub(crate) fn run_with_web(arguments: &[OsString]) {
+    let Some((called, rest)) = arguments.split_first() else { return };
+    if web_front_end().is_none() && needs_web(rest) {
+        WEB.replace_this_one(called, rest);
+    }
+}
+
+/// Returns whether arguments are those of `serve --http`. Others that only look so cost the start
+/// of the larger program.
+fn needs_web(arguments: &[OsString]) -> bool {
+    let is_serve = |argument: &OsString| argument.len() > 2 && b"serve".starts_with(argument.as_bytes());
+    arguments.iter().any(|argument| argument == "--http") && arguments.iter().any(is_serve)
+}
+
 /// Returns whether an argument is or contains a URL, or is the name of the command for stores. One
 /// that only looks so costs the start of the larger program.
 fn needs_stores(argument: &OsStr) -> bool {
@@ -76,6 +98,17 @@ fn needs_stores(argument: &OsStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn serving_files_to_browsers_needs_the_web_server() {
+        let needs = |line: &str| needs_web(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in ["serve --http a.img", "-v serve a.img:/d --http", "ser --http a"] {
+            assert!(needs(line), "{line}");
+        }
+        for line in ["serve --nfs a.img", "ls --http", "serve --https", "se --http"] {
+            assert!(!needs(line), "{line}");
+        }
+    }
 
     #[test]
     fn arguments_with_urls_need_stores() {

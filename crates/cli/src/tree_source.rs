@@ -82,6 +82,19 @@ impl TreeSource {
         }
     }
 
+    /// Returns the bytes of a tree block.
+    ///
+    /// # Errors
+    /// The mount does not tell.
+    pub fn node_size(&self) -> anyhow::Result<u64> {
+        match self {
+            Self::Image { fs, .. } => Ok(fs.superblock().raw.node_size.into()),
+            Self::Mounted { mounted, root } => {
+                Ok(root.fs_info().map_err(|error| mounted.at(&error))?.node_size.into())
+            }
+        }
+    }
+
     /// Opens a path in a mount.
     ///
     /// # Errors

@@ -156,7 +156,7 @@ pub use papilio_transfer::export::Export;
 pub use papilio_transfer::export::problem::{
     ExportError, ExportObserver, ExportProblem, ExportProblems, Missing,
 };
-pub use papilio_transfer::file_versions::{FileVersion, VersionHolder, file_versions};
+pub use papilio_transfer::file_versions::{FileVersion, VersionHolder, file_versions, snapshot_family};
 pub use papilio_transfer::file_walk::{WalkError, WalkRoot};
 pub use papilio_transfer::history::{HistoryStep, SnapshotOnly, directory_history, only_in_snapshots};
 pub use papilio_transfer::image_path::ImagePath;

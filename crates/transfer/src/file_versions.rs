@@ -63,8 +63,9 @@ struct Identity {
     content: (u64, u64),
 }
 
-/// An inode that was created in a transaction keeps both numbers in every snapshot.
-type Created = (InodeNumber, Generation);
+/// Number, transaction and time of an inode's creation, which every snapshot keeps. A transaction
+/// may create inodes of the same number in several subvolumes, so the time belongs to it.
+type Created = (InodeNumber, Generation, i64, u32);
 
 /// The transaction and the time of an inode's last change. A transaction may change it before and
 /// after it makes a snapshot.
@@ -99,6 +100,19 @@ pub fn file_versions(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<
         (modified.seconds, modified.nanoseconds, order.get(&version.holders[0].subvolume).copied())
     });
     Ok(versions)
+}
+
+/// Returns `subvolume` and the subvolumes that snapshots, or snapshots of the same one, connect
+/// with it: the one that was created first at the front, without those that are being deleted.
+///
+/// # Errors
+/// A tree block that cannot be read.
+pub fn snapshot_family(fs: &FileSystem, subvolume: TreeId) -> Result<Vec<Subvolume>> {
+    let mut all: Vec<_> = fs.subvolumes()?.into_iter().filter(|found| !found.is_being_deleted()).collect();
+    all.sort_by_key(|found| (found.created, found.id));
+    let family = family(&all, subvolume);
+    all.retain(|found| family.contains(&found.id));
+    Ok(all)
 }
 
 /// Returns the subvolumes that snapshots, or snapshots of the same one, connect with `subvolume`.
@@ -164,7 +178,7 @@ impl Search {
             return Ok(());
         }
         let metadata = inode.metadata();
-        let created = (inode.number(), metadata.generation());
+        let created = created(inode);
         if self.followed.len() < FOLLOWED_INODES {
             self.followed.insert(created);
         }
@@ -204,18 +218,19 @@ impl Search {
     fn follow(&mut self, fs: &FileSystem, all: &[Subvolume]) -> Result<()> {
         let inodes: Vec<Created> = self.followed.iter().copied().collect();
         for subvolume in all {
-            for (number, generation) in &inodes {
-                if self.known.contains(&(subvolume.id, *number)) {
+            for wanted in &inodes {
+                let number = wanted.0;
+                if self.known.contains(&(subvolume.id, number)) {
                     continue;
                 }
-                let inode = match fs.inode_at(subvolume.id, *number) {
+                let inode = match fs.inode_at(subvolume.id, number) {
                     Ok(inode) => inode,
                     Err(error) if error.kind() == ErrorKind::Path(PathError::NotFound) => continue,
                     Err(error) => return Err(error),
                 };
                 // Another file may have the number in another subvolume.
-                if inode.metadata().generation() == *generation
-                    && let Some(path) = path_of(fs, subvolume.id, *number)?
+                if created(&inode) == *wanted
+                    && let Some(path) = path_of(fs, subvolume.id, number)?
                 {
                     self.add(subvolume, &path, &inode)?;
                 }
@@ -223,6 +238,12 @@ impl Search {
         }
         Ok(())
     }
+}
+
+fn created(inode: &Inode) -> Created {
+    let metadata = inode.metadata();
+    let time = metadata.btime();
+    (inode.number(), metadata.generation(), time.seconds, time.nanoseconds)
 }
 
 /// Returns hashes of what an inode contains.

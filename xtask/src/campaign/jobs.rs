@@ -218,6 +218,8 @@ pub const JOBS: &[Job] = &[
     fuzz("node"),
     fuzz("item"),
     fuzz("send_stream"),
+    fuzz("web_request"),
+    fuzz("web_xml"),
     fuzz("receive"),
     fuzz("fuse_message"),
     fuzz("fuse_serve"),

@@ -10,7 +10,7 @@ use super::sources::{Manifest, Sources};
 /// The packages, from the highest layer to the lowest; those of one layer do not depend on one
 /// another.
 const LAYERS: [&[&str]; 15] = [
-    &["xtask", "papilio-fuzz", "papilio-cli-store"],
+    &["xtask", "papilio-fuzz", "papilio-cli-store", "papilio-cli-web"],
     &["papilio-cli", "papilio-bench"],
     &[
         "papilio-fuse",
@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 15] = [
         "papilio-nbd",
         "papilio-nfs",
         "papilio-preload",
+        "papilio-web",
     ],
     &["papilio-store", "papilio-serving", "papilio-layers", "papilio-run"],
     &["papilio-simulator"],

@@ -1,4 +1,5 @@
 //! `papilio serve`: shows a disk image, or the file system in it, to clients of a network protocol.
+//! [`super::serve_http`] has the part for browsers.
 //!
 //! The steps, in this order:
 //! 1. Block signals, before the first thread starts.
@@ -7,6 +8,8 @@
 //! 4. Wait for a signal; a second one ends the process at once.
 //! 5. Let the requests in flight end, flush the image, and unlock it.
 
+use super::serve_http::{HTTP_PORT, HttpArgs};
+use super::until_signal::wait_for_signal;
 use crate::UsageError;
 use crate::context::Context;
 use crate::holder;
@@ -18,7 +21,6 @@ use papilio_fuse::signals::Signals;
 use papilio_nbd::{Address, Export, Server};
 use papilio_sandbox::{Job, Sandbox};
 use std::ffi::OsString;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,22 +29,26 @@ use std::sync::Arc;
 const NBD_PORT: u16 = 10809;
 /// The port of NFS.
 const NFS_PORT: u16 = 2049;
+/// The most NBD clients at once.
+const NBD_CONNECTIONS: u16 = 16;
 /// Bytes of data that the page cache of an NFS export may hold.
 const NFS_CACHE: u64 = 256 << 20;
 
-/// Serve a disk image to NBD clients, or the file system in it to NFS clients
+/// Serve a disk image to NBD clients, or the file system in it to NFS clients and browsers
 ///
 /// With --nbd, clients see the disk in the image, whatever its format: raw, qcow2, VMDK,
 /// VHDX, and for reading xz and zstd. IMAGE@N or --partition serves one partition; --partition none
 /// serves the file as it is. With --nfs, clients mount the directory IMAGE:/path with NFS version
-/// 3: for machines without FUSE.
+/// 3: for machines without FUSE. With --http, browsers and WebDAV clients show the directory
+/// IMAGE:/path, its snapshots and the versions of its files; --writable lets them change files.
 /// The command prints the URI of the export on standard output, and serves until SIGINT or SIGTERM
 /// arrives. Then it ends the requests in flight, flushes the image and unlocks it.
-/// Neither protocol has passwords. Every NBD client that can connect can read, and write unless
-/// --read-only. An NFS client names its users, and each call has the permissions of its user.
+/// NBD and NFS have no passwords. Every NBD client that can connect can read, and write unless
+/// --read-only. An NFS client names its users, and each call has the permissions of its user. HTTP
+/// clients need the token in the URL that the command prints, or a password.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device; with --nfs, also a directory in it
+    /// The image or device; with --nfs and --http, also a directory in it
     #[arg(value_name = "IMAGE[:/path]", value_hint = clap::ValueHint::FilePath)]
     image: OsString,
     /// Serve the bytes of the disk with the NBD protocol
@@ -51,6 +57,9 @@ pub struct Args {
     /// Serve the file system with NFS version 3, and the mount protocol on the same port
     #[arg(long, conflicts_with_all = ["socket", "export", "connections"])]
     nfs: bool,
+    /// Serve the file system to browsers and WebDAV clients, for reading unless --writable
+    #[arg(long, conflicts_with_all = ["nbd", "nfs", "socket", "export"])]
+    http: bool,
     /// Open the image for reading, and refuse writes
     #[arg(short = 'r', long)]
     read_only: bool,
@@ -58,36 +67,38 @@ pub struct Args {
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, conflicts_with = "listen")]
     socket: Option<PathBuf>,
     /// Listen on a TCP port; port 0 chooses a free one. Without it, only this machine can connect
-    /// [default: 127.0.0.1:10809, for NFS 127.0.0.1:2049]
+    /// [default: 127.0.0.1:10809, for NFS 127.0.0.1:2049, for HTTP 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR[:PORT]")]
     listen: Option<String>,
     /// The name of the export; clients that name none get it, too
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     export: String,
-    /// The most clients at once
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    connections: u16,
+    /// The most clients at once [default: 16, for HTTP 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: Option<u16>,
     #[command(flatten)]
     squash: SquashArgs,
+    #[command(flatten)]
+    web: HttpArgs,
 }
 
 /// The users that NFS clients' users become.
 #[derive(Debug, clap::Args)]
 struct SquashArgs {
     /// NFS: trust a client's root as root; by default it is mapped to the anonymous user
-    #[arg(long, conflicts_with = "nbd", overrides_with = "root_squash")]
+    #[arg(long, conflicts_with_all = ["nbd", "http"], overrides_with = "root_squash")]
     no_root_squash: bool,
     /// NFS: map a client's root to the anonymous user; this is the default
-    #[arg(long, conflicts_with = "nbd", overrides_with = "no_root_squash")]
+    #[arg(long, conflicts_with_all = ["nbd", "http"], overrides_with = "no_root_squash")]
     root_squash: bool,
     /// NFS: map every user to the anonymous one
-    #[arg(long, conflicts_with = "nbd")]
+    #[arg(long, conflicts_with_all = ["nbd", "http"])]
     all_squash: bool,
     /// NFS: the anonymous user. 0 may do everything
-    #[arg(long, value_name = "UID", default_value_t = NOBODY, conflicts_with = "nbd")]
+    #[arg(long, value_name = "UID", default_value_t = NOBODY, conflicts_with_all = ["nbd", "http"])]
     anon_uid: u32,
     /// NFS: the anonymous group
-    #[arg(long, value_name = "GID", default_value_t = NOBODY, conflicts_with = "nbd")]
+    #[arg(long, value_name = "GID", default_value_t = NOBODY, conflicts_with_all = ["nbd", "http"])]
     anon_gid: u32,
 }
 
@@ -104,10 +115,14 @@ impl SquashArgs {
 impl Args {
     /// Serves until a signal arrives.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        if !self.nbd && !self.nfs {
-            return Err(UsageError::new("serve: no protocol was chosen: give --nbd or --nfs").into());
+        if !self.nbd && !self.nfs && !self.http {
+            return Err(UsageError::new("serve: no protocol was chosen: give --nbd, --nfs or --http").into());
         }
         let signals = Signals::block().context("cannot block signals")?;
+        if self.http {
+            let (address, sandbox) = (self.address(HTTP_PORT), self.sandbox(context));
+            return self.web.serve(context, signals, (&self.image, &address), self.connections, sandbox);
+        }
         if self.nfs { self.serve_files(context, signals) } else { self.serve_disk(context, signals) }
     }
 
@@ -122,7 +137,7 @@ impl Args {
         let device = self.open(context)?;
         context.seal();
         let export = Export::new(self.export.clone(), device).map_err(UsageError::new)?;
-        let server = Server::start_on(listener, export, self.connections.into())?;
+        let server = Server::start_on(listener, export, self.connections.unwrap_or(NBD_CONNECTIONS).into())?;
         if server.is_public() {
             context.warning("NBD has no passwords: other machines can reach this address");
         }
@@ -157,14 +172,18 @@ impl Args {
 
     /// Leaves this run with the right to serve the image. The socket listens already.
     fn confine(&self, context: &Context) {
-        // An NFS server marks its handles with random bytes.
+        context.confine(self.sandbox(context), []);
+    }
+
+    fn sandbox(&self, context: &Context) -> Sandbox {
+        // An NFS server marks its handles with random bytes, a web server its locks.
         let random = Path::new("/dev/urandom");
         let mut sandbox = Sandbox::for_job(Job::Serve, context.sandbox_mode()).reads(random);
         if let Some(socket) = &self.socket {
             let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
             sandbox = sandbox.removes_in(folder.unwrap_or(Path::new(".")));
         }
-        context.confine(sandbox, []);
+        sandbox
     }
 
     /// Returns the address to listen on, on loopback unless one was given.
@@ -191,26 +210,4 @@ impl Args {
         };
         opened.map_err(|error| holder::explain(papilio::Error::from(error)))
     }
-}
-
-/// Prints the URI of the server, and waits for a signal. A second one ends the process.
-fn wait_for_signal(uri: &str, signals: Signals) -> anyhow::Result<()> {
-    let mut output = std::io::stdout().lock();
-    // A reader that has gone away does not need the server to end.
-    let _ = writeln!(output, "{uri}").and_then(|()| output.flush());
-    drop(output);
-    signals.wait().context("cannot wait for signals")?;
-    end_on_second_signal(signals);
-    Ok(())
-}
-
-/// Ends the process at a second signal, for the user who does not want to wait for clients.
-fn end_on_second_signal(signals: Signals) {
-    let wait = move || {
-        if signals.wait().is_ok() {
-            std::process::exit(1);
-        }
-    };
-    // Without the thread, the wait is bounded by the server alone.
-    let _ = std::thread::Builder::new().name("papilio-signals".to_owned()).spawn(wait);
 }

@@ -56,11 +56,12 @@ fn a_command_without_its_other_programs_names_them() {
     let alone = folder.path().join("papilio");
     papilio_oracle::program::copy_program(binary(), &alone).unwrap();
     // Links to the command itself are none of them.
-    for name in ["papilio-store", "papilio-bench"] {
+    for name in ["papilio-store", "papilio-bench", "papilio-web"] {
         std::os::unix::fs::symlink(&alone, folder.path().join(name)).unwrap();
     }
     for (arguments, part) in [
         (&["bench"][..], "papilio-bench is not installed"),
+        (&["serve", "--http", "disk.img"], "papilio-web is not installed"),
         (&["ls", "https://host/disk.img"], "https://host/disk.img: this program opens no URLs"),
         (&["store", "list", "slatedb+file:///d"], "papilio-store"),
         (&["mkfs", "--size", "256M", "slatedb+file:///d"], "papilio-store"),

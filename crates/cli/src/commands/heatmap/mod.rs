@@ -7,16 +7,16 @@ mod grid;
 mod picture;
 
 use crate::context::Context;
-use crate::mounted::Target;
 use crate::output::Output;
 use crate::tree_source::{TreeSource, UsedChunk};
 use crate::usage_error::UsageError;
 use anyhow::anyhow;
-use grid::{Cell, Grid};
+pub use grid::{Cell, Grid, KINDS};
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::device::DeviceItem;
 use papilio::format::{ItemType, Key, objectid};
 use picture::Format;
+pub use picture::svg;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -53,15 +53,7 @@ impl Args {
             return Err(UsageError::new(text).into());
         };
         let source = TreeSource::open(context, &self.path)?;
-        let mut grids = grids(&source)?;
-        let chunks = source.chunks()?;
-        for chunk in &chunks {
-            spread(&mut grids, chunk, 0, chunk.item.length, |cell, bytes| {
-                cell.allocated[kind_of(chunk.item.flags)] += bytes;
-            })?;
-        }
-        self.add_extents(context, &source, &chunks, &mut grids)?;
-        let grids: Vec<Grid> = grids.into_values().collect();
+        let grids = filled(&source)?;
         let shown = self.picture.display();
         picture::draw(&self.picture, format, &grids, &self.path.to_string_lossy())
             .map_err(|error| anyhow!("{shown}: {error}"))?;
@@ -72,33 +64,42 @@ impl Args {
         }
         Ok(())
     }
+}
 
-    fn add_extents(
-        &self,
-        context: &Context,
-        source: &TreeSource,
-        chunks: &[UsedChunk],
-        grids: &mut BTreeMap<u64, Grid>,
-    ) -> anyhow::Result<()> {
-        let node_size: u64 = match Target::parse(&self.path)? {
-            Target::Image(path) => context.open(&path.image)?.superblock().raw.node_size.into(),
-            Target::Mounted(mounted) => {
-                mounted.open()?.fs_info().map_err(|error| mounted.at(&error))?.node_size.into()
-            }
-        };
-        source.search(objectid::EXTENT_TREE, (Key::MIN, Key::MAX), 0, |key, _| {
-            let length = match key.item_type {
-                ItemType::EXTENT_ITEM => key.offset,
-                ItemType::METADATA_ITEM => node_size,
-                _ => return Ok(()),
-            };
-            let after = chunks.partition_point(|chunk| chunk.start.0 <= key.objectid);
-            let Some(chunk) = after.checked_sub(1).map(|at| &chunks[at]) else { return Ok(()) };
-            let offset = key.objectid - chunk.start.0;
-            let length = length.min(chunk.item.length.saturating_sub(offset));
-            spread(grids, chunk, offset, length, |cell, bytes| cell.used += bytes)
-        })
+/// Returns the grid of each device, filled with its chunks and extents.
+///
+/// # Errors
+/// A tree block that cannot be read.
+pub fn filled(source: &TreeSource) -> anyhow::Result<Vec<Grid>> {
+    let mut grids = grids(source)?;
+    let chunks = source.chunks()?;
+    for chunk in &chunks {
+        spread(&mut grids, chunk, 0, chunk.item.length, |cell, bytes| {
+            cell.allocated[kind_of(chunk.item.flags)] += bytes;
+        })?;
     }
+    add_extents(source, &chunks, &mut grids)?;
+    Ok(grids.into_values().collect())
+}
+
+fn add_extents(
+    source: &TreeSource,
+    chunks: &[UsedChunk],
+    grids: &mut BTreeMap<u64, Grid>,
+) -> anyhow::Result<()> {
+    let node_size = source.node_size()?;
+    source.search(objectid::EXTENT_TREE, (Key::MIN, Key::MAX), 0, |key, _| {
+        let length = match key.item_type {
+            ItemType::EXTENT_ITEM => key.offset,
+            ItemType::METADATA_ITEM => node_size,
+            _ => return Ok(()),
+        };
+        let after = chunks.partition_point(|chunk| chunk.start.0 <= key.objectid);
+        let Some(chunk) = after.checked_sub(1).map(|at| &chunks[at]) else { return Ok(()) };
+        let offset = key.objectid - chunk.start.0;
+        let length = length.min(chunk.item.length.saturating_sub(offset));
+        spread(grids, chunk, offset, length, |cell, bytes| cell.used += bytes)
+    })
 }
 
 /// Returns an empty grid for each device.

@@ -43,17 +43,9 @@ impl Format {
 /// # Errors
 /// The file cannot be created or written.
 pub fn draw(path: &Path, format: Format, grids: &[Grid], title: &str) -> anyhow::Result<()> {
-    let width = (COLUMNS as i32 * CELL + 2 * MARGIN) as u32;
-    let height = (2 * MARGIN + 2 * LINE + grids.iter().map(height_of).sum::<i32>()) as u32;
+    let (width, height) = size_of(grids);
     match format {
-        Format::Svg => {
-            let area = SVGBackend::new(path, (width, height)).into_drawing_area();
-            let font = ("sans-serif", 14).into_font();
-            let write = |area: &Area<SVGBackend<'_>>, text: &str, at| {
-                area.draw(&Text::new(text.to_owned(), at, font.clone()))
-            };
-            paint(&area, grids, title, write).map_err(|error| anyhow!("{error}"))
-        }
+        Format::Svg => Ok(std::fs::write(path, svg(grids, title)?)?),
         Format::Png => {
             let mut pixels = vec![0; 3 * (width * height) as usize];
             let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
@@ -68,6 +60,28 @@ pub fn draw(path: &Path, format: Format, grids: &[Grid], title: &str) -> anyhow:
             file.flush().context("writing")
         }
     }
+}
+
+/// Returns the picture of `grids` as SVG.
+///
+/// # Errors
+/// The library cannot draw it.
+pub fn svg(grids: &[Grid], title: &str) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, size_of(grids)).into_drawing_area();
+    let font = ("sans-serif", 14).into_font();
+    let write = |area: &Area<SVGBackend<'_>>, text: &str, at| {
+        area.draw(&Text::new(text.to_owned(), at, font.clone()))
+    };
+    paint(&area, grids, title, write).map_err(|error| anyhow!("{error}"))?;
+    drop(area);
+    Ok(text)
+}
+
+/// Returns width and height in pixels.
+fn size_of(grids: &[Grid]) -> (u32, u32) {
+    let height = 2 * MARGIN + 2 * LINE + grids.iter().map(height_of).sum::<i32>();
+    ((COLUMNS as i32 * CELL + 2 * MARGIN) as u32, height as u32)
 }
 
 type Area<DB> = DrawingArea<DB, Shift>;

@@ -38,6 +38,8 @@ const SAMPLES: u64 = 5000;
 const IN_PICTURE: usize = 3000;
 /// See [`IN_PICTURE`].
 const IN_PAGE: usize = 8000;
+/// The largest directories and files that are listed beside a picture.
+const LARGEST: usize = 50;
 /// The ends of the ages in days, and their words.
 const AGES: [(i64, &str); 5] =
     [(1, "a day"), (7, "a week"), (31, "a month"), (366, "a year"), (3 * 366, "three years")];
@@ -122,14 +124,49 @@ impl Args {
     }
 
     fn title(&self, found: &Tally) -> String {
-        let name = text_of(self.path.as_encoded_bytes());
-        let (data, metadata) = (Units::HUMAN.text(found.data), Units::HUMAN.text(found.metadata));
-        let how = match found.exact {
-            true => "every extent".to_owned(),
-            false => format!("{} samples", found.all),
-        };
-        format!("{name}: data {data}, metadata {metadata} ({how})")
+        title(self.path.as_encoded_bytes(), found)
     }
+}
+
+fn title(name: &[u8], found: &Tally) -> String {
+    let name = text_of(name);
+    let (data, metadata) = (Units::HUMAN.text(found.data), Units::HUMAN.text(found.metadata));
+    let how = match found.exact {
+        true => "every extent".to_owned(),
+        false => format!("{} samples", found.all),
+    };
+    format!("{name}: data {data}, metadata {metadata} ({how})")
+}
+
+/// A treemap of a file system, and its largest directories and files.
+pub struct DrawnTree {
+    /// The picture.
+    pub svg: String,
+    /// One sentence on the whole.
+    pub title: String,
+    /// Path and bytes of the largest, the largest first.
+    pub largest: Vec<(String, u64)>,
+}
+
+/// Draws the tree of a file system that is open, from samples.
+///
+/// # Errors
+/// A tree block that cannot be read.
+pub fn draw(context: &Context, source: &TreeSource, name: &[u8]) -> anyhow::Result<DrawnTree> {
+    let chunks = source.chunks()?;
+    let mut found = empty_tally(&chunks, false);
+    measure(context, source, Some(Sampler::new(source, &chunks, 0)), SAMPLES, &mut found)?;
+    let mut nodes = Nodes::choose(&found, IN_PICTURE);
+    let legend = colour_subvolumes(source, &mut nodes)?;
+    let title = title(name, &found);
+    let palette = Palette::Subvolumes;
+    let svg = Drawing { nodes: &nodes, title: &title, palette, legend: &legend, is_in_page: false }.svg();
+    let is_entry = |kind: NodeKind| matches!(kind, NodeKind::Directory | NodeKind::File);
+    let entries = nodes.0.iter().filter(|node| is_entry(node.kind));
+    let mut largest: Vec<_> = entries.map(|node| (text_of(&node.path), node.bytes)).collect();
+    largest.sort_by(|one, other| other.1.cmp(&one.1).then(one.0.cmp(&other.0)));
+    largest.truncate(LARGEST);
+    Ok(DrawnTree { svg, title, largest })
 }
 
 /// Gives each of the largest subvolumes a colour, and returns the words for these.
