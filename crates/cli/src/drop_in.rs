@@ -1,10 +1,10 @@
 //! The names of btrfs-progs' programs, under which the command takes their place.
 //!
 //! Owns [`translate`]. A link `btrfs`, `mkfs.btrfs`, `btrfstune`, `btrfsck`, `fsck.btrfs`,
-//! `btrfs-convert`, `btrfs-find-root`, `btrfs-image`, `btrfs-map-logical` or
-//! `btrfs-select-super` to this program takes the arguments of that program, and prints its
-//! messages on success. The options of single commands are those of `papilio`'s, which are named
-//! after btrfs-progs' wherever both have one; docs/commands.md lists the differences.
+//! `btrfs-convert`, `btrfs-find-root`, `btrfs-image`, `btrfs-map-logical` or `btrfs-select-super`
+//! to this program takes the arguments of that program, and prints its messages on success. The
+//! options of single commands are those of `papilio`'s, which are named after btrfs-progs' wherever
+//! both have one; docs/commands.md lists the differences.
 
 use crate::btrfs_json::FORMATTED;
 use crate::usage_error::UsageError;
