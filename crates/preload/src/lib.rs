@@ -10,7 +10,7 @@
 //! - [`status`]: `stat` and its kin.
 //! - [`file_systems`]: `statfs` and its kin, `ioctl`.
 //! - [`tables`]: `open` and `fopen` of tables of mounts.
-//! - [`directories`]: `readdir`.
+//! - [`directories`] has `readdir`.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 

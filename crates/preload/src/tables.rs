@@ -9,6 +9,12 @@ use papilio_run::{mount_table, system};
 use std::ffi::CStr;
 use std::os::fd::IntoRawFd;
 
+type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
+type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
+type Checked = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
+type CheckedAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+type OpenStream = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
+
 /// Opens a changed table; `None` if the path is none, or it is opened for writing.
 ///
 /// # Safety
@@ -47,8 +53,7 @@ macro_rules! open_by_path {
                     return table;
                 }
                 // SAFETY: the C library's function has this type.
-                let next: unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int =
-                    unsafe { std::mem::transmute(NEXT.address()) };
+                let next: Open = unsafe { std::mem::transmute(NEXT.address()) };
                 // SAFETY: the caller passes the arguments of the function.
                 unsafe { next(path, flags, mode) }
             }
@@ -61,17 +66,10 @@ open_by_path! {
     open64 = c"open64";
 }
 
-/// The type of a directory's descriptor.
-macro_rules! checked_type {
-    ($directory:ident) => {
-        c_int
-    };
-}
-
 /// Defines the functions that glibc calls for a program that was built with checks
 /// (`_FORTIFY_SOURCE`): no mode, since no file is made.
 macro_rules! open_checked {
-    ($($name:ident($($directory:ident)?) = $symbol:literal;)*) => {
+    ($($name:ident($($directory:ident)?) = $symbol:literal as $function:ty;)*) => {
         $(
             /// As the function of the C library.
             ///
@@ -89,8 +87,7 @@ macro_rules! open_checked {
                     return table;
                 }
                 // SAFETY: the C library's function has this type.
-                let next: unsafe extern "C" fn($(checked_type!($directory),)? *const c_char, c_int) -> c_int =
-                    unsafe { std::mem::transmute(NEXT.address()) };
+                let next: $function = unsafe { std::mem::transmute(NEXT.address()) };
                 // SAFETY: the caller passes the arguments of the function.
                 unsafe { next($($directory,)? path, flags) }
             }
@@ -99,10 +96,10 @@ macro_rules! open_checked {
 }
 
 open_checked! {
-    __open_2() = c"__open_2";
-    __open64_2() = c"__open64_2";
-    __openat_2(directory) = c"__openat_2";
-    __openat64_2(directory) = c"__openat64_2";
+    __open_2() = c"__open_2" as Checked;
+    __open64_2() = c"__open64_2" as Checked;
+    __openat_2(directory) = c"__openat_2" as CheckedAt;
+    __openat64_2(directory) = c"__openat64_2" as CheckedAt;
 }
 
 /// Defines functions that open a path from a directory.
@@ -126,8 +123,7 @@ macro_rules! open_at {
                     return table;
                 }
                 // SAFETY: the C library's function has this type.
-                let next: unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int =
-                    unsafe { std::mem::transmute(NEXT.address()) };
+                let next: OpenAt = unsafe { std::mem::transmute(NEXT.address()) };
                 // SAFETY: the caller passes the arguments of the function.
                 unsafe { next(directory, path, flags, mode) }
             }
@@ -157,8 +153,7 @@ macro_rules! open_stream {
                     return stream;
                 }
                 // SAFETY: the C library's function has this type.
-                let next: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE =
-                    unsafe { std::mem::transmute(NEXT.address()) };
+                let next: OpenStream = unsafe { std::mem::transmute(NEXT.address()) };
                 // SAFETY: the caller passes the arguments of the function.
                 unsafe { next(path, mode) }
             }

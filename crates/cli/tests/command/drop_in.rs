@@ -184,9 +184,11 @@ fn cp_compresses_if_asked_to() {
 #[test]
 fn conversions_refuse_others_and_the_boot_check_does_nothing() {
     let world = World::new();
+    world.succeed("mkfs.btrfs", &[&world.image()]);
     let refused = world.run("btrfs-convert", &[&world.image()]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("it is Btrfs already"));
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("it is Btrfs already"), "{stderr}");
     assert_eq!(world.run("btrfs-convert", &["-N", "5000", &world.image()]).status.code(), Some(1));
     assert_eq!(world.succeed("fsck.btrfs", &["-A", &world.image()]), "");
     let missing = Path::new("/no/such/device").to_str().unwrap();
