@@ -170,13 +170,16 @@ fn ambiguous_requests_end_the_connection() {
     assert_eq!(client.answer(false).unwrap().text(), "hello, world\n");
 }
 
+/// Long enough for a client on a busy machine.
+const CLIENT_LIMIT: Duration = Duration::from_secs(2);
+
 fn hasty() -> Limits {
     let mut limits = Limits::default();
     limits.connections = 4;
-    limits.head = Duration::from_millis(500);
-    limits.idle = Duration::from_millis(500);
-    limits.body = Duration::from_millis(500);
-    limits.send = Duration::from_millis(500);
+    limits.head = CLIENT_LIMIT;
+    limits.idle = CLIENT_LIMIT;
+    limits.body = CLIENT_LIMIT;
+    limits.send = CLIENT_LIMIT;
     limits
 }
 
@@ -189,12 +192,12 @@ fn slow_clients_are_given_up() {
     // A head, byte by byte.
     let mut dripping = world.stranger();
     for byte in b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ".iter().cycle() {
-        if dripping.raw(&[*byte]).is_err() || started.elapsed() > Duration::from_secs(10) {
+        if dripping.raw(&[*byte]).is_err() || started.elapsed() > Duration::from_secs(25) {
             break;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
     // Silence, before and after a request.
     assert!(world.stranger().is_closed());
     let mut idle = world.client();
@@ -219,10 +222,10 @@ fn slow_clients_are_given_up() {
     );
     client.raw(head.as_bytes()).unwrap();
     assert_eq!(world.client().send("PUT", "/meanwhile", &[], b"x").status, 201);
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::sleep(2 * CLIENT_LIMIT + Duration::from_millis(500));
     let answer = client.answer(false).unwrap();
     assert!(!answer.is_whole && answer.body.len() < 64 << 20);
-    assert!(started.elapsed() < Duration::from_secs(30));
+    assert!(started.elapsed() < Duration::from_secs(120));
 }
 
 #[test]
@@ -236,7 +239,7 @@ fn connections_are_bounded() {
     }
     assert!(world.stranger().is_closed());
     drop(clients.pop());
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let mut client = world.stranger();
         let request = format!("GET /hello.txt HTTP/1.1\r\nHost: {}\r\n\r\n", world.server().address());

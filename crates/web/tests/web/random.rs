@@ -159,7 +159,7 @@ fn a_thousand_random_requests_are_answered() {
             answered += 1;
             ok += usize::from(answer.status < 300);
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{number}: {:?}", String::from_utf8_lossy(&bytes));
+        assert!(begun.elapsed() < Duration::from_secs(60), "{number}: {:?}", String::from_utf8_lossy(&bytes));
     }
     assert!(answered > 1000 && ok > 50, "{answered} {ok}");
     assert!(started.elapsed() < Duration::from_secs(300));
