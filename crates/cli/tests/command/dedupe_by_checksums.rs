@@ -194,6 +194,17 @@ fn a_mount_of_the_kernel_keeps_its_content_and_gets_the_space_that_is_stated() {
     images.btrfs_check().unwrap();
 }
 
+/// Unmounts a mount of Papilio that a failed test leaves.
+struct Unmounted<'a>(&'a Path);
+
+impl Drop for Unmounted<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = papilio(["umount".as_ref(), "--lazy".as_ref(), self.0.as_os_str()]);
+        }
+    }
+}
+
 #[test]
 fn a_mount_of_papilio_keeps_its_content_and_gets_the_space_that_is_stated() {
     if require(&[NEEDS, &[Need::Fuse]].concat()).is_none() {
@@ -206,6 +217,7 @@ fn a_mount_of_papilio_keeps_its_content_and_gets_the_space_that_is_stated() {
     mounted.unmount().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let top = string(folder.path());
+    let _unmounted = Unmounted(folder.path());
     for options in ["subvol=/", "subvol=sub"] {
         succeed(["mount", "-o", options, string(&path), top]);
         // Where data of one subvolume is shown, all of the file system takes part.
@@ -235,6 +247,7 @@ fn equal_blocks_in_a_mount_of_papilio_are_shared_by_reading() {
     let folder = tempfile::tempdir().unwrap();
     let (image, top) = (folder.path().join("image"), folder.path().join("top"));
     fs::create_dir(&top).unwrap();
+    let _unmounted = Unmounted(&top);
     succeed(["mkfs", "-q", "-b", "256M", string(&image)]);
     succeed(["mount", string(&image), string(&top)]);
     let (one, other) = (noise(1, 2 * MIB), noise(2, MIB));
