@@ -21,15 +21,9 @@
 //! - The table's mutex, for a single look-up.
 
 use papilio::format::{InodeNumber, TreeId};
+use papilio_ioctl::shown_number::{NUMBER_BITS, OTHERS, place_of_shown, shown_number};
 use papilio_locks::Mutex;
 use std::collections::HashMap;
-
-/// Number of bits of an inode's own number.
-const NUMBER_BITS: u32 = 40;
-/// The first subvolume id that does not fit above those bits.
-const TREE_LIMIT: u64 = 1 << (63 - NUMBER_BITS);
-/// The first of the numbers handed out in order of appearance.
-const OTHERS: u64 = 1 << 63;
 
 /// The identity of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,14 +56,12 @@ impl InodeNumbers {
 
     /// Returns the number of an inode; allocates one if necessary.
     pub(crate) fn number(&self, place: &Place) -> u64 {
-        if let Place::Inode(tree, number) = *place
-            && number.0 < 1 << NUMBER_BITS
-        {
-            if tree == self.mounted {
+        if let Place::Inode(tree, number) = *place {
+            if tree == self.mounted && number.0 < 1 << NUMBER_BITS {
                 return number.0;
             }
-            if tree.0 < TREE_LIMIT {
-                return tree.0 << NUMBER_BITS | number.0;
+            if let Some(shown) = shown_number(tree, number).filter(|_| tree != self.mounted) {
+                return shown;
             }
         }
         let mut others = self.others.lock();
@@ -88,7 +80,7 @@ impl InodeNumbers {
             let others = self.others.lock();
             return others.by_number.get(usize::try_from(number - OTHERS).ok()?).cloned();
         }
-        let (tree, own) = (number >> NUMBER_BITS, number & ((1 << NUMBER_BITS) - 1));
+        let (tree, own) = place_of_shown(number)?;
         let tree = if tree == 0 { self.mounted } else { TreeId(tree) };
         Some(Place::Inode(tree, InodeNumber(own)))
     }
@@ -97,14 +89,7 @@ impl InodeNumbers {
 /// Returns the own number of an inode of `tree` that callers know by the number which a mount
 /// shows. `None` for any other number, such as one that is its own already.
 pub(crate) fn own_number(tree: TreeId, shown: u64) -> Option<u64> {
-    let is_shown = shown < OTHERS && shown >> NUMBER_BITS == tree.0 && tree.0 != 0;
-    is_shown.then_some(shown & ((1 << NUMBER_BITS) - 1))
-}
-
-/// Returns the subvolume, 0 for the mounted one, and the own number of an inode that a mount shows
-/// by `shown`. `None` for numbers that only the table of the mount knows.
-pub(crate) fn place_of_shown(shown: u64) -> Option<(u64, u64)> {
-    (shown < OTHERS).then_some((shown >> NUMBER_BITS, shown & ((1 << NUMBER_BITS) - 1)))
+    place_of_shown(shown).filter(|(of, _)| *of == tree.0 && *of != 0).map(|(_, own)| own)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The ioctls of a mounted Btrfs: the kernel's, as far as FUSE carries them, and a few of our own.
 //!
 //! - [`number`] lists the commands, [`layout`] the structures of their arguments.
+//! - [`shown_number`]: the inode numbers that a mount of Papilio shows.
 //! - [`record`] is the encoding of open-ended answers of a mount of Papilio.
 //! - [`client`] sends them to a mount, the kernel's or one of Papilio: [`client::MountedPath`].
 //! - [`ControlDevice`] tells the kernel of devices.
@@ -23,6 +24,7 @@ pub mod layout;
 pub mod mount_table;
 pub mod number;
 pub mod record;
+pub mod shown_number;
 
 pub use client::{EncodedPart, ScrubStart, SendRequest};
 pub use control_device::{CONTROL_DEVICE, ControlDevice};

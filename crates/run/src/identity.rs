@@ -87,6 +87,9 @@ mod tests {
         assert_eq!((number_in_directory(256), number_in_directory(9)), (256, 9));
         let (major, minor) = device_of(45, first).unwrap();
         assert!(is_of_device(libc::makedev(major, minor)) && !is_of_device(libc::makedev(0, 45)));
+        // As the server of a mount makes them.
+        assert_eq!(NUMBER_BITS, papilio_ioctl::shown_number::NUMBER_BITS);
+        assert_eq!(OTHERS, papilio_ioctl::shown_number::OTHERS);
         // Above all major numbers of the kernel.
         assert!(device_of(0, first).unwrap().0 > 0xfff);
     }

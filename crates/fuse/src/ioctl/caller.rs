@@ -9,11 +9,11 @@
 //! being killed, so its ids stay the same meanwhile.
 
 use super::call::{Caller, IoctlCall, Result, UNTOLD};
-use crate::numbers::place_of_shown;
 use papilio::Inode;
 use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
 use papilio_ioctl::mount_table::{self, MountEntry};
+use papilio_ioctl::shown_number::place_of_shown;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -140,6 +140,58 @@ fn status_field(pid: u32, name: &str) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
 }
 
+/// A descriptor of the caller in this mount, as /proc tells of it.
+struct CallersDescriptor {
+    process: PathBuf,
+    number: u32,
+    /// The content of its file in `fdinfo`.
+    info: Vec<u8>,
+    mount: MountEntry,
+}
+
+/// Converts an error of reading the caller's /proc.
+fn unseen(error: std::io::Error) -> Errno {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Errno(libc::EBADF),
+        _ => Errno(libc::EOPNOTSUPP),
+    }
+}
+
+impl CallersDescriptor {
+    /// Looks at a descriptor, which must be in this mount.
+    ///
+    /// # Errors
+    /// EBADF if the descriptor is not open, EXDEV for another file system, EOPNOTSUPP if the server
+    /// may not read the caller's /proc.
+    fn find(call: &IoctlCall<'_>, fd: i64) -> Result<Self> {
+        let process = PathBuf::from(format!("/proc/{}", call.caller.pid));
+        let number = u32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
+        let info = fs::read(process.join(format!("fdinfo/{number}"))).map_err(unseen)?;
+        let id = field_of(&info, "mnt_id:");
+        let mounts = mount_table::parse(&fs::read(process.join("mountinfo")).map_err(unseen)?);
+        let mount = mounts.into_iter().find(|mount| Some(mount.id) == id).ok_or(Errno(libc::EOPNOTSUPP))?;
+        let own = MountEntry::of_papilio_on(&call.mount.directory).map_err(unseen)?;
+        if own.is_none_or(|own| own.device != mount.device) {
+            return Err(Errno(libc::EXDEV));
+        }
+        Ok(Self { process, number, info, mount })
+    }
+
+    /// Returns the inode at the path that /proc shows.
+    fn inode_by_path(&self, call: &IoctlCall<'_>) -> Result<Inode> {
+        let path = fs::read_link(self.process.join(format!("fd/{}", self.number))).map_err(unseen)?;
+        let below = path.strip_prefix(&self.mount.point).map_err(|_| Errno(libc::EOPNOTSUPP))?;
+        // A bind mount may show only a part of the file system.
+        let inside = self.mount.root.join(below);
+        let names = inside.as_os_str().as_bytes().split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        let mut inode = call.mount.root(call.fs)?;
+        for name in names {
+            inode = inode.lookup(name)?.ok_or(Errno(libc::ENOENT))?;
+        }
+        Ok(inode)
+    }
+}
+
 /// Returns the inode behind one of the caller's file descriptors, which must be in this mount.
 /// Finds the descriptor's mount and path in /proc.
 ///
@@ -147,61 +199,28 @@ fn status_field(pid: u32, name: &str) -> Option<String> {
 /// EBADF if the descriptor is not open, EXDEV for another file system, EPERM for an idmapped mount,
 /// EOPNOTSUPP if the server may not read the caller's /proc.
 pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
-    let process = PathBuf::from(format!("/proc/{}", call.caller.pid));
-    let fd = u32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => Errno(libc::EBADF),
-        _ => Errno(libc::EOPNOTSUPP),
-    };
-    let path = fs::read_link(process.join(format!("fd/{fd}"))).map_err(failed)?;
-    let id = field_of(&fs::read(process.join(format!("fdinfo/{fd}"))).map_err(failed)?, "mnt_id:");
-    let mounts = mount_table::parse(&fs::read(process.join("mountinfo")).map_err(failed)?);
-    let mount = mounts.into_iter().find(|mount| Some(mount.id) == id).ok_or(Errno(libc::EOPNOTSUPP))?;
-    let own = MountEntry::of_papilio_on(&call.mount.directory).map_err(failed)?;
-    if own.is_none_or(|own| own.device != mount.device) {
-        return Err(Errno(libc::EXDEV));
-    }
-    if mount.is_idmapped() && !call.is_administrator() {
+    let descriptor = CallersDescriptor::find(call, fd)?;
+    if descriptor.mount.is_idmapped() && !call.is_administrator() {
         return Err(Errno(libc::EPERM));
     }
-    let below = path.strip_prefix(&mount.point).map_err(|_| Errno(libc::EOPNOTSUPP))?;
-    // A bind mount may show only a part of the file system.
-    let inside = mount.root.join(below);
-    let names = inside.as_os_str().as_bytes().split(|&byte| byte == b'/').filter(|name| !name.is_empty());
-    let mut inode = call.mount.root(call.fs)?;
-    for name in names {
-        inode = inode.lookup(name)?.ok_or(Errno(libc::ENOENT))?;
-    }
-    Ok(inode)
+    descriptor.inode_by_path(call)
 }
 
 /// Returns the inode behind one of the caller's file descriptors, which must be in this mount and
-/// open for reading. The file may have lost its names.
+/// open for reading. The file may have lost its names. Owners do not matter for an open file, so an
+/// idmapped mount is as good as any.
 ///
 /// # Errors
-/// EBADF if the descriptor is not open for reading; as [`file_of`].
+/// EBADF if the descriptor is not open for reading; EXDEV and EOPNOTSUPP as [`file_of`].
 pub(super) fn readable_file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
-    let process = PathBuf::from(format!("/proc/{}", call.caller.pid));
-    let fd = u32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => Errno(libc::EBADF),
-        _ => Errno(libc::EOPNOTSUPP),
-    };
-    let info = fs::read(process.join(format!("fdinfo/{fd}"))).map_err(failed)?;
-    if !is_readable(&info) {
+    let descriptor = CallersDescriptor::find(call, fd)?;
+    if !is_readable(&descriptor.info) {
         return Err(Errno(libc::EBADF));
     }
-    let mounts = mount_table::parse(&fs::read(process.join("mountinfo")).map_err(failed)?);
-    let id = field_of(&info, "mnt_id:");
-    let mount = mounts.into_iter().find(|mount| Some(mount.id) == id).ok_or(Errno(libc::EOPNOTSUPP))?;
-    let own = MountEntry::of_papilio_on(&call.mount.directory).map_err(failed)?;
-    if own.is_none_or(|own| own.device != mount.device) {
-        return Err(Errno(libc::EXDEV));
-    }
-    match field_of(&info, "ino:").and_then(place_of_shown) {
+    match field_of(&descriptor.info, "ino:").and_then(place_of_shown) {
         Some((0, own)) => Ok(call.fs.inode_at(call.fs.root()?.tree(), InodeNumber(own))?),
         Some((tree, own)) => Ok(call.fs.inode_at(TreeId(tree), InodeNumber(own))?),
-        None => file_of(call, i64::from(fd)),
+        None => descriptor.inode_by_path(call),
     }
 }
 

@@ -152,15 +152,25 @@ pub(super) fn write(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if !file.write_encoded_at(&extent, offset)? {
         return Err(INVALID);
     }
-    let end = offset + arguments.length;
-    let last = (end > size).then(|| last_byte(&file, end));
-    let place = (call.inode.tree(), call.inode.number());
-    let changed = vec![Changed::Data { file: place, offset, length: arguments.length, last }];
+    let changed = vec![changed_data(call, &file, size, offset, arguments.length)];
     Ok(IoctlReply { result: stored as i32, changed, ..IoctlReply::default() })
 }
 
+/// Returns the change of bytes of the call's file, whose size was `before`.
+pub(super) fn changed_data(
+    call: &IoctlCall<'_>,
+    file: &papilio::File,
+    before: u64,
+    offset: u64,
+    length: u64,
+) -> Changed {
+    let end = offset.saturating_add(length);
+    let last = (end > before).then(|| last_byte(file, end));
+    Changed::Data { file: (call.inode.tree(), call.inode.number()), offset, length, last }
+}
+
 /// Returns the byte before `end`; 0 if it cannot be read, and then the kernel drops it unseen.
-pub(super) fn last_byte(file: &papilio::File, end: u64) -> u8 {
+fn last_byte(file: &papilio::File, end: u64) -> u8 {
     let mut byte = [0];
     let _ = file.read_at(&mut byte, end - 1);
     byte[0]

@@ -8,8 +8,9 @@
 //! `ioctl_fiemap` (`fs/ioctl.c`).
 
 use super::access::WRITE;
-use super::call::{Changed, IoctlCall, IoctlReply, Result, done};
+use super::call::{IoctlCall, IoctlReply, Result, done};
 use super::caller;
+use super::encoded::changed_data;
 use papilio::{FiemapExtent, FileKind, Inode, InodeFlags};
 use papilio_ioctl::Errno;
 use papilio_ioctl::layout::{Fiemap, FiemapRecord, FileCloneRange, OwnDedupeRange};
@@ -31,10 +32,7 @@ pub(super) fn clone_range(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         0 => source.inode().metadata().size().saturating_sub(range.from),
         length => length,
     };
-    let end = range.to.saturating_add(length);
-    let last = (end > before).then(|| super::encoded::last_byte(&target, end));
-    let file = (call.inode.tree(), call.inode.number());
-    done(vec![Changed::Data { file, offset: range.to, length, last }])
+    done(vec![changed_data(call, &target, before, range.to, length)])
 }
 
 /// Answers `FIDEDUPERANGE`.

@@ -32,6 +32,7 @@ use crate::assistant::{Assistant, Kernel};
 use crate::data_queue::Unbegun;
 use crate::dispatch::{Aftermath, Dispatcher, Lane};
 use crate::protocol::init::MAX_WRITE;
+use crate::transport::NodeId;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use std::io;
@@ -255,27 +256,32 @@ impl Queue {
                 self.shared.workers.run(task);
                 Ok(())
             }
-            Lane::Alone(nodes) => {
-                let (mut held, shared) = self.hold(place, entry, false)?;
-                let assistant = shared.assistant.clone();
-                // Without a thread the entry returns with EIO.
-                assistant.run_apart(move |kernel| {
-                    nodes.iter().for_each(|node| kernel.write_back(*node));
-                    let stale = held.answer(|entry| shared.dispatcher.answer(entry));
-                    shared.dispatcher.drop_stale(&stale.before_reply, kernel);
-                });
-                Ok(())
-            }
-            Lane::AfterWriteBack(nodes) => {
-                let (mut held, shared) = self.hold(place, entry, false)?;
-                self.shared.assistant.run(move |kernel| {
-                    nodes.iter().for_each(|node| kernel.write_back(*node));
-                    let stale = held.answer(|entry| shared.dispatcher.answer(entry));
-                    shared.dispatcher.drop_stale(&stale.before_reply, kernel);
-                });
-                Ok(())
-            }
+            Lane::Alone(dirty) => self.answer_after(place, entry, dirty, true),
+            Lane::AfterWriteBack(dirty) => self.answer_after(place, entry, dirty, false),
         }
+    }
+
+    /// Answers a request by the assistant, or in a thread of its own, after the kernel has written
+    /// back these files. Without a thread the entry returns with EIO.
+    fn answer_after(
+        &mut self,
+        place: usize,
+        entry: RingEntry,
+        dirty: Vec<NodeId>,
+        is_alone: bool,
+    ) -> io::Result<()> {
+        let (mut held, shared) = self.hold(place, entry, false)?;
+        let assistant = shared.assistant.clone();
+        let answer = move |kernel: &Kernel| {
+            dirty.iter().for_each(|node| kernel.write_back(*node));
+            let stale = held.answer(|entry| shared.dispatcher.answer(entry));
+            shared.dispatcher.drop_stale(&stale.before_reply, kernel);
+        };
+        match is_alone {
+            true => assistant.run_apart(answer),
+            false => assistant.run(answer),
+        }
+        Ok(())
     }
 
     fn answer(&mut self, place: usize, mut entry: RingEntry) -> io::Result<()> {

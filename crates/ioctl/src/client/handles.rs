@@ -6,6 +6,8 @@
 //! `fuse_fh_to_dentry` (`fs/fuse/inode.c`).
 
 use super::MountedPath;
+#[cfg(target_os = "linux")]
+use crate::shown_number::shown_number;
 use papilio_format::{Generation, InodeNumber, TreeId};
 use std::fs::File;
 use std::io;
@@ -40,13 +42,6 @@ fn fuse_handle(node: u64, generation: u32) -> Handle {
     const INO64_GEN: u32 = 0x81;
     let words = [(node >> 32) as u32, node as u32, generation];
     Handle::new(INO64_GEN, &words.map(u32::to_ne_bytes).concat())
-}
-
-/// Returns the number by which a mount of ours shows an inode of another subvolume than the mounted
-/// one (docs/mount.md, "Inode numbers"); `None` for one that has a number of its own.
-#[cfg(target_os = "linux")]
-fn shown_number(tree: TreeId, inode: InodeNumber) -> Option<u64> {
-    (inode.0 < 1 << 40 && tree.0 < 1 << 23).then_some(tree.0 << 40 | inode.0)
 }
 
 impl MountedPath {
