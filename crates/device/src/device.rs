@@ -124,6 +124,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         self.alignment() > 1
     }
 
+    /// Returns whether a read that was started may complete later, so that a queue of them pays.
+    fn answers_later(&self) -> bool {
+        self.waits()
+    }
+
     /// Reads `buffer.len()` bytes at `offset`.
     ///
     /// # Errors

@@ -239,6 +239,10 @@ impl Device for FaultDevice {
         self.inner.waits()
     }
 
+    fn answers_later(&self) -> bool {
+        self.inner.answers_later()
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         self.enter(CallKind::Read, offset, buffer.len() as u64)?;
         check_read(self.size(), offset, buffer.len())?;

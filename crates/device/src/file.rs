@@ -6,6 +6,8 @@
 //! - A write never extends a file.
 //! - With direct I/O the size is rounded down to the alignment, so an aligned request can reach
 //!   every byte. An unaligned write reads, modifies and writes whole blocks.
+//! - With `direct_reads`, every write goes through the host's page cache. Direct writes beside
+//!   cached ones could leave stale pages there; the host itself warns of it.
 //!
 //! **Locks**
 //! - `unaligned` (direct I/O only): aligned writes hold it shared. An unaligned write holds it
@@ -29,6 +31,7 @@ use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
 use rustix::io::Errno;
 use std::cell::RefCell;
+use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -64,6 +67,17 @@ pub struct FileDevice {
     /// The last measured size in bytes, which saves a system call per write.
     known_size: AtomicU64,
     unaligned: RwLock<()>,
+    /// For started reads whose bytes are not in the host's page cache.
+    direct_reads: Option<DirectReads>,
+}
+
+/// A second descriptor of the file, which reads past the host's page cache.
+#[derive(Debug)]
+struct DirectReads {
+    file: File,
+    /// In bytes. At least a page, so that a read never shares a page with a cached write.
+    alignment: usize,
+    page: u64,
 }
 
 impl FileDevice {
@@ -75,8 +89,20 @@ impl FileDevice {
         alignment: usize,
         ring: bool,
     ) -> Self {
-        let known_size = AtomicU64::new(0);
-        Self { file, name, access, backing, alignment, ring, known_size, unaligned: RwLock::new(()) }
+        let (known_size, unaligned) = Default::default();
+        Self { file, name, access, backing, alignment, ring, known_size, unaligned, direct_reads: None }
+    }
+
+    /// Lets started reads bypass the host's page cache where it lacks their bytes, if it can.
+    pub(crate) fn add_direct_reads(&mut self) {
+        // Without an answer a read could not tell whether the cache has its bytes.
+        if calls::cached_pages(&self.file, 0, 1).is_none() {
+            return;
+        }
+        let Some(file) = calls::reopen_for_direct_reads(&self.file) else { return };
+        let page = rustix::param::page_size();
+        let alignment = calls::direct_alignment(&file, self.backing).max(page);
+        self.direct_reads = Some(DirectReads { file, alignment, page: page as u64 });
     }
 
     /// Returns the open file, for the drivers of image formats.
@@ -222,6 +248,25 @@ impl FileDevice {
             blocks[skip..skip + length].copy_from_slice(&buffer[done..done + length]);
             self.file.write_all_at(blocks, at)
         })
+    }
+
+    /// Returns where a started read passes the host's page cache; `None` if it should not.
+    fn direct_read<'a>(
+        &self,
+        reads: &'a DirectReads,
+        request: &RingTarget,
+    ) -> Option<(BorrowedFd<'a>, PhysicalAddress)> {
+        let (start, length) = (request.offset.get(), request.length as u64);
+        let end = start.checked_add(length)?;
+        let inside = length > 0 && end <= self.known_size.load(Ordering::Relaxed);
+        let mask = reads.alignment - 1;
+        let aligned = (request.address | request.length | start as usize) & mask == 0;
+        let pages = length.div_ceil(reads.page);
+        (request.direction == Direction::Read
+            && inside
+            && aligned
+            && calls::cached_pages(&self.file, start, length).is_some_and(|cached| cached < pages))
+        .then(|| (reads.file.as_fd(), request.offset))
     }
 
     /// Returns whether the ring may carry a request on a device of `size` bytes.
@@ -402,7 +447,14 @@ impl Device for FileDevice {
         fill_with_zeros(self, offset, length)
     }
 
+    fn answers_later(&self) -> bool {
+        self.waits() || self.direct_reads.is_some()
+    }
+
     fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
+        if let Some(reads) = &self.direct_reads {
+            return self.direct_read(reads, request);
+        }
         let writable = self.access == Access::ReadWrite || request.direction == Direction::Read;
         let end = request.offset.checked_add(request.length as u64)?;
         let inside = request.length > 0 && end.get() <= self.known_size.load(Ordering::Relaxed);
@@ -413,9 +465,13 @@ impl Device for FileDevice {
     }
 
     /// With direct I/O the request waits in a thread of its own: there is no ring, or the ring
-    /// cannot carry it.
-    fn start(self: Arc<Self>, op: StartedOp) {
-        if self.is_direct() {
+    /// cannot carry it. A read of bytes that the host has cached is carried out here.
+    fn start(self: Arc<Self>, mut op: StartedOp) {
+        let cached = self.direct_reads.is_some() && op.direction() == Direction::Read;
+        let offset = op.offset();
+        if cached && calls::read_cached(&self.file, op.bytes_mut(), offset.get()) {
+            op.complete(Ok(()));
+        } else if self.is_direct() || cached {
             workers::run(Box::new(move || op.run(&*self)));
         } else {
             op.run(&*self);

@@ -34,6 +34,8 @@ pub struct OpenOptions {
     /// Whether the locks of this process's readers pass on.
     take_over: bool,
     ring: bool,
+    /// Whether queued reads may bypass the host's page cache.
+    direct_queue: bool,
 }
 
 impl OpenOptions {
@@ -47,6 +49,7 @@ impl OpenOptions {
             shared: false,
             take_over: false,
             ring: true,
+            direct_queue: false,
         }
     }
 
@@ -85,6 +88,15 @@ impl OpenOptions {
     /// Sets whether batches may use io_uring where the host supports it (default: yes).
     pub fn ring(mut self, ring: bool) -> Self {
         self.ring = ring;
+        self
+    }
+
+    /// Sets whether reads that were started ([`Device::start`](crate::Device::start), or in the ring
+    /// of a [`Driver`](crate::Driver)) bypass the host's page cache where it lacks their bytes
+    /// (default: no). All other requests use the cache. Has no effect on a host without direct I/O
+    /// or io_uring, or without cachestat(2) (Linux 6.5), and none on an image in memory.
+    pub fn direct_queue(mut self, direct_queue: bool) -> Self {
+        self.direct_queue = direct_queue;
         self
     }
 
@@ -157,7 +169,10 @@ impl OpenOptions {
         }
         let alignment = if self.direct { calls::direct_alignment(&file, backing) } else { 1 };
         let name = path.display().to_string();
-        let device = FileDevice::from_parts(file, name, self.access, backing, alignment, self.ring);
+        let mut device = FileDevice::from_parts(file, name, self.access, backing, alignment, self.ring);
+        if self.direct_queue && self.ring && !self.direct && !calls::is_in_memory(path) {
+            device.add_direct_reads();
+        }
         match device.measure() {
             Ok(0) => Err(OpenErrorKind::Empty),
             Ok(_) => Ok(device),

@@ -92,6 +92,10 @@ impl Device for PartitionDevice {
         self.inner.waits()
     }
 
+    fn answers_later(&self) -> bool {
+        self.inner.answers_later()
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         check_read(self.length, offset, buffer.len())?;
         self.inner.read_at(buffer, self.shifted(offset))

@@ -77,6 +77,7 @@ pub struct OpenOptions {
     pub(crate) scarce_cache_bytes: u64,
     /// `None` where nothing was chosen.
     pub(crate) direct_io: Option<bool>,
+    pub(crate) direct_queue: bool,
     pub(crate) device_timeout: Option<Duration>,
     pub(crate) tree_log: bool,
     pub(crate) heal_reads: bool,
@@ -139,6 +140,7 @@ impl Default for OpenOptions {
             cache_bytes: None,
             scarce_cache_bytes: 0,
             direct_io: None,
+            direct_queue: false,
             device_timeout: None,
             tree_log: true,
             heal_reads: true,
@@ -377,6 +379,15 @@ impl OpenOptions {
     /// An `IoQueue` then reads many requests at once, without a thread for each.
     pub fn direct_io(mut self, direct_io: bool) -> Self {
         self.direct_io = Some(direct_io);
+        self
+    }
+
+    /// Sets whether reads of an `IoQueue` bypass the host's page cache where it lacks their bytes,
+    /// although all other requests use it (default: no). They are then in flight without a thread
+    /// for each. Has no effect where [`OpenOptions::direct_io`] was chosen or is the default, in
+    /// disk images that are not raw, and before Linux 6.5.
+    pub fn direct_queue(mut self, direct_queue: bool) -> Self {
+        self.direct_queue = direct_queue;
         self
     }
 

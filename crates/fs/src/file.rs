@@ -8,8 +8,11 @@ use crate::metadata::Metadata;
 use papilio_engine::data::extent_map::FileExtents;
 use papilio_engine::data::{self, EncodedRead, FiemapExtent, FileData, FileExtent, ReadContext, Whence};
 use papilio_engine::errors::{Error, PathError, Result};
+use papilio_engine::file::committed_read::CommittedRead;
+use papilio_engine::file::in_flight_io::{Begin, MayWait};
 use papilio_engine::file::open_file::OpenFile;
 use papilio_engine::file::verity::{FsverityInfo, FsverityMetadata};
+use papilio_engine::volume::{Pieces, Volume};
 use papilio_format::FileOffset;
 use papilio_format::items::inode::FileKind;
 use std::ops::Range;
@@ -96,6 +99,46 @@ impl File {
     /// Returns the open file; `None` if the file system is open for reading only.
     pub(super) fn writable(&self) -> Option<&OpenFile> {
         self.open.as_ref()
+    }
+
+    pub(super) fn volume(&self) -> &Volume {
+        self.inode.file_system().info.volume()
+    }
+
+    /// Returns whether reads of this file may be in flight without a thread.
+    pub(super) fn queues_reads(&self) -> bool {
+        self.inode.file_system().queues_reads()
+    }
+
+    /// Begins a read of a file system that is open for reading only, and adds its pieces.
+    pub(super) fn begin_committed_read(
+        &self,
+        range: (u64, usize),
+        may_wait: MayWait,
+        pieces: &mut Pieces,
+    ) -> Begin<CommittedRead> {
+        let info = &self.inode.file_system().info;
+        self.with_committed(|file| Ok(info.begin_committed_read(file, range, may_wait, pieces)))
+            .unwrap_or(Begin::Wait)
+    }
+
+    /// Ends such a read, whose pieces are in `data`, or of which one has failed. Returns whether
+    /// `data` is valid; if not, a call that waits reads it anew.
+    ///
+    /// # Errors
+    /// `failed`, where there are no other copies.
+    pub(super) fn end_committed_read(
+        &self,
+        read: &CommittedRead,
+        data: &[u8],
+        failed: Option<Error>,
+    ) -> Result<bool> {
+        let info = &self.inode.file_system().info;
+        match failed {
+            Some(error) if info.has_one_copy(read) => Err(error),
+            Some(_) => Ok(false),
+            None => Ok(self.with_committed(|file| info.is_valid_read(file, read, data)).unwrap_or(false)),
+        }
     }
 
     /// Returns the inode, with the metadata as of when the file was opened.

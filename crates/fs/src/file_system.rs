@@ -151,6 +151,13 @@ impl FileSystem {
         self.info.volume().waits()
     }
 
+    /// Returns whether reads of an [`IoQueue`](crate::IoQueue) are in flight without a thread for
+    /// each: requests wait for a device, or
+    /// [`OpenOptions::direct_queue`](papilio_engine::OpenOptions::direct_queue) has an effect.
+    pub fn queues_reads(&self) -> bool {
+        self.info.volume().answers_later()
+    }
+
     /// Returns the time that a change made now carries: that of
     /// [`OpenOptions::timestamp`](papilio_engine::OpenOptions::timestamp), or of the clock that the
     /// kernel stamps inodes with, so that stamps of both are in order.

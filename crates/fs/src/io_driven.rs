@@ -21,10 +21,11 @@
 use crate::file::File;
 use crate::io_pool::{Pool, Work, do_deferred};
 use crate::io_request::{IoCompletion, IoOperation, IoRequest};
-use papilio_device::{Completed, Direction, Driver, StableBuffer};
+use papilio_device::{Completed, Direction, Driver, Piece, StableBuffer};
 use papilio_engine::data::in_flight::{self, Collect};
+use papilio_engine::file::committed_read::CommittedRead;
 use papilio_engine::file::in_flight_io::{Begin, DeferredWork, MayWait, ReadInFlight, WriteInFlight};
-use papilio_engine::file::open_file::Stamp;
+use papilio_engine::file::open_file::{OpenFile, Stamp};
 use papilio_engine::volume::Pieces;
 use papilio_locks::Mutex;
 use papilio_pagecache::thread_number;
@@ -72,6 +73,8 @@ struct Tag {
 
 enum Io {
     Read(ReadInFlight),
+    /// Of a file system that is open for reading only.
+    CommittedRead(CommittedRead),
     Write(WriteInFlight),
 }
 
@@ -100,37 +103,54 @@ impl<B: StableBuffer> State<B> {
 /// Ends a request.
 fn end<B: StableBuffer>(completed: Completed<B, Tag>) -> Ended<B> {
     let Completed { buffer, tag: Tag { file, token, offset, io }, failed } = completed;
-    let open = file.writable().expect("only open files have requests in flight");
-    let volume = open.fs.volume();
-    let result = match io {
-        Io::Read(read) => {
-            let failed = failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Read, source).0);
-            match open.end_read(read, buffer.stable(), failed) {
-                Ok(true) => Ok(None),
-                Ok(false) => {
-                    let operation = IoOperation::Read { buffer, offset };
-                    return Ended::Again(IoRequest { file, operation, token });
-                }
-                Err(error) => Err(error),
-            }
-        }
-        Io::Write(write) => {
-            let failed = failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Write, source));
-            let forgiven = failed.as_ref().is_some_and(|(_, forgiven)| *forgiven);
-            let ended = open.end_write(write, buffer.stable(), failed.map(|(error, _)| error));
-            if forgiven {
-                // The other devices have a copy, unless they failed, too.
-                let operation = IoOperation::Write { buffer, offset };
-                return Ended::Again(IoRequest { file, operation, token });
-            }
-            ended
-        }
+    let volume = file.volume();
+    let read_failed =
+        |failed: Option<Failed>| failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Read, source).0);
+    let read = match io {
+        Io::Read(read) => open_file(&file).end_read(read, buffer.stable(), read_failed(failed)),
+        Io::CommittedRead(read) => file.end_committed_read(&read, buffer.stable(), read_failed(failed)),
+        Io::Write(write) => return end_write(write, (file, token, offset), buffer, failed),
     };
-    let (result, deferred) = match result {
+    let result = match read {
+        Ok(true) => Ok(buffer.stable().len()),
+        Ok(false) => {
+            let operation = IoOperation::Read { buffer, offset };
+            return Ended::Again(IoRequest { file, operation, token });
+        }
+        Err(error) => Err(error),
+    };
+    Ended::Done(IoCompletion { token, buffer: Some(buffer), result }, file, None)
+}
+
+/// The first piece of a request that failed, and the device's error.
+type Failed = (Piece, std::io::Error);
+
+/// Ends a write.
+fn end_write<B: StableBuffer>(
+    write: WriteInFlight,
+    (file, token, offset): (Arc<File>, u64, u64),
+    buffer: B,
+    failed: Option<Failed>,
+) -> Ended<B> {
+    let volume = file.volume();
+    let failed = failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Write, source));
+    let forgiven = failed.as_ref().is_some_and(|(_, forgiven)| *forgiven);
+    let ended = open_file(&file).end_write(write, buffer.stable(), failed.map(|(error, _)| error));
+    if forgiven {
+        // The other devices have a copy, unless they failed, too.
+        let operation = IoOperation::Write { buffer, offset };
+        return Ended::Again(IoRequest { file, operation, token });
+    }
+    let (result, deferred) = match ended {
         Ok(deferred) => (Ok(buffer.stable().len()), deferred),
         Err(error) => (Err(error), None),
     };
     Ended::Done(IoCompletion { token, buffer: Some(buffer), result }, file, deferred)
+}
+
+/// Returns the open file of a request in flight that only a writable file system has.
+fn open_file(file: &File) -> &OpenFile {
+    file.writable().expect("only open files have such requests in flight")
 }
 
 impl<B: StableBuffer> Collect for Core<B> {
@@ -199,13 +219,16 @@ impl<B: StableBuffer> Driven<B> {
         self.core.user.store(thread_number(), Ordering::Relaxed);
         let pieces = &mut self.pieces;
         pieces.clear();
-        let Some(open) = request.file.writable() else { return self.block(request) };
         let may_wait = if self.pool.is_some() { MayWait::No } else { MayWait::Yes };
-        let begun = match &request.operation {
-            IoOperation::Read { buffer, offset } => {
+        let begun = match (&request.operation, request.file.writable()) {
+            (IoOperation::Read { buffer, offset }, Some(open)) => {
                 map(open.begin_read(*offset, buffer.stable().len(), may_wait, pieces), Io::Read)
             }
-            IoOperation::Write { buffer, offset } => {
+            (IoOperation::Read { buffer, offset }, None) => {
+                let range = (*offset, buffer.stable().len());
+                map(request.file.begin_committed_read(range, may_wait, pieces), Io::CommittedRead)
+            }
+            (IoOperation::Write { buffer, offset }, Some(open)) => {
                 map(open.begin_write(buffer.stable(), *offset, (Stamp::Now, may_wait), pieces), Io::Write)
             }
             _ => Begin::Wait,
@@ -297,8 +320,7 @@ impl<B: StableBuffer> Driven<B> {
             // Another thread may have ended it.
             let Some((data, tag)) = state.driver.write_in_flight(number) else { continue };
             if let Io::Write(write) = &mut tag.io {
-                let open = tag.file.writable().expect("only open files have requests in flight");
-                open.compute_checksums(write, data);
+                open_file(&tag.file).compute_checksums(write, data);
             }
         }
     }

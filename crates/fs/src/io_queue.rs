@@ -116,7 +116,7 @@ impl<B: StableBuffer> IoQueue<B> {
     /// As [`IoQueue::with_threads`].
     pub fn for_file_system(fs: &FileSystem, depth: usize, threads: usize) -> std::io::Result<Self> {
         let mut queue = Self::with_threads(depth, threads)?;
-        if fs.waits_for_devices() {
+        if fs.queues_reads() {
             queue.drive();
         }
         Ok(queue)
@@ -144,9 +144,7 @@ impl<B: StableBuffer> IoQueue<B> {
         if self.in_flight == self.depth {
             return Err(request);
         }
-        if !matches!(self.runner, Runner::Driven(_))
-            && request.file.writable().is_some_and(|open| open.waits())
-        {
+        if !matches!(self.runner, Runner::Driven(_)) && request.file.queues_reads() {
             self.drive();
         }
         match &mut self.runner {

@@ -18,7 +18,7 @@
 //!
 //! Kernel counterpart: `fuse_direct_io`, which keeps requests in flight (`fs/fuse/file.c`).
 
-use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Message};
+use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Message, QueuedData};
 use papilio::{IoCompletion, IoOperation, IoQueue, IoRequest, StableBuffer};
 use papilio_locks::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
@@ -58,6 +59,25 @@ pub(crate) struct Unbegun<M> {
     pub(crate) message: M,
     /// For [`Dispatcher::answer_decoded`].
     pub(crate) decoded: Option<DataRequest>,
+    /// Dropped when it is answered.
+    pub(crate) alone: Option<Alone>,
+}
+
+impl<M> Unbegun<M> {
+    /// A message that nothing is known of.
+    pub(crate) fn new(message: M) -> Self {
+        Self { message, decoded: None, alone: None }
+    }
+}
+
+/// The only direct read of the moment, which a thread answers by itself: that takes fewer switches
+/// between threads, and the host's page cache gets the data. Those beside it are for the queue.
+pub(crate) struct Alone(Arc<AtomicBool>);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Where the queue's thread receives messages itself.
@@ -106,6 +126,8 @@ struct QueueShared<M: LentMessage> {
     state: Mutex<DataQueueState<M>>,
     dispatcher: Arc<Dispatcher>,
     finish: Finish<M>,
+    /// Whether a thread answers a direct read by itself.
+    alone: Arc<AtomicBool>,
 }
 
 struct DataQueueState<M: LentMessage> {
@@ -169,7 +191,8 @@ impl<M: LentMessage> DataQueue<M> {
             free: Vec::with_capacity(DEPTH),
             closed: false,
         };
-        let shared = QueueShared { state: Mutex::new(state), dispatcher, finish: Box::new(finish) };
+        let (state, alone) = (Mutex::new(state), Arc::default());
+        let shared = QueueShared { state, dispatcher, finish: Box::new(finish), alone };
         let (shared, (sender, receiver)) = (Arc::new(shared), channel());
         let of_thread = Arc::clone(&shared);
         let serve = move || of_thread.serve(&receiver, source);
@@ -212,24 +235,31 @@ impl<M: LentMessage> QueueShared<M> {
     /// Begins a request, and returns the locked state. The devices get it when the queue is polled.
     fn begin(&self, mut message: M) -> Result<MutexGuard<'_, DataQueueState<M>>, Unbegun<M>> {
         let Some(begun) = self.dispatcher.data_request(&mut message) else {
-            return Err(Unbegun { message, decoded: None });
+            return Err(Unbegun::new(message));
         };
         let decoded = Some(begun);
         let Some(file) = self.dispatcher.begin(&begun) else {
-            return Err(Unbegun { message, decoded });
+            return Err(Unbegun { decoded, ..Unbegun::new(message) });
         };
         let (_, buffer) = message.open();
         let Some(buffer) = buffer.get_mut(..begun.length()) else {
-            return Err(Unbegun { message, decoded });
+            return Err(Unbegun { decoded, ..Unbegun::new(message) });
         };
         let (bytes, length) = (buffer.as_mut_ptr(), buffer.len());
+        let mut state = self.state.lock();
+        if state.queue.in_flight() == 0
+            && self.dispatcher.queued_data() == QueuedData::DirectReads
+            && !self.alone.swap(true, Ordering::AcqRel)
+        {
+            let alone = Some(Alone(Arc::clone(&self.alone)));
+            return Err(Unbegun { message, decoded, alone });
+        }
         let buffer = Lent { message, bytes, length };
         let offset = begun.offset();
         let operation = match begun.is_write() {
             true => IoOperation::Write { buffer, offset },
             false => IoOperation::Read { buffer, offset },
         };
-        let mut state = self.state.lock();
         let token = state.free.pop().unwrap_or_else(|| {
             state.begun.push(None);
             state.begun.len() - 1
@@ -243,7 +273,7 @@ impl<M: LentMessage> QueueShared<M> {
                 drop(state);
                 match request.operation {
                     IoOperation::Read { buffer, .. } | IoOperation::Write { buffer, .. } => {
-                        Err(Unbegun { message: buffer.message, decoded })
+                        Err(Unbegun { decoded, ..Unbegun::new(buffer.message) })
                     }
                     _ => unreachable!("it is a read or a write"),
                 }

@@ -113,13 +113,22 @@ pub(crate) enum Lane {
     AfterWriteBack(Vec<NodeId>),
 }
 
+/// The requests that can be in flight without a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueuedData {
+    Nothing,
+    /// Reads of files that are open for direct I/O. All other requests use the host's page cache.
+    DirectReads,
+    /// Reads, and writes of files that are open for direct I/O.
+    All,
+}
+
 /// The server, with the encoding of their results.
 pub(crate) struct Dispatcher {
     server: Arc<Server>,
     /// Several threads may write a file in parallel if it is open for direct I/O.
     parallel_direct: bool,
-    /// Reads and writes of data wait for a device.
-    waits: bool,
+    queued: QueuedData,
     counts: RequestCounts,
     cpu_latency: CpuLatency,
     io_errors: IoErrors,
@@ -129,12 +138,12 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub(crate) fn new(server: Arc<Server>, parallel_direct: bool, cpu_latency: CpuLatency) -> Self {
-        let waits = server.waits_for_devices();
+        let queued = server.queued_data();
         let (counts, io_errors) = Default::default();
         Self {
             server,
             parallel_direct,
-            waits,
+            queued,
             counts,
             cpu_latency,
             io_errors,
@@ -162,9 +171,9 @@ impl Dispatcher {
         &self.counts
     }
 
-    /// Returns whether reads and writes of data wait for a device.
-    pub(crate) fn waits(&self) -> bool {
-        self.waits
+    /// Returns the requests that can be in flight without a thread.
+    pub(crate) fn queued_data(&self) -> QueuedData {
+        self.queued
     }
 
     /// Counts a request, and returns the thread that should answer it.
@@ -212,7 +221,8 @@ impl Dispatcher {
                 Lane::AfterWriteBack(self.server().dirty_before_caching(node))
             }
             // Others behind it need not wait for the device, too.
-            opcode::READ | opcode::WRITE if self.waits => Lane::Aside,
+            opcode::READ | opcode::WRITE if self.queued == QueuedData::All => Lane::Aside,
+            opcode::READ if self.queued == QueuedData::DirectReads && head.reads_directly() => Lane::Aside,
             opcode::SETATTR => match head.argument::<SetAttrIn>() {
                 Ok(argument) if argument.valid & valid::SIZE != 0 => Lane::Aside,
                 _ => Lane::Here,
@@ -263,6 +273,9 @@ impl Dispatcher {
     /// error.
     pub(crate) fn begin(&self, request: &DataRequest) -> Option<Arc<papilio::File>> {
         let direct = request.passes_cache()?;
+        if self.queued == QueuedData::DirectReads && (request.is_write() || !direct) {
+            return None;
+        }
         caught(|| self.server().data_file(request.node, direct)).ok()
     }
 

@@ -71,6 +71,21 @@ pub(crate) fn clone_range(
     Err(Errno::OPNOTSUPP)
 }
 
+/// Has no direct reads.
+pub(crate) fn reopen_for_direct_reads(_file: &File) -> Option<File> {
+    None
+}
+
+/// Does not know.
+pub(crate) fn cached_pages(_file: &File, _offset: u64, _length: u64) -> Option<u64> {
+    None
+}
+
+/// Reads nothing.
+pub(crate) fn read_cached(_file: &File, _buffer: &mut [u8], _offset: u64) -> bool {
+    false
+}
+
 /// Gives no hint.
 pub(crate) fn advise(_file: &File, _offset: u64, _length: NonZeroU64, _advice: Advice) {}
 

@@ -195,6 +195,61 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
+/// Opens an open file once more, for direct reads. `None` where it has none.
+pub(crate) fn reopen_for_direct_reads(file: &File) -> Option<File> {
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let opened = File::from(rustix::fs::open(again, flags, rustix::fs::Mode::empty()).ok()?);
+    leave_access_time(&opened, OFlags::DIRECT);
+    Some(opened)
+}
+
+/// `struct cachestat_range` and `struct cachestat` (include/uapi/linux/mman.h).
+#[repr(C)]
+struct CachestatRange {
+    offset: u64,
+    length: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Cachestat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// Returns the number of pages of a range that the host has in its page cache. `None` before Linux
+/// 6.5 and where the file has none.
+pub(crate) fn cached_pages(file: &File, offset: u64, length: u64) -> Option<u64> {
+    let range = CachestatRange { offset, length };
+    let mut found = Cachestat::default();
+    // SAFETY: cachestat(2) reads one `struct cachestat_range` and writes one `struct cachestat`.
+    // Both are ours, and of that layout. The file is open.
+    let result = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            &raw const range,
+            &raw mut found,
+            0 as libc::c_uint,
+        )
+    };
+    (result == 0).then_some(found.cached)
+}
+
+/// The number of cachestat(2), the same on all architectures that Linux added it to at once.
+const CACHESTAT: libc::c_long = 451;
+
+/// Reads what the host has in its page cache, without waiting. Returns whether that was all.
+pub(crate) fn read_cached(file: &File, buffer: &mut [u8], offset: u64) -> bool {
+    let length = buffer.len();
+    let mut whole = [io::IoSliceMut::new(buffer)];
+    rustix::io::preadv2(file, &mut whole, offset, ReadWriteFlags::NOWAIT) == Ok(length)
+}
+
 /// Tells the host how a range will be used. A failed hint changes nothing.
 pub(crate) fn advise(file: &File, offset: u64, length: NonZeroU64, advice: Advice) {
     let advice = match advice {

@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 /// The most bytes of a request. A larger one gains nothing from others beside it.
-const MAX_REQUEST: usize = 4 << 20;
+pub(super) const MAX_REQUEST: usize = 4 << 20;
 
 /// How a request begins.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 //! | `memory_budgets` | the memory that open inodes share |
 //! | `open_file` | a handle on an open file |
 //! | `read`, `buffered`, `fill` | reading from the device and through the page cache |
+//! | `in_flight_io`, `committed_read` | requests in flight without a thread |
 //! | `read_ahead` | the thread that reads ahead |
 //! | `write_promise` | the space of a write, before it comes |
 //! | `write`, `in_place`, `ordered_write`, `allocate`, `reflink` | changes of data |
@@ -25,6 +26,7 @@ mod building_tree;
 mod cached_inode_item;
 pub mod change;
 pub(crate) mod changed_files;
+pub mod committed_read;
 mod data_lock;
 mod data_trees;
 pub mod defragment;

@@ -509,9 +509,10 @@ pub fn open_devices(path: &Path, options: &OpenOptions, access: Access) -> Resul
                 how = how.lock(false);
             }
             let direct = options.direct_io.unwrap_or_else(|| is_direct_by_default(path, options));
-            if direct {
-                how = how.direct_where_useful();
-            }
+            how = match direct {
+                true => how.direct_where_useful(),
+                false => how.direct_queue(options.direct_queue && options.direct_io.is_none()),
+            };
             let device = how.open_image(path, image)?;
             if access == Access::ReadWrite || is_raw(path, &*device) {
                 check_signatures(&*device, options.ignore_signatures)?;

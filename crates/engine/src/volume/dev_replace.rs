@@ -235,6 +235,10 @@ impl Device for DevReplace {
         self.target.waits() || self.source.as_ref().is_some_and(|source| source.waits())
     }
 
+    fn answers_later(&self) -> bool {
+        self.waits() || self.source.as_ref().is_some_and(|source| source.answers_later())
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         match &self.source {
             Some(source) => source.read_at(buffer, offset),

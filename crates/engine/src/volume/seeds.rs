@@ -58,6 +58,10 @@ impl Device for SeedDevice {
         self.inner.waits()
     }
 
+    fn answers_later(&self) -> bool {
+        self.inner.answers_later()
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
         self.inner.read_at(buffer, offset)
     }

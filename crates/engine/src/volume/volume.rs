@@ -166,6 +166,12 @@ impl Volume {
         devices.iter().any(|slot| slot.device.as_ref().is_some_and(|device| device.waits()))
     }
 
+    /// Returns whether reads that were started may complete later, without a thread that waits.
+    pub fn answers_later(&self) -> bool {
+        let devices = self.devices.load();
+        devices.iter().any(|slot| slot.device.as_ref().is_some_and(|device| device.answers_later()))
+    }
+
     /// Returns the devices known so far, including missing ones.
     pub fn devices(&self) -> Arc<DeviceTable> {
         self.devices.load_full()

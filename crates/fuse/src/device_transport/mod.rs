@@ -29,7 +29,7 @@ pub(crate) use message::DeviceMessage;
 
 use crate::assistant::{Assistant, Kernel};
 use crate::data_queue::{DataQueue, LentMessage, Source, Unbegun};
-use crate::dispatch::{Aftermath, DataRequest, Dispatcher, Lane};
+use crate::dispatch::{Aftermath, Dispatcher, Lane, QueuedData};
 use crate::protocol::layout::opcode;
 use crate::unmount::Unmounter;
 use channel::Received;
@@ -127,7 +127,7 @@ impl DeviceTransport {
     ) -> io::Result<Self> {
         let finisher = Finisher { dispatcher, channel, assistant };
         let mut transport = Self { finisher, data: None, readers: None, unmounter };
-        if transport.finisher.dispatcher.waits() {
+        if transport.finisher.dispatcher.queued_data() != QueuedData::Nothing {
             let finisher = transport.finisher.clone();
             let finish = move |message, aftermath| {
                 if let Some(message) = finisher.finish(message, aftermath) {
@@ -169,14 +169,15 @@ impl DeviceTransport {
             match self.readers.as_ref().map_or(Turn::Read, |readers| readers.enter()) {
                 Turn::Read => {}
                 Turn::Answer(handed) => {
-                    let (mut handed, lane, decoded) = match handed {
-                        Handed::Whole(message, lane) => (message, lane, None),
-                        Handed::Unbegun(Unbegun { message, decoded }) => (message, Lane::Aside, decoded),
+                    let (mut unbegun, lane) = match handed {
+                        Handed::Whole(message, lane) => (Unbegun::new(message), lane),
+                        Handed::Unbegun(unbegun) => (unbegun, Lane::Aside),
                     };
-                    if !self.finisher.dispatcher.forget(&mut handed) {
-                        handed = self.answer_in(handed, lane, decoded);
-                    }
-                    channel.recycle(handed);
+                    let message = match self.finisher.dispatcher.forget(&mut unbegun.message) {
+                        true => unbegun.message,
+                        false => self.answer_in(unbegun, lane),
+                    };
+                    channel.recycle(message);
                     continue;
                 }
                 Turn::End => break,
@@ -206,37 +207,34 @@ impl DeviceTransport {
         if self.finisher.dispatcher.forget(&mut message) {
             return message;
         }
-        let mut decoded = None;
+        let mut unbegun = Unbegun::new(message);
         if lane == Lane::Aside
             && let Some(data) = &self.data
         {
             // Beginning a write may wait for space.
-            if let (Some(readers), Ok(head)) = (&self.readers, message.head())
+            if let (Some(readers), Ok(head)) = (&self.readers, unbegun.message.head())
                 && head.general.opcode == opcode::WRITE
             {
                 readers.replace();
             }
-            match data.begin(message) {
+            match data.begin(unbegun.message) {
                 Ok(()) => return self.finisher.channel.message(),
-                Err(other) => (message, decoded) = (other.message, other.decoded),
+                Err(other) => unbegun = other,
             }
         }
         if let Some(readers) = &self.readers {
             readers.replace();
         }
-        self.answer_in(message, lane, decoded)
+        self.answer_in(unbegun, lane)
     }
 
     /// Answers a request in its lane; returns a message for the next one.
-    fn answer_in(
-        &self,
-        mut message: DeviceMessage,
-        lane: Lane,
-        decoded: Option<DataRequest>,
-    ) -> DeviceMessage {
+    fn answer_in(&self, unbegun: Unbegun<DeviceMessage>, lane: Lane) -> DeviceMessage {
+        let Unbegun { mut message, decoded, alone } = unbegun;
         let (dirty, is_alone) = match lane {
             Lane::Here | Lane::Aside => {
                 let aftermath = self.finisher.dispatcher.answer_decoded(&mut message, decoded.as_ref());
+                drop(alone);
                 let sent = self.finisher.finish(message, aftermath);
                 return sent.unwrap_or_else(|| self.finisher.channel.message());
             }

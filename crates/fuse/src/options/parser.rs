@@ -64,9 +64,11 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    /// A mount without options: it gives freed space back.
+    /// A mount without options: it gives freed space back, and direct reads of image files are
+    /// direct reads of the host, too.
     pub(super) fn new() -> Self {
-        Self { open: OpenOptions::new().discard(DiscardMode::Async), ..Self::default() }
+        let open = OpenOptions::new().discard(DiscardMode::Async).direct_queue(true);
+        Self { open, ..Self::default() }
     }
 
     pub(super) fn take(&mut self, option: &str) -> Result<(), MountOptionError> {

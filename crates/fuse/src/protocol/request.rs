@@ -245,6 +245,11 @@ impl Head {
         Ok(self.argument::<GetattrIn>()?.flags & GETATTR_BY_HANDLE != 0)
     }
 
+    /// Returns whether a request to read is of a file that its caller has open for direct I/O.
+    pub(crate) fn reads_directly(&self) -> bool {
+        self.argument::<ReadIn>().is_ok_and(|read| flags_of(&read) & libc::O_DIRECT != 0)
+    }
+
     /// Returns the nodes that a request to forget names, each with its count of look-ups.
     ///
     /// # Errors
@@ -265,6 +270,15 @@ impl Head {
             (NodeId(node), lookups)
         });
         Ok(single.into_iter().chain(several))
+    }
+}
+
+/// Returns the flags of the open file that a request reads for.
+fn flags_of(read: &ReadIn) -> i32 {
+    match read.read_flags & READ_FOR_CALLER {
+        // A page for the cache, although a mapping's descriptor may be for direct I/O.
+        0 => read.flags & !libc::O_DIRECT,
+        _ => read.flags,
     }
 }
 
@@ -365,11 +379,8 @@ impl<'a> Fields<'a> {
             opcode::OPEN => Body::Open { flags: self.argument::<OpenIn>()?.flags },
             opcode::RELEASE => Body::Release { flags: self.argument::<ReleaseIn>()?.flags },
             opcode::READ => {
-                let ReadIn { offset, size, read_flags, mut flags, .. } = self.argument()?;
-                if read_flags & READ_FOR_CALLER == 0 {
-                    // A page for the cache, although a mapping's descriptor may be for direct I/O.
-                    flags &= !libc::O_DIRECT;
-                }
+                let read: ReadIn = self.argument()?;
+                let (offset, size, flags) = (read.offset, read.size, flags_of(&read));
                 Body::Data(DataAccess::Read { offset, length: size as usize, flags })
             }
             opcode::WRITE => self.write()?,

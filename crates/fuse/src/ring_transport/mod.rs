@@ -22,7 +22,7 @@ mod shared;
 
 use crate::assistant::Assistant;
 use crate::data_queue::DataQueue;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, QueuedData};
 use crate::unmount::Unmounter;
 use aside::{Nudge, Workers};
 use home::Held;
@@ -149,7 +149,7 @@ fn data_queue(
     assistant: &Assistant,
     threads: &mut Vec<JoinHandle<()>>,
 ) -> Option<DataQueue<Held>> {
-    if !dispatcher.waits() {
+    if dispatcher.queued_data() == QueuedData::Nothing {
         return None;
     }
     let (of_queue, assistant) = (Arc::clone(dispatcher), assistant.clone());

@@ -245,12 +245,13 @@ impl Queue {
                         Ok(()) => return Ok(()),
                         Err(unbegun) => unbegun,
                     },
-                    None => Unbegun { message: held, decoded: None },
+                    None => Unbegun::new(held),
                 };
                 let task = move || {
-                    let Unbegun { message: mut held, decoded } = unbegun;
+                    let Unbegun { message: mut held, decoded, alone } = unbegun;
                     let aftermath =
                         held.answer(|entry| shared.dispatcher.answer_decoded(entry, decoded.as_ref()));
+                    drop(alone);
                     finish(&shared.dispatcher, &shared.assistant, held, aftermath);
                 };
                 self.shared.workers.run(task);

@@ -29,6 +29,7 @@ mod xattrs;
 
 pub(crate) use state::Server;
 
+use crate::dispatch::QueuedData;
 use crate::ioctl::table::{self, Data, IoctlEntry};
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::transport::{DataChange, DirectoryHandle, Ioctl, NodeId, Validity, Write};
@@ -93,6 +94,15 @@ impl Server {
     /// Returns whether reads and writes of data wait for a device.
     pub(crate) fn waits_for_devices(&self) -> bool {
         self.fs().waits_for_devices()
+    }
+
+    /// Returns the requests that can be in flight without a thread.
+    pub(crate) fn queued_data(&self) -> QueuedData {
+        match self.fs().queues_reads() {
+            _ if self.waits_for_devices() => QueuedData::All,
+            true => QueuedData::DirectReads,
+            false => QueuedData::Nothing,
+        }
     }
 
     /// Returns the target of a symbolic link.
