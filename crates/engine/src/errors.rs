@@ -666,7 +666,7 @@ fn advice_first(advice: &str) -> String {
 
 /// Says what helps where a missing device is the reason why a file system was not opened.
 fn missing_hint(refused: bool) -> &'static str {
-    if refused { ": add its path, or open the file system in degraded mode" } else { "" }
+    if refused { ": name its path with --device, or read without it with --degraded" } else { "" }
 }
 
 /// Returns the command that helps with a device that was cut.
@@ -692,10 +692,10 @@ fn split_hint(device: &str) -> &'static str {
 fn good_superblocks(copies: &[usize]) -> String {
     match copies {
         [] => String::new(),
-        [copy] => format!(" (copy {copy} is good and can be chosen)"),
-        _ => {
+        [copy] => format!(" (copy {copy} is good: --superblock {copy} reads by it)"),
+        [first, ..] => {
             let copies: Vec<_> = copies.iter().map(ToString::to_string).collect();
-            format!(" (copies {} are good and can be chosen)", copies.join(" and "))
+            format!(" (copies {} are good: --superblock {first} reads by one)", copies.join(" and "))
         }
     }
 }

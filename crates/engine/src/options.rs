@@ -77,6 +77,7 @@ pub struct OpenOptions {
     pub(crate) scarce_cache_bytes: u64,
     /// `None` where nothing was chosen.
     pub(crate) direct_io: Option<bool>,
+    pub(crate) cached_by_default: bool,
     pub(crate) direct_queue: bool,
     pub(crate) device_timeout: Option<Duration>,
     pub(crate) tree_log: bool,
@@ -140,6 +141,7 @@ impl Default for OpenOptions {
             cache_bytes: None,
             scarce_cache_bytes: 0,
             direct_io: None,
+            cached_by_default: false,
             direct_queue: false,
             device_timeout: None,
             tree_log: true,
@@ -382,18 +384,24 @@ impl OpenOptions {
         self
     }
 
+    /// Restores the default of [`OpenOptions::direct_io`].
+    pub fn default_direct_io(mut self) -> Self {
+        self.direct_io = None;
+        self
+    }
+
+    /// Makes the host's page cache the default for block devices, too.
+    pub fn cached_by_default(mut self) -> Self {
+        self.cached_by_default = true;
+        self
+    }
+
     /// Sets whether reads of an `IoQueue` bypass the host's page cache where it lacks their bytes,
     /// although all other requests use it (default: no). They are then in flight without a thread
     /// for each. Has no effect where [`OpenOptions::direct_io`] was chosen or is the default, in
     /// disk images that are not raw, and before Linux 6.5.
     pub fn direct_queue(mut self, direct_queue: bool) -> Self {
         self.direct_queue = direct_queue;
-        self
-    }
-
-    /// As [`OpenOptions::direct_io`], if nothing was chosen.
-    pub fn direct_io_unless_chosen(mut self, direct_io: bool) -> Self {
-        self.direct_io.get_or_insert(direct_io);
         self
     }
 

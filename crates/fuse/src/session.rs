@@ -13,7 +13,7 @@
 use crate::assistant::Assistant;
 use crate::cpu_latency::CpuLatency;
 use crate::device_transport::{Channel, DeviceTransport};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, QueuedData};
 use crate::ioctl::MountInfo;
 use crate::mount_point::{self, MountError};
 use crate::options::{MountOptions, Transport};
@@ -186,10 +186,10 @@ impl Drop for Session {
 /// Logs the mount's choices, most of which the options leave open.
 fn log_choices(server: &Server, writeback_cache: bool, (rings, threads): (bool, usize)) {
     let fs = server.fs();
-    let device = if fs.waits_for_devices() {
-        "the devices directly (device_io=direct)"
-    } else {
-        "the devices through the host's page cache (device_io=cached)"
+    let device = match server.queued_data() {
+        QueuedData::All => "the devices directly (device_io=direct)",
+        QueuedData::DirectReads => "the devices through the host's page cache, except for direct reads",
+        QueuedData::Nothing => "the devices through the host's page cache (device_io=cached)",
     };
     let transport = if rings { "io_uring" } else { "/dev/fuse" };
     let writes = if writeback_cache { "gathers writes" } else { "passes writes on" };

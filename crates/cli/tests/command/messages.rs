@@ -75,7 +75,7 @@ fn a_lost_range_is_one_line() {
         // It is open in degraded mode already.
         assert!(!errors.contains("degraded mode"), "{command:?}: {errors}");
     }
-    fail(1, "is missing: add its path, or open the file system in degraded mode", ["ls", &top]);
+    fail(1, "is missing: name its path with --device, or read without it with --degraded", ["ls", &top]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod common;
 mod compressed;
 mod defragment;
 mod devices;
+mod direct_reads;
 mod discards;
 mod durable;
 mod ends;

@@ -35,6 +35,84 @@ fn direct_file() -> Option<(tempfile::NamedTempFile, FileDevice)> {
     }
 }
 
+/// A device whose started reads bypass the host's page cache, if this host can tell what is in it.
+fn queued_directly() -> Option<(tempfile::NamedTempFile, Arc<dyn Device>)> {
+    let (image, direct) = direct_file()?;
+    drop(direct);
+    let device = OpenOptions::new(Access::ReadWrite).direct_queue(true).open(image.path()).unwrap();
+    if device.answers_later() {
+        return Some((image, Arc::new(device)));
+    }
+    assert!(std::env::var_os("PAPILIO_REQUIRE_ALL").is_none_or(|value| value != "1"), "cachestat(2)");
+    eprintln!("SKIPPED: no cachestat(2), which Linux has since 6.5");
+    None
+}
+
+/// Drops the host's cache of an image.
+fn forget(image: &tempfile::NamedTempFile) {
+    rustix::fs::fadvise(image.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn a_started_read_passes_the_cache_that_lacks_its_bytes() {
+    let Some((image, device)) = queued_directly() else { return };
+    for number in 0..SIZE / BLOCK as u64 {
+        device.write_at(&block(number), PhysicalAddress(number * BLOCK as u64)).unwrap();
+    }
+    image.as_file().sync_all().unwrap();
+    forget(&image);
+    assert_eq!((device.alignment(), device.waits()), (1, false), "other requests use the cache");
+    let memory = block(0);
+    let target = |direction, number: u64, length| RingTarget {
+        direction,
+        offset: PhysicalAddress(number * BLOCK as u64),
+        address: memory.as_ptr().addr(),
+        length,
+    };
+    assert!(device.ring_file(&target(Direction::Read, 100, BLOCK)).is_some());
+    assert!(device.ring_file(&target(Direction::Write, 100, BLOCK)).is_none(), "writes use the cache");
+    assert!(device.ring_file(&target(Direction::Read, 100, 512)).is_none(), "a part of a page");
+    assert!(device.ring_file(&target(Direction::Read, SIZE / BLOCK as u64, BLOCK)).is_none(), "the end");
+    device.read_at(&mut [0; BLOCK], PhysicalAddress(100 * BLOCK as u64)).unwrap();
+    assert!(device.ring_file(&target(Direction::Read, 100, BLOCK)).is_none(), "it is cached now");
+}
+
+#[test]
+fn started_reads_beside_cached_writes_are_exact() {
+    let Some((image, device)) = queued_directly() else { return };
+    let blocks = SIZE / BLOCK as u64;
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut content = vec![0; blocks as usize];
+    for ring in [true, false] {
+        let mut driver = Driver::with_ring(32, ring).unwrap();
+        for round in 1..4_000 {
+            let number = random.u64(..blocks);
+            match random.u8(..8) {
+                0..3 => {
+                    content[number as usize] = round;
+                    device.write_at(&block(round), PhysicalAddress(number * BLOCK as u64)).unwrap();
+                }
+                3 if random.u8(..40) == 0 => {
+                    device.flush().unwrap();
+                    forget(&image);
+                }
+                _ => {
+                    let expected = content[number as usize];
+                    let piece = whole(&device, number * BLOCK as u64);
+                    driver.start(Direction::Read, block(u64::MAX), expected, [piece]);
+                }
+            }
+            // A write waits for the reads of what it overwrites; here, for all.
+            while driver.in_flight() > 0 {
+                driver.collect(true, |done| {
+                    assert!(done.failed.is_none(), "{:?}", done.failed);
+                    assert!(done.buffer[..] == block(done.tag)[..], "round {round}");
+                });
+            }
+        }
+    }
+}
+
 /// Writes and reads back with many requests in flight.
 fn exercise(device: Arc<dyn Device>, ring: bool) {
     let mut driver = Driver::with_ring(32, ring).unwrap();
@@ -80,6 +158,8 @@ fn every_kind_of_device_reads_what_was_written() {
     for ring in [true, false] {
         let Some((_image, device)) = direct_file() else { return };
         exercise(Arc::new(device), ring);
+        let Some((_image, device)) = queued_directly() else { return };
+        exercise(device, ring);
     }
 }
 

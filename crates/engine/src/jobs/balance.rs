@@ -271,7 +271,7 @@ impl FsInfo {
                 .max();
             if kind != BlockGroupFlags::DATA && tolerated > Some(lost_copies(profile)) && !options.force {
                 return invalid(format!(
-                    "{name} in profile {profile} would be lost with fewer bad devices or copies than now: force it"
+                    "{name} in profile {profile} tolerates fewer lost devices or copies than now; --force converts nevertheless"
                 ));
             }
         }

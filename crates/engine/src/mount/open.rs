@@ -555,7 +555,9 @@ fn is_raw(path: &Path, device: &dyn Device) -> bool {
 
 /// Returns whether a device is opened for direct I/O where the options leave that open.
 fn is_direct_by_default(path: &Path, options: &OpenOptions) -> bool {
-    options.write && std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+    options.write
+        && !options.cached_by_default
+        && std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 /// Logs why requests of a device that was opened for direct I/O are slower than they could be.

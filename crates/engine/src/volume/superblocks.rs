@@ -27,6 +27,9 @@ use papilio_format::superblock::{
 use papilio_format::{Corrupt, DeviceId, PhysicalAddress, Superblock, SuperblockError, Uuid};
 use std::sync::Arc;
 
+/// What helps where nothing on a device is known.
+const SEARCH: &str = "`papilio rescue find-filesystems` searches all of it for one";
+
 /// Reads and checks copy `mirror` of a device's superblock.
 ///
 /// # Errors
@@ -48,13 +51,16 @@ fn read_with(device: &dyn Device, mirror: usize, parse: Parse) -> Result<Superbl
     }
     read_copy(device, mirror, parse).map_err(|mut error| {
         if let Error::Superblock { good_copies, reason, found, .. } = &mut error {
-            if matches!(**reason, SuperblockError::Corrupt(Corrupt::Magic { .. })) {
-                *found = describe_content(device);
-            }
             good_copies.extend(
                 (0..SUPERBLOCK_MIRRORS)
                     .filter(|&other| other != mirror && read_copy(device, other, parse).is_ok()),
             );
+            if matches!(**reason, SuperblockError::Corrupt(Corrupt::Magic { .. })) {
+                *found = describe_content(device);
+                if found.is_none() && good_copies.is_empty() {
+                    *found = Some(SEARCH.to_owned());
+                }
+            }
         }
         error
     })

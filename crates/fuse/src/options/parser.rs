@@ -129,7 +129,8 @@ impl Parser {
                 self.open = match needed(name, value)? {
                     "direct" => open.direct_io(true),
                     "cached" => open.direct_io(false),
-                    _ => return Err(bad_value(name, value, "direct or cached")),
+                    "auto" => open.default_direct_io(),
+                    _ => return Err(bad_value(name, value, "auto, direct or cached")),
                 };
             }
             "device_timeout" => {

@@ -77,7 +77,7 @@ impl Server {
             return refuse("the mount shows an older state");
         }
         // Threads that wait for devices begin with the mount, so the page cache of the host stays.
-        let open = self.switching.options().clone().direct_io_unless_chosen(false);
+        let open = self.switching.options().clone().cached_by_default();
         FileSystem::open_over_readers(&self.mount.source, &open)
     }
 

@@ -3,8 +3,11 @@
 use crate::in_memory::{WatchedReads, assert_clean, formatted, open_with, writable};
 use papilio::{
     CheckOptions, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions,
+    RaidProfile,
 };
-use papilio_device::{Access, Device, OpenOptions as DeviceOptions, PhysicalAddress};
+use papilio_device::{
+    Access, DelayDevice, Device, MemoryDevice, OpenOptions as DeviceOptions, PhysicalAddress,
+};
 use papilio_oracle::{Need, require};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -264,4 +267,134 @@ fn block_devices_bypass_the_hosts_cache_for_writers() {
     let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap();
     assert!(!fs.waits_for_devices(), "an image file uses the host's cache");
     assert!(fs.check(&CheckOptions::new().data_csum(true)).unwrap().is_clean());
+}
+
+/// Returns the options of a mount of an image file, or `None` on a host before Linux 6.5.
+fn queued_directly(image: &Path) -> Option<OpenOptions> {
+    let options = OpenOptions::new().direct_queue(true);
+    let fs = FileSystem::open_with(image, &options).unwrap();
+    assert!(!fs.waits_for_devices(), "other requests use the host's cache");
+    let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(fs.queues_reads() || !required, "cachestat(2) and direct I/O are required");
+    fs.queues_reads().then_some(options)
+}
+
+/// Drops the host's cache of an image.
+fn forget(image: &Path) {
+    let file = std::fs::File::open(image).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn queued_reads_past_the_hosts_cache_are_exact_for_readers_and_writers() {
+    let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    let image = folder.path().join("queued.img");
+    papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20)).unwrap();
+    if !is_direct(&image) {
+        return;
+    }
+    let Some(options) = queued_directly(&image) else { return eprintln!("SKIPPED: no cachestat(2)") };
+    let content: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
+    let mut order: Vec<usize> = (0..SECTORS).collect();
+    fastrand::Rng::with_seed(15).shuffle(&mut order);
+    let read_back = |fs: &FileSystem, spoiled: Option<usize>| {
+        let file = Arc::new(fs.open_file("/f").unwrap());
+        for mut queue in [IoQueue::new(32), IoQueue::with_threads(32, 4).unwrap()] {
+            // The second round finds some in the host's cache.
+            for _ in 0..2 {
+                forget(&image);
+                file.read_exact_at(&mut vec![0; 40 * SECTOR], 0).unwrap();
+                for completion in read_all(&mut queue, &file, &order) {
+                    match (completion.token as usize, completion.result) {
+                        (number, Err(error)) => {
+                            assert_eq!(Some(number), spoiled);
+                            assert!(matches!(error, papilio::Error::DataChecksum { .. }), "{error}");
+                        }
+                        (number, Ok(length)) => {
+                            assert_eq!((length, Some(number) == spoiled), (SECTOR, false));
+                            assert!(completion.buffer.unwrap() == sector(number), "sector {number}");
+                        }
+                    }
+                }
+            }
+        }
+        // A hole, inline data, and the end of a file are for the calls that wait.
+        for name in ["/sparse", "/inline"] {
+            let file = Arc::new(fs.open_file(name).unwrap());
+            let mut found = vec![0; 2 * SECTOR];
+            for completion in read_all(&mut IoQueue::new(4), &file, &[0, 1, 2]) {
+                let at = completion.token as usize * SECTOR;
+                let length = completion.result.unwrap();
+                if at < found.len() {
+                    found[at..at + length].copy_from_slice(&completion.buffer.unwrap()[..length]);
+                } else {
+                    assert_eq!(length, 0);
+                }
+            }
+            let expected = fs.read(name).unwrap();
+            assert!(found[..expected.len()] == expected, "{name}");
+        }
+    };
+    let fs = FileSystem::open_with(&image, &options.clone().write(true)).unwrap();
+    fs.write("/inline", b"short").unwrap();
+    let sparse = fs.create_file("/sparse").unwrap();
+    sparse.write_all_at(&sector(3), SECTOR as u64).unwrap();
+    drop(sparse);
+    fs.create_file("/f").unwrap().write_all_at(&content, 0).unwrap();
+    // Neither the host nor a transaction has stored it yet.
+    let file = Arc::new(fs.open_file("/f").unwrap());
+    for completion in read_all(&mut IoQueue::new(64), &file, &order) {
+        assert!(completion.buffer.unwrap() == sector(completion.token as usize));
+    }
+    drop(file);
+    fs.sync().unwrap();
+    read_back(&fs, None);
+    fs.close().unwrap();
+    let fs = FileSystem::open_with(&image, &options).unwrap();
+    read_back(&fs, None);
+    drop(fs);
+
+    let bytes = std::fs::read(&image).unwrap();
+    let at = bytes.chunks(SECTOR).position(|found| found == sector(300)).expect("the sector is on disk");
+    let raw = DeviceOptions::new(Access::ReadWrite).open(&image).unwrap();
+    raw.write_at(b"spoiled", PhysicalAddress((at * SECTOR + 100) as u64)).unwrap();
+    drop(raw);
+    for options in [options.clone(), options.write(true)] {
+        read_back(&FileSystem::open_with(&image, &options).unwrap(), Some(300));
+    }
+}
+
+#[test]
+fn a_queued_read_of_a_reader_takes_the_other_copy() {
+    let memory: Vec<Arc<dyn Device>> =
+        (0..2).map(|_| Arc::new(MemoryDevice::new(300 << 20)) as Arc<dyn Device>).collect();
+    let raid1 = MkfsOptions::new().data_profile(RaidProfile::Raid1).metadata_profile(RaidProfile::Raid1);
+    papilio::mkfs_devices(&memory, &raid1).unwrap();
+    let content: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
+    let fs = FileSystem::from_devices(memory.clone(), &writable()).unwrap();
+    fs.write("/f", &content).unwrap();
+    fs.close().unwrap();
+    // One copy is bad everywhere.
+    for at in (1 << 20..300 << 20).step_by(1 << 20) {
+        let mut found = vec![0; 1 << 20];
+        memory[0].read_at(&mut found, PhysicalAddress(at)).unwrap();
+        let is_data = |block: &[u8]| content.chunks(SECTOR).any(|sector| sector == block);
+        for (number, block) in found.chunks(SECTOR).enumerate().filter(|(_, block)| is_data(block)) {
+            assert_eq!(block.len(), SECTOR);
+            memory[0].write_at(b"spoiled", PhysicalAddress(at + (number * SECTOR) as u64)).unwrap();
+        }
+    }
+    let devices = [memory[0].clone(), memory[1].clone()];
+    let waiting = devices.map(|device| {
+        Arc::new(DelayDevice::new(device, std::time::Duration::ZERO).unwrap()) as Arc<dyn Device>
+    });
+    let fs = FileSystem::from_devices(waiting.to_vec(), &OpenOptions::new()).unwrap();
+    assert!(fs.queues_reads());
+    let file = Arc::new(fs.open_file("/f").unwrap());
+    let order: Vec<usize> = (0..SECTORS).collect();
+    for completion in read_all(&mut IoQueue::with_threads(32, 2).unwrap(), &file, &order) {
+        assert_eq!(completion.result.unwrap(), SECTOR);
+        assert!(completion.buffer.unwrap() == sector(completion.token as usize));
+    }
 }

@@ -136,6 +136,12 @@ impl Args {
         if let Some(epoch) = epoch {
             options = options.timestamp(epoch);
         }
+        if epoch.is_some() && self.format.uuid.is_none() {
+            context.warning(
+                "the image is not reproducible: SOURCE_DATE_EPOCH fixes its times; \
+                 --uuid would fix its UUIDs",
+            );
+        }
         // The option --device of all commands names further devices.
         let images = [&self.images[..], &context.arguments().device].concat();
         let profiles = [self.format.data, self.format.metadata];

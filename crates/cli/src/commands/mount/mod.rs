@@ -64,7 +64,9 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   remount                   Change a running mount to ro or rw
   fsname=NAME               The source to show in the mount table
   cache=BYTES               The size of the server's own page cache (0)
-  device_io=direct|cached   Bypass the host's page cache, or use it (cached)
+  device_io=auto|direct|cached
+                            Let the server choose (auto), bypass the host's page cache, or
+                            use it
   device_timeout=SECONDS    Fail requests that a device does not answer in time
   threads=N                 Maximum number of server threads
   transport=classic|ring|auto

@@ -73,7 +73,7 @@ fn other_superblock_copies_are_read_only_when_selected() {
 
     let error = open(&test).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotBtrfs);
-    assert!(error.to_string().ends_with("(copy 1 is good and can be chosen)"), "{error}");
+    assert!(error.to_string().ends_with("(copy 1 is good: --superblock 1 reads by it)"), "{error}");
     let chosen = OpenOptions::new().superblock_mirror(1);
     assert_eq!(Volume::open(test.all_devices(), &chosen).unwrap().superblock().raw.bytenr, place);
     assert!(read_superblock(&**device, 2).is_err(), "beyond the device");
