@@ -98,13 +98,15 @@ impl FileExtents<'_> {
     }
 }
 
-/// Makes the subvolume and the image in it. The files' extents are committed. Returns the
+/// Makes the subvolume `saved` and the image in it. The files' extents are committed. Returns the
 /// subvolume's id.
 ///
 /// # Errors
 /// No space; a device that fails.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn save_image(
     fs: &FileSystem,
+    saved: &str,
     target: &Target,
     used: &BlockSet,
     block_size: u64,
@@ -114,7 +116,7 @@ pub(crate) fn save_image(
 ) -> Result<TreeId> {
     let root = fs.inode("/")?;
     let new = NewInode::new(NewKind::Directory, 0o755);
-    let id = root.create_subvolume(crate::SAVED.as_bytes(), &new)?.tree();
+    let id = root.create_subvolume(saved.as_bytes(), &new)?.tree();
     let tree = target.transactions.live().get(id)?;
     let generation = target.transactions.generation();
     let nbytes = used.runs().map(|run| (run.end - run.start) * block_size).sum();

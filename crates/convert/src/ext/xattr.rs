@@ -1,6 +1,6 @@
 //! Extended attributes of ext file systems, in the inode and in a block of their own.
 //!
-//! Owns [`ExtXattr`] and [`ExtFs::xattrs`]. Names get the prefix that stands for their index, and
+//! Owns [`ExtFs::read_xattrs`]. Names get the prefix that stands for their index, and
 //! access control lists the format that system calls have.
 //!
 //! Sources: `Documentation/filesystems/ext4/attributes.rst`,
@@ -11,6 +11,7 @@ use super::fields::{u16_at, u32_at};
 use super::inode::ExtInode;
 use super::reader::ExtFs;
 use crate::error::Result;
+use crate::source::Xattr;
 
 const MAGIC: u32 = 0xea02_0000;
 /// Bytes of the header in a block, and in an inode.
@@ -21,18 +22,10 @@ const ENTRY: usize = 16;
 const SYSTEM: u8 = 7;
 const INLINE_DATA: &[u8] = b"data";
 
-/// An extended attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ExtXattr {
-    /// The name with its prefix.
-    pub(crate) name: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-}
-
 /// The extended attributes of an inode.
 #[derive(Debug, Default)]
 pub(crate) struct ExtXattrs {
-    pub(crate) attributes: Vec<ExtXattr>,
+    pub(crate) attributes: Vec<Xattr>,
     /// The end of inline data, which begins in the inode's block map.
     pub(crate) inline_data: Vec<u8>,
 }
@@ -128,7 +121,7 @@ fn add(raw: &Raw<'_>, to: &mut ExtXattrs) -> Result<(), String> {
     if to.attributes.iter().any(|other| other.name == name) {
         return Err(format!("the extended attribute {} is there twice", String::from_utf8_lossy(&name)));
     }
-    to.attributes.push(ExtXattr { name, value });
+    to.attributes.push(Xattr { name, value });
     Ok(())
 }
 
@@ -137,7 +130,7 @@ impl ExtFs {
     ///
     /// # Errors
     /// Damage; values in inodes of their own; the device's errors.
-    pub(crate) fn xattrs(&self, inode: &ExtInode) -> Result<ExtXattrs> {
+    pub(crate) fn read_xattrs(&self, inode: &ExtInode) -> Result<ExtXattrs> {
         let mut found = ExtXattrs::default();
         let fail = |reason: String| match reason.starts_with("ea_inode") {
             true => self.unsupported(format!("inode {}: {reason}, which cannot be kept", inode.number)),

@@ -1,7 +1,7 @@
 //! Sources that cannot be converted: a clear line, and nothing changed.
 
 use super::fill::{everything, nearly_full};
-use super::world::{ExtMount, NEEDS, World, mend};
+use super::world::{Kind, NEEDS, SourceMount, World, mend};
 use papilio_convert::{ConvertOptions, convert};
 use papilio_device::{Access, Device, FileDevice, MemoryDevice};
 use papilio_oracle::require;
@@ -48,7 +48,7 @@ fn sources_that_are_not_clean_are_refused() {
     let mut world = World::new("-t ext4 -b 4096", 100, |root| fs::write(root.join("a"), "a").unwrap());
     // A copy of the device while it is mounted has a journal to replay.
     {
-        let mounted = ExtMount::new(&world.scratch, &world.image, false);
+        let mounted = SourceMount::new(&world.scratch, Kind::Ext, &world.image, false);
         fs::write(mounted.path().join("b"), "b").unwrap();
         rustix::fs::syncfs(fs::File::open(mounted.path()).unwrap()).unwrap();
         super::world::copy(&world.image, &world.original);
@@ -158,7 +158,7 @@ fn a_device_in_use_is_not_opened() {
         return;
     }
     let world = World::new("-t ext4 -b 4096", 100, |_| ());
-    let mounted = ExtMount::new(&world.scratch, &world.image, false);
+    let mounted = SourceMount::new(&world.scratch, Kind::Ext, &world.image, false);
     let device = mounted_device(mounted.path());
     let text = FileDevice::open(Path::new(&device), Access::ReadWrite).unwrap_err().to_string();
     assert!(text.contains("mounted or claimed"), "{text}");

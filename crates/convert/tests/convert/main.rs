@@ -1,5 +1,5 @@
-//! Conversions of ext file systems that the kernel filled, judged by the kernel, `btrfs check` and
-//! `e2fsck`.
+//! Conversions of ext and XFS that the kernel filled, judged by the kernel, `btrfs check`, `e2fsck`
+//! and `xfs_repair`.
 
 mod back;
 mod bad_input;
@@ -8,3 +8,5 @@ mod damage;
 mod fill;
 mod shapes;
 mod world;
+mod xfs_fill;
+mod xfs_shapes;
