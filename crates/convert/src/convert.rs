@@ -245,7 +245,7 @@ fn carry_out<S: Source>(
     };
     let mut places = PlaceMap { data: source.layout.data.clone(), reserved, moved: Vec::new() };
     claim(&target, &source.used, block_size, &places)?;
-    places.moved = move_reserved(&target, &source, &places)?;
+    places.moved = move_reserved(&target, &source, &**device, &places)?;
     fill(&target, &source, options, &places, progress)?;
     if options.checksums {
         let total = source.plan.used_bytes;
@@ -389,7 +389,7 @@ fn lay_out<S: Source>(
     let mut failure = (0, 0);
     let attempts = [(generous, 2), (generous, 1), (least, 1)];
     let found = attempts.into_iter().find_map(|(metadata, copies)| {
-        let need = Need { metadata, data, system };
+        let need = Need { metadata, data, system, node: options.node_size.into() };
         let made = Layout::new(used, block_size, total, need, copies);
         made.map_err(|missing| failure = missing).ok().map(|layout| (layout, copies))
     });
@@ -411,6 +411,7 @@ fn lay_out<S: Source>(
         metadata_room: layout.metadata_bytes(),
         metadata_copies: copies,
         moved_bytes,
+        replayed: profile.is_replayed,
         losses,
         reading_time: if options.checksums { reading_time(fs, used, used_bytes) } else { None },
     };
@@ -470,7 +471,12 @@ fn claim(target: &Target, used: &BlockSet, block_size: u64, places: &PlaceMap) -
 }
 
 /// Copies what the source has in reserved ranges. Returns the new places.
-fn move_reserved<S: Source>(target: &Target, source: &Surveyed<S>, places: &PlaceMap) -> Result<Vec<Moved>> {
+fn move_reserved<S: Source>(
+    target: &Target,
+    source: &Surveyed<S>,
+    device: &dyn Device,
+    places: &PlaceMap,
+) -> Result<Vec<Moved>> {
     let block_size = source.plan.block_size;
     let mut moved = Vec::new();
     for range in &places.reserved {
@@ -482,7 +488,8 @@ fn move_reserved<S: Source>(target: &Target, source: &Surveyed<S>, places: &Plac
                 break;
             }
             let mut bytes = vec![0; (end - start) as usize];
-            read(&**source.fs.device(), &mut bytes, start)?;
+            // As it is, and not as the replay of a journal would leave it.
+            read(device, &mut bytes, start)?;
             let mut place = start;
             for (logical, length) in target.write_data(&bytes)? {
                 moved.push(Moved { place, length, logical });

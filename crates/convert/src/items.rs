@@ -457,7 +457,7 @@ impl<S: Source> Converter<'_, S> {
         }
         let size = fs.profile().block_size;
         let end = facts.size.next_multiple_of(SECTOR);
-        let (mut nbytes, mut has_more, mut is_shared) = (0, false, false);
+        let (mut nbytes, mut has_more, mut is_shared, mut is_replayed) = (0, false, false, false);
         {
             let sink = std::cell::RefCell::new(&mut *sink);
             fs.for_each_extent(
@@ -466,6 +466,7 @@ impl<S: Source> Converter<'_, S> {
                     nbytes += run_of(&extent, number, size, end).map_or(0, |run| run.length);
                     has_more |= !extent.written || (extent.logical + extent.length - 1) * size >= end;
                     is_shared |= facts.may_share && fs.shared().intersects(&extent.blocks());
+                    is_replayed |= extent.written && fs.is_replayed(&extent.blocks());
                     sink.borrow_mut().blocks(facts.number, extent.blocks(), facts.may_share)
                 },
                 &mut |block| {
@@ -473,6 +474,13 @@ impl<S: Source> Converter<'_, S> {
                     sink.borrow_mut().metadata(facts.number, blocks, false)
                 },
             )?;
+        }
+        if is_replayed {
+            let reason = format!(
+                "the journal has data of inode {} (data=journal): mount the file system once",
+                fs.shown(facts.number)
+            );
+            return Err(fs.profile().unsupported(reason));
         }
         self.losses.preallocated += u64::from(has_more);
         // What files share stays shared, however short it is.

@@ -51,6 +51,9 @@ pub struct ConvertPlan {
     pub metadata_copies: u64,
     /// Bytes of the source that are copied elsewhere, because Btrfs needs their places.
     pub moved_bytes: u64,
+    /// Whether the journal was replayed, in memory: the new file system is as a mount would show
+    /// it, and the way back leads to the bytes before.
+    pub replayed: bool,
     /// Properties that cannot be kept.
     pub losses: Losses,
     /// The time that reading all data is expected to take, from samples of the device.

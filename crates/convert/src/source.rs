@@ -42,6 +42,8 @@ pub(crate) struct Profile {
     pub(crate) last_inode: u64,
     /// Whether every block in use has an owner that the walk finds.
     pub(crate) accounts_for_all: bool,
+    /// Whether a replay of the journal is a part of what is read, while the device is as it was.
+    pub(crate) is_replayed: bool,
     /// The program that repairs it.
     pub(crate) tool: &'static str,
 }
@@ -89,6 +91,7 @@ impl Profile {
             inode_offset: 255,
             last_inode: u64::MAX - 1,
             accounts_for_all: false,
+            is_replayed: false,
             tool: "none",
         }
     }
@@ -223,6 +226,10 @@ pub(crate) trait Source: Send + Sync {
     fn read_start(&self, inode: &Self::Inode, limit: u64) -> Result<Vec<u8>>;
     /// Returns the target of a symbolic link.
     fn target(&self, inode: &Self::Inode) -> Result<Vec<u8>>;
+    /// Whether blocks are read from the journal and not from their places.
+    fn is_replayed(&self, _blocks: &Range<u64>) -> bool {
+        false
+    }
     /// Returns the extended attributes of an inode.
     fn xattrs(&self, inode: &Self::Inode) -> Result<Vec<Xattr>>;
 }

@@ -9,7 +9,7 @@ use crate::usage_error::UsageError;
 use indicatif::ProgressBar;
 use papilio::conversion::{
     Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, IMAGE, TargetLabel,
-     TargetUuid, finish_interrupted, rollback,
+    TargetUuid, finish_interrupted, rollback,
 };
 use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
 use papilio::format::ChecksumType;
@@ -33,8 +33,8 @@ use std::sync::Arc;
 ///
 /// The source needs blocks of 4096 bytes or more, and about 1 % of its size free, in runs of 256
 /// KiB or more. Btrfs has no project ids, preallocated space of files is given up, and extended
-/// attributes in inodes of their own (ea_inode), encryption, a real-time section, and a journal or
-/// log that needs a replay are refused.
+/// attributes in inodes of their own (ea_inode), encryption, a real-time section, and a log
+/// of XFS that needs a replay are refused. A journal of ext that needs one is replayed in memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Compute no checksums of data, and set the NODATASUM flag of files
@@ -241,6 +241,11 @@ impl Args {
             output.text(format_args!(
                 "  Reading:        {bytes}, about {:.0} s\n",
                 time.as_secs_f64().ceil()
+            ))?;
+        }
+        if plan.replayed {
+            output.text(format_args!(
+                "  Journal:        replayed in memory; going back leads to the bytes before\n"
             ))?;
         }
         for line in plan.losses.lines() {

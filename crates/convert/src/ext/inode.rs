@@ -247,7 +247,7 @@ pub(crate) mod tests {
         let device = Arc::new(MemoryDevice::new(16 << 20));
         let superblock = ExtSuperblock::parse(&sample()).unwrap();
         let profile = Profile::for_test(superblock.block_size, superblock.blocks);
-        (ExtFs { device: device.clone(), superblock, groups: Vec::new(), profile }, device)
+        (ExtFs { device: device.clone(), superblock, groups: Vec::new(), profile, replayed: None }, device)
     }
 
     fn sample_inode() -> Vec<u8> {

@@ -3,6 +3,7 @@
 //! - `superblock`: the superblock and its features
 //! - `reader`: the open file system, its group descriptors and bitmaps
 //! - `used`: the blocks in use
+//! - `journal`, `replayed`: what a mount would replay, and a device that shows it
 //! - `inode`, `mapping`, `directory`, `xattr`: files
 //! - `source`: the face that a conversion sees
 //! - `checksum`, `fields`: parts of all
@@ -15,8 +16,10 @@ mod checksum;
 mod directory;
 mod fields;
 mod inode;
+mod journal;
 mod mapping;
 pub(crate) mod reader;
+mod replayed;
 mod source;
 pub(crate) mod superblock;
 mod used;

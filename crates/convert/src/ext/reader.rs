@@ -7,7 +7,9 @@
 
 use super::checksum::{Seed, crc, crc16};
 use super::fields::{u16_at, u32_at};
+use super::replayed::ReplayedDevice;
 use super::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, incompat, ro_compat};
+use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::source::{Profile, read};
 use papilio_device::Device;
@@ -52,6 +54,8 @@ pub(crate) struct ExtFs {
     pub(crate) superblock: ExtSuperblock,
     pub(crate) groups: Vec<Group>,
     pub(crate) profile: Profile,
+    /// The blocks that the replay of the journal changes, if there was one.
+    pub(crate) replayed: Option<BlockSet>,
 }
 
 impl ExtFs {
@@ -60,6 +64,29 @@ impl ExtFs {
     /// # Errors
     /// No ext file system; a feature that cannot be converted; a source that is not clean; damage.
     pub(crate) fn open(device: Arc<dyn Device>) -> Result<Self> {
+        let mut fs = Self::open_raw(Arc::clone(&device))?;
+        if fs.superblock.has(incompat::RECOVER) {
+            fs.groups = fs.read_groups()?;
+            let replay = fs.replay()?;
+            let mut changed = BlockSet::new(fs.superblock.blocks);
+            for block in replay.blocks.keys() {
+                changed.insert(*block..*block + 1);
+            }
+            let block_size = fs.superblock.block_size;
+            fs = Self::open_raw(Arc::new(ReplayedDevice::new(device, replay, block_size)))?;
+            fs.replayed = Some(changed);
+            fs.profile.is_replayed = true;
+        }
+        if let Some(reason) = fs.unclean()? {
+            let device = fs.profile.device;
+            return Err(ConvertError::Dirty { device, reason: reason.to_owned() });
+        }
+        fs.groups = fs.read_groups()?;
+        Ok(fs)
+    }
+
+    /// Reads the superblock.
+    fn open_raw(device: Arc<dyn Device>) -> Result<Self> {
         let name = device.name().to_owned();
         let not_ext = |reason: String| ConvertError::NoSource { device: name.clone(), reason };
         if device.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64 {
@@ -92,14 +119,10 @@ impl ExtFs {
             inode_offset: papilio_format::objectid::FIRST_FREE - Self::ROOT,
             last_inode: superblock.inodes.into(),
             accounts_for_all: false,
+            is_replayed: false,
             tool: TOOL,
         };
-        let mut fs = Self { device, superblock, groups: Vec::new(), profile };
-        if let Some(reason) = fs.unclean()? {
-            return Err(ConvertError::Dirty { device: name, reason: reason.to_owned() });
-        }
-        fs.groups = fs.read_groups()?;
-        Ok(fs)
+        Ok(Self { device, superblock, groups: Vec::new(), profile, replayed: None })
     }
 
     fn unclean(&self) -> Result<Option<&'static str>> {

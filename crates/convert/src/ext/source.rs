@@ -12,6 +12,7 @@ use crate::shared::SharedExtents;
 use crate::source::{Claim, Extent, InodeFacts, Profile, Source, SourceEntry, Xattr};
 use papilio_device::Device;
 use papilio_format::items::inode::{FileKind, InodeFlags};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// No file of ext shares blocks.
@@ -165,6 +166,10 @@ impl Source for ExtFs {
             return Err(self.damaged(format!("inode {}", inode.number), reason));
         }
         self.read_ext_start(inode, TARGET_MAX)
+    }
+
+    fn is_replayed(&self, blocks: &Range<u64>) -> bool {
+        self.replayed.as_ref().is_some_and(|changed| changed.intersects(blocks))
     }
 
     fn xattrs(&self, inode: &ExtInode) -> Result<Vec<Xattr>> {

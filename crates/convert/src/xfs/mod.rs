@@ -14,7 +14,7 @@
 
 mod btree;
 mod directory;
-mod fields;
+pub(crate) mod fields;
 mod groups;
 mod inode;
 mod log;

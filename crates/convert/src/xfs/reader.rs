@@ -77,6 +77,7 @@ impl XfsFs {
             inode_offset: papilio_format::objectid::FIRST_FREE - ROOT,
             last_inode: u64::MAX - 1,
             accounts_for_all: true,
+            is_replayed: false,
             tool: TOOL,
         };
         let mut fs =

@@ -3,7 +3,7 @@
 //! `PAPILIO_CONVERT_CUTS` is the number of states to judge in each direction (200).
 
 use super::fill::{bytes, flags};
-use super::world::{NEEDS, World, run};
+use super::world::{NEEDS, World, XFS_NEEDS};
 use papilio_convert::{ConvertOptions, convert, rollback};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress, Recording};
 use papilio_engine::options::OpenOptions;
@@ -36,7 +36,7 @@ fn is_btrfs(device: &MemoryDevice) -> bool {
     &magic == b"_BHRfS_M"
 }
 
-/// Judges a state: a valid ext4, or a valid Btrfs. Returns whether it is Btrfs.
+/// Judges a state: a valid source, or a valid Btrfs. Returns whether it is Btrfs.
 fn judge(world: &World, state: MemoryDevice, what: &str) -> bool {
     if is_btrfs(&state) {
         let device: Arc<dyn Device> = Arc::new(state);
@@ -51,7 +51,7 @@ fn judge(world: &World, state: MemoryDevice, what: &str) -> bool {
     }
     let path = world.scratch.path().join("state");
     state.write_image(&path).unwrap();
-    let checked = std::panic::catch_unwind(|| run("e2fsck", &["-fn", path.to_str().unwrap()]));
+    let checked = std::panic::catch_unwind(|| world.kind.check(&path));
     fs::remove_file(&path).unwrap();
     assert!(checked.is_ok(), "{what}");
     false
@@ -88,14 +88,29 @@ fn a_cut_leaves_the_old_or_the_new_file_system() {
     if require(NEEDS).is_none() {
         return;
     }
-    let world = World::new("-t ext4 -b 4096", 200, few_files);
+    cut_both_ways(&World::new("-t ext4 -b 4096", 200, few_files));
+}
+
+#[test]
+fn a_cut_leaves_xfs_or_the_new_file_system() {
+    if require(XFS_NEEDS).is_none() {
+        return;
+    }
+    cut_both_ways(&World::xfs("-l size=10m -d agcount=2", 200, |root| {
+        few_files(root);
+        super::xfs_fill::reflinks(root);
+    }));
+}
+
+/// Converts a source and brings it back, and judges states in between.
+fn cut_both_ways(world: &World) {
     let recording = Recording::new();
     let memory = Arc::new(MemoryDevice::from_image(&world.image).unwrap());
     let device: Arc<dyn Device> = Arc::new(recording.attach(Arc::clone(&memory)));
     convert(&device, &ConvertOptions::new(), &mut |_| ()).unwrap();
     drop(device);
     assert!(is_btrfs(&memory));
-    let judged = judge_all(&world, &recording, &[true, true]);
+    let judged = judge_all(world, &recording, &[true, true]);
     assert!(judged >= cuts() / 2, "{judged}");
 
     let recording = Recording::new();
@@ -103,5 +118,5 @@ fn a_cut_leaves_the_old_or_the_new_file_system() {
     rollback(&device, &mut |_| ()).unwrap();
     drop(device);
     assert!(!is_btrfs(&memory));
-    judge_all(&world, &recording, &[true, true]);
+    judge_all(world, &recording, &[true, true]);
 }

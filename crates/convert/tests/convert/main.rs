@@ -6,6 +6,7 @@ mod bad_input;
 mod cuts;
 mod damage;
 mod fill;
+mod journal;
 mod shapes;
 mod world;
 mod xfs_fill;

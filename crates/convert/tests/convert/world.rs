@@ -59,7 +59,7 @@ impl Kind {
         let path = image.to_str().unwrap();
         match self {
             Self::Ext => run("e2fsck", &["-fn", path]),
-            Self::Xfs => run("xfs_repair", &["-n", "-f", path]),
+            Self::Xfs => run("xfs_repair", &["-n", "-f", "-o", "force_geometry", path]),
         };
     }
 
@@ -242,8 +242,7 @@ impl World {
     fn compare_mounts(&self, other: &Path) {
         let [original, other] =
             [&self.original, other].map(|image| SourceMount::new(&self.scratch, self.kind, image, true));
-        let [a, b] = [&original, &other].map(|mount| HostTree::new(mount.path()));
-        compare(&a, &b, &CompareOptions::SAME_IMAGE).assert_equal(1);
+        compare_same(original.path(), other.path());
     }
 
     /// Compares the bytes of all blocks that the source uses.
@@ -340,6 +339,11 @@ pub fn compare_trees(source: &Path, btrfs: &Path, left_out: &[&str]) {
         })
         .collect();
     assert!(wrong.is_empty(), "{} differences: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
+}
+
+/// Compares trees that are to be equal in everything.
+pub fn compare_same(a: &Path, b: &Path) {
+    compare(&HostTree::new(a), &HostTree::new(b), &CompareOptions::SAME_IMAGE).assert_equal(1);
 }
 
 /// Compares a file with another, where the first has data.

@@ -128,7 +128,7 @@ fn xfs_with_directories_of_every_form() {
 
 #[test]
 fn xfs_with_sparse_inodes() {
-    whole_way("-i sparse=1 -l size=10m -m rmapbt=1", scattered_inodes);
+    whole_way("-i sparse=1 -l size=20m -m rmapbt=1", scattered_inodes);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn xfs_with_fragmented_files() {
 
 #[test]
 fn xfs_with_fragmented_files_that_share() {
-    whole_way("-l size=10m -m rmapbt=1 -d agcount=3", |root| {
+    whole_way("-l size=20m -m rmapbt=1 -d agcount=3", |root| {
         with_holes(root, 3000);
         reflinks(root);
         run(
@@ -242,7 +242,7 @@ fn xfs_of_version_4() {
         "-m crc=0 -n ftype=0 -i size=256",
         "-m crc=0 -n ftype=1 -i size=512,attr=2,projid32bit=0 -d agcount=5",
         "-m crc=0 -i size=2048 -n size=8192 -l lazy-count=0 -d agcount=2",
-        "-m crc=1,reflink=0 -l size=10m -d agcount=16",
+        "-m crc=0 -n version=ci,ftype=0 -d agcount=8",
     ]
     .into_iter()
     .enumerate()
