@@ -151,8 +151,8 @@ impl<S: Source> Converter<'_, S> {
         let kind = facts.kind;
         let own = names.of(number);
         let is_root = number == fs.profile().root;
-        if own.len() == 0 && !is_root && fs.is_nameless(number) {
-            if fs.profile().accounts_for_all {
+        if own.len() == 0 && !is_root && (fs.is_nameless(number) || facts.is_internal) {
+            if fs.profile().accounts_for_all || facts.is_internal {
                 self.claim(inode, facts, sink)?;
             }
             return Ok(());

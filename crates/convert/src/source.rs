@@ -120,6 +120,8 @@ pub(crate) struct InodeFacts {
     pub(crate) is_inline: bool,
     /// Whether the content may share blocks with other files.
     pub(crate) may_share: bool,
+    /// Whether it is a part of others, and rightly has no name.
+    pub(crate) is_internal: bool,
 }
 
 /// A run of blocks of a file.

@@ -216,6 +216,9 @@ impl Shape {
     }
 }
 
+/// Takes a descriptor or a revocation: its transaction, its block in the journal, and its content.
+type Visit<'a> = dyn FnMut(u32, u64, &[u8]) -> Result<()> + 'a;
+
 /// The journal, open for reading.
 struct Journal<'a> {
     fs: &'a ExtFs,
@@ -284,7 +287,7 @@ impl Journal<'_> {
     /// Calls `act` with each descriptor and each revocation of whole transactions: sequence number,
     /// block number and content. Without `limit`, it goes as far as there are whole ones. Returns
     /// the number behind the last.
-    fn walk(&self, limit: Option<u32>, act: &mut dyn FnMut(u32, u64, &[u8]) -> Result<()>) -> Result<u32> {
+    fn walk(&self, limit: Option<u32>, act: &mut Visit<'_>) -> Result<u32> {
         let shape = &self.shape;
         let (mut sequence, mut at) = (shape.sequence, shape.start);
         let mut left = shape.end;

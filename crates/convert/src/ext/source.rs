@@ -93,14 +93,15 @@ impl Source for ExtFs {
             otime: inode.otime,
             is_inline: inode.has(flag::INLINE_DATA),
             may_share: false,
+            is_internal: inode.has(flag::EA_INODE),
         }
     }
 
     fn check_inode(&self, inode: &ExtInode, losses: &mut Losses) -> Result<()> {
         let number = inode.number;
         if inode.has(flag::EA_INODE) {
-            let reason = format!("ea_inode: inode {number} holds the value of an extended attribute");
-            return Err(self.unsupported(reason));
+            let reason = "it holds the value of an extended attribute, and has a name";
+            return Err(self.damaged(format!("inode {number}"), reason));
         }
         if inode.has(flag::ENCRYPT) {
             let reason = format!("inode {number} is encrypted, and Btrfs cannot keep that");

@@ -237,7 +237,7 @@ impl XfsFs {
         };
         let is_v5 = self.superblock.is_v5;
         let magic = &block[..4];
-        if start < INDEX || start >= FREE_INDEX {
+        if !(INDEX..FREE_INDEX).contains(&start) {
             let is_known = match (start < INDEX, is_v5) {
                 (true, true) => matches!(magic, b"XDD3") || start == 0 && magic == b"XDB3",
                 (true, false) => matches!(magic, b"XD2D") || start == 0 && magic == b"XD2B",

@@ -112,76 +112,86 @@ fn time(bytes: &[u8], at: usize, is_long: bool) -> Timespec {
     Timespec { seconds, nanoseconds: u32_at(bytes, at + 4).min(999_999_999) }
 }
 
+/// Returns the forks of an inode, of which `body` is the part behind its fields. `counts` are the
+/// extents of both.
+fn forks(
+    bytes: &[u8],
+    body: &[u8],
+    kind: FileKind,
+    counts: (u64, u64),
+) -> Result<(Fork, Option<Fork>), &'static str> {
+    let offset = usize::from(bytes[82]) * 8;
+    if offset >= body.len() {
+        return Err("its attributes begin outside");
+    }
+    let format = |byte: u8| match byte {
+        0 => Some(Format::Device),
+        1 => Some(Format::Local),
+        2 => Some(Format::Extents),
+        3 => Some(Format::Tree),
+        _ => None,
+    };
+    let is_device =
+        matches!(kind, FileKind::CharacterDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket);
+    let fits = |format: &Format| match format {
+        Format::Device => is_device,
+        Format::Local => matches!(kind, FileKind::Directory | FileKind::Symlink),
+        Format::Extents => !is_device,
+        Format::Tree => matches!(kind, FileKind::Regular | FileKind::Directory),
+    };
+    let data_format = format(bytes[5]).filter(fits).ok_or("its content has an impossible form")?;
+    let (data, rest) = if offset == 0 { (body, None) } else { (&body[..offset], Some(&body[offset..])) };
+    let attributes = match (rest, format(bytes[83])) {
+        (None, _) if counts.1 != 0 => return Err("it counts extents of attributes, and has none"),
+        (None, _) => None,
+        (Some(_), None | Some(Format::Device)) => return Err("its attributes have an impossible form"),
+        (Some(rest), Some(format)) => Some(Fork { format, bytes: rest.to_vec(), extents: counts.1 }),
+    };
+    Ok((Fork { format: data_format, bytes: data.to_vec(), extents: counts.0 }, attributes))
+}
+
 impl XfsFs {
+    /// Checks what an inode says of itself.
+    fn check_identity(&self, own: u64, bytes: &[u8]) -> Result<(), &'static str> {
+        let superblock = &self.superblock;
+        if !bytes.starts_with(b"IN") || !matches!((superblock.is_v5, bytes[4]), (true, 3) | (false, 1 | 2)) {
+            return Err("it does not say that it is an inode");
+        }
+        if superblock.is_v5 {
+            if !is_intact(bytes, 100) {
+                return Err("its checksum does not match");
+            }
+            if u64_at(bytes, 152) != own || bytes[160..176] != superblock.meta_uuid {
+                return Err("it belongs to another place or file system");
+            }
+        }
+        Ok(())
+    }
+
     /// Parses the bytes of an inode that is in use.
     ///
     /// # Errors
     /// A checksum that does not match, or fields that contradict each other.
     pub(crate) fn parse_inode(&self, own: u64, bytes: &[u8]) -> Result<XfsInode> {
-        let bad = |reason: &str| Err(self.damaged(format!("inode {own}"), reason));
+        let bad = |reason: &str| self.damaged(format!("inode {own}"), reason);
         let superblock = &self.superblock;
+        self.check_identity(own, bytes).map_err(bad)?;
         let version = bytes[4];
-        if !bytes.starts_with(b"IN") || !matches!((superblock.is_v5, version), (true, 3) | (false, 1 | 2)) {
-            return bad("it does not say that it is an inode");
-        }
-        if superblock.is_v5 {
-            if !is_intact(bytes, 100) {
-                return bad("its checksum does not match");
-            }
-            if u64_at(bytes, 152) != own || bytes[160..176] != superblock.meta_uuid {
-                return bad("it belongs to another place or file system");
-            }
-        }
         let mode = u16_at(bytes, 2);
         let Some(kind) = FileKind::from_mode(mode.into()) else {
-            return bad("its mode has no kind of file, or it is not in use");
+            return Err(bad("its mode has no kind of file, or it is not in use"));
         };
         let size = u64_at(bytes, 56);
         if i64::try_from(size).is_err() {
-            return bad("its size exceeds that of any file");
+            return Err(bad("its size exceeds that of any file"));
         }
         let flags2 = if superblock.is_v5 { u64_at(bytes, 120) } else { 0 };
-        let (extents, attribute_extents) = match flags2 & flag2::LONG_COUNTS {
+        let counts = match flags2 & flag2::LONG_COUNTS {
             0 => (u32_at(bytes, 76).into(), u16_at(bytes, 80).into()),
             _ => (u64_at(bytes, 24), u32_at(bytes, 76).into()),
         };
         let body = &bytes[if superblock.is_v5 { 176 } else { 100 }..];
-        let offset = usize::from(bytes[82]) * 8;
-        if offset >= body.len() {
-            return bad("its attributes begin outside");
-        }
-        let format = |byte: u8| match byte {
-            0 => Some(Format::Device),
-            1 => Some(Format::Local),
-            2 => Some(Format::Extents),
-            3 => Some(Format::Tree),
-            _ => None,
-        };
-        let (data, attributes) =
-            if offset == 0 { (body, None) } else { (&body[..offset], Some(&body[offset..])) };
-        let is_device = matches!(
-            kind,
-            FileKind::CharacterDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket
-        );
-        let fits = |format: &Format| match format {
-            Format::Device => is_device,
-            Format::Local => matches!(kind, FileKind::Directory | FileKind::Symlink),
-            Format::Extents => !is_device,
-            Format::Tree => matches!(kind, FileKind::Regular | FileKind::Directory),
-        };
-        let Some(data_format) = format(bytes[5]).filter(fits) else {
-            return bad("its content has an impossible form");
-        };
-        let attributes = match (attributes, format(bytes[83])) {
-            (None, _) => None,
-            (Some(_), None | Some(Format::Device)) => return bad("its attributes have an impossible form"),
-            (Some(bytes), Some(format)) => {
-                Some(Fork { format, bytes: bytes.to_vec(), extents: attribute_extents })
-            }
-        };
-        if attributes.is_none() && attribute_extents != 0 {
-            return bad("it counts extents of attributes, and has none");
-        }
+        let (data, attributes) = forks(bytes, body, kind, counts).map_err(bad)?;
         let is_long = flags2 & flag2::LONG_TIMES != 0;
         Ok(XfsInode {
             number: self.counted(own),
@@ -203,7 +213,7 @@ impl XfsFs {
             mtime: time(bytes, 40, is_long),
             ctime: time(bytes, 48, is_long),
             otime: superblock.is_v5.then(|| time(bytes, 144, is_long)),
-            data: Fork { format: data_format, bytes: data.to_vec(), extents },
+            data,
             attributes,
         })
     }

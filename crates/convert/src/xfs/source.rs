@@ -85,6 +85,7 @@ impl Source for XfsFs {
             otime: inode.otime,
             is_inline: inode.data.format == Format::Local,
             may_share: inode.kind == FileKind::Regular && inode.may_share(),
+            is_internal: false,
         }
     }
 

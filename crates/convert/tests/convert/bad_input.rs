@@ -59,15 +59,21 @@ fn superblocks_with_errors_are_refused() {
 }
 
 #[test]
-fn values_in_inodes_of_their_own_are_refused_by_name() {
+fn values_in_inodes_of_their_own_need_tree_blocks_that_hold_them() {
     if require(NEEDS).is_none() {
         return;
     }
     let world = World::new("-t ext4 -b 4096 -O ea_inode", 60, |root| {
         fs::write(root.join("file"), "x").unwrap();
         xattr::set(root.join("file"), "user.huge", &[7; 20_000]).unwrap();
+        xattr::set(root.join("file"), "user.large", &[8; 5000]).unwrap();
     });
-    refused(&world, "ea_inode");
+    refused(&world, "does not fit into a tree block");
+    world.convert_with(&ConvertOptions::new().node_size(65536)).unwrap();
+    world.check_btrfs();
+    world.compare_btrfs(&[]);
+    world.roll_back().unwrap();
+    world.check_back();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Makes a file system that was not unmounted: a copy of the device while it was mounted.
 fn cut_off(arguments: &str, change: impl FnOnce(&Path)) -> World {
-    let world = World::new(arguments, 200, |root| everything(root));
+    let world = World::new(arguments, 200, everything);
     {
         let mounted = SourceMount::new(&world.scratch, Kind::Ext, &world.image, false);
         change(mounted.path());
@@ -98,13 +98,19 @@ fn journals_that_cannot_be_replayed_are_refused() {
         assert!(fs::read(&world.image).unwrap() == before, "{text}: the image changed");
     };
     let world = cut_off("-t ext4 -b 4096", changes);
-    // A byte of a copy in the journal: its checksum says so.
-    let text = run("debugfs", &["-R", "bmap <8> 3", world.image.to_str().unwrap()]);
-    let block: u64 = text.lines().find_map(|line| line.trim().parse().ok()).unwrap();
+    // A byte of the first descriptor of the journal: its checksum says so.
     let file = fs::OpenOptions::new().read(true).write(true).open(&world.image).unwrap();
+    let place = |block: u32| -> u64 {
+        let request = format!("bmap <8> {block}");
+        let text = run("debugfs", &["-R", &request, world.image.to_str().unwrap()]);
+        text.lines().find_map(|line| line.trim().parse::<u64>().ok()).unwrap() * 4096
+    };
+    let mut start = [0; 4];
+    file.read_exact_at(&mut start, place(0) + 28).unwrap();
+    let damaged = place(u32::from_be_bytes(start)) + 40;
     let mut byte = [0];
-    file.read_exact_at(&mut byte, block * 4096 + 100).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], block * 4096 + 100).unwrap();
+    file.read_exact_at(&mut byte, damaged).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], damaged).unwrap();
     refused(&world, "the journal");
     // Data of a file in the journal.
     let world = World::new("-t ext4 -b 4096", 100, |_| ());
