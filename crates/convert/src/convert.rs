@@ -1,22 +1,17 @@
 //! The conversion.
 //!
-//! Owns [`Conversion`], [`plan`], [`convert`] and [`finish_interrupted`].
+//! Owns [`Conversion`], [`plan`] and [`convert`].
 //!
 //! **Order**
 //! 1. The source is read and checked in full. Nothing is written.
 //! 2. An empty Btrfs is made in the free space of the source, and filled by the engine. Its
 //!    superblocks stay in memory ([`crate::withheld`]).
 //! 3. The new file system is checked, as it will be.
-//! 4. Everything is flushed. Then the superblock at 64 KiB is written: that is the switch.
-//! 5. The other superblock copies are written, and the first 64 KiB wiped.
-//!
-//! A power cut before the switch leaves the source, one after it the new file system. The switch
-//! overwrites 4 KiB, which the device writes in full or not at all, as for every commit of Btrfs.
+//! 4. The switch makes the device Btrfs: [`mod@crate::switch`].
 
 use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::reader::ExtFs;
-use crate::ext::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
 use crate::image::{restore_root_times, save_image};
 use crate::items::{Converter, ItemRules, ItemSink};
 use crate::layout::{Layout, Need, reserved_ranges};
@@ -25,9 +20,9 @@ use crate::names::Names;
 use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress, TargetUuid};
 use crate::places::{Moved, PlaceMap};
 use crate::plan::{Census, ConvertPlan, no_room};
-use crate::rollback::find_image;
 use crate::source::{Source, read};
 use crate::sums::add_all_checksums;
+use crate::switch::switch;
 use crate::target::{Target, TreeSink};
 use crate::withheld::WithheldDevice;
 use crate::xfs::reader::XfsFs;
@@ -36,12 +31,11 @@ use papilio_device::Device;
 use papilio_engine::options::OpenOptions;
 use papilio_engine::space::LogicalRange;
 use papilio_format::items::block_group::BlockGroupFlags;
-use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{LogicalAddress, PhysicalAddress, Superblock, Uuid};
+use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::{LogicalAddress, Superblock, Uuid};
 use papilio_fs::{FileSystem, check_devices};
 use papilio_progs::check::{CheckOptions, Severity};
 use papilio_progs::mkfs::in_place::{PlacedChunk, mkfs_in_place};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,8 +44,6 @@ const MIB: u64 = 1 << 20;
 const DIRTY_BYTES: u64 = 64 * MIB;
 /// Bytes of the cache of tree blocks.
 const CACHE_BYTES: usize = 64 << 20;
-/// Bytes at the start of the device that are wiped at the end.
-const WIPED: u64 = 64 << 10;
 
 /// The result of a conversion.
 #[derive(Clone, Debug)]
@@ -181,43 +173,6 @@ pub fn convert(
     Conversion::prepare(device, options, progress)?.run(progress)
 }
 
-/// Completes a conversion whose last step a power cut interrupted: the file system is Btrfs, and
-/// the superblock of the source is still there. Returns whether there was something to complete.
-///
-/// # Errors
-/// The device's.
-pub fn finish_interrupted(device: &Arc<dyn Device>) -> Result<bool> {
-    let primary = superblock_offset(0);
-    let mut head = vec![0; WIPED as usize];
-    let mut bytes = vec![0; SUPERBLOCK_SIZE];
-    if device.size() < primary.0 + SUPERBLOCK_SIZE as u64 {
-        return Ok(false);
-    }
-    read(&**device, &mut head, 0)?;
-    read(&**device, &mut bytes, primary.0)?;
-    let Ok(superblock) = Superblock::parse(&bytes, primary) else { return Ok(false) };
-    let start = SUPERBLOCK_OFFSET as usize;
-    let is_ext = ExtSuperblock::parse(&head[start..start + SUPERBLOCK_BYTES]).is_ok();
-    if !is_ext && XfsSuperblock::parse(&head).is_err() {
-        return Ok(false);
-    }
-    // Only if the image has the same bytes, this is the superblock of the source.
-    let options = OpenOptions::new().ignore_signatures(true);
-    let fs = FileSystem::from_devices(vec![Arc::clone(device)], &options)?;
-    let Ok(Some((_, image))) = find_image(&fs) else { return Ok(false) };
-    let mut saved = vec![0; head.len()];
-    if image.metadata().size() < WIPED || image.open()?.read_exact_at(&mut saved, 0).is_err() || saved != head
-    {
-        return Ok(false);
-    }
-    let total = superblock.raw.dev_item.total_bytes;
-    let copies = (1..SUPERBLOCK_MIRRORS).map(superblock_offset);
-    let copies = copies.filter(|place| place.0 + SUPERBLOCK_SIZE as u64 <= total);
-    let kept = copies.map(|place| (place.0, superblock.to_bytes(place).into())).collect();
-    finish(&**device, &kept)?;
-    Ok(true)
-}
-
 fn carry_out<S: Source>(
     device: &Arc<dyn Device>,
     options: &ConvertOptions,
@@ -269,7 +224,7 @@ fn carry_out<S: Source>(
     progress(ConvertProgress { stage: ConvertStage::Checking, done: 0, total: 0 });
     check(&withheld)?;
     progress(ConvertProgress { stage: ConvertStage::Switching, done: 0, total: 0 });
-    switch(&**device, &withheld)?;
+    switch(&**device, &withheld, &source.used, block_size)?;
     Ok(Converted { plan: source.plan, fsid: made.fsid, label: made.label, metadata_used })
 }
 
@@ -528,35 +483,6 @@ fn check(device: &Arc<WithheldDevice>) -> Result<()> {
         ))),
         None => Ok(()),
     }
-}
-
-/// Writes the superblocks, the first one first.
-fn switch(device: &dyn Device, withheld: &WithheldDevice) -> Result<()> {
-    let failed = |operation, offset| {
-        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
-    };
-    let kept = withheld.kept();
-    let primary = superblock_offset(0).0;
-    let superblock =
-        kept.get(&primary).filter(|bytes| Superblock::parse(bytes, superblock_offset(0)).is_ok());
-    let superblock =
-        superblock.ok_or_else(|| ConvertError::Invalid("there is no new superblock".to_owned()))?;
-    device.flush().map_err(failed("flush", 0))?;
-    device.write_fua(superblock, PhysicalAddress(primary)).map_err(failed("write", primary))?;
-    device.flush().map_err(failed("flush", 0))?;
-    finish(device, &kept)
-}
-
-/// Writes the other superblock copies, and wipes the superblock of the source.
-fn finish(device: &dyn Device, kept: &BTreeMap<u64, Box<[u8]>>) -> Result<()> {
-    let failed = |operation, offset| {
-        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
-    };
-    for (place, bytes) in kept.iter().filter(|(place, _)| **place != superblock_offset(0).0) {
-        device.write_at(bytes, PhysicalAddress(*place)).map_err(failed("write", *place))?;
-    }
-    device.write_at(&vec![0; WIPED as usize], PhysicalAddress(0)).map_err(failed("write", 0))?;
-    device.flush().map_err(failed("flush", 0))
 }
 
 /// Refuses a device that has Btrfs already.

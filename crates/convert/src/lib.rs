@@ -17,7 +17,7 @@
 //! | `plan`, `losses` | the first walk, which counts and checks |
 //! | `withheld` | the device on which the new file system grows beside the source |
 //! | `target`, `sums`, `image` | files, checksums and the image in the new file system |
-//! | `convert`, `rollback` | the two ways |
+//! | `convert`, `switch`, `rollback` | the two ways |
 //!
 //! **Invariant:** until the last write but the wiping of the old superblock, a power cut leaves the
 //! source as it was; from then on, it leaves the new file system.
@@ -40,16 +40,18 @@ mod rollback;
 mod shared;
 mod source;
 mod sums;
+mod switch;
 mod target;
 mod withheld;
 mod xfs;
 
-pub use convert::{Conversion, Converted, convert, finish_interrupted, plan};
+pub use convert::{Conversion, Converted, convert, plan};
 pub use error::ConvertError;
 pub use losses::Losses;
 pub use options::{ConvertOptions, ConvertProgress, ConvertStage, TargetLabel, TargetUuid};
 pub use plan::ConvertPlan;
 pub use rollback::{RolledBack, rollback};
+pub use switch::finish_interrupted;
 
 /// The name of the subvolume that keeps an ext2, ext3 or ext4.
 pub const SAVED: &str = "ext2_saved";

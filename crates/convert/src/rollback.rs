@@ -17,6 +17,7 @@ use crate::ext::reader::ExtFs;
 use crate::layout::reserved_ranges;
 use crate::options::{ConvertProgress, ConvertStage, Progress};
 use crate::source::{Profile, Source, read};
+use crate::switch::is_free;
 use crate::xfs::reader::XfsFs;
 use papilio_device::{Access, Device, check_read};
 use papilio_engine::errors::{Error, PathError};
@@ -108,7 +109,7 @@ pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgre
         btrfs_label: fs.label(),
         btrfs_uuid: raw.fsid,
         uuid: profile.uuid,
-        written: write_back(&**device, &*source, size)?,
+        written: write_back(&**device, &*source, size, &used, block_size)?,
     };
     Ok(result)
 }
@@ -240,7 +241,13 @@ fn verify(file: &File, extents: &ImageExtents, progress: Progress<'_>) -> Result
 }
 
 /// Writes back what Btrfs had taken. Returns the bytes written.
-fn write_back(device: &dyn Device, source: &dyn Device, size: u64) -> Result<u64> {
+fn write_back(
+    device: &dyn Device,
+    source: &dyn Device,
+    size: u64,
+    used: &BlockSet,
+    block_size: u64,
+) -> Result<u64> {
     let failed = |operation, offset| {
         move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
     };
@@ -262,7 +269,9 @@ fn write_back(device: &dyn Device, source: &dyn Device, size: u64) -> Result<u64
                 copy(switch.end..range.end)?;
             }
         } else {
-            copy(range)?;
+            // A copy in free space stays: it helps if the device tears the last write.
+            let copy_bytes = if is_free(used, block_size, range.start) { SUPERBLOCK_SIZE as u64 } else { 0 };
+            copy((range.start + copy_bytes).min(range.end)..range.end)?;
         }
     }
     device.flush().map_err(failed("flush", 0))?;

@@ -102,6 +102,56 @@ fn a_cut_leaves_xfs_or_the_new_file_system() {
     }));
 }
 
+/// A device may write a part of the superblock only. A copy in free space of the source tells the
+/// rest.
+#[test]
+fn a_torn_switch_is_completed() {
+    if require(NEEDS).is_none() || require(XFS_NEEDS).is_none() {
+        return;
+    }
+    let fill = |root: &Path| fs::write(root.join("a"), bytes(1, 100_000)).unwrap();
+    for world in [World::new("-t ext4 -b 4096", 100, fill), World::xfs("-l size=10m", 100, fill)] {
+        let before = MemoryDevice::from_image(&world.image).unwrap();
+        world.convert();
+        let after = MemoryDevice::from_image(&world.image).unwrap();
+        world.roll_back().unwrap();
+        let back = MemoryDevice::from_image(&world.image).unwrap();
+        let mut completed = 0;
+        // What precedes the switch of both ways, and a copy that is behind it.
+        for parts in (0..=255u32).step_by(5) {
+            let torn = after.snapshot();
+            let mut bytes = vec![0; 65536];
+            before.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
+            torn.write_at(&bytes, PhysicalAddress(0)).unwrap();
+            for part in 0..8 {
+                let from = if parts >> part & 1 == 1 { &after } else { &before };
+                let place = PhysicalAddress(65536 + part * 512);
+                from.read_at(&mut bytes[..512], place).unwrap();
+                torn.write_at(&bytes[..512], place).unwrap();
+            }
+            let before_run = torn.snapshot();
+            let torn = Arc::new(torn);
+            let device: Arc<dyn Device> = Arc::clone(&torn) as Arc<dyn Device>;
+            if !papilio_convert::finish_interrupted(&device).unwrap() {
+                // Nothing of the new superblock but zeros was written.
+                assert!(torn.same_content(&before_run) && !is_btrfs(&torn), "parts {parts:#x}");
+                continue;
+            }
+            assert!(is_btrfs(&torn), "parts {parts:#x}");
+            completed += 1;
+            if parts % 4 == 1 {
+                let options = OpenOptions::new();
+                let report = check_devices(vec![device], &options, &CheckOptions::new()).unwrap();
+                assert!(report.is_clean(), "parts {parts:#x}: {:?}", report.findings);
+            }
+        }
+        assert!(completed > 30, "{completed}");
+        // A whole way back is one, whatever copies it leaves.
+        let device: Arc<dyn Device> = Arc::new(back);
+        assert!(!papilio_convert::finish_interrupted(&device).unwrap());
+    }
+}
+
 /// Converts a source and brings it back, and judges states in between.
 fn cut_both_ways(world: &World) {
     let recording = Recording::new();
