@@ -1,7 +1,7 @@
 //! Inodes of ext file systems.
 //!
-//! Owns [`ExtInode`], its parser, and [`ExtFs::for_each_ext_inode`], which walks the inode tables in
-//! the order of numbers.
+//! Owns [`ExtInode`], its parser, and [`ExtFs::for_each_ext_inode`], which walks the inode tables
+//! in the order of numbers.
 //!
 //! Source: `Documentation/filesystems/ext4/inodes.rst`.
 

@@ -1,7 +1,7 @@
 //! Where the blocks of an inode lie: extent trees, and the block maps of ext2 and ext3.
 //!
-//! Owns [`ExtFs::for_each_ext_extent`]. It reads one path of a tree at a time, so that memory does not
-//! grow with the file.
+//! Owns [`ExtFs::for_each_ext_extent`]. It reads one path of a tree at a time, so that memory does
+//! not grow with the file.
 //!
 //! **Invariants** of the extents that it passes on
 //! - They ascend and do not overlap, and are as long as they can be.

@@ -1,7 +1,7 @@
 //! An XFS file system that is open for reading: its superblock and allocation groups.
 //!
-//! Owns [`XfsFs`]. Blocks are numbered along the device, without the gaps that numbers with a group
-//! have; [`XfsSuperblock::place_of`] converts. Memory: some 200 bytes a group, and 16 bytes for each
+//! Owns [`XfsFs`]. Blocks are numbered along the device, without the gaps that numbers with a
+//! group have; [`XfsSuperblock::place_of`] converts. Memory: some 200 bytes a group, and 16 bytes for each
 //! run of blocks that files share.
 
 use super::groups::Group;

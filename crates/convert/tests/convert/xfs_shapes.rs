@@ -1,8 +1,8 @@
 //! XFS of every shape: after the conversion, the kernel shows the same, and what files share stays
 //! shared.
 //!
-//! The kernel fills file systems of version 5. Those of version 4, which it may not know, are filled
-//! by `mkfs.xfs` from a prototype, and the host's files are the measure.
+//! The kernel fills file systems of version 5. Those of version 4, which it may not know, are
+//! filled by `mkfs.xfs` from a prototype, and the host's files are the measure.
 
 use super::fill::{bytes, everything, flags, nearly_full};
 use super::world::{Kind, World, XFS_NEEDS, compare_trees, run};
