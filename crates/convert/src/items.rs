@@ -483,7 +483,7 @@ impl<S: Source> Converter<'_, S> {
             return Err(fs.profile().unsupported(reason));
         }
         self.losses.preallocated += u64::from(has_more);
-        // What files share stays shared, however short it is.
+        // Shared content stays shared, however short it is.
         let in_tree = self.rules.inline && nbytes > 0 && facts.size <= self.rules.inline_max() && !is_shared;
         item.nbytes = if in_tree { facts.size } else { nbytes };
         self.head(facts, item, names, attributes, sink)?;

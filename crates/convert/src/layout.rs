@@ -14,7 +14,7 @@
 //! dump-tree` shows them.
 
 use crate::block_set::BlockSet;
-use papilio_format::superblock::{SUPERBLOCK_MIRRORS, superblock_offset};
+use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use std::ops::Range;
 
 const MIB: u64 = 1 << 20;
@@ -67,6 +67,13 @@ pub(crate) fn reserved_ranges(total: u64) -> Vec<Range<u64>> {
     let copies = (1..SUPERBLOCK_MIRRORS).map(|copy| superblock_offset(copy).0);
     let copies = copies.filter(|start| *start < total).map(|start| start..(start + UNIT).min(total));
     std::iter::once(0..DEVICE_RESERVED.min(total)).chain(copies).collect()
+}
+
+/// Whether the source has no block where a superblock copy lies. The first MiB is never free: there
+/// the way back has something to restore in any case.
+pub(crate) fn is_free(used: &BlockSet, block_size: u64, place: u64) -> bool {
+    let end = place + SUPERBLOCK_SIZE as u64;
+    place >= DEVICE_RESERVED && !used.intersects(&(place / block_size..end.div_ceil(block_size)))
 }
 
 /// Returns the free ranges of at least `least` bytes outside of reserved ranges, in whole units.

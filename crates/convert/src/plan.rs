@@ -85,7 +85,7 @@ impl<'a, S: Source> Census<'a, S> {
     /// Counts the files of a source that uses these blocks.
     ///
     /// # Errors
-    /// Blocks with two owners; what reading the structure of the source can return.
+    /// Blocks with two owners; the errors of reading the structure of the source.
     pub(crate) fn new(fs: &'a S, used: BlockSet, progress: &'a mut dyn FnMut(u64)) -> Result<Self> {
         let mut unowned = used;
         let references = References::new(fs.shared());

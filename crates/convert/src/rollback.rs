@@ -14,20 +14,20 @@
 use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::reader::ExtFs;
-use crate::layout::reserved_ranges;
+use crate::image::find_image;
+use crate::layout::{is_free, reserved_ranges};
 use crate::options::{ConvertProgress, ConvertStage, Progress};
 use crate::source::{Profile, Source, read};
-use crate::switch::is_free;
 use crate::xfs::reader::XfsFs;
 use papilio_device::{Access, Device, check_read};
-use papilio_engine::errors::{Error, PathError};
+use papilio_engine::errors::Error;
 use papilio_engine::options::OpenOptions;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{
-    DeviceId, Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, Uuid, objectid,
+    DeviceId, Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, Uuid,
 };
-use papilio_fs::{File, FileSystem, Inode};
+use papilio_fs::{File, FileSystem};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -117,18 +117,6 @@ pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgre
 /// Returns the facts of the source, and the blocks that it uses.
 fn facts_of<S: Source>(fs: S) -> Result<(Profile, BlockSet)> {
     Ok((fs.profile().clone(), fs.used_blocks()?))
-}
-
-/// Finds the image, and the name of its subvolume. A directory of that name is none.
-pub(crate) fn find_image(fs: &FileSystem) -> Result<Option<(&'static str, Inode)>> {
-    for saved in [crate::SAVED, crate::SAVED_XFS] {
-        match fs.inode(format!("/{saved}/{}", crate::IMAGE).as_str()) {
-            Ok(inode) if inode.tree() != objectid::FS_TREE => return Ok(Some((saved, inode))),
-            Ok(_) | Err(Error::Path { kind: PathError::NotFound | PathError::NotADirectory, .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(None)
 }
 
 /// A reason why the image cannot be used.

@@ -15,8 +15,8 @@
 use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
-use crate::layout::reserved_ranges;
-use crate::rollback::find_image;
+use crate::image::find_image;
+use crate::layout::{is_free, reserved_ranges};
 use crate::source::read;
 use crate::withheld::WithheldDevice;
 use crate::xfs::superblock::XfsSuperblock;
@@ -70,14 +70,6 @@ pub(crate) fn switch(
     device.write_fua(superblock, primary).map_err(failed(device, "write", primary.0))?;
     device.flush().map_err(failed(device, "flush", 0))?;
     finish(device, &kept)
-}
-
-/// Whether the source has no block where a superblock copy lies. The first MiB is never free: there
-/// the way back has something to restore in any case.
-pub(crate) fn is_free(used: &BlockSet, block_size: u64, place: u64) -> bool {
-    let end = place + SUPERBLOCK_SIZE as u64;
-    place >= crate::layout::DEVICE_RESERVED
-        && !used.intersects(&(place / block_size..end.div_ceil(block_size)))
 }
 
 /// Writes the other superblock copies, and wipes the superblock of the source.

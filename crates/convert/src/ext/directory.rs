@@ -1,7 +1,7 @@
 //! Directories of ext file systems: linear, with a hash tree, and inline.
 //!
-//! Owns [`ExtFs::for_each_ext_entry`]. A hash tree's inner blocks look like empty blocks of entries,
-//! so that reading all blocks in order finds every entry.
+//! Owns [`ExtFs::for_each_ext_entry`]. A hash tree's inner blocks look like empty
+//! blocks of entries, so that reading all blocks in order finds every entry.
 //!
 //! Source: `Documentation/filesystems/ext4/directory.rst`.
 

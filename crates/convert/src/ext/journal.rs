@@ -1,17 +1,18 @@
-//! The journal of ext3 and ext4: what a mount would replay.
+//! The journal of ext3 and ext4, and the blocks that a mount would replay.
 //!
-//! Owns [`Replay`], the map from blocks of the file system to their newest copies in the journal.
-//! Nothing is written: [`super::replayed::ReplayedDevice`] shows the file system as a mount would
-//! leave it, and the device keeps its bytes.
+//! Owns [`ExtFs::replay`]. Nothing is written: [`super::replayed::ReplayedDevice`] shows the file
+//! system as a mount would leave it, and the device keeps its bytes.
 //!
-//! **Passes**, as the kernel has them: the first finds the last whole transaction, the second what
-//! was revoked, the third which copy of each block is the newest. Memory: 24 bytes for each block.
+//! **Passes**, as the kernel has them: the first finds the last whole transaction, the second the
+//! revoked blocks, the third which copy of each block is the newest. Memory: 24 bytes for each
+//! block.
 //!
 //! Source: `Documentation/filesystems/ext4/journal.rst`.
 
 use super::checksum::crc;
 use super::inode::ExtInode;
 use super::reader::ExtFs;
+use super::replayed::{Copy, Replay};
 use crate::error::{ConvertError, Result};
 use crate::source::Extent;
 use crate::xfs::fields::{u16_at, u32_at, u64_at};
@@ -50,21 +51,6 @@ mod flag {
     pub(crate) const LAST: u32 = 8;
 }
 
-/// The newest copy of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Copy {
-    /// The block on the device that has it.
-    pub(crate) place: u64,
-    /// Whether it begins with the journal's magic number, which the copy has as zeros.
-    pub(crate) is_escaped: bool,
-}
-
-/// What a mount would replay.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Replay {
-    pub(crate) blocks: BTreeMap<u64, Copy>,
-}
-
 /// A tag: a block of the file system, its flags, and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag {
@@ -75,7 +61,7 @@ struct Tag {
 
 /// The superblock of the journal.
 #[derive(Clone, Debug)]
-struct Shape {
+struct JournalShape {
     incompat: u32,
     /// Blocks behind the last one, and the first one of transactions.
     end: u64,
@@ -87,7 +73,7 @@ struct Shape {
     seed: u32,
 }
 
-impl Shape {
+impl JournalShape {
     /// Parses the superblock.
     fn parse(bytes: &[u8], block_size: u64, blocks: u64) -> Result<Self, String> {
         if u32_at(bytes, 0) != MAGIC || u32_at(bytes, 4) != kind::SUPERBLOCK {
@@ -222,12 +208,12 @@ type Visit<'a> = dyn FnMut(u32, u64, &[u8]) -> Result<()> + 'a;
 /// The journal, open for reading.
 struct Journal<'a> {
     fs: &'a ExtFs,
-    shape: Shape,
+    shape: JournalShape,
     map: Vec<Extent>,
 }
 
 impl ExtFs {
-    /// Finds out what a mount would replay.
+    /// Finds the blocks that a mount would replay.
     ///
     /// # Errors
     /// A journal that cannot be replayed here; damage; the device's errors.
@@ -247,7 +233,7 @@ impl ExtFs {
         let blocks = map.iter().map(|extent| extent.length).sum();
         let first = map.first().map_or(0, |extent| extent.physical);
         let block = self.block(first, "the journal")?;
-        let shape = Shape::parse(&block, self.superblock.block_size, blocks).map_err(dirty)?;
+        let shape = JournalShape::parse(&block, self.superblock.block_size, blocks).map_err(dirty)?;
         if shape.start == 0 {
             return Ok(Replay::default());
         }
@@ -371,8 +357,8 @@ impl Journal<'_> {
 mod tests {
     use super::*;
 
-    fn shape(incompat: u32) -> Shape {
-        Shape { incompat, end: 100, first: 1, sequence: 5, start: 90, seed: 7 }
+    fn shape(incompat: u32) -> JournalShape {
+        JournalShape { incompat, end: 100, first: 1, sequence: 5, start: 90, seed: 7 }
     }
 
     #[test]
@@ -415,12 +401,12 @@ mod tests {
         for (at, value) in [(4, 4u32), (12, 4096), (16, 100), (20, 1), (24, 5), (28, 90)] {
             sound[at..at + 4].copy_from_slice(&value.to_be_bytes());
         }
-        assert_eq!(Shape::parse(&sound, 4096, 100).unwrap().start, 90);
+        assert_eq!(JournalShape::parse(&sound, 4096, 100).unwrap().start, 90);
         for at in 0..256 {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut bytes = sound.clone();
                 bytes[at] = value;
-                if let Ok(shape) = Shape::parse(&bytes, 4096, 100) {
+                if let Ok(shape) = JournalShape::parse(&bytes, 4096, 100) {
                     let _ = (shape.tags(&bytes), shape.revoked(&bytes), shape.has_sound_tail(&bytes));
                 }
             }

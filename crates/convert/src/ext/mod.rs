@@ -3,7 +3,7 @@
 //! - `superblock`: the superblock and its features
 //! - `reader`: the open file system, its group descriptors and bitmaps
 //! - `used`: the blocks in use
-//! - `journal`, `replayed`: what a mount would replay, and a device that shows it
+//! - `journal`, `replayed`: the replay of the journal, and a device that shows it
 //! - `inode`, `mapping`, `directory`, `xattr`: files
 //! - `source`: the face that a conversion sees
 //! - `checksum`, `fields`: parts of all

@@ -1,15 +1,31 @@
 //! A device that shows a file system as the replay of its journal would leave it.
 //!
-//! Owns [`ReplayedDevice`], for reading only.
+//! Owns [`ReplayedDevice`], for reading only, and [`Replay`], the map from blocks of the file
+//! system to their newest copies in the journal.
 
-use super::journal::{Copy, Replay};
 use papilio_device::{Access, Device, check_read};
 use papilio_format::PhysicalAddress;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 /// The first bytes of a block that begins with the journal's magic number.
 const MAGIC: [u8; 4] = 0xc03b_3998u32.to_be_bytes();
+
+/// The newest copy of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copy {
+    /// The block on the device that has it.
+    pub(crate) place: u64,
+    /// Whether it begins with the journal's magic number, which the copy has as zeros.
+    pub(crate) is_escaped: bool,
+}
+
+/// The blocks that a mount would replay.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Replay {
+    pub(crate) blocks: BTreeMap<u64, Copy>,
+}
 
 /// The decorator.
 #[derive(Debug)]

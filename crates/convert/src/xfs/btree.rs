@@ -6,7 +6,7 @@
 //! reference counts.
 
 use super::fields::{is_intact, u16_at, u32_at};
-use super::groups::Root;
+use super::group::Root;
 use super::reader::XfsFs;
 use crate::error::Result;
 

@@ -24,7 +24,7 @@ const UNIT: usize = 8;
 
 /// An entry as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Raw<'a> {
+struct RawEntry<'a> {
     inode: u64,
     name: &'a [u8],
     /// 0 if the entry does not say it.
@@ -35,7 +35,7 @@ struct Raw<'a> {
 fn short_entries<'a>(
     bytes: &'a [u8],
     has_kinds: bool,
-    act: &mut dyn FnMut(Raw<'a>) -> Result<(), String>,
+    act: &mut dyn FnMut(RawEntry<'a>) -> Result<(), String>,
 ) -> Result<u64, String> {
     let cut = || "an entry is cut".to_owned();
     let [count, long, ..] = *bytes else { return Err(cut()) };
@@ -48,7 +48,7 @@ fn short_entries<'a>(
         let kind_at = 3 + length;
         let inode_at = kind_at + usize::from(has_kinds);
         let entry = rest.get(..inode_at + width).ok_or_else(cut)?;
-        act(Raw {
+        act(RawEntry {
             inode: number(&entry[inode_at..]),
             name: &entry[3..kind_at],
             kind: if has_kinds { entry[kind_at] } else { 0 },
@@ -63,7 +63,7 @@ fn block_entries<'a>(
     block: &'a [u8],
     start: usize,
     has_kinds: bool,
-    act: &mut dyn FnMut(Raw<'a>) -> Result<(), String>,
+    act: &mut dyn FnMut(RawEntry<'a>) -> Result<(), String>,
 ) -> Result<(), String> {
     let mut end = block.len();
     if matches!(&block[..4], b"XD2B" | b"XDB3") {
@@ -94,7 +94,7 @@ fn block_entries<'a>(
         if usize::from(u16_at(rest, length - 2)) != at {
             return Err(format!("the entry at byte {at} says that it is elsewhere"));
         }
-        act(Raw {
+        act(RawEntry {
             inode: u64_at(rest, 0),
             name: &rest[9..name_end],
             kind: if has_kinds { rest[name_end] } else { 0 },
@@ -135,7 +135,7 @@ impl XfsFs {
         let is_short = inode.data.format == Format::Local;
         let (mut parent, mut dots) = (0, 0);
         let mut failed = None;
-        let mut take = |raw: Raw<'_>| -> Result<(), String> {
+        let mut take = |raw: RawEntry<'_>| -> Result<(), String> {
             match raw.name {
                 b"." if !is_short && dots == 0 => {
                     dots = 1;

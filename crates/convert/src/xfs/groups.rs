@@ -1,53 +1,21 @@
 //! The headers of allocation groups: free space, inodes, and the list of spare blocks.
 //!
-//! Owns [`Group`] and its parser.
+//! Owns [`XfsFs::read_group`].
 //!
 //! Source: "XFS Algorithms & Data Structures", chapter "Allocation Groups".
 
 use super::fields::{is_intact, u32_at};
+use super::group::{AllocationGroup, NO_BLOCK, Root};
 use super::reader::XfsFs;
 use super::superblock::XfsSuperblock;
 use crate::error::Result;
-
-/// A block of a group that is none.
-pub(crate) const NO_BLOCK: u32 = u32::MAX;
-
-/// The root of a tree in a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Root {
-    pub(crate) block: u32,
-    pub(crate) levels: u32,
-}
-
-/// An allocation group.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    /// Free space by place and by size.
-    pub(crate) by_place: Root,
-    pub(crate) by_size: Root,
-    pub(crate) reverse_map: Option<Root>,
-    pub(crate) refcounts: Option<Root>,
-    pub(crate) inodes: Root,
-    pub(crate) free_inodes: Option<Root>,
-    pub(crate) free_blocks: u32,
-    /// The longest run of free blocks.
-    pub(crate) longest: u32,
-    /// Blocks of the trees of free space, except for their roots.
-    pub(crate) tree_blocks: u32,
-    /// Blocks that are set aside for these trees.
-    pub(crate) spare: Vec<u32>,
-    pub(crate) inode_count: u32,
-    pub(crate) free_inode_count: u32,
-    /// Whether deleted files wait for being freed.
-    pub(crate) has_orphans: bool,
-}
 
 impl XfsFs {
     /// Reads and checks the headers of a group.
     ///
     /// # Errors
     /// Damage; the device's errors.
-    pub(crate) fn read_group(&self, number: u32) -> Result<Group> {
+    pub(crate) fn read_group(&self, number: u32) -> Result<AllocationGroup> {
         let superblock = &self.superblock;
         let size = superblock.sector_size;
         let mut bytes = vec![0; 4 * size];
@@ -79,7 +47,7 @@ impl XfsFs {
             levels: u32_at(sector, levels),
         };
         let spare = self.spare_blocks(number, space, spare)?;
-        Ok(Group {
+        Ok(AllocationGroup {
             by_place: root(space, 16, 28),
             by_size: root(space, 20, 32),
             reverse_map: superblock.has_reverse_maps().then(|| root(space, 24, 36)),

@@ -22,7 +22,7 @@ const HEADER_COVERS: u32 = 32 << 10;
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Record {
+struct LogRecord {
     turn: u32,
     /// The block of the log that it begins in.
     block: u64,
@@ -32,7 +32,7 @@ struct Record {
     operations: u32,
 }
 
-impl Record {
+impl LogRecord {
     fn parse(unit: &[u8], block: u64) -> Option<Self> {
         let turn = u32_at(unit, 4);
         let (version, length, size) = (u32_at(unit, 8), u32_at(unit, 12), u32_at(unit, 320));
@@ -78,7 +78,7 @@ impl XfsFs {
 
     /// Returns why the log is not clean, if so.
     fn newest_is_unmount(&self, start: u64, length: u64) -> Result<Option<&'static str>> {
-        let mut newest: Option<Record> = None;
+        let mut newest: Option<LogRecord> = None;
         // The newest block of the log: its turn, and its number.
         let mut last = (0, 0);
         let mut bytes = vec![0; STEP as usize];
@@ -90,7 +90,7 @@ impl XfsFs {
                 let is_header = u32_at(unit, 0) == RECORD;
                 let turn = u32_at(unit, if is_header { 4 } else { 0 });
                 last = last.max((turn, block));
-                if let Some(record) = Record::parse(unit, block)
+                if let Some(record) = LogRecord::parse(unit, block)
                     && newest.is_none_or(|known| (known.turn, known.block) < (record.turn, record.block))
                 {
                     newest = Some(record);
@@ -135,10 +135,10 @@ mod tests {
         put(16, &(3u64 << 32 | 40).to_be_bytes());
         put(40, &1u32.to_be_bytes());
         put(320, &(256u32 << 10).to_be_bytes());
-        let record = Record::parse(&unit, 40).unwrap();
-        assert_eq!(record, Record { turn: 3, block: 40, headers: 8, blocks: 1, operations: 1 });
-        assert_eq!(Record::parse(&unit, 41), None);
+        let record = LogRecord::parse(&unit, 40).unwrap();
+        assert_eq!(record, LogRecord { turn: 3, block: 40, headers: 8, blocks: 1, operations: 1 });
+        assert_eq!(LogRecord::parse(&unit, 41), None);
         unit[0] = 0;
-        assert_eq!(Record::parse(&unit, 40), None);
+        assert_eq!(LogRecord::parse(&unit, 40), None);
     }
 }

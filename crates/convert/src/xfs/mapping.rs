@@ -22,7 +22,7 @@ const RECORD: usize = 16;
 const LEVELS_MAX: u16 = 9;
 
 /// Joins extents that continue one another, and checks their order.
-struct Joiner<'a> {
+struct ExtentJoiner<'a> {
     fs: &'a XfsFs,
     own: u64,
     /// Extents of the fork that may still come, and blocks of its tree.
@@ -32,7 +32,7 @@ struct Joiner<'a> {
     act: &'a mut dyn FnMut(Extent) -> Result<()>,
 }
 
-impl Joiner<'_> {
+impl ExtentJoiner<'_> {
     fn bad(&self, reason: impl Into<String>) -> ConvertError {
         self.fs.damaged(format!("inode {}", self.own), reason)
     }
@@ -97,7 +97,8 @@ impl XfsFs {
         inner: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let tree_left = inode.blocks;
-        let mut joiner = Joiner { fs: self, own: inode.own, left: fork.extents, tree_left, held: None, act };
+        let mut joiner =
+            ExtentJoiner { fs: self, own: inode.own, left: fork.extents, tree_left, held: None, act };
         match fork.format {
             Format::Device | Format::Local => {
                 joiner.left = 0;
@@ -128,7 +129,7 @@ impl XfsFs {
 
     fn extent_block(
         &self,
-        joiner: &mut Joiner<'_>,
+        joiner: &mut ExtentJoiner<'_>,
         number: u64,
         level: u16,
         inner: &mut dyn FnMut(u64) -> Result<()>,

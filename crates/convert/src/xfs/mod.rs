@@ -1,6 +1,6 @@
 //! XFS, versions 4 and 5, for reading.
 //!
-//! - `superblock`, `groups`: the superblock and the headers of allocation groups
+//! - `superblock`, `group`, `groups`: the superblock and the headers of allocation groups
 //! - `log`: whether the log is clean
 //! - `btree`, `used`: the trees of groups: free space, inodes, reference counts
 //! - `reader`: the open file system
@@ -15,6 +15,7 @@
 mod btree;
 mod directory;
 pub(crate) mod fields;
+mod group;
 mod groups;
 mod inode;
 mod log;

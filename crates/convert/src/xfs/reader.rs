@@ -1,10 +1,10 @@
 //! An XFS file system that is open for reading: its superblock and allocation groups.
 //!
 //! Owns [`XfsFs`]. Blocks are numbered along the device, without the gaps that numbers with a
-//! group have; [`XfsSuperblock::place_of`] converts. Memory: some 200 bytes a group, and 16 bytes for each
-//! run of blocks that files share.
+//! group have; [`XfsSuperblock::place_of`] converts. Memory: some 200 bytes a group, and 16
+//! bytes for each run of blocks that files share.
 
-use super::groups::Group;
+use super::group::AllocationGroup;
 use super::superblock::{SUPERBLOCK_BYTES, XfsSuperblock};
 use crate::error::{ConvertError, Result};
 use crate::shared::SharedExtents;
@@ -23,7 +23,7 @@ const TOOL: &str = "xfs_repair";
 pub(crate) struct XfsFs {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) superblock: XfsSuperblock,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<AllocationGroup>,
     pub(crate) profile: Profile,
     pub(crate) shared: SharedExtents,
 }
@@ -96,7 +96,7 @@ impl XfsFs {
     /// Compares the counts of the superblock with those of the groups.
     fn check_counts(&self) -> Result<()> {
         let superblock = &self.superblock;
-        let sum = |count: &dyn Fn(&Group) -> u64| self.groups.iter().map(count).sum::<u64>();
+        let sum = |count: &dyn Fn(&AllocationGroup) -> u64| self.groups.iter().map(count).sum::<u64>();
         let inodes = sum(&|group| group.inode_count.into());
         let free_inodes = sum(&|group| group.free_inode_count.into());
         if (inodes, free_inodes) != (superblock.inodes, superblock.free_inodes) {

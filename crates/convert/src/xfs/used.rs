@@ -7,7 +7,7 @@
 
 use super::btree::TreeKind;
 use super::fields::{u16_at, u32_at, u64_at};
-use super::groups::NO_BLOCK;
+use super::group::NO_BLOCK;
 use super::reader::XfsFs;
 use crate::block_set::BlockSet;
 use crate::error::Result;

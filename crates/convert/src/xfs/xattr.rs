@@ -32,7 +32,7 @@ const PART_HEADER: usize = 56;
 const EXTENTS_MAX: u64 = 1 << 20;
 
 /// An entry before it has its name in full.
-struct Raw<'a> {
+struct RawXattr<'a> {
     flags: u8,
     name: &'a [u8],
     value: Value<'a>,
@@ -45,7 +45,7 @@ enum Value<'a> {
 }
 
 /// Splits attributes in an inode.
-fn short_entries(bytes: &[u8]) -> Result<Vec<Raw<'_>>, &'static str> {
+fn short_entries(bytes: &[u8]) -> Result<Vec<RawXattr<'_>>, &'static str> {
     let size = usize::from(u16_at(bytes, 0));
     let whole = bytes.get(..size).filter(|whole| whole.len() >= 4);
     let whole = whole.ok_or("its attributes have an impossible size")?;
@@ -55,14 +55,14 @@ fn short_entries(bytes: &[u8]) -> Result<Vec<Raw<'_>>, &'static str> {
         let [name, value, flags, ..] = *rest else { return Err("an extended attribute is cut") };
         let (name, value) = (usize::from(name), usize::from(value));
         let body = rest.get(3..3 + name + value).ok_or("an extended attribute is cut")?;
-        found.push(Raw { flags, name: &body[..name], value: Value::Here(&body[name..]) });
+        found.push(RawXattr { flags, name: &body[..name], value: Value::Here(&body[name..]) });
         rest = &rest[3 + name + value..];
     }
     Ok(found)
 }
 
 /// Splits a leaf. `base` is the size of its header.
-fn leaf_entries(block: &[u8], base: usize, count: usize) -> Result<Vec<Raw<'_>>, &'static str> {
+fn leaf_entries(block: &[u8], base: usize, count: usize) -> Result<Vec<RawXattr<'_>>, &'static str> {
     let mut found = Vec::new();
     let entries = block.get(base..base + count * 8).ok_or("a leaf of its attributes has too many")?;
     let mut last = 0;
@@ -77,12 +77,12 @@ fn leaf_entries(block: &[u8], base: usize, count: usize) -> Result<Vec<Raw<'_>>,
         if flags & LOCAL != 0 {
             let (value, name) = (usize::from(u16_at(body, 0)), usize::from(*body.get(2).ok_or(cut)?));
             let bytes = body.get(3..3 + name + value).ok_or(cut)?;
-            found.push(Raw { flags, name: &bytes[..name], value: Value::Here(&bytes[name..]) });
+            found.push(RawXattr { flags, name: &bytes[..name], value: Value::Here(&bytes[name..]) });
         } else {
             let length = usize::from(*body.get(8).ok_or(cut)?);
             let name = body.get(9..9 + length).ok_or(cut)?;
             let value = Value::Remote(u32_at(body, 0).into(), u32_at(body, 4) as usize);
-            found.push(Raw { flags, name, value });
+            found.push(RawXattr { flags, name, value });
         }
     }
     Ok(found)
@@ -207,7 +207,13 @@ impl XfsFs {
     }
 
     /// Adds an entry with its whole name, unless system calls do not show it.
-    fn add_xattr(&self, inode: &XfsInode, raw: &Raw<'_>, map: &[Extent], to: &mut Vec<Xattr>) -> Result<()> {
+    fn add_xattr(
+        &self,
+        inode: &XfsInode,
+        raw: &RawXattr<'_>,
+        map: &[Extent],
+        to: &mut Vec<Xattr>,
+    ) -> Result<()> {
         let fail = |reason: String| self.damaged(format!("inode {}", inode.own), reason);
         if raw.flags & (PARENT | INCOMPLETE) != 0 {
             return Ok(());

@@ -117,7 +117,6 @@ fn a_torn_switch_is_completed() {
         world.roll_back().unwrap();
         let back = MemoryDevice::from_image(&world.image).unwrap();
         let mut completed = 0;
-        // What precedes the switch of both ways, and a copy that is behind it.
         for parts in (0..=255u32).step_by(5) {
             let torn = after.snapshot();
             let mut bytes = vec![0; 65536];

@@ -7,6 +7,7 @@ mod cuts;
 mod damage;
 mod fill;
 mod journal;
+mod many;
 mod shapes;
 mod world;
 mod xfs_fill;

@@ -209,7 +209,7 @@ fn shared_blocks_stay_shared() {
         let fields = text.lines().last().unwrap().split_whitespace();
         let [total, exclusive, shared]: [u64; 3] =
             fields.take(3).map(|field| field.parse().unwrap()).collect::<Vec<_>>().try_into().unwrap();
-        // Seven files and the image of everything: what they share counts once.
+        // Seven files and the image of everything: shared blocks count once.
         assert!(total > (7 * 30) << 20 && shared < 80 << 20, "{text}");
         assert!(exclusive < 80 << 20, "{text}");
         let places = |name: &str| {
