@@ -65,7 +65,7 @@ fn many_shapes_of_ext_go_both_ways() {
     for seed in 0..count() {
         let arguments = ext(&mut fastrand::Rng::with_seed(seed));
         println!("{seed}: {arguments}");
-        let world = World::new(&arguments, 260, everything);
+        let world = World::new(&arguments, 256, everything);
         world.convert();
         world.check_btrfs();
         world.compare_btrfs(&[]);

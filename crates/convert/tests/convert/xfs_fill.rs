@@ -87,31 +87,33 @@ pub fn many_names(root: &Path, count: u32) {
 
 /// Leaves no room for a whole chunk of inodes, so that chunks have holes.
 pub fn scattered_inodes(root: &Path) {
-    let full = root.join("full");
-    fs::create_dir(&full).unwrap();
-    let mut count = 0;
-    // Files of four blocks fill everything, and every second one goes.
-    while let Ok(file) = File::create(full.join(format!("{count}"))) {
-        if rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 16384).is_err() {
-            break;
+    // Blocks that are set aside would be whole runs of free space.
+    run("xfs_io", &["-x", "-c", "resblks 0", root.to_str().unwrap()]);
+    let file = |name: &str| File::create(root.join(name)).unwrap();
+    let room = file("room");
+    rustix::fs::fallocate(&room, FallocateFlags::empty(), 0, 90 << 20).unwrap();
+    let full = file("full");
+    let (mut size, mut step) = (0, 16u64 << 20);
+    while step >= 32 << 10 {
+        match rustix::fs::fallocate(&full, FallocateFlags::empty(), size, step) {
+            Ok(()) => size += step,
+            Err(_) => step /= 2,
         }
-        count += 1;
     }
-    for at in (0..count).step_by(2) {
-        fs::remove_file(full.join(format!("{at}"))).unwrap();
+    // Seven free blocks of eight hold a part of a chunk, wherever it has to begin.
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for at in (0..size).step_by(32 << 10).take(1500) {
+        rustix::fs::fallocate(&full, punch, at, 28 << 10).unwrap();
     }
-    rustix::fs::syncfs(File::open(root).unwrap()).unwrap();
+    rustix::fs::syncfs(&full).unwrap();
     let small = root.join("small");
     fs::create_dir(&small).unwrap();
-    for at in 0..2000 {
-        if File::create(small.join(format!("{at}"))).is_err() {
-            break;
-        }
+    for at in 0..1500 {
+        fs::write(small.join(format!("{at}")), "").unwrap();
     }
+    rustix::fs::syncfs(&full).unwrap();
     // Room for Btrfs, in one piece.
-    for at in (1..count).step_by(2).filter(|at| (count / 3..count * 2 / 3).contains(at)) {
-        fs::remove_file(full.join(format!("{at}"))).unwrap();
-    }
+    fs::remove_file(root.join("room")).unwrap();
 }
 
 /// Makes a file of so many extents.
