@@ -182,6 +182,13 @@ impl World {
     }
 
     pub fn device(&self) -> Arc<dyn Device> {
+        // Another program that looks at all loop devices holds one up for a moment.
+        for _ in 0..50 {
+            if let Ok(device) = FileDevice::open(&self.image, Access::ReadWrite) {
+                return Arc::new(device);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
         Arc::new(FileDevice::open(&self.image, Access::ReadWrite).unwrap())
     }
 
