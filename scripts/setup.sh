@@ -63,6 +63,9 @@ btrbk btrbk test
 duperemove duperemove test
 mdadm mdadm test
 xfs_io xfsprogs test
+mkfs.xfs xfsprogs test
+xfs_repair xfsprogs test
+xfs_db xfsprogs test
 mke2fs e2fsprogs test
 e2fsck e2fsprogs test
 cryptsetup cryptsetup-bin test

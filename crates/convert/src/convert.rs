@@ -1,24 +1,17 @@
 //! The conversion.
 //!
-//! Owns [`Conversion`], [`plan`], [`convert`] and [`finish_interrupted`].
+//! Owns [`Conversion`], [`plan`] and [`convert`].
 //!
 //! **Order**
 //! 1. The source is read and checked in full. Nothing is written.
 //! 2. An empty Btrfs is made in the free space of the source, and filled by the engine. Its
 //!    superblocks stay in memory ([`crate::withheld`]).
 //! 3. The new file system is checked, as it will be.
-//! 4. Everything is flushed. Then the superblock at 64 KiB is written: that is the switch.
-//! 5. The other superblock copies are written, and the first 64 KiB wiped.
-//!
-//! A power cut before the switch leaves the source, one after it the new file system. The switch
-//! overwrites 4 KiB, which the device writes in full or not at all, as for every commit of Btrfs.
+//! 4. The switch makes the device Btrfs: [`mod@crate::switch`].
 
 use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
-use crate::ext::inode::ROOT_INODE;
-use crate::ext::reader::{ExtFs, read};
-use crate::ext::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
-use crate::ext::used::used_blocks;
+use crate::ext::reader::ExtFs;
 use crate::image::{restore_root_times, save_image};
 use crate::items::{Converter, ItemRules, ItemSink};
 use crate::layout::{Layout, Need, reserved_ranges};
@@ -27,19 +20,22 @@ use crate::names::Names;
 use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress, TargetUuid};
 use crate::places::{Moved, PlaceMap};
 use crate::plan::{Census, ConvertPlan, no_room};
+use crate::source::{Source, read};
 use crate::sums::add_all_checksums;
+use crate::switch::switch;
 use crate::target::{Target, TreeSink};
 use crate::withheld::WithheldDevice;
+use crate::xfs::reader::XfsFs;
+use crate::xfs::superblock::XfsSuperblock;
 use papilio_device::Device;
 use papilio_engine::options::OpenOptions;
 use papilio_engine::space::LogicalRange;
 use papilio_format::items::block_group::BlockGroupFlags;
-use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{LogicalAddress, PhysicalAddress, Superblock, Uuid};
+use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::{LogicalAddress, Superblock, Uuid};
 use papilio_fs::{FileSystem, check_devices};
 use papilio_progs::check::{CheckOptions, Severity};
 use papilio_progs::mkfs::in_place::{PlacedChunk, mkfs_in_place};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,8 +44,6 @@ const MIB: u64 = 1 << 20;
 const DIRTY_BYTES: u64 = 64 * MIB;
 /// Bytes of the cache of tree blocks.
 const CACHE_BYTES: usize = 64 << 20;
-/// Bytes at the start of the device that are wiped at the end.
-const WIPED: u64 = 64 << 10;
 
 /// The result of a conversion.
 #[derive(Clone, Debug)]
@@ -66,8 +60,8 @@ pub struct Converted {
 }
 
 /// Everything that is known of a source after the first walk.
-struct Source {
-    fs: ExtFs,
+struct Surveyed<S> {
+    fs: S,
     used: Arc<BlockSet>,
     /// The names of all inodes, if they fit into memory.
     names: Option<Names>,
@@ -76,16 +70,44 @@ struct Source {
     rules: ItemRules,
 }
 
+/// A source that was surveyed, by its kind.
+enum AnySource {
+    Ext(Box<Surveyed<ExtFs>>),
+    Xfs(Box<Surveyed<XfsFs>>),
+}
+
+impl AnySource {
+    /// Finds out what is on a device, reads all of it, and plans the layout.
+    fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress<'_>) -> Result<Self> {
+        refuse_btrfs(&**device)?;
+        let mut magic = [0; 4];
+        if device.size() >= magic.len() as u64 {
+            read(&**device, &mut magic, 0)?;
+        }
+        Ok(match XfsSuperblock::has_magic(&magic) {
+            true => Self::Xfs(Box::new(survey(XfsFs::open(Arc::clone(device))?, options, progress)?)),
+            false => Self::Ext(Box::new(survey(ExtFs::open(Arc::clone(device))?, options, progress)?)),
+        })
+    }
+
+    fn plan(&self) -> &ConvertPlan {
+        match self {
+            Self::Ext(source) => &source.plan,
+            Self::Xfs(source) => &source.plan,
+        }
+    }
+}
+
 /// A conversion that is planned: the source was read and checked in full, and nothing is written.
 pub struct Conversion {
     device: Arc<dyn Device>,
     options: ConvertOptions,
-    source: Source,
+    source: AnySource,
     fsid: Uuid,
 }
 
 impl Conversion {
-    /// Reads and checks the ext2, ext3 or ext4 on a device, and plans its conversion.
+    /// Reads and checks the ext2, ext3, ext4 or XFS on a device, and plans its conversion.
     ///
     /// # Errors
     /// A source that cannot be converted: see [`ConvertError`].
@@ -94,10 +116,10 @@ impl Conversion {
         options: &ConvertOptions,
         progress: &mut dyn FnMut(ConvertProgress),
     ) -> Result<Self> {
-        let source = survey(device, options, progress)?;
+        let source = AnySource::survey(device, options, progress)?;
         let fsid = match options.uuid {
             TargetUuid::New => Uuid::new_v4(),
-            TargetUuid::Copied => source.plan.source_uuid,
+            TargetUuid::Copied => source.plan().source_uuid,
             TargetUuid::Given(uuid) => uuid,
         };
         Ok(Self { device: Arc::clone(device), options: options.clone(), source, fsid })
@@ -105,7 +127,7 @@ impl Conversion {
 
     /// Returns the plan.
     pub fn plan(&self) -> &ConvertPlan {
-        &self.source.plan
+        self.source.plan()
     }
 
     /// Returns the UUID that the new file system will have.
@@ -120,7 +142,10 @@ impl Conversion {
     /// No space, or a device that fails. Until the last step, an error leaves the source as it was.
     pub fn run(self, progress: &mut dyn FnMut(ConvertProgress)) -> Result<Converted> {
         let options = self.options.clone().uuid(TargetUuid::Given(self.fsid));
-        carry_out(&self.device, &options, self.source, progress)
+        match self.source {
+            AnySource::Ext(source) => carry_out(&self.device, &options, *source, progress),
+            AnySource::Xfs(source) => carry_out(&self.device, &options, *source, progress),
+        }
     }
 }
 
@@ -133,10 +158,10 @@ pub fn plan(
     options: &ConvertOptions,
     progress: &mut dyn FnMut(ConvertProgress),
 ) -> Result<ConvertPlan> {
-    Ok(Conversion::prepare(device, options, progress)?.source.plan)
+    Ok(Conversion::prepare(device, options, progress)?.plan().clone())
 }
 
-/// Converts the ext2, ext3 or ext4 on a device to Btrfs, in place.
+/// Converts the ext2, ext3, ext4 or XFS on a device to Btrfs, in place.
 ///
 /// # Errors
 /// As [`Conversion::prepare`] and [`Conversion::run`].
@@ -148,48 +173,10 @@ pub fn convert(
     Conversion::prepare(device, options, progress)?.run(progress)
 }
 
-/// Completes a conversion whose last step a power cut interrupted: the file system is Btrfs, and
-/// the superblock of the source is still there. Returns whether there was something to complete.
-///
-/// # Errors
-/// The device's.
-pub fn finish_interrupted(device: &Arc<dyn Device>) -> Result<bool> {
-    let primary = superblock_offset(0);
-    let mut head = vec![0; WIPED as usize];
-    let mut bytes = vec![0; SUPERBLOCK_SIZE];
-    if device.size() < primary.0 + SUPERBLOCK_SIZE as u64 {
-        return Ok(false);
-    }
-    read(&**device, &mut head, 0)?;
-    read(&**device, &mut bytes, primary.0)?;
-    let Ok(superblock) = Superblock::parse(&bytes, primary) else { return Ok(false) };
-    let start = SUPERBLOCK_OFFSET as usize;
-    if ExtSuperblock::parse(&head[start..start + SUPERBLOCK_BYTES]).is_err() {
-        return Ok(false);
-    }
-    // Only if the image has the same bytes, this is the superblock of the source.
-    let options = OpenOptions::new().ignore_signatures(true);
-    let fs = FileSystem::from_devices(vec![Arc::clone(device)], &options)?;
-    let Ok(image) = fs.inode(format!("/{}/{}", crate::SAVED, crate::IMAGE).as_str()) else {
-        return Ok(false);
-    };
-    let mut saved = vec![0; head.len()];
-    if image.metadata().size() < WIPED || image.open()?.read_exact_at(&mut saved, 0).is_err() || saved != head
-    {
-        return Ok(false);
-    }
-    let total = superblock.raw.dev_item.total_bytes;
-    let copies = (1..SUPERBLOCK_MIRRORS).map(superblock_offset);
-    let copies = copies.filter(|place| place.0 + SUPERBLOCK_SIZE as u64 <= total);
-    let kept = copies.map(|place| (place.0, superblock.to_bytes(place).into())).collect();
-    finish(&**device, &kept)?;
-    Ok(true)
-}
-
-fn carry_out(
+fn carry_out<S: Source>(
     device: &Arc<dyn Device>,
     options: &ConvertOptions,
-    source: Source,
+    source: Surveyed<S>,
     progress: Progress<'_>,
 ) -> Result<Converted> {
     let total = source.plan.total_bytes;
@@ -213,7 +200,7 @@ fn carry_out(
     };
     let mut places = PlaceMap { data: source.layout.data.clone(), reserved, moved: Vec::new() };
     claim(&target, &source.used, block_size, &places)?;
-    places.moved = move_reserved(&target, &source, &places)?;
+    places.moved = move_reserved(&target, &source, &**device, &places)?;
     fill(&target, &source, options, &places, progress)?;
     if options.checksums {
         let total = source.plan.used_bytes;
@@ -224,9 +211,11 @@ fn carry_out(
     let report = &mut |done| {
         progress(ConvertProgress { stage: ConvertStage::Image, done, total: source.plan.used_bytes });
     };
-    save_image(&fs, &target, &source.used, block_size, total, &places, report)?;
+    let saved = source.plan.saved;
+    save_image(&fs, saved, &target, &source.used, block_size, total, &places, report)?;
     fs.commit()?;
-    let root = source.fs.inode(ROOT_INODE)?;
+    let root = source.fs.inode(source.fs.profile().root)?;
+    let root = source.fs.facts(&root);
     restore_root_times(&target, [root.atime, root.mtime, root.ctime])?;
     fs.sync()?;
     let metadata_used = target.transactions.space().bytes_used().saturating_sub(source.plan.used_bytes);
@@ -235,7 +224,7 @@ fn carry_out(
     progress(ConvertProgress { stage: ConvertStage::Checking, done: 0, total: 0 });
     check(&withheld)?;
     progress(ConvertProgress { stage: ConvertStage::Switching, done: 0, total: 0 });
-    switch(&**device, &withheld)?;
+    switch(&**device, &withheld, &source.used, block_size)?;
     Ok(Converted { plan: source.plan, fsid: made.fsid, label: made.label, metadata_used })
 }
 
@@ -251,12 +240,11 @@ fn open(device: &Arc<WithheldDevice>) -> Result<FileSystem> {
 }
 
 /// Reads and checks the whole source, and plans the layout.
-fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress<'_>) -> Result<Source> {
-    refuse_btrfs(&**device)?;
-    let fs = ExtFs::open(Arc::clone(device))?;
+fn survey<S: Source>(fs: S, options: &ConvertOptions, progress: Progress<'_>) -> Result<Surveyed<S>> {
+    let profile = fs.profile();
     // Wrong options are errors before anything else.
-    let _ = options.mkfs(&fs.superblock.label, Uuid::from_bytes(fs.superblock.uuid))?;
-    let unowned = used_blocks(&fs)?;
+    let _ = options.mkfs(&profile.label, profile.uuid)?;
+    let unowned = fs.used_blocks()?;
     let rules = ItemRules {
         node_size: options.node_size as usize,
         checksums: options.checksums,
@@ -267,12 +255,13 @@ fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress
         let text = format!("node size {}: not a power of two from 4096 to 65536", options.node_size);
         return Err(ConvertError::Invalid(text));
     }
-    let total = u64::from(fs.superblock.inodes - fs.superblock.free_inodes.min(fs.superblock.inodes));
+    let total = profile.inodes.saturating_sub(profile.free_inodes);
     let mut losses = Losses::default();
+    fs.note_losses(&mut losses);
     let mut report = |done| progress(ConvertProgress { stage: ConvertStage::Reading, done, total });
-    let mut census = Census::new(&fs, unowned, &mut report);
+    let mut census = Census::new(&fs, unowned, &mut report)?;
     let names = walk(&fs, rules, options, None, &mut losses, &mut census)?;
-    census.check_tree()?;
+    census.check_all()?;
     let counts = Counts {
         item_bytes: census.item_bytes,
         extents: census.extents,
@@ -281,15 +270,15 @@ fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress
     };
     drop(census);
     // The set was consumed, so that there is never more than one.
-    let used = used_blocks(&fs)?;
+    let used = fs.used_blocks()?;
     let (plan, layout) = lay_out(&fs, &used, options, &counts, losses)?;
     let names = names.filter(Names::is_whole);
-    Ok(Source { fs, used: Arc::new(used), names, plan, layout, rules })
+    Ok(Surveyed { fs, used: Arc::new(used), names, plan, layout, rules })
 }
 
 /// Walks the files of the source, window by window. Returns the names of the last window.
-fn walk(
-    fs: &ExtFs,
+fn walk<S: Source>(
+    fs: &S,
     rules: ItemRules,
     options: &ConvertOptions,
     known: Option<&Names>,
@@ -305,7 +294,7 @@ fn walk(
     loop {
         let names = Names::read(fs, first, options.names_bytes)?;
         converter.run(&names, sink)?;
-        if names.window.end > fs.superblock.inodes {
+        if names.window.end > fs.profile().last_inode {
             return Ok(Some(names));
         }
         first = names.window.end;
@@ -320,15 +309,15 @@ struct Counts {
     inodes: u64,
 }
 
-fn lay_out(
-    fs: &ExtFs,
+fn lay_out<S: Source>(
+    fs: &S,
     used: &BlockSet,
     options: &ConvertOptions,
     counts: &Counts,
     losses: Losses,
 ) -> Result<(ConvertPlan, Layout)> {
-    let superblock = &fs.superblock;
-    let (block_size, total) = (superblock.block_size, superblock.bytes());
+    let profile = fs.profile();
+    let (block_size, total) = (profile.block_size, profile.bytes());
     let (runs, blocks) =
         used.runs().fold((0, 0), |(runs, blocks), run| (runs + 1, blocks + run.end - run.start));
     let used_bytes = blocks * block_size;
@@ -355,27 +344,29 @@ fn lay_out(
     let mut failure = (0, 0);
     let attempts = [(generous, 2), (generous, 1), (least, 1)];
     let found = attempts.into_iter().find_map(|(metadata, copies)| {
-        let need = Need { metadata, data, system };
+        let need = Need { metadata, data, system, node: options.node_size.into() };
         let made = Layout::new(used, block_size, total, need, copies);
         made.map_err(|missing| failure = missing).ok().map(|layout| (layout, copies))
     });
     let Some((layout, copies)) = found else {
-        return Err(no_room(fs.device.name(), failure.0, failure.1));
+        return Err(no_room(&profile.device, failure.0, failure.1));
     };
     let plan = ConvertPlan {
-        variant: superblock.variant(),
-        source_label: superblock.label.clone(),
-        source_uuid: Uuid::from_bytes(superblock.uuid),
+        variant: profile.variant,
+        saved: profile.saved,
+        source_label: profile.label.clone(),
+        source_uuid: profile.uuid,
         block_size,
         total_bytes: total,
         free_bytes: total - used_bytes,
         used_bytes,
-        inodes: (superblock.inodes.into(), superblock.free_inodes.into()),
+        inodes: (profile.inodes, profile.free_inodes),
         converted_inodes: counts.inodes,
         metadata_bytes: expected,
         metadata_room: layout.metadata_bytes(),
         metadata_copies: copies,
         moved_bytes,
+        replayed: profile.is_replayed,
         losses,
         reading_time: if options.checksums { reading_time(fs, used, used_bytes) } else { None },
     };
@@ -383,18 +374,18 @@ fn lay_out(
 }
 
 /// Estimates the time to read everything, from samples.
-fn reading_time(fs: &ExtFs, used: &BlockSet, bytes: u64) -> Option<Duration> {
+fn reading_time<S: Source>(fs: &S, used: &BlockSet, bytes: u64) -> Option<Duration> {
     const SAMPLES: u64 = 8;
     const SAMPLE: u64 = MIB;
-    let block_size = fs.superblock.block_size;
+    let block_size = fs.profile().block_size;
     let mut buffer = vec![0; SAMPLE as usize];
     let (mut sampled, begun) = (0, Instant::now());
     for at in 0..SAMPLES {
-        let from = fs.superblock.blocks / SAMPLES * at;
+        let from = fs.profile().blocks / SAMPLES * at;
         let Some(run) = used.runs_from(from).find(|run| (run.end - run.start) * block_size >= SAMPLE) else {
             continue;
         };
-        fs.read(&mut buffer, run.start * block_size).ok()?;
+        read(&**fs.device(), &mut buffer, run.start * block_size).ok()?;
         sampled += SAMPLE;
     }
     (sampled > 0).then(|| begun.elapsed().mul_f64(bytes as f64 / sampled as f64))
@@ -435,7 +426,12 @@ fn claim(target: &Target, used: &BlockSet, block_size: u64, places: &PlaceMap) -
 }
 
 /// Copies what the source has in reserved ranges. Returns the new places.
-fn move_reserved(target: &Target, source: &Source, places: &PlaceMap) -> Result<Vec<Moved>> {
+fn move_reserved<S: Source>(
+    target: &Target,
+    source: &Surveyed<S>,
+    device: &dyn Device,
+    places: &PlaceMap,
+) -> Result<Vec<Moved>> {
     let block_size = source.plan.block_size;
     let mut moved = Vec::new();
     for range in &places.reserved {
@@ -447,7 +443,8 @@ fn move_reserved(target: &Target, source: &Source, places: &PlaceMap) -> Result<
                 break;
             }
             let mut bytes = vec![0; (end - start) as usize];
-            source.fs.read(&mut bytes, start)?;
+            // As it is, and not as the replay of a journal would leave it.
+            read(device, &mut bytes, start)?;
             let mut place = start;
             for (logical, length) in target.write_data(&bytes)? {
                 moved.push(Moved { place, length, logical });
@@ -459,16 +456,16 @@ fn move_reserved(target: &Target, source: &Source, places: &PlaceMap) -> Result<
 }
 
 /// Puts all files into the new file system.
-fn fill(
+fn fill<S: Source>(
     target: &Target,
-    source: &Source,
+    source: &Surveyed<S>,
     options: &ConvertOptions,
     places: &PlaceMap,
     progress: Progress<'_>,
 ) -> Result<()> {
     let total = source.plan.converted_inodes;
     let mut report = |done| progress(ConvertProgress { stage: ConvertStage::Inodes, done, total });
-    let mut sink = TreeSink::new(target, places, &mut report)?;
+    let mut sink = TreeSink::new(target, places, source.plan.total_bytes, &mut report)?;
     let mut losses = Losses::default();
     walk(&source.fs, source.rules, options, source.names.as_ref(), &mut losses, &mut sink)?;
     sink.flush()
@@ -488,35 +485,6 @@ fn check(device: &Arc<WithheldDevice>) -> Result<()> {
     }
 }
 
-/// Writes the superblocks, the first one first.
-fn switch(device: &dyn Device, withheld: &WithheldDevice) -> Result<()> {
-    let failed = |operation, offset| {
-        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
-    };
-    let kept = withheld.kept();
-    let primary = superblock_offset(0).0;
-    let superblock =
-        kept.get(&primary).filter(|bytes| Superblock::parse(bytes, superblock_offset(0)).is_ok());
-    let superblock =
-        superblock.ok_or_else(|| ConvertError::Invalid("there is no new superblock".to_owned()))?;
-    device.flush().map_err(failed("flush", 0))?;
-    device.write_fua(superblock, PhysicalAddress(primary)).map_err(failed("write", primary))?;
-    device.flush().map_err(failed("flush", 0))?;
-    finish(device, &kept)
-}
-
-/// Writes the other superblock copies, and wipes the superblock of the source.
-fn finish(device: &dyn Device, kept: &BTreeMap<u64, Box<[u8]>>) -> Result<()> {
-    let failed = |operation, offset| {
-        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
-    };
-    for (place, bytes) in kept.iter().filter(|(place, _)| **place != superblock_offset(0).0) {
-        device.write_at(bytes, PhysicalAddress(*place)).map_err(failed("write", *place))?;
-    }
-    device.write_at(&vec![0; WIPED as usize], PhysicalAddress(0)).map_err(failed("write", 0))?;
-    device.flush().map_err(failed("flush", 0))
-}
-
 /// Refuses a device that has Btrfs already.
 fn refuse_btrfs(device: &dyn Device) -> Result<()> {
     let place = superblock_offset(0);
@@ -526,7 +494,7 @@ fn refuse_btrfs(device: &dyn Device) -> Result<()> {
     let mut bytes = vec![0; SUPERBLOCK_SIZE];
     read(device, &mut bytes, place.0)?;
     match Superblock::parse(&bytes, place) {
-        Ok(superblock) => Err(ConvertError::NotExt {
+        Ok(superblock) => Err(ConvertError::NoSource {
             device: device.name().to_owned(),
             reason: format!("it is Btrfs already, with the UUID {}", superblock.raw.fsid),
         }),

@@ -12,9 +12,9 @@ pub type Result<T, E = ConvertError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// The device has no ext2, ext3 or ext4.
-    #[error("{device}: no ext2, ext3 or ext4 file system: {reason}")]
-    NotExt {
+    /// The device has no file system that can be converted.
+    #[error("{device}: no ext2, ext3, ext4 or XFS file system: {reason}")]
+    NoSource {
         /// The device.
         device: String,
         /// The content found instead.
@@ -37,7 +37,7 @@ pub enum ConvertError {
         reason: String,
     },
     /// The source is damaged.
-    #[error("{device}: {place}: {reason}; run e2fsck -f on it first; nothing was changed")]
+    #[error("{device}: {place}: {reason}; run {tool} on it first; nothing was changed")]
     Damaged {
         /// The device.
         device: String,
@@ -45,6 +45,8 @@ pub enum ConvertError {
         place: String,
         /// The fault.
         reason: String,
+        /// The program that repairs such a file system.
+        tool: &'static str,
     },
     /// The source has too little free space.
     #[error("{device}: no room: {reason}; nothing was changed")]

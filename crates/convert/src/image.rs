@@ -1,8 +1,9 @@
 //! The image of the source: a file in a subvolume of its own that shares all data.
 //!
-//! Owns [`save_image`]. File extents of the image refer to the extents of files where there are
-//! some, and to new ones for everything else that the source uses. So files and image each own
-//! whole extents, and a deleted file gives its space back as soon as the image is gone.
+//! Owns [`save_image`] and [`find_image`]. File extents of the image refer to the extents of files
+//! where there are some, and to new ones for everything else that the source uses. So files and
+//! image each own whole extents, and a deleted file gives its space back as soon as the image is
+//! gone.
 //!
 //! **Invariants**
 //! - Where a block has not moved, its offset in the image is its logical address.
@@ -15,6 +16,7 @@ use crate::items::extent_key;
 use crate::places::{Moved, PlaceMap};
 use crate::target::{Batch, Target, extent_item, hole_item};
 use papilio_engine::btree::LiveTree;
+use papilio_engine::errors::{Error, PathError};
 use papilio_engine::namespace::create::{NewInode, NewKind};
 use papilio_engine::transaction::DataReference;
 use papilio_format::checksum::name_hash;
@@ -24,7 +26,7 @@ use papilio_format::items::file_extent::ExtentPart;
 use papilio_format::items::inode::{InodeFlags, InodeItem, Timespec, inode_key};
 use papilio_format::items::inode_ref::InodeRef;
 use papilio_format::{FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
-use papilio_fs::FileSystem;
+use papilio_fs::{FileSystem, Inode};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,13 +100,15 @@ impl FileExtents<'_> {
     }
 }
 
-/// Makes the subvolume and the image in it. The files' extents are committed. Returns the
+/// Makes the subvolume `saved` and the image in it. The files' extents are committed. Returns the
 /// subvolume's id.
 ///
 /// # Errors
 /// No space; a device that fails.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn save_image(
     fs: &FileSystem,
+    saved: &str,
     target: &Target,
     used: &BlockSet,
     block_size: u64,
@@ -114,7 +118,7 @@ pub(crate) fn save_image(
 ) -> Result<TreeId> {
     let root = fs.inode("/")?;
     let new = NewInode::new(NewKind::Directory, 0o755);
-    let id = root.create_subvolume(crate::SAVED.as_bytes(), &new)?.tree();
+    let id = root.create_subvolume(saved.as_bytes(), &new)?.tree();
     let tree = target.transactions.live().get(id)?;
     let generation = target.transactions.generation();
     let nbytes = used.runs().map(|run| (run.end - run.start) * block_size).sum();
@@ -285,4 +289,16 @@ pub(crate) fn restore_root_times(target: &Target, times: [Timespec; 3]) -> Resul
     let mut batch = Batch::default();
     batch.put(key, InodeItem { atime, mtime, ctime, ..old }.to_bytes().to_vec());
     target.apply(&tree, &batch)
+}
+
+/// Finds the image, and the name of its subvolume. A directory of that name is none.
+pub(crate) fn find_image(fs: &FileSystem) -> Result<Option<(&'static str, Inode)>> {
+    for saved in [crate::SAVED, crate::SAVED_XFS] {
+        match fs.inode(format!("/{saved}/{}", crate::IMAGE).as_str()) {
+            Ok(inode) if inode.tree() != objectid::FS_TREE => return Ok(Some((saved, inode))),
+            Ok(_) | Err(Error::Path { kind: PathError::NotFound | PathError::NotADirectory, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
 }

@@ -1,4 +1,4 @@
-//! The items of the files of an ext file system, as Btrfs has them.
+//! The items of the files of a source, as Btrfs has them.
 //!
 //! Owns [`Converter`], which walks the source in the order of inode numbers and passes items on in
 //! the order of their keys, and [`ItemSink`], which takes them. The same walk makes the plan, with
@@ -6,16 +6,14 @@
 //! its sizes are exact.
 //!
 //! **Invariants**
-//! - Inode `n` of the source is inode `n + 254`, so that the root directory is 256.
+//! - Each inode keeps its number plus that distance which makes the root directory 256.
 //! - Keys ascend strictly, over the whole walk.
 //! - An inode's link count is the number of its names, and a directory has one.
 
 use crate::error::Result;
-use crate::ext::inode::{ExtInode, ROOT_INODE, flag};
-use crate::ext::mapping::ExtExtent;
-use crate::ext::reader::ExtFs;
 use crate::losses::Losses;
 use crate::names::{FIRST_INDEX, InodeName, Names};
+use crate::source::{Extent, InodeFacts, Source, Xattr};
 use papilio_format::checksum::{extref_hash, name_hash};
 use papilio_format::items::dir_item::{DirEntry, FileType};
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
@@ -24,20 +22,13 @@ use papilio_format::items::inode_ref::{InodeExtref, InodeRef};
 use papilio_format::{Generation, InodeNumber, ItemType, Key};
 use std::ops::Range;
 
-/// The distance from inode numbers of the source to those of Btrfs.
-const INODE_OFFSET: u64 = 254;
 /// Bytes of names that one INODE_REF holds, if blocks are large enough.
 const REFS_MAX: usize = 3000;
 /// The unit of file extents, the sector size.
 pub(crate) const SECTOR: u64 = 4096;
 
-/// Returns the number of an inode in Btrfs.
-pub(crate) fn number_of(inode: u32) -> InodeNumber {
-    InodeNumber(u64::from(inode) + INODE_OFFSET)
-}
-
 /// A part of a file on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DataRun {
     pub(crate) inode: InodeNumber,
     /// Bytes from the start of the file.
@@ -45,6 +36,8 @@ pub(crate) struct DataRun {
     /// Bytes from the start of the device, and how many.
     pub(crate) place: u64,
     pub(crate) length: u64,
+    /// The bytes on the device that are to be one extent, if other files refer to parts of it.
+    pub(crate) shared: Option<Range<u64>>,
 }
 
 /// Takes the items of files, in the order of their keys.
@@ -57,12 +50,12 @@ pub(crate) trait ItemSink {
     fn content(&mut self, inode: InodeNumber, data: &[u8]) -> Result<()>;
     /// Takes a hole in a file.
     fn hole(&mut self, inode: InodeNumber, offset: u64, length: u64) -> Result<()>;
-    /// Takes the blocks of an inode's map and attributes, for a check of their places.
-    fn metadata(&mut self, inode: u32, block: u64, shared: bool) -> Result<()>;
+    /// Takes blocks of an inode's map and attributes, for a check of their places.
+    fn metadata(&mut self, inode: u64, blocks: Range<u64>, shared: bool) -> Result<()>;
     /// Takes a directory and the one that holds it, for a check that the root leads to it.
-    fn directory(&mut self, directory: u32, parent: u32) -> Result<()>;
-    /// Takes blocks of an inode's content, for a check of their places.
-    fn blocks(&mut self, inode: u32, blocks: Range<u64>) -> Result<()>;
+    fn directory(&mut self, directory: u64, parent: u64) -> Result<()>;
+    /// Takes blocks of an inode's content, which others may share, for a check of their places.
+    fn blocks(&mut self, inode: u64, blocks: Range<u64>, may_share: bool) -> Result<()>;
     /// The generation for new items.
     fn generation(&self) -> Generation;
     /// Notes that another inode is done.
@@ -94,8 +87,8 @@ impl ItemRules {
 }
 
 /// The walk over the files of a source.
-pub(crate) struct Converter<'a> {
-    pub(crate) fs: &'a ExtFs,
+pub(crate) struct Converter<'a, S> {
+    pub(crate) fs: &'a S,
     pub(crate) rules: ItemRules,
     pub(crate) losses: &'a mut Losses,
 }
@@ -104,12 +97,12 @@ pub(crate) struct Converter<'a> {
 struct Entry {
     hash: u32,
     index: u64,
-    inode: u32,
+    inode: u64,
     kind: FileType,
     name: Range<u32>,
 }
 
-impl Converter<'_> {
+impl<S: Source> Converter<'_, S> {
     /// Passes on the items of the inodes whose names are in `names`.
     ///
     /// # Errors
@@ -118,13 +111,14 @@ impl Converter<'_> {
         let fs = self.fs;
         let mut next = names.window.start;
         fs.for_each_inode(names.window.start, &mut |inode| {
-            let number = inode.number;
+            let facts = fs.facts(&inode);
+            let number = facts.number;
             if number >= names.window.end {
                 return Ok(false);
             }
             self.refuse_missing(names, next..number)?;
             next = number + 1;
-            self.inode(&inode, names, sink)?;
+            self.inode(&inode, &facts, names, sink)?;
             sink.inode_done()?;
             Ok(true)
         })?;
@@ -132,147 +126,127 @@ impl Converter<'_> {
     }
 
     /// Refuses names of inodes that are not in use.
-    fn refuse_missing(&self, names: &Names, unused: Range<u32>) -> Result<()> {
+    fn refuse_missing(&self, names: &Names, unused: Range<u64>) -> Result<()> {
         match names.first_in(unused) {
             Some(inode) => {
                 let directory = names.of(inode).next().map_or(0, |name| name.directory);
+                let [inode, directory] = [inode, directory].map(|number| self.fs.shown(number));
                 let reason = format!("an entry leads to inode {inode}, which is not in use");
-                Err(self.fs.damaged(format!("directory {directory}"), reason))
+                Err(self.fs.profile().damaged(format!("directory {directory}"), reason))
             }
             None => Ok(()),
         }
     }
 
-    fn inode(&mut self, inode: &ExtInode, names: &Names, sink: &mut dyn ItemSink) -> Result<()> {
+    fn inode(
+        &mut self,
+        inode: &S::Inode,
+        facts: &InodeFacts,
+        names: &Names,
+        sink: &mut dyn ItemSink,
+    ) -> Result<()> {
         let fs = self.fs;
-        let number = inode.number;
-        let place = || format!("inode {number}");
-        if inode.has(flag::EA_INODE) {
-            let reason = format!("ea_inode: inode {number} holds the value of an extended attribute");
-            return Err(fs.unsupported(reason));
-        }
-        if inode.has(flag::ENCRYPT) {
-            return Err(fs.unsupported(format!("inode {number} is encrypted, and Btrfs cannot keep that")));
-        }
-        let kind = inode.kind().ok_or_else(|| fs.damaged(place(), "its mode has no kind of file"))?;
+        let number = facts.number;
+        let bad = |reason: String| Err(fs.profile().damaged(format!("inode {}", fs.shown(number)), reason));
+        let kind = facts.kind;
         let own = names.of(number);
-        let is_root = number == ROOT_INODE;
-        if own.len() == 0 && !is_root {
-            if fs.superblock.nameless.contains(&number) {
-                return Ok(());
+        let is_root = number == fs.profile().root;
+        if own.len() == 0 && !is_root && (fs.is_nameless(number) || facts.is_internal) {
+            if fs.profile().accounts_for_all || facts.is_internal {
+                self.claim(inode, facts, sink)?;
             }
-            return Err(fs.damaged(place(), "it is in use, but has no name"));
+            return Ok(());
+        }
+        fs.check_inode(inode, self.losses)?;
+        if own.len() == 0 && !is_root {
+            return bad("it is in use, but has no name".to_owned());
         }
         if is_root && kind != FileKind::Directory {
-            return Err(fs.damaged(place(), "the root is no directory"));
+            return bad("the root is no directory".to_owned());
         }
-        if names.of(number).any(|name| name.kind != 0 && ext_kind(name.kind) != Some(kind)) {
-            return Err(fs.damaged(place(), "a directory entry says another kind of file"));
+        if names.of(number).any(|name| name.kind.is_some_and(|said| said != kind)) {
+            return bad("a directory entry says another kind of file".to_owned());
         }
         let links = own.len().max(1);
         if kind == FileKind::Directory {
             if links > 1 {
-                return Err(fs.damaged(place(), "the directory has more than one name"));
+                return bad("the directory has more than one name".to_owned());
             }
-        } else if usize::from(inode.links) != links {
-            let reason = format!("it has {links} names, and {} by its link count", inode.links);
-            return Err(fs.damaged(place(), reason));
+        } else if facts.links as usize != links {
+            return bad(format!("it has {links} names, and {} by its link count", facts.links));
         }
-        self.note_losses(inode);
-        if inode.xattr_block != 0 {
-            sink.metadata(number, inode.xattr_block, true)?;
-        }
-        let found = fs.xattrs(inode)?;
-        let inline_data = found.inline_data;
-        let mut item = self.item_of(inode, kind, links as u32, sink.generation());
+        fs.for_each_xattr_block(inode, &mut |claim| sink.metadata(number, claim.blocks, claim.is_shared))?;
+        let attributes = fs.xattrs(inode)?;
+        let mut item = self.item_of(facts, links as u32, sink.generation());
         match kind {
             FileKind::Directory => {
-                let parent = names.of(number).next().map_or(ROOT_INODE, |name| name.directory);
-                self.directory(inode, &inline_data, parent, item, names, &found.attributes, sink)
+                let parent = names.of(number).next().map_or(fs.profile().root, |name| name.directory);
+                self.directory(inode, facts, parent, item, names, &attributes, sink)
             }
             FileKind::Symlink => {
-                let target = self.target(inode, &inline_data, sink)?;
+                let target = self.target(inode, facts, sink)?;
                 item.size = target.len() as u64;
                 item.nbytes = item.size;
-                self.head(inode, item, names, &found.attributes, sink)?;
+                self.head(facts, item, names, &attributes, sink)?;
                 let data = inline_item(&target, sink.generation());
-                sink.item(extent_key(number_of(number), 0), data)
+                sink.item(extent_key(fs.profile().number_of(number), 0), data)
             }
-            FileKind::Regular => self.file(inode, &inline_data, item, names, &found.attributes, sink),
+            FileKind::Regular => self.file(inode, facts, item, names, &attributes, sink),
             _ => {
-                let (major, minor) = inode.device_number();
                 if matches!(kind, FileKind::BlockDevice | FileKind::CharacterDevice) {
-                    item.rdev = InodeItem::pack_device_number(major, minor);
+                    item.rdev = InodeItem::pack_device_number(facts.device.0, facts.device.1);
                 }
                 item.size = 0;
-                self.head(inode, item, names, &found.attributes, sink)
+                self.head(facts, item, names, &attributes, sink)
             }
         }
     }
 
-    /// Counts the properties of an inode that Btrfs cannot have.
-    fn note_losses(&mut self, inode: &ExtInode) {
-        let losses = &mut *self.losses;
-        losses.projects += u64::from(inode.project != 0 || inode.has(flag::PROJINHERIT));
-        losses.verity += u64::from(inode.has(flag::VERITY));
-        losses.casefold += u64::from(inode.has(flag::CASEFOLD));
-    }
-
-    fn item_of(&self, inode: &ExtInode, kind: FileKind, links: u32, generation: Generation) -> InodeItem {
-        let mut flags = InodeFlags::empty();
-        for (theirs, ours) in [
-            (flag::SYNC, InodeFlags::SYNC),
-            (flag::IMMUTABLE, InodeFlags::IMMUTABLE),
-            (flag::APPEND, InodeFlags::APPEND),
-            (flag::NODUMP, InodeFlags::NODUMP),
-            (flag::NOATIME, InodeFlags::NOATIME),
-            (flag::DIRSYNC, InodeFlags::DIRSYNC),
-        ] {
-            flags.set(ours, inode.has(theirs));
-        }
-        if kind == FileKind::Symlink {
+    fn item_of(&self, facts: &InodeFacts, links: u32, generation: Generation) -> InodeItem {
+        let mut flags = facts.flags;
+        if facts.kind == FileKind::Symlink {
             flags.remove(InodeFlags::OF_NO_SYMLINK);
         }
-        if kind == FileKind::Regular && !self.rules.checksums {
+        if facts.kind == FileKind::Regular && !self.rules.checksums {
             flags.insert(InodeFlags::NODATASUM);
         }
         InodeItem {
             generation,
             transid: generation,
-            size: inode.size,
+            size: facts.size,
             nbytes: 0,
             block_group: 0,
             nlink: links,
-            uid: inode.uid,
-            gid: inode.gid,
-            mode: inode.mode.into(),
+            uid: facts.uid,
+            gid: facts.gid,
+            mode: facts.mode,
             rdev: 0,
             flags,
             sequence: 0,
             reserved: [0; 4],
-            atime: inode.atime,
-            ctime: inode.ctime,
-            mtime: inode.mtime,
-            otime: inode.otime.unwrap_or_default(),
+            atime: facts.atime,
+            ctime: facts.ctime,
+            mtime: facts.mtime,
+            otime: facts.otime.unwrap_or_default(),
         }
     }
 
     /// Passes on the items that every inode has: its own, its names, its attributes.
     fn head(
         &mut self,
-        inode: &ExtInode,
+        facts: &InodeFacts,
         item: InodeItem,
         names: &Names,
-        attributes: &[crate::ext::xattr::ExtXattr],
+        attributes: &[Xattr],
         sink: &mut dyn ItemSink,
     ) -> Result<()> {
-        let number = number_of(inode.number);
+        let number = self.fs.profile().number_of(facts.number);
         sink.item(inode_key(number), item.to_bytes().to_vec())?;
-        if inode.number == ROOT_INODE {
+        if facts.number == self.fs.profile().root {
             let name = InodeRef { index: 0, name: b".." };
             sink.item(Key::new(number.0, ItemType::INODE_REF, number.0), name.to_bytes())?;
         }
-        for (key, data) in self.name_items(number, &names.of(inode.number).collect::<Vec<_>>()) {
+        for (key, data) in self.name_items(number, &names.of(facts.number).collect::<Vec<_>>()) {
             sink.item(key, data)?;
         }
         if !self.rules.xattrs {
@@ -297,11 +271,11 @@ impl Converter<'_> {
             if data.len() > self.rules.item_max() {
                 let reason = format!(
                     "inode {}: an extended attribute of {} bytes does not fit into a tree block of {} bytes",
-                    inode.number,
+                    self.fs.shown(facts.number),
                     data.len(),
                     self.rules.node_size
                 );
-                return Err(self.fs.unsupported(reason));
+                return Err(self.fs.profile().unsupported(reason));
             }
             sink.item(Key::new(number.0, ItemType::XATTR_ITEM, same[0].0), data)?;
         }
@@ -314,7 +288,7 @@ impl Converter<'_> {
         let mut items: Vec<(Key, Vec<u8>)> = Vec::new();
         let mut further: Vec<(u64, &InodeName<'_>)> = Vec::new();
         for name in names {
-            let parent = number_of(name.directory);
+            let parent = self.fs.profile().number_of(name.directory);
             let key = Key::new(number.0, ItemType::INODE_REF, parent.0);
             let entry = InodeRef { index: name.index, name: name.name };
             match items.last_mut() {
@@ -332,7 +306,7 @@ impl Converter<'_> {
         for same in further.chunk_by(|a, b| a.0 == b.0) {
             let mut data = Vec::new();
             for (_, name) in same {
-                let parent = number_of(name.directory);
+                let parent = self.fs.profile().number_of(name.directory);
                 InodeExtref { parent, index: name.index, name: name.name }.append_to(&mut data);
             }
             items.push((Key::new(number.0, ItemType::INODE_EXTREF, same[0].0), data));
@@ -343,30 +317,28 @@ impl Converter<'_> {
     #[allow(clippy::too_many_arguments)]
     fn directory(
         &mut self,
-        inode: &ExtInode,
-        inline_data: &[u8],
-        parent: u32,
+        inode: &S::Inode,
+        facts: &InodeFacts,
+        parent: u64,
         mut item: InodeItem,
         names: &Names,
-        attributes: &[crate::ext::xattr::ExtXattr],
+        attributes: &[Xattr],
         sink: &mut dyn ItemSink,
     ) -> Result<()> {
         let fs = self.fs;
-        let place = || format!("directory {}", inode.number);
-        if !inode.has(flag::INLINE_DATA) {
-            self.claim_map(inode, sink)?;
-        }
+        let profile = fs.profile();
+        let place = || format!("directory {}", fs.shown(facts.number));
+        self.claim(inode, facts, sink)?;
         let (mut entries, mut bytes) = (Vec::new(), Vec::new());
-        let found = fs.for_each_entry(inode, inline_data, &mut |entry| {
+        let found = fs.for_each_entry(inode, &mut |entry| {
             let kind = match entry.kind {
-                0 => fs.inode(entry.inode)?.kind(),
-                kind => ext_kind(kind),
+                None => fs.facts(&fs.inode(entry.inode)?).kind,
+                Some(kind) => kind,
             };
-            let kind = kind.ok_or_else(|| fs.damaged(place(), "an entry has an unknown kind"))?;
             let start = bytes.len() as u32;
             bytes.extend_from_slice(entry.name);
             if u32::try_from(bytes.len()).is_err() {
-                return Err(fs.unsupported(format!("directory {} is too large", inode.number)));
+                return Err(profile.unsupported(format!("{} is too large", place())));
             }
             entries.push(Entry {
                 hash: name_hash(entry.name) as u32,
@@ -378,22 +350,24 @@ impl Converter<'_> {
             Ok(())
         })?;
         if found != parent {
+            let [found, parent] = [found, parent].map(|number| fs.shown(number));
             let reason = format!("its entry .. leads to {found}, and its name is in {parent}");
-            return Err(fs.damaged(place(), reason));
+            return Err(profile.damaged(place(), reason));
         }
         let name = |entry: &Entry| &bytes[entry.name.start as usize..entry.name.end as usize];
-        if inode.number == ROOT_INODE && entries.iter().any(|entry| name(entry) == crate::SAVED.as_bytes()) {
-            let reason = format!("the root directory has an entry {}, as it is to be named", crate::SAVED);
-            return Err(fs.unsupported(reason));
+        let saved = profile.saved;
+        if facts.number == profile.root && entries.iter().any(|entry| name(entry) == saved.as_bytes()) {
+            let reason = format!("the root directory has an entry {saved}, which the old file system needs");
+            return Err(profile.unsupported(reason));
         }
-        sink.directory(inode.number, parent)?;
+        sink.directory(facts.number, parent)?;
         item.size = 2 * bytes.len() as u64;
-        self.head(inode, item, names, attributes, sink)?;
-        let number = number_of(inode.number);
+        self.head(facts, item, names, attributes, sink)?;
+        let number = profile.number_of(facts.number);
         let transid = sink.generation();
         let encode = |entry: &Entry, data: &mut Vec<u8>| {
             let item = DirEntry {
-                location: inode_key(number_of(entry.inode)),
+                location: inode_key(profile.number_of(entry.inode)),
                 transid,
                 file_type: entry.kind,
                 encrypted: false,
@@ -408,11 +382,11 @@ impl Converter<'_> {
             same.iter().for_each(|entry| encode(entry, &mut data));
             for (at, entry) in same.iter().enumerate() {
                 if same[..at].iter().any(|other| name(other) == name(entry)) {
-                    return Err(fs.damaged(place(), "it has two entries of one name"));
+                    return Err(profile.damaged(place(), "it has two entries of one name"));
                 }
             }
             if data.len() > self.rules.item_max() {
-                return Err(fs.unsupported(format!("{}: too many names have one hash", place())));
+                return Err(profile.unsupported(format!("{}: too many names have one hash", place())));
             }
             sink.item(Key::new(number.0, ItemType::DIR_ITEM, same[0].hash.into()), data)?;
         }
@@ -425,113 +399,96 @@ impl Converter<'_> {
         Ok(())
     }
 
-    /// Tells the sink of the blocks of a directory or a long target, which no file of Btrfs needs.
-    fn claim_map(&self, inode: &ExtInode, sink: &mut dyn ItemSink) -> Result<()> {
-        let fs = self.fs;
-        let number = inode.number;
-        let (mut content, mut inner) = (Vec::new(), Vec::new());
-        fs.for_each_extent(
+    /// Tells the sink of the blocks of an inode, for a check of their places.
+    fn claim(&self, inode: &S::Inode, facts: &InodeFacts, sink: &mut dyn ItemSink) -> Result<()> {
+        let number = facts.number;
+        let sink = std::cell::RefCell::new(sink);
+        self.fs.for_each_extent(
             inode,
-            &mut |extent: ExtExtent| {
-                content.push(extent.physical..extent.physical + extent.length);
-                Ok(())
-            },
-            &mut |block| {
-                inner.push(block);
-                Ok(())
-            },
-        )?;
-        for block in inner {
-            sink.metadata(number, block, false)?;
-        }
-        content.into_iter().try_for_each(|blocks| sink.blocks(number, blocks))
+            &mut |extent| sink.borrow_mut().blocks(number, extent.blocks(), facts.may_share),
+            &mut |block| sink.borrow_mut().metadata(number, block..block.saturating_add(1), false),
+        )
     }
 
     /// Returns the target of a symbolic link.
-    fn target(&self, inode: &ExtInode, inline_data: &[u8], sink: &mut dyn ItemSink) -> Result<Vec<u8>> {
-        let fs = self.fs;
-        let place = format!("inode {}", inode.number);
-        let length = inode.size as usize;
-        let target = if inode.has(flag::INLINE_DATA) {
-            self.inline_bytes(inode, inline_data)?
-        } else if inode.has_short_target() {
-            inode.root[..length].to_vec()
-        } else {
-            if inode.size > SECTOR {
-                return Err(fs.damaged(place, format!("a target of {length} bytes")));
-            }
-            self.claim_map(inode, sink)?;
-            fs.read_start(inode, SECTOR)?
-        };
+    fn target(&self, inode: &S::Inode, facts: &InodeFacts, sink: &mut dyn ItemSink) -> Result<Vec<u8>> {
+        let profile = self.fs.profile();
+        let place = format!("inode {}", self.fs.shown(facts.number));
+        self.claim(inode, facts, sink)?;
+        let target = self.fs.target(inode)?;
         if target.is_empty() || target.contains(&0) || target.len() >= SECTOR as usize {
-            return Err(fs.damaged(place, "its target is empty, too long or has a NUL"));
+            return Err(profile.damaged(place, "its target is empty, too long or has a NUL"));
         }
         if target.len() + FileExtentItem::INLINE_DATA_START > self.rules.item_max() {
             let reason = format!("{place}: its target does not fit into a tree block");
-            return Err(fs.unsupported(reason));
+            return Err(profile.unsupported(reason));
         }
         Ok(target)
     }
 
-    /// Returns the content of a file whose data is in its inode.
-    fn inline_bytes(&self, inode: &ExtInode, inline_data: &[u8]) -> Result<Vec<u8>> {
-        let mut bytes = [&inode.root[..], inline_data].concat();
-        if inode.size > bytes.len() as u64 {
-            let reason = format!("{} bytes of inline data, and a size of {}", bytes.len(), inode.size);
-            return Err(self.fs.damaged(format!("inode {}", inode.number), reason));
-        }
-        bytes.truncate(inode.size as usize);
-        Ok(bytes)
-    }
-
     fn file(
         &mut self,
-        inode: &ExtInode,
-        inline_data: &[u8],
+        inode: &S::Inode,
+        facts: &InodeFacts,
         mut item: InodeItem,
         names: &Names,
-        attributes: &[crate::ext::xattr::ExtXattr],
+        attributes: &[Xattr],
         sink: &mut dyn ItemSink,
     ) -> Result<()> {
         let fs = self.fs;
-        let number = number_of(inode.number);
-        if inode.has(flag::INLINE_DATA) {
-            let bytes = self.inline_bytes(inode, inline_data)?;
+        let number = fs.profile().number_of(facts.number);
+        if facts.is_inline {
+            let bytes = fs.inline_content(inode)?;
             let in_tree = self.rules.inline && bytes.len() as u64 <= self.rules.inline_max();
             item.nbytes = match bytes.len() as u64 {
                 length if in_tree => length,
                 length => length.next_multiple_of(SECTOR),
             };
-            self.head(inode, item, names, attributes, sink)?;
+            self.head(facts, item, names, attributes, sink)?;
             return match bytes.as_slice() {
                 [] => Ok(()),
                 bytes if in_tree => sink.item(extent_key(number, 0), inline_item(bytes, sink.generation())),
                 bytes if bytes.len() as u64 <= SECTOR => sink.content(number, bytes),
-                _ => Err(fs.damaged(format!("inode {}", inode.number), "too much inline data")),
+                _ => {
+                    let place = format!("inode {}", fs.shown(facts.number));
+                    Err(fs.profile().damaged(place, "too much inline data"))
+                }
             };
         }
-        let size = fs.superblock.block_size;
-        let end = inode.size.next_multiple_of(SECTOR);
-        let (mut nbytes, mut has_unwritten) = (0, false);
+        let size = fs.profile().block_size;
+        let end = facts.size.next_multiple_of(SECTOR);
+        let (mut nbytes, mut has_more, mut is_shared, mut is_replayed) = (0, false, false, false);
         {
             let sink = std::cell::RefCell::new(&mut *sink);
             fs.for_each_extent(
                 inode,
                 &mut |extent| {
                     nbytes += run_of(&extent, number, size, end).map_or(0, |run| run.length);
-                    has_unwritten |= !extent.written;
-                    let blocks = extent.physical..extent.physical + extent.length;
-                    sink.borrow_mut().blocks(inode.number, blocks)
+                    has_more |= !extent.written || (extent.logical + extent.length - 1) * size >= end;
+                    is_shared |= facts.may_share && fs.shared().intersects(&extent.blocks());
+                    is_replayed |= extent.written && fs.is_replayed(&extent.blocks());
+                    sink.borrow_mut().blocks(facts.number, extent.blocks(), facts.may_share)
                 },
-                &mut |block| sink.borrow_mut().metadata(inode.number, block, false),
+                &mut |block| {
+                    let blocks = block..block.saturating_add(1);
+                    sink.borrow_mut().metadata(facts.number, blocks, false)
+                },
             )?;
         }
-        self.losses.preallocated += u64::from(has_unwritten);
-        let in_tree = self.rules.inline && nbytes > 0 && inode.size <= self.rules.inline_max();
-        item.nbytes = if in_tree { inode.size } else { nbytes };
-        self.head(inode, item, names, attributes, sink)?;
+        if is_replayed {
+            let reason = format!(
+                "the journal has data of inode {} (data=journal): mount the file system once",
+                fs.shown(facts.number)
+            );
+            return Err(fs.profile().unsupported(reason));
+        }
+        self.losses.preallocated += u64::from(has_more);
+        // Shared content stays shared, however short it is.
+        let in_tree = self.rules.inline && nbytes > 0 && facts.size <= self.rules.inline_max() && !is_shared;
+        item.nbytes = if in_tree { facts.size } else { nbytes };
+        self.head(facts, item, names, attributes, sink)?;
         if in_tree {
-            let bytes = fs.read_start(inode, inode.size)?;
+            let bytes = fs.read_start(inode, facts.size)?;
             return sink.item(extent_key(number, 0), inline_item(&bytes, sink.generation()));
         }
         let mut next = 0;
@@ -543,7 +500,10 @@ impl Converter<'_> {
                     sink.hole(number, next, run.offset - next)?;
                 }
                 next = run.offset + run.length;
-                sink.data(run)
+                match is_shared {
+                    true => self.shared_data(&extent, &run, sink),
+                    false => sink.data(run),
+                }
             },
             &mut |_| Ok(()),
         )?;
@@ -552,16 +512,36 @@ impl Converter<'_> {
         }
         Ok(())
     }
+
+    /// Passes on a run of which other files share parts.
+    fn shared_data(&self, extent: &Extent, run: &DataRun, sink: &mut dyn ItemSink) -> Result<()> {
+        let size = self.fs.profile().block_size;
+        let end = run.place + run.length;
+        for part in self.fs.shared().parts(extent.blocks()) {
+            let place = part.blocks.start * size;
+            if place >= end {
+                break;
+            }
+            sink.data(DataRun {
+                inode: run.inode,
+                offset: run.offset + (place - run.place),
+                place,
+                length: (part.blocks.end * size).min(end) - place,
+                shared: part.run.map(|(_, blocks)| blocks.start * size..blocks.end * size),
+            })?;
+        }
+        Ok(())
+    }
 }
 
 /// Returns the part of an extent that a file shows, in bytes.
-fn run_of(extent: &ExtExtent, inode: InodeNumber, block_size: u64, end: u64) -> Option<DataRun> {
+fn run_of(extent: &Extent, inode: InodeNumber, block_size: u64, end: u64) -> Option<DataRun> {
     let offset = extent.logical * block_size;
     if !extent.written || offset >= end {
         return None;
     }
     let length = (extent.length * block_size).min(end - offset);
-    Some(DataRun { inode, offset, place: extent.physical * block_size, length })
+    Some(DataRun { inode, offset, place: extent.physical * block_size, length, shared: None })
 }
 
 /// Returns the key of a file extent.
@@ -578,18 +558,4 @@ fn inline_item(bytes: &[u8], generation: Generation) -> Vec<u8> {
         content: FileExtentContent::Inline(bytes),
     };
     item.to_bytes()
-}
-
-/// Returns the kind that a directory entry of ext says.
-fn ext_kind(kind: u8) -> Option<FileKind> {
-    Some(match kind {
-        1 => FileKind::Regular,
-        2 => FileKind::Directory,
-        3 => FileKind::CharacterDevice,
-        4 => FileKind::BlockDevice,
-        5 => FileKind::Fifo,
-        6 => FileKind::Socket,
-        7 => FileKind::Symlink,
-        _ => return None,
-    })
 }

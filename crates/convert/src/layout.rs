@@ -14,7 +14,7 @@
 //! dump-tree` shows them.
 
 use crate::block_set::BlockSet;
-use papilio_format::superblock::{SUPERBLOCK_MIRRORS, superblock_offset};
+use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use std::ops::Range;
 
 const MIB: u64 = 1 << 20;
@@ -42,6 +42,8 @@ pub(crate) struct Need {
     pub(crate) data: u64,
     /// The chunk tree.
     pub(crate) system: u64,
+    /// A tree block.
+    pub(crate) node: u64,
 }
 
 /// A chunk of metadata: the start of each copy, and its length.
@@ -65,6 +67,13 @@ pub(crate) fn reserved_ranges(total: u64) -> Vec<Range<u64>> {
     let copies = (1..SUPERBLOCK_MIRRORS).map(|copy| superblock_offset(copy).0);
     let copies = copies.filter(|start| *start < total).map(|start| start..(start + UNIT).min(total));
     std::iter::once(0..DEVICE_RESERVED.min(total)).chain(copies).collect()
+}
+
+/// Whether the source has no block where a superblock copy lies. The first MiB is never free: there
+/// the way back has something to restore in any case.
+pub(crate) fn is_free(used: &BlockSet, block_size: u64, place: u64) -> bool {
+    let end = place + SUPERBLOCK_SIZE as u64;
+    place >= DEVICE_RESERVED && !used.intersects(&(place / block_size..end.div_ceil(block_size)))
 }
 
 /// Returns the free ranges of at least `least` bytes outside of reserved ranges, in whole units.
@@ -145,6 +154,12 @@ impl Layout {
                 room.take_some(left.min(METADATA_CHUNK_MAX), copies).ok_or((wanted, wanted - left))?;
             left -= chunk.length.min(left);
             metadata.push(chunk);
+        }
+        // The trees of the empty file system lie in one chunk. They have up to 270 bytes for each
+        // chunk, in blocks of which some are not full.
+        let trees = 16 * need.node + (data_chunks.len() + metadata.len()) as u64 * 270;
+        if metadata.iter().all(|chunk| chunk.length < trees) {
+            return Err((wanted, wanted - left));
         }
         let mut data = data_chunks;
         data.extend(moved.map(|chunk| chunk.copies[0]..chunk.copies[0] + chunk.length));
@@ -264,7 +279,12 @@ mod tests {
                 })
                 .collect();
             let used = set(total, &ranges);
-            let need = Need { metadata: random.u64(1..40) * MIB, data: random.u64(0..2) * MIB, system: MIB };
+            let need = Need {
+                metadata: random.u64(1..40) * MIB,
+                data: random.u64(0..2) * MIB,
+                system: MIB,
+                node: 16 << 10,
+            };
             if let Ok(layout) = Layout::new(&used, BLOCK, total, need, random.u64(1..=2)) {
                 check(&layout, &used, total);
                 assert!(layout.metadata_bytes() >= need.metadata);
@@ -278,7 +298,7 @@ mod tests {
     fn a_full_device_has_no_layout() {
         let total = 64 * MIB;
         let used = set(total, &[(0, total - MIB)]);
-        let need = Need { metadata: 8 * MIB, data: MIB, system: MIB };
+        let need = Need { metadata: 8 * MIB, data: MIB, system: MIB, node: 16 << 10 };
         assert!(Layout::new(&used, BLOCK, total, need, 1).is_err());
     }
 }

@@ -14,6 +14,10 @@ pub struct Losses {
     pub verity: u64,
     /// Directories whose names are not case-sensitive.
     pub casefold: u64,
+    /// Inodes that hold quotas.
+    pub quotas: u64,
+    /// Hints for the allocation of XFS: extent sizes, DAX and the like.
+    pub hints: u64,
     /// Extended attributes that the options leave out.
     pub xattrs: u64,
 }
@@ -26,6 +30,8 @@ impl Losses {
             (self.preallocated, "files lose preallocated space; they read as before"),
             (self.verity, "files lose fs-verity; their content stays"),
             (self.casefold, "directories distinguish upper from lower case now"),
+            (self.quotas, "inodes with quotas stay in the image only"),
+            (self.hints, "inodes lose hints that only XFS has, as extent sizes"),
             (self.xattrs, "extended attributes are left out, as asked"),
         ];
         named.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}")).collect()

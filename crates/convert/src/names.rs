@@ -1,14 +1,13 @@
 //! The names of inodes, by inode, for a window of inode numbers.
 //!
-//! Owns [`Names`]. ext has no way from an inode to its names, and Btrfs wants them beside the
+//! Owns [`Names`]. Sources have no way from an inode to its names, and Btrfs wants them beside the
 //! inode. A window holds the names of as many inodes as its memory allows; the directories are read
-//! once for each window, and one window is enough for about eight million names.
+//! once for each window, and one window is enough for about six million names.
 //!
 //! **Invariant:** every entry of every directory whose inode lies in the window is in it once.
 
 use crate::error::Result;
-use crate::ext::inode::ExtInode;
-use crate::ext::reader::ExtFs;
+use crate::source::Source;
 use papilio_format::items::inode::FileKind;
 use std::ops::Range;
 
@@ -18,31 +17,31 @@ pub(crate) const FIRST_INDEX: u64 = 2;
 /// One name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
-    inode: u32,
-    directory: u32,
+    inode: u64,
+    directory: u64,
     /// The entry's number in its directory, from 0.
     number: u32,
     /// The place of the name in the bytes of all names.
     start: u32,
     length: u8,
-    kind: u8,
+    kind: Option<FileKind>,
 }
 
 /// One name of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InodeName<'a> {
-    pub(crate) directory: u32,
+    pub(crate) directory: u64,
     /// The index in the directory.
     pub(crate) index: u64,
     pub(crate) name: &'a [u8],
-    /// The kind of file that the entry says; 0 if it does not.
-    pub(crate) kind: u8,
+    /// The kind of file, if the entry says it.
+    pub(crate) kind: Option<FileKind>,
 }
 
 /// The names of the inodes in a window.
 #[derive(Debug)]
 pub(crate) struct Names {
-    pub(crate) window: Range<u32>,
+    pub(crate) window: Range<u64>,
     records: Vec<Record>,
     bytes: Vec<u8>,
 }
@@ -52,11 +51,12 @@ impl Names {
     ///
     /// # Errors
     /// A directory that is damaged; the device's errors.
-    pub(crate) fn read(fs: &ExtFs, first: u32, limit: usize) -> Result<Self> {
-        let mut names = Self { window: first..u32::MAX, records: Vec::new(), bytes: Vec::new() };
+    pub(crate) fn read<S: Source>(fs: &S, first: u64, limit: usize) -> Result<Self> {
+        let mut names = Self { window: first..u64::MAX, records: Vec::new(), bytes: Vec::new() };
         fs.for_each_inode(1, &mut |inode| {
-            if inode.kind() == Some(FileKind::Directory) {
-                names.add_directory(fs, &inode, limit)?;
+            let facts = fs.facts(&inode);
+            if facts.kind == FileKind::Directory && !fs.is_nameless(facts.number) {
+                names.add_directory(fs, &inode, facts.number, limit)?;
             }
             Ok(true)
         })?;
@@ -66,23 +66,29 @@ impl Names {
 
     /// Whether the names of all inodes are here.
     pub(crate) fn is_whole(&self) -> bool {
-        self.window == (1..u32::MAX)
+        self.window == (1..u64::MAX)
     }
 
-    fn add_directory(&mut self, fs: &ExtFs, directory: &ExtInode, limit: usize) -> Result<()> {
-        let inline = directory_data(fs, directory)?;
+    fn add_directory<S: Source>(
+        &mut self,
+        fs: &S,
+        inode: &S::Inode,
+        directory: u64,
+        limit: usize,
+    ) -> Result<()> {
         let mut number = 0u32;
-        fs.for_each_entry(directory, &inline, &mut |entry| {
+        fs.for_each_entry(inode, &mut |entry| {
             let own = number;
             number = number.checked_add(1).ok_or_else(|| {
-                fs.unsupported(format!("directory {} has more entries than can be kept", directory.number))
+                let shown = fs.shown(directory);
+                fs.profile().unsupported(format!("directory {shown} has more entries than can be kept"))
             })?;
             if !self.window.contains(&entry.inode) {
                 return Ok(());
             }
             self.records.push(Record {
                 inode: entry.inode,
-                directory: directory.number,
+                directory,
                 number: own,
                 start: self.bytes.len() as u32,
                 length: entry.name.len() as u8,
@@ -121,7 +127,7 @@ impl Names {
     }
 
     /// Returns the names of an inode in the window, by directory and index.
-    pub(crate) fn of(&self, inode: u32) -> impl ExactSizeIterator<Item = InodeName<'_>> {
+    pub(crate) fn of(&self, inode: u64) -> impl ExactSizeIterator<Item = InodeName<'_>> {
         let from = self.records.partition_point(|record| record.inode < inode);
         let to = self.records.partition_point(|record| record.inode <= inode);
         self.records[from..to].iter().map(|record| {
@@ -136,17 +142,9 @@ impl Names {
     }
 
     /// Returns the first inode that has a name in a range of numbers.
-    pub(crate) fn first_in(&self, inodes: Range<u32>) -> Option<u32> {
+    pub(crate) fn first_in(&self, inodes: Range<u64>) -> Option<u64> {
         let at = self.records.partition_point(|record| record.inode < inodes.start);
         self.records.get(at).map(|record| record.inode).filter(|inode| *inode < inodes.end)
-    }
-}
-
-/// Returns the part of an inline directory that is behind its inode's block map.
-pub(crate) fn directory_data(fs: &ExtFs, directory: &ExtInode) -> Result<Vec<u8>> {
-    match directory.has(crate::ext::inode::flag::INLINE_DATA) {
-        true => Ok(fs.xattrs(directory)?.inline_data),
-        false => Ok(Vec::new()),
     }
 }
 
@@ -155,16 +153,16 @@ mod tests {
     use super::*;
 
     fn filled(count: u32) -> Names {
-        let mut names = Names { window: 1..u32::MAX, records: Vec::new(), bytes: Vec::new() };
+        let mut names = Names { window: 1..u64::MAX, records: Vec::new(), bytes: Vec::new() };
         for number in 0..count {
             let name = format!("name {number}");
             names.records.push(Record {
-                inode: 12 + number / 2,
+                inode: u64::from(12 + number / 2),
                 directory: 2,
                 number,
                 start: names.bytes.len() as u32,
                 length: name.len() as u8,
-                kind: 1,
+                kind: None,
             });
             names.bytes.extend(name.as_bytes());
         }
@@ -181,11 +179,11 @@ mod tests {
             assert_eq!(found.len(), 2, "inode {inode}");
             let number = (inode - 12) * 2;
             assert_eq!(found[1].name, format!("name {}", number + 1).as_bytes());
-            assert_eq!(found[1].index, u64::from(number) + 3);
+            assert_eq!(found[1].index, number + 3);
         }
         assert_eq!(names.of(names.window.end).len(), 0);
         assert_eq!(names.first_in(1..13), Some(12));
-        assert_eq!(names.first_in(names.window.end..u32::MAX), None);
+        assert_eq!(names.first_in(names.window.end..u64::MAX), None);
     }
 
     #[test]

@@ -8,11 +8,10 @@
 
 use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
-use crate::ext::inode::ROOT_INODE;
-use crate::ext::reader::ExtFs;
-use crate::ext::used::group_metadata;
 use crate::items::{DataRun, ItemSink, SECTOR};
 use crate::losses::Losses;
+use crate::shared::References;
+use crate::source::Source;
 use papilio_format::{Generation, InodeNumber, Key, Uuid};
 use std::ops::Range;
 use std::time::Duration;
@@ -24,8 +23,10 @@ const ITEM_HEADER: u64 = 25;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConvertPlan {
-    /// `ext2`, `ext3` or `ext4`.
+    /// `ext2`, `ext3`, `ext4` or `XFS`.
     pub variant: &'static str,
+    /// The subvolume that will keep the source.
+    pub saved: &'static str,
     /// The label of the source.
     pub source_label: Vec<u8>,
     /// The UUID of the source.
@@ -50,6 +51,9 @@ pub struct ConvertPlan {
     pub metadata_copies: u64,
     /// Bytes of the source that are copied elsewhere, because Btrfs needs their places.
     pub moved_bytes: u64,
+    /// Whether the journal was replayed, in memory: the new file system is as a mount would show
+    /// it, and the way back leads to the bytes before.
+    pub replayed: bool,
     /// Properties that cannot be kept.
     pub losses: Losses,
     /// The time that reading all data is expected to take, from samples of the device.
@@ -57,12 +61,14 @@ pub struct ConvertPlan {
 }
 
 /// The sink that counts.
-pub(crate) struct Census<'a> {
-    fs: &'a ExtFs,
+pub(crate) struct Census<'a, S> {
+    fs: &'a S,
     /// Blocks in use that have no owner yet.
     unowned: BlockSet,
     /// Blocks of extended attributes, which inodes share.
     shared: BlockSet,
+    /// References to blocks that files share.
+    references: References<'a>,
     pub(crate) inodes: u64,
     /// Bytes of items, with their headers.
     pub(crate) item_bytes: u64,
@@ -71,53 +77,74 @@ pub(crate) struct Census<'a> {
     /// Bytes of content that has no place of its own.
     pub(crate) content_bytes: u64,
     /// Each directory and the one that holds it, by number.
-    parents: Vec<(u32, u32)>,
+    parents: Vec<(u64, u64)>,
     progress: &'a mut dyn FnMut(u64),
 }
 
-impl<'a> Census<'a> {
+impl<'a, S: Source> Census<'a, S> {
     /// Counts the files of a source that uses these blocks.
-    pub(crate) fn new(fs: &'a ExtFs, used: BlockSet, progress: &'a mut dyn FnMut(u64)) -> Self {
+    ///
+    /// # Errors
+    /// Blocks with two owners; the errors of reading the structure of the source.
+    pub(crate) fn new(fs: &'a S, used: BlockSet, progress: &'a mut dyn FnMut(u64)) -> Result<Self> {
         let mut unowned = used;
-        for run in group_metadata(fs).runs() {
-            unowned.remove(run);
+        let references = References::new(fs.shared());
+        let structure = fs.structure_blocks()?;
+        for run in structure.runs().chain(references.runs()) {
+            let (start, length) = (run.start, run.end - run.start);
+            if unowned.remove(run) != length && fs.profile().accounts_for_all {
+                let reason = "it counts as free, or has two owners";
+                return Err(fs.profile().damaged(format!("block {start} or one after it"), reason));
+            }
         }
-        Self {
+        Ok(Self {
             fs,
             unowned,
-            shared: BlockSet::new(fs.superblock.blocks),
+            references,
+            shared: BlockSet::new(fs.profile().blocks),
             inodes: 0,
             item_bytes: 0,
             extents: 0,
             content_bytes: 0,
             parents: Vec::new(),
             progress,
-        }
+        })
     }
 
-    /// Checks that the root leads to every directory, when all are known.
-    pub(crate) fn check_tree(&self) -> Result<()> {
-        match unreachable_directory(&self.parents) {
+    /// Checks that the root leads to every directory, and that blocks have as many owners as they
+    /// should, when all are known.
+    pub(crate) fn check_all(&self) -> Result<()> {
+        let profile = self.fs.profile();
+        if let Some(run) = self.references.first_wrong() {
+            let reason = "files refer to it more or less often than its reference count says";
+            let place = format!("block {} or one up to {}", run.start, run.end - 1);
+            return Err(profile.damaged(place, reason));
+        }
+        if let Some(run) = self.unowned.runs().next().filter(|_| profile.accounts_for_all) {
+            let place = format!("block {}", run.start);
+            return Err(profile.damaged(place, "it counts as used, and nothing owns it"));
+        }
+        match unreachable_directory(&self.parents, profile.root) {
             Some(directory) => {
                 let reason = "the root directory does not lead to it";
-                Err(self.fs.damaged(format!("directory {directory}"), reason))
+                Err(profile.damaged(format!("directory {}", self.fs.shown(directory)), reason))
             }
             None => Ok(()),
         }
     }
 
-    fn own(&mut self, inode: u32, blocks: Range<u64>) -> Result<()> {
+    fn own(&mut self, inode: u64, blocks: Range<u64>) -> Result<()> {
         if self.unowned.remove(blocks.clone()) == blocks.end.saturating_sub(blocks.start) {
             return Ok(());
         }
         let first = blocks.start;
         let reason =
             format!("block {first} or one after it counts as free, or belongs to something else, too");
-        Err(self.fs.damaged(format!("inode {inode}"), reason))
+        Err(self.fs.profile().damaged(format!("inode {}", self.fs.shown(inode)), reason))
     }
 }
 
-impl ItemSink for Census<'_> {
+impl<S: Source> ItemSink for Census<'_, S> {
     fn item(&mut self, _key: Key, data: Vec<u8>) -> Result<()> {
         self.item_bytes += data.len() as u64 + ITEM_HEADER;
         Ok(())
@@ -133,15 +160,14 @@ impl ItemSink for Census<'_> {
 
     fn content(&mut self, inode: InodeNumber, _data: &[u8]) -> Result<()> {
         self.content_bytes += SECTOR;
-        self.data(DataRun { inode, offset: 0, place: 0, length: SECTOR })
+        self.data(DataRun { inode, offset: 0, place: 0, length: SECTOR, shared: None })
     }
 
     fn hole(&mut self, inode: InodeNumber, offset: u64, length: u64) -> Result<()> {
-        self.data(DataRun { inode, offset, place: 0, length: length.min(SECTOR) })
+        self.data(DataRun { inode, offset, place: 0, length: length.min(SECTOR), shared: None })
     }
 
-    fn metadata(&mut self, inode: u32, block: u64, shared: bool) -> Result<()> {
-        let blocks = block..block.saturating_add(1);
+    fn metadata(&mut self, inode: u64, blocks: Range<u64>, shared: bool) -> Result<()> {
         if shared && self.shared.contains(&blocks) {
             return Ok(());
         }
@@ -152,13 +178,22 @@ impl ItemSink for Census<'_> {
         Ok(())
     }
 
-    fn directory(&mut self, directory: u32, parent: u32) -> Result<()> {
+    fn directory(&mut self, directory: u64, parent: u64) -> Result<()> {
         self.parents.push((directory, parent));
         Ok(())
     }
 
-    fn blocks(&mut self, inode: u32, blocks: Range<u64>) -> Result<()> {
-        self.own(inode, blocks)
+    fn blocks(&mut self, inode: u64, blocks: Range<u64>, may_share: bool) -> Result<()> {
+        if !may_share || !self.fs.shared().intersects(&blocks) {
+            return self.own(inode, blocks);
+        }
+        for part in self.fs.shared().parts(blocks) {
+            match part.run {
+                Some((run, _)) => self.references.add(run, &part.blocks),
+                None => self.own(inode, part.blocks)?,
+            }
+        }
+        Ok(())
     }
 
     fn generation(&self) -> Generation {
@@ -173,15 +208,15 @@ impl ItemSink for Census<'_> {
 }
 
 /// Returns a directory from which no way leads up to the root. `parents` is sorted.
-fn unreachable_directory(parents: &[(u32, u32)]) -> Option<u32> {
-    let find = |directory: u32| parents.binary_search_by_key(&directory, |pair| pair.0).ok();
+fn unreachable_directory(parents: &[(u64, u64)], root: u64) -> Option<u64> {
+    let find = |directory: u64| parents.binary_search_by_key(&directory, |pair| pair.0).ok();
     let mut known = vec![false; parents.len()];
     let mut path = Vec::new();
     for start in 0..parents.len() {
         let mut at = start;
         path.clear();
         // A way that is longer than the number of directories has a circle.
-        while !known[at] && parents[at].0 != ROOT_INODE {
+        while !known[at] && parents[at].0 != root {
             path.push(at);
             match find(parents[at].1) {
                 Some(next) if path.len() <= parents.len() => at = next,
@@ -211,9 +246,9 @@ mod tests {
 
     #[test]
     fn circles_and_orphans_are_found() {
-        assert_eq!(unreachable_directory(&[(2, 2), (11, 2), (12, 11), (13, 14), (14, 12)]), None);
-        assert_eq!(unreachable_directory(&[(2, 2), (11, 12), (12, 13), (13, 11)]), Some(11));
-        assert_eq!(unreachable_directory(&[(2, 2), (11, 2), (12, 15)]), Some(12));
-        assert_eq!(unreachable_directory(&[(2, 2), (11, 11)]), Some(11));
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 2), (12, 11), (13, 14), (14, 12)], 2), None);
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 12), (12, 13), (13, 11)], 2), Some(11));
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 2), (12, 15)], 2), Some(12));
+        assert_eq!(unreachable_directory(&[(2, 2), (11, 11)], 2), Some(11));
     }
 }

@@ -11,13 +11,16 @@
 //!
 //! A power cut before the switch leaves Btrfs, one after it the source.
 
+use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::reader::ExtFs;
-use crate::ext::used::used_blocks;
-use crate::layout::reserved_ranges;
+use crate::image::find_image;
+use crate::layout::{is_free, reserved_ranges};
 use crate::options::{ConvertProgress, ConvertStage, Progress};
+use crate::source::{Profile, Source, read};
+use crate::xfs::reader::XfsFs;
 use papilio_device::{Access, Device, check_read};
-use papilio_engine::errors::{Error, PathError};
+use papilio_engine::errors::Error;
 use papilio_engine::options::OpenOptions;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
@@ -36,9 +39,11 @@ const STEP: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RolledBack {
-    /// `ext2`, `ext3` or `ext4`.
+    /// `ext2`, `ext3`, `ext4` or `XFS`.
     pub variant: &'static str,
-    /// The label and UUID of the Btrfs that is gone.
+    /// The subvolume that had it.
+    pub saved: &'static str,
+    /// The label of the Btrfs that is gone.
     pub btrfs_label: Vec<u8>,
     /// The UUID of the Btrfs that is gone.
     pub btrfs_uuid: Uuid,
@@ -64,14 +69,11 @@ pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgre
         let reason = format!("the file system has {} devices; remove the others first", raw.num_devices);
         return Err(refuse(reason));
     }
-    let path = format!("/{}/{}", crate::SAVED, crate::IMAGE);
-    let image = match fs.inode(path.as_str()) {
-        Ok(inode) => inode,
-        Err(Error::Path { kind: PathError::NotFound, .. }) => {
-            return Err(refuse(format!("there is no {} in it", &path[1..])));
-        }
-        Err(error) => return Err(error.into()),
+    let Some((saved, image)) = find_image(&fs)? else {
+        let [ext, xfs] = [crate::SAVED, crate::SAVED_XFS].map(|name| format!("{name}/{}", crate::IMAGE));
+        return Err(refuse(format!("there is no {ext} or {xfs} in it")));
     };
+    let path = format!("{saved}/{}", crate::IMAGE);
     let size = image.metadata().size();
     if size > device.size() {
         return Err(refuse(format!("the image has {size} bytes, the device {}", device.size())));
@@ -83,14 +85,17 @@ pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgre
     })?;
     let file = image.open()?;
     verify(&file, &extents, progress).map_err(refuse)?;
-    let source: Arc<dyn Device> = Arc::new(ImageDevice { name: path[1..].to_owned(), file, size });
+    let source: Arc<dyn Device> = Arc::new(ImageDevice { name: path, file, size });
     let damaged = |error: ConvertError| refuse(format!("the image is damaged: {error}"));
-    let ext = ExtFs::open(Arc::clone(&source)).map_err(damaged)?;
-    if ext.superblock.bytes() != size {
+    let (profile, used) = match saved == crate::SAVED_XFS {
+        true => XfsFs::open(Arc::clone(&source)).and_then(facts_of),
+        false => ExtFs::open(Arc::clone(&source)).and_then(facts_of),
+    }
+    .map_err(damaged)?;
+    if profile.bytes() != size {
         return Err(refuse("the image has another size than the file system in it".to_owned()));
     }
-    let used = used_blocks(&ext).map_err(damaged)?;
-    let block_size = ext.superblock.block_size;
+    let block_size = profile.block_size;
     for run in used.runs() {
         let range = run.start * block_size..run.end * block_size;
         if let Some(at) = extents.first_gap(&range) {
@@ -99,13 +104,19 @@ pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgre
     }
     progress(ConvertProgress { stage: ConvertStage::Switching, done: 0, total: 0 });
     let result = RolledBack {
-        variant: ext.superblock.variant(),
+        variant: profile.variant,
+        saved,
         btrfs_label: fs.label(),
         btrfs_uuid: raw.fsid,
-        uuid: Uuid::from_bytes(ext.superblock.uuid),
-        written: write_back(&**device, &*source, size)?,
+        uuid: profile.uuid,
+        written: write_back(&**device, &*source, size, &used, block_size)?,
     };
     Ok(result)
+}
+
+/// Returns the facts of the source, and the blocks that it uses.
+fn facts_of<S: Source>(fs: S) -> Result<(Profile, BlockSet)> {
+    Ok((fs.profile().clone(), fs.used_blocks()?))
 }
 
 /// A reason why the image cannot be used.
@@ -218,7 +229,13 @@ fn verify(file: &File, extents: &ImageExtents, progress: Progress<'_>) -> Result
 }
 
 /// Writes back what Btrfs had taken. Returns the bytes written.
-fn write_back(device: &dyn Device, source: &dyn Device, size: u64) -> Result<u64> {
+fn write_back(
+    device: &dyn Device,
+    source: &dyn Device,
+    size: u64,
+    used: &BlockSet,
+    block_size: u64,
+) -> Result<u64> {
     let failed = |operation, offset| {
         move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
     };
@@ -228,7 +245,7 @@ fn write_back(device: &dyn Device, source: &dyn Device, size: u64) -> Result<u64
     let mut copy = |range: Range<u64>| -> Result<()> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let place = PhysicalAddress(range.start);
-        crate::ext::reader::read(source, &mut bytes, range.start)?;
+        read(source, &mut bytes, range.start)?;
         device.write_at(&bytes, place).map_err(failed("write", range.start))?;
         written += bytes.len() as u64;
         Ok(())
@@ -240,7 +257,9 @@ fn write_back(device: &dyn Device, source: &dyn Device, size: u64) -> Result<u64
                 copy(switch.end..range.end)?;
             }
         } else {
-            copy(range)?;
+            // A copy in free space stays: it helps if the device tears the last write.
+            let copy_bytes = if is_free(used, block_size, range.start) { SUPERBLOCK_SIZE as u64 } else { 0 };
+            copy((range.start + copy_bytes).min(range.end)..range.end)?;
         }
     }
     device.flush().map_err(failed("flush", 0))?;

@@ -5,8 +5,8 @@
 
 use crate::block_set::BlockSet;
 use crate::error::Result;
-use crate::ext::reader::read;
 use crate::places::{Moved, PlaceMap};
+use crate::source::read;
 use crate::target::Target;
 use papilio_device::Device;
 use papilio_engine::data::csum_edit::ChecksumRuns;

@@ -9,6 +9,7 @@
 //!
 //! **Locks**, in a batch: the subvolume's writer, then the checksum tree's.
 
+use crate::block_set::BlockSet;
 use crate::error::Result;
 use crate::items::{DataRun, ItemSink, SECTOR, extent_key};
 use crate::places::PlaceMap;
@@ -146,24 +147,28 @@ pub(crate) struct TreeSink<'a> {
     places: &'a PlaceMap,
     batch: Batch,
     generation: Generation,
+    /// The sectors in which extents begin that several files refer to, once they are made.
+    made: BlockSet,
     done: u64,
     progress: &'a mut dyn FnMut(u64),
 }
 
 impl<'a> TreeSink<'a> {
-    /// Fills the top-level subvolume of `target`.
+    /// Fills the top-level subvolume of `target`, on a device of `total` bytes.
     ///
     /// # Errors
     /// A tree block that cannot be read.
     pub(crate) fn new(
         target: &'a Target,
         places: &'a PlaceMap,
+        total: u64,
         progress: &'a mut dyn FnMut(u64),
     ) -> Result<Self> {
         let id = objectid::FS_TREE;
         let tree = target.transactions.live().get(id)?;
         let generation = target.transactions.generation();
-        Ok(Self { target, tree, id, places, batch: Batch::default(), generation, done: 0, progress })
+        let made = BlockSet::new(total.div_ceil(SECTOR));
+        Ok(Self { target, tree, id, places, batch: Batch::default(), generation, made, done: 0, progress })
     }
 
     /// Makes the rest part of the running transaction.
@@ -180,9 +185,40 @@ impl<'a> TreeSink<'a> {
     fn extent(&mut self, inode: InodeNumber, offset: u64, logical: u64, length: u64) {
         let address = LogicalAddress(logical);
         let part = ExtentPart { disk_address: address, disk_length: length, offset: 0, length };
+        self.part(inode, offset, part, true);
+    }
+
+    /// Puts a file extent that refers to a part of an extent on disk.
+    fn part(&mut self, inode: InodeNumber, offset: u64, part: ExtentPart, is_first: bool) {
+        let ExtentPart { disk_address: address, disk_length: length, offset: into, .. } = part;
         self.batch.put(extent_key(inode, offset), extent_item(self.generation, part, length));
-        let offset = FileOffset(offset);
-        self.batch.refer(DataReference { address, length, tree: self.id, inode, offset }, true);
+        let offset = FileOffset(offset.wrapping_sub(into));
+        self.batch.refer(DataReference { address, length, tree: self.id, inode, offset }, is_first);
+    }
+
+    /// Puts file extents that refer to a part of what several files share.
+    fn shared(&mut self, run: &DataRun, whole: &Range<u64>) -> Result<()> {
+        let run_end = run.place + run.length;
+        for extent in self.places.parts(whole.start, whole.end - whole.start) {
+            let extent = extent?;
+            let (start, end) = (run.place.max(extent.place), run_end.min(extent.place + extent.length));
+            if start >= end {
+                continue;
+            }
+            let part = ExtentPart {
+                disk_address: LogicalAddress(extent.logical),
+                disk_length: extent.length,
+                offset: start - extent.place,
+                length: end - start,
+            };
+            let sector = extent.logical / SECTOR;
+            let is_first = self.made.insert(sector..sector + 1) == 0;
+            self.part(run.inode, run.offset + (start - run.place), part, is_first);
+            if self.batch.is_full() {
+                self.flush()?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -193,6 +229,9 @@ impl ItemSink for TreeSink<'_> {
     }
 
     fn data(&mut self, run: DataRun) -> Result<()> {
+        if let Some(whole) = &run.shared {
+            return self.shared(&run, whole);
+        }
         for part in self.places.parts(run.place, run.length) {
             let part = part?;
             self.extent(run.inode, run.offset + (part.place - run.place), part.logical, part.length);
@@ -224,15 +263,15 @@ impl ItemSink for TreeSink<'_> {
         Ok(())
     }
 
-    fn metadata(&mut self, _inode: u32, _block: u64, _shared: bool) -> Result<()> {
+    fn metadata(&mut self, _inode: u64, _blocks: Range<u64>, _shared: bool) -> Result<()> {
         Ok(())
     }
 
-    fn directory(&mut self, _directory: u32, _parent: u32) -> Result<()> {
+    fn directory(&mut self, _directory: u64, _parent: u64) -> Result<()> {
         Ok(())
     }
 
-    fn blocks(&mut self, _inode: u32, _blocks: Range<u64>) -> Result<()> {
+    fn blocks(&mut self, _inode: u64, _blocks: Range<u64>, _may_share: bool) -> Result<()> {
         Ok(())
     }
 

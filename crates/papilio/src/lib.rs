@@ -192,11 +192,11 @@ pub use papilio_format::send_stream::{
     SendStreamError, SendStreamFault,
 };
 
-/// In-place conversion of ext2, ext3 and ext4 to Btrfs, and the way back.
+/// In-place conversion of ext2, ext3, ext4 and XFS to Btrfs, and the way back.
 pub mod conversion {
     pub use papilio_convert::{
         Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, Converted,
-        IMAGE, Losses, RolledBack, SAVED, TargetLabel, TargetUuid, convert, finish_interrupted, plan,
+        IMAGE, Losses, RolledBack, SAVED, SAVED_XFS, TargetLabel, TargetUuid, convert, finish_interrupted, plan,
         rollback,
     };
 }

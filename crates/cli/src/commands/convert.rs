@@ -1,4 +1,4 @@
-//! `papilio convert`: converts ext2, ext3 and ext4 to Btrfs in place, and back.
+//! `papilio convert`: converts ext2, ext3, ext4 and XFS to Btrfs in place, and back.
 //!
 //! Owns its options, which are those of btrfs-convert(8), and the plan that it prints.
 
@@ -8,8 +8,8 @@ use crate::units;
 use crate::usage_error::UsageError;
 use indicatif::ProgressBar;
 use papilio::conversion::{
-    Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, IMAGE, SAVED,
-    TargetLabel, TargetUuid, finish_interrupted, rollback,
+    Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, IMAGE, TargetLabel,
+    TargetUuid, finish_interrupted, rollback,
 };
 use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
 use papilio::format::ChecksumType;
@@ -19,11 +19,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Convert ext2, ext3 or ext4 to Btrfs in place, or back
+/// Convert ext2, ext3, ext4 or XFS to Btrfs in place, or back
 ///
-/// Data stays where it is. The subvolume ext2_saved keeps the old file system as an image that
-/// shares the data, and --rollback brings every byte of it back, as long as that subvolume lives
-/// and no balance has moved data. Changes made since are lost then.
+/// Data stays where it is, and what files of XFS share stays shared. The subvolume ext2_saved or
+/// xfs_saved keeps the old file system as an image that shares the data, and --rollback brings
+/// every byte of it back, as long as that subvolume lives and no balance has moved data. Changes
+/// made since are lost then.
 ///
 /// First the source is read and checked in full, and the plan is printed. The new file system then
 /// grows in free space of the old one and is checked there. A single write of 4 KiB makes it
@@ -32,8 +33,8 @@ use std::sync::Arc;
 ///
 /// The source needs blocks of 4096 bytes or more, and about 1 % of its size free, in runs of 256
 /// KiB or more. Btrfs has no project ids, preallocated space of files is given up, and extended
-/// attributes in inodes of their own (ea_inode), encryption and a journal that needs a replay are
-/// refused.
+/// attributes in inodes of their own (ea_inode), encryption, a real-time section, and a log
+/// of XFS that needs a replay are refused. A journal of ext that needs one is replayed in memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Compute no checksums of data, and set the NODATASUM flag of files
@@ -163,7 +164,7 @@ impl Args {
         if !self.dry_run && finish_interrupted(device)? {
             context.changed_devices.note([path]);
             output.text(format_args!("finished a conversion that was interrupted\n"))?;
-            self.print_advice(&mut output, path, "old")?;
+            print_advice(&mut output, path, "old", "ext2_saved or xfs_saved")?;
             return Ok(output);
         }
         let conversion = Conversion::prepare(device, options, report).map_err(usage_of)?;
@@ -182,7 +183,7 @@ impl Args {
             "Conversion complete\n  Metadata:       {} in one copy\n",
             human_size(converted.metadata_used)
         ))?;
-        self.print_advice(&mut output, path, plan.variant)?;
+        print_advice(&mut output, path, plan.variant, plan.saved)?;
         Ok(output)
     }
 
@@ -242,19 +243,25 @@ impl Args {
                 time.as_secs_f64().ceil()
             ))?;
         }
+        if plan.replayed {
+            output.text(format_args!(
+                "  Journal:        replayed in memory; going back leads to the bytes before\n"
+            ))?;
+        }
         for line in plan.losses.lines() {
             output.text(format_args!("  Not kept:       {line}\n"))?;
         }
         Ok(())
     }
+}
 
-    fn print_advice(&self, output: &mut Output, path: &Path, variant: &str) -> anyhow::Result<()> {
-        let path = path.display();
-        output.text(format_args!(
-            "The {variant} file system is in {SAVED}/{IMAGE}.\n  To go back:     papilio convert -r {path}\n  To give it up:  papilio subvolume delete {path}:/{SAVED}\n"
-        ))?;
-        Ok(())
-    }
+/// Says where the old file system is, and how to give it up or go back to it.
+fn print_advice(output: &mut Output, path: &Path, variant: &str, saved: &str) -> anyhow::Result<()> {
+    let path = path.display();
+    output.text(format_args!(
+        "The {variant} file system is in {saved}/{IMAGE}.\n  To go back:     papilio convert -r {path}\n  To give it up:  papilio subvolume delete {path}:/{saved}\n"
+    ))?;
+    Ok(())
 }
 
 /// Opens the device; nothing else may use it.
@@ -282,9 +289,10 @@ fn roll_back(
     let mut output = Output::new()?;
     let back = rollback(device, report)?;
     output.text(format_args!(
-        "Open filesystem for rollback:\n  Label:           {}\n  UUID:            {}\n  Restoring from:  {SAVED}/{IMAGE}\n",
+        "Open filesystem for rollback:\n  Label:           {}\n  UUID:            {}\n  Restoring from:  {}/{IMAGE}\n",
         String::from_utf8_lossy(&back.btrfs_label),
-        back.btrfs_uuid
+        back.btrfs_uuid,
+        back.saved
     ))?;
     output.text(format_args!(
         "Rollback succeeded\n  {} is {} again, with the UUID {}\n",

@@ -73,3 +73,37 @@ fn a_conversion_goes_to_and_fro() {
     let checked = run(&find_command("e2fsck").unwrap(), &["-fn", image]);
     assert!(checked.status.success(), "{}", text(&checked));
 }
+
+#[test]
+fn xfs_goes_to_and_fro() {
+    let needs = ["mkfs.xfs", "xfs_repair"].map(Need::Command);
+    if require(&needs).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (source, image) = (folder.path().join("source"), folder.path().join("image"));
+    fs::write(&source, "converted").unwrap();
+    let description = folder.path().join("prototype");
+    let prototype = format!("boot\n0 0\nd--755 0 0\nfile ---644 0 0 {}\n$\n", source.display());
+    fs::write(&description, prototype).unwrap();
+    fs::File::create(&image).unwrap().set_len(320 << 20).unwrap();
+    let image = image.to_str().unwrap();
+    let made = run(
+        &find_command("mkfs.xfs").unwrap(),
+        &["-q", "-L", "old", "-p", description.to_str().unwrap(), image],
+    );
+    assert!(made.status.success(), "{}", text(&made));
+    let command = assert_cmd::cargo::cargo_bin!("papilio").to_owned();
+    let converted = run(&command, &["convert", "-L", image]);
+    let said = text(&converted);
+    assert!(
+        converted.status.success() && said.contains("The XFS file system is in xfs_saved/image"),
+        "{said}"
+    );
+    assert_eq!(run(&command, &["cat", &format!("{image}:/file")]).stdout, b"converted");
+    let back = run(&command, &["convert", "-r", image]);
+    let said = text(&back);
+    assert!(back.status.success() && said.contains("Restoring from:  xfs_saved/image"), "{said}");
+    let checked = run(&find_command("xfs_repair").unwrap(), &["-n", "-f", image]);
+    assert!(checked.status.success(), "{}", text(&checked));
+}

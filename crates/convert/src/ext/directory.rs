@@ -1,18 +1,19 @@
 //! Directories of ext file systems: linear, with a hash tree, and inline.
 //!
-//! Owns [`ExtFs::for_each_entry`]. A hash tree's inner blocks look like empty blocks of entries, so
-//! that reading all blocks in order finds every entry.
+//! Owns [`ExtFs::for_each_ext_entry`]. A hash tree's inner blocks look like empty
+//! blocks of entries, so that reading all blocks in order finds every entry.
 //!
 //! Source: `Documentation/filesystems/ext4/directory.rst`.
 
 use super::checksum::{Seed, crc};
 use super::fields::{u16_at, u32_at};
 use super::inode::{ExtInode, flag};
-use super::mapping::ExtExtent;
 use super::reader::ExtFs;
 use super::superblock::incompat;
 use crate::error::Result;
+use crate::source::{Extent, SourceEntry};
 use papilio_format::items::dir_item::is_file_name;
+use papilio_format::items::inode::FileKind;
 
 /// Bytes of an entry before its name.
 const HEADER: usize = 8;
@@ -25,11 +26,11 @@ const STEP: u64 = 16;
 
 /// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExtEntry<'a> {
-    pub(crate) inode: u32,
-    pub(crate) name: &'a [u8],
+struct ExtEntry<'a> {
+    inode: u32,
+    name: &'a [u8],
     /// The kind of file, as the entry says it; 0 if it does not.
-    pub(crate) kind: u8,
+    kind: u8,
 }
 
 /// Splits a block into entries.
@@ -99,18 +100,33 @@ fn is_intact(block: &[u8], seed: u32, is_indexed: bool) -> bool {
     is_tail && crc(seed, &block[..tail]) == u32_at(block, tail + 8)
 }
 
+/// Returns the kind that an entry says; `Err` if there is no such kind.
+fn kind_of(kind: u8) -> Result<Option<FileKind>, String> {
+    Ok(Some(match kind {
+        0 => return Ok(None),
+        1 => FileKind::Regular,
+        2 => FileKind::Directory,
+        3 => FileKind::CharacterDevice,
+        4 => FileKind::BlockDevice,
+        5 => FileKind::Fifo,
+        6 => FileKind::Socket,
+        7 => FileKind::Symlink,
+        other => return Err(format!("an entry of the unknown kind {other}")),
+    }))
+}
+
 impl ExtFs {
     /// Calls `act` with the entries of a directory, in the order of their places, except for `.`
     /// and `..`. Returns the parent.
     ///
     /// # Errors
     /// Damage; errors of `act`; the device's.
-    pub(crate) fn for_each_entry(
+    pub(crate) fn for_each_ext_entry(
         &self,
         inode: &ExtInode,
         inline_data: &[u8],
-        act: &mut dyn FnMut(ExtEntry<'_>) -> Result<()>,
-    ) -> Result<u32> {
+        act: &mut dyn FnMut(SourceEntry<'_>) -> Result<()>,
+    ) -> Result<u64> {
         let mut parent = 0;
         let place = || format!("directory {}", inode.number);
         let has_kinds = self.superblock.has(incompat::FILETYPE);
@@ -137,6 +153,8 @@ impl ExtFs {
             if entry.inode > self.superblock.inodes || entry.inode < self.superblock.first_inode {
                 return Err(format!("an entry leads to inode {}, which cannot have one", entry.inode));
             }
+            let entry =
+                SourceEntry { inode: entry.inode.into(), name: entry.name, kind: kind_of(entry.kind)? };
             match act(entry) {
                 Ok(()) => Ok(()),
                 Err(error) => {
@@ -164,7 +182,7 @@ impl ExtFs {
         if dots < 2 {
             return Err(self.damaged(place(), "it does not begin with . and .."));
         }
-        Ok(parent)
+        Ok(parent.into())
     }
 
     /// Calls `act` with the blocks of a directory.
@@ -178,7 +196,7 @@ impl ExtFs {
         }
         let count = inode.size / size;
         let mut next = 0;
-        let mut walk = |extent: ExtExtent| {
+        let mut walk = |extent: Extent| {
             let end = (extent.logical + extent.length).min(count);
             if extent.logical >= count {
                 return Ok(());
@@ -201,7 +219,7 @@ impl ExtFs {
             next = end;
             Ok(())
         };
-        self.for_each_extent(inode, &mut walk, &mut |_| Ok(()))?;
+        self.for_each_ext_extent(inode, &mut walk, &mut |_| Ok(()))?;
         if next < count {
             return Err(self.damaged(place(), format!("block {next} is missing")));
         }

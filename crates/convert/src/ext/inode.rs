@@ -1,7 +1,7 @@
 //! Inodes of ext file systems.
 //!
-//! Owns [`ExtInode`], its parser, and [`ExtFs::for_each_inode`], which walks the inode tables in
-//! the order of numbers.
+//! Owns [`ExtInode`], its parser, and [`ExtFs::for_each_ext_inode`], which walks the inode tables
+//! in the order of numbers.
 //!
 //! Source: `Documentation/filesystems/ext4/inodes.rst`.
 
@@ -39,6 +39,7 @@ pub(crate) mod flag {
 pub(crate) struct ExtInode {
     pub(crate) number: u32,
     pub(crate) mode: u16,
+    pub(crate) kind: FileKind,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) size: u64,
@@ -63,11 +64,6 @@ impl ExtInode {
     /// Whether a flag of [`flag`] is set.
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
-    }
-
-    /// The kind of file; `None` if the mode has none.
-    pub(crate) fn kind(&self) -> Option<FileKind> {
-        FileKind::from_mode(self.mode.into())
     }
 
     /// Whether the target of a symbolic link is in the inode.
@@ -139,6 +135,7 @@ impl ExtFs {
         Ok(ExtInode {
             number,
             mode,
+            kind,
             uid: half(0x2, 0x78),
             gid: half(0x18, 0x7a),
             size,
@@ -160,7 +157,7 @@ impl ExtFs {
     ///
     /// # Errors
     /// A number that does not exist; damage; the device's errors.
-    pub(crate) fn inode(&self, number: u32) -> Result<ExtInode> {
+    pub(crate) fn read_inode(&self, number: u32) -> Result<ExtInode> {
         if number == 0 || number > self.superblock.inodes {
             return Err(self.damaged(format!("inode {number}"), "there is no such inode"));
         }
@@ -180,7 +177,7 @@ impl ExtFs {
     ///
     /// # Errors
     /// Damage; errors of `act`; the device's.
-    pub(crate) fn for_each_inode(
+    pub(crate) fn for_each_ext_inode(
         &self,
         first: u32,
         act: &mut dyn FnMut(ExtInode) -> Result<bool>,
@@ -241,6 +238,7 @@ pub(crate) mod tests {
     use super::super::superblock::tests::sample;
     use super::super::superblock::{ExtSuperblock, incompat};
     use super::*;
+    use crate::source::Profile;
     use papilio_device::MemoryDevice;
     use std::sync::Arc;
 
@@ -248,7 +246,8 @@ pub(crate) mod tests {
     pub(crate) fn bare() -> (ExtFs, Arc<MemoryDevice>) {
         let device = Arc::new(MemoryDevice::new(16 << 20));
         let superblock = ExtSuperblock::parse(&sample()).unwrap();
-        (ExtFs { device: device.clone(), superblock, groups: Vec::new() }, device)
+        let profile = Profile::for_test(superblock.block_size, superblock.blocks);
+        (ExtFs { device: device.clone(), superblock, groups: Vec::new(), profile, replayed: None }, device)
     }
 
     fn sample_inode() -> Vec<u8> {
@@ -287,9 +286,9 @@ pub(crate) mod tests {
                     let mut bytes = sample_inode();
                     bytes[at] = value;
                     if let Ok(inode) = fs.parse_inode(12, &bytes) {
-                        let _ = (inode.kind(), inode.has_short_target(), inode.device_number());
-                        let _ = fs.xattrs(&inode);
-                        let _ = fs.read_start(&inode, 4096);
+                        let _ = (inode.has_short_target(), inode.device_number());
+                        let _ = fs.read_xattrs(&inode);
+                        let _ = fs.read_ext_start(&inode, 4096);
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Where the blocks of an inode lie: extent trees, and the block maps of ext2 and ext3.
 //!
-//! Owns [`ExtFs::for_each_extent`]. It reads one path of a tree at a time, so that memory does not
-//! grow with the file.
+//! Owns [`ExtFs::for_each_ext_extent`]. It reads one path of a tree at a time, so that memory does
+//! not grow with the file.
 //!
 //! **Invariants** of the extents that it passes on
 //! - They ascend and do not overlap, and are as long as they can be.
@@ -14,6 +14,7 @@ use super::fields::{u16_at, u32_at};
 use super::inode::{ExtInode, flag};
 use super::reader::ExtFs;
 use crate::error::{ConvertError, Result};
+use crate::source::Extent;
 
 /// The magic number of a node of an extent tree.
 const EXTENT_MAGIC: u16 = 0xf30a;
@@ -23,19 +24,6 @@ const ENTRY: usize = 12;
 /// Blocks that no file exceeds.
 const BLOCKS_MAX: u64 = 1 << 32;
 
-/// A run of blocks of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExtExtent {
-    /// The first block in the file.
-    pub(crate) logical: u64,
-    /// The first block on the device.
-    pub(crate) physical: u64,
-    /// Blocks.
-    pub(crate) length: u64,
-    /// Whether the blocks are written; others read as zeros.
-    pub(crate) written: bool,
-}
-
 /// Joins runs that continue one another, and checks their order.
 struct Joiner<'a> {
     fs: &'a ExtFs,
@@ -43,8 +31,8 @@ struct Joiner<'a> {
     /// Blocks of content and of the map that may still come: no file has more than the device.
     content_left: u64,
     map_left: u64,
-    held: Option<ExtExtent>,
-    act: &'a mut dyn FnMut(ExtExtent) -> Result<()>,
+    held: Option<Extent>,
+    act: &'a mut dyn FnMut(Extent) -> Result<()>,
 }
 
 impl Joiner<'_> {
@@ -61,7 +49,7 @@ impl Joiner<'_> {
         Ok(())
     }
 
-    fn add(&mut self, extent: ExtExtent) -> Result<()> {
+    fn add(&mut self, extent: Extent) -> Result<()> {
         match self.content_left.checked_sub(extent.length) {
             Some(left) => self.content_left = left,
             None => return Err(self.bad("its map repeats itself".to_owned())),
@@ -107,10 +95,10 @@ impl ExtFs {
     ///
     /// # Errors
     /// Damage; errors of `act` and `inner`; the device's.
-    pub(crate) fn for_each_extent(
+    pub(crate) fn for_each_ext_extent(
         &self,
         inode: &ExtInode,
-        act: &mut dyn FnMut(ExtExtent) -> Result<()>,
+        act: &mut dyn FnMut(Extent) -> Result<()>,
         inner: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let blocks = self.superblock.blocks;
@@ -158,7 +146,7 @@ impl ExtFs {
             if length == 0 {
                 return Err(joiner.bad("an extent of no blocks".to_owned()));
             }
-            joiner.add(ExtExtent {
+            joiner.add(Extent {
                 logical: u32_at(entry, 0).into(),
                 physical: u64::from(u32_at(entry, 8)) | u64::from(u16_at(entry, 6)) << 32,
                 length: length.into(),
@@ -209,7 +197,7 @@ impl ExtFs {
             return Ok(());
         }
         if level == 0 {
-            joiner.add(ExtExtent { logical: *at, physical: place, length: 1, written: true })?;
+            joiner.add(Extent { logical: *at, physical: place, length: 1, written: true })?;
             *at += 1;
             return Ok(());
         }
@@ -225,12 +213,12 @@ impl ExtFs {
     /// Reads written bytes of an inode from its start, at most `limit`. Holes read as zeros.
     ///
     /// # Errors
-    /// As [`ExtFs::for_each_extent`].
-    pub(crate) fn read_start(&self, inode: &ExtInode, limit: u64) -> Result<Vec<u8>> {
+    /// As [`ExtFs::for_each_ext_extent`].
+    pub(crate) fn read_ext_start(&self, inode: &ExtInode, limit: u64) -> Result<Vec<u8>> {
         let length = inode.size.min(limit);
         let mut bytes = vec![0; length as usize];
         let size = self.superblock.block_size;
-        let mut fill = |extent: ExtExtent| {
+        let mut fill = |extent: Extent| {
             let start = extent.logical.saturating_mul(size);
             if extent.written && start < length {
                 let end = (start + extent.length * size).min(length);
@@ -238,7 +226,7 @@ impl ExtFs {
             }
             Ok(())
         };
-        self.for_each_extent(inode, &mut fill, &mut |_| Ok(()))?;
+        self.for_each_ext_extent(inode, &mut fill, &mut |_| Ok(()))?;
         Ok(bytes)
     }
 }
@@ -250,13 +238,14 @@ mod tests {
     use super::*;
     use papilio_device::Device;
     use papilio_format::PhysicalAddress;
-    use papilio_format::items::inode::Timespec;
+    use papilio_format::items::inode::{FileKind, Timespec};
 
     fn inode(flags: u32, root: [u8; 60]) -> ExtInode {
         let time = Timespec::default();
         ExtInode {
             number: 12,
             mode: 0o100_644,
+            kind: FileKind::Regular,
             uid: 0,
             gid: 0,
             size: 1 << 20,
@@ -300,11 +289,11 @@ mod tests {
 
     fn extents(fs: &ExtFs, inode: &ExtInode) -> Result<Vec<(u64, u64, u64, bool)>> {
         let mut found = Vec::new();
-        let mut add = |extent: ExtExtent| {
+        let mut add = |extent: Extent| {
             found.push((extent.logical, extent.physical, extent.length, extent.written));
             Ok(())
         };
-        fs.for_each_extent(inode, &mut add, &mut |_| Ok(()))?;
+        fs.for_each_ext_extent(inode, &mut add, &mut |_| Ok(()))?;
         Ok(found)
     }
 

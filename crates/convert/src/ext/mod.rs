@@ -3,7 +3,9 @@
 //! - `superblock`: the superblock and its features
 //! - `reader`: the open file system, its group descriptors and bitmaps
 //! - `used`: the blocks in use
+//! - `journal`, `replayed`: the replay of the journal, and a device that shows it
 //! - `inode`, `mapping`, `directory`, `xattr`: files
+//! - `source`: the face that a conversion sees
 //! - `checksum`, `fields`: parts of all
 //!
 //! **Invariants**
@@ -11,11 +13,14 @@
 //! - Memory does not grow with the number of inodes, nor with the size of a file.
 
 mod checksum;
-pub(crate) mod directory;
+mod directory;
 mod fields;
-pub(crate) mod inode;
-pub(crate) mod mapping;
+mod inode;
+mod journal;
+mod mapping;
 pub(crate) mod reader;
+mod replayed;
+mod source;
 pub(crate) mod superblock;
-pub(crate) mod used;
-pub(crate) mod xattr;
+mod used;
+mod xattr;

@@ -7,12 +7,18 @@
 
 use super::checksum::{Seed, crc, crc16};
 use super::fields::{u16_at, u32_at};
+use super::replayed::ReplayedDevice;
 use super::superblock::{ExtSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, incompat, ro_compat};
+use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
+use crate::source::{Profile, read};
 use papilio_device::Device;
-use papilio_format::PhysicalAddress;
+use papilio_format::Uuid;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// The tool that repairs.
+const TOOL: &str = "e2fsck -f";
 
 /// A block group.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +53,9 @@ pub(crate) struct ExtFs {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) superblock: ExtSuperblock,
     pub(crate) groups: Vec<Group>,
+    pub(crate) profile: Profile,
+    /// The blocks that the replay of the journal changes, if there was one.
+    pub(crate) replayed: Option<BlockSet>,
 }
 
 impl ExtFs {
@@ -55,8 +64,31 @@ impl ExtFs {
     /// # Errors
     /// No ext file system; a feature that cannot be converted; a source that is not clean; damage.
     pub(crate) fn open(device: Arc<dyn Device>) -> Result<Self> {
+        let mut fs = Self::open_raw(Arc::clone(&device))?;
+        if fs.superblock.has(incompat::RECOVER) {
+            fs.groups = fs.read_groups()?;
+            let replay = fs.replay()?;
+            let mut changed = BlockSet::new(fs.superblock.blocks);
+            for block in replay.blocks.keys() {
+                changed.insert(*block..*block + 1);
+            }
+            let block_size = fs.superblock.block_size;
+            fs = Self::open_raw(Arc::new(ReplayedDevice::new(device, replay, block_size)))?;
+            fs.replayed = Some(changed);
+            fs.profile.is_replayed = true;
+        }
+        if let Some(reason) = fs.unclean()? {
+            let device = fs.profile.device;
+            return Err(ConvertError::Dirty { device, reason: reason.to_owned() });
+        }
+        fs.groups = fs.read_groups()?;
+        Ok(fs)
+    }
+
+    /// Reads the superblock.
+    fn open_raw(device: Arc<dyn Device>) -> Result<Self> {
         let name = device.name().to_owned();
-        let not_ext = |reason: String| ConvertError::NotExt { device: name.clone(), reason };
+        let not_ext = |reason: String| ConvertError::NoSource { device: name.clone(), reason };
         if device.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64 {
             return Err(not_ext(format!("it has {} bytes only", device.size())));
         }
@@ -73,12 +105,24 @@ impl ExtFs {
             let reason = format!("it has {} bytes, the device {}", superblock.bytes(), device.size());
             return Err(damaged(&name, "the superblock", reason));
         }
-        let mut fs = Self { device, superblock, groups: Vec::new() };
-        if let Some(reason) = fs.unclean()? {
-            return Err(ConvertError::Dirty { device: name, reason: reason.to_owned() });
-        }
-        fs.groups = fs.read_groups()?;
-        Ok(fs)
+        let profile = Profile {
+            device: name.clone(),
+            variant: superblock.variant(),
+            saved: crate::SAVED,
+            label: superblock.label.clone(),
+            uuid: Uuid::from_bytes(superblock.uuid),
+            block_size: superblock.block_size,
+            blocks: superblock.blocks,
+            inodes: superblock.inodes.into(),
+            free_inodes: superblock.free_inodes.into(),
+            root: Self::ROOT,
+            inode_offset: papilio_format::objectid::FIRST_FREE - Self::ROOT,
+            last_inode: superblock.inodes.into(),
+            accounts_for_all: false,
+            is_replayed: false,
+            tool: TOOL,
+        };
+        Ok(Self { device, superblock, groups: Vec::new(), profile, replayed: None })
     }
 
     fn unclean(&self) -> Result<Option<&'static str>> {
@@ -101,12 +145,12 @@ impl ExtFs {
 
     /// Returns the error of a damaged structure.
     pub(crate) fn damaged(&self, place: impl Into<String>, reason: impl Into<String>) -> ConvertError {
-        damaged(self.device.name(), place, reason)
+        self.profile.damaged(place, reason)
     }
 
     /// Returns the error of something that cannot be converted.
     pub(crate) fn unsupported(&self, reason: impl Into<String>) -> ConvertError {
-        ConvertError::Unsupported { device: self.device.name().to_owned(), reason: reason.into() }
+        self.profile.unsupported(reason)
     }
 
     /// Reads bytes of the device.
@@ -265,16 +309,11 @@ impl ExtFs {
     }
 }
 
-/// Reads from a device, with the place in errors.
-pub(crate) fn read(device: &dyn Device, buffer: &mut [u8], offset: u64) -> Result<()> {
-    device.read_at(buffer, PhysicalAddress(offset)).map_err(|source| ConvertError::Device {
-        device: device.name().to_owned(),
-        operation: "read",
-        offset,
-        source,
-    })
-}
-
 fn damaged(device: &str, place: impl Into<String>, reason: impl Into<String>) -> ConvertError {
-    ConvertError::Damaged { device: device.to_owned(), place: place.into(), reason: reason.into() }
+    ConvertError::Damaged {
+        device: device.to_owned(),
+        place: place.into(),
+        reason: reason.into(),
+        tool: TOOL,
+    }
 }

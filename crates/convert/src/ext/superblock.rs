@@ -103,6 +103,8 @@ pub(crate) struct ExtSuperblock {
     pub(crate) descriptor_size: usize,
     pub(crate) first_meta_bg: u64,
     pub(crate) mmp_block: u64,
+    /// The inode of the journal; 0 if there is none here.
+    pub(crate) journal_inode: u32,
     /// The only groups with copies of the superblock, with SPARSE_SUPER2.
     pub(crate) backup_groups: [u32; 2],
     /// Inodes that have no name: quota files and the orphan file.
@@ -242,6 +244,7 @@ impl ExtSuperblock {
             descriptor_size,
             first_meta_bg: u32_at(bytes, 0x104).into(),
             mmp_block: split_u64(bytes, 0x168, 0x16c),
+            journal_inode: u32_at(bytes, 0xe0),
             backup_groups: [u32_at(bytes, 0x24c), u32_at(bytes, 0x250)],
             nameless: nameless.filter(|number| *number != 0).collect(),
             seed: has_csums.then_some(seed),
@@ -344,13 +347,11 @@ impl ExtSuperblock {
         (unknown != 0).then(|| format!("it has unknown features (ro_compat {unknown:#x})"))
     }
 
-    /// Returns why the file system has to be checked or mounted first, if so.
+    /// Returns why the file system has to be checked or mounted first, if so. A journal that needs
+    /// a replay is no reason.
     pub(crate) fn unclean(&self) -> Option<&'static str> {
         const VALID: u16 = 1;
         const ERRORS: u16 = 2;
-        if self.has(incompat::RECOVER) {
-            return Some("its journal needs a replay: mount it once, or run e2fsck on it");
-        }
         if self.state & ERRORS != 0 {
             return Some("its superblock says that it has errors: run e2fsck -f on it");
         }

@@ -1,6 +1,7 @@
-//! Extended attributes of ext file systems, in the inode and in a block of their own.
+//! Extended attributes of ext file systems, in the inode, in a block of their own, and values in
+//! inodes of their own (`ea_inode`).
 //!
-//! Owns [`ExtXattr`] and [`ExtFs::xattrs`]. Names get the prefix that stands for their index, and
+//! Owns [`ExtFs::read_xattrs`]. Names get the prefix that stands for their index, and
 //! access control lists the format that system calls have.
 //!
 //! Sources: `Documentation/filesystems/ext4/attributes.rst`,
@@ -8,31 +9,26 @@
 
 use super::checksum::crc;
 use super::fields::{u16_at, u32_at};
-use super::inode::ExtInode;
+use super::inode::{ExtInode, flag};
 use super::reader::ExtFs;
 use crate::error::Result;
+use crate::source::Xattr;
 
 const MAGIC: u32 = 0xea02_0000;
 /// Bytes of the header in a block, and in an inode.
 const BLOCK_HEADER: usize = 32;
 const INODE_HEADER: usize = 4;
 const ENTRY: usize = 16;
+/// The longest value.
+const VALUE_MAX: usize = 65536;
 /// The index and name of inline data.
 const SYSTEM: u8 = 7;
 const INLINE_DATA: &[u8] = b"data";
 
-/// An extended attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ExtXattr {
-    /// The name with its prefix.
-    pub(crate) name: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-}
-
 /// The extended attributes of an inode.
 #[derive(Debug, Default)]
 pub(crate) struct ExtXattrs {
-    pub(crate) attributes: Vec<ExtXattr>,
+    pub(crate) attributes: Vec<Xattr>,
     /// The end of inline data, which begins in the inode's block map.
     pub(crate) inline_data: Vec<u8>,
 }
@@ -42,6 +38,8 @@ struct Raw<'a> {
     index: u8,
     name: &'a [u8],
     value: &'a [u8],
+    /// The inode that has the value, and its length; 0 if the value is here.
+    holder: (u32, usize),
 }
 
 /// Splits entries. `region` starts with the first one; offsets of values count from `base`.
@@ -61,17 +59,14 @@ fn parse<'a>(region: &'a [u8], base: &'a [u8]) -> Result<Vec<Raw<'a>>, String> {
         let Some(name) = rest.get(ENTRY..ENTRY + name_length) else {
             return Err("the name of an extended attribute is cut".to_owned());
         };
-        if holder != 0 {
-            let name = String::from_utf8_lossy(name);
-            return Err(format!("ea_inode: the extended attribute {name} has its value in inode {holder}"));
-        }
+        let is_here = holder == 0;
         let end = offset.checked_add(length);
         let value = match end.and_then(|end| base.get(offset..end)) {
-            _ if length == 0 => &[],
+            _ if length == 0 || !is_here => &[],
             Some(value) => value,
             None => return Err("the value of an extended attribute lies outside".to_owned()),
         };
-        found.push(Raw { index: rest[1], name, value });
+        found.push(Raw { index: rest[1], name, value, holder: (holder, length) });
         rest = rest.get((ENTRY + name_length).next_multiple_of(4)..).unwrap_or_default();
     }
 }
@@ -128,7 +123,7 @@ fn add(raw: &Raw<'_>, to: &mut ExtXattrs) -> Result<(), String> {
     if to.attributes.iter().any(|other| other.name == name) {
         return Err(format!("the extended attribute {} is there twice", String::from_utf8_lossy(&name)));
     }
-    to.attributes.push(ExtXattr { name, value });
+    to.attributes.push(Xattr { name, value });
     Ok(())
 }
 
@@ -136,18 +131,22 @@ impl ExtFs {
     /// Reads the extended attributes of an inode.
     ///
     /// # Errors
-    /// Damage; values in inodes of their own; the device's errors.
-    pub(crate) fn xattrs(&self, inode: &ExtInode) -> Result<ExtXattrs> {
+    /// Damage; the device's errors.
+    pub(crate) fn read_xattrs(&self, inode: &ExtInode) -> Result<ExtXattrs> {
         let mut found = ExtXattrs::default();
-        let fail = |reason: String| match reason.starts_with("ea_inode") {
-            true => self.unsupported(format!("inode {}: {reason}, which cannot be kept", inode.number)),
-            false => self.damaged(format!("inode {}", inode.number), reason),
+        let fail = |reason: String| self.damaged(format!("inode {}", inode.number), reason);
+        let mut add_whole = |raw: Raw<'_>| match raw.holder {
+            (0, _) => add(&raw, &mut found).map_err(fail),
+            (holder, length) => {
+                let value = self.held_value(inode.number, holder, length)?;
+                add(&Raw { value: &value, ..raw }, &mut found).map_err(fail)
+            }
         };
         let own = &inode.xattr_bytes;
         if own.len() >= INODE_HEADER && u32_at(own, 0) == MAGIC {
             let region = &own[INODE_HEADER..];
             for raw in parse(region, region).map_err(fail)? {
-                add(&raw, &mut found).map_err(fail)?;
+                add_whole(raw)?;
             }
         }
         if inode.xattr_block != 0 {
@@ -163,10 +162,20 @@ impl ExtFs {
                 }
             }
             for raw in parse(&block[BLOCK_HEADER..], &block).map_err(fail)? {
-                add(&raw, &mut found).map_err(fail)?;
+                add_whole(raw)?;
             }
         }
         Ok(found)
+    }
+
+    /// Reads the value of an attribute of inode `owner` that is the content of inode `holder`.
+    fn held_value(&self, owner: u32, holder: u32, length: usize) -> Result<Vec<u8>> {
+        let value = self.read_inode(holder)?;
+        if !value.has(flag::EA_INODE) || value.size != length as u64 || length > VALUE_MAX {
+            let reason = format!("the value of an extended attribute is to be in inode {holder}, and is not");
+            return Err(self.damaged(format!("inode {owner}"), reason));
+        }
+        self.read_ext_start(&value, value.size)
     }
 }
 
@@ -198,7 +207,7 @@ mod tests {
         let names: Vec<_> =
             found.attributes.iter().map(|xattr| (&xattr.name[..], &xattr.value[..])).collect();
         assert_eq!(names, [(&b"user.origin"[..], &b"disk"[..]), (b"security.selinux", b"ctx")]);
-        let again = Raw { index: 1, name: b"origin", value: b"" };
+        let again = Raw { index: 1, name: b"origin", value: b"", holder: (0, 0) };
         assert!(add(&again, &mut found).unwrap_err().contains("twice"));
     }
 

@@ -3,7 +3,7 @@
 //! `PAPILIO_CONVERT_CUTS` is the number of states to judge in each direction (200).
 
 use super::fill::{bytes, flags};
-use super::world::{NEEDS, World, run};
+use super::world::{NEEDS, World, XFS_NEEDS};
 use papilio_convert::{ConvertOptions, convert, rollback};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress, Recording};
 use papilio_engine::options::OpenOptions;
@@ -36,7 +36,7 @@ fn is_btrfs(device: &MemoryDevice) -> bool {
     &magic == b"_BHRfS_M"
 }
 
-/// Judges a state: a valid ext4, or a valid Btrfs. Returns whether it is Btrfs.
+/// Judges a state: a valid source, or a valid Btrfs. Returns whether it is Btrfs.
 fn judge(world: &World, state: MemoryDevice, what: &str) -> bool {
     if is_btrfs(&state) {
         let device: Arc<dyn Device> = Arc::new(state);
@@ -51,7 +51,7 @@ fn judge(world: &World, state: MemoryDevice, what: &str) -> bool {
     }
     let path = world.scratch.path().join("state");
     state.write_image(&path).unwrap();
-    let checked = std::panic::catch_unwind(|| run("e2fsck", &["-fn", path.to_str().unwrap()]));
+    let checked = std::panic::catch_unwind(|| world.kind.check(&path));
     fs::remove_file(&path).unwrap();
     assert!(checked.is_ok(), "{what}");
     false
@@ -88,14 +88,78 @@ fn a_cut_leaves_the_old_or_the_new_file_system() {
     if require(NEEDS).is_none() {
         return;
     }
-    let world = World::new("-t ext4 -b 4096", 200, few_files);
+    cut_both_ways(&World::new("-t ext4 -b 4096", 200, few_files));
+}
+
+#[test]
+fn a_cut_leaves_xfs_or_the_new_file_system() {
+    if require(XFS_NEEDS).is_none() {
+        return;
+    }
+    cut_both_ways(&World::xfs("-l size=10m -d agcount=2", 200, |root| {
+        few_files(root);
+        super::xfs_fill::reflinks(root);
+    }));
+}
+
+/// A device may write a part of the superblock only. A copy in free space of the source tells the
+/// rest.
+#[test]
+fn a_torn_switch_is_completed() {
+    if require(NEEDS).is_none() || require(XFS_NEEDS).is_none() {
+        return;
+    }
+    let fill = |root: &Path| fs::write(root.join("a"), bytes(1, 100_000)).unwrap();
+    for world in [World::new("-t ext4 -b 4096", 100, fill), World::xfs("-l size=10m", 100, fill)] {
+        let before = MemoryDevice::from_image(&world.image).unwrap();
+        world.convert();
+        let after = MemoryDevice::from_image(&world.image).unwrap();
+        world.roll_back().unwrap();
+        let back = MemoryDevice::from_image(&world.image).unwrap();
+        let mut completed = 0;
+        for parts in (0..=255u32).step_by(5) {
+            let torn = after.snapshot();
+            let mut bytes = vec![0; 65536];
+            before.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
+            torn.write_at(&bytes, PhysicalAddress(0)).unwrap();
+            for part in 0..8 {
+                let from = if parts >> part & 1 == 1 { &after } else { &before };
+                let place = PhysicalAddress(65536 + part * 512);
+                from.read_at(&mut bytes[..512], place).unwrap();
+                torn.write_at(&bytes[..512], place).unwrap();
+            }
+            let before_run = torn.snapshot();
+            let torn = Arc::new(torn);
+            let device: Arc<dyn Device> = Arc::clone(&torn) as Arc<dyn Device>;
+            if !papilio_convert::finish_interrupted(&device).unwrap() {
+                // Nothing of the new superblock but zeros was written.
+                assert!(torn.same_content(&before_run) && !is_btrfs(&torn), "parts {parts:#x}");
+                continue;
+            }
+            assert!(is_btrfs(&torn), "parts {parts:#x}");
+            completed += 1;
+            if parts % 4 == 1 {
+                let options = OpenOptions::new();
+                let report = check_devices(vec![device], &options, &CheckOptions::new()).unwrap();
+                assert!(report.is_clean(), "parts {parts:#x}: {:?}", report.findings);
+            }
+        }
+        assert!(completed > 30, "{completed}");
+        // A whole way back is one, whatever copies it leaves.
+        let device: Arc<dyn Device> = Arc::new(back);
+        assert!(!papilio_convert::finish_interrupted(&device).unwrap());
+    }
+}
+
+/// Converts a source and brings it back, and judges states in between.
+fn cut_both_ways(world: &World) {
     let recording = Recording::new();
     let memory = Arc::new(MemoryDevice::from_image(&world.image).unwrap());
     let device: Arc<dyn Device> = Arc::new(recording.attach(Arc::clone(&memory)));
     convert(&device, &ConvertOptions::new(), &mut |_| ()).unwrap();
     drop(device);
     assert!(is_btrfs(&memory));
-    let judged = judge_all(&world, &recording, &[true, true]);
+    let judged = judge_all(world, &recording, &[true, true]);
     assert!(judged >= cuts() / 2, "{judged}");
 
     let recording = Recording::new();
@@ -103,5 +167,5 @@ fn a_cut_leaves_the_old_or_the_new_file_system() {
     rollback(&device, &mut |_| ()).unwrap();
     drop(device);
     assert!(!is_btrfs(&memory));
-    judge_all(&world, &recording, &[true, true]);
+    judge_all(world, &recording, &[true, true]);
 }

@@ -4,7 +4,7 @@
 //! `PAPILIO_CONVERT_DAMAGES` is the number of damaged images to try (300).
 
 use super::fill::{bytes, flags};
-use super::world::{NEEDS, World};
+use super::world::{Kind, NEEDS, World, XFS_NEEDS, run};
 use papilio_convert::{ConvertOptions, convert};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 use papilio_engine::options::OpenOptions;
@@ -45,58 +45,131 @@ fn metadata_blocks(image: &MemoryDevice) -> Vec<u64> {
     found
 }
 
+/// Returns the number of damaged images to try.
+fn count() -> u64 {
+    let count = std::env::var("PAPILIO_CONVERT_DAMAGES").ok().and_then(|text| text.parse().ok());
+    count.unwrap_or(300)
+}
+
 #[test]
 fn random_damage_is_survived() {
     if require(NEEDS).is_none() {
         return;
     }
-    let count = std::env::var("PAPILIO_CONVERT_DAMAGES").ok().and_then(|text| text.parse().ok());
-    let count: u64 = count.unwrap_or(300);
     let shapes =
         ["-t ext4 -b 4096", "-t ext4 -b 4096 -O ^metadata_csum,^uninit_bg,inline_data", "-t ext2 -b 4096"];
     let mut outcomes = [0u64; 2];
     for (shape, arguments) in shapes.into_iter().enumerate() {
         let world = World::new(arguments, 80, files);
-        let sound = MemoryDevice::from_image(&world.image).unwrap();
-        let blocks = metadata_blocks(&sound);
-        assert!(blocks.len() > 20, "{}", blocks.len());
-        for seed in 0..count / shapes.len() as u64 {
-            let mut random = fastrand::Rng::with_seed(seed * 8 + shape as u64);
-            let memory = sound.snapshot();
-            for _ in 0..random.u32(1..4) {
-                let block = match random.u8(0..4) {
-                    0 => 0,
-                    1 => 1,
-                    _ => blocks[random.usize(0..blocks.len())],
-                };
-                let mut bytes = vec![0; 4096];
-                memory.read_at(&mut bytes, PhysicalAddress(block * 4096)).unwrap();
-                // Bytes in use are more interesting than zeros behind them.
-                let places: Vec<_> = (0..4096).filter(|at| bytes[*at] != 0).collect();
-                let at = if places.is_empty() { 7 } else { places[random.usize(0..places.len())] };
-                let value = [random.u8(..), 0, 0xff, bytes[at] ^ 1][random.usize(0..4)];
-                memory.write_at(&[value], PhysicalAddress(block * 4096 + at as u64)).unwrap();
-            }
-            let before = memory.snapshot();
-            let memory = Arc::new(memory);
-            let device: Arc<dyn Device> = Arc::clone(&memory) as Arc<dyn Device>;
-            let result = convert(&device, &ConvertOptions::new(), &mut |_| ());
-            outcomes[usize::from(result.is_ok())] += 1;
-            match result {
-                Err(error) => {
-                    assert!(!error.to_string().contains('\n'), "{error}");
-                    assert!(
-                        memory.same_content(&before),
-                        "{arguments}, seed {seed}: {error}, but it changed"
-                    );
-                }
-                Ok(_) => {
-                    let options = CheckOptions::new().data_csum(true);
-                    let report = check_devices(vec![device], &OpenOptions::new(), &options).unwrap();
-                    assert!(report.is_clean(), "{arguments}, seed {seed}: {:?}", report.findings);
+        damage_all(&world, count() / shapes.len() as u64, shape as u64, &mut |_| (), &mut outcomes);
+    }
+    assert!(outcomes[0] > count() / 5 && outcomes[1] > 0, "{outcomes:?}");
+}
+
+#[test]
+fn random_damage_of_xfs_is_survived() {
+    if require(XFS_NEEDS).is_none() {
+        return;
+    }
+    let fill = |root: &Path| {
+        files(root);
+        super::xfs_fill::reflinks(root);
+        super::xfs_fill::many_names(root, 2000);
+        super::xfs_fill::large_attributes(root);
+    };
+    let mut outcomes = [0u64; 2];
+    let world = World::xfs("-l size=20m -m rmapbt=1", 110, fill);
+    damage_all(&world, count() / 6, 0, &mut |_| (), &mut outcomes);
+    // With checksums that match again, every other check has its turn.
+    damage_all(&world, count() / 3, 1, &mut reseal, &mut outcomes);
+    let source = world.scratch.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let description = world.scratch.path().join("prototype");
+    fs::write(&description, super::xfs_fill::prototype(&source)).unwrap();
+    let image = world.scratch.image("four", 110 << 20).unwrap();
+    let [from, to] = [&description, &image].map(|path| path.to_str().unwrap());
+    run("mkfs.xfs", &["-q", "-m", "crc=0", "-n", "ftype=1", "-p", from, to]);
+    let world = World::of(Kind::Xfs, world.scratch.clone(), image);
+    damage_all(&world, count() / 3, 2, &mut |_| (), &mut outcomes);
+    assert!(outcomes[0] > count() / 5 && outcomes[1] > 0, "{outcomes:?}");
+}
+
+/// Gives the structures in a block of XFS checksums that match.
+fn reseal(block: &mut [u8]) {
+    let seal = |bytes: &mut [u8], at: usize| {
+        bytes[at..at + 4].fill(0);
+        let sum = crc32c::crc32c(bytes);
+        bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    };
+    let magic: [u8; 4] = block[..4].try_into().unwrap();
+    match &magic {
+        b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => seal(block, 52),
+        b"BMA3" => seal(block, 64),
+        b"XDB3" | b"XDD3" | b"XDF3" => seal(block, 4),
+        b"XARM" | b"XSLM" => seal(block, 12),
+        _ if matches!(u16::from_be_bytes([block[8], block[9]]), 0x3bee | 0x3ebe | 0x3df1 | 0x3dff) => {
+            seal(block, 12);
+        }
+        _ => {
+            for unit in block.chunks_exact_mut(512) {
+                let magic: [u8; 4] = unit[..4].try_into().unwrap();
+                match &magic {
+                    b"XFSB" => seal(unit, 224),
+                    b"XAGF" => seal(unit, 216),
+                    b"XAGI" => seal(unit, 312),
+                    b"XAFL" => seal(unit, 32),
+                    [b'I', b'N', ..] if unit[4] == 3 => seal(unit, 100),
+                    _ => {}
                 }
             }
         }
     }
-    assert!(outcomes[0] > count / 5 && outcomes[1] > 0, "{outcomes:?}");
+}
+
+/// Damages copies of an image, and converts each. Counts refusals and conversions.
+fn damage_all(
+    world: &World,
+    count: u64,
+    shape: u64,
+    reseal: &mut dyn FnMut(&mut [u8]),
+    outcomes: &mut [u64; 2],
+) {
+    let sound = MemoryDevice::from_image(&world.image).unwrap();
+    let blocks = metadata_blocks(&sound);
+    assert!(blocks.len() > 20, "{}", blocks.len());
+    for seed in 0..count {
+        let mut random = fastrand::Rng::with_seed(seed * 8 + shape);
+        let memory = sound.snapshot();
+        for _ in 0..random.u32(1..4) {
+            let block = match random.u8(0..4) {
+                0 => 0,
+                1 => 1,
+                _ => blocks[random.usize(0..blocks.len())],
+            };
+            let mut bytes = vec![0; 4096];
+            memory.read_at(&mut bytes, PhysicalAddress(block * 4096)).unwrap();
+            // Bytes in use are more interesting than zeros behind them.
+            let places: Vec<_> = (0..4096).filter(|at| bytes[*at] != 0).collect();
+            let at = if places.is_empty() { 7 } else { places[random.usize(0..places.len())] };
+            bytes[at] = [random.u8(..), 0, 0xff, bytes[at] ^ 1][random.usize(0..4)];
+            reseal(&mut bytes);
+            memory.write_at(&bytes, PhysicalAddress(block * 4096)).unwrap();
+        }
+        let before = memory.snapshot();
+        let memory = Arc::new(memory);
+        let device: Arc<dyn Device> = Arc::clone(&memory) as Arc<dyn Device>;
+        let result = convert(&device, &ConvertOptions::new().node_size(65536), &mut |_| ());
+        outcomes[usize::from(result.is_ok())] += 1;
+        match result {
+            Err(error) => {
+                assert!(!error.to_string().contains('\n'), "{error}");
+                assert!(memory.same_content(&before), "shape {shape}, seed {seed}: {error}, but it changed");
+            }
+            Ok(_) => {
+                let options = CheckOptions::new().data_csum(true);
+                let report = check_devices(vec![device], &OpenOptions::new(), &options).unwrap();
+                assert!(report.is_clean(), "shape {shape}, seed {seed}: {:?}", report.findings);
+            }
+        }
+    }
 }

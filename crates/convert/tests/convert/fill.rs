@@ -1,4 +1,4 @@
-//! Files of every kind, made through the kernel's ext4.
+//! Files of every kind, made through the kernel's ext4 or XFS.
 
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, Timespec, Timestamps};
 use std::fs::{self, File, OpenOptions};
@@ -124,7 +124,11 @@ fn links(folder: &Path) {
     }
     fs::hard_link(folder.join("many"), folder.join("other/one")).unwrap();
     for length in [1, 59, 60, 61, 300, 2500, 4000] {
-        symlink("t".repeat(length), folder.join(format!("to {length}"))).unwrap();
+        match symlink("t".repeat(length), folder.join(format!("to {length}"))) {
+            // Targets of XFS are shorter.
+            Err(error) if length > 1023 && error.kind() == std::io::ErrorKind::InvalidFilename => {}
+            result => result.unwrap(),
+        }
     }
     let node = |name: &str, kind, major, minor| {
         let device = rustix::fs::makedev(major, minor);

@@ -1,7 +1,7 @@
 //! File systems of every shape: after the conversion, the kernel shows the same.
 
 use super::fill::{everything, flags, nearly_full};
-use super::world::{NEEDS, World, mend, run};
+use super::world::{Kind, NEEDS, World, mend, run};
 use papilio_convert::{ConvertOptions, TargetLabel, TargetUuid};
 use papilio_format::ChecksumType;
 use papilio_oracle::require;
@@ -173,7 +173,7 @@ fn blocks_that_are_larger_than_pages() {
         run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", &size, "-O", "^has_journal", "-d", folder, path]);
         let original = image.with_extension("original");
         super::world::copy(&image, &original);
-        let world = World { scratch: scratch.clone(), image: image.clone(), original };
+        let world = World { kind: Kind::Ext, scratch: scratch.clone(), image: image.clone(), original };
         let converted = world.convert();
         assert_eq!(converted.plan.block_size.to_string(), size);
         world.check_btrfs();

@@ -1,4 +1,4 @@
-//! Ext images, conversions of them, and their judges.
+//! Ext and XFS images, conversions of them, and their judges.
 
 use papilio_convert::{
     ConvertError, ConvertOptions, ConvertPlan, Converted, RolledBack, convert, plan, rollback,
@@ -27,10 +27,60 @@ pub const NEEDS: &[Need] = &[
     Need::Command("btrfs"),
 ];
 
+/// The requirements of tests of XFS.
+pub const XFS_NEEDS: &[Need] = &[
+    Need::Root,
+    Need::Loop,
+    Need::KernelBtrfs,
+    Need::Command("mkfs.xfs"),
+    Need::Command("xfs_repair"),
+    Need::Command("xfs_db"),
+    Need::Command("btrfs"),
+];
+
+/// The kind of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Ext,
+    Xfs,
+}
+
+impl Kind {
+    /// The name of the subvolume that keeps it.
+    pub fn saved(self) -> &'static str {
+        match self {
+            Self::Ext => papilio_convert::SAVED,
+            Self::Xfs => papilio_convert::SAVED_XFS,
+        }
+    }
+
+    /// Lets the file system's own program find no fault in an image.
+    pub fn check(self, image: &Path) {
+        let path = image.to_str().unwrap();
+        match self {
+            Self::Ext => run("e2fsck", &["-fn", path]),
+            Self::Xfs => run("xfs_repair", &["-n", "-f", "-o", "force_geometry", path]),
+        };
+    }
+
+    /// Returns the blocks of an image that are not free.
+    fn used_blocks(self, image: &Path) -> Vec<u64> {
+        match self {
+            Self::Ext => used_blocks(image),
+            Self::Xfs => used_blocks_of_xfs(image),
+        }
+    }
+}
+
 /// Runs a program, which must succeed, and returns its output.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let path = papilio_oracle::requirement::find_command(program).unwrap();
-    let output = Command::new(path).args(arguments).output().unwrap();
+    let mut command = Command::new(path);
+    // With these, mkfs.xfs makes file systems that are smaller than it wants.
+    for name in ["TEST_DIR", "TEST_DEV", "QA_CHECK_FS"] {
+        command.env(name, "1");
+    }
+    let output = command.args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
     assert!(output.status.success(), "{program} {arguments:?}: {text}");
@@ -44,21 +94,26 @@ pub fn mend(image: &Path) {
     assert!(output.status.code().is_some_and(|code| code <= 1), "{output:?}");
 }
 
-/// A mounted ext file system.
-pub struct ExtMount {
+/// A mounted source.
+pub struct SourceMount {
     point: PathBuf,
     _loop: LoopDevice,
 }
 
-impl ExtMount {
-    pub fn new(scratch: &Scratch, image: &Path, read_only: bool) -> Self {
+impl SourceMount {
+    pub fn new(scratch: &Scratch, kind: Kind, image: &Path, read_only: bool) -> Self {
         let device = LoopDevice::attach(image, read_only).unwrap();
-        let point = scratch.unique("ext");
+        let point = scratch.unique("source");
         std::fs::create_dir(&point).unwrap();
         let mut flags = MountFlags::NOATIME;
         flags.set(MountFlags::RDONLY, read_only);
-        let data = if read_only { c"" } else { c"user_xattr,acl" };
-        rustix::mount::mount(device.path(), &point, c"ext4", flags, data).unwrap();
+        let (name, data) = match kind {
+            Kind::Ext if read_only => (c"ext4", c""),
+            Kind::Ext => (c"ext4", c"user_xattr,acl"),
+            // The source and its copies have one UUID.
+            Kind::Xfs => (c"xfs", c"nouuid"),
+        };
+        rustix::mount::mount(device.path(), &point, name, flags, data).unwrap();
         Self { point, _loop: device }
     }
 
@@ -67,14 +122,15 @@ impl ExtMount {
     }
 }
 
-impl Drop for ExtMount {
+impl Drop for SourceMount {
     fn drop(&mut self) {
         unmount(&self.point).unwrap();
     }
 }
 
-/// An ext image, and a copy of it as it was.
+/// An image of a source, and a copy of it as it was.
 pub struct World {
+    pub kind: Kind,
     pub scratch: Scratch,
     pub image: PathBuf,
     pub original: PathBuf,
@@ -91,10 +147,31 @@ impl World {
         all.push(&path);
         run("mke2fs", &all);
         {
-            let mounted = ExtMount::new(&scratch, &image, false);
+            let mounted = SourceMount::new(&scratch, Kind::Ext, &image, false);
             fill(mounted.path());
         }
-        let mut world = Self { original: image.with_extension("original"), scratch, image };
+        Self::of(Kind::Ext, scratch, image)
+    }
+
+    /// Makes an image of `mib` MiB by `mkfs.xfs` with these arguments, and fills it.
+    pub fn xfs(arguments: &str, mib: u64, fill: impl FnOnce(&Path)) -> Self {
+        let scratch = Scratch::new((2 * mib) << 20).unwrap();
+        let image = scratch.image("xfs", mib << 20).unwrap();
+        let mut all: Vec<&str> = vec!["-q", "-f"];
+        all.extend(arguments.split_whitespace());
+        let path = image.to_str().unwrap().to_owned();
+        all.push(&path);
+        run("mkfs.xfs", &all);
+        {
+            let mounted = SourceMount::new(&scratch, Kind::Xfs, &image, false);
+            fill(mounted.path());
+        }
+        Self::of(Kind::Xfs, scratch, image)
+    }
+
+    /// Takes an image that is there.
+    pub fn of(kind: Kind, scratch: Scratch, image: PathBuf) -> Self {
+        let mut world = Self { kind, original: image.with_extension("original"), scratch, image };
         world.keep();
         world
     }
@@ -105,6 +182,13 @@ impl World {
     }
 
     pub fn device(&self) -> Arc<dyn Device> {
+        // Another program that looks at all loop devices holds one up for a moment.
+        for _ in 0..50 {
+            if let Ok(device) = FileDevice::open(&self.image, Access::ReadWrite) {
+                return Arc::new(device);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
         Arc::new(FileDevice::open(&self.image, Access::ReadWrite).unwrap())
     }
 
@@ -139,34 +223,38 @@ impl World {
 
     /// Compares the kernel's view of the converted file system with that of the original.
     pub fn compare_btrfs(&self, left_out: &[&str]) {
-        let ext = ExtMount::new(&self.scratch, &self.original, true);
+        let source = SourceMount::new(&self.scratch, self.kind, &self.original, true);
         let (btrfs, _loop) = self.mount_btrfs(true);
-        compare_trees(ext.path(), btrfs.path(), left_out);
+        compare_trees(source.path(), btrfs.path(), left_out);
         self.compare_image(btrfs.path());
     }
 
     /// Compares the saved image with the original: bytes where it has any, and everything that the
     /// kernel shows of the file system in it.
-    fn compare_image(&self, btrfs: &Path) {
-        let saved = btrfs.join("ext2_saved/image");
-        run("e2fsck", &["-fn", saved.to_str().unwrap()]);
+    pub fn compare_image(&self, btrfs: &Path) {
+        let saved = btrfs.join(self.kind.saved()).join("image");
+        self.kind.check(&saved);
         assert_same_data(&saved, &self.original);
-        let (ext, inner) =
-            (ExtMount::new(&self.scratch, &self.original, true), ExtMount::new(&self.scratch, &saved, true));
-        compare(&HostTree::new(ext.path()), &HostTree::new(inner.path()), &CompareOptions::SAME_IMAGE)
-            .assert_equal(1);
+        self.compare_mounts(&saved);
     }
 
     /// Checks that the image is the original again, with the same bytes in every block in use.
     pub fn check_back(&self) {
-        let path = self.image.to_str().unwrap();
-        run("e2fsck", &["-fn", path]);
-        let ext = ExtMount::new(&self.scratch, &self.original, true);
-        let again = ExtMount::new(&self.scratch, &self.image, true);
-        compare(&HostTree::new(ext.path()), &HostTree::new(again.path()), &CompareOptions::SAME_IMAGE)
-            .assert_equal(1);
-        drop(again);
-        for block in used_blocks(&self.original) {
+        self.kind.check(&self.image);
+        self.compare_mounts(&self.image);
+        self.compare_used_blocks();
+    }
+
+    /// Compares what the kernel shows of the original and of another image of the source.
+    fn compare_mounts(&self, other: &Path) {
+        let [original, other] =
+            [&self.original, other].map(|image| SourceMount::new(&self.scratch, self.kind, image, true));
+        compare_same(original.path(), other.path());
+    }
+
+    /// Compares the bytes of all blocks that the source uses.
+    pub fn compare_used_blocks(&self) {
+        for block in self.kind.used_blocks(&self.original) {
             let [a, b] = [&self.original, &self.image].map(|path| {
                 let mut bytes = vec![0; 4096];
                 File::open(path).unwrap().read_exact_at(&mut bytes, block * 4096).unwrap();
@@ -195,13 +283,47 @@ pub fn used_blocks(image: &Path) -> Vec<u64> {
     (0..used.len() as u64).filter(|block| used[*block as usize]).collect()
 }
 
+/// Returns the blocks that `xfs_db` does not list as free.
+fn used_blocks_of_xfs(image: &Path) -> Vec<u64> {
+    let text = run(
+        "xfs_db",
+        &[
+            "-r",
+            "-c",
+            "sb 0",
+            "-c",
+            "p dblocks agblocks blocksize",
+            "-c",
+            "freesp -d",
+            image.to_str().unwrap(),
+        ],
+    );
+    let number = |field: &str| -> usize {
+        let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split('=').nth(1).unwrap().trim().parse().unwrap()
+    };
+    assert_eq!(number("blocksize"), 4096);
+    let (mut used, group) = (vec![true; number("dblocks")], number("agblocks"));
+    for line in text.lines() {
+        let fields: Vec<usize> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        if let [number, first, count] = fields[..]
+            && line.split_whitespace().count() == 3
+        {
+            let start = number * group + first;
+            used[start..start + count].fill(false);
+        }
+    }
+    assert!(used.contains(&false));
+    (0..used.len() as u64).filter(|block| used[*block as usize]).collect()
+}
+
 /// Copies an image, with its holes.
 pub fn copy(from: &Path, to: &Path) {
     run("cp", &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()]);
 }
 
-/// Compares trees of ext and Btrfs, whose directories differ in size and link count.
-pub fn compare_trees(ext: &Path, btrfs: &Path, left_out: &[&str]) {
+/// Compares trees of a source and Btrfs, whose directories differ in size and link count.
+pub fn compare_trees(source: &Path, btrfs: &Path, left_out: &[&str]) {
     let options = CompareOptions {
         inode_numbers: false,
         flags: false,
@@ -209,19 +331,26 @@ pub fn compare_trees(ext: &Path, btrfs: &Path, left_out: &[&str]) {
         keep: 100_000,
         ..CompareOptions::SAME_IMAGE
     };
-    let report = compare(&HostTree::new(ext), &HostTree::new(btrfs), &options);
+    let report = compare(&HostTree::new(source), &HostTree::new(btrfs), &options);
     assert!(report.entries > 1);
     let wrong: Vec<_> = report
         .differences
         .iter()
         .filter(|found| {
-            let is_directory = ext.join(&found.path).is_dir();
-            !(found.path == Path::new("ext2_saved")
+            let is_directory = source.join(&found.path).is_dir();
+            !([papilio_convert::SAVED, papilio_convert::SAVED_XFS].iter().any(|name| found.path == Path::new(name))
+                // XFS shows access control lists in its own format, too.
+                || found.fact.starts_with("xattr \"trusted.SGI_ACL_")
                 || is_directory && matches!(&*found.fact, "nlink" | "size")
                 || left_out.iter().any(|fact| found.fact.starts_with(fact)))
         })
         .collect();
     assert!(wrong.is_empty(), "{} differences: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
+}
+
+/// Compares trees that are to be equal in everything.
+pub fn compare_same(a: &Path, b: &Path) {
+    compare(&HostTree::new(a), &HostTree::new(b), &CompareOptions::SAME_IMAGE).assert_equal(1);
 }
 
 /// Compares a file with another, where the first has data.

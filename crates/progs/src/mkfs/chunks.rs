@@ -199,18 +199,20 @@ impl ChunkLayout {
         Self { chunks }
     }
 
-    /// Returns the chunk for blocks of the chunk tree.
+    /// Returns the chunk for blocks of the chunk tree: the longest one.
     pub(super) fn system(&self) -> &Chunk {
-        self.of_kind(BlockGroupFlags::SYSTEM)
+        self.longest_of(BlockGroupFlags::SYSTEM)
     }
 
-    /// Returns the chunk for all other tree blocks.
+    /// Returns the chunk for all other tree blocks: the longest one.
     pub(super) fn metadata(&self) -> &Chunk {
-        self.of_kind(BlockGroupFlags::METADATA)
+        self.longest_of(BlockGroupFlags::METADATA)
     }
 
-    fn of_kind(&self, kind: BlockGroupFlags) -> &Chunk {
-        let found = self.chunks.iter().find(|chunk| chunk.flags.contains(kind));
+    fn longest_of(&self, kind: BlockGroupFlags) -> &Chunk {
+        let found = self.chunks.iter().filter(|chunk| chunk.flags.contains(kind));
+        // Of equal ones, the first.
+        let found = found.rev().max_by_key(|chunk| chunk.length);
         found.expect("each kind has a chunk")
     }
 

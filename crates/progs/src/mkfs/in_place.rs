@@ -51,7 +51,7 @@ impl PlacedChunk {
 }
 
 /// Makes an empty file system of `total_bytes` on a device, with exactly these chunks. There is one
-/// system chunk, and the first metadata chunk holds the tree blocks. The options' size, profiles
+/// system chunk, and the longest metadata chunk holds the tree blocks. The options' size, profiles
 /// and handling of old content do not count.
 ///
 /// # Errors

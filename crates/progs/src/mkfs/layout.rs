@@ -53,8 +53,8 @@ impl MkfsLayout {
         Ok(Self::with_chunks(ChunkLayout::new(totals, choice)?, totals, choice))
     }
 
-    /// Lays out a file system with these chunks, of which the first of the system and the first of
-    /// metadata have room for all blocks.
+    /// Lays out a file system with these chunks, of which the longest of the system and of metadata
+    /// have room for all blocks.
     pub(super) fn with_chunks(chunks: ChunkLayout, totals: &[u64], choice: &Choice) -> Self {
         let (places, items) = settle(totals, choice, &chunks);
         let facts = Facts { choice, chunks: &chunks, places: &places, totals };
