@@ -63,6 +63,7 @@ btrbk btrbk test
 duperemove duperemove test
 mdadm mdadm test
 xfs_io xfsprogs test
+partclone.btrfs partclone test
 mke2fs e2fsprogs test
 e2fsck e2fsprogs test
 cryptsetup cryptsetup-bin test
