@@ -127,7 +127,7 @@ impl ArchiveChain {
                 Some((file, range)) => file.read(&range, at, part)?,
                 None => part.fill(0),
             }
-            (at, rest) = (at + limit, after);
+            (at, rest) = (at.saturating_add(limit), after);
         }
         Ok(())
     }

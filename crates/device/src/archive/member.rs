@@ -75,7 +75,8 @@ impl ArchiveMember {
                 buffer.fill(0);
                 let mut column = vec![0; buffer.len()];
                 for number in (0..columns as u64).rev() {
-                    self.chain.read(LogicalAddress(first + number * STRIPE_LENGTH), &mut column)?;
+                    self.chain
+                        .read(LogicalAddress(first.saturating_add(number * STRIPE_LENGTH)), &mut column)?;
                     add_column(buffer, &column, q);
                 }
             }

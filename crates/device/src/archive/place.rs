@@ -62,11 +62,15 @@ fn place_in(start: u64, chunk: &ChunkItem, stripe: usize, within: u64, limit: u6
     let stripes = chunk.stripes.len();
     let columns = profile.data_stripes(stripes);
     if columns <= 1 && profile.parity() == 0 {
-        return (Place::Logical(start + within), limit);
+        return (Place::Logical(start.saturating_add(within)), limit);
     }
     let (row, inside) = (within / STRIPE_LENGTH, within % STRIPE_LENGTH);
     let limit = limit.min(STRIPE_LENGTH - inside);
-    let address = |column: usize| start + (row * columns as u64 + column as u64) * STRIPE_LENGTH + inside;
+    // A hostile map may have a chunk at the end of the address space.
+    let address = |column: usize| {
+        let number = (row * columns as u64).saturating_add(column as u64);
+        start.saturating_add(number.saturating_mul(STRIPE_LENGTH)).saturating_add(inside)
+    };
     let column = match profile {
         RaidProfile::Raid10 => stripe / RaidProfile::Raid10.copies(),
         RaidProfile::Raid5 | RaidProfile::Raid6 => {

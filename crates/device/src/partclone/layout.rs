@@ -123,18 +123,18 @@ impl PartcloneLayout {
         if stored != computed {
             return Err(at(0, PartcloneFault::Checksum { part: "the header", stored, computed }));
         }
-        let (kind, size, blocks) = (le16(bytes, 94), le16(bytes, 96), le32(bytes, 98));
-        let rule = if bytes[102] == 0 { ChecksumRule::Together } else { ChecksumRule::Alone };
+        let (kind, size, blocks) = (le16(bytes, 96), le16(bytes, 98), le32(bytes, 100));
+        let rule = if bytes[104] == 0 { ChecksumRule::Together } else { ChecksumRule::Alone };
         let checksums = match kind {
             NO_CHECKSUMS => None,
             CRC32 if size == 4 && blocks > 0 => Some(BlockChecksums { size: 4, blocks: blocks.into(), rule }),
             _ => {
-                return Err(at(94, PartcloneFault::Field { field: "kind of checksums", value: kind.into() }));
+                return Err(at(96, PartcloneFault::Field { field: "kind of checksums", value: kind.into() }));
             }
         };
-        if bytes[103] != BIT_MODE {
-            let fault = PartcloneFault::Field { field: "kind of bitmap", value: bytes[103].into() };
-            return Err(at(103, fault));
+        if bytes[105] != BIT_MODE {
+            let fault = PartcloneFault::Field { field: "kind of bitmap", value: bytes[105].into() };
+            return Err(at(105, fault));
         }
         let mut layout = Self {
             block_size: le32(bytes, 84).into(),

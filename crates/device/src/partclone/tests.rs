@@ -1,13 +1,13 @@
 //! Images that were made by hand, whole, cut and damaged.
 
 use super::layout::crc;
-use super::{PartcloneDevice, PartcloneReader};
+use super::{PartcloneDevice, PartcloneLayout, PartcloneReader};
 use crate::device::Device;
 use crate::memory::MemoryDevice;
 use papilio_format::PhysicalAddress;
 use std::sync::Arc;
 
-const BLOCK: usize = 4096;
+const BLOCK: usize = 512;
 
 fn is_used(block: usize) -> bool {
     !block.is_multiple_of(3)
@@ -98,7 +98,7 @@ fn both_versions_are_read_at_any_place_and_in_order() {
         assert!(in_order(image).unwrap() == expected);
         let device = device(image).unwrap();
         assert_eq!(device.size() as usize, BLOCKS * BLOCK);
-        for (start, length) in [(0, 1), (4095, 2), (5000, 30_000), (9000 * BLOCK, BLOCK), (0, BLOCKS * BLOCK)]
+        for (start, length) in [(0, 1), (511, 2), (5000, 30_000), (9000 * BLOCK, BLOCK), (0, BLOCKS * BLOCK)]
         {
             let mut bytes = vec![1; length];
             device.read_at(&mut bytes, PhysicalAddress(start as u64)).unwrap();
@@ -133,4 +133,25 @@ fn damage_is_found() {
         assert_ne!(read, Ok(false), "byte {at}");
     }
     assert!(in_order(&version_2(5, 0, b"EXTFS")).unwrap_err().contains("EXTFS"));
+}
+
+/// The header that partclone 0.3.23 wrote for a device of 256 MiB.
+const REAL: [u8; 110] = [
+    0x70, 0x61, 0x72, 0x74, 0x63, 0x6c, 0x6f, 0x6e, 0x65, 0x2d, 0x69, 0x6d, 0x61, 0x67, 0x65, 0, 0x30, 0x2e,
+    0x33, 0x2e, 0x32, 0x33, 0, 0, 0, 0, 0, 0, 0, 0, 0x30, 0x30, 0x30, 0x32, 0xde, 0xc0, 0x42, 0x54, 0x52,
+    0x46, 0x53, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0x64,
+    0x01, 0, 0, 0, 0, 0, 0, 0xb1, 0x02, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0x12, 0, 0, 0, 0x02, 0, 0x40, 0,
+    0x20, 0, 0x04, 0, 0x40, 0, 0, 0, 0x01, 0x01, 0xe7, 0xcc, 0xc5, 0x5e,
+];
+
+#[test]
+fn a_header_of_partclone_itself_has_the_fields_in_their_places() {
+    let made = version_2(16384, 64, b"BTRFS");
+    assert_eq!(crc(&REAL[..106]).to_le_bytes(), REAL[106..]);
+    for range in [0..16, 30..52, 60..68, 88..106] {
+        assert_eq!(made[range.clone()], REAL[range.clone()], "{range:?}");
+    }
+    let layout = PartcloneLayout::read(&mut &[&REAL[..], &[0; 2048]].concat()[..], "real");
+    // It gets as far as the bitmap, whose checksum is missing.
+    assert!(layout.unwrap_err().to_string().contains("cut"));
 }

@@ -12,6 +12,7 @@ use papilio::archive::{
     verify_archive,
 };
 use papilio::device::{Access, Device, DeviceOptions};
+use papilio::format::superblock::{SUPERBLOCK_SIZE, Superblock, superblock_offset};
 use papilio::{CheckOptions, FileSystem, OpenOptions};
 use papilio_oracle::{
     CompareOptions, HostTree, ImageSet, Need, Scratch, TreeSpec, compare, kernel_has, require,
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The presets of the short run.
-const DEFAULT_SHAPES: &str = "nodatacow,raid10,raid6";
+const DEFAULT_SHAPES: &str = "nodatacow,raid6";
 
 fn chain(path: &Path) -> Arc<ArchiveChain> {
     let file: Arc<dyn Device> = Arc::new(DeviceOptions::new(Access::ReadOnly).open(path).unwrap());
@@ -80,7 +81,10 @@ fn restored(scratch: &Scratch, archives: &[&Path], percent: u64) -> ImageSet {
 /// Returns the UUIDs of a file system and its devices.
 fn identity(images: &[PathBuf]) -> Vec<String> {
     let of = |path: &PathBuf| {
-        let raw = FileSystem::open_with(path, &OpenOptions::new().degraded(true)).unwrap().superblock().raw;
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        let place = superblock_offset(0);
+        File::open(path).unwrap().read_exact_at(&mut bytes, place.0).unwrap();
+        let raw = Superblock::parse(&bytes, place).unwrap().raw;
         format!("{} {} {}", raw.fsid, raw.dev_item.uuid, raw.dev_item.devid)
     };
     images.iter().map(of).collect()

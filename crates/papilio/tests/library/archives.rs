@@ -112,7 +112,9 @@ fn an_archive_is_restored_to_devices_of_several_sizes() {
         drop(fs);
         assert_clean(&target);
     }
-    let (target, restored) = restore(&[&bytes], 111 << 20);
+    let target: Arc<dyn Device> = Arc::new(MemoryDevice::new(12 << 20));
+    let mut sources = [reader(&bytes).unwrap()];
+    let restored = restore_archive(&mut sources, &[target.clone()], &std::env::temp_dir(), |_| {});
     assert!(restored.is_err());
     assert!(FileSystem::from_devices(vec![target], &OpenOptions::new()).is_err());
 }
@@ -170,7 +172,6 @@ fn frames_in_another_order_or_of_another_archive_are_refused() {
     let device = source(RaidProfile::Single, 4 << 20);
     let bytes = archive(&device, None);
     let other = archive(&device, None);
-    assert_eq!(bytes.len(), other.len());
     let starts = frames(&bytes);
     let frame = |bytes: &[u8], number: usize| bytes[starts[number]..starts[number + 1]].to_vec();
     for number in 1..starts.len() - 2 {
