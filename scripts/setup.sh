@@ -64,6 +64,7 @@ duperemove duperemove test
 mdadm mdadm test
 xfs_io xfsprogs test
 partclone.btrfs partclone test
+partclone.restore partclone test
 mke2fs e2fsprogs test
 e2fsck e2fsprogs test
 cryptsetup cryptsetup-bin test

@@ -145,11 +145,12 @@ disk_struct! {
     }
 }
 
-/// What a frame contains.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// The device items, then the chunks: each a logical address, a length of 4 bytes, and the item.
+    /// The device items, then the chunks: each a logical address, a length of 4 bytes, and the
+    /// item.
     Map = 1,
     /// Tree blocks.
     Metadata = 2,

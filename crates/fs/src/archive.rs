@@ -1,8 +1,8 @@
 //! Disk archives of file systems: the public functions of `papilio_progs::archive`.
 //!
 //! Owns [`FileSystem::archive`], [`restore_archive`], and [`SpillDevice`], by which an archive is
-//! restored to a device that is smaller than the one that it was made of: what does not fit goes to
-//! a temporary file first, and is moved by shrinking the file system.
+//! restored to a device that is smaller than the one that it was made of. The bytes that do not fit
+//! go to a temporary file first, and are moved by shrinking the file system.
 
 use crate::file_system::FileSystem;
 use papilio_device::archive::ArchiveChain;

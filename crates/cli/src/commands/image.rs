@@ -81,9 +81,9 @@ struct How {
 /// Of an archive, the result is the file system that was archived, with its UUIDs, on as many
 /// devices. A device may be larger, or smaller if the file system can be shrunk to it.
 ///
-/// Of a dump, the result has the files' names and sizes. Reading their data fails, as it is not in a dump,
-/// unless the dump was made with --data. By default it comes to lie on one device, whose chunks
-/// have no profile then.
+/// Of a dump, the result has the files' names and sizes. Reading their data fails, as it is not in
+/// a dump, unless the dump was made with --data. By default it comes to lie on one device, whose
+/// chunks have no profile then.
 #[derive(Debug, clap::Args)]
 pub(super) struct RestoreArgs {
     /// Restore to as many devices as the file system had, in the order of their ids

@@ -26,9 +26,9 @@ const BUFFER: usize = 1 << 20;
 /// Back up the used bytes of a whole file system into one file
 ///
 /// The archive has the tree blocks and the data of all devices, each once whatever the profile,
-/// compressed by zstd, with checksums, a table of contents and an end mark. Data is read from a copy
-/// that matches its checksum. Commands that read images read archives, too, and `image restore`
-/// makes the same file system again.
+/// compressed by zstd, with checksums, a table of contents and an end mark. Data is read from a
+/// copy that matches its checksum. Commands that read images read archives, too, and `image
+/// restore` makes the same file system again.
 #[derive(Debug, clap::Args)]
 pub struct ArchiveArgs {
     /// Archive only what this archive does not have; it is needed to restore
@@ -59,8 +59,8 @@ pub struct ArchiveArgs {
 
 /// Check an archive: every checksum, its order, its table of contents, its end
 ///
-/// With an incremental archive, all that it is based on are checked, too. `papilio check` checks the
-/// file system in an archive.
+/// With an incremental archive, all that it is based on are checked, too. `papilio check` checks
+/// the file system in an archive.
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
     /// An archive that ARCHIVE is based on, if it is not beside it

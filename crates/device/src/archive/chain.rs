@@ -7,7 +7,6 @@
 
 use super::error::{ArchiveError, ArchiveFault};
 use super::file::{ArchiveFile, Indexed};
-use super::member;
 use crate::device::{Access, Device};
 use crate::open::OpenOptions;
 use papilio_format::disk_archive::{ARCHIVE_MAGIC, ArchiveHeader};
@@ -130,14 +129,6 @@ impl ArchiveChain {
             (at, rest) = (at.saturating_add(limit), after);
         }
         Ok(())
-    }
-
-    /// Returns the devices of the file system, by their ids. They are open for reading.
-    ///
-    /// # Errors
-    /// A boot area that cannot be read.
-    pub fn devices(self: &Arc<Self>) -> Result<Vec<Arc<dyn Device>>, ArchiveError> {
-        member::devices(self)
     }
 }
 

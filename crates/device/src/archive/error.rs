@@ -1,4 +1,4 @@
-//! `ArchiveError`: what is wrong with an archive, and where.
+//! `ArchiveError`: the fault of an archive, and its place.
 
 use papilio_format::{Corrupt, Uuid};
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct ArchiveError {
 pub enum ArchiveFault {
     /// A field that the format forbids.
     #[error(transparent)]
-    Format(#[from] Corrupt),
+    Format(Box<Corrupt>),
     /// The checksum of a frame is wrong.
     #[error("the checksum is {computed:016x}, its header says {stored:016x}: the frame is damaged")]
     Checksum {
@@ -50,6 +50,12 @@ pub enum ArchiveFault {
     /// The host.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl From<Corrupt> for ArchiveFault {
+    fn from(fault: Corrupt) -> Self {
+        Self::Format(Box::new(fault))
+    }
 }
 
 impl ArchiveError {

@@ -89,7 +89,8 @@ impl ArchiveFrame {
     }
 }
 
-/// Compresses content where that makes it smaller. Returns the bytes and the header's `compression`.
+/// Compresses content where that makes it smaller. Returns the bytes and the header's
+/// `compression`.
 ///
 /// # Errors
 /// No memory, or a level that zstd does not have.
@@ -98,7 +99,7 @@ pub fn pack(content: Vec<u8>, level: i32) -> std::io::Result<(Vec<u8>, u8)> {
         return Ok((content, 0));
     }
     let packed = zstd::bulk::compress(&content, level)?;
-    // What saves less than a thirty-second is not worth the time of each reader.
+    // Saving less than a thirty-second is not worth the time of each reader.
     match packed.len() < content.len() - content.len() / 32 {
         true => Ok((packed, 1)),
         false => Ok((content, 0)),

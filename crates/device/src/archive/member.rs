@@ -24,10 +24,15 @@ struct ArchiveMember {
     fixed: Vec<(u64, Vec<u8>)>,
 }
 
-/// Returns the devices of the newest archive.
-pub(super) fn devices(chain: &Arc<ArchiveChain>) -> Result<Vec<Arc<dyn Device>>, ArchiveError> {
-    let count = chain.newest().map().devices().len();
-    (0..count).map(|device| Ok(Arc::new(ArchiveMember::new(chain, device)?) as Arc<dyn Device>)).collect()
+impl ArchiveChain {
+    /// Returns the devices of the file system, by their ids. They are open for reading.
+    ///
+    /// # Errors
+    /// A boot area that cannot be read.
+    pub fn devices(self: &Arc<Self>) -> Result<Vec<Arc<dyn Device>>, ArchiveError> {
+        let count = self.newest().map().devices().len();
+        (0..count).map(|device| Ok(Arc::new(ArchiveMember::new(self, device)?) as Arc<dyn Device>)).collect()
+    }
 }
 
 impl ArchiveMember {

@@ -1,6 +1,6 @@
 //! Disk archives: the used bytes of a file system in one file, for reading.
 //!
-//! - [`error`]: what can be wrong with one;
+//! - [`error`]: its faults;
 //! - [`frame`]: a frame and its content;
 //! - [`sequence`]: reads an archive from its start to its end, also from a pipe;
 //! - [`map`]: the devices and chunks of the file system;

@@ -6,7 +6,7 @@
 use super::map::ArchiveMap;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, STRIPE_LENGTH};
 
-/// What a range of a device holds.
+/// The content of a range of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The bytes from a logical address on.

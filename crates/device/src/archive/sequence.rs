@@ -14,7 +14,7 @@ use papilio_format::disk_archive::{
 };
 use std::io::{self, Read};
 
-/// What an archive had, once its end was read.
+/// The content of an archive, once its end was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArchiveSummary {
     /// Bytes of the archive.

@@ -52,7 +52,8 @@ fn map(flags: BlockGroupFlags, stripes: u64, columns: u64) -> ArchiveMap {
     ArchiveMap::without_superblock(devices, vec![(LogicalAddress(START), chunk)])
 }
 
-/// Returns what each element of each row holds, by stripe: the number of a data element, or P, or Q.
+/// Returns what each element of each row holds, by stripe: the number of a data element, or P, or
+/// Q.
 fn table(map: &ArchiveMap, stripes: usize) -> Vec<Vec<String>> {
     let row = |row: u64| {
         let element = |device: usize| {

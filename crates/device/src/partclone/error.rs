@@ -1,4 +1,4 @@
-//! `PartcloneError`: what is wrong with an image of partclone, and where.
+//! `PartcloneError`: the fault of an image of partclone, and its place.
 
 use std::io;
 
@@ -41,7 +41,7 @@ pub enum PartcloneFault {
     /// A checksum that does not match.
     #[error("the checksum of {part} is {computed:08x}, the image says {stored:08x}")]
     Checksum {
-        /// What is damaged.
+        /// The damaged part.
         part: &'static str,
         /// That of the image.
         stored: u32,

@@ -1,12 +1,12 @@
 //! `PartcloneLayout`: the header and the bitmap of an image, and where its blocks are.
 //!
 //! Version 2 begins with 110 bytes: a magic number of 16, the program's version of 14, `0002`, and
-//! the order of bytes (`c0de`); the file system of 16 bytes, the size of the device, all blocks, the
-//! blocks that the file system and that the bitmap has in use (8 each), and the size of a block (4);
-//! 18 bytes of options: their size, the version, the bits of a processor, the kind and the size of
-//! checksums (2 each), the blocks for each checksum (4), whether each checksum begins anew, and the
-//! kind of bitmap (1 each); and a checksum of all that. A bitmap of one bit for each block follows,
-//! with a checksum.
+//! the order of bytes (`c0de`); the file system of 16 bytes, the size of the device, all blocks,
+//! the blocks that the file system and that the bitmap has in use (8 each), and the size of a block
+//! (4); 18 bytes of options: their size, the version, the bits of a processor, the kind and the
+//! size of checksums (2 each), the blocks for each checksum (4), whether each checksum begins anew,
+//! and the kind of bitmap (1 each); and a checksum of all that. A bitmap of one bit for each block
+//! follows, with a checksum.
 //!
 //! Version 1 begins with 4,160 bytes: the magic number and the file system of 15 each, `0001`, 2
 //! unused; the size of a block (4), the size of the device, all blocks and the used ones (8 each),
@@ -56,7 +56,7 @@ pub(super) struct BlockChecksums {
     pub(super) rule: ChecksumRule,
 }
 
-/// What the checksums of blocks cover.
+/// The blocks that a checksum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChecksumRule {
     /// The blocks since the last one.

@@ -10,6 +10,9 @@ use std::io::Read;
 /// Bytes of blocks that are read at once where the image has no checksums.
 const GROUP_BYTES: u64 = 1 << 20;
 
+/// Where each of some blocks is on the device, and the bytes of all.
+pub type UsedBlocks = (Vec<u64>, Vec<u8>);
+
 /// Reads an image in order.
 pub struct PartcloneReader<R> {
     input: R,
@@ -46,11 +49,12 @@ impl<R: Read> PartcloneReader<R> {
         self.offset
     }
 
-    /// Returns the next used blocks: where each is on the device, and their bytes. `None` at the end.
+    /// Returns the next used blocks: where each is on the device, and their bytes. `None` at the
+    /// end.
     ///
     /// # Errors
     /// An image that was cut or damaged.
-    pub fn next_blocks(&mut self) -> Result<Option<(Vec<u64>, Vec<u8>)>, PartcloneError> {
+    pub fn next_blocks(&mut self) -> Result<Option<UsedBlocks>, PartcloneError> {
         let left = self.layout.used - self.next;
         if left == 0 {
             return Ok(None);

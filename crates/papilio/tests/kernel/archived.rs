@@ -1,6 +1,6 @@
-//! Archives of file systems that the kernel wrote: read as they are, restored to devices of the same
-//! size and to smaller ones, and mounted by the kernel. Every path, mode, owner, time, attribute and
-//! byte is compared.
+//! Archives of file systems that the kernel wrote: read as they are, restored to devices of the
+//! same size and to smaller ones, and mounted by the kernel. Every path, mode, owner, time,
+//! attribute and byte is compared.
 //!
 //! `PAPILIO_ARCHIVE_SHAPES` names the presets of a longer run.
 

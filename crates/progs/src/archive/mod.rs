@@ -1,6 +1,6 @@
 //! Disk archives: the used bytes of a file system in one file, which is made and restored here.
 //!
-//! - [`options`]: how an archive is made, and what came of it;
+//! - [`options`]: how an archive is made, and the result;
 //! - [`plan`]: the ranges that are used;
 //! - [`fill`]: reads, verifies and compresses the content of frames;
 //! - [`create`]: writes the archive in order;

@@ -1,4 +1,4 @@
-//! `ArchiveOptions` and `ArchiveCreated`: how an archive is made, and what came of it.
+//! `ArchiveOptions` and `ArchiveCreated`: how an archive is made, and the result.
 
 use papilio_device::archive::ArchiveChain;
 use papilio_engine::items::trees::Trees;

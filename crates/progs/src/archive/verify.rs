@@ -13,8 +13,8 @@ use std::io::Read;
 const FRAMES_AT_ONCE: usize = 16;
 
 /// Reads an archive to its end, compares every checksum, decompresses every frame, and compares the
-/// table of contents, by `threads` threads, or one for each core if that is 0. Calls `progress` with
-/// the bytes that were read.
+/// table of contents, by `threads` threads, or one for each core if that is 0. Calls `progress`
+/// with the bytes that were read.
 ///
 /// # Errors
 /// An archive that was cut, damaged or reordered: the first fault.
