@@ -66,6 +66,8 @@ xfs_io xfsprogs test
 mkfs.xfs xfsprogs test
 xfs_repair xfsprogs test
 xfs_db xfsprogs test
+partclone.btrfs partclone test
+partclone.restore partclone test
 mke2fs e2fsprogs test
 e2fsck e2fsprogs test
 cryptsetup cryptsetup-bin test

@@ -53,6 +53,18 @@ impl HostOutput {
         Ok(())
     }
 
+    /// As [`Self::finish`], once the bytes are durable.
+    ///
+    /// # Errors
+    /// As [`Self::finish`]; the host cannot make them durable.
+    pub fn sync_and_finish(self) -> anyhow::Result<()> {
+        // A pipe has nothing to make durable.
+        if self.file.metadata().is_ok_and(|found| found.is_file()) {
+            self.file.sync_all().with_context(|| format!("{}: cannot write", self.path.display()))?;
+        }
+        self.finish()
+    }
+
     /// Cuts a file that was there to nothing, once.
     fn begin(&mut self) -> io::Result<()> {
         // Only regular files have a length to set; a pipe or a device has none.

@@ -20,11 +20,12 @@ pub fn open_devices(
     others: &[PathBuf],
 ) -> anyhow::Result<Vec<Arc<dyn Device>>> {
     let further = ImageOptions { partition: PartitionChoice::Found, ..options.clone() };
-    let open = |(path, options): (&Path, &ImageOptions)| -> anyhow::Result<Arc<dyn Device>> {
-        Ok(DeviceOptions::new(Access::ReadOnly).open_image(path, options)?)
-    };
     let others = others.iter().map(|path| (path.as_path(), &further));
-    std::iter::once((image, options)).chain(others).map(open).collect()
+    let mut devices = Vec::new();
+    for (path, options) in std::iter::once((image, options)).chain(others) {
+        devices.extend(DeviceOptions::new(Access::ReadOnly).open_members(path, options)?);
+    }
+    Ok(devices)
 }
 
 /// Returns the progress bar of a scan.

@@ -68,6 +68,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod aligned;
+pub mod archive;
 mod backing;
 mod clock;
 mod deadline;
@@ -91,6 +92,7 @@ mod no_uring;
 mod object_stores;
 mod open;
 mod overlay;
+pub mod partclone;
 mod partition;
 mod partition_table;
 mod recorder;

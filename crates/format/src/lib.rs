@@ -9,6 +9,7 @@
 mod block_check;
 pub mod checksum;
 mod disk;
+pub mod disk_archive;
 mod error;
 pub mod features;
 mod geometry;

@@ -19,6 +19,7 @@
 //! - `salvage`: reading what superblocks do not lead to
 //! - `balance`: moving block groups
 //! - `defragment`: making extents larger without unsharing them
+//! - `archive`: archives of whole file systems
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 #![forbid(unsafe_code)]
@@ -43,6 +44,7 @@ pub(crate) use papilio_progs::check::{CheckOptions, CheckReport};
 #[cfg(test)]
 pub(crate) use papilio_progs::mkfs::{MkfsOptions, mkfs_device};
 
+mod archive;
 mod as_path;
 mod balance;
 mod check;
@@ -101,6 +103,7 @@ mod tree_search;
 mod trim;
 mod walk;
 
+pub use archive::{restore_archive, restore_partclone};
 pub use as_path::AsPath;
 pub use balance::{BalanceControl, BalanceFilter, BalanceOptions, BalanceReport};
 pub use check::{check, check_devices, open_devices};

@@ -192,6 +192,26 @@ pub use papilio_format::send_stream::{
     SendStreamError, SendStreamFault,
 };
 
+/// Disk archives: the used bytes of a file system in one file. `FileSystem::archive` writes them.
+pub mod archive {
+    pub use papilio_device::archive::{
+        ArchiveChain, ArchiveError, ArchiveFault, ArchiveFile, ArchiveReader, ArchiveSummary, check_parent,
+        find_parent, is_archive,
+    };
+    pub use papilio_fs::restore_archive;
+    pub use papilio_progs::archive::{
+        ArchiveCreated, ArchiveOptions, ArchiveRestored, ArchiveSource, restore_sizes, verify_archive,
+    };
+}
+
+/// Images of partclone and Clonezilla. `FileSystem::open` reads those that are not compressed.
+pub mod partclone {
+    pub use papilio_device::partclone::{
+        PartcloneError, PartcloneFault, PartcloneLayout, PartcloneReader, open_parts,
+    };
+    pub use papilio_fs::restore_partclone;
+}
+
 /// In-place conversion of ext2, ext3, ext4 and XFS to Btrfs, and the way back.
 pub mod conversion {
     pub use papilio_convert::{

@@ -8,6 +8,7 @@
 // Engineers of this project build the documentation with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
+pub mod archive;
 pub mod census;
 pub mod check;
 mod descent;

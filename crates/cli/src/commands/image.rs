@@ -2,9 +2,12 @@
 //!
 //! Owns its subcommands and the arguments of `btrfs-image`.
 
+use super::image_archive::{ArchiveArgs, ArchiveRestore, VerifyArgs};
+use super::image_partclone;
 use crate::context::Context;
 use crate::host_output::HostOutput;
 use crate::output::Output;
+use crate::units::parse_size;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,9 +19,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Dump the metadata of a file system, or restore it from a dump
+/// Dump or archive a whole file system, and restore it
 ///
-/// The format is that of btrfs-image.
+/// `archive` backs up all that is in use into one file. `dump` writes metadata alone, in the format
+/// of btrfs-image.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -27,6 +31,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
+    Archive(ArchiveArgs),
+    Verify(VerifyArgs),
     Dump(DumpArgs),
     Restore(RestoreArgs),
 }
@@ -70,13 +76,16 @@ struct How {
     data: bool,
 }
 
-/// Create a file system from a dump
+/// Create a file system from an archive or a dump
 ///
-/// The result has the files' names and sizes. Reading their data fails, as it is not in a dump,
-/// unless the dump was made with --data. By default it comes to lie on one device, whose chunks
-/// have no profile then.
+/// Of an archive, the result is the file system that was archived, with its UUIDs, on as many
+/// devices. A device may be larger, or smaller if the file system can be shrunk to it.
+///
+/// Of a dump, the result has the files' names and sizes. Reading their data fails, as it is not in
+/// a dump, unless the dump was made with --data. By default it comes to lie on one device, whose
+/// chunks have no profile then.
 #[derive(Debug, clap::Args)]
-struct RestoreArgs {
+pub(super) struct RestoreArgs {
     /// Restore to as many devices as the file system had, in the order of their ids
     #[arg(short, long, conflicts_with = "old")]
     multi: bool,
@@ -86,13 +95,19 @@ struct RestoreArgs {
     old: bool,
     /// Overwrite files that are not empty, and devices
     #[arg(short, long)]
-    force: bool,
-    /// The dump; - is standard input
-    #[arg(value_name = "DUMP", value_hint = clap::ValueHint::FilePath)]
-    dump: PathBuf,
+    pub(super) force: bool,
+    /// An archive that ARCHIVE is based on, if it is not beside it
+    #[arg(long, value_name = "ARCHIVE", value_hint = clap::ValueHint::FilePath)]
+    pub(super) parent: Vec<PathBuf>,
+    /// Make image files of this size, smaller or larger than the archived device; once for each
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["multi", "old"])]
+    pub(super) size: Vec<u64>,
+    /// The archive or the dump; - is standard input
+    #[arg(value_name = "ARCHIVE", value_hint = clap::ValueHint::FilePath)]
+    pub(super) dump: PathBuf,
     /// The image or device to write
     #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
-    images: Vec<PathBuf>,
+    pub(super) images: Vec<PathBuf>,
 }
 
 /// Dump the metadata of a file system, or restore it from a dump, as btrfs-image does
@@ -118,6 +133,8 @@ impl Args {
     /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
+            Subcommand::Archive(command) => command.run(context),
+            Subcommand::Verify(command) => command.run(context),
             Subcommand::Dump(command) => dump(context, &command.how, &command.image, &command.dump),
             Subcommand::Restore(command) => restore(context, &command),
         }
@@ -148,11 +165,15 @@ impl DropInArgs {
             return wrong("-m needs several devices");
         }
         let (multi, old) = (self.multi, self.old);
-        restore(context, &RestoreArgs { multi, old, force: true, dump: source, images: targets })
+        let (parent, size) = (Vec::new(), Vec::new());
+        restore(
+            context,
+            &RestoreArgs { multi, old, force: true, parent, size, dump: source, images: targets },
+        )
     }
 }
 
-fn bar(context: &Context) -> Option<ProgressBar> {
+pub(super) fn bar(context: &Context) -> Option<ProgressBar> {
     let bar = context.is_interactive().then(|| {
         let style = ProgressStyle::with_template("{bar:30} {percent} %, {eta} left");
         ProgressBar::new(0).with_style(style.expect("the template is valid"))
@@ -161,14 +182,14 @@ fn bar(context: &Context) -> Option<ProgressBar> {
     bar
 }
 
-fn advance(bar: Option<&ProgressBar>, done: u64, all: u64) {
+pub(super) fn advance(bar: Option<&ProgressBar>, done: u64, all: u64) {
     if let Some(bar) = bar {
         bar.set_length(all);
         bar.set_position(done);
     }
 }
 
-fn finish(context: &Context, bar: Option<ProgressBar>) {
+pub(super) fn finish(context: &Context, bar: Option<ProgressBar>) {
     context.set_progress(None);
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -238,6 +259,26 @@ fn dump(context: &Context, how: &How, image: &Path, target: &Path) -> anyhow::Re
 }
 
 fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
+    let (is_archive, start) = ArchiveRestore::recognise(&arguments.dump)?;
+    if is_archive {
+        if arguments.old {
+            return Err(UsageError::new("--old is for dumps").into());
+        }
+        let restore = ArchiveRestore {
+            archive: &arguments.dump,
+            images: &arguments.images,
+            parents: &arguments.parent,
+            sizes: &arguments.size,
+            force: arguments.force,
+        };
+        return restore.run(context, start);
+    }
+    if let Some(input) = image_partclone::recognise(&arguments.dump)? {
+        return image_partclone::restore(context, arguments, input);
+    }
+    if !arguments.parent.is_empty() || !arguments.size.is_empty() {
+        return Err(UsageError::new("--parent and --size are for archives, and this is none").into());
+    }
     let mode = match (arguments.multi, arguments.old) {
         (true, _) => RestoreMode::AllDevices,
         (_, true) => RestoreMode::Unmapped,
@@ -248,7 +289,7 @@ fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
     }
     let name = arguments.dump.display();
     let input = match arguments.dump == Path::new("-") {
-        true => spooled()?,
+        true => spooled(&start)?,
         false => File::open(&arguments.dump).with_context(|| format!("{name}: cannot open"))?,
     };
     let of_dump = |error: papilio::Error| match error {
@@ -261,7 +302,7 @@ fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
         let (needed, given) = (sizes.len(), arguments.images.len());
         bail!("{name}: the file system has {needed} devices, {given} were given");
     }
-    let mut made = Made(Vec::new());
+    let mut made = Made::default();
     let mut devices = Vec::with_capacity(sizes.len());
     for (image, size) in arguments.images.iter().zip(&sizes) {
         devices.push(target(image, *size, arguments.force, &mut made)?);
@@ -270,7 +311,7 @@ fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
     let restored = dump.restore(mode, &devices, |done, all| advance(bar.as_ref(), done, all));
     finish(context, bar);
     let restored = restored.map_err(of_dump)?;
-    made.0.clear();
+    made.keep();
     context.changed_devices.note(&arguments.images);
     if context.verbosity > 0 {
         let mut output = Output::new()?;
@@ -281,7 +322,15 @@ fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
 }
 
 /// Files that are removed unless the restore succeeds.
-struct Made(Vec<PathBuf>);
+#[derive(Default)]
+pub(super) struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Keeps the files.
+    pub(super) fn keep(mut self) {
+        self.0.clear();
+    }
+}
 
 impl Drop for Made {
     fn drop(&mut self) {
@@ -293,7 +342,12 @@ impl Drop for Made {
 }
 
 /// Opens a target: a device, or a file of the given size, which is created or emptied first.
-fn target(path: &Path, size: u64, force: bool, made: &mut Made) -> anyhow::Result<Arc<dyn Device>> {
+pub(super) fn target(
+    path: &Path,
+    size: u64,
+    force: bool,
+    made: &mut Made,
+) -> anyhow::Result<Arc<dyn Device>> {
     let shown = path.display();
     let found = std::fs::metadata(path).ok();
     let is_device = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
@@ -323,8 +377,9 @@ fn target(path: &Path, size: u64, force: bool, made: &mut Made) -> anyhow::Resul
 }
 
 /// Copies standard input to a file without a name, as a dump is not read in order.
-fn spooled() -> anyhow::Result<File> {
+fn spooled(start: &[u8]) -> anyhow::Result<File> {
     let mut file = crate::host_calls::nameless_file().context("cannot keep standard input")?;
+    file.write_all(start).context("cannot keep standard input")?;
     io::copy(&mut io::stdin().lock(), &mut file).context("standard input")?;
     Ok(file)
 }

@@ -28,6 +28,8 @@ mod getfattr;
 pub mod heatmap;
 mod history;
 mod image;
+mod image_archive;
+mod image_partclone;
 mod inspect;
 mod ln;
 mod ls;

@@ -1,6 +1,7 @@
 //! Tests of the `papilio` command on images: the command shows and copies the same as a kernel
 //! mount, and a failure is one line and an exit code.
 
+mod archives;
 mod bad_input;
 mod balance;
 mod change;

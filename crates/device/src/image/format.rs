@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::error::OpenErrorKind;
 use crate::partition_table;
 use papilio_format::PhysicalAddress;
+use papilio_format::disk_archive::ARCHIVE_MAGIC;
 
 /// The format of an image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +26,10 @@ pub enum ImageFormat {
     Xz,
     /// A raw image compressed with zstd.
     Zstd,
+    /// An archive of the used bytes of a file system, see [`crate::archive`].
+    Archive,
+    /// An image of partclone, see [`crate::partclone`].
+    Partclone,
 }
 
 impl ImageFormat {
@@ -37,6 +42,8 @@ impl ImageFormat {
             Self::Vhdx => "vhdx",
             Self::Xz => "xz",
             Self::Zstd => "zstd",
+            Self::Archive => "archive",
+            Self::Partclone => "partclone",
         }
     }
 
@@ -45,7 +52,7 @@ impl ImageFormat {
     pub(super) fn holds_a_disk(self) -> bool {
         match self {
             Self::Qcow2 | Self::VmdkSparse | Self::VmdkDescriptor | Self::Vhdx => true,
-            Self::Raw | Self::Xz | Self::Zstd => false,
+            Self::Raw | Self::Xz | Self::Zstd | Self::Archive | Self::Partclone => false,
         }
     }
 }
@@ -70,6 +77,8 @@ pub(super) fn by_magic(start: &[u8]) -> Option<ImageFormat> {
         [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(ImageFormat::Zstd),
         _ if start.starts_with(b"# Disk DescriptorFile") => Some(ImageFormat::VmdkDescriptor),
         _ if start.starts_with(b"vhdxfile") => Some(ImageFormat::Vhdx),
+        _ if start.starts_with(&ARCHIVE_MAGIC) => Some(ImageFormat::Archive),
+        _ if start.starts_with(b"partclone-image") => Some(ImageFormat::Partclone),
         _ => None,
     }
 }

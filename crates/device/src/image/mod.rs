@@ -15,6 +15,7 @@
 //! directory and below, unless [`ImageOptions::allow_backing`] is set, and a file that looks like
 //! both a qcow2 image and a partitioned disk is refused.
 
+mod archived;
 #[cfg(feature = "images")]
 mod blocks;
 mod choice;
@@ -45,6 +46,7 @@ pub use disk::OpenedImage;
 pub use format::ImageFormat;
 pub use options::ImageOptions;
 
+use crate::archive;
 use crate::device::{Access, Device};
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
@@ -151,6 +153,9 @@ impl OpenOptions {
         }
         let file = self.open(path)?;
         let is_found = options.partition == PartitionChoice::Found;
+        if options.partition != PartitionChoice::Whole && archive::has_magic(&file) && !is_raw_btrfs(&file) {
+            return archived::open_member(path, file, part, options).map_err(failed);
+        }
         if part.is_none()
             && (options.partition == PartitionChoice::Whole
                 || (is_found && is_raw_btrfs(&file) && !layered::is_layer(&file)))
@@ -304,6 +309,8 @@ fn open_format(
         ImageFormat::Xz => Ok(Arc::new(xz::open(Arc::new(file))?)),
         ImageFormat::Zstd => Ok(Arc::new(zstd_frames::open(Arc::new(file))?)),
         ImageFormat::Raw => Ok(Arc::new(file)),
+        ImageFormat::Archive => archived::open_member(path, file, None, options),
+        ImageFormat::Partclone => archived::open_partclone(Arc::new(file)),
     }
 }
 

@@ -85,6 +85,8 @@ fn open_format(
         ImageFormat::Vhdx => Arc::new(super::vhdx::open(object)?),
         ImageFormat::Xz => Arc::new(super::xz::open(object)?),
         ImageFormat::Zstd => Arc::new(super::zstd_frames::open(object)?),
+        ImageFormat::Archive => super::archived::open_object(object)?,
+        ImageFormat::Partclone => super::archived::open_partclone(object)?,
     })
 }
 

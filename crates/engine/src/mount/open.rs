@@ -496,48 +496,53 @@ fn page_cache(options: &OpenOptions, sector_size: u32, unused: u64) -> Option<Pa
 /// Opens the device or image at `path` and those that the options name.
 pub fn open_devices(path: &Path, options: &OpenOptions, access: Access) -> Result<Vec<Arc<dyn Device>>> {
     let further = ImageOptions { partition: PartitionChoice::Found, ..options.image.clone() };
-    std::iter::once((path, &options.image))
-        .chain(options.devices.iter().map(|path| (path.as_path(), &further)))
-        .map(|(path, image)| {
-            // A seed is never written, and others may build on it, too.
-            let access = match access {
-                Access::ReadWrite if !options.devices.is_empty() && is_seed(path, image) => Access::ReadOnly,
-                access => access,
-            };
-            let mut how = papilio_device::OpenOptions::new(access).take_over(options.take_over);
-            if options.unlocked && access == Access::ReadOnly {
-                how = how.lock(false);
-            }
-            let direct = options.direct_io.unwrap_or_else(|| is_direct_by_default(path, options));
-            how = match direct {
-                true => how.direct_where_useful(),
-                false => how.direct_queue(options.direct_queue && options.direct_io.is_none()),
-            };
-            let device = how.open_image(path, image)?;
+    let all = std::iter::once((path, &options.image))
+        .chain(options.devices.iter().map(|path| (path.as_path(), &further)));
+    let mut devices = Vec::new();
+    for (path, image) in all {
+        // A seed is never written, and others may build on it, too.
+        let access = match access {
+            Access::ReadWrite if !options.devices.is_empty() && is_seed(path, image) => Access::ReadOnly,
+            access => access,
+        };
+        let mut how = papilio_device::OpenOptions::new(access).take_over(options.take_over);
+        if options.unlocked && access == Access::ReadOnly {
+            how = how.lock(false);
+        }
+        let direct = options.direct_io.unwrap_or_else(|| is_direct_by_default(path, options));
+        how = match direct {
+            true => how.direct_where_useful(),
+            false => how.direct_queue(options.direct_queue && options.direct_io.is_none()),
+        };
+        // An archive has all devices of its file system.
+        for device in how.open_members(path, image)? {
             if access == Access::ReadWrite || is_raw(path, &*device) {
                 check_signatures(&*device, options.ignore_signatures)?;
             }
             if direct {
                 report_slow_io(path, &*device);
             }
-            let device = match options.device_delay {
-                None => device,
-                Some(delay) => {
-                    let delayed = DelayDevice::new(device, delay).map_err(|error| {
-                        Error::Invalid(format!(
-                            "{}: no thread to delay its requests: {error}",
-                            path.display()
-                        ))
-                    })?;
-                    Arc::new(delayed)
-                }
-            };
-            Ok(match options.device_timeout {
-                None => device,
-                Some(bound) => Arc::new(DeadlineDevice::new(device, bound)),
-            })
-        })
-        .collect()
+            devices.push(decorated(device, path, options)?);
+        }
+    }
+    Ok(devices)
+}
+
+/// Returns a device with the delay and the deadline that the options want.
+fn decorated(device: Arc<dyn Device>, path: &Path, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let device: Arc<dyn Device> = match options.device_delay {
+        None => device,
+        Some(delay) => {
+            let delayed = DelayDevice::new(device, delay).map_err(|error| {
+                Error::Invalid(format!("{}: no thread to delay its requests: {error}", path.display()))
+            })?;
+            Arc::new(delayed)
+        }
+    };
+    Ok(match options.device_timeout {
+        None => device,
+        Some(bound) => Arc::new(DeadlineDevice::new(device, bound)),
+    })
 }
 
 /// Returns whether the superblock of a device says that it is a seed. Opening it reports faults.

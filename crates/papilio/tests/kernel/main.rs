@@ -4,6 +4,7 @@
 //! Small by default. `PAPILIO_ORACLE_FILES`, `PAPILIO_ORACLE_BYTES` and `PAPILIO_ORACLE_PRESETS`
 //! (comma-separated names) make the long run: see `make longtest`.
 
+mod archived;
 #[path = "../support/bridge.rs"]
 mod bridge;
 mod changed;

@@ -3,6 +3,7 @@
 //! Those that replace the allocator, measure the process's memory, or run under other kernels are
 //! programs of their own.
 
+mod archives;
 mod balance;
 #[path = "../support/bridge.rs"]
 mod bridge;

@@ -25,8 +25,8 @@ pub(super) struct CollectedRange {
 }
 
 /// Reads tree blocks.
-pub(super) struct CollectReader<'v> {
-    pub(super) volume: &'v Volume,
+pub(crate) struct CollectReader<'v> {
+    pub(crate) volume: &'v Volume,
 }
 
 impl CollectReader<'_> {
@@ -35,7 +35,7 @@ impl CollectReader<'_> {
     ///
     /// # Errors
     /// No copy can be read.
-    pub(super) fn read(&self, address: LogicalAddress) -> Result<(Vec<u8>, bool)> {
+    pub(crate) fn read(&self, address: LogicalAddress) -> Result<(Vec<u8>, bool)> {
         let geometry = self.volume.geometry();
         let mut found = Err(Error::Unmapped { logical: address, length: geometry.node_size.into() });
         for copy in self.volume.copies_in_order(address)? {
@@ -54,7 +54,7 @@ impl CollectReader<'_> {
 
     /// Adds the blocks below `root`, itself included, to `blocks`; with `roots` also those of the
     /// trees that it has root items of. Blocks that are not good have none below them.
-    fn walk(&self, root: LogicalAddress, roots: bool, blocks: &mut BTreeSet<u64>) -> Result<()> {
+    pub(crate) fn walk(&self, root: LogicalAddress, roots: bool, blocks: &mut BTreeSet<u64>) -> Result<()> {
         let mut trees = Vec::new();
         self.walk_tree(root, blocks, |node| {
             let leaf = if node.is_leaf() && roots { node.len() } else { 0 };

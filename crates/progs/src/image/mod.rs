@@ -11,7 +11,7 @@
 
 mod chunks;
 mod clean;
-mod collect;
+pub(crate) mod collect;
 pub mod dump;
 mod mapping;
 mod names;

@@ -216,20 +216,8 @@ impl<R: Read + Seek> ImageDump<R> {
 }
 
 impl RestorePlan {
-    /// Returns a volume of the devices, for writing.
     fn volume(&self, devices: &[Arc<dyn Device>]) -> Result<Volume> {
-        let chunk_tree = FoundChunks { chunks: self.chunks.clone(), devices: self.devices.clone() };
-        let found = FoundTrees {
-            superblock: self.superblock.clone(),
-            newest: self.superblock.raw.generation,
-            members: Some(self.devices.clone()),
-            chunk_tree: Some(chunk_tree),
-            blocks: None,
-            older: None,
-        };
-        let mut options = OpenOptions::new();
-        options.rescue.found = Some(Arc::new(found));
-        Volume::open_unfinished(devices.to_vec(), &options)
+        volume_over(&self.superblock, &self.devices, &self.chunks, devices)
     }
 
     /// Returns whether the chunk at an address can hold tree blocks.
@@ -248,6 +236,27 @@ impl RestorePlan {
             }
         }
     }
+}
+
+/// Returns a volume of devices without superblocks, for writing.
+pub(crate) fn volume_over(
+    superblock: &Superblock,
+    items: &[DeviceItem],
+    chunks: &[(LogicalAddress, ChunkItem)],
+    devices: &[Arc<dyn Device>],
+) -> Result<Volume> {
+    let chunk_tree = FoundChunks { chunks: chunks.to_vec(), devices: items.to_vec() };
+    let found = FoundTrees {
+        superblock: superblock.clone(),
+        newest: superblock.raw.generation,
+        members: Some(items.to_vec()),
+        chunk_tree: Some(chunk_tree),
+        blocks: None,
+        older: None,
+    };
+    let mut options = OpenOptions::new();
+    options.rescue.found = Some(Arc::new(found));
+    Volume::open_unfinished(devices.to_vec(), &options)
 }
 
 /// Makes the superblock's only system chunk one that maps every address to the same offset.

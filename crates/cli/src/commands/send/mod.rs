@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long)]
     no_data: bool,
     /// The protocol, 1 or 2; 0 means the newest
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=2), default_value = "1")]
+    #[arg(long, value_name = "N", value_parser = protocol, default_value = "1")]
     proto: u32,
     /// Send compressed extents as they lie; implies protocol 2
     #[arg(long)]
@@ -58,6 +58,15 @@ pub struct Args {
     /// the first send. papilio receive --resume takes what is sent
     #[arg(long, value_name = "TOKEN")]
     resume: Option<String>,
+}
+
+/// Parses the number of a protocol, and says why there is no third one.
+fn protocol(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number @ 0..=2) => Ok(number),
+        Ok(3) => Err("protocol 3 is experimental in the kernel and may change: 1 and 2 are known".to_owned()),
+        _ => Err("not 0, 1 or 2".to_owned()),
+    }
 }
 
 impl Args {
