@@ -145,6 +145,40 @@ fn a_server_of_a_mount_of_root_is_confined() {
     assert!(server.0.wait().unwrap().success());
 }
 
+/// Waits until a process has given up its rights.
+fn wait_for_filter(process: &mut Running) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while process.field("Seccomp") != "2" {
+        assert!(Instant::now() < deadline && process.0.try_wait().unwrap().is_none(), "no filter");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn pictures_and_counts_of_space_are_confined() {
+    if !has_parts() || require(&[Need::Command("mkfifo")]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    // The picture goes into a pipe, so that the command waits for its reader.
+    for name in ["out.svg", "out.html"] {
+        let picture = scratch.path().join(name);
+        assert!(std::process::Command::new("mkfifo").arg(&picture).status().unwrap().success());
+        let mut map = Running::start(["treemap", &image, picture.to_str().unwrap()]);
+        wait_for_filter(&mut map);
+        map.is_confined(0);
+        assert!(std::fs::read_to_string(&picture).unwrap().contains("large"), "{name}");
+        assert!(map.0.wait().unwrap().success());
+    }
+    // More samples than it takes in any time.
+    let samples = ["usage", "--tree", "--samples", "100000000000", &image];
+    let mut usage = Running::start(samples);
+    wait_for_filter(&mut usage);
+    usage.is_confined(0);
+    assert!(usage.0.try_wait().unwrap().is_none());
+}
+
 #[test]
 fn copies_go_to_the_destination_only() {
     if !has_parts() {

@@ -14,6 +14,7 @@
 use super::browser::{Browser, Next};
 use super::deletion::{self, Deleted};
 use super::growth::View;
+use super::resolver::Unreadable;
 use super::run::{Origin, Run, time_of_now, write_run};
 use super::sampler::{Sampler, empty_tally};
 use super::screen::draw;
@@ -72,10 +73,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Interactive<'_> {
     /// Shows the tree until the user quits, and takes samples meanwhile.
+    /// Returns what could not be read.
     ///
     /// # Errors
     /// The terminal cannot be set up, or fails; a sample that cannot be looked up.
-    pub fn browse(mut self) -> anyhow::Result<()> {
+    pub fn browse(mut self) -> anyhow::Result<Unreadable> {
         let shared = Shared {
             tally: Mutex::new(empty_tally(&self.chunks, false)),
             turn: Mutex::new(std::mem::take(&mut self.chunks)),
@@ -191,7 +193,8 @@ impl Interactive<'_> {
     }
 }
 
-fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<()> {
+/// Takes samples until the end. Returns what could not be read since the last deletion.
+fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<Unreadable> {
     let mut sampler = Sampler::new(source, &lock(&shared.turn), seed);
     let mut seen = shared.changes.load(Ordering::Relaxed);
     while !shared.ended.load(Ordering::Relaxed) {
@@ -213,5 +216,5 @@ fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<()>
             }
         }
     }
-    Ok(())
+    Ok(sampler.unreadable())
 }
