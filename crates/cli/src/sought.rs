@@ -36,7 +36,7 @@ pub struct SoughtPath {
     pub leaves_out: bool,
 }
 
-/// What an answer leaves out, and why, for a message each.
+/// The parts that an answer leaves out, each with the message about it.
 #[derive(Debug, Default)]
 pub struct LeftOut(Vec<String>);
 

@@ -233,8 +233,8 @@ pub enum Operation {
     },
     /// Makes everything durable, then merges the extents of all files without unsharing them.
     DefragmentShared {
-        /// 0 leaves extents stored as they are; 1, 2 and 3 compress with zlib, LZO and zstd, 4 gives
-        /// compression up.
+        /// 0 leaves extents stored as they are; 1, 2 and 3 compress with zlib, LZO and zstd, 4
+        /// gives compression up.
         compression: u8,
     },
     /// Makes everything durable, then shares equal data of all files, found by its checksums.

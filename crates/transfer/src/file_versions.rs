@@ -1,7 +1,8 @@
 //! The versions of a file that snapshots keep.
 //!
-//! Owns [`FileVersion`], [`file_versions`] and [`file_versions_leaving_out`]. A snapshot keeps the inode number of a file and the
-//! transaction that created it, under whatever name. So two searches find a file's versions:
+//! Owns [`FileVersion`], [`file_versions`] and [`file_versions_leaving_out`]. A snapshot keeps the
+//! inode number of a file and the transaction that created it, under whatever name. So two searches
+//! find a file's versions:
 //!
 //! - by path: in the subvolume itself and in its family, the subvolumes that snapshots connect with
 //!   it. This finds files that a program replaced by a new one of the same name.
@@ -84,8 +85,8 @@ pub fn file_versions(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<
 /// leaves it out by returning `Ok`.
 ///
 /// # Errors
-/// [`PathError::NotFound`] if no other subvolume has such a file; the errors of `failed`; the list of
-/// subvolumes cannot be read.
+/// [`PathError::NotFound`] if no other subvolume has such a file; the errors of `failed`; the list
+/// of subvolumes cannot be read.
 pub fn file_versions_leaving_out(
     fs: &FileSystem,
     subvolume: TreeId,

@@ -80,8 +80,8 @@ pub struct HistoryGap<'a> {
     pub error: Error,
 }
 
-/// As [`directory_history`]. What cannot be read goes to `failed`, which leaves it out by returning
-/// `Ok`.
+/// As [`directory_history`]. Steps and subvolumes that cannot be read go to `failed`, which leaves
+/// them out by returning `Ok`.
 ///
 /// # Errors
 /// As [`directory_history`]; the errors of `failed`.
@@ -134,8 +134,8 @@ pub fn only_in_snapshots(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Res
     only_in_snapshots_leaving_out(fs, subvolume, path, &mut |left| Err(left.error))
 }
 
-/// As [`only_in_snapshots`]. What cannot be read goes to `failed`, which leaves it out by returning
-/// `Ok`.
+/// As [`only_in_snapshots`]. Steps and subvolumes that cannot be read go to `failed`, which leaves
+/// them out by returning `Ok`.
 ///
 /// # Errors
 /// As [`directory_history_leaving_out`].
@@ -254,7 +254,7 @@ impl Followed {
     }
 }
 
-/// What a subvolume has at the place of a directory.
+/// The find in a subvolume at the place of a directory.
 enum FollowedPlace {
     Directory(Vec<u8>),
     Other,

@@ -79,7 +79,7 @@ fn a_damaged_snapshot_is_left_out_and_named() {
     let (shown, said) = in_part(&["versions", "--undelete", &at("/home")], &bad);
     assert!(shown.contains("/kept0 in /day2") && said.contains("left out"), "{shown} {said}");
 
-    // What only /day1 has is used by no file that can be found.
+    // No file can be found that uses the data of /day1 alone.
     let (shown, said) = in_part(&["usage", "--tree", "--exact", whole], &bad);
     assert!(said.contains("times, the files of data cannot be found"), "{said}");
     assert!(shown.contains("(parts of extents that no file uses)") && shown.contains("kept2"), "{shown}");

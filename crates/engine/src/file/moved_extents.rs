@@ -1,7 +1,8 @@
 //! Moving extents while files are open.
 //!
 //! Owns the switch to the new places of extents ([`FsInfo::switch_extents`],
-//! [`FsInfo::merge_extents`], [`FsInfo::recompress_extents`]) and the reads that go on beside it ([`FsInfo::read_until_unmoved`]).
+//! [`FsInfo::merge_extents`], [`FsInfo::recompress_extents`]) and the reads that go on beside it
+//! ([`FsInfo::read_until_unmoved`]).
 //!
 //! Invariants:
 //! - No thread changes a file's data, or shares it, while extents move: the mover holds `sharing`

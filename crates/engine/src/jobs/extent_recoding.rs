@@ -41,7 +41,7 @@ pub(super) struct Recoded {
 }
 
 /// A part of an extent that is read and compressed at once.
-struct Portion<'e> {
+struct PlainPart<'e> {
     extent: usize,
     address: LogicalAddress,
     used: &'e ExtentUse,
@@ -49,14 +49,14 @@ struct Portion<'e> {
 }
 
 /// Cuts the used bytes of extents into portions, in order.
-fn portions_of<'e>(extents: &'e [(LogicalAddress, &'e ExtentUse)]) -> Vec<Portion<'e>> {
+fn portions_of<'e>(extents: &'e [(LogicalAddress, &'e ExtentUse)]) -> Vec<PlainPart<'e>> {
     let mut portions = Vec::new();
     for (extent, &(address, used)) in extents.iter().enumerate() {
         for range in &used.ranges {
             let mut at = range.start;
             while at < range.end {
                 let end = range.end.min(at + MAX_UNCOMPRESSED);
-                portions.push(Portion { extent, address, used, range: at..end });
+                portions.push(PlainPart { extent, address, used, range: at..end });
                 at = end;
             }
         }
@@ -94,7 +94,7 @@ impl FsInfo {
 
     fn recode(
         &self,
-        portion: &Portion<'_>,
+        portion: &PlainPart<'_>,
         tree: &Tree,
         choice: CompressionChoice,
     ) -> Result<Recoded, StayReason> {
@@ -110,7 +110,7 @@ impl FsInfo {
     }
 
     /// Reads the bytes of a portion, without compression.
-    fn plain_bytes(&self, portion: &Portion<'_>, tree: &Tree) -> Result<Vec<u8>, StayReason> {
+    fn plain_bytes(&self, portion: &PlainPart<'_>, tree: &Tree) -> Result<Vec<u8>, StayReason> {
         let (used, range) = (portion.used, &portion.range);
         let damaged = |error: Error| StayReason::Damaged(error.to_string());
         if used.compression == Compression::None {

@@ -1,7 +1,7 @@
 //! Storing the extents of files in another way, without unsharing them.
 //!
-//! Owns the part of [`SharedDefragment`] that compresses extents, or stores compressed ones plainly,
-//! for all files and snapshots that refer to them.
+//! Owns the part of [`SharedDefragment`] that compresses extents, or stores compressed ones
+//! plainly, for all files and snapshots that refer to them.
 //!
 //! **Invariants**
 //! - An extent is replaced only if its data and the tree blocks that it needs more take less space
@@ -43,19 +43,19 @@ const REFERENCE_BYTES: u64 = 32;
 
 /// An extent that may be stored in another way, and a place of it.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct TriedExtent {
     address: LogicalAddress,
     place: Place,
     offset: u64,
 }
 
 /// An extent whose pieces have been written.
-struct Draft {
-    candidate: Candidate,
+struct WrittenPieces {
+    candidate: TriedExtent,
     extent: RecompressedExtent,
 }
 
-impl Draft {
+impl WrittenPieces {
     fn bytes(&self) -> u64 {
         self.extent.pieces.iter().map(|piece| piece.place.length).sum()
     }
@@ -100,7 +100,7 @@ impl SharedDefragment<'_> {
         &mut self,
         place: Place,
         range: Range<u64>,
-        batch: &mut Vec<Candidate>,
+        batch: &mut Vec<TriedExtent>,
     ) -> Result<Option<u64>> {
         let Some(choice) = self.options.compression else { return Ok(None) };
         let info = self.info;
@@ -138,7 +138,7 @@ impl SharedDefragment<'_> {
                 continue;
             }
             bytes += disk.disk_length;
-            batch.push(Candidate { address: disk.disk_address, place, offset: extent.start.0 });
+            batch.push(TriedExtent { address: disk.disk_address, place, offset: extent.start.0 });
         }
         // Small files share a batch, up to a number of extents.
         Ok(None)
@@ -146,7 +146,7 @@ impl SharedDefragment<'_> {
 
     /// Stores the extents of a batch in another way, as far as that makes them smaller, and empties
     /// it.
-    fn recompress_batch(&mut self, batch: &mut Vec<Candidate>) -> Result<()> {
+    fn recompress_batch(&mut self, batch: &mut Vec<TriedExtent>) -> Result<()> {
         let mut pending = vec![std::mem::take(batch)];
         while let Some(mut candidates) = pending.pop() {
             if candidates.is_empty() || self.report.stopped {
@@ -166,8 +166,8 @@ impl SharedDefragment<'_> {
     }
 
     /// Reads, compresses and replaces extents, in steps of a bounded number of bytes.
-    fn recompress_used(&mut self, candidates: &[Candidate], uses: Vec<ExtentUsed>) -> Result<()> {
-        let mut step: Vec<(Candidate, ExtentUse)> = Vec::new();
+    fn recompress_used(&mut self, candidates: &[TriedExtent], uses: Vec<ExtentUsed>) -> Result<()> {
+        let mut step: Vec<(TriedExtent, ExtentUse)> = Vec::new();
         let mut bytes = 0;
         for (candidate, used) in candidates.iter().zip(uses) {
             let used = match used {
@@ -204,7 +204,7 @@ impl SharedDefragment<'_> {
             || options.max_extents.is_some_and(|most| report.replaced + extents > most)
     }
 
-    fn recompress_step(&mut self, step: Vec<(Candidate, ExtentUse)>) -> Result<()> {
+    fn recompress_step(&mut self, step: Vec<(TriedExtent, ExtentUse)>) -> Result<()> {
         let Some(choice) = self.options.compression.filter(|_| !step.is_empty()) else { return Ok(()) };
         let extents: Vec<_> = step.iter().map(|(candidate, used)| (candidate.address, used)).collect();
         let recoded = self.info.recode_extents(&extents, choice)?;
@@ -257,10 +257,10 @@ impl SharedDefragment<'_> {
     /// Writes the pieces of an extent to new space.
     fn write_pieces(
         &self,
-        candidate: Candidate,
+        candidate: TriedExtent,
         used: ExtentUse,
         recoded: Vec<Recoded>,
-    ) -> Result<std::result::Result<Draft, StayReason>> {
+    ) -> Result<std::result::Result<WrittenPieces, StayReason>> {
         let mut pieces: Vec<(MovedPiece, Vec<u8>)> = Vec::with_capacity(recoded.len());
         let release = |pieces: &[(MovedPiece, Vec<u8>)]| {
             pieces.iter().for_each(|(piece, _)| self.transactions.release_extent(piece.place));
@@ -293,12 +293,12 @@ impl SharedDefragment<'_> {
         }
         let pieces = pieces.into_iter().map(|(piece, _)| piece).collect();
         let extent = RecompressedExtent { from: candidate.address, used, pieces, checksums };
-        Ok(Ok(Draft { candidate, extent }))
+        Ok(Ok(WrittenPieces { candidate, extent }))
     }
 
-    /// Lets the trees refer to new pieces. Returns halves of the drafts if all of them together need
-    /// too many tree blocks.
-    fn replace(&mut self, mut drafts: Vec<Draft>) -> Result<Option<[Vec<Draft>; 2]>> {
+    /// Lets the trees refer to new pieces. Returns halves of the drafts if all of them together
+    /// need too many tree blocks.
+    fn replace(&mut self, mut drafts: Vec<WrittenPieces>) -> Result<Option<[Vec<WrittenPieces>; 2]>> {
         for _ in 0..TRIES {
             if drafts.is_empty() {
                 return Ok(None);
@@ -335,7 +335,7 @@ impl SharedDefragment<'_> {
     }
 
     /// How many tree blocks more than before the savings pay for.
-    fn most_more_blocks(&self, drafts: &[Draft]) -> u64 {
+    fn most_more_blocks(&self, drafts: &[WrittenPieces]) -> u64 {
         if self.options.compression == Some(CompressionChoice::NONE) {
             return u64::MAX;
         }
@@ -345,7 +345,7 @@ impl SharedDefragment<'_> {
         saved * of_data / (node_size * of_metadata)
     }
 
-    fn count_recompressed(&mut self, drafts: &[Draft]) {
+    fn count_recompressed(&mut self, drafts: &[WrittenPieces]) {
         for draft in drafts {
             let (old, new) = (draft.extent.used.length, draft.bytes());
             self.report.replaced += 1;
@@ -358,7 +358,7 @@ impl SharedDefragment<'_> {
     }
 
     /// Releases the new space of extents that stay.
-    fn give_up_drafts(&mut self, drafts: Vec<Draft>, reason: &StayReason) {
+    fn give_up_drafts(&mut self, drafts: Vec<WrittenPieces>, reason: &StayReason) {
         for draft in drafts {
             for piece in &draft.extent.pieces {
                 self.transactions.release_extent(piece.place);

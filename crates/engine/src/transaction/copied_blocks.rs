@@ -14,7 +14,7 @@
 //! Kernel counterpart: none for blocks that grow; `replace_path` (`fs/btrfs/relocation.c`).
 
 use super::delayed_refs::wrong_extent;
-use super::moved_data::{MovedData, join_items, part_item, piece_items};
+use super::moved_data::{Growth, MovedData, join_items, part_item, piece_items};
 use super::relocation_plan::{PlannedBlock, RelocationPlan, disk_extent};
 use super::transaction::Transactions;
 use crate::btree::{BlockIdentity, TreeBlock, pointer_to};
@@ -106,8 +106,7 @@ impl Contents {
 }
 
 impl Transactions {
-    /// Makes the copies of the planned blocks. `None` if there would be more than `most_more` blocks
-    /// above the number that is planned.
+    /// Makes the copies of the planned blocks. `None` if `growth` does not allow so many blocks.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`]; an item that cannot be read, or does not fit the others.
@@ -115,7 +114,7 @@ impl Transactions {
         &self,
         plan: &RelocationPlan<'_>,
         data: &BTreeMap<LogicalAddress, MovedData>,
-        most_more: u64,
+        growth: &Growth,
     ) -> Result<Option<CopiedBlocks>> {
         let mut contents = BTreeMap::new();
         for (&from, planned) in plan.blocks.iter().filter(|(_, planned)| planned.block.level() == 0) {
@@ -124,10 +123,11 @@ impl Transactions {
         let mut order: Vec<_> = plan.blocks.iter().collect();
         order.sort_by_key(|(from, planned)| (planned.block.level(), **from));
         let blocks = count_blocks(&order, &contents)?;
-        if blocks - plan.blocks.len() as u64 > most_more {
+        if blocks - plan.blocks.len() as u64 > growth.most_more_blocks {
             return Ok(None);
         }
-        let reservation = self.space.reserve_metadata(blocks * self.node_size(), true)?;
+        let reservation =
+            self.space.reserve_metadata(blocks * self.node_size() + growth.commit_bytes, true)?;
         let mut places = Places { transactions: self, taken: Vec::new(), kept: false };
         drop(reservation);
         let mut copies = CopiedBlocks::default();

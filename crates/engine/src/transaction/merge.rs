@@ -16,8 +16,7 @@
 
 use super::extent_sharing::{ExtentPiece, PieceSharing};
 use super::handle::DataExtent;
-use super::moved_data::{MovedData, MovedPart};
-use super::relocate::Growth;
+use super::moved_data::{Growth, MovedData, MovedPart};
 use super::transaction::Transactions;
 use crate::errors::{Error, Result};
 use papilio_format::LogicalAddress;

@@ -14,6 +14,7 @@ mod commit;
 mod commit_state;
 mod copied_blocks;
 pub mod csum_items;
+mod data_heads;
 mod delayed_refs;
 mod device_stats;
 pub mod discards;

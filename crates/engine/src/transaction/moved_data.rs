@@ -1,24 +1,22 @@
 //! Where the data of extents goes, and the file extents that refer to it afterwards.
 //!
-//! Owns [`MovedData`], the new file extents of a leaf, and the heads of the new data extents.
+//! Owns [`MovedData`], the new file extents of a leaf, and [`Growth`], how far a move may add to
+//! metadata.
 //!
 //! **Invariants**
 //! - A file extent keeps its bytes, its place in the file and the number of its transaction.
-//! - The references of new extents are counted in the copies of leaves, so that both agree.
 //!
 //! **Locks**: none.
 //!
 //! Kernel counterpart: `replace_file_extents` (`fs/btrfs/relocation.c`).
 
-use super::copied_blocks::CopiedBlocks;
-use super::delayed_refs::{Head, QuotaMark, RefKind, Reference, wrong_extent};
+use super::delayed_refs::wrong_extent;
 use super::handle::DataExtent;
-use super::relocation_plan::{RelocationPlan, disk_extent};
 use crate::btree::TreeBlock;
 use crate::errors::{Error, Result};
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
-use papilio_format::{FileOffset, InodeNumber, ItemType, Key, LogicalAddress};
-use std::collections::{BTreeMap, BTreeSet};
+use papilio_format::{ItemType, Key, LogicalAddress};
+use std::collections::BTreeSet;
 
 /// The new place of a part of a data extent, inside a new extent.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +29,20 @@ pub(super) struct MovedPart {
     pub(super) extent: DataExtent,
     /// Where the part begins in it, in bytes.
     pub(super) at: u64,
+}
+
+/// How far a relocation may add tree blocks, and whether quotas count what it changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    pub(super) most_more_blocks: u64,
+    /// Bytes of metadata that the commit may need for items of new extents.
+    pub(super) commit_bytes: u64,
+    pub(super) counts: bool,
+}
+
+impl Growth {
+    /// For moves that change no owner and no number of bytes.
+    pub(super) const NONE: Self = Self { most_more_blocks: 0, commit_bytes: 0, counts: false };
 }
 
 /// A new extent that holds some bytes of an old one, stored in another way.
@@ -56,67 +68,6 @@ pub(super) enum MovedData {
     /// Into several extents, in the order of the old one's bytes. Every byte that is referred to is
     /// in one of them. A reference to bytes of several becomes several file extents.
     Pieces(Vec<MovedPiece>),
-}
-
-/// Returns the heads of the new extents. Their references are counted in the copies of leaves. With
-/// `counts`, quotas look at extents that are stored in another way.
-///
-/// # Errors
-/// A new extent that nothing would refer to; an item that cannot be read.
-pub(super) fn data_heads(
-    plan: &RelocationPlan<'_>,
-    data: &BTreeMap<LogicalAddress, MovedData>,
-    copies: &CopiedBlocks,
-    counts: bool,
-) -> Result<BTreeMap<LogicalAddress, Head>> {
-    let mut heads: BTreeMap<LogicalAddress, Head> = BTreeMap::new();
-    for (from, moved) in data {
-        let Some(old) = plan.data.get(from) else { continue };
-        let mut add = |address: LogicalAddress, length: u64, touch: Option<QuotaMark>| {
-            let head = heads.entry(address).or_insert_with(|| {
-                let mut head = Head::new(length, RefKind::Data);
-                // Snapshots are compared with the generation to find out what they share.
-                (head.new, head.generation, head.owner) = (true, old.header.generation, old.owner);
-                head.touch = touch;
-                head
-            });
-            // The least: then nothing that snapshots share seems to be newer than they are.
-            head.generation = head.generation.min(old.header.generation);
-        };
-        match moved {
-            MovedData::Whole(to) => add(*to, old.length, None),
-            MovedData::Parts(parts) => {
-                parts.iter().for_each(|part| add(part.extent.address, part.extent.length, None));
-            }
-            MovedData::Pieces(pieces) => {
-                let touch = counts.then_some(QuotaMark { only: None, key: None, shared: true });
-                pieces.iter().for_each(|piece| add(piece.place.address, piece.place.length, touch));
-            }
-        }
-    }
-    if heads.is_empty() {
-        return Ok(heads);
-    }
-    for planned in plan.blocks.values().filter(|planned| planned.block.level() == 0) {
-        for copy in copies.of(planned.extent.address) {
-            for slot in 0..copy.len() {
-                let Some(part) = disk_extent(copy, slot)? else { continue };
-                let Some(head) = heads.get_mut(&part.disk_address) else { continue };
-                let key = copy.view().key(slot);
-                let reference = if planned.extent.is_full() {
-                    Reference::SharedData(copy.address())
-                } else {
-                    let offset = FileOffset(key.offset.wrapping_sub(part.offset));
-                    Reference::Data { root: copy.owner(), inode: InodeNumber(key.objectid), offset }
-                };
-                head.changes.add(reference, 1);
-            }
-        }
-    }
-    match heads.iter().find(|(_, head)| head.changes.is_empty()) {
-        Some((address, _)) => Err(wrong_extent(*address, "would have no reference")),
-        None => Ok(heads),
-    }
 }
 
 /// Returns the file extents that take the place of one, with their keys.

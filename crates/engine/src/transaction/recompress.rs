@@ -7,7 +7,7 @@
 //!
 //! **Invariants**
 //! - As in [`super::relocate`], trees share the copies of their blocks as they shared the blocks.
-//! - The pieces have all bytes that anybody uses. Whoever has a byte has it afterwards.
+//! - The pieces have all bytes that anybody uses. Every file keeps each of its bytes.
 //! - Nothing changes if an extent is not used as the caller found it, or if there would be too many
 //!   new tree blocks.
 //! - Trees that are being deleted do not change: a deletion goes on by keys, and would leave out
@@ -19,8 +19,7 @@
 
 use super::chunks::copies_of;
 use super::extent_sharing::{StayReason, roots_of_blocks};
-use super::moved_data::{MovedData, MovedPiece};
-use super::relocate::Growth;
+use super::moved_data::{Growth, MovedData, MovedPiece};
 use super::relocation_plan::RelocationPlan;
 use super::root_sets::RootSets;
 use super::transaction::Transactions;
@@ -31,6 +30,12 @@ use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExt
 use papilio_format::{ItemType, LogicalAddress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+
+/// Bytes of the items of a new extent in the extent and checksum trees, in leaves that are half
+/// empty.
+const ITEM_BYTES: u64 = 512;
+/// Tree blocks that a commit copies in any case.
+const SPARE_BLOCKS: u64 = 16;
 
 /// How everything that refers to an extent uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +141,9 @@ impl Transactions {
                 |extent: &RecompressedExtent| (extent.from, MovedData::Pieces(extent.pieces.clone()));
             let data: BTreeMap<_, _> = extents.iter().map(pieces).collect();
             let sums = extents.iter().flat_map(|extent| extent.checksums.iter().cloned()).collect();
-            let growth = Growth { most_more_blocks, counts };
+            let made: u64 = extents.iter().map(|extent| extent.pieces.len() as u64).sum();
+            let commit_bytes = made * ITEM_BYTES + self.node_size() * SPARE_BLOCKS;
+            let growth = Growth { most_more_blocks, commit_bytes, counts };
             if !self.carry_out(&look.plan, &data, sums, &growth, buffer)? {
                 refused = Some(Recompressed::Grows);
                 return Err(nothing());

@@ -1,11 +1,10 @@
 //! Relocation: extents move to other addresses, and everything that refers to them follows.
 //!
 //! Owns [`Transactions::relocate`], and [`Transactions::carry_out`] for [`super::merge`] and
-//! [`super::recompress`]. A batch
-//! moves in a transaction of its own. Each tree block that leads to a moved extent is copied
-//! exactly once, whatever the number of trees that share it ([`super::copied_blocks`]). The copy keeps its owner, its
-//! generation, its flags and its references, so that trees share the copies as they shared the
-//! originals.
+//! [`super::recompress`]. A batch moves in a transaction of its own. Each tree block that leads to
+//! a moved extent is copied exactly once, whatever the number of trees that share it
+//! ([`super::copied_blocks`]). The copy keeps its owner, its generation, its flags and its
+//! references, so that trees share the copies as they shared the originals.
 //!
 //! **Invariants**
 //! - The batch is planned and carried out on trees without changes: every block is on disk. It is
@@ -21,10 +20,11 @@
 //! (`fs/btrfs/relocation.c`).
 
 use super::copied_blocks::CopiedBlocks;
+use super::data_heads::data_heads;
 use super::delayed_refs::{Head, QuotaMark, RefKind, Reference};
 use super::extent_refs::ExtentRefs;
 use super::handle::{DataExtent, Handle};
-use super::moved_data::{MovedData, data_heads};
+use super::moved_data::{Growth, MovedData};
 use super::relocation_plan::{PlannedBlock, RelocationPlan, disk_extent};
 use super::transaction::Transactions;
 use crate::btree::{Change, RootPointer, TreeBlock};
@@ -50,18 +50,6 @@ pub(crate) struct CopiedExtent {
 
 /// The mark of extents that any subvolume may reach.
 const MARK: QuotaMark = QuotaMark { only: None, key: None, shared: true };
-
-/// How far a relocation may add tree blocks, and whether quotas count what it changes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Growth {
-    pub(super) most_more_blocks: u64,
-    pub(super) counts: bool,
-}
-
-impl Growth {
-    /// For moves that change no owner and no number of bytes.
-    pub(super) const NONE: Self = Self { most_more_blocks: 0, counts: false };
-}
 
 /// The new places of what moves.
 struct Moves<'a> {
@@ -150,7 +138,7 @@ impl Transactions {
             // The rescan goes by addresses. It may have passed one of the two places.
             self.quotas().mark_inconsistent("block groups were relocated during a rescan");
         }
-        let Some(copies) = self.copy_blocks(plan, data, growth.most_more_blocks)? else { return Ok(false) };
+        let Some(copies) = self.copy_blocks(plan, data, growth)? else { return Ok(false) };
         let heads =
             data_heads(plan, data, &copies, growth.counts).inspect_err(|_| self.release_copies(&copies))?;
         let moves = Moves { copies, data, counts: growth.counts };

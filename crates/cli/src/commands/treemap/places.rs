@@ -45,9 +45,9 @@ impl<'s> Places<'s> {
     /// A tree block of an image that cannot be read.
     pub fn modified(&self, path: &[u8]) -> anyhow::Result<Option<i64>> {
         Ok(match self.find(path)? {
-            Some(Found::Inode(inode)) => Some(inode.metadata().mtime().seconds),
+            Some(Looked::Inode(inode)) => Some(inode.metadata().mtime().seconds),
             // It may have gone, or moved, since it was sampled.
-            Some(Found::Host(host)) => fs::symlink_metadata(host).ok().map(|metadata| metadata.mtime()),
+            Some(Looked::Host(host)) => fs::symlink_metadata(host).ok().map(|metadata| metadata.mtime()),
             None => None,
         })
     }
@@ -59,11 +59,11 @@ impl<'s> Places<'s> {
     /// A tree block of an image that cannot be read.
     pub fn stored(&self, path: &[u8]) -> anyhow::Result<Option<StoredShare>> {
         let extents = match self.find(path)? {
-            Some(Found::Inode(inode)) if inode.file_type() == FileKind::Regular => {
+            Some(Looked::Inode(inode)) if inode.file_type() == FileKind::Regular => {
                 let extents = inode.open().and_then(|file| file.extents(0, usize::MAX));
                 extents.map_err(|error| self.of_source(error))?
             }
-            Some(Found::Host(host)) if fs::symlink_metadata(&host).is_ok_and(|found| found.is_file()) => {
+            Some(Looked::Host(host)) if fs::symlink_metadata(&host).is_ok_and(|found| found.is_file()) => {
                 // The kernel shows this to root only.
                 let found = papilio_ioctl::client::MountedPath::open(&host).and_then(|file| file.extents());
                 found.unwrap_or_default().into_iter().map(|(extent, _)| extent).collect()
@@ -84,19 +84,19 @@ impl<'s> Places<'s> {
         }
     }
 
-    fn find(&self, path: &[u8]) -> anyhow::Result<Option<Found>> {
+    fn find(&self, path: &[u8]) -> anyhow::Result<Option<Looked>> {
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
         match (self.source, &self.place) {
             (TreeSource::Image { fs, .. }, _) => {
                 let found = lookup(fs, &names).map_err(|error| self.of_source(error))?;
-                Ok(found.map(Found::Inode))
+                Ok(found.map(Looked::Inode))
             }
             (_, Some((point, top)))
                 if names.len() > top.len() && names.iter().zip(top).all(|(a, b)| a == b) =>
             {
                 let mut host = point.clone();
                 host.extend(names[top.len()..].iter().map(|name| OsStr::from_bytes(name)));
-                Ok(Some(Found::Host(host)))
+                Ok(Some(Looked::Host(host)))
             }
             _ => Ok(None),
         }
@@ -105,7 +105,7 @@ impl<'s> Places<'s> {
 
 /// A file that was found.
 #[allow(clippy::large_enum_variant, reason = "one at a time")]
-enum Found {
+enum Looked {
     Inode(Inode),
     Host(PathBuf),
 }

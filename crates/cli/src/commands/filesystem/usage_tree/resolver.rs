@@ -48,7 +48,7 @@ impl Unreadable {
         }
     }
 
-    /// Names the errors, and says what they mean for the answer. Then the command fails.
+    /// Prints the errors and their meaning for the answer. Then the command fails.
     pub fn tell(&self, context: &Context) {
         self.texts.iter().for_each(|text| context.error(text));
         if self.count > 0 {
@@ -68,7 +68,7 @@ pub struct Resolver<'s> {
     changing: bool,
     /// Of a mount: the paths of subvolumes.
     subvolumes: HashMap<TreeId, Vec<u8>>,
-    /// Of an image: what could not be read.
+    /// Of an image: the failures so far.
     pub unreadable: Unreadable,
 }
 
@@ -80,8 +80,8 @@ impl<'s> Resolver<'s> {
         Self { source, known, changing, subvolumes, unreadable }
     }
 
-    /// Returns what is at an address, or with `whole` at any byte of the extent there. What cannot
-    /// be read of an image counts as unreachable.
+    /// Returns what is at an address, or with `whole` at any byte of the extent there. Data whose
+    /// files cannot be read in an image counts as unreachable.
     ///
     /// # Errors
     /// The mount refuses to answer.
