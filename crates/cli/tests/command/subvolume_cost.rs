@@ -466,8 +466,8 @@ fn timed(what: &str, arguments: &[&str]) -> Value {
 }
 
 /// Measures; run it by name. PAPILIO_COST_FILES, PAPILIO_COST_SNAPSHOTS and PAPILIO_COST_CHANGES
-/// set the numbers of files, of snapshots, and of files that change between two of them. The data of
-/// the files is preallocated, so that the image is sparse.
+/// set the numbers of files, of snapshots, and of files that change between two of them. Data is
+/// preallocated, so that the image is sparse.
 #[test]
 #[ignore = "a measurement"]
 fn a_large_file_system_is_counted() {
