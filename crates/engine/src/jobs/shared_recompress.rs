@@ -9,8 +9,8 @@
 //! - Each batch is one transaction. The job can end after any batch.
 //! - An extent is tried once in a job.
 //!
-//! **Locks**: those of `FsInfo::recompress_extents`; none while data is read and compressed. The old
-//! space stays pinned from the look at the trees until the batch is done.
+//! **Locks**: those of `FsInfo::recompress_extents`; none while data is read and compressed. The
+//! old space stays pinned from the look at the trees until the batch is done.
 //!
 //! Kernel counterpart: none; `btrfs_defrag_file` (`fs/btrfs/defrag.c`) unshares.
 
