@@ -47,8 +47,10 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let target = Target::parse_with_parents(&self.directory)?;
         context.confine_to_target(&target);
-        let (_, (steps, left_out)) = read_past(context, &target, false, |place| {
-            let (mut steps, mut left_out) = (Vec::new(), LeftOut::default());
+        let mut left_out = LeftOut::default();
+        let found = read_past(context, &target, false, |place| {
+            let mut steps = Vec::new();
+            left_out = LeftOut::default();
             let since = self.since(place)?;
             let mut take = |step| {
                 steps.push(step);
@@ -60,9 +62,10 @@ impl Args {
             };
             let (system, path) = (&place.system, &place.path);
             directory_history_leaving_out(system, place.subvolume, path, since, &mut take, &mut failed)?;
-            Ok((steps, left_out))
-        })?;
+            Ok(steps)
+        });
         left_out.tell(context);
+        let (_, steps) = found?;
         let shown = steps.iter().filter(|step| self.all || !step.changes.is_empty());
         let mut output = Output::new()?;
         if self.json {

@@ -131,9 +131,7 @@ fn a_file_system_that_changes_meanwhile_is_read_again() {
                 Some(0) => {
                     let answer: serde_json::Value = serde_json::from_slice(&cost.stdout).unwrap();
                     let rows = answer["subvolumes"].as_array().unwrap();
-                    let old = rows.iter().find(|row| row["path"] == "old").unwrap_or_else(|| {
-                        rows.iter().find(|row| row["path"] == "/old").expect("it has a row")
-                    });
+                    let old = rows.iter().find(|row| row["subvolume"]["id"] == 257).expect("it has a row");
                     assert_eq!(old["referenced"]["data"], MIB as u64, "{answer}");
                 }
                 Some(1) => assert!(!cost.stderr.is_empty()),
@@ -179,7 +177,7 @@ fn snapshots_in_deletion_have_no_versions_and_no_history() {
     let shown = succeed(["versions", &at("/home/changes")]);
     assert!(shown.contains("/day0/changes") && !shown.contains("day1"), "{shown}");
     let shown = succeed(["history", &at("/home")]);
-    assert!(shown.contains("/day0 -> /day2:") && !shown.contains("day1"), "{shown}");
+    assert!(shown.contains("/day0 -> /day2") && !shown.contains("day1"), "{shown}");
     let shown = succeed(["usage", "--tree", "--exact", whole]);
     assert!(shown.contains("day0") && !shown.contains("day1"), "{shown}");
     succeed(["subvolume", "cost", whole]);

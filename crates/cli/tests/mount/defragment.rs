@@ -119,7 +119,7 @@ fn shared_data_stays_shared_unless_asked() {
     };
     let told = said(&["--max-extents", "20", "-r", &world.at("t")]);
     assert!(told.contains("shared as before") && told.contains("stopped at the limit"), "{told}");
-    assert!(said(&["--max-bytes", "0", "-r", &world.at("t")]).contains("stopped at the limit"));
+    assert!(said(&["--max-bytes", "100K", "-r", &world.at("t")]).contains("stopped at the limit"));
     assert!(said(&["--max-time", "0", "-r", &world.at("t")]).contains("stopped"));
     // Another compression is for all, also for the read-only snapshot.
     let told = said(&["-czstd", &world.at("s/f")]);

@@ -87,20 +87,19 @@ impl Args {
         if self.undelete && self.lists_directory(context, &target)? {
             return undelete::list(context, &target, self.json, self.units());
         }
-        let (place, (versions, left_out)) = read_past(context, &target, writes, |place| {
-            let mut left_out = LeftOut::default();
+        let mut left_out = LeftOut::default();
+        let found = read_past(context, &target, writes, |place| {
+            left_out = LeftOut::default();
             let mut failed =
                 |subvolume: &Subvolume, error| left_out.add(place, &shown_subvolume(subvolume), error);
-            let versions = match place.path.is_empty() {
-                true => Vec::new(),
-                false => {
-                    let (system, path) = (&place.system, &place.path);
-                    file_versions_leaving_out(system, place.subvolume, path, &mut failed)?
-                }
-            };
-            Ok((versions, left_out))
-        })?;
+            let (system, path) = (&place.system, &place.path);
+            match path.is_empty() {
+                true => Ok(Vec::new()),
+                false => file_versions_leaving_out(system, place.subvolume, path, &mut failed),
+            }
+        });
         left_out.tell(context);
+        let (place, versions) = found?;
         place.must_be_in_subvolume()?;
         if let [old, new @ ..] = &self.diff[..] {
             let new = new.first().copied().unwrap_or(versions.len() as u64);

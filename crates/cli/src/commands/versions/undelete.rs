@@ -11,17 +11,18 @@ use serde_json::{Map, Value};
 
 /// Lists the paths below a directory that only snapshots have.
 pub fn list(context: &Context, target: &Target, json: bool, units: Units) -> anyhow::Result<()> {
-    let (_, (found, left_out)) = read_past(context, target, false, |place| {
-        let mut left_out = LeftOut::default();
+    let mut left_out = LeftOut::default();
+    let found = read_past(context, target, false, |place| {
+        left_out = LeftOut::default();
         let mut failed = |gap: HistoryGap<'_>| {
             let what = shown_gap(&gap);
             left_out.add(place, &what, gap.error)
         };
         let (system, path) = (&place.system, &place.path);
-        let found = only_in_snapshots_leaving_out(system, place.subvolume, path, &mut failed)?;
-        Ok((found, left_out))
-    })?;
+        only_in_snapshots_leaving_out(system, place.subvolume, path, &mut failed)
+    });
     left_out.tell(context);
+    let (_, found) = found?;
     let mut output = Output::new()?;
     if json {
         let mut array = JsonArray::begin(&mut output)?;
