@@ -49,7 +49,8 @@ impl LeftOut {
         if !place.leaves_out || is_answer(&error) {
             return Err(error);
         }
-        self.0.push(format!("{}: left out, because it cannot be read: {error}", escaped(what)));
+        let shown = String::from_utf8_lossy(&escaped(what)).into_owned();
+        self.0.push(format!("{shown}: left out, because it cannot be read: {error}"));
         Ok(())
     }
 

@@ -14,7 +14,6 @@
 use super::browser::{Browser, Next};
 use super::deletion::{self, Deleted};
 use super::growth::View;
-use super::resolver::Unreadable;
 use super::run::{Origin, Run, time_of_now, write_run};
 use super::sampler::{Sampler, empty_tally};
 use super::screen::draw;
@@ -73,11 +72,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Interactive<'_> {
     /// Shows the tree until the user quits, and takes samples meanwhile.
-    /// Returns what could not be read.
     ///
     /// # Errors
     /// The terminal cannot be set up, or fails; a sample that cannot be looked up.
-    pub fn browse(mut self) -> anyhow::Result<Unreadable> {
+    pub fn browse(mut self) -> anyhow::Result<()> {
         let shared = Shared {
             tally: Mutex::new(empty_tally(&self.chunks, false)),
             turn: Mutex::new(std::mem::take(&mut self.chunks)),
@@ -193,8 +191,7 @@ impl Interactive<'_> {
     }
 }
 
-/// Takes samples until the end. Returns what could not be read since the last deletion.
-fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<Unreadable> {
+fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<()> {
     let mut sampler = Sampler::new(source, &lock(&shared.turn), seed);
     let mut seen = shared.changes.load(Ordering::Relaxed);
     while !shared.ended.load(Ordering::Relaxed) {
@@ -216,5 +213,5 @@ fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<Unr
             }
         }
     }
-    Ok(sampler.unreadable())
+    Ok(())
 }

@@ -33,7 +33,6 @@ use anyhow::Context as _;
 use growth::{Row, View};
 use indicatif::ProgressBar;
 use interactive::Interactive;
-use resolver::Unreadable;
 use run::{Origin, Run, time_of_now, write_run};
 use screen::change_text;
 use serde_json::{Map, Value, json};
@@ -127,9 +126,7 @@ pub fn show(
         let export = format!("usage-tree-{second}.json");
         let can_delete = arguments.delete;
         let source = &source;
-        let tree = Interactive { source, chunks, origin, then, name, units, can_delete, export };
-        tree.browse()?.tell(context);
-        return Ok(());
+        return Interactive { source, chunks, origin, then, name, units, can_delete, export }.browse();
     }
     let mut found = empty_tally(&chunks, arguments.exact);
     let samples = arguments.samples.unwrap_or(SAMPLES);
@@ -170,7 +167,7 @@ fn read_run(file: &Path) -> anyhow::Result<Run> {
 }
 
 /// Takes samples until there are enough, or next to no data is found. Without a sampler every
-/// extent is looked up. Names what cannot be read.
+/// extent is looked up.
 ///
 /// # Errors
 /// A sample that cannot be looked up.
@@ -196,8 +193,7 @@ pub fn measure(
     if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
-    ran?.tell(context);
-    Ok(())
+    ran
 }
 
 impl TreeArgs {
@@ -214,13 +210,13 @@ fn sample(
     samples: u64,
     found: &mut Tally,
     mut progress: impl FnMut(),
-) -> anyhow::Result<Unreadable> {
+) -> anyhow::Result<()> {
     for _ in 0..samples {
         let Some(path) = sampler.next()? else { break };
         found.add(path.as_deref(), 1);
         progress();
     }
-    Ok(sampler.unreadable())
+    Ok(())
 }
 
 fn print(output: &mut Output, view: View<'_>, arguments: &TreeArgs, units: Units) -> anyhow::Result<()> {

@@ -5,12 +5,12 @@
 //! ioctls `LOGICAL_INO_V2` and `INO_LOOKUP`, which need the rights of an administrator.
 
 use crate::commands::inspect::paths_of;
-use crate::context::{Context, of_image};
+use crate::context::of_image;
 use crate::tree_source::TreeSource;
 use papilio::format::{InodeNumber, LogicalAddress, TreeId, objectid};
 use papilio::{AddressUse, ExtentOwner};
 use rustix::io::Errno;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 /// The memory for the kernel's answer, in bytes; the most that it takes.
 const ANSWER: usize = 16 << 20;
@@ -28,38 +28,6 @@ pub enum Found {
     Path(Vec<u8>),
 }
 
-/// Data whose files cannot be found, because of tree blocks or items that cannot be read.
-#[derive(Debug, Default)]
-pub struct Unreadable {
-    /// How often that was so.
-    count: u64,
-    /// The first errors, each once.
-    texts: BTreeSet<String>,
-}
-
-impl Unreadable {
-    /// The most errors that are kept.
-    const MOST: usize = 20;
-
-    fn add(&mut self, error: &anyhow::Error) {
-        self.count += 1;
-        if self.texts.len() < Self::MOST {
-            self.texts.insert(format!("{error:#}"));
-        }
-    }
-
-    /// Prints the errors and their meaning for the answer. Then the command fails.
-    pub fn tell(&self, context: &Context) {
-        self.texts.iter().for_each(|text| context.error(text));
-        if self.count > 0 {
-            let count = self.count;
-            context.error(format_args!(
-                "{count} times, the files of data cannot be found; it counts as used by none"
-            ));
-        }
-    }
-}
-
 /// Finds the paths of addresses.
 pub struct Resolver<'s> {
     source: &'s TreeSource,
@@ -68,34 +36,20 @@ pub struct Resolver<'s> {
     changing: bool,
     /// Of a mount: the paths of subvolumes.
     subvolumes: HashMap<TreeId, Vec<u8>>,
-    /// Of an image: the failures so far.
-    pub unreadable: Unreadable,
 }
 
 impl<'s> Resolver<'s> {
     /// Creates a resolver.
     pub fn new(source: &'s TreeSource) -> Self {
         let changing = matches!(source, TreeSource::Mounted { .. });
-        let (known, subvolumes, unreadable) = Default::default();
-        Self { source, known, changing, subvolumes, unreadable }
+        Self { source, known: HashMap::new(), changing, subvolumes: HashMap::new() }
     }
 
-    /// Returns what is at an address, or with `whole` at any byte of the extent there. Data whose
-    /// files cannot be read in an image counts as unreachable.
+    /// Returns what is at an address, or with `whole` at any byte of the extent there.
     ///
     /// # Errors
-    /// The mount refuses to answer.
+    /// A tree block or item that cannot be read; the mount refuses to answer.
     pub fn find(&mut self, address: u64, whole: bool) -> anyhow::Result<Found> {
-        match self.find_readable(address, whole) {
-            Err(error) if !self.changing => {
-                self.unreadable.add(&error);
-                Ok(Found::Unreachable)
-            }
-            result => result,
-        }
-    }
-
-    fn find_readable(&mut self, address: u64, whole: bool) -> anyhow::Result<Found> {
         let Some(owners) = self.owners(LogicalAddress(address), whole)? else { return Ok(Found::NoData) };
         let mut best: Option<Vec<u8>> = None;
         for owner in owners {

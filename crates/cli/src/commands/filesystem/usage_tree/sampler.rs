@@ -2,7 +2,7 @@
 //!
 //! Owns [`Sampler`] and [`look_up_all`].
 
-use super::resolver::{Found, Resolver, Unreadable};
+use super::resolver::{Found, Resolver};
 use super::tally::Tally;
 use crate::tree_source::{TreeSource, UsedChunk};
 use papilio::format::items::block_group::BlockGroupFlags;
@@ -29,11 +29,6 @@ impl<'s> Sampler<'s> {
             chunks.iter().filter(is_data).map(|chunk| (chunk.start.0, chunk.item.length)).collect();
         let length = chunks.iter().map(|(_, length)| length).sum();
         Self { resolver: Resolver::new(source), chunks, length, random: fastrand::Rng::with_seed(seed) }
-    }
-
-    /// Returns what could not be read so far.
-    pub fn unreadable(self) -> Unreadable {
-        self.resolver.unreadable
     }
 
     /// Returns the path of the next random byte; `None` inside for data that no file uses. `None`
@@ -75,15 +70,11 @@ pub fn empty_tally(chunks: &[UsedChunk], exact: bool) -> Tally {
     Tally { data, metadata, exact, ..Tally::default() }
 }
 
-/// Looks up every extent, and calls `progress` after each. Returns what could not be read.
+/// Looks up every extent, and calls `progress` after each.
 ///
 /// # Errors
 /// As [`Resolver::find`]; an extent tree that cannot be read.
-pub fn look_up_all(
-    source: &TreeSource,
-    tally: &mut Tally,
-    mut progress: impl FnMut(),
-) -> anyhow::Result<Unreadable> {
+pub fn look_up_all(source: &TreeSource, tally: &mut Tally, mut progress: impl FnMut()) -> anyhow::Result<()> {
     let mut resolver = Resolver::new(source);
     source.search(objectid::EXTENT_TREE, (Key::MIN, Key::MAX), 0, |key, item| {
         if key.item_type != ItemType::EXTENT_ITEM {
@@ -101,6 +92,5 @@ pub fn look_up_all(
         }
         progress();
         Ok(())
-    })?;
-    Ok(resolver.unreadable)
+    })
 }
