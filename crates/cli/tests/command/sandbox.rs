@@ -161,7 +161,7 @@ fn pictures_and_counts_of_space_are_confined() {
     }
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = image(&scratch);
-    // CAP_SETUID, CAP_NET_ADMIN and CAP_SYS_MODULE: writers of files keep those for owners and modes.
+    // CAP_SETUID, CAP_NET_ADMIN and CAP_SYS_MODULE. Writers of files keep those for owners.
     const LOST: u64 = 1 << 7 | 1 << 12 | 1 << 16;
     // The picture goes into a pipe, so that the command waits for its reader.
     for name in ["out.svg", "out.html"] {
