@@ -4,11 +4,12 @@
 
 use crate::context::{Context, of_image};
 use crate::mounted::{Mounted, Target, device_paths};
+use crate::output::escaped;
 use crate::path::ImagePath;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::format::{InodeNumber, TreeId};
-use papilio::{ErrorKind, FileSystem, Inode};
+use papilio::{ErrorKind, FileSystem, HistoryGap, Inode, Subvolume};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,50 @@ pub struct SoughtPath {
     pub mounted: Option<Mounted>,
     /// The path as the user named it, for messages.
     pub shown: String,
+    /// Whether an answer may leave out what cannot be read. Otherwise it is read again, because a
+    /// mount may have changed meanwhile.
+    pub leaves_out: bool,
+}
+
+/// The parts that an answer leaves out, each with the message about it.
+#[derive(Debug, Default)]
+pub struct LeftOut(Vec<String>);
+
+impl LeftOut {
+    /// Notes that something is left out, if that is allowed.
+    ///
+    /// # Errors
+    /// The error, if it is not, or if it is an answer.
+    pub fn add(&mut self, place: &SoughtPath, what: &[u8], error: papilio::Error) -> papilio::Result<()> {
+        if !place.leaves_out || is_answer(&error) {
+            return Err(error);
+        }
+        let shown = String::from_utf8_lossy(&escaped(what)).into_owned();
+        self.0.push(format!("{shown}: left out, because it cannot be read: {error}"));
+        Ok(())
+    }
+
+    /// Prints the messages. Then the command fails.
+    pub fn tell(&self, context: &Context) {
+        self.0.iter().for_each(|text| context.error(text));
+    }
+}
+
+/// Returns the path of a subvolume from the top level, or its id.
+pub fn shown_subvolume(subvolume: &Subvolume) -> Vec<u8> {
+    match &subvolume.path {
+        Some(path) => [b"/", &path[..]].concat(),
+        None => format!("<subvolume {}>", subvolume.id).into_bytes(),
+    }
+}
+
+/// Returns the words for what a history leaves out.
+pub fn shown_gap(gap: &HistoryGap<'_>) -> Vec<u8> {
+    let new = shown_subvolume(gap.new);
+    match gap.old {
+        Some(old) => [&shown_subvolume(old)[..], b" -> ", &new].concat(),
+        None => new,
+    }
 }
 
 /// Runs `read` on a path. A mount may change while its devices are read: then that is done again.
@@ -54,7 +99,8 @@ pub fn read_past<T>(
         }
         context.forget_item_faults();
     }
-    let place = SoughtPath::find(context, target, writes)?;
+    let mut place = SoughtPath::find(context, target, writes)?;
+    place.leaves_out = true;
     match read(&place) {
         Ok(found) => Ok((place, found)),
         Err(error) => Err(place.explain(error)),
@@ -160,6 +206,7 @@ fn in_system(context: &Context, system: FileSystem, path: &ImagePath) -> anyhow:
         mounted: None,
         shown: path.to_string(),
         system,
+        leaves_out: false,
     })
 }
 
@@ -183,7 +230,15 @@ fn in_mount(context: &Context, mounted: &Mounted) -> anyhow::Result<SoughtPath> 
     let (image, further) = device_paths(&inside)?;
     let system = context.open_last_commit(&image, &further, true)?;
     let shown = mounted.to_string();
-    Ok(SoughtPath { image, subvolume, path, mounted: Some(mounted.clone()), shown, system })
+    Ok(SoughtPath {
+        image,
+        subvolume,
+        path,
+        mounted: Some(mounted.clone()),
+        shown,
+        system,
+        leaves_out: false,
+    })
 }
 
 /// Splits a path on the host into a directory that exists and the rest, without a leading slash.

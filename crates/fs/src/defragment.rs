@@ -22,6 +22,10 @@ impl FileSystem {
     /// Extents stay if they are compressed, preallocated or without checksums, if another file or
     /// snapshot uses other parts of them, and where something is damaged. The report says so.
     ///
+    /// With [`SharedDefragmentOptions::compression`] all extents are then compressed in this way,
+    /// for all that use them, as far as that makes them smaller. Parts that nothing uses are freed.
+    /// So are those of extents that are stored without compression again.
+    ///
     /// # Errors
     /// [`Error::Busy`](papilio_engine::Error::Busy) while another operation on the whole file
     /// system or a send runs; [`Error::NoSpace`](papilio_engine::Error::NoSpace) for metadata; as

@@ -666,6 +666,46 @@ layout! {
         unused: u32,
     }
 
+    /// Our own: the defragmentation of a file that keeps shared data shared, and its limits.
+    pub struct OwnDefragment = 256 {
+        /// The first byte.
+        start: u64,
+        /// Bytes; `u64::MAX` for all.
+        length: u64,
+        /// [`DEFRAGMENT_COMPRESS`], [`DEFRAGMENT_LEVEL`], [`DEFRAGMENT_PLAIN`].
+        flags: u64,
+        /// Extents of so many bytes stay as they are.
+        threshold: u64,
+        /// As in [`DefragmentRange`].
+        compression: u64,
+        /// Stops before more bytes are written.
+        max_bytes: u64,
+        /// Stops before more extents are replaced.
+        max_extents: u64,
+        /// Begins no batch after so many milliseconds.
+        max_time: u64,
+        /// Output: extents that are gone.
+        replaced: u64,
+        /// Output: extents that took their place.
+        made: u64,
+        /// Output: bytes that were written.
+        bytes: u64,
+        /// Output: bytes of old extents that nothing used.
+        freed: u64,
+        /// Output: bytes that extents need less.
+        saved: u64,
+        /// Output: bytes that extents need more.
+        grown: u64,
+        /// Output: neighbours that stay apart.
+        apart: u64,
+        /// Output: 1 if a limit ended it.
+        stopped: u64,
+        /// Output: extents that stay, by the index of the reason in `StayReason::PLAIN`.
+        stay: [u64; 15],
+        /// Output: extents that stay because of damage.
+        damaged: u64,
+    }
+
     /// Our own: a page of a list that exceeds one ioctl.
     pub struct Page = 16376 {
         /// Start of the page; on output the start of the next one.

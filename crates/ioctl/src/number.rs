@@ -9,10 +9,10 @@
 use super::layout::{
     BalanceIoctl, DefragmentRange, DevInfo, DevStats, EncodedIo, FeatureFlags, Fiemap, FileAttributes,
     FileCloneRange, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser, InoPaths, JobStart,
-    LABEL_SIZE, LogicalIno, LostWrite, MountState, OwnDedupeRange, Page, QgroupAssign, QgroupCreate,
-    QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl, SearchArgs,
-    SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VerityEnable, VerityMetadata,
-    VolArgs, VolArgsV2,
+    LABEL_SIZE, LogicalIno, LostWrite, MountState, OwnDedupeRange, OwnDefragment, Page, QgroupAssign,
+    QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, ReplaceStart, ScrubIoctl,
+    SearchArgs, SearchArgsV2, SendArgs, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VerityEnable,
+    VerityMetadata, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -229,6 +229,8 @@ impl Command {
     pub const OWN_DEDUPE_RANGE: Self = Self::both::<OwnDedupeRange>(PAPILIO, 16);
     /// Our own: `FS_IOC_FIEMAP` with a fixed number of extents.
     pub const OWN_FIEMAP: Self = Self::both::<Fiemap>(PAPILIO, 17);
+    /// Our own: defragments a file without unsharing it, with limits, and reports.
+    pub const OWN_DEFRAGMENT: Self = Self::both::<OwnDefragment>(PAPILIO, 18);
     /// `FS_IOC_FIEMAP`, which FUSE does not pass; for mounts of the kernel's Btrfs.
     pub const FIEMAP: Self = Self::new(READ | WRITE, b'f', 11, 32);
     /// `FIDEDUPERANGE`, which FUSE does not pass; for mounts of the kernel's Btrfs.

@@ -156,9 +156,14 @@ pub use papilio_transfer::export::Export;
 pub use papilio_transfer::export::problem::{
     ExportError, ExportObserver, ExportProblem, ExportProblems, Missing,
 };
-pub use papilio_transfer::file_versions::{FileVersion, VersionHolder, file_versions, snapshot_family};
+pub use papilio_transfer::file_versions::{
+    FileVersion, VersionHolder, file_versions, file_versions_leaving_out, snapshot_family,
+};
 pub use papilio_transfer::file_walk::{WalkError, WalkRoot};
-pub use papilio_transfer::history::{HistoryStep, SnapshotOnly, directory_history, only_in_snapshots};
+pub use papilio_transfer::history::{
+    HistoryGap, HistoryStep, SnapshotOnly, directory_history, directory_history_leaving_out,
+    only_in_snapshots, only_in_snapshots_leaving_out,
+};
 pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{
     ContentSource, Existing, Layer, Manifest, ManifestEntry, MkfsContent, NewSubvolume, Populate,

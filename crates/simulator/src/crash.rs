@@ -144,7 +144,7 @@ impl Recorded {
             let (ended, last) = (recording.len(), generation(&session));
             let generations = match operation {
                 Operation::Sync | Operation::Remount => only(last),
-                Operation::Balance { .. } | Operation::DefragmentShared | Operation::Dedupe => {
+                Operation::Balance { .. } | Operation::DefragmentShared { .. } | Operation::Dedupe => {
                     (before + 1).min(last)..=last
                 }
                 // One that was refused may have committed, to find space or exact quotas.

@@ -232,7 +232,11 @@ pub enum Operation {
         kind: u8,
     },
     /// Makes everything durable, then merges the extents of all files without unsharing them.
-    DefragmentShared,
+    DefragmentShared {
+        /// 0 leaves extents stored as they are; 1, 2 and 3 compress with zlib, LZO and zstd, 4
+        /// gives compression up.
+        compression: u8,
+    },
     /// Makes everything durable, then shares equal data of all files, found by its checksums.
     Dedupe,
     Remount,
@@ -282,7 +286,7 @@ impl Operation {
                 | Operation::FsyncInode { .. }
                 | Operation::Sync
                 | Operation::Balance { .. }
-                | Operation::DefragmentShared
+                | Operation::DefragmentShared { .. }
                 | Operation::Dedupe
                 | Operation::Remount
         );
@@ -328,8 +332,10 @@ impl Operation {
             Operation::Limit { path, bytes, exclusive } => model.limit(path, *bytes, *exclusive)?,
             Operation::Fsync { file } => model.file(file).map(drop)?,
             Operation::FsyncInode { path } => model.resolve(path, false).map(drop)?,
-            Operation::Sync | Operation::Balance { .. } | Operation::DefragmentShared | Operation::Dedupe => {
-            }
+            Operation::Sync
+            | Operation::Balance { .. }
+            | Operation::DefragmentShared { .. }
+            | Operation::Dedupe => {}
             Operation::Remount => model.close_all(),
             _ => self.apply_to_data(model)?,
         }

@@ -93,7 +93,10 @@ impl Generator {
             return Operation::Balance { kind: self.random.u8(..3) };
         }
         if self.one_in(self.scope.balance_every) {
-            return if self.random.bool() { Operation::DefragmentShared } else { Operation::Dedupe };
+            return match self.random.bool() {
+                true => Operation::DefragmentShared { compression: self.random.u8(..5) },
+                false => Operation::Dedupe,
+            };
         }
         if self.one_in(self.scope.remount_every) {
             return Operation::Remount;

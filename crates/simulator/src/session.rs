@@ -445,7 +445,7 @@ impl Session {
             Operation::FsyncInode { path } => self.fs().inode_nofollow(self.path(path))?.sync_all()?,
             Operation::Sync => self.fs().sync()?,
             Operation::Balance { kind } => self.balance(*kind)?,
-            Operation::DefragmentShared => self.defragment_shared()?,
+            Operation::DefragmentShared { compression } => self.defragment_shared(*compression)?,
             Operation::Dedupe => self.dedupe()?,
             Operation::Remount => {
                 self.files.clear();
@@ -507,7 +507,7 @@ impl Session {
         }
     }
 
-    fn defragment_shared(&self) -> papilio::Result<()> {
+    fn defragment_shared(&self, compression: u8) -> papilio::Result<()> {
         let fs = self.fs();
         fs.sync()?;
         let mut files = Vec::new();
@@ -517,7 +517,14 @@ impl Session {
                 files.push(inode);
             }
         }
-        let options = SharedDefragmentOptions::default();
+        let compression = match compression {
+            0 => None,
+            1 => Some(CompressionChoice::new(Compression::Zlib)),
+            2 => Some(CompressionChoice::new(Compression::Lzo)),
+            3 => Some(CompressionChoice::new(Compression::Zstd)),
+            _ => Some(CompressionChoice::NONE),
+        };
+        let options = SharedDefragmentOptions { compression, ..SharedDefragmentOptions::default() };
         match fs.defragment_shared(&files, 0..u64::MAX, &options, |_| true) {
             Ok(report) => {
                 let damaged = report.staying.iter().find(|one| matches!(one.reason, StayReason::Damaged(_)));

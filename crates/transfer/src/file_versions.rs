@@ -1,7 +1,8 @@
 //! The versions of a file that snapshots keep.
 //!
-//! Owns [`FileVersion`] and [`file_versions`]. A snapshot keeps the inode number of a file and the
-//! transaction that created it, under whatever name. So two searches find a file's versions:
+//! Owns [`FileVersion`], [`file_versions`] and [`file_versions_leaving_out`]. A snapshot keeps the
+//! inode number of a file and the transaction that created it, under whatever name. So two searches
+//! find a file's versions:
 //!
 //! - by path: in the subvolume itself and in its family, the subvolumes that snapshots connect with
 //!   it. This finds files that a program replaced by a new one of the same name.
@@ -77,19 +78,39 @@ type LastChange = (Generation, i64, u32);
 /// # Errors
 /// [`PathError::NotFound`] if no subvolume has such a file, or a tree block that cannot be read.
 pub fn file_versions(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<Vec<FileVersion>> {
+    file_versions_leaving_out(fs, subvolume, path, &mut |_, error| Err(error))
+}
+
+/// As [`file_versions`]. A subvolume in which something cannot be read goes to `failed`, which
+/// leaves it out by returning `Ok`.
+///
+/// # Errors
+/// [`PathError::NotFound`] if no other subvolume has such a file; the errors of `failed`; the list
+/// of subvolumes cannot be read.
+pub fn file_versions_leaving_out(
+    fs: &FileSystem,
+    subvolume: TreeId,
+    path: &[u8],
+    failed: &mut dyn FnMut(&Subvolume, Error) -> Result<()>,
+) -> Result<Vec<FileVersion>> {
     let mut all: Vec<_> = fs.subvolumes()?.into_iter().filter(|found| !found.is_being_deleted()).collect();
     all.sort_by_key(|found| (found.created, found.id));
     let family = family(&all, subvolume);
     let mut search = Search::default();
     for found in all.iter().filter(|found| family.contains(&found.id)) {
-        if let Some(inode) = at_path(fs, found.id, path)? {
-            search.add(found, path, &inode)?;
+        let looked = at_path(fs, found.id, path).and_then(|inode| match inode {
+            Some(inode) => search.add(found, path, &inode),
+            None => Ok(()),
+        });
+        if let Err(error) = looked {
+            failed(found, error)?;
+            search.left_out.insert(found.id);
         }
     }
     if search.versions.is_empty() {
         return Err(Error::path(path, PathError::NotFound));
     }
-    search.follow(fs, &all)?;
+    search.follow(fs, &all, failed)?;
     let mut versions = search.versions;
     let order: HashMap<TreeId, usize> = all.iter().enumerate().map(|(at, found)| (found.id, at)).collect();
     for version in &mut versions {
@@ -170,6 +191,8 @@ struct Search {
     /// Inodes that were found, and those that are to be followed.
     known: HashSet<(TreeId, InodeNumber)>,
     followed: BTreeSet<Created>,
+    /// Subvolumes in which something could not be read.
+    left_out: HashSet<TreeId>,
 }
 
 impl Search {
@@ -215,25 +238,40 @@ impl Search {
     }
 
     /// Looks for the inodes that were found in all subvolumes. They may have other names there.
-    fn follow(&mut self, fs: &FileSystem, all: &[Subvolume]) -> Result<()> {
+    fn follow(
+        &mut self,
+        fs: &FileSystem,
+        all: &[Subvolume],
+        failed: &mut dyn FnMut(&Subvolume, Error) -> Result<()>,
+    ) -> Result<()> {
         let inodes: Vec<Created> = self.followed.iter().copied().collect();
         for subvolume in all {
-            for wanted in &inodes {
-                let number = wanted.0;
-                if self.known.contains(&(subvolume.id, number)) {
-                    continue;
-                }
-                let inode = match fs.inode_at(subvolume.id, number) {
-                    Ok(inode) => inode,
-                    Err(error) if error.kind() == ErrorKind::Path(PathError::NotFound) => continue,
-                    Err(error) => return Err(error),
-                };
-                // Another file may have the number in another subvolume.
-                if created(&inode) == *wanted
-                    && let Some(path) = path_of(fs, subvolume.id, number)?
-                {
-                    self.add(subvolume, &path, &inode)?;
-                }
+            if self.left_out.contains(&subvolume.id) {
+                continue;
+            }
+            if let Err(error) = self.follow_in(fs, subvolume, &inodes) {
+                failed(subvolume, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_in(&mut self, fs: &FileSystem, subvolume: &Subvolume, inodes: &[Created]) -> Result<()> {
+        for wanted in inodes {
+            let number = wanted.0;
+            if self.known.contains(&(subvolume.id, number)) {
+                continue;
+            }
+            let inode = match fs.inode_at(subvolume.id, number) {
+                Ok(inode) => inode,
+                Err(error) if error.kind() == ErrorKind::Path(PathError::NotFound) => continue,
+                Err(error) => return Err(error),
+            };
+            // Another file may have the number in another subvolume.
+            if created(&inode) == *wanted
+                && let Some(path) = path_of(fs, subvolume.id, number)?
+            {
+                self.add(subvolume, &path, &inode)?;
             }
         }
         Ok(())

@@ -64,6 +64,35 @@ pub fn directory_history(
     since: Option<TreeId>,
     take: &mut dyn FnMut(HistoryStep) -> bool,
 ) -> Result<()> {
+    directory_history_leaving_out(fs, subvolume, path, since, take, &mut |left| Err(left.error))
+}
+
+/// Something that a history leaves out because it cannot be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct HistoryGap<'a> {
+    /// The older end of a step; `None` for a subvolume in which the directory cannot be looked for,
+    /// and which is left out of all steps.
+    pub old: Option<&'a Subvolume>,
+    /// The newer end of the step, or the subvolume.
+    pub new: &'a Subvolume,
+    /// The reason.
+    pub error: Error,
+}
+
+/// As [`directory_history`]. Steps and subvolumes that cannot be read go to `failed`, which leaves
+/// them out by returning `Ok`.
+///
+/// # Errors
+/// As [`directory_history`]; the errors of `failed`.
+pub fn directory_history_leaving_out(
+    fs: &FileSystem,
+    subvolume: TreeId,
+    path: &[u8],
+    since: Option<TreeId>,
+    take: &mut dyn FnMut(HistoryStep) -> bool,
+    failed: &mut dyn FnMut(HistoryGap<'_>) -> Result<()>,
+) -> Result<()> {
     let mut past = past_of(fs, subvolume)?;
     if let Some(since) = since {
         let Some(first) = past.iter().position(|found| found.id == since) else {
@@ -71,7 +100,7 @@ pub fn directory_history(
         };
         past.drain(..first);
     }
-    let places = Followed::new(fs, &past, path)?;
+    let places = Followed::new(fs, &mut past, path, failed)?;
     if !path.is_empty() && places.0.iter().all(Option::is_none) {
         return Err(Error::path(path, PathError::NotFound));
     }
@@ -80,7 +109,13 @@ pub fn directory_history(
         if before.is_none() && after.is_none() {
             continue;
         }
-        let mut changes = snapshot_changes(fs, pair[0].id, pair[1].id)?;
+        let mut changes = match snapshot_changes(fs, pair[0].id, pair[1].id) {
+            Ok(changes) => changes,
+            Err(error) => {
+                failed(HistoryGap { old: Some(&pair[0]), new: &pair[1], error })?;
+                continue;
+            }
+        };
         changes.retain(|change| concerns(change, before.as_deref(), after.as_deref()));
         let step = HistoryStep { old: pair[0].clone(), new: pair[1].clone(), changes };
         if !take(step) {
@@ -96,8 +131,22 @@ pub fn directory_history(
 /// # Errors
 /// As [`directory_history`].
 pub fn only_in_snapshots(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Result<Vec<SnapshotOnly>> {
+    only_in_snapshots_leaving_out(fs, subvolume, path, &mut |left| Err(left.error))
+}
+
+/// As [`only_in_snapshots`]. Steps and subvolumes that cannot be read go to `failed`, which leaves
+/// them out by returning `Ok`.
+///
+/// # Errors
+/// As [`directory_history_leaving_out`].
+pub fn only_in_snapshots_leaving_out(
+    fs: &FileSystem,
+    subvolume: TreeId,
+    path: &[u8],
+    failed: &mut dyn FnMut(HistoryGap<'_>) -> Result<()>,
+) -> Result<Vec<SnapshotOnly>> {
     let mut last_seen: BTreeMap<Vec<u8>, (TreeId, Option<Vec<u8>>)> = BTreeMap::new();
-    directory_history(fs, subvolume, path, None, &mut |step| {
+    let mut take = |step: HistoryStep| {
         for change in step.changes {
             match change.name {
                 NameChange::Deleted => {
@@ -110,7 +159,8 @@ pub fn only_in_snapshots(fs: &FileSystem, subvolume: TreeId, path: &[u8]) -> Res
             }
         }
         true
-    })?;
+    };
+    directory_history_leaving_out(fs, subvolume, path, None, &mut take, failed)?;
     let mut found = Vec::new();
     for (path, (holder, subvolume_path)) in last_seen {
         // A directory may have moved here with what is in it.
@@ -169,33 +219,70 @@ fn past_of(fs: &FileSystem, subvolume: TreeId) -> Result<Vec<Subvolume>> {
 struct Followed(Vec<Option<Vec<u8>>>);
 
 impl Followed {
-    fn new(fs: &FileSystem, past: &[Subvolume], path: &[u8]) -> Result<Self> {
+    /// Finds the places. Takes the subvolumes out of the past that `failed` leaves out.
+    fn new(
+        fs: &FileSystem,
+        past: &mut Vec<Subvolume>,
+        path: &[u8],
+        failed: &mut dyn FnMut(HistoryGap<'_>) -> Result<()>,
+    ) -> Result<Self> {
         if path.is_empty() {
             return Ok(Self(vec![Some(Vec::new()); past.len()]));
         }
-        let mut places = vec![None; past.len()];
-        let mut inode: Option<(InodeNumber, Generation)> = None;
-        let mut wanted = path.to_vec();
-        for (place, subvolume) in places.iter_mut().zip(past).rev() {
-            // The same inode first: its name may have been another one.
-            if let Some((number, created)) = inode
-                && let Some(found) = same_inode(fs, subvolume.id, number, created)?
-            {
-                wanted.clone_from(&found);
-                *place = Some(found);
-                continue;
-            }
-            let Some(found) = at_path(fs, subvolume.id, &wanted)? else { continue };
-            if found.file_type() != FileKind::Directory {
-                if subvolume.id == past[past.len() - 1].id {
+        let newest = past.last().map(|newest| newest.id);
+        let mut places = Vec::new();
+        let mut follow = Follow { inode: None, wanted: path.to_vec() };
+        let mut kept = Vec::new();
+        for subvolume in std::mem::take(past).into_iter().rev() {
+            match follow.place_in(fs, subvolume.id) {
+                Ok(FollowedPlace::Directory(place)) => places.push(Some(place)),
+                Ok(FollowedPlace::Other) if Some(subvolume.id) == newest => {
                     return Err(Error::path(path, PathError::NotADirectory));
                 }
-                continue;
+                Ok(_) => places.push(None),
+                Err(error) => {
+                    failed(HistoryGap { old: None, new: &subvolume, error })?;
+                    continue;
+                }
             }
-            inode = Some((found.number(), found.metadata().generation()));
-            *place = Some(wanted.clone());
+            kept.push(subvolume);
         }
+        kept.reverse();
+        places.reverse();
+        *past = kept;
         Ok(Self(places))
+    }
+}
+
+/// The find in a subvolume at the place of a directory.
+enum FollowedPlace {
+    Directory(Vec<u8>),
+    Other,
+    Nothing,
+}
+
+/// A directory on the way from the present into the past.
+struct Follow {
+    inode: Option<(InodeNumber, Generation)>,
+    /// Its last known path.
+    wanted: Vec<u8>,
+}
+
+impl Follow {
+    fn place_in(&mut self, fs: &FileSystem, subvolume: TreeId) -> Result<FollowedPlace> {
+        // The same inode first: its name may have been another one.
+        if let Some((number, created)) = self.inode
+            && let Some(found) = same_inode(fs, subvolume, number, created)?
+        {
+            self.wanted.clone_from(&found);
+            return Ok(FollowedPlace::Directory(found));
+        }
+        let Some(found) = at_path(fs, subvolume, &self.wanted)? else { return Ok(FollowedPlace::Nothing) };
+        if found.file_type() != FileKind::Directory {
+            return Ok(FollowedPlace::Other);
+        }
+        self.inode = Some((found.number(), found.metadata().generation()));
+        Ok(FollowedPlace::Directory(self.wanted.clone()))
     }
 }
 

@@ -4,10 +4,10 @@ use crate::commands::diff;
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{JsonArray, Output, json_bytes};
-use crate::sought::{SoughtPath, read_past};
+use crate::sought::{LeftOut, SoughtPath, read_past, shown_gap, shown_subvolume};
 use crate::time;
 use papilio::format::TreeId;
-use papilio::{HistoryStep, Subvolume, directory_history};
+use papilio::{HistoryGap, HistoryStep, Subvolume, directory_history_leaving_out};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
@@ -47,15 +47,25 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let target = Target::parse_with_parents(&self.directory)?;
         context.confine_to_target(&target);
-        let (_, steps) = read_past(context, &target, false, |place| {
+        let mut left_out = LeftOut::default();
+        let found = read_past(context, &target, false, |place| {
             let mut steps = Vec::new();
+            left_out = LeftOut::default();
             let since = self.since(place)?;
-            directory_history(&place.system, place.subvolume, &place.path, since, &mut |step| {
+            let mut take = |step| {
                 steps.push(step);
                 true
-            })?;
+            };
+            let mut failed = |gap: HistoryGap<'_>| {
+                let what = shown_gap(&gap);
+                left_out.add(place, &what, gap.error)
+            };
+            let (system, path) = (&place.system, &place.path);
+            directory_history_leaving_out(system, place.subvolume, path, since, &mut take, &mut failed)?;
             Ok(steps)
-        })?;
+        });
+        left_out.tell(context);
+        let (_, steps) = found?;
         let shown = steps.iter().filter(|step| self.all || !step.changes.is_empty());
         let mut output = Output::new()?;
         if self.json {
@@ -93,9 +103,9 @@ impl Args {
     }
 
     fn print(&self, step: &HistoryStep, output: &mut Output) -> anyhow::Result<()> {
-        output.name(&shown(&step.old))?;
+        output.name(&shown_subvolume(&step.old))?;
         output.text(format_args!(" -> "))?;
-        output.name(&shown(&step.new))?;
+        output.name(&shown_subvolume(&step.new))?;
         // A subvolume that is no snapshot shows its present state.
         if step.new.is_snapshot() && step.new.creation_time.seconds != 0 {
             output.text(format_args!(", {}", time::to_second(step.new.creation_time)))?;
@@ -122,18 +132,10 @@ impl Args {
     }
 }
 
-/// Returns the path of a subvolume from the top level.
-fn shown(subvolume: &Subvolume) -> Vec<u8> {
-    match &subvolume.path {
-        Some(path) => [b"/", &path[..]].concat(),
-        None => format!("<subvolume {}>", subvolume.id).into_bytes(),
-    }
-}
-
 fn subvolume_json(subvolume: &Subvolume) -> Value {
     let mut object = Map::new();
     object.insert("subvolume".into(), subvolume.id.0.into());
-    json_bytes(&mut object, "path", &shown(subvolume));
+    json_bytes(&mut object, "path", &shown_subvolume(subvolume));
     object.insert("created".into(), time::rfc3339(subvolume.creation_time).into());
     object.insert("generation".into(), subvolume.generation.0.into());
     object.into()

@@ -12,6 +12,7 @@ mod churn;
 mod common;
 mod convert;
 mod copy;
+mod damaged_past;
 mod dedupe;
 mod dedupe_by_checksums;
 mod devices_over_devices;

@@ -145,6 +145,43 @@ fn a_server_of_a_mount_of_root_is_confined() {
     assert!(server.0.wait().unwrap().success());
 }
 
+/// Waits until a process has given up its rights.
+fn wait_for_filter(process: &mut Running) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while process.field("Seccomp") != "2" {
+        assert!(Instant::now() < deadline && process.0.try_wait().unwrap().is_none(), "no filter");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn pictures_and_counts_of_space_are_confined() {
+    if !has_parts() {
+        return;
+    }
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    // CAP_SETUID, CAP_NET_ADMIN and CAP_SYS_MODULE. Writers of files keep those for owners.
+    const LOST: u64 = 1 << 7 | 1 << 12 | 1 << 16;
+    // The picture goes into a pipe, so that the command waits for its reader.
+    for name in ["out.svg", "out.html"] {
+        let picture = scratch.path().join(name);
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &picture, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let mut map = Running::start(["treemap", &image, picture.to_str().unwrap()]);
+        wait_for_filter(&mut map);
+        map.is_confined(!LOST);
+        assert!(std::fs::read_to_string(&picture).unwrap().contains("large"), "{name}");
+        assert!(map.0.wait().unwrap().success());
+    }
+    // More samples than it takes in any time.
+    let samples = ["usage", "--tree", "--samples", "100000000000", &image];
+    let mut usage = Running::start(samples);
+    wait_for_filter(&mut usage);
+    usage.is_confined(!LOST);
+    assert!(usage.0.try_wait().unwrap().is_none());
+}
+
 #[test]
 fn copies_go_to_the_destination_only() {
     if !has_parts() {

@@ -3,6 +3,7 @@
 
 use crate::common::{binary, check_failure, command, fail, papilio, succeed_text as succeed};
 use crate::fixture::{run, string};
+use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::{FileSystem, OpenOptions};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require, sys};
 use serde_json::Value;
@@ -427,6 +428,115 @@ fn a_million_references_are_counted() {
     assert_eq!(answer["total"]["data"], EXTENTS * 4096);
     assert!(answer["leaves_read"].as_u64().unwrap() > 10 * EXTENTS * 78 / 16384);
     assert_eq!(cost(&[image, "--memory", "1M"]), answer);
+}
+
+/// The number in an environment variable, or another one.
+fn number_of(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).map_or(usual, |number| number.parse().unwrap())
+}
+
+/// The most memory that a process has used, in MiB.
+fn peak_of(child: &std::process::Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() / 1024
+}
+
+/// Runs the command, and prints time and memory.
+fn timed(what: &str, arguments: &[&str]) -> Value {
+    let start = std::time::Instant::now();
+    let mut child = command();
+    let output =
+        fs::File::create(std::env::temp_dir().join(format!("timed-{}", std::process::id()))).unwrap();
+    let mut child = child.args(arguments).stdout(output).spawn().unwrap();
+    let mut peak = 0;
+    let status = loop {
+        peak = peak.max(peak_of(&child));
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    };
+    println!("{what}: {:.2?}, {peak} MiB", start.elapsed());
+    assert!(status.success(), "{arguments:?}");
+    let path = std::env::temp_dir().join(format!("timed-{}", std::process::id()));
+    let answer = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    fs::remove_file(path).unwrap();
+    answer
+}
+
+/// Measures; run it by name. PAPILIO_COST_FILES, PAPILIO_COST_SNAPSHOTS and PAPILIO_COST_CHANGES
+/// set the numbers of files, of snapshots, and of files that change between two of them. Data is
+/// preallocated, so that the image is sparse.
+#[test]
+#[ignore = "a measurement"]
+fn a_large_file_system_is_counted() {
+    let (files, snapshots) =
+        (number_of("PAPILIO_COST_FILES", 100_000), number_of("PAPILIO_COST_SNAPSHOTS", 100));
+    let changes = number_of("PAPILIO_COST_CHANGES", 50);
+    let scratch = Scratch::new(6 << 30).unwrap();
+    let path = scratch.path().join("image");
+    let image = string(&path);
+    succeed(["mkfs", "-q", "-m", "single", "--size", "20G", image]);
+    let file_system = to_write(image);
+    file_system.create_subvolume("/home").unwrap();
+    let start = std::time::Instant::now();
+    let mut folder = file_system.inode("/home").unwrap();
+    for number in 0..files {
+        if number % 1000 == 0 {
+            let name = format!("/home/{}", number / 1000);
+            file_system.create_dir(&name).unwrap();
+            folder = file_system.inode(&name).unwrap();
+        }
+        let name = format!("file{number}");
+        let new = papilio::NewInode::new(papilio::NewKind::Regular, 0o644);
+        let inode = folder.create(name.as_bytes(), &new).unwrap();
+        inode.open().unwrap().allocate(0, 4096, false).unwrap();
+    }
+    file_system.sync().unwrap();
+    println!("{files} files: {:.2?}", start.elapsed());
+    let mut random = Random(7);
+    for number in 0..snapshots {
+        file_system.snapshot("/home", format!("/day{number}"), true).unwrap();
+        for _ in 0..changes {
+            let file = random.below(files as usize);
+            let name = format!("/home/{}/file{file}", file / 1000);
+            file_system.set_permissions(name, 0o600 + number as u32 % 64).unwrap();
+        }
+        // One file has another version each time.
+        file_system.write("/home/0/file0", format!("version {number}")).unwrap();
+        file_system.sync().unwrap();
+    }
+    let usage = file_system.usage().unwrap();
+    let metadata = usage.spaces.iter().filter(|space| !space.kind.contains(BlockGroupFlags::DATA));
+    let metadata: u64 = metadata.map(|space| space.used).sum();
+    file_system.close().unwrap();
+    println!("{snapshots} snapshots, {} MiB of metadata: {:.2?}", metadata >> 20, start.elapsed());
+    let exact = timed("exact", &["subvolume", "cost", "--json", image]);
+    let sampled = timed("sampled", &["subvolume", "cost", "--json", "--sample", image]);
+    let at = format!("{image}:/home/0/file0");
+    let versions = timed("versions", &["versions", "--json", &at]);
+    assert_eq!(versions.as_array().unwrap().len() as u64, snapshots + 1);
+    assert_eq!(exact["subvolumes"].as_array().unwrap().len() as u64, snapshots + 2);
+    assert_eq!(sampled["sampled"], true);
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let images = ImageSet::open(&scratch, vec![path.clone()]);
+    let mounted = images.mount().unwrap();
+    let timed = |what: &str, arguments: &[&str]| {
+        let start = std::time::Instant::now();
+        run("btrfs", arguments);
+        println!("{what}: {:.2?}", start.elapsed());
+    };
+    let days: Vec<_> =
+        (0..snapshots.min(20)).map(|number| mounted.path().join(format!("day{number}"))).collect();
+    let days: Vec<_> = days.iter().map(|day| string(day)).collect();
+    let du = format!("btrfs filesystem du -s of {} snapshots", days.len());
+    timed(&du, &[&["filesystem", "du", "-s"][..], &days].concat());
+    run("btrfs", &["quota", "enable", string(mounted.path())]);
+    timed("btrfs quota rescan", &["quota", "rescan", "-w", string(mounted.path())]);
+    mounted.unmount().unwrap();
 }
 
 #[test]

@@ -79,6 +79,14 @@ fn pictures_show_sizes_and_are_well_formed() {
     assert!(few.contains("smaller entries of /") && !few.contains("/sub&lt;vol&gt;/own"), "{few}");
     let ages = draw(folder.path(), &image, "ages.svg", &["--colour", "age"]);
     assert!(ages.contains("modified within a day</text>") && ages.contains("samples)"), "{ages}");
+    let pressed = draw(folder.path(), &image, "pressed.svg", &["--colour", "compression"]);
+    assert!(pressed.contains(">not compressed</text>"), "{pressed}");
+    let own = format!("{}:/large", image.display());
+    fs::write(folder.path().join("zeros"), vec![b'x'; 20 << 20]).unwrap();
+    succeed(["cp", folder.path().join("zeros").to_str().unwrap(), &format!("{own}/x")]);
+    succeed(["filesystem", "defragment", "-czstd", &format!("{own}/x")]);
+    let pressed = draw(folder.path(), &image, "pressed.svg", &["--exact", "--colour", "compression"]);
+    assert!(pressed.contains("to less than a quarter</text>"), "{pressed}");
     let same = |name| draw(folder.path(), &image, name, &["--samples", "300", "--seed", "4"]);
     assert_eq!(same("one.svg"), same("two.svg"));
     fail(2, "ends in .svg or .html", ["treemap", image.to_str().unwrap(), "/tmp/out.png"]);
@@ -87,7 +95,7 @@ fn pictures_show_sizes_and_are_well_formed() {
     if require(&[Need::Command("python3")]).is_none() {
         return;
     }
-    for name in ["out.svg", "few.svg", "ages.svg"] {
+    for name in ["out.svg", "few.svg", "ages.svg", "pressed.svg"] {
         let parse = "import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
         let output =
             Command::new("python3").args(["-c", parse]).arg(folder.path().join(name)).output().unwrap();

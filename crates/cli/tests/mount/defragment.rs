@@ -111,11 +111,31 @@ fn shared_data_stays_shared_unless_asked() {
     // In a mount, all follow to the larger extents.
     succeed(["filesystem", "defragment", &world.at("s/f")]);
     succeed(["filesystem", "defragment", "--unshare", &world.at("s/g")]);
-    fail(1, "are for images", ["filesystem", "defragment", "--max-bytes", "1M", &world.at("t/f")]);
+    // Limits hold in a mount, too, and what was done stays.
+    let said = |arguments: &[&str]| {
+        let output = papilio([&["filesystem", "defragment"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let told = said(&["--max-extents", "20", "-r", &world.at("t")]);
+    assert!(told.contains("shared as before") && told.contains("stopped at the limit"), "{told}");
+    assert!(said(&["--max-bytes", "100K", "-r", &world.at("t")]).contains("stopped at the limit"));
+    assert!(said(&["--max-time", "0", "-r", &world.at("t")]).contains("stopped"));
+    // Another compression is for all, also for the read-only snapshot.
+    let told = said(&["-czstd", &world.at("s/f")]);
+    assert!(told.contains("they need ") && told.contains(" less"), "{told}");
     world.unmount();
+    let stored = |name: &str| {
+        let fs = FileSystem::open_with(&image, &OpenOptions::new()).unwrap();
+        let extents = fs.open_file(name).unwrap().extents(0, usize::MAX).unwrap();
+        extents.iter().map(|extent| (extent.address, extent.stored, extent.compression)).collect::<Vec<_>>()
+    };
+    assert_eq!(stored("/s/f"), stored("/s2/f"));
+    assert!(stored("/s/f").iter().all(|(_, bytes, _)| *bytes <= 64 << 10), "{:?}", stored("/s/f"));
     let counted = |names: [&str; 4]| names.map(|name| extents(&image, name));
+    // Compressed extents have 128 KiB of the 800.
     let [f, f2, g, g2] = counted(["/s/f", "/s2/f", "/s/g", "/s2/g"]);
-    assert!(f <= 2 && f2 == f && g <= 2 && g2 > 20, "{f} {f2} {g} {g2}");
+    assert!(f <= 8 && f2 == f && g <= 2 && g2 > 20, "{f} {f2} {g} {g2}");
 
     // The same on an image, also for a file of a read-only snapshot.
     let both = papilio(["filesystem", "defragment", "--unshare", "--keep-shared", &format!("{disk}:/t/f")]);
@@ -128,10 +148,17 @@ fn shared_data_stays_shared_unless_asked() {
     assert!(whole.status.success() && text.contains("shared as before"), "{whole:?}");
     let [f, f2, g, g2] = counted(["/t/f", "/t2/f", "/t/g", "/t2/g"]);
     assert!(f <= 3 && f2 == f && g <= 2 && g2 == g, "{f} {f2} {g} {g2}");
-    // Another compression copies, and the command says so.
-    let told = papilio(["filesystem", "defragment", "-czstd", &format!("{disk}:/t/f")]);
+    // Another compression is for all that share, with limits as well.
+    let limited =
+        papilio(["filesystem", "defragment", "-czstd", "--max-bytes", "4K", &format!("{disk}:/t/f")]);
+    let text = String::from_utf8_lossy(&limited.stdout).into_owned();
+    assert!(limited.status.success() && text.contains("stopped at the limit"), "{limited:?}");
+    let told = papilio(["filesystem", "defragment", "-czstd", &format!("{disk}:/t2/f")]);
     let text = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(told.status.success() && text.contains("1 files shared some"), "{told:?}");
+    assert!(told.status.success() && text.contains("they need "), "{told:?}");
+    assert_eq!(stored("/t/f"), stored("/t2/f"));
+    let again = papilio(["filesystem", "defragment", "-czstd", "--unshare", &format!("{disk}:/t/f")]);
+    assert!(again.status.success() && stored("/t/f") != stored("/t2/f"), "{again:?}");
     let names = ["/s/f", "/s2/f", "/s/g", "/s2/g", "/t/f", "/t2/f", "/t/g", "/t2/g"];
     for name in names {
         assert!(FileSystem::open(&image).unwrap().read(name).unwrap() == content(), "{name}");

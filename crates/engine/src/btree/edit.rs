@@ -74,9 +74,33 @@ impl TreeBlock {
         self.view().header().flags & RELOCATED != 0
     }
 
-    /// Changes where the pointer in a slot leads; its key and its generation stay.
-    pub(crate) fn point_to(&mut self, slot: usize, address: LogicalAddress) {
-        self.put_u64(NodeHeader::SIZE + slot * KeyPointer::SIZE + Key::SIZE, address.0);
+    /// Returns a copy of this leaf at `address` with other items, in the order of their keys. It
+    /// keeps its owner, its generation and its flags, as [`TreeBlock::relocated`] does.
+    ///
+    /// # Panics
+    /// If the items do not fit.
+    pub(crate) fn relocated_with_items(&self, address: LogicalAddress, items: &[(Key, Vec<u8>)]) -> Self {
+        let mut copy = self.relocated(address);
+        copy.set_len(0);
+        for (slot, (key, data)) in items.iter().enumerate() {
+            copy.insert_item(slot, key, data);
+        }
+        copy
+    }
+
+    /// Returns a copy of this internal node at `address` with other pointers, whose targets are on
+    /// disk. It keeps its owner, its generation and its flags.
+    ///
+    /// # Panics
+    /// If the pointers do not fit.
+    pub(crate) fn relocated_with_pointers(&self, address: LogicalAddress, pointers: &[KeyPointer]) -> Self {
+        let mut copy = self.relocated(address);
+        copy.set_len(0);
+        for (slot, pointer) in pointers.iter().enumerate() {
+            copy.insert_pointer(slot, pointer, None);
+        }
+        copy.links.clear();
+        copy
     }
 
     /// Creates an empty block of the same file system as `template`.

@@ -30,7 +30,7 @@ pub use block::TreeBlock;
 pub(crate) use block_reads::without_waiting;
 pub use cursor::Cursor;
 pub(crate) use dirty::{dirty_blocks, dirty_blocks_since, sealed};
-pub(crate) use edit::BlockIdentity;
+pub(crate) use edit::{BlockIdentity, pointer_to};
 pub use editor::{Change, TreeEditor, empty_root};
 pub use forest::CacheStatistics;
 pub use forest::{Forest, RescueParts, SoundLeaves, StandIns};

@@ -1,7 +1,8 @@
 //! Moving extents while files are open.
 //!
 //! Owns the switch to the new places of extents ([`FsInfo::switch_extents`],
-//! [`FsInfo::merge_extents`]) and the reads that go on beside it ([`FsInfo::read_until_unmoved`]).
+//! [`FsInfo::merge_extents`], [`FsInfo::recompress_extents`]) and the reads that go on beside it
+//! ([`FsInfo::read_until_unmoved`]).
 //!
 //! Invariants:
 //! - No thread changes a file's data, or shares it, while extents move: the mover holds `sharing`
@@ -16,7 +17,7 @@
 
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
-use crate::transaction::{CopiedExtent, MergedExtent};
+use crate::transaction::{CopiedExtent, MergedExtent, Recompressed, RecompressedExtent};
 use papilio_format::LogicalAddress;
 
 /// How often a read is tried before it keeps extents from moving.
@@ -56,6 +57,30 @@ impl FsInfo {
         let _moving = self.moving.lock();
         transactions.retry_after_commits(|| {
             transactions.merge(merged, &mut || {
+                open = self.open_inodes.forget_extents();
+                self.reader.count_move();
+            })
+        })
+    }
+
+    /// Lets everything that refers to extents refer to pieces of them that are stored in another
+    /// way, if they are still used alike. Makes at most `most_more_blocks` tree blocks more than
+    /// there were. Durable on return. The caller holds no lock.
+    ///
+    /// # Errors
+    /// As [`crate::transaction::Transactions::recompress`].
+    pub(crate) fn recompress_extents(
+        &self,
+        extents: &[RecompressedExtent],
+        most_more_blocks: u64,
+    ) -> Result<Recompressed> {
+        let transactions = self.transactions()?;
+        // Dropped last, as above.
+        let mut open = Vec::new();
+        let _sharing = self.sharing.write();
+        let _moving = self.moving.lock();
+        transactions.retry_after_commits(|| {
+            transactions.recompress(extents, most_more_blocks, &mut || {
                 open = self.open_inodes.forget_extents();
                 self.reader.count_move();
             })

@@ -1,5 +1,5 @@
 //! Defragmenting files without unsharing: small extents become larger ones, and all files and
-//! snapshots that refer to them follow.
+//! snapshots that refer to them follow. [`super::shared_recompress`] stores extents in another way.
 //!
 //! Owns [`SharedDefragment`], which collects the extents of files in *windows*. Of each window it
 //! merges the *runs*: pieces that lie one behind the other in a file, and in every other file that
@@ -28,8 +28,9 @@ use crate::file::exclusive::{Operation, Running};
 use crate::file::fs_info::FsInfo;
 use crate::items::inode::inode;
 use crate::namespace::Place;
+use crate::options::CompressionChoice;
 use crate::transaction::{DataExtent, ExtentPiece, MergedExtent, PieceSharing, StayReason, Transactions};
-use papilio_format::items::file_extent::Compression;
+use papilio_format::items::file_extent::{Compression, MAX_UNCOMPRESSED};
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::{FileOffset, LogicalAddress};
 use std::collections::{BTreeMap, HashSet};
@@ -46,7 +47,10 @@ const MOST_PIECES: usize = 16384;
 const LARGEST: u64 = 32 << 20;
 const LEAST: u64 = 128 << 10;
 /// How often a batch is tried, each time without the groups that have changed meanwhile.
-const TRIES: usize = 3;
+pub(super) const TRIES: usize = 3;
+/// Ranges of so many bytes, or so many ranges, are merged and then stored in another way.
+const CHUNK_BYTES: u64 = 256 << 20;
+const CHUNK_RANGES: usize = 4096;
 /// Most extents that stay of which the report tells.
 const MOST_LISTED: usize = 10_000;
 
@@ -61,12 +65,16 @@ pub struct SharedDefragmentOptions {
     pub max_extents: Option<u64>,
     /// Begins no batch after this time.
     pub max_time: Option<Duration>,
+    /// Stores extents in this way if that makes them smaller; with [`CompressionChoice::NONE`]
+    /// those that are compressed without compression, which needs more space.
+    pub compression: Option<CompressionChoice>,
 }
 
-/// 32 MiB, and no limits.
+/// 32 MiB, no limits, and extents stored as they are.
 impl Default for SharedDefragmentOptions {
     fn default() -> Self {
-        Self { threshold: LARGEST, max_bytes: None, max_extents: None, max_time: None }
+        let (max_bytes, max_extents, max_time, compression) = Default::default();
+        Self { threshold: LARGEST, max_bytes, max_extents, max_time, compression }
     }
 }
 
@@ -92,6 +100,10 @@ pub struct SharedDefragmentReport {
     pub bytes: u64,
     /// Bytes of the old extents that nobody used, and that are free now.
     pub freed: u64,
+    /// Bytes that the extents need less because they are stored in another way.
+    pub saved: u64,
+    /// Bytes that the extents need more, because they are no longer compressed.
+    pub grown: u64,
     /// Neighbours that stay apart because some file or subvolume has only one of them.
     pub apart: u64,
     /// The number of extents that stay, which might have been merged otherwise.
@@ -104,16 +116,21 @@ pub struct SharedDefragmentReport {
 
 /// A defragmentation that keeps extents shared.
 pub struct SharedDefragment<'a> {
-    info: &'a FsInfo,
-    transactions: &'a Transactions,
-    options: SharedDefragmentOptions,
-    progress: &'a mut dyn FnMut(&SharedDefragmentReport) -> bool,
+    pub(super) info: &'a FsInfo,
+    pub(super) transactions: &'a Transactions,
+    pub(super) options: SharedDefragmentOptions,
+    pub(super) progress: &'a mut dyn FnMut(&SharedDefragmentReport) -> bool,
     window: Vec<WindowPiece>,
     /// Holds the space of the window's extents. Taken before the first of them was found.
-    pin: Option<ReadPin>,
-    report: SharedDefragmentReport,
+    pub(super) pin: Option<ReadPin>,
+    pub(super) report: SharedDefragmentReport,
     /// Most bytes of a new extent, as far as free space is contiguous.
     largest: u64,
+    /// Ranges of files whose extents are to be stored in another way, and their bytes.
+    ranges: Vec<(Place, Range<u64>)>,
+    range_bytes: u64,
+    /// Extents that were stored in another way, or that stay.
+    pub(super) tried: HashSet<LogicalAddress>,
     started: Instant,
     _running: Running<'a>,
 }
@@ -134,15 +151,23 @@ impl FsInfo {
         let running = self.exclusive.begin(Operation::Defragment)?;
         // Then the trees have all data that was written until now.
         self.sync()?;
+        let mut options = options.clone();
+        if options.compression.is_some_and(|choice| choice != CompressionChoice::NONE) {
+            // Larger ones would be split again.
+            options.threshold = options.threshold.min(MAX_UNCOMPRESSED);
+        }
         Ok(SharedDefragment {
             info: self,
             transactions,
-            options: options.clone(),
             progress,
             window: Vec::new(),
             pin: None,
             report: SharedDefragmentReport::default(),
             largest: LARGEST.min(options.threshold.max(LEAST)),
+            options,
+            ranges: Vec::new(),
+            range_bytes: 0,
+            tried: HashSet::new(),
             started: Instant::now(),
             _running: running,
         })
@@ -157,6 +182,48 @@ impl SharedDefragment<'_> {
     /// As [`SharedDefragment::finish`]. An inode that is gone, and a file with damage, are counted
     /// in the report.
     pub fn add(&mut self, place: Place, range: Range<u64>) -> Result<bool> {
+        if self.options.compression.is_none() {
+            self.merge_range(place, range)?;
+            return Ok(!self.report.stopped);
+        }
+        let size = || inode(&self.info.trees.subvolume_in_use(place.tree)?.tree, place.inode);
+        // An inode that cannot be read is told about when its extents are looked for.
+        let size = size().ok().flatten().map_or(1, |item| item.size.next_multiple_of(MAX_UNCOMPRESSED));
+        let (mut at, end) = (range.start, range.end.min(size));
+        while at < end && !self.report.stopped {
+            let next = end.min(at.saturating_add(CHUNK_BYTES));
+            self.ranges.push((place, at..next));
+            self.range_bytes += next - at;
+            at = next;
+            if self.range_bytes >= CHUNK_BYTES || self.ranges.len() >= CHUNK_RANGES {
+                self.work_on_ranges()?;
+            }
+        }
+        Ok(!self.report.stopped)
+    }
+
+    /// Merges small extents of the collected ranges, and stores all of them in another way.
+    fn work_on_ranges(&mut self) -> Result<()> {
+        self.range_bytes = 0;
+        let ranges = std::mem::take(&mut self.ranges);
+        let plain = self.options.compression == Some(CompressionChoice::NONE);
+        if plain {
+            self.recompress_ranges(&ranges)?;
+        }
+        for (place, range) in &ranges {
+            self.merge_range(*place, range.clone())?;
+        }
+        if !self.report.stopped {
+            self.merge_window()?;
+        }
+        if !plain {
+            self.recompress_ranges(&ranges)?;
+        }
+        Ok(())
+    }
+
+    /// Merges the extents in a range of a file, at the latest in [`SharedDefragment::finish`].
+    fn merge_range(&mut self, place: Place, range: Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end && !self.report.stopped {
             let pin = self.pin.take().unwrap_or_else(|| self.transactions.pin());
@@ -169,7 +236,7 @@ impl SharedDefragment<'_> {
                         Error::Path { .. } => StayReason::Changed,
                         error => StayReason::Damaged(error.to_string()),
                     };
-                    self.stays(place, at, reason);
+                    self.stays_apart(place, at, reason);
                     break;
                 }
             };
@@ -184,7 +251,7 @@ impl SharedDefragment<'_> {
                 self.pin = None;
             }
         }
-        Ok(!self.report.stopped)
+        Ok(())
     }
 
     /// Defragments the rest of the files, and returns the report of the whole job.
@@ -193,7 +260,7 @@ impl SharedDefragment<'_> {
     /// [`Error::NoSpace`] for metadata; as [`FsInfo::sync`].
     pub fn finish(mut self) -> Result<SharedDefragmentReport> {
         if !self.report.stopped {
-            self.merge_window()?;
+            self.work_on_ranges()?;
         }
         Ok(self.report)
     }
@@ -253,14 +320,22 @@ impl SharedDefragment<'_> {
             return None;
         }
         if let Some(reason) = reason {
-            self.stays(place, extent.start.0, reason);
+            self.stays_apart(place, extent.start.0, reason);
             return None;
         }
         let (address, extent_length) = (disk.disk_address, disk.disk_length);
         Some(ExtentPiece { extent: address, extent_length, offset: disk.offset, length })
     }
 
-    fn stays(&mut self, place: Place, offset: u64, reason: StayReason) {
+    /// Counts an extent that stays for itself. One that is to be stored in another way is counted
+    /// there.
+    fn stays_apart(&mut self, place: Place, offset: u64, reason: StayReason) {
+        if self.options.compression.is_none() {
+            self.stays(place, offset, reason);
+        }
+    }
+
+    pub(super) fn stays(&mut self, place: Place, offset: u64, reason: StayReason) {
         *self.report.stay.entry(reason.clone()).or_default() += 1;
         if self.report.staying.len() < MOST_LISTED {
             self.report.staying.push(StayingExtent { place, offset, reason });
@@ -296,7 +371,7 @@ impl SharedDefragment<'_> {
             if let PieceSharing::Stays(reason) = sharing
                 && told.insert(piece.piece.extent)
             {
-                self.stays(piece.place, piece.offset, reason.clone());
+                self.stays_apart(piece.place, piece.offset, reason.clone());
             }
         }
         let is_apart = |pair: &[(&WindowPiece, &PieceSharing)]| {
@@ -322,9 +397,14 @@ impl SharedDefragment<'_> {
         }
     }
 
+    /// Whether the time is over.
+    pub(super) fn is_late(&self) -> bool {
+        self.options.max_time.is_some_and(|most| self.started.elapsed() >= most)
+    }
+
     /// Returns the first groups, as many as the limits allow.
     fn within_limits(&mut self, groups: Vec<RunGroup>) -> Vec<RunGroup> {
-        if self.options.max_time.is_some_and(|most| self.started.elapsed() >= most) {
+        if self.is_late() {
             self.report.stopped |= !groups.is_empty();
             return Vec::new();
         }
@@ -474,7 +554,7 @@ impl SharedDefragment<'_> {
         let mut told = HashSet::new();
         for piece in group.group.runs.iter().flat_map(|run| &run.pieces) {
             if told.insert(piece.piece.extent) {
-                self.stays(piece.place, piece.offset, reason.clone());
+                self.stays_apart(piece.place, piece.offset, reason.clone());
             }
         }
     }

@@ -216,6 +216,18 @@ impl Transactions {
     /// # Errors
     /// As [`Transactions::commit`]; errors of `change`.
     pub(super) fn commit_alone(&self, change: impl FnOnce(&mut AlignedBuffer) -> Result<()>) -> Result<()> {
+        self.commit_alone_counted(false, change)
+    }
+
+    /// As [`Transactions::commit_alone`]. Quotas count what `change` marked, if `counts` says so.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit_alone`].
+    pub(super) fn commit_alone_counted(
+        &self,
+        counts: bool,
+        change: impl FnOnce(&mut AlignedBuffer) -> Result<()>,
+    ) -> Result<()> {
         let mut state = self.commit.lock();
         self.check_running()?;
         let fatal = |error: &Error| self.abort(error);
@@ -226,7 +238,7 @@ impl Transactions {
                 self.write_transaction(&mut state, frozen).inspect_err(fatal)?;
             }
             change(&mut state.buffer)?;
-            state.only_moves = true;
+            state.only_moves = !counts;
             let frozen = self.end_transaction(&mut state);
             state.only_moves = false;
             frozen.inspect_err(fatal)?

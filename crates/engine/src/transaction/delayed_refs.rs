@@ -106,6 +106,8 @@ pub(crate) struct QuotaMark {
     pub(crate) only: Option<TreeId>,
     /// A tree block's first key, if it is known.
     pub(crate) key: Option<Key>,
+    /// Whether subvolumes that no reference names may reach it, although it is new.
+    pub(crate) shared: bool,
 }
 
 /// Net changes of the references of an extent, none of them 0.
@@ -435,7 +437,7 @@ mod tests {
     #[test]
     fn touched_extent_stays_pending_until_it_is_gone() {
         let refs = DelayedRefs::default();
-        let touch = QuotaMark { only: Some(TreeId(5)), key: None };
+        let touch = QuotaMark { only: Some(TreeId(5)), key: None, shared: false };
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, Some(touch)), Outcome::Queued);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1, None), Outcome::Queued);
         assert_eq!(refs.touched(|at, head, touch| (at, head.is_unchanged(), touch)), [(AT, true, touch)]);

@@ -69,12 +69,32 @@ pub enum StayReason {
     ManyReferences,
     /// Quotas would count another number.
     Quotas,
+    /// It would not become smaller.
+    NotSmaller,
+    /// A subvolume that is being deleted has it.
+    Deleting,
     /// There is no contiguous space for it.
     NoSpace,
     /// It changed meanwhile.
     Changed,
     /// A tree block, an item or data that cannot be read, or that contradicts another.
     Damaged(String),
+}
+
+impl StayReason {
+    /// All reasons but damage. Ioctls number them by their places.
+    pub const PLAIN: [Self; 10] = [
+        Self::OtherParts,
+        Self::Preallocated,
+        Self::Compressed,
+        Self::NoChecksums,
+        Self::ManyReferences,
+        Self::Quotas,
+        Self::NoSpace,
+        Self::Changed,
+        Self::NotSmaller,
+        Self::Deleting,
+    ];
 }
 
 impl std::fmt::Display for StayReason {
@@ -86,6 +106,8 @@ impl std::fmt::Display for StayReason {
             Self::NoChecksums => "it has no checksums",
             Self::ManyReferences => "it is referred to too often",
             Self::Quotas => "quotas would count another number",
+            Self::NotSmaller => "it would not become smaller",
+            Self::Deleting => "a subvolume that is being deleted has it",
             Self::NoSpace => "there is no contiguous space",
             Self::Changed => "it changed meanwhile",
             Self::Damaged(why) => why,
@@ -126,13 +148,7 @@ impl Transactions {
     pub(super) fn look_at(&self, pieces: &[ExtentPiece]) -> Result<Option<Look<'_>>> {
         let mut stays = BTreeMap::new();
         let extents: BTreeSet<_> = pieces.iter().map(|piece| piece.extent).collect();
-        let plan = loop {
-            match self.plan_all(&extents, &mut stays)? {
-                PlanOutcome::All(plan) => break plan,
-                PlanOutcome::TooMany => return Ok(None),
-                PlanOutcome::Fault => {}
-            }
-        };
+        let Some(plan) = self.plan_movable(&extents, &mut stays)? else { return Ok(None) };
         for piece in pieces {
             match plan.data.get(&piece.extent) {
                 Some(extent) if extent.length == piece.extent_length && extent.is_data() => {}
@@ -163,6 +179,25 @@ impl Transactions {
             sharing.push(PieceSharing::Movable(number));
         }
         Ok(Some(Look { plan, sharing }))
+    }
+
+    /// Plans the move of all extents that do not stay, and adds those to `stays` that cannot move.
+    /// `None` if they have too many tree blocks for one look.
+    ///
+    /// # Errors
+    /// The extent tree cannot be read.
+    pub(super) fn plan_movable(
+        &self,
+        extents: &BTreeSet<LogicalAddress>,
+        stays: &mut BTreeMap<LogicalAddress, StayReason>,
+    ) -> Result<Option<RelocationPlan<'_>>> {
+        loop {
+            match self.plan_all(extents, stays)? {
+                PlanOutcome::All(plan) => return Ok(Some(plan)),
+                PlanOutcome::TooMany => return Ok(None),
+                PlanOutcome::Fault => {}
+            }
+        }
     }
 
     /// Plans the move of all extents that do not stay. After damage, each extent is tried alone, so
@@ -300,7 +335,10 @@ fn uncounted(
 }
 
 /// Returns the trees that reach each planned block.
-fn roots_of_blocks(plan: &RelocationPlan<'_>, roots: &mut RootSets) -> HashMap<LogicalAddress, RootSet> {
+pub(super) fn roots_of_blocks(
+    plan: &RelocationPlan<'_>,
+    roots: &mut RootSets,
+) -> HashMap<LogicalAddress, RootSet> {
     let mut order: Vec<_> = plan.blocks.values().collect();
     order.sort_by_key(|planned| std::cmp::Reverse(planned.block.level()));
     let mut reached: HashMap<LogicalAddress, BTreeSet<TreeId>> = HashMap::new();

@@ -335,8 +335,11 @@ impl<'a> Handle<'a> {
     /// The mark for an extent that gains or loses a reference by subvolume `tree`; `None` if
     /// quotas do not count it.
     fn touch_for(&self, tree: TreeId) -> Option<QuotaMark> {
-        (self.transactions.quotas().is_counting() && is_counted(tree))
-            .then_some(QuotaMark { only: None, key: None })
+        (self.transactions.quotas().is_counting() && is_counted(tree)).then_some(QuotaMark {
+            only: None,
+            key: None,
+            shared: false,
+        })
     }
 
     /// The mark for a tree block that `tree` gives up; `None` if quotas do not count it.

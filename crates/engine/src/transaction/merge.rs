@@ -16,7 +16,7 @@
 
 use super::extent_sharing::{ExtentPiece, PieceSharing};
 use super::handle::DataExtent;
-use super::relocate::{MovedData, MovedPart};
+use super::moved_data::{Growth, MovedData, MovedPart};
 use super::transaction::Transactions;
 use crate::errors::{Error, Result};
 use papilio_format::LogicalAddress;
@@ -55,7 +55,7 @@ impl Transactions {
                 return Err(changed());
             }
             let sums = merged.iter().flat_map(|extent| extent.checksums.iter().cloned()).collect();
-            self.carry_out(&look.plan, parts_of(merged), sums, buffer)?;
+            self.carry_out(&look.plan, &parts_of(merged), sums, &Growth::NONE, buffer)?;
             moved();
             Ok(())
         });

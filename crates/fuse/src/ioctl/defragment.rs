@@ -1,7 +1,8 @@
 //! Defragmentation of a file.
 //!
 //! Extents that are shared move for all files and snapshots that have them, unless the caller asks
-//! for another compression, or for copies (`DEFRAGMENT_UNSHARE`). The kernel always copies.
+//! for copies (`DEFRAGMENT_UNSHARE`). The kernel always copies. An ioctl of our own does the same
+//! with limits, and reports.
 //!
 //! A directory names no file: the kernel would defragment the subvolume's tree, which is left alone
 //! here, as every commit writes whole new blocks.
@@ -16,9 +17,10 @@ use papilio::{CompressionChoice, DefragmentOptions, FileKind, SharedDefragmentOp
 use papilio_ioctl::Errno;
 use papilio_ioctl::layout::{
     DEFRAGMENT_COMPRESS, DEFRAGMENT_FLUSH, DEFRAGMENT_LEVEL, DEFRAGMENT_PLAIN, DEFRAGMENT_UNSHARE,
-    DefragmentRange,
+    DefragmentRange, OwnDefragment,
 };
 use papilio_ioctl::number::Command;
+use std::time::Duration;
 
 /// The kernel's threshold where the caller gives none.
 const THRESHOLD: u64 = 256 << 10;
@@ -42,10 +44,11 @@ pub(super) fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     }
     let goes_on = || !caller::has_signal(&call.caller);
     let end = wanted.start.saturating_add(wanted.length);
-    let unshares = wanted.flags & DEFRAGMENT_UNSHARE != 0 || options.compression.is_some();
+    let unshares = wanted.flags & DEFRAGMENT_UNSHARE != 0;
     if !unshares && call.inode.shares_data(&mut call.fs.shared_extents()?)? {
-        let threshold = options.threshold;
-        let options = SharedDefragmentOptions { threshold, ..SharedDefragmentOptions::default() };
+        let DefragmentOptions { threshold, compression } = options;
+        let options =
+            SharedDefragmentOptions { threshold, compression, ..SharedDefragmentOptions::default() };
         // Batches are durable, so that nothing is left to flush.
         let range = wanted.start..end;
         call.fs.defragment_shared([call.inode], range, &options, |_| goes_on())?;
@@ -57,6 +60,42 @@ pub(super) fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         file.sync_data()?;
     }
     if goes_on() { done(Vec::new()) } else { Err(Errno(libc::EAGAIN)) }
+}
+
+/// Answers our own ioctl.
+pub(super) fn handle_shared(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let mut wanted = call.argument::<OwnDefragment>()?;
+    let compression = u32::try_from(wanted.compression).map_err(|_| Errno(libc::EINVAL))?;
+    let known = DEFRAGMENT_COMPRESS | DEFRAGMENT_LEVEL | DEFRAGMENT_PLAIN;
+    if wanted.flags & !known != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let choice =
+        options(&DefragmentRange { flags: wanted.flags, compression, ..DefragmentRange::default() })?;
+    match call.inode.file_type() {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Errno(libc::EISDIR)),
+        _ => return Err(Errno(libc::EINVAL)),
+    }
+    if !call.is_administrator() {
+        call.must_have(call.inode, WRITE)?;
+    }
+    let limit = |most: u64| (most != u64::MAX).then_some(most);
+    let options = SharedDefragmentOptions {
+        threshold: wanted.threshold,
+        max_bytes: limit(wanted.max_bytes),
+        max_extents: limit(wanted.max_extents),
+        max_time: limit(wanted.max_time).map(Duration::from_millis),
+        compression: choice.compression,
+    };
+    let goes_on = || !caller::has_signal(&call.caller);
+    let range = wanted.start..wanted.start.saturating_add(wanted.length);
+    let report = call.fs.defragment_shared([call.inode], range, &options, |_| goes_on())?;
+    if !goes_on() {
+        return Err(Errno(libc::EAGAIN));
+    }
+    wanted.set_report(&report);
+    call.reply(&wanted)
 }
 
 fn options(wanted: &DefragmentRange) -> Result<DefragmentOptions> {

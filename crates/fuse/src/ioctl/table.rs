@@ -123,6 +123,7 @@ static TABLE: &[IoctlEntry] = &[
     entry(Command::EXTENTS, extents::list),
     entry(Command::OWN_CLONE_RANGE, sharing::clone_range).changes().needs(Data::Own).waits(),
     entry(Command::OWN_DEDUPE_RANGE, sharing::dedupe_range).changes().needs(Data::Own).waits(),
+    entry(Command::OWN_DEFRAGMENT, defragment::handle_shared).changes().needs(Data::All).waits(),
     entry(Command::OWN_FIEMAP, sharing::fiemap).needs(Data::Own),
     entry(Command::TRIM, devices::trim).changes(),
     entry(Command::GET_LABEL, devices::get_label),

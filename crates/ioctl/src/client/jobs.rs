@@ -6,8 +6,8 @@ use crate::job::{JobKind, JobStatus};
 use crate::layout::{
     BALANCE_CANCEL, BALANCE_PAUSE, BalanceIoctl, DEFRAGMENT_COMPRESS, DEFRAGMENT_FLUSH, DEFRAGMENT_LEVEL,
     DEFRAGMENT_PLAIN, DEFRAGMENT_UNSHARE, DEV_STATS_RESET, DEVICE_BY_ID, DefragmentRange, DevStats,
-    JOB_DECODE, JOB_READ_ONLY, JobStart, Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus, VolArgs,
-    VolArgsV2, put_name,
+    JOB_DECODE, JOB_READ_ONLY, JobStart, OwnDefragment, Page, REPLACE_STATUS, ReplaceStart, ReplaceStatus,
+    VolArgs, VolArgsV2, put_name,
 };
 use crate::number::Command;
 use crate::record::Reader;
@@ -15,13 +15,17 @@ use papilio_engine::file::defragment::DefragmentOptions;
 use papilio_engine::file::exclusive::BalanceControl;
 use papilio_engine::jobs::balance::BalanceOptions;
 use papilio_engine::jobs::replace::{ReplaceOptions, ReplaceReport};
+use papilio_engine::jobs::shared_defragment::{SharedDefragmentOptions, SharedDefragmentReport};
 use papilio_engine::options::CompressionChoice;
+use papilio_engine::transaction::StayReason;
 use papilio_format::items::balance::{BalanceFlags, BalanceItem};
 use papilio_format::items::dev_replace::DevReplaceState;
 use papilio_format::{DeviceId, LogicalAddress};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Counters of [`MountedPath::device_stats`].
 const COUNTERS: usize = 5;
@@ -41,6 +45,55 @@ pub struct ScrubStart {
     pub limit: u64,
     /// The priority of its reads; that of the server if `None`.
     pub io_priority: Option<IoPriority>,
+}
+
+/// Returns the flags and the number that name a compression.
+fn encoded_compression(choice: Option<CompressionChoice>) -> (u64, u32) {
+    let Some(choice) = choice else { return (0, 0) };
+    let algorithm = choice.algorithm() as u8;
+    let mut flags = if algorithm == 0 { DEFRAGMENT_PLAIN } else { DEFRAGMENT_COMPRESS };
+    let mut number = u32::from(algorithm);
+    if choice != CompressionChoice::new(choice.algorithm()) {
+        flags |= DEFRAGMENT_LEVEL;
+        number |= u32::from(choice.level() as i8 as u8) << 8;
+    }
+    (flags, number)
+}
+
+impl OwnDefragment {
+    /// Sets the output.
+    pub fn set_report(&mut self, report: &SharedDefragmentReport) {
+        (self.replaced, self.made, self.bytes) = (report.replaced, report.made, report.bytes);
+        (self.freed, self.saved, self.grown) = (report.freed, report.saved, report.grown);
+        (self.apart, self.stopped) = (report.apart, report.stopped.into());
+        for (reason, count) in &report.stay {
+            match StayReason::PLAIN.iter().position(|one| one == reason) {
+                Some(index) => self.stay[index] += count,
+                None => self.damaged += count,
+            }
+        }
+    }
+
+    /// Returns the output, without the extents that stay.
+    pub fn report(&self) -> SharedDefragmentReport {
+        let plain = StayReason::PLAIN.into_iter().zip(self.stay);
+        let mut stay: BTreeMap<_, _> = plain.filter(|(_, count)| *count > 0).collect();
+        if self.damaged > 0 {
+            stay.insert(StayReason::Damaged("it is damaged".to_owned()), self.damaged);
+        }
+        SharedDefragmentReport {
+            replaced: self.replaced,
+            made: self.made,
+            bytes: self.bytes,
+            freed: self.freed,
+            saved: self.saved,
+            grown: self.grown,
+            apart: self.apart,
+            stay,
+            staying: Vec::new(),
+            stopped: self.stopped != 0,
+        }
+    }
 }
 
 impl MountedPath {
@@ -116,27 +169,42 @@ impl MountedPath {
         flush: bool,
         unshare: bool,
     ) -> io::Result<()> {
-        let mut flags = if flush { DEFRAGMENT_FLUSH } else { 0 };
+        let (mut flags, compression) = encoded_compression(options.compression);
+        flags |= if flush { DEFRAGMENT_FLUSH } else { 0 };
         flags |= if unshare { DEFRAGMENT_UNSHARE } else { 0 };
-        let mut compression = 0;
-        if let Some(choice) = options.compression {
-            let algorithm = choice.algorithm() as u8;
-            if algorithm == 0 {
-                flags |= DEFRAGMENT_PLAIN;
-            } else {
-                flags |= DEFRAGMENT_COMPRESS;
-                compression = u32::from(algorithm);
-            }
-            if choice != CompressionChoice::new(choice.algorithm()) {
-                flags |= DEFRAGMENT_LEVEL;
-                compression |= u32::from(choice.level() as i8 as u8) << 8;
-            }
-        }
         let threshold = u32::try_from(options.threshold).unwrap_or(u32::MAX);
         let (start, length) = (range.start, range.end - range.start);
         let mut arguments =
             DefragmentRange { start, length, flags, threshold, compression, ..DefragmentRange::default() };
         self.call(Command::DEFRAG_RANGE, &mut arguments)
+    }
+
+    /// Defragments a file in a mount of Papilio, and keeps shared data shared. A signal stops it
+    /// after a batch. The report names no extents that stay.
+    ///
+    /// # Errors
+    /// ENOTTY if Papilio does not serve the mount; EAGAIN after a signal; as
+    /// [`MountedPath::defragment`].
+    pub fn defragment_shared(
+        &self,
+        range: std::ops::Range<u64>,
+        options: &SharedDefragmentOptions,
+    ) -> io::Result<SharedDefragmentReport> {
+        let (flags, compression) = encoded_compression(options.compression);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let mut arguments = OwnDefragment {
+            start: range.start,
+            length: range.end - range.start,
+            flags,
+            threshold: options.threshold,
+            compression: compression.into(),
+            max_bytes: options.max_bytes.unwrap_or(u64::MAX),
+            max_extents: options.max_extents.unwrap_or(u64::MAX),
+            max_time: options.max_time.map_or(u64::MAX, millis),
+            ..OwnDefragment::default()
+        };
+        self.call(Command::OWN_DEFRAGMENT, &mut arguments)?;
+        Ok(arguments.report())
     }
 
     /// Returns the work that runs, or the last one; `None` if there was none.

@@ -47,6 +47,7 @@ mod requests_in_flight;
 mod scrub;
 mod send;
 mod shared_defragment;
+mod shared_recompress;
 mod subvolumes;
 mod sync_data;
 mod times;

@@ -18,17 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const SECTOR: usize = 4096;
-const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
-const SNAPSHOTS: usize = 20;
+pub(crate) const SECTOR: usize = 4096;
+pub(crate) const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
+pub(crate) const SNAPSHOTS: usize = 20;
 
 /// Content that is different in each sector.
-fn content(sectors: usize, seed: usize) -> Vec<u8> {
+pub(crate) fn content(sectors: usize, seed: usize) -> Vec<u8> {
     (0..sectors * SECTOR).map(|at| (at / SECTOR * 31 + at % 251 * (seed + 3) + seed) as u8).collect()
 }
 
 /// Writes a file of one extent for each sector, which lie apart.
-fn fragmented(fs: &FileSystem, path: &str, content: &[u8]) {
+pub(crate) fn fragmented(fs: &FileSystem, path: &str, content: &[u8]) {
     let mut file = fs.create_file(path).unwrap();
     file.set_direct(true);
     for half in [0, 1] {
@@ -41,7 +41,7 @@ fn fragmented(fs: &FileSystem, path: &str, content: &[u8]) {
 }
 
 /// Overwrites sectors, each in place of a part of an extent.
-fn overwrite(fs: &FileSystem, path: &str, sectors: impl Iterator<Item = usize>, seed: u8) {
+pub(crate) fn overwrite(fs: &FileSystem, path: &str, sectors: impl Iterator<Item = usize>, seed: u8) {
     let mut file = fs.open_file(path).unwrap();
     file.set_direct(true);
     for number in sectors {
@@ -51,16 +51,16 @@ fn overwrite(fs: &FileSystem, path: &str, sectors: impl Iterator<Item = usize>, 
 }
 
 /// All regular files with their paths, in all subvolumes.
-fn files(fs: &FileSystem) -> Vec<(Vec<u8>, Inode)> {
+pub(crate) fn files(fs: &FileSystem) -> Vec<(Vec<u8>, Inode)> {
     let entries = fs.walk("/").unwrap().map(|entry| entry.unwrap());
     let regular = entries.filter(|entry| entry.inode.file_type() == FileKind::Regular);
     regular.map(|entry| (entry.path, entry.inode)).collect()
 }
 
 /// The view of readers: the content and the inode's times and numbers, by path.
-type Seen = BTreeMap<Vec<u8>, (Vec<u8>, String)>;
+pub(crate) type Seen = BTreeMap<Vec<u8>, (Vec<u8>, String)>;
 
-fn seen(fs: &FileSystem) -> Seen {
+pub(crate) fn seen(fs: &FileSystem) -> Seen {
     let of = |inode: &Inode| {
         let data = inode.metadata();
         let times = (data.mtime(), data.ctime(), data.atime(), data.btime());
@@ -71,7 +71,7 @@ fn seen(fs: &FileSystem) -> Seen {
 }
 
 /// Bytes of data and of metadata in use.
-fn used(fs: &FileSystem) -> (u64, u64) {
+pub(crate) fn used(fs: &FileSystem) -> (u64, u64) {
     let usage = fs.usage().unwrap();
     let of = |data: bool| {
         let spaces = usage.spaces.iter();
@@ -84,7 +84,7 @@ fn used(fs: &FileSystem) -> (u64, u64) {
 }
 
 /// The number of data extents.
-fn extents(fs: &FileSystem) -> usize {
+pub(crate) fn extents(fs: &FileSystem) -> usize {
     let of = |inode: &Inode| inode.open().unwrap().extents(0, usize::MAX).unwrap();
     let all = files(fs);
     let all = all.iter().flat_map(|(_, inode)| of(inode));
@@ -92,7 +92,7 @@ fn extents(fs: &FileSystem) -> usize {
     addresses.collect::<BTreeSet<_>>().len()
 }
 
-fn merge_with(fs: &FileSystem, options: &SharedDefragmentOptions) -> SharedDefragmentReport {
+pub(crate) fn merge_with(fs: &FileSystem, options: &SharedDefragmentOptions) -> SharedDefragmentReport {
     let files: Vec<_> = files(fs).into_iter().map(|(_, inode)| inode).collect();
     fs.defragment_shared(&files, 0..u64::MAX, options, |_| true).unwrap()
 }
@@ -102,19 +102,19 @@ fn merge(fs: &FileSystem) -> SharedDefragmentReport {
 }
 
 /// The subvolumes as lists show them, without the changes of mounts.
-fn subvolumes(fs: &FileSystem) -> Vec<String> {
+pub(crate) fn subvolumes(fs: &FileSystem) -> Vec<String> {
     fs.subvolumes().unwrap().iter().map(|subvolume| format!("{subvolume:?}")).collect()
 }
 
 /// Compares all files with what the kernel reads, and lets `btrfs check` judge.
-fn judge(device: &Arc<MemoryDevice>, expected: &Seen) {
+pub(crate) fn judge(device: &Arc<MemoryDevice>, expected: &Seen) {
     if let Some(images) = judge_by_mount(device, expected) {
         images.btrfs_check().unwrap();
     }
 }
 
 /// As [`judge`], for features that `btrfs check` may not know.
-fn judge_by_mount(device: &Arc<MemoryDevice>, expected: &Seen) -> Option<ImageSet> {
+pub(crate) fn judge_by_mount(device: &Arc<MemoryDevice>, expected: &Seen) -> Option<ImageSet> {
     assert_clean(device);
     let _ = require(NEEDS)?;
     let scratch = Scratch::new(1 << 30).unwrap();
@@ -328,7 +328,7 @@ fn quotas_count_the_same() {
     }
 }
 
-fn sent(fs: &FileSystem, path: &str, parent: &str) -> Vec<u8> {
+pub(crate) fn sent(fs: &FileSystem, path: &str, parent: &str) -> Vec<u8> {
     let id = |path: &str| fs.inode(path).unwrap().tree();
     let mut bytes = Vec::new();
     let options = SendOptions::new().parent(Some(id(parent)));

@@ -13,7 +13,7 @@ use papilio::{
     SharedDefragmentReport, StayReason,
 };
 use papilio_ioctl::client::MountedPath;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -25,9 +25,8 @@ use std::time::{Duration, Instant};
 /// Rewrite the small extents of files as larger ones
 ///
 /// Neither the content nor the times change. Where a file shares data with snapshots or clones,
-/// all of them follow to the larger extents, so that no more space is needed. --unshare copies such
-/// data for the file alone, as the kernel does, and so does another compression; the command says
-/// how many files that concerns.
+/// all of them follow to the new extents, also to compressed ones, so that no more space is needed.
+/// --unshare copies such data for the file alone, as the kernel does.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files, or directories with -r
@@ -60,20 +59,19 @@ pub struct Args {
     target: u64,
     /// Keep shared data shared: the default where a file shares any. Files of read-only snapshots
     /// are defragmented as well
-    #[arg(long, conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    #[arg(long, conflicts_with = "unshare")]
     keep_shared: bool,
     /// Copy data that snapshots or clones share, which then needs more space
     #[arg(long)]
     unshare: bool,
-    /// Stop before more bytes are written
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    #[arg(conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    /// Stop before more bytes are written; with -c, before they are compressed
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "unshare")]
     max_bytes: Option<u64>,
     /// Stop before more extents are replaced
-    #[arg(long, value_name = "N", conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    #[arg(long, value_name = "N", conflicts_with = "unshare")]
     max_extents: Option<u64>,
     /// Begin nothing after so many seconds
-    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["unshare", "compress", "nocomp"])]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "unshare")]
     max_time: Option<u64>,
 }
 
@@ -128,7 +126,7 @@ impl Args {
     ) -> anyhow::Result<()> {
         let how = Recursion { one_subvolume: true, recursive: self.recursive, follow: true };
         let unshares = self.unshare || context.arguments().drop_in && !self.keeps_shared();
-        let (mut total, mut copied) = (Merged::default(), 0);
+        let mut total = Merged::default();
         for image in images {
             let mut files = Vec::new();
             let mut known = None;
@@ -143,21 +141,14 @@ impl Args {
                 if !self.keeps_shared() && !inode.shares_data(known)? {
                     return self.one(inode, options);
                 }
-                if options.compression.is_some() {
-                    copied += 1;
-                    return self.one(inode, options);
-                }
                 files.push(inode.clone());
                 Ok(())
             })?;
             if let Some(file) = files.first() {
                 let fs = file.file_system().clone();
-                let done = self.merge(context, &fs, &files, &total);
+                let done = self.merge(context, &fs, &files, options, &total);
                 total.add(done.map_err(|error| of_image(Path::new(image), error))?);
             }
-        }
-        if copied > 0 {
-            tell(context, format_args!("another compression {}", copies(copied)))?;
         }
         total.print(context)
     }
@@ -168,16 +159,10 @@ impl Args {
         context: &Context,
         fs: &FileSystem,
         files: &[Inode],
+        options: &DefragmentOptions,
         before: &Merged,
     ) -> papilio::Result<SharedDefragmentReport> {
-        let options = SharedDefragmentOptions {
-            threshold: self.target,
-            max_bytes: self.max_bytes.map(|most| most.saturating_sub(before.bytes)),
-            max_extents: self.max_extents.map(|most| most.saturating_sub(before.replaced)),
-            max_time: self
-                .max_time
-                .map(|most| Duration::from_secs(most).saturating_sub(before.since.elapsed())),
-        };
+        let options = self.shared_options(options, before);
         let bar = context.show_bar("{spinner} {msg}");
         let report = fs.defragment_shared(files, self.range(), &options, |report| {
             if let Some(bar) = &bar {
@@ -198,6 +183,19 @@ impl Args {
             }
         }
         Ok(report)
+    }
+
+    /// The options for files that keep shared data shared, after the work that was done before.
+    fn shared_options(&self, options: &DefragmentOptions, before: &Merged) -> SharedDefragmentOptions {
+        SharedDefragmentOptions {
+            threshold: options.threshold,
+            max_bytes: self.max_bytes.map(|most| most.saturating_sub(before.bytes)),
+            max_extents: self.max_extents.map(|most| most.saturating_sub(before.replaced)),
+            max_time: self
+                .max_time
+                .map(|most| Duration::from_secs(most).saturating_sub(before.since.elapsed())),
+            compression: options.compression,
+        }
     }
 
     fn one(&self, inode: &Inode, options: &DefragmentOptions) -> papilio::Result<()> {
@@ -224,10 +222,13 @@ impl Args {
         if top.is_dir() && !self.recursive {
             bail!("{mounted}: is a directory; -r defragments the files below it");
         }
-        if self.max_bytes.is_some() || self.max_extents.is_some() {
-            bail!("{mounted}: --max-bytes and --max-extents are for images; --max-time works here, too");
-        }
         let is_ours = mounted.mount.is_papilio();
+        if !is_ours && (self.max_bytes.is_some() || self.max_extents.is_some()) {
+            bail!(
+                "{mounted}: --max-bytes and --max-extents are for images and for mounts of papilio; \
+                 --max-time works here, too"
+            );
+        }
         if self.keep_shared && !is_ours {
             bail!(
                 "{mounted}: the kernel copies shared data; unmount, or mount with papilio, to keep it shared"
@@ -235,7 +236,6 @@ impl Args {
         }
         let drops_in = context.arguments().drop_in && !self.keeps_shared();
         let how = MountedWay { is_ours, unshares: self.unshare || drops_in, ..MountedWay::default() };
-        let started = Instant::now();
         let mut pending = vec![mounted.path.clone()];
         while let Some(path) = pending.pop() {
             let here = Mounted { path, mount: mounted.mount.clone() };
@@ -243,7 +243,11 @@ impl Args {
                 Ok(below) => pending.extend(below.into_iter().rev()),
                 Err(error) => context.failure(&here.at(&error)),
             }
-            let late = self.max_time.is_some_and(|most| started.elapsed() >= Duration::from_secs(most));
+            if how.done.borrow().stopped {
+                break;
+            }
+            let since = how.done.borrow().since;
+            let late = self.max_time.is_some_and(|most| since.elapsed() >= Duration::from_secs(most));
             if late && !pending.is_empty() {
                 tell(context, format_args!("{mounted}: stopped after --max-time; the rest is as it was"))?;
                 break;
@@ -251,10 +255,15 @@ impl Args {
         }
         let unshared = how.unshared.get();
         if unshared > 0 {
-            let copier = if is_ours { "another compression" } else { "the kernel" };
-            tell(context, format_args!("{mounted}: {copier} {}", copies(unshared)))?;
+            tell(context, format_args!("{mounted}: the kernel {}", copies(unshared)))?;
         }
-        Ok(())
+        let done = how.done.into_inner();
+        for (reason, count) in &done.stay {
+            if reason == DAMAGED {
+                context.error(format!("{mounted}: {count} extents stay because they are damaged"));
+            }
+        }
+        done.print(context)
     }
 
     /// Defragments a file. Returns the entries of a directory.
@@ -281,9 +290,15 @@ impl Args {
         }
         if metadata.is_file() {
             let file = MountedPath::open(path)?;
-            let copies = !how.is_ours || options.compression.is_some();
-            let shares = copies && !how.unshares && file.mapped_extents()?.iter().any(|(_, shared)| *shared);
-            how.unshared.set(how.unshared.get() + u64::from(shares));
+            let shares = || file.mapped_extents().map(|extents| extents.iter().any(|(_, shared)| *shared));
+            if how.is_ours && !how.unshares && (self.keeps_shared() || shares()?) {
+                let options = self.shared_options(options, &how.done.borrow());
+                let report = file.defragment_shared(self.range(), &options)?;
+                how.done.borrow_mut().add(report);
+                return Ok(Vec::new());
+            }
+            let copied = !how.is_ours && !how.unshares && shares()?;
+            how.unshared.set(how.unshared.get() + u64::from(copied));
             file.defragment(self.range(), options, self.flush, how.unshares && how.is_ours)?;
         }
         Ok(Vec::new())
@@ -312,7 +327,12 @@ struct MountedWay {
     unshares: bool,
     /// Files that shared data, which was copied.
     unshared: Cell<u64>,
+    /// The work on files that kept shared data shared.
+    done: RefCell<Merged>,
 }
+
+/// Why damaged extents stay, all of them together.
+const DAMAGED: &str = "it is damaged";
 
 /// The work done on all images.
 struct Merged {
@@ -321,6 +341,8 @@ struct Merged {
     made: u64,
     bytes: u64,
     freed: u64,
+    saved: u64,
+    grown: u64,
     apart: u64,
     stay: BTreeMap<String, u64>,
     stopped: bool,
@@ -329,9 +351,10 @@ struct Merged {
 
 impl Default for Merged {
     fn default() -> Self {
-        let (replaced, made, bytes, freed, apart) = Default::default();
-        let (stay, stopped, any) = Default::default();
-        Self { since: Instant::now(), replaced, made, bytes, freed, apart, stay, stopped, any }
+        let (replaced, made, bytes, freed, saved, grown) = Default::default();
+        let (apart, stay, stopped, any) = Default::default();
+        let since = Instant::now();
+        Self { since, replaced, made, bytes, freed, saved, grown, apart, stay, stopped, any }
     }
 }
 
@@ -342,11 +365,13 @@ impl Merged {
         self.made += report.made;
         self.bytes += report.bytes;
         self.freed += report.freed;
+        self.saved += report.saved;
+        self.grown += report.grown;
         self.apart += report.apart;
         self.stopped |= report.stopped;
         for (reason, count) in report.stay {
             let text = match reason {
-                StayReason::Damaged(_) => "it is damaged".to_owned(),
+                StayReason::Damaged(_) => DAMAGED.to_owned(),
                 reason => reason.to_string(),
             };
             *self.stay.entry(text).or_default() += count;
@@ -366,6 +391,13 @@ impl Merged {
         if self.freed > 0 {
             let freed = human_size(self.freed);
             output.text(format_args!("{freed} of the old extents, which nothing used, are free now\n"))?;
+        }
+        if self.saved > 0 {
+            output.text(format_args!("they need {} less\n", human_size(self.saved)))?;
+        }
+        if self.grown > 0 {
+            let grown = human_size(self.grown);
+            output.text(format_args!("they need {grown} more without compression\n"))?;
         }
         if self.apart > 0 {
             let apart = self.apart;

@@ -41,6 +41,16 @@ const AGES: [(&str, &str); 7] = [
     ("#d4d4d8", "#51555b"),
 ];
 
+/// The colours of compression, the strongest first.
+const COMPRESSION: [(&str, &str); 6] = [
+    ("#7fbf9a", "#2c5f44"),
+    ("#b5dcc0", "#446b52"),
+    ("#e3efcf", "#5c6644"),
+    ("#f6e0b5", "#7a6238"),
+    ("#f0b49a", "#8a4a32"),
+    ("#d4d4d8", "#51555b"),
+];
+
 /// Which colours nodes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Palette {
@@ -48,6 +58,9 @@ pub enum Palette {
     Subvolumes,
     /// From young to old; the last one is for files whose age is not known.
     Ages,
+    /// From strong compression to none; the last one is for files without data, or where it is not
+    /// known.
+    Compression,
 }
 
 impl Palette {
@@ -55,6 +68,7 @@ impl Palette {
         match self {
             Self::Subvolumes => &COLOURS,
             Self::Ages => &AGES,
+            Self::Compression => &COMPRESSION,
         }
     }
 

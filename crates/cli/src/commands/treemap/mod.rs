@@ -2,16 +2,16 @@
 //!
 //! - [`nodes`]: the files and directories that are large enough to be seen;
 //! - [`layout`]: where their rectangles lie;
-//! - [`ages`]: when files were modified;
+//! - [`places`]: when files were modified, and how well they are compressed;
 //! - [`drawing`]: the picture as SVG; [`page`]: a page around it, which zooms.
 //!
 //! Space counts as in `papilio usage --tree`: once, for the shortest of its paths.
 
-mod ages;
 mod drawing;
 mod layout;
 mod nodes;
 mod page;
+mod places;
 
 use super::filesystem::usage_tree::tally::Tally;
 use super::filesystem::usage_tree::{Sampler, empty_tally, measure};
@@ -23,10 +23,10 @@ use crate::time;
 use crate::tree_source::TreeSource;
 use crate::units::Units;
 use crate::usage_error::UsageError;
-use ages::Ages;
 use anyhow::Context as _;
 use drawing::{Drawing, Palette, text_of};
 use nodes::{NodeKind, Nodes};
+use places::Places;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
@@ -44,6 +44,14 @@ const LARGEST: usize = 50;
 const AGES: [(i64, &str); 5] =
     [(1, "a day"), (7, "a week"), (31, "a month"), (366, "a year"), (3 * 366, "three years")];
 
+/// The ends of the shares of compressed files in percent, and their words.
+const SHARES: [(u64, &str); 4] = [
+    (25, "compressed to less than a quarter"),
+    (50, "to less than a half"),
+    (75, "to less than three quarters"),
+    (u64::MAX, "to more"),
+];
+
 /// Draw the tree of directories as rectangles whose areas are the space that they take
 ///
 /// A byte of data counts once, for the shortest of its paths, however many snapshots share it, as
@@ -57,7 +65,8 @@ pub struct Args {
     /// The picture to create, in the format that its extension names: SVG or HTML
     #[arg(value_name = "FILE.svg|FILE.html", value_hint = clap::ValueHint::FilePath)]
     picture: PathBuf,
-    /// Show subvolumes, or the time since files were modified, as colours
+    /// Show subvolumes, the time since files were modified, or how well they are compressed, as
+    /// colours
     #[arg(long, visible_alias = "color", value_name = "MEANING", value_enum)]
     #[arg(default_value_t = Colour::Subvolume)]
     colour: Colour,
@@ -82,6 +91,8 @@ enum Colour {
     Subvolume,
     /// The time since a file was modified.
     Age,
+    /// The bytes of a file on the disk, compared with those of the file.
+    Compression,
 }
 
 impl Args {
@@ -109,6 +120,7 @@ impl Args {
         let (palette, legend) = match self.colour {
             Colour::Subvolume => (Palette::Subvolumes, colour_subvolumes(&source, &mut nodes)?),
             Colour::Age => (Palette::Ages, colour_ages(&source, &mut nodes)?),
+            Colour::Compression => (Palette::Compression, colour_compression(&source, &mut nodes)?),
         };
         let title = self.title(&found);
         let drawing = Drawing { nodes: &nodes, title: &title, palette, legend: &legend, is_in_page: is_page };
@@ -214,7 +226,7 @@ fn colour_subvolumes(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<V
 
 /// Gives files colours by the time since they were modified, and returns the words for these.
 fn colour_ages(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(usize, String)>> {
-    let ages = Ages::of(source)?;
+    let ages = Places::of(source)?;
     let (now, last) = (time::now(), Palette::Ages.count() - 1);
     let mut seen = vec![false; Palette::Ages.count()];
     for node in nodes.0.iter_mut().filter(|node| node.kind == NodeKind::File) {
@@ -227,6 +239,27 @@ fn colour_ages(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(us
         Some((_, words)) => format!("modified within {words}"),
         None if colour == last => "not known".to_owned(),
         None => "older".to_owned(),
+    };
+    Ok((0..=last).filter(|colour| seen[*colour]).map(|colour| (colour, words(colour))).collect())
+}
+
+/// Gives files colours by how well they are compressed, and returns the words for these.
+fn colour_compression(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(usize, String)>> {
+    let places = Places::of(source)?;
+    let last = Palette::Compression.count() - 1;
+    let mut seen = vec![false; Palette::Compression.count()];
+    for node in nodes.0.iter_mut().filter(|node| node.kind == NodeKind::File) {
+        node.colour = match places.stored(&node.path)? {
+            None => last,
+            Some(share) if !share.is_compressed => SHARES.len(),
+            Some(share) => SHARES.iter().position(|(end, _)| share.percent() < *end).unwrap_or(SHARES.len()),
+        };
+        seen[node.colour] = true;
+    }
+    let words = |colour: usize| match SHARES.get(colour) {
+        Some((_, words)) => (*words).to_owned(),
+        None if colour == last => "not known".to_owned(),
+        None => "not compressed".to_owned(),
     };
     Ok((0..=last).filter(|colour| seen[*colour]).map(|colour| (colour, words(colour))).collect())
 }

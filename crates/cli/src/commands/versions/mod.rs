@@ -11,12 +11,12 @@ mod undelete;
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{JsonArray, Output, json_bytes, mode_letters};
-use crate::sought::{SoughtPath, read_past};
+use crate::sought::{LeftOut, SoughtPath, read_past, shown_subvolume};
 use crate::time;
 use crate::units::Units;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
-use papilio::{FileVersion, VersionHolder, file_versions};
+use papilio::{FileVersion, Subvolume, VersionHolder, file_versions_leaving_out};
 use restore::Restore;
 use serde_json::{Map, Value, json};
 use shown_path::shown_path;
@@ -87,10 +87,19 @@ impl Args {
         if self.undelete && self.lists_directory(context, &target)? {
             return undelete::list(context, &target, self.json, self.units());
         }
-        let (place, versions) = read_past(context, &target, writes, |place| match place.path.is_empty() {
-            true => Ok(Vec::new()),
-            false => file_versions(&place.system, place.subvolume, &place.path),
-        })?;
+        let mut left_out = LeftOut::default();
+        let found = read_past(context, &target, writes, |place| {
+            left_out = LeftOut::default();
+            let mut failed =
+                |subvolume: &Subvolume, error| left_out.add(place, &shown_subvolume(subvolume), error);
+            let (system, path) = (&place.system, &place.path);
+            match path.is_empty() {
+                true => Ok(Vec::new()),
+                false => file_versions_leaving_out(system, place.subvolume, path, &mut failed),
+            }
+        });
+        left_out.tell(context);
+        let (place, versions) = found?;
         place.must_be_in_subvolume()?;
         if let [old, new @ ..] = &self.diff[..] {
             let new = new.first().copied().unwrap_or(versions.len() as u64);

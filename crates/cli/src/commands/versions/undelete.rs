@@ -3,17 +3,26 @@
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{JsonArray, Output, json_bytes, kind_words};
-use crate::sought::read_past;
+use crate::sought::{LeftOut, read_past, shown_gap};
 use crate::time;
 use crate::units::Units;
-use papilio::{SnapshotOnly, only_in_snapshots};
+use papilio::{HistoryGap, SnapshotOnly, only_in_snapshots_leaving_out};
 use serde_json::{Map, Value};
 
 /// Lists the paths below a directory that only snapshots have.
 pub fn list(context: &Context, target: &Target, json: bool, units: Units) -> anyhow::Result<()> {
-    let (_, found) = read_past(context, target, false, |place| {
-        only_in_snapshots(&place.system, place.subvolume, &place.path)
-    })?;
+    let mut left_out = LeftOut::default();
+    let found = read_past(context, target, false, |place| {
+        left_out = LeftOut::default();
+        let mut failed = |gap: HistoryGap<'_>| {
+            let what = shown_gap(&gap);
+            left_out.add(place, &what, gap.error)
+        };
+        let (system, path) = (&place.system, &place.path);
+        only_in_snapshots_leaving_out(system, place.subvolume, path, &mut failed)
+    });
+    left_out.tell(context);
+    let (_, found) = found?;
     let mut output = Output::new()?;
     if json {
         let mut array = JsonArray::begin(&mut output)?;

@@ -56,7 +56,9 @@ impl TouchedExtent {
             Some(only) => Known::Only(only),
             None => Known::Unknown,
         };
-        let new = if head.new {
+        let new = if head.new && touch.shared {
+            Known::Unknown
+        } else if head.new {
             // A snapshot is the first change of its transaction, so that it does not share this.
             head.only_tree().map_or(Known::Unknown, Known::Only)
         } else if is_block && touch.only.is_some() && head.total() == -1 {
