@@ -104,8 +104,9 @@ impl<B: StableBuffer> State<B> {
 fn end<B: StableBuffer>(completed: Completed<B, Tag>) -> Ended<B> {
     let Completed { buffer, tag: Tag { file, token, offset, io }, failed } = completed;
     let volume = file.volume();
-    let read_failed =
-        |failed: Option<Failed>| failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Read, source).0);
+    let read_failed = |failed: Option<Failed>| {
+        failed.map(|(piece, source)| volume.piece_failed(&piece, Direction::Read, source).0)
+    };
     let read = match io {
         Io::Read(read) => open_file(&file).end_read(read, buffer.stable(), read_failed(failed)),
         Io::CommittedRead(read) => file.end_committed_read(&read, buffer.stable(), read_failed(failed)),

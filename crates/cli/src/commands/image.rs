@@ -4,20 +4,17 @@
 
 use super::image_archive::{ArchiveArgs, ArchiveRestore, VerifyArgs};
 use super::image_partclone;
+use super::image_target::{Made, RestoreArgs, advance, bar, finish, target};
 use crate::context::Context;
 use crate::host_output::HostOutput;
 use crate::output::Output;
-use crate::units::parse_size;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
-use indicatif::{ProgressBar, ProgressStyle};
-use papilio::device::{Access, Device, FileDevice};
 use papilio::{ImageDump, ImageDumpOptions, NameReplacement, RestoreMode};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Dump or archive a whole file system, and restore it
 ///
@@ -74,40 +71,6 @@ struct How {
     /// Dump the data of files, too; only experimental builds of btrfs-image read such a dump
     #[arg(short, long, conflicts_with_all = ["walk", "sanitize"])]
     data: bool,
-}
-
-/// Create a file system from an archive or a dump
-///
-/// Of an archive, the result is the file system that was archived, with its UUIDs, on as many
-/// devices. A device may be larger, or smaller if the file system can be shrunk to it.
-///
-/// Of a dump, the result has the files' names and sizes. Reading their data fails, as it is not in
-/// a dump, unless the dump was made with --data. By default it comes to lie on one device, whose
-/// chunks have no profile then.
-#[derive(Debug, clap::Args)]
-pub(super) struct RestoreArgs {
-    /// Restore to as many devices as the file system had, in the order of their ids
-    #[arg(short, long, conflicts_with = "old")]
-    multi: bool,
-    /// Leave the chunk tree as it is, and each block at its logical address: only btrfs-progs read
-    /// the result
-    #[arg(short, long)]
-    old: bool,
-    /// Overwrite files that are not empty, and devices
-    #[arg(short, long)]
-    pub(super) force: bool,
-    /// An archive that ARCHIVE is based on, if it is not beside it
-    #[arg(long, value_name = "ARCHIVE", value_hint = clap::ValueHint::FilePath)]
-    pub(super) parent: Vec<PathBuf>,
-    /// Make image files of this size, smaller or larger than the archived device; once for each
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["multi", "old"])]
-    pub(super) size: Vec<u64>,
-    /// The archive or the dump; - is standard input
-    #[arg(value_name = "ARCHIVE", value_hint = clap::ValueHint::FilePath)]
-    pub(super) dump: PathBuf,
-    /// The image or device to write
-    #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
-    pub(super) images: Vec<PathBuf>,
 }
 
 /// Dump the metadata of a file system, or restore it from a dump, as btrfs-image does
@@ -170,29 +133,6 @@ impl DropInArgs {
             context,
             &RestoreArgs { multi, old, force: true, parent, size, dump: source, images: targets },
         )
-    }
-}
-
-pub(super) fn bar(context: &Context) -> Option<ProgressBar> {
-    let bar = context.is_interactive().then(|| {
-        let style = ProgressStyle::with_template("{bar:30} {percent} %, {eta} left");
-        ProgressBar::new(0).with_style(style.expect("the template is valid"))
-    });
-    context.set_progress(bar.clone());
-    bar
-}
-
-pub(super) fn advance(bar: Option<&ProgressBar>, done: u64, all: u64) {
-    if let Some(bar) = bar {
-        bar.set_length(all);
-        bar.set_position(done);
-    }
-}
-
-pub(super) fn finish(context: &Context, bar: Option<ProgressBar>) {
-    context.set_progress(None);
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
     }
 }
 
@@ -319,61 +259,6 @@ fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
         output.finish()?;
     }
     Ok(())
-}
-
-/// Files that are removed unless the restore succeeds.
-#[derive(Default)]
-pub(super) struct Made(Vec<PathBuf>);
-
-impl Made {
-    /// Keeps the files.
-    pub(super) fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            // The error that led here is the one to report.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// Opens a target: a device, or a file of the given size, which is created or emptied first.
-pub(super) fn target(
-    path: &Path,
-    size: u64,
-    force: bool,
-    made: &mut Made,
-) -> anyhow::Result<Arc<dyn Device>> {
-    let shown = path.display();
-    let found = std::fs::metadata(path).ok();
-    let is_device = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
-    if !force && (is_device || found.as_ref().is_some_and(|found| found.len() > 0)) {
-        bail!("{shown}: exists; use --force to overwrite it");
-    }
-    if !is_device {
-        if found.as_ref().is_some_and(|found| !found.is_file()) {
-            bail!("{shown}: neither a file nor a device");
-        }
-        // Locked before it is emptied: a mount may use it.
-        // An empty file is one to be made.
-        let in_use = found
-            .filter(|found| found.len() > 0)
-            .map(|_| FileDevice::open(path, Access::ReadWrite))
-            .transpose();
-        let in_use = in_use.map_err(|error| crate::holder::explain(error.into()))?;
-        if in_use.is_none() {
-            made.0.push(path.to_owned());
-        }
-        let file = crate::context::create_host_file(path)?;
-        drop(in_use);
-        file.set_len(size).with_context(|| format!("{shown}: cannot grow to {size} bytes"))?;
-    }
-    let device = FileDevice::open(path, Access::ReadWrite);
-    Ok(Arc::new(device.map_err(|error| crate::holder::explain(error.into()))?))
 }
 
 /// Copies standard input to a file without a name, as a dump is not read in order.

@@ -3,7 +3,7 @@
 //!
 //! The subcommands translate arguments and results; [`papilio::archive`] does the work.
 
-use super::image::{Made, advance, bar, finish};
+use super::image_target::{Made, advance, bar, finish};
 use crate::context::{Context, of_image};
 use crate::holder::mount_of_device;
 use crate::host_output::HostOutput;
@@ -355,7 +355,7 @@ impl ArchiveRestore<'_> {
         let mut devices = Vec::with_capacity(sizes.len());
         for (number, (image, size)) in self.images.iter().zip(&sizes).enumerate() {
             let wanted = self.sizes.get(number).copied().unwrap_or(*size);
-            devices.push(super::image::target(image, wanted, self.force, &mut made)?);
+            devices.push(super::image_target::target(image, wanted, self.force, &mut made)?);
         }
         for (number, (device, size)) in devices.iter().zip(&sizes).enumerate() {
             if device.size() < *size && context.verbosity > 0 {

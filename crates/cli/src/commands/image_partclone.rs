@@ -1,6 +1,6 @@
 //! `papilio image restore` of images of partclone, also as Clonezilla keeps them.
 
-use super::image::{Made, RestoreArgs, advance, bar, finish, target};
+use super::image_target::{Made, RestoreArgs, advance, bar, finish, target};
 use crate::context::Context;
 use crate::output::Output;
 use crate::usage_error::UsageError;

@@ -30,6 +30,7 @@ mod history;
 mod image;
 mod image_archive;
 mod image_partclone;
+mod image_target;
 mod inspect;
 mod ln;
 mod ls;

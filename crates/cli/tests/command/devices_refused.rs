@@ -61,7 +61,10 @@ fn wrong_devices_change_nothing() {
         fail(1, part, words);
     };
     balance("needs 4 devices, and there are 2", &["-mconvert=raid1c4"]);
-    balance("tolerates fewer lost devices or copies than now; --force converts nevertheless", &["-mconvert=single"]);
+    balance(
+        "tolerates fewer lost devices or copies than now; --force converts nevertheless",
+        &["-mconvert=single"],
+    );
     balance("needs the device's id", &["-ddrange=0..1g"]);
     fail(1, "no balance is running or paused", ["balance", "resume", "--device", &b, &a]);
     fail(1, "no Btrfs", ["balance", "start", &empty]);

@@ -229,13 +229,7 @@ pub(crate) fn cached_pages(file: &File, offset: u64, length: u64) -> Option<u64>
     // SAFETY: cachestat(2) reads one `struct cachestat_range` and writes one `struct cachestat`.
     // Both are ours, and of that layout. The file is open.
     let result = unsafe {
-        libc::syscall(
-            CACHESTAT,
-            file.as_raw_fd(),
-            &raw const range,
-            &raw mut found,
-            0 as libc::c_uint,
-        )
+        libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut found, 0 as libc::c_uint)
     };
     (result == 0).then_some(found.cached)
 }
