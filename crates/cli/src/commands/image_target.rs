@@ -8,6 +8,7 @@ use crate::units::parse_size;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::device::{Access, Device, FileDevice};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ use papilio_format::superblock::{
 use papilio_format::{Corrupt, DeviceId, PhysicalAddress, Superblock, SuperblockError, Uuid};
 use std::sync::Arc;
 
-/// What helps where nothing on a device is known.
+/// Advice where nothing on a device is known.
 const SEARCH: &str = "`papilio rescue find-filesystems` searches all of it for one";
 
 /// Reads and checks copy `mirror` of a device's superblock.
