@@ -91,9 +91,10 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether reads that a [`Driver`](crate::Driver) starts bypass the host's page cache where
-    /// it lacks their bytes (default: no). All other requests use the cache. Has no effect on a host
-    /// without direct I/O, io_uring or cachestat(2) (Linux 6.5), and none on an image in memory.
+    /// Sets whether reads that a [`Driver`](crate::Driver) starts bypass the host's page cache
+    /// where it lacks their bytes (default: no). All other requests use the cache. Has no effect on
+    /// a host without direct I/O, io_uring or cachestat(2) (Linux 6.5), and none on an image in
+    /// memory.
     pub fn direct_queue(mut self, direct_queue: bool) -> Self {
         self.direct_queue = direct_queue;
         self
