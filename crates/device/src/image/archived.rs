@@ -14,7 +14,7 @@ use crate::url::is_url;
 use std::path::Path;
 use std::sync::Arc;
 
-const FORMAT: &str = "archive";
+const FORMAT: &str = "Papilio archive";
 
 impl OpenOptions {
     /// Opens a disk image as [`Self::open_image`] does. Of an archive it opens all devices, unless
