@@ -46,6 +46,11 @@ pub fn restore(context: &Context, arguments: &RestoreArgs, input: Input) -> anyh
     let written = written.map_err(crate::holder::explain)?;
     made.keep();
     context.changed_devices.note(&arguments.images);
+    context.note(format_args!(
+        "partclone saves one copy of metadata: `papilio scrub start {}` writes a second one that \
+         is missing",
+        image.display()
+    ));
     if context.verbosity > 0 {
         let mut output = Output::new()?;
         output.text(format_args!("{written} bytes restored\n"))?;

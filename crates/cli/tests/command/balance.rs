@@ -47,7 +47,7 @@ fn profiles_are_converted_on_added_devices() {
     // Nothing is left to convert.
     let again = succeed_text(convert.iter().chain(&both).chain(&[one]));
     assert!(again.contains("relocate 0 out of"), "{again}");
-    fail(1, "force it", ["balance", "start", "-mconvert=single", "--device", two, one]);
+    fail(1, "--force", ["balance", "start", "-mconvert=single", "--device", two, one]);
     fail(1, "needs 2 devices", ["device", "remove", "--device", two, "2", one]);
     fail(2, "not a filter", ["balance", "start", "-dsize=3", one]);
     fail(2, "--force", ["balance", "start", "-s", one]);

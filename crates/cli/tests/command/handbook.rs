@@ -335,6 +335,7 @@ macro_rules! recipes {
 }
 
 recipes! {
+    back_up_a_whole_disk
     compress_existing_data
     defragment_with_snapshots
     degraded_raid1

@@ -27,6 +27,7 @@ fn default_open() -> OpenOptions {
         .discard(DiscardMode::Async)
         .write(true)
         .cache_bytes(0)
+        .direct_queue(true)
         .scarce_cache_bytes(2 << 20)
         .immutable_at_open(true)
         .subvolume(SubvolumeChoice::Default)
@@ -40,6 +41,17 @@ fn no_options_mean_defaults() {
         assert!(options.dev && options.suid && options.exec && !options.sync && !options.allow_other);
         assert_eq!(format!("{:?}", options.open), format!("{:?}", default_open()));
     }
+}
+
+#[test]
+fn the_way_to_the_device_is_chosen_or_left_open() {
+    let open = |options: &str| format!("{:?}", parse(options).open);
+    let expected = |open: OpenOptions| format!("{open:?}");
+    assert_eq!(open("device_io=direct"), expected(default_open().direct_io(true)));
+    assert_eq!(open("device_io=direct,device_io=cached"), expected(default_open().direct_io(false)));
+    assert_eq!(open("device_io=cached,device_io=auto"), expected(default_open()));
+    let wrong = MountOptions::parse("device_io=some").unwrap_err().to_string();
+    assert!(wrong.contains("auto, direct or cached"), "{wrong}");
 }
 
 #[test]

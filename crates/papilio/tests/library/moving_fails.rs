@@ -94,7 +94,7 @@ fn wrong_devices_are_refused() {
     refused(replace(&fs, &other[0]), "Btrfs file system");
     refused(replace(&fs, &memory(SIZE / 2)), "the file system needs");
     refused(fs.balance(&to(RaidProfile::Raid1c3, false), go_on), "needs 3 devices, and there are 2");
-    refused(fs.balance(&to(RaidProfile::Single, false), go_on), "force it");
+    refused(fs.balance(&to(RaidProfile::Single, false), go_on), "--force");
     assert!(fs.shrink(DeviceId(9), 200 << 20, go_on).is_err());
     assert_sound(&fs, "after all refusals");
     fs.balance(&to(RaidProfile::Single, true), go_on).unwrap();
