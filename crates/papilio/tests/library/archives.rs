@@ -114,7 +114,8 @@ fn an_archive_is_restored_to_devices_of_several_sizes() {
     }
     let target: Arc<dyn Device> = Arc::new(MemoryDevice::new(12 << 20));
     let mut sources = [reader(&bytes).unwrap()];
-    let restored = restore_archive(&mut sources, &[target.clone()], &std::env::temp_dir(), |_| {});
+    let restored =
+        restore_archive(&mut sources, std::slice::from_ref(&target), &std::env::temp_dir(), |_| {});
     assert!(restored.is_err());
     assert!(FileSystem::from_devices(vec![target], &OpenOptions::new()).is_err());
 }
