@@ -356,12 +356,13 @@ fn queued_reads_past_the_hosts_cache_are_exact_for_readers_and_writers() {
     drop(fs);
 
     let bytes = std::fs::read(&image).unwrap();
-    let at = bytes.chunks(SECTOR).position(|found| found == sector(300)).expect("the sector is on disk");
+    // Sector 300 has the same bytes, and comes later.
+    let at = bytes.chunks(SECTOR).position(|found| found == sector(44)).expect("the sector is on disk");
     let raw = DeviceOptions::new(Access::ReadWrite).open(&image).unwrap();
     raw.write_at(b"spoiled", PhysicalAddress((at * SECTOR + 100) as u64)).unwrap();
     drop(raw);
     for options in [options.clone(), options.write(true)] {
-        read_back(&FileSystem::open_with(&image, &options).unwrap(), Some(300));
+        read_back(&FileSystem::open_with(&image, &options).unwrap(), Some(44));
     }
 }
 
