@@ -406,7 +406,7 @@ impl Merged {
             ))?;
         }
         for (reason, count) in &self.stay {
-            output.text(format_args!("extents that stay because {reason}: {count}\n"))?;
+            output.text(format_args!("extents that stay, each because {reason}: {count}\n"))?;
         }
         if self.stopped {
             output.text(format_args!("stopped at the limit; the rest is as it was\n"))?;
