@@ -195,7 +195,9 @@ fn images_of_partclone_are_read_and_restored() {
         drop(device);
         assert!(succeed(["cat", &format!("{}:/snapshot/file7", saved.display())]) == noise(7, 60_000));
         let (ours, theirs) = (path("ours"), path("theirs"));
-        succeed(["image", "restore", string(&saved), string(&ours)]);
+        let restored = papilio(["image", "restore", string(&saved), string(&ours)]);
+        assert!(restored.status.success(), "{options:?}: {}", text(&restored.stderr));
+        assert!(text(&restored.stderr).starts_with("partclone saves one copy of metadata"));
         fs::File::create(&theirs).unwrap().set_len(fs::metadata(&ours).unwrap().len()).unwrap();
         let device = LoopDevice::attach(&theirs, false).unwrap();
         run("partclone.restore", &["-q", "-C", "-s", string(&saved), "-o", string(device.path())]);
@@ -225,7 +227,8 @@ fn images_of_partclone_are_read_and_restored() {
         }
         let target = path("target");
         let first = path(&format!("{name}.aa"));
-        succeed(["image", "restore", "--size", "400M", string(&first), string(&target)]);
+        let restored = papilio(["image", "restore", "--size", "400M", string(&first), string(&target)]);
+        assert!(restored.status.success(), "{name}: {}", text(&restored.stderr));
         succeed(["scrub", "start", "-B", string(&target)]);
         assert_clean(&target);
         fs::remove_file(&target).unwrap();
