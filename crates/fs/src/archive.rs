@@ -33,7 +33,7 @@ impl FileSystem {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let fs = papilio::FileSystem::open("/dev/sdb1")?;
     /// let mut out = std::io::BufWriter::new(std::fs::File::create("sdb1.pbk")?);
-    /// fs.archive(None, &mut out, &papilio::ArchiveOptions::new(), |_, _| {})?;
+    /// fs.archive(None, &mut out, &papilio::archive::ArchiveOptions::new(), |_, _| {})?;
     /// # Ok(())
     /// # }
     /// ```
