@@ -250,23 +250,10 @@ impl FileDevice {
         })
     }
 
-    /// Returns where a started read passes the host's page cache; `None` if it should not.
-    fn direct_read<'a>(
-        &self,
-        reads: &'a DirectReads,
-        request: &RingTarget,
-    ) -> Option<(BorrowedFd<'a>, PhysicalAddress)> {
-        let (start, length) = (request.offset.get(), request.length as u64);
-        let end = start.checked_add(length)?;
-        let inside = length > 0 && end <= self.known_size.load(Ordering::Relaxed);
-        let mask = reads.alignment - 1;
-        let aligned = (request.address | request.length | start as usize) & mask == 0;
-        let pages = length.div_ceil(reads.page);
-        (request.direction == Direction::Read
-            && inside
-            && aligned
-            && calls::cached_pages(&self.file, start, length).is_some_and(|cached| cached < pages))
-        .then(|| (reads.file.as_fd(), request.offset))
+    /// Returns whether the host's page cache lacks bytes of a range.
+    fn lacks(&self, direct: &DirectReads, start: u64, length: u64) -> bool {
+        let pages = length.div_ceil(direct.page);
+        calls::cached_pages(&self.file, start, length).is_some_and(|cached| cached < pages)
     }
 
     /// Returns whether the ring may carry a request on a device of `size` bytes.
@@ -452,16 +439,21 @@ impl Device for FileDevice {
     }
 
     fn ring_file(&self, request: &RingTarget) -> Option<(BorrowedFd<'_>, PhysicalAddress)> {
-        if let Some(reads) = &self.direct_reads {
-            return self.direct_read(reads, request);
-        }
-        let writable = self.access == Access::ReadWrite || request.direction == Direction::Read;
-        let end = request.offset.checked_add(request.length as u64)?;
-        let inside = request.length > 0 && end.get() <= self.known_size.load(Ordering::Relaxed);
-        let aligned =
-            (request.address | request.length | request.offset.get() as usize) & (self.alignment - 1) == 0;
-        (self.ring && self.is_direct() && writable && inside && aligned)
-            .then(|| (self.file.as_fd(), request.offset))
+        let reads = request.direction == Direction::Read;
+        let (file, alignment, usable) = match &self.direct_reads {
+            Some(direct) => (&direct.file, direct.alignment, reads),
+            None => {
+                let allowed = reads || self.access == Access::ReadWrite;
+                (&*self.file, self.alignment, allowed && self.ring && self.is_direct())
+            }
+        };
+        let (start, length) = (request.offset.get(), request.length as u64);
+        let end = start.checked_add(length)?;
+        let inside = length > 0 && end <= self.known_size.load(Ordering::Relaxed);
+        let aligned = (request.address | request.length | start as usize) & (alignment - 1) == 0;
+        // Comes last: it is a system call.
+        let wanted = || self.direct_reads.as_ref().is_none_or(|direct| self.lacks(direct, start, length));
+        (usable && inside && aligned && wanted()).then(|| (file.as_fd(), request.offset))
     }
 
     /// With direct I/O the request waits in a thread of its own: there is no ring, or the ring
