@@ -4,7 +4,7 @@
 //! `papilio_progs`.
 
 use crate::file_system::FileSystem;
-use papilio_engine::errors::Result;
+use papilio_engine::errors::{Error, Result};
 #[cfg(feature = "unstable")]
 use papilio_engine::fsync_log::{LogUsage, log_usage};
 use papilio_engine::jobs::extent_owners::{self, AddressUse};
@@ -187,5 +187,28 @@ impl FileSystem {
             self.sync()?;
         }
         extent_owners::extent_owners(&self.info.trees, address, whole)
+    }
+
+    /// As [`FileSystem::extent_owners`], and passes each subvolume whose tree cannot be read to
+    /// `unread`, with the error. Without an id, it is a leaf that several subvolumes may share. The
+    /// files there are left out.
+    ///
+    /// # Errors
+    /// The commit fails, or the extent tree or the root tree cannot be read.
+    #[cfg(feature = "unstable")]
+    pub fn extent_owners_leaving_out(
+        &self,
+        address: LogicalAddress,
+        whole: bool,
+        mut unread: impl FnMut(Option<TreeId>, Error),
+    ) -> Result<AddressUse> {
+        if self.info.trees.transactions().is_some() {
+            self.sync()?;
+        }
+        let unread = &mut |tree, error| {
+            unread(tree, error);
+            Ok(())
+        };
+        extent_owners::extent_owners_leaving_out(&self.info.trees, address, whole, unread)
     }
 }

@@ -78,10 +78,30 @@ fn a_damaged_snapshot_is_left_out_and_named() {
     let (shown, said) = in_part(&["versions", "--undelete", &at("/home")], &bad);
     assert!(shown.contains("/kept0 in /day2") && said.contains("left out"), "{shown} {said}");
 
-    // Which files have an extent cannot be told without all trees, so these have no answer.
+    // Data that other subvolumes have counts for these. Only /day1 has its version of the file.
+    let (shown, said) = in_part(&["usage", "--tree", "--exact", "--json", whole], &bad);
+    assert!(said.contains("/day1: left out, because it cannot be read"), "{said}");
+    let answer: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(answer["unread"]["bytes"], MIB, "{answer}");
+    // Three versions of the file and four others that stay.
+    assert_eq!(answer["tree"]["bytes"], 7 * MIB, "{answer}");
+    let (shown, said) = in_part(&["usage", "--tree", "--samples", "200", whole], &bad);
+    assert!(
+        shown.contains("(files that cannot be read)") && said.matches("left out").count() == 1,
+        "{shown}"
+    );
+    let run = folder.path().join("run");
+    in_part(&["usage", "--tree", "--exact", "--export", string(&run), whole], &bad);
+    let (shown, _) = in_part(&["usage", "--tree", "--exact", "--compare", string(&run), whole], &bad);
+    assert!(shown.contains("(files that cannot be read)"), "{shown}");
+
     let picture = folder.path().join("map.svg");
-    in_part(&["usage", "--tree", "--exact", whole], &bad);
-    in_part(&["treemap", "--exact", whole, string(&picture)], &bad);
+    for colour in ["subvolume", "age", "compression"] {
+        let (_, said) = in_part(&["treemap", "--exact", "--colour", colour, whole, string(&picture)], &bad);
+        assert_eq!(said.matches("left out").count(), 1, "{said}");
+        let drawn = fs::read_to_string(&picture).unwrap();
+        assert!(drawn.contains("files that cannot be read: 1.00MiB") && drawn.contains("kept3"), "{drawn}");
+    }
     // A path that is only in what cannot be read is not there.
     let (_, said) = in_part(&["versions", &at("/home/never")], &bad);
     assert!(said.contains("left out") && said.contains("no such file"), "{said}");

@@ -312,6 +312,18 @@ fn pairs_beyond_the_memory_go_to_files_with_the_same_result() {
     let output =
         command.args(["dedupe", "--memory", "1K", &format!("{}:/", image.display())]).output().unwrap();
     crate::common::check_failure(&output, 1, "missing: ");
+    if require(&[Need::Root, Need::Command("unshare")]).is_none() {
+        return;
+    }
+    // A folder for temporary files that has room for a page only.
+    let (small, before) = (folder.path().join("small"), fs::read(&image).unwrap());
+    fs::create_dir(&small).unwrap();
+    let script = "mount -t tmpfs -o size=4k none \"$1\" && shift && exec \"$@\"";
+    let mut spilling = std::process::Command::new("unshare");
+    spilling.args(["-m", "sh", "-c", script, "sh"]).arg(&small).arg(crate::common::binary());
+    spilling.args(["dedupe", "--memory", "1K", &format!("{}:/", image.display())]).env("TMPDIR", &small);
+    crate::common::check_failure(&spilling.output().unwrap(), 1, "No space left on device");
+    assert!(fs::read(&image).unwrap() == before, "nothing is shared before all is known");
 }
 
 #[test]

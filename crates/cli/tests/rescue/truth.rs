@@ -546,7 +546,8 @@ fn a_repair_of_one_subvolume_takes_nothing_from_its_snapshot() {
     let numbers: Vec<_> =
         (0..subject.blocks.len()).filter(|number| of_subvolumes(&subject.blocks[*number])).collect();
     assert!(numbers.len() > 4, "{} blocks", numbers.len());
-    for number in numbers {
+    let step = if std::env::var_os("PAPILIO_TRUTH_CASES").is_some() { 1 } else { 3 };
+    for number in numbers.into_iter().step_by(step) {
         let folder = tempfile::tempdir().unwrap();
         let random = fastrand::Rng::with_seed(0);
         let (what, saved) = Default::default();

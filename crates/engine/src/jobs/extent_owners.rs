@@ -8,7 +8,7 @@
 //! Kernel counterpart: `iterate_inodes_from_logical` (`fs/btrfs/backref.c`).
 
 use crate::btree::Tree;
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::items::item_error;
 use crate::items::trees::Trees;
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
@@ -56,6 +56,20 @@ struct OwnedExtent {
 /// # Errors
 /// A tree block or item that cannot be read.
 pub fn extent_owners(trees: &Trees, address: LogicalAddress, whole: bool) -> Result<AddressUse> {
+    extent_owners_leaving_out(trees, address, whole, &mut |_, error| Err(error))
+}
+
+/// As [`extent_owners`], and passes each tree that cannot be read to `unread`, with the error.
+/// Without a tree, it is a leaf that several subvolumes may share. Owners there are left out.
+///
+/// # Errors
+/// The extent tree or the root tree cannot be read; the errors of `unread`.
+pub fn extent_owners_leaving_out(
+    trees: &Trees,
+    address: LogicalAddress,
+    whole: bool,
+    unread: &mut dyn FnMut(Option<TreeId>, Error) -> Result<()>,
+) -> Result<AddressUse> {
     let extents = trees.get(objectid::EXTENT_TREE, "the extent tree")?;
     let tree = &extents.tree;
     let Some((key, is_tree_block)) = extent_at(tree, address)? else { return Ok(AddressUse::Free) };
@@ -63,12 +77,17 @@ pub fn extent_owners(trees: &Trees, address: LogicalAddress, whole: bool) -> Res
         return Ok(AddressUse::TreeBlock);
     }
     let extent = OwnedExtent { start: LogicalAddress(key.objectid), length: key.offset };
-    let hints = hints(tree, extent)?;
+    let hints = hints(tree, extent, &mut |error| unread(None, error))?;
     let mut owners = BTreeSet::new();
     for id in subvolumes(trees)? {
-        let Some(open) = trees.find(id)?.filter(|open| open.item().refs > 0) else { continue };
-        for &(inode, begin) in &hints {
-            confirm(&open.tree, inode, begin, extent, address, whole, &mut owners)?;
+        let mut in_tree = || {
+            let Some(open) = trees.find(id)?.filter(|open| open.item().refs > 0) else { return Ok(()) };
+            hints.iter().try_for_each(|&(inode, begin)| {
+                confirm(&open.tree, inode, begin, extent, address, whole, &mut owners)
+            })
+        };
+        if let Err(error) = in_tree() {
+            unread(Some(id), error)?;
         }
     }
     Ok(AddressUse::Data(owners.into_iter().collect()))
@@ -92,7 +111,7 @@ pub(crate) fn extent_references(
     let mut references = Vec::new();
     let Some((key, false)) = extent_at(&extents.tree, address)? else { return Ok(references) };
     let extent = OwnedExtent { start: LogicalAddress(key.objectid), length: key.offset };
-    let hints = hints(&extents.tree, extent)?;
+    let hints = hints(&extents.tree, extent, &mut Err)?;
     let mut owners = BTreeSet::new();
     for id in subvolumes(trees)? {
         let Some(open) = trees.find(id)?.filter(|open| open.item().refs > 0) else { continue };
@@ -140,8 +159,12 @@ pub(super) fn extent_at(tree: &Tree, address: LogicalAddress) -> Result<Option<(
 }
 
 /// Collects the inodes that the references of an extent name, each with the file offset that the
-/// extent's first byte would have.
-fn hints(tree: &Tree, extent: OwnedExtent) -> Result<BTreeSet<(u64, u64)>> {
+/// extent's first byte would have. A leaf that cannot be read goes to `unread`.
+fn hints(
+    tree: &Tree,
+    extent: OwnedExtent,
+    unread: &mut dyn FnMut(Error) -> Result<()>,
+) -> Result<BTreeSet<(u64, u64)>> {
     let start = extent.start.0;
     let mut hints = BTreeSet::new();
     let mut references = Vec::new();
@@ -164,7 +187,11 @@ fn hints(tree: &Tree, extent: OwnedExtent) -> Result<BTreeSet<(u64, u64)>> {
     for reference in references {
         match reference {
             BackRef::Data { inode, offset, .. } => drop(hints.insert((inode.0, offset.0))),
-            BackRef::SharedData { parent, .. } => hints_in_leaf(tree, parent, extent.start, &mut hints)?,
+            BackRef::SharedData { parent, .. } => {
+                if let Err(error) = hints_in_leaf(tree, parent, extent.start, &mut hints) {
+                    unread(error)?;
+                }
+            }
             _ => {}
         }
     }

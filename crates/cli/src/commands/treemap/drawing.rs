@@ -170,7 +170,7 @@ impl Drawing<'_> {
             NodeKind::Whole | NodeKind::Directory => "n d".to_owned(),
             NodeKind::File => format!("n c{}", node.colour),
             NodeKind::Others(_) => "n o".to_owned(),
-            NodeKind::Unreachable => "n u".to_owned(),
+            NodeKind::Unreachable | NodeKind::Unread => "n u".to_owned(),
             NodeKind::Metadata => "n m".to_owned(),
         };
         let in_page = match (self.is_in_page, number) {
@@ -219,6 +219,7 @@ impl Drawing<'_> {
             NodeKind::File => text_of(node.name()),
             NodeKind::Others(count) => format!("{count} others"),
             NodeKind::Unreachable => "of no file".to_owned(),
+            NodeKind::Unread => "not readable".to_owned(),
             NodeKind::Metadata => "metadata".to_owned(),
         }
     }
@@ -236,6 +237,7 @@ impl Drawing<'_> {
             NodeKind::Directory | NodeKind::File => text_of(&node.path),
             NodeKind::Others(count) => format!("{count} smaller entries of {}", text_of(&node.path)),
             NodeKind::Unreachable => "parts of extents that no file uses".to_owned(),
+            NodeKind::Unread => "files that cannot be read".to_owned(),
             NodeKind::Metadata => "metadata: tree blocks".to_owned(),
         };
         format!("{what}: {size}{error}, {share:.1}%")

@@ -119,8 +119,8 @@ impl Args {
         let mut nodes = Nodes::choose(&found, most);
         let (palette, legend) = match self.colour {
             Colour::Subvolume => (Palette::Subvolumes, colour_subvolumes(&source, &mut nodes)?),
-            Colour::Age => (Palette::Ages, colour_ages(&source, &mut nodes)?),
-            Colour::Compression => (Palette::Compression, colour_compression(&source, &mut nodes)?),
+            Colour::Age => (Palette::Ages, colour_ages(context, &source, &mut nodes)?),
+            Colour::Compression => (Palette::Compression, colour_compression(context, &source, &mut nodes)?),
         };
         let title = self.title(&found);
         let drawing = Drawing { nodes: &nodes, title: &title, palette, legend: &legend, is_in_page: is_page };
@@ -147,7 +147,12 @@ fn title(name: &[u8], found: &Tally) -> String {
         true => "every extent".to_owned(),
         false => format!("{} samples", found.all),
     };
-    format!("{name}: data {data}, metadata {metadata} ({how})")
+    let (unread, _) = found.bytes(found.unread);
+    let unread = match found.unread {
+        0 => String::new(),
+        _ => format!("; {} in files that cannot be read", Units::HUMAN.text(unread)),
+    };
+    format!("{name}: data {data}, metadata {metadata} ({how}){unread}")
 }
 
 /// A treemap of a file system, and its largest directories and files.
@@ -224,13 +229,26 @@ fn colour_subvolumes(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<V
     Ok(legend)
 }
 
+/// Returns a fact about a file. One that cannot be read is not known, and an error of the command.
+fn known<T>(context: &Context, fact: anyhow::Result<Option<T>>) -> Option<T> {
+    fact.unwrap_or_else(|error| {
+        context.error(format_args!("{error:#}"));
+        None
+    })
+}
+
 /// Gives files colours by the time since they were modified, and returns the words for these.
-fn colour_ages(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(usize, String)>> {
+fn colour_ages(
+    context: &Context,
+    source: &TreeSource,
+    nodes: &mut Nodes,
+) -> anyhow::Result<Vec<(usize, String)>> {
     let ages = Places::of(source)?;
     let (now, last) = (time::now(), Palette::Ages.count() - 1);
     let mut seen = vec![false; Palette::Ages.count()];
     for node in nodes.0.iter_mut().filter(|node| node.kind == NodeKind::File) {
-        let days = ages.modified(&node.path)?.map(|modified| now.saturating_sub(modified) / (24 * 3600));
+        let days = known(context, ages.modified(&node.path))
+            .map(|modified| now.saturating_sub(modified) / (24 * 3600));
         let age = |days: i64| AGES.iter().position(|(end, _)| days < *end).unwrap_or(AGES.len());
         node.colour = days.map_or(last, age);
         seen[node.colour] = true;
@@ -244,12 +262,16 @@ fn colour_ages(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(us
 }
 
 /// Gives files colours by how well they are compressed, and returns the words for these.
-fn colour_compression(source: &TreeSource, nodes: &mut Nodes) -> anyhow::Result<Vec<(usize, String)>> {
+fn colour_compression(
+    context: &Context,
+    source: &TreeSource,
+    nodes: &mut Nodes,
+) -> anyhow::Result<Vec<(usize, String)>> {
     let places = Places::of(source)?;
     let last = Palette::Compression.count() - 1;
     let mut seen = vec![false; Palette::Compression.count()];
     for node in nodes.0.iter_mut().filter(|node| node.kind == NodeKind::File) {
-        node.colour = match places.stored(&node.path)? {
+        node.colour = match known(context, places.stored(&node.path)) {
             None => last,
             Some(share) if !share.is_compressed => SHARES.len(),
             Some(share) => SHARES.iter().position(|(end, _)| share.percent() < *end).unwrap_or(SHARES.len()),

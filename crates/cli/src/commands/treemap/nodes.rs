@@ -20,6 +20,8 @@ pub enum NodeKind {
     Whole,
     /// Parts of extents that no file uses.
     Unreachable,
+    /// Data of files that cannot be read.
+    Unread,
     /// Tree blocks.
     Metadata,
 }
@@ -103,6 +105,7 @@ impl Nodes {
         let mut whole = nodes[0].bytes;
         let beside = [
             (NodeKind::Unreachable, tally.bytes(tally.unreachable)),
+            (NodeKind::Unread, tally.bytes(tally.unread)),
             (NodeKind::Metadata, (tally.metadata, 0)),
         ];
         for (kind, sizes) in beside.into_iter().filter(|(_, (bytes, _))| *bytes > 0) {

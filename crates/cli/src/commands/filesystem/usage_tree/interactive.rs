@@ -23,6 +23,7 @@ use crate::units::Units;
 use anyhow::Context as _;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,9 +74,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Interactive<'_> {
     /// Shows the tree until the user quits, and takes samples meanwhile.
     ///
+    /// Returns the messages about what was left out.
+    ///
     /// # Errors
     /// The terminal cannot be set up, or fails; a sample that cannot be looked up.
-    pub fn browse(mut self) -> anyhow::Result<()> {
+    pub fn browse(mut self) -> anyhow::Result<Vec<String>> {
         let shared = Shared {
             tally: Mutex::new(empty_tally(&self.chunks, false)),
             turn: Mutex::new(std::mem::take(&mut self.chunks)),
@@ -191,8 +194,10 @@ impl Interactive<'_> {
     }
 }
 
-fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<()> {
+/// Takes samples until the user quits. Returns the messages about what was left out.
+fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<Vec<String>> {
     let mut sampler = Sampler::new(source, &lock(&shared.turn), seed);
+    let mut left_out = BTreeSet::new();
     let mut seen = shared.changes.load(Ordering::Relaxed);
     while !shared.ended.load(Ordering::Relaxed) {
         if shared.paused.load(Ordering::Relaxed) || shared.waiting.load(Ordering::Relaxed) {
@@ -202,10 +207,11 @@ fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<()>
         let chunks = lock(&shared.turn);
         let changes = shared.changes.load(Ordering::Relaxed);
         if changes != seen {
+            left_out.extend(sampler.left_out());
             (sampler, seen) = (Sampler::new(source, &chunks, seed), changes);
         }
         match sampler.next()? {
-            Some(path) => lock(&shared.tally).add(path.as_deref(), 1),
+            Some(found) => lock(&shared.tally).count(&found, 1),
             // There is next to no data.
             None => {
                 drop(chunks);
@@ -213,5 +219,6 @@ fn sample(source: &TreeSource, seed: u64, shared: &Shared) -> anyhow::Result<()>
             }
         }
     }
-    Ok(())
+    left_out.extend(sampler.left_out());
+    Ok(left_out.into_iter().collect())
 }

@@ -126,7 +126,9 @@ pub fn show(
         let export = format!("usage-tree-{second}.json");
         let can_delete = arguments.delete;
         let source = &source;
-        return Interactive { source, chunks, origin, then, name, units, can_delete, export }.browse();
+        let browsed = Interactive { source, chunks, origin, then, name, units, can_delete, export }.browse();
+        browsed?.iter().for_each(|message| context.error(message));
+        return Ok(());
     }
     let mut found = empty_tally(&chunks, arguments.exact);
     let samples = arguments.samples.unwrap_or(SAMPLES);
@@ -169,6 +171,8 @@ fn read_run(file: &Path) -> anyhow::Result<Run> {
 /// Takes samples until there are enough, or next to no data is found. Without a sampler every
 /// extent is looked up.
 ///
+/// Subvolumes that cannot be read are left out, and named as errors of the command.
+///
 /// # Errors
 /// A sample that cannot be looked up.
 pub fn measure(
@@ -193,7 +197,8 @@ pub fn measure(
     if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
-    ran
+    ran?.iter().for_each(|message| context.error(message));
+    Ok(())
 }
 
 impl TreeArgs {
@@ -210,13 +215,13 @@ fn sample(
     samples: u64,
     found: &mut Tally,
     mut progress: impl FnMut(),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<String>> {
     for _ in 0..samples {
-        let Some(path) = sampler.next()? else { break };
-        found.add(path.as_deref(), 1);
+        let Some(next) = sampler.next()? else { break };
+        found.count(&next, 1);
         progress();
     }
-    Ok(())
+    Ok(sampler.left_out())
 }
 
 fn print(output: &mut Output, view: View<'_>, arguments: &TreeArgs, units: Units) -> anyhow::Result<()> {
@@ -241,10 +246,15 @@ fn print(output: &mut Output, view: View<'_>, arguments: &TreeArgs, units: Units
         }
         Ok(is_shown && depth < deepest)
     })?;
-    let before = view.then.map_or(0, |then| then.unreachable);
-    if found.unreachable > 0 || before > 0 {
-        let name = b"(parts of extents that no file uses)";
-        line(output, view, units, (found.unreachable, before), 0, name)?;
+    let no_path: [(&[u8], fn(&Tally) -> u64); 2] = [
+        (b"(parts of extents that no file uses)", |tally| tally.unreachable),
+        (b"(files that cannot be read)", |tally| tally.unread),
+    ];
+    for (name, weight) in no_path {
+        let (now, before) = (weight(found), view.then.map_or(0, weight));
+        if now > 0 || before > 0 {
+            line(output, view, units, (now, before), 0, name)?;
+        }
     }
     let (data, metadata) = (units.text(found.data), units.text(found.metadata));
     output.text(format_args!("data {data}, metadata {metadata}"))?;
@@ -281,7 +291,7 @@ fn line(
 
 fn to_json(view: View<'_>, origin: &Origin, then: Option<&Run>) -> Value {
     let found = view.now;
-    let before = view.then.map_or(0, |then| then.unreachable);
+    let then_of = |weight: fn(&Tally) -> u64| view.then.map_or(0, weight);
     let mut all = json!({
         "fsid": origin.fsid,
         "exact": found.exact,
@@ -289,7 +299,8 @@ fn to_json(view: View<'_>, origin: &Origin, then: Option<&Run>) -> Value {
         "seed": origin.seed,
         "data": found.data,
         "metadata": found.metadata,
-        "unreachable": sizes(view, found.unreachable, before),
+        "unreachable": sizes(view, found.unreachable, then_of(|then| then.unreachable)),
+        "unread": sizes(view, found.unread, then_of(|then| then.unread)),
         "tree": tree_json(view),
     });
     if let Some(then) = then {

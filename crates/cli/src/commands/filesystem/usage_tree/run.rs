@@ -42,7 +42,10 @@ pub fn write_run(out: &mut dyn Write, origin: &Origin, tally: &Tally) -> io::Res
     let mut head = Map::new();
     head.insert("format".into(), FORMAT.into());
     json_bytes(&mut head, "source", &origin.source);
-    let (bytes, error) = tally.bytes(tally.unreachable);
+    let beside = |weight: u64| {
+        let (bytes, error) = tally.bytes(weight);
+        json!({ "weight": weight, "bytes": bytes, "error": error })
+    };
     let facts = json!({
         "fsid": origin.fsid,
         "time": origin.time,
@@ -51,7 +54,8 @@ pub fn write_run(out: &mut dyn Write, origin: &Origin, tally: &Tally) -> io::Res
         "seed": origin.seed,
         "data": tally.data,
         "metadata": tally.metadata,
-        "unreachable": { "weight": tally.unreachable, "bytes": bytes, "error": error },
+        "unreachable": beside(tally.unreachable),
+        "unread": beside(tally.unread),
     });
     if let Value::Object(facts) = facts {
         head.extend(facts);
@@ -97,10 +101,16 @@ impl Run {
         let exact = all["exact"].as_bool().ok_or("the field exact is neither true nor false")?;
         let unreachable = all["unreachable"]["weight"].as_u64();
         let unreachable = unreachable.ok_or("the field unreachable has no weight")?;
+        // Runs of older versions do not have it.
+        let unread = match &all["unread"] {
+            Value::Null => 0,
+            found => found["weight"].as_u64().ok_or("the field unread has no weight")?,
+        };
         let mut tally = Tally {
             data: number("data")?,
             metadata: number("metadata")?,
             unreachable,
+            unread,
             exact,
             ..Tally::default()
         };
@@ -114,7 +124,8 @@ impl Run {
             }
             tally.set(&path, weight);
         }
-        let all_weights = tally.root.weight.checked_add(unreachable).ok_or("weights are too large")?;
+        let all_weights = tally.root.weight.checked_add(unreachable).and_then(|sum| sum.checked_add(unread));
+        let all_weights = all_weights.ok_or("weights are too large")?;
         tally.all = all_weights;
         match all["samples"].as_u64() {
             Some(samples) if !exact && samples != all_weights => {

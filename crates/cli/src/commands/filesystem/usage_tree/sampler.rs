@@ -31,12 +31,11 @@ impl<'s> Sampler<'s> {
         Self { resolver: Resolver::new(source), chunks, length, random: fastrand::Rng::with_seed(seed) }
     }
 
-    /// Returns the path of the next random byte; `None` inside for data that no file uses. `None`
-    /// if next to no byte is used.
+    /// Returns the use of the next random byte that has data; `None` if next to no byte has.
     ///
     /// # Errors
     /// As [`Resolver::find`].
-    pub fn next(&mut self) -> anyhow::Result<Option<Option<Vec<u8>>>> {
+    pub fn next(&mut self) -> anyhow::Result<Option<Found>> {
         if self.length == 0 {
             return Ok(None);
         }
@@ -52,11 +51,15 @@ impl<'s> Sampler<'s> {
             };
             match self.resolver.find(address, false)? {
                 Found::NoData => {}
-                Found::Unreachable => return Ok(Some(None)),
-                Found::Path(path) => return Ok(Some(Some(path))),
+                found => return Ok(Some(found)),
             }
         }
         Ok(None)
+    }
+
+    /// Returns the messages about what was left out.
+    pub fn left_out(&self) -> Vec<String> {
+        self.resolver.left_out()
     }
 }
 
@@ -70,11 +73,16 @@ pub fn empty_tally(chunks: &[UsedChunk], exact: bool) -> Tally {
     Tally { data, metadata, exact, ..Tally::default() }
 }
 
-/// Looks up every extent, and calls `progress` after each.
+/// Looks up every extent, and calls `progress` after each. Returns the messages about what was left
+/// out.
 ///
 /// # Errors
 /// As [`Resolver::find`]; an extent tree that cannot be read.
-pub fn look_up_all(source: &TreeSource, tally: &mut Tally, mut progress: impl FnMut()) -> anyhow::Result<()> {
+pub fn look_up_all(
+    source: &TreeSource,
+    tally: &mut Tally,
+    mut progress: impl FnMut(),
+) -> anyhow::Result<Vec<String>> {
     let mut resolver = Resolver::new(source);
     source.search(objectid::EXTENT_TREE, (Key::MIN, Key::MAX), 0, |key, item| {
         if key.item_type != ItemType::EXTENT_ITEM {
@@ -85,12 +93,9 @@ pub fn look_up_all(source: &TreeSource, tally: &mut Tally, mut progress: impl Fn
         if !extent.header.flags.contains(ExtentFlags::DATA) {
             return Ok(());
         }
-        match resolver.find(key.objectid, true)? {
-            Found::NoData => return Ok(()),
-            Found::Unreachable => tally.add(None, key.offset),
-            Found::Path(path) => tally.add(Some(&path), key.offset),
-        }
+        tally.count(&resolver.find(key.objectid, true)?, key.offset);
         progress();
         Ok(())
-    })
+    })?;
+    Ok(resolver.left_out())
 }

@@ -90,6 +90,10 @@ fn headline(browser: &Browser, view: View<'_>, name: &str, units: Units) -> Vec<
         let (bytes, _) = tally.bytes(tally.unreachable);
         first += &format!("; {} in parts of extents that no file uses", units.text(bytes));
     }
+    if tally.unread > 0 {
+        let (bytes, _) = tally.bytes(tally.unread);
+        first += &format!("; {} in files that cannot be read", units.text(bytes));
+    }
     let (weight, before) = view.weights(&browser.path);
     let (bytes, error) = tally.bytes(weight);
     let (bytes, error) = (units.text(bytes), units.text(error));

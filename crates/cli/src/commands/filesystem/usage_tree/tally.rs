@@ -3,6 +3,7 @@
 //! Owns [`Entry`], the tree of directories, and [`Tally`], which knows how many bytes a weight
 //! stands for.
 
+use super::resolver::Found;
 use std::collections::BTreeMap;
 
 /// Most directories on the way to a file. Files below count for the last of them, so that nothing
@@ -55,6 +56,8 @@ pub struct Tally {
     pub root: Entry,
     /// Parts of extents that no file uses any more.
     pub unreachable: u64,
+    /// Data of files that cannot be read.
+    pub unread: u64,
     /// The sum of all weights.
     pub all: u64,
     /// Used bytes of data.
@@ -66,6 +69,19 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Adds a weight of what was found.
+    pub fn count(&mut self, found: &Found, weight: u64) {
+        match found {
+            Found::NoData => {}
+            Found::Unreachable => self.add(None, weight),
+            Found::Path(path) => self.add(Some(path), weight),
+            Found::Unread => {
+                self.all += weight;
+                self.unread += weight;
+            }
+        }
+    }
+
     /// Adds the weight of a path, or of no file at all.
     pub fn add(&mut self, path: Option<&[u8]>, weight: u64) {
         self.all += weight;
