@@ -20,6 +20,7 @@
 //! - `balance`: moving block groups
 //! - `defragment`: making extents larger without unsharing them
 //! - `archive`: archives of whole file systems
+//! - `image_targets`: files and devices that a restore writes
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 #![forbid(unsafe_code)]
@@ -65,6 +66,7 @@ mod file;
 mod file_cursor;
 mod file_system;
 mod file_write;
+mod image_targets;
 #[cfg(test)]
 #[path = "../../papilio/tests/support/in_memory.rs"]
 mod in_memory;
@@ -113,6 +115,7 @@ pub use dir::{DirEntry, Entries};
 pub use file::File;
 pub use file_cursor::FileCursor;
 pub use file_system::FileSystem;
+pub use image_targets::ImageTargets;
 pub use inode::{Inode, KeptInode};
 pub use io_queue::IoQueue;
 pub use io_request::{IoCompletion, IoOperation, IoRequest};

@@ -4,7 +4,7 @@
 
 use super::image_archive::{ArchiveArgs, ArchiveRestore, VerifyArgs};
 use super::image_partclone;
-use super::image_target::{Made, RestoreArgs, advance, bar, finish, target};
+use super::image_target::{RestoreArgs, add_target, advance, bar, finish};
 use crate::context::Context;
 use crate::host_output::HostOutput;
 use crate::output::Output;
@@ -242,16 +242,15 @@ fn restore(context: &Context, arguments: &RestoreArgs) -> anyhow::Result<()> {
         let (needed, given) = (sizes.len(), arguments.images.len());
         bail!("{name}: the file system has {needed} devices, {given} were given");
     }
-    let mut made = Made::default();
-    let mut devices = Vec::with_capacity(sizes.len());
+    let mut targets = papilio::ImageTargets::new();
     for (image, size) in arguments.images.iter().zip(&sizes) {
-        devices.push(target(image, *size, arguments.force, &mut made)?);
+        add_target(&mut targets, image, *size, arguments.force)?;
     }
     let bar = bar(context);
-    let restored = dump.restore(mode, &devices, |done, all| advance(bar.as_ref(), done, all));
+    let restored = dump.restore(mode, targets.devices(), |done, all| advance(bar.as_ref(), done, all));
     finish(context, bar);
     let restored = restored.map_err(of_dump)?;
-    made.keep();
+    targets.keep();
     context.changed_devices.note(&arguments.images);
     if context.verbosity > 0 {
         let mut output = Output::new()?;

@@ -3,19 +3,19 @@
 //!
 //! The subcommands translate arguments and results; [`papilio::archive`] does the work.
 
-use super::image_target::{Made, advance, bar, finish};
+use super::image_target::{add_target, advance, bar, finish};
 use crate::context::{Context, of_image};
 use crate::holder::mount_of_device;
 use crate::host_output::HostOutput;
 use crate::output::Output;
 use anyhow::{Context as _, bail};
+use papilio::ImageTargets;
 use papilio::archive::{
-    ArchiveChain, ArchiveCreated, ArchiveError, ArchiveOptions, ArchiveReader, ArchiveSource, find_parent,
-    is_archive, restore_archive, restore_sizes, verify_archive,
+    ArchiveChain, ArchiveCreated, ArchiveError, ArchiveOptions, ArchiveReader, ArchiveSource, add_parents,
+    is_archive, open_source, restore_archive, restore_sizes, verify_archive,
 };
 use papilio::device::{Access, Device, DeviceOptions};
 use serde_json::json;
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -215,35 +215,9 @@ fn open_chain(path: &Path, parents: &[PathBuf]) -> anyhow::Result<ArchiveChain> 
     ArchiveChain::open_path(path, file, parents).map_err(of_archive)
 }
 
-fn open_source(path: &Path) -> anyhow::Result<ArchiveSource> {
-    let name = path.display().to_string();
-    let file = File::open(path).with_context(|| format!("{name}: cannot open"))?;
-    let input: Box<dyn Read + Send> = Box::new(BufReader::with_capacity(BUFFER, file));
-    ArchiveReader::new(input, &name).map_err(of_archive)
-}
-
 fn stdin_source(start: Vec<u8>) -> anyhow::Result<ArchiveSource> {
     let input: Box<dyn Read + Send> = Box::new(io::Cursor::new(start).chain(BufReader::new(io::stdin())));
     ArchiveReader::new(input, "standard input").map_err(of_archive)
-}
-
-/// Adds the archives that the first one of `sources` is based on, before it.
-fn add_parents(path: &Path, parents: &[PathBuf], sources: &mut Vec<ArchiveSource>) -> anyhow::Result<()> {
-    let mut beside = path.to_owned();
-    while sources[0].header().is_incremental() {
-        let wanted = sources[0].header().parent;
-        let name = sources[0].name().to_owned();
-        let Some(found) = find_parent(&beside, parents, wanted) else {
-            bail!("{name}: it is based on the archive {wanted}, which was neither named nor found beside it");
-        };
-        let source = open_source(&found)?;
-        if sources.iter().any(|known| known.header().id == source.header().id) {
-            bail!("{name}: it is based on itself");
-        }
-        sources.insert(0, source);
-        beside = found;
-    }
-    Ok(())
 }
 
 impl VerifyArgs {
@@ -269,19 +243,10 @@ impl VerifyArgs {
         let is_stdin = self.archive == Path::new("-");
         let mut sources = vec![match is_stdin {
             true => stdin_source(Vec::new())?,
-            false => open_source(&self.archive)?,
+            false => open_source(&self.archive).map_err(of_archive)?,
         }];
         if !self.without_parents {
-            add_parents(&self.archive, &self.parent, &mut sources)?;
-        }
-        for pair in sources.windows(2) {
-            papilio::archive::check_parent(
-                pair[1].name(),
-                pair[1].header(),
-                pair[0].name(),
-                pair[0].header(),
-            )
-            .map_err(of_archive)?;
+            add_parents(&self.archive, &self.parent, &mut sources).map_err(of_archive)?;
         }
         let bar = bar(context);
         let mut archives = Vec::new();
@@ -340,7 +305,7 @@ impl ArchiveRestore<'_> {
         let name = self.archive.display();
         let mut sources = vec![match self.archive == Path::new("-") {
             true => stdin_source(start)?,
-            false => open_source(self.archive)?,
+            false => open_source(self.archive).map_err(of_archive)?,
         }];
         let sizes = restore_sizes(&sources[0]);
         if sizes.len() != self.images.len() {
@@ -350,14 +315,13 @@ impl ArchiveRestore<'_> {
         if !self.sizes.is_empty() && self.sizes.len() != sizes.len() {
             bail!("--size is needed once for each of the {} devices, or not at all", sizes.len());
         }
-        add_parents(self.archive, self.parents, &mut sources)?;
-        let mut made = Made::default();
-        let mut devices = Vec::with_capacity(sizes.len());
+        add_parents(self.archive, self.parents, &mut sources).map_err(of_archive)?;
+        let mut targets = ImageTargets::new();
         for (number, (image, size)) in self.images.iter().zip(&sizes).enumerate() {
             let wanted = self.sizes.get(number).copied().unwrap_or(*size);
-            devices.push(super::image_target::target(image, wanted, self.force, &mut made)?);
+            add_target(&mut targets, image, wanted, self.force)?;
         }
-        for (number, (device, size)) in devices.iter().zip(&sizes).enumerate() {
+        for (number, (device, size)) in targets.devices().iter().zip(&sizes).enumerate() {
             if device.size() < *size && context.verbosity > 0 {
                 let (image, have) = (self.images[number].display(), device.size());
                 context.warning(format_args!(
@@ -367,12 +331,12 @@ impl ArchiveRestore<'_> {
         }
         let all = self.bytes_of(&sources);
         let bar = bar(context);
-        let restored = restore_archive(&mut sources, &devices, &std::env::temp_dir(), |done| {
+        let restored = restore_archive(&mut sources, targets.devices(), &std::env::temp_dir(), |done| {
             advance(bar.as_ref(), done, all);
         });
         finish(context, bar);
         let restored = restored.map_err(crate::holder::explain)?;
-        made.keep();
+        targets.keep();
         context.changed_devices.note(self.images);
         if restored.unreadable_bytes > 0 {
             let bytes = restored.unreadable_bytes;

@@ -1,10 +1,11 @@
 //! `papilio image restore` of images of partclone, also as Clonezilla keeps them.
 
-use super::image_target::{Made, RestoreArgs, advance, bar, finish, target};
+use super::image_target::{RestoreArgs, add_target, advance, bar, finish};
 use crate::context::Context;
 use crate::output::Output;
 use crate::usage_error::UsageError;
 use anyhow::{Context as _, bail};
+use papilio::ImageTargets;
 use papilio::partclone::{PartcloneReader, open_parts, restore_partclone};
 use std::io::Read;
 use std::path::Path;
@@ -35,16 +36,16 @@ pub fn restore(context: &Context, arguments: &RestoreArgs, input: Input) -> anyh
     let mut reader =
         PartcloneReader::new(input, &name).map_err(|error| anyhow::Error::msg(error.to_string()))?;
     let size = reader.layout().device_size();
-    let mut made = Made::default();
+    let mut targets = ImageTargets::new();
     let wanted = arguments.size.first().copied().unwrap_or(size);
-    let device = target(image, wanted, arguments.force, &mut made)?;
+    add_target(&mut targets, image, wanted, arguments.force)?;
     let bar = bar(context);
-    let written = restore_partclone(&mut reader, &device, &std::env::temp_dir(), |done| {
+    let written = restore_partclone(&mut reader, &targets.devices()[0], &std::env::temp_dir(), |done| {
         advance(bar.as_ref(), done, size)
     });
     finish(context, bar);
     let written = written.map_err(crate::holder::explain)?;
-    made.keep();
+    targets.keep();
     context.changed_devices.note(&arguments.images);
     context.note(format_args!(
         "partclone saves one copy of metadata: `papilio scrub start {}` writes a second one that \

@@ -1,16 +1,14 @@
 //! What `papilio image restore` is told, and the files and devices that it writes.
 //!
-//! Owns [`RestoreArgs`], [`Made`], which removes files again unless the restore succeeds, and the
-//! bar of progress of the commands on images.
+//! Owns [`RestoreArgs`], and the bar of progress of the commands on images.
 
 use crate::context::Context;
 use crate::units::parse_size;
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::device::{Access, Device, FileDevice};
-use std::os::unix::fs::FileTypeExt;
+use papilio::{Error, ImageTargets};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Create a file system from an archive or a dump
 ///
@@ -46,59 +44,19 @@ pub(super) struct RestoreArgs {
     pub(super) images: Vec<PathBuf>,
 }
 
-/// Files that are removed unless the restore succeeds.
-#[derive(Default)]
-pub(super) struct Made(Vec<PathBuf>);
-
-impl Made {
-    /// Keeps the files.
-    pub(super) fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            // The error that led here is the one to report.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// Opens a target: a device, or a file of the given size, which is created or emptied first.
-pub(super) fn target(
+/// Adds a device, or a file of the given size, which is made or emptied first.
+pub(super) fn add_target(
+    targets: &mut ImageTargets,
     path: &Path,
     size: u64,
     force: bool,
-    made: &mut Made,
-) -> anyhow::Result<Arc<dyn Device>> {
-    let shown = path.display();
-    let found = std::fs::metadata(path).ok();
-    let is_device = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
-    if !force && (is_device || found.as_ref().is_some_and(|found| found.len() > 0)) {
-        bail!("{shown}: exists; use --force to overwrite it");
-    }
-    if !is_device {
-        if found.as_ref().is_some_and(|found| !found.is_file()) {
-            bail!("{shown}: neither a file nor a device");
+) -> anyhow::Result<()> {
+    match targets.add(path, size, force) {
+        Err(Error::Host { path, source }) if source.kind() == ErrorKind::AlreadyExists => {
+            bail!("{}: exists; use --force to overwrite it", path.display())
         }
-        // Locked before it is emptied: a mount may use it.
-        // An empty file is one to be made.
-        let in_use = found
-            .filter(|found| found.len() > 0)
-            .map(|_| FileDevice::open(path, Access::ReadWrite))
-            .transpose();
-        let in_use = in_use.map_err(|error| crate::holder::explain(error.into()))?;
-        if in_use.is_none() {
-            made.0.push(path.to_owned());
-        }
-        let file = crate::context::create_host_file(path)?;
-        drop(in_use);
-        file.set_len(size).with_context(|| format!("{shown}: cannot grow to {size} bytes"))?;
+        added => added.map_err(crate::holder::explain),
     }
-    let device = FileDevice::open(path, Access::ReadWrite);
-    Ok(Arc::new(device.map_err(|error| crate::holder::explain(error.into()))?))
 }
 
 /// Returns a bar of progress, on a terminal.

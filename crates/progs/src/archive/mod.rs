@@ -5,6 +5,7 @@
 //! - [`fill`]: reads, verifies and compresses the content of frames;
 //! - [`create`]: writes the archive in order;
 //! - [`restore`]: writes the file system to devices;
+//! - [`sources`]: archives that are read, with those that they are based on;
 //! - [`verify`]: reads all of an archive;
 //! - [`partclone`]: writes the device in an image of partclone.
 //!
@@ -16,12 +17,14 @@ mod options;
 mod partclone;
 mod plan;
 mod restore;
+mod sources;
 mod verify;
 
 pub use create::create_archive;
 pub use options::{ArchiveCreated, ArchiveOptions, ArchiveParent};
 pub use partclone::restore_partclone;
 pub use restore::{ArchiveRestored, ArchiveSource, restore_archive, restore_sizes, write_superblocks};
+pub use sources::{add_parents, open_source, open_sources};
 pub use verify::verify_archive;
 
 use papilio_device::archive::ArchiveError;
