@@ -28,11 +28,7 @@ pub fn load() -> Sources {
         include_bytes!("../../tests/fixtures/source-journal.img.zst"),
         include_bytes!("../../tests/fixtures/source-ext2.img.zst"),
     ];
-    let sources = Sources::new(images.map(device).into());
-    for choice in 0..images.len() as u8 {
-        assert!(sources.prepare(&[choice * 2]), "source {choice} can be converted");
-    }
-    sources
+    Sources::new(images.map(device).into())
 }
 
 /// Returns a device with the content of a compressed image.

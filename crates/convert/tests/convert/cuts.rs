@@ -1,6 +1,6 @@
 //! Power cuts at the writes of a conversion and of a way back.
 //!
-//! `PAPILIO_CONVERT_CUTS` is the number of states to judge in each direction (60). States are those
+//! `PAPILIO_CONVERT_CUTS` is the number of states to judge in each direction (36). States are those
 //! at moments that are spread over all writes, and more closely over the last ones.
 
 use super::fill::{bytes, flags};
@@ -16,9 +16,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// States without a request for more.
-const FEW: usize = 60;
+const FEW: usize = 36;
 /// The last moments of a recording, which are judged one by one.
-const LAST: usize = 8;
+const LAST: usize = 7;
 
 fn cuts() -> usize {
     std::env::var("PAPILIO_CONVERT_CUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(FEW)
@@ -103,11 +103,12 @@ impl<'a> Judge<'a> {
     fn check_source(&self, state: &MemoryDevice, what: &str) {
         let path = self.world.scratch.path().join("state");
         state.write_image(&path).unwrap();
+        let (kind, needs_replay) = (self.world.kind, self.mended.is_some());
         let checked = std::panic::catch_unwind(|| {
-            if self.mended.is_some() {
+            if needs_replay {
                 mend(&path);
             }
-            self.world.kind.check(&path);
+            kind.check(&path);
         });
         if let Some(mended) = &self.mended {
             // The same blocks as of the source after its replay, but for times in superblocks.

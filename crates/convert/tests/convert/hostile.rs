@@ -8,7 +8,7 @@
 //! check has its turn. Other checksums of ext depend on the place of a block, so that some of the
 //! sources have none.
 
-use papilio_convert::{Conversion, ConvertOptions};
+use papilio_convert::{Conversion, ConvertError, ConvertOptions};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ const CHANGES: usize = 24;
 struct Sound {
     device: MemoryDevice,
     blocks: Vec<u64>,
+    /// Bytes of tree blocks that hold its attributes, and for which there is room.
+    node_size: u32,
 }
 
 /// Sound sources to change.
@@ -31,13 +33,16 @@ impl Sources {
     /// Takes these.
     ///
     /// # Panics
-    /// If one has no metadata, or cannot be read.
+    /// If one has no metadata, or cannot be converted.
     pub fn new(devices: Vec<MemoryDevice>) -> Self {
         let sound = |device: MemoryDevice| {
             let blocks: Vec<u64> =
                 (0..device.size() / BLOCK as u64).filter(|at| is_metadata(&block(&device, *at))).collect();
             assert!(!blocks.is_empty(), "a source without metadata");
-            Sound { device, blocks }
+            let copy: Arc<dyn Device> = Arc::new(device.snapshot());
+            let fits = |size: &u32| prepare(&copy, *size).is_ok();
+            let node_size = [16384, 65536].into_iter().find(fits).expect("a sound source");
+            Sound { device, blocks, node_size }
         };
         Self(devices.into_iter().map(sound).collect())
     }
@@ -66,7 +71,7 @@ impl Sources {
         let before = changed.snapshot();
         let changed = Arc::new(changed);
         let device: Arc<dyn Device> = Arc::clone(&changed) as Arc<dyn Device>;
-        let result = Conversion::prepare(&device, &ConvertOptions::new().node_size(65536), &mut |_| ());
+        let result = prepare(&device, sound.node_size);
         assert!(changed.same_content(&before), "a conversion that was only prepared wrote");
         match result {
             Ok(conversion) => conversion.plan().metadata_room > 0,
@@ -76,6 +81,10 @@ impl Sources {
             }
         }
     }
+}
+
+fn prepare(device: &Arc<dyn Device>, node_size: u32) -> Result<Conversion, ConvertError> {
+    Conversion::prepare(device, &ConvertOptions::new().node_size(node_size), &mut |_| ())
 }
 
 fn block(device: &MemoryDevice, at: u64) -> Vec<u8> {

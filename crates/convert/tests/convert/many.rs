@@ -1,8 +1,9 @@
 //! Many shapes of ext and XFS, drawn by a seed each: the whole way and back.
 //!
 //! The seed chooses the content in turn, and draws the features of `mke2fs` or `mkfs.xfs`.
-//! `PAPILIO_CONVERT_SHAPES` is the number of shapes of ext, `PAPILIO_CONVERT_XFS_SHAPES` that of
-//! XFS (1 each); `PAPILIO_CONVERT_FIRST` is the first seed (0). The long run has 60 and 20.
+//! `PAPILIO_CONVERT_SHAPES` is the number of shapes of ext (60), `PAPILIO_CONVERT_XFS_SHAPES` that
+//! of XFS (20); `PAPILIO_CONVERT_FIRST` is the first seed (0). They take long, and are ignored
+//! without `--ignored`.
 
 use super::fill::{
     deep_folders, everything, for_any_host, fragments, many_links, many_xattrs, nearly_full, programs,
@@ -22,9 +23,9 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Returns the seeds of the shapes to convert.
-fn seeds(name: &str) -> Range<u64> {
+fn seeds(name: &str, count: u64) -> Range<u64> {
     let first = number("PAPILIO_CONVERT_FIRST", 0);
-    first..first + number(name, 1)
+    first..first + number(name, count)
 }
 
 /// Draws the arguments of `mke2fs`.
@@ -108,11 +109,12 @@ const EXT: [&str; 12] = [
 ];
 
 #[test]
+#[ignore = "takes long"]
 fn many_shapes_of_ext_go_both_ways() {
     if require(NEEDS).is_none() {
         return;
     }
-    for seed in seeds("PAPILIO_CONVERT_SHAPES") {
+    for seed in seeds("PAPILIO_CONVERT_SHAPES", 60) {
         let mut random = fastrand::Rng::with_seed(seed);
         let content = EXT[seed as usize % EXT.len()];
         let mut arguments = ext(&mut random);
@@ -202,11 +204,12 @@ const XFS: [&str; 10] = [
 ];
 
 #[test]
+#[ignore = "takes long"]
 fn many_shapes_of_xfs_go_both_ways() {
     if require(XFS_NEEDS).is_none() {
         return;
     }
-    for seed in seeds("PAPILIO_CONVERT_XFS_SHAPES") {
+    for seed in seeds("PAPILIO_CONVERT_XFS_SHAPES", 20) {
         let mut random = fastrand::Rng::with_seed(seed);
         let (content, arguments) = (XFS[seed as usize % XFS.len()], xfs(&mut random));
         println!("{seed}: {content}: {arguments}");

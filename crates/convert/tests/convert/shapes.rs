@@ -1,7 +1,7 @@
 //! File systems of every shape: after the conversion, the kernel shows the same.
 
 use super::fill::{everything, flags, nearly_full};
-use super::world::{Kind, NEEDS, World, mend, run};
+use super::world::{NEEDS, World, mend, run};
 use papilio_convert::{ConvertOptions, TargetLabel, TargetUuid};
 use papilio_format::ChecksumType;
 use papilio_oracle::require;
@@ -41,23 +41,14 @@ fn ext4_as_it_is_made_today() {
 }
 
 #[test]
-fn ext4_without_64_bits_and_flexible_groups() {
-    whole_way("-t ext4 -b 4096 -O ^64bit,^flex_bg", &[], everything);
+fn ext4_without_extents_journal_and_kinds_in_directories() {
+    whole_way("-t ext4 -b 4096 -O ^extent,^64bit,^has_journal,^filetype", &[], everything);
 }
 
 #[test]
-fn ext4_without_extents() {
-    whole_way("-t ext4 -b 4096 -O ^extent,^64bit", &[], everything);
-}
-
-#[test]
-fn ext4_with_checksums_of_groups_only() {
-    whole_way("-t ext4 -b 4096 -O ^metadata_csum,uninit_bg", &[], everything);
-}
-
-#[test]
-fn ext4_without_checksums() {
-    whole_way("-t ext4 -b 4096 -O ^metadata_csum,^uninit_bg", &[], everything);
+fn ext4_as_it_was_made_once() {
+    // Checksums of groups only, no 64 bits, no flexible groups.
+    whole_way("-t ext4 -b 4096 -O ^64bit,^flex_bg,^metadata_csum,uninit_bg", &[], everything);
 }
 
 #[test]
@@ -66,13 +57,8 @@ fn ext4_with_clusters() {
 }
 
 #[test]
-fn ext4_with_meta_groups() {
-    whole_way("-t ext4 -b 4096 -O meta_bg,^resize_inode", &[], everything);
-}
-
-#[test]
-fn ext4_with_data_in_inodes() {
-    whole_way("-t ext4 -b 4096 -O inline_data", &[], everything);
+fn ext4_with_meta_groups_and_no_checksums() {
+    whole_way("-t ext4 -b 4096 -O meta_bg,^resize_inode,^metadata_csum,^uninit_bg", &[], everything);
 }
 
 #[test]
@@ -85,8 +71,8 @@ fn ext4_with_much_data_in_inodes() {
 }
 
 #[test]
-fn ext4_with_short_inodes() {
-    whole_way("-t ext4 -b 4096 -I 128", SHORT, everything);
+fn ext4_with_short_inodes_and_two_copies_of_the_superblock() {
+    whole_way("-t ext4 -b 4096 -I 128 -O sparse_super2,^resize_inode", SHORT, everything);
 }
 
 #[test]
@@ -113,22 +99,13 @@ fn ext4_with_projects_and_quotas() {
 }
 
 #[test]
-fn ext4_with_two_copies_of_the_superblock() {
-    whole_way("-t ext4 -b 4096 -O sparse_super2,^resize_inode", &[], everything);
-}
-
-#[test]
 fn ext4_with_rarer_features() {
     whole_way(
-        "-t ext4 -b 4096 -O metadata_csum_seed,large_dir,mmp,orphan_file,fast_commit,stable_inodes,verity",
+        "-t ext4 -b 4096 -O metadata_csum_seed,large_dir,mmp,orphan_file,fast_commit,stable_inodes,verity,\
+         inline_data",
         &[],
         everything,
     );
-}
-
-#[test]
-fn ext4_without_a_journal_and_kinds_in_directories() {
-    whole_way("-t ext4 -b 4096 -O ^has_journal,^filetype", &[], everything);
 }
 
 #[test]
