@@ -2,10 +2,12 @@
 //!
 //! The generated blocks are valid in their outer layers (checksum, identity, item bounds), so that
 //! the fuzzer's bytes reach the inner checks. [`Patches`] then overwrites any bytes of a block, and
-//! the target repairs the checksum. [`fuse`] makes messages of the FUSE protocol.
+//! the target repairs the checksum. [`fuse`] makes messages of the FUSE protocol, and [`sources`]
+//! loads file systems to convert.
 
 pub mod fuse;
 pub mod images;
+pub mod sources;
 
 use arbitrary::{Arbitrary, Unstructured};
 use papilio_format::checksum::CHECKSUM_SIZE;

@@ -40,6 +40,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+/// Trees of a file system, each of a block at least.
+const TREES: u64 = 12;
 /// Bytes of tree blocks that one transaction keeps in memory.
 const DIRTY_BYTES: u64 = 64 * MIB;
 /// Bytes of the cache of tree blocks.
@@ -251,20 +253,17 @@ fn survey<S: Source>(fs: S, options: &ConvertOptions, progress: Progress<'_>) ->
         xattrs: options.xattrs,
         inline: options.inline,
     };
-    if !(4096..=65536).contains(&options.node_size) || !options.node_size.is_power_of_two() {
-        let text = format!("node size {}: not a power of two from 4096 to 65536", options.node_size);
-        return Err(ConvertError::Invalid(text));
-    }
     let total = profile.inodes.saturating_sub(profile.free_inodes);
     let mut losses = Losses::default();
     fs.note_losses(&mut losses);
     let mut report = |done| progress(ConvertProgress { stage: ConvertStage::Reading, done, total });
-    let mut census = Census::new(&fs, unowned, &mut report)?;
+    let mut census = Census::new(&fs, unowned, !options.has_no_holes(), &mut report)?;
     let names = walk(&fs, rules, options, None, &mut losses, &mut census)?;
     census.check_all()?;
     let counts = Counts {
         item_bytes: census.item_bytes,
         extents: census.extents,
+        data_bytes: census.data_bytes,
         content_bytes: census.content_bytes,
         inodes: census.inodes,
     };
@@ -305,6 +304,7 @@ fn walk<S: Source>(
 struct Counts {
     item_bytes: u64,
     extents: u64,
+    data_bytes: u64,
     content_bytes: u64,
     inodes: u64,
 }
@@ -325,17 +325,21 @@ fn lay_out<S: Source>(
         .iter()
         .map(|range| used.count(range.start / block_size..range.end.div_ceil(block_size)) * block_size)
         .sum();
+    let chunks = (total >> 30) + runs.min(total / (256 << 10)) + 64;
+    // The image has an extent for each of the files', and one for each run of other blocks: those
+    // lie between extents, and are a block each at least.
+    let others = (counts.extents + runs).min(used_bytes.saturating_sub(counts.data_bytes) / block_size);
+    let image = counts.extents + others + used_bytes / crate::layout::EXTENT_MAX + chunks;
     // The items of all trees: a file extent of the image and an extent item with two references
     // for each extent, checksums, and free space between runs.
-    let image = counts.extents + runs + used_bytes / crate::layout::EXTENT_MAX;
     let extents = image * (53 + 25 + 24 + 58 + 25);
     let sums = match options.checksums {
         true => used_bytes / 4096 * options.checksum.size() as u64 * 51 / 50,
         false => 0,
     };
-    let expected = counts.item_bytes + extents + sums + runs * 25 + total / (128 * MIB) * 512;
+    let trees = TREES * u64::from(options.node_size);
+    let expected = trees + counts.item_bytes + extents + sums + runs * 25 + total / (128 * MIB) * 512;
     let data = moved_bytes + counts.content_bytes;
-    let chunks = (total >> 30) + runs.min(total / (256 << 10)) + 64;
     let system = (chunks * 4 * 256).clamp(MIB, 32 * MIB);
     let slack = 24 * u64::from(options.node_size) * 16;
     let generous = expected * 8 / 5 + extents + slack + 16 * MIB;

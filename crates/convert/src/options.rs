@@ -126,7 +126,14 @@ impl ConvertOptions {
     }
 
     /// Returns the options of the empty file system.
+    ///
+    /// # Errors
+    /// Options that are not supported or contradict each other.
     pub(crate) fn mkfs(&self, source_label: &[u8], source_uuid: Uuid) -> Result<MkfsOptions> {
+        if !(4096..=65536).contains(&self.node_size) || !self.node_size.is_power_of_two() {
+            let text = format!("node size {}: not a power of two from 4096 to 65536", self.node_size);
+            return Err(ConvertError::Invalid(text));
+        }
         let refused = [
             MkfsFeature::MixedGroups,
             MkfsFeature::Quota,
@@ -149,11 +156,13 @@ impl ConvertOptions {
             .checksum(self.checksum)
             .label(label)
             .feature_list(&self.features)?;
-        Ok(match self.uuid {
+        let options = match self.uuid {
             TargetUuid::New => options,
             TargetUuid::Copied => options.fsid(source_uuid),
             TargetUuid::Given(uuid) => options.fsid(uuid),
-        })
+        };
+        options.check().map_err(|error| ConvertError::Invalid(error.to_string()))?;
+        Ok(options)
     }
 
     /// Whether holes have no items.

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Bytes of an item's header.
 const ITEM_HEADER: u64 = 25;
+/// Bytes of a file extent.
+const FILE_EXTENT: u64 = 53;
 
 /// The plan of a conversion.
 #[derive(Clone, Debug)]
@@ -74,8 +76,12 @@ pub(crate) struct Census<'a, S> {
     pub(crate) item_bytes: u64,
     /// Data extents.
     pub(crate) extents: u64,
+    /// Bytes of data that one file has, in the blocks of the source.
+    pub(crate) data_bytes: u64,
     /// Bytes of content that has no place of its own.
     pub(crate) content_bytes: u64,
+    /// Whether holes have items.
+    has_holes: bool,
     /// Each directory and the one that holds it, by number.
     parents: Vec<(u64, u64)>,
     progress: &'a mut dyn FnMut(u64),
@@ -86,7 +92,12 @@ impl<'a, S: Source> Census<'a, S> {
     ///
     /// # Errors
     /// Blocks with two owners; the errors of reading the structure of the source.
-    pub(crate) fn new(fs: &'a S, used: BlockSet, progress: &'a mut dyn FnMut(u64)) -> Result<Self> {
+    pub(crate) fn new(
+        fs: &'a S,
+        used: BlockSet,
+        has_holes: bool,
+        progress: &'a mut dyn FnMut(u64),
+    ) -> Result<Self> {
         let mut unowned = used;
         let references = References::new(fs.shared());
         let structure = fs.structure_blocks()?;
@@ -105,7 +116,9 @@ impl<'a, S: Source> Census<'a, S> {
             inodes: 0,
             item_bytes: 0,
             extents: 0,
+            data_bytes: 0,
             content_bytes: 0,
+            has_holes,
             parents: Vec::new(),
             progress,
         })
@@ -151,20 +164,26 @@ impl<S: Source> ItemSink for Census<'_, S> {
     }
 
     fn data(&mut self, run: DataRun) -> Result<()> {
-        const FILE_EXTENT: u64 = 53;
-        let parts = run.length.div_ceil(crate::layout::EXTENT_MAX) + 1;
+        // Every reference to what files share is split where the extent is. Other runs are split at
+        // few places of the device, for which the layout has a reserve.
+        let splits = u64::from(run.shared.is_some());
+        let parts = run.length.div_ceil(crate::layout::EXTENT_MAX) + splits;
         self.extents += parts;
+        self.data_bytes += if run.shared.is_none() { run.length } else { 0 };
         self.item_bytes += parts * (FILE_EXTENT + ITEM_HEADER);
         Ok(())
     }
 
-    fn content(&mut self, inode: InodeNumber, _data: &[u8]) -> Result<()> {
+    fn content(&mut self, _inode: InodeNumber, _data: &[u8]) -> Result<()> {
         self.content_bytes += SECTOR;
-        self.data(DataRun { inode, offset: 0, place: 0, length: SECTOR, shared: None })
+        self.extents += 1;
+        self.item_bytes += FILE_EXTENT + ITEM_HEADER;
+        Ok(())
     }
 
-    fn hole(&mut self, inode: InodeNumber, offset: u64, length: u64) -> Result<()> {
-        self.data(DataRun { inode, offset, place: 0, length: length.min(SECTOR), shared: None })
+    fn hole(&mut self, _inode: InodeNumber, _offset: u64, _length: u64) -> Result<()> {
+        self.item_bytes += if self.has_holes { FILE_EXTENT + ITEM_HEADER } else { 0 };
+        Ok(())
     }
 
     fn metadata(&mut self, inode: u64, blocks: Range<u64>, shared: bool) -> Result<()> {

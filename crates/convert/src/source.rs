@@ -224,8 +224,25 @@ pub(crate) trait Source: Send + Sync {
     ) -> Result<()>;
     /// Returns the content of a file that is in its inode.
     fn inline_content(&self, inode: &Self::Inode) -> Result<Vec<u8>>;
-    /// Reads a file from its start, at most `limit` bytes.
-    fn read_start(&self, inode: &Self::Inode, limit: u64) -> Result<Vec<u8>>;
+    /// Reads the written bytes of a file from its start, at most `limit`. Holes read as zeros.
+    ///
+    /// # Errors
+    /// As [`Source::for_each_extent`]; the device's errors.
+    fn read_start(&self, inode: &Self::Inode, limit: u64) -> Result<Vec<u8>> {
+        let length = self.facts(inode).size.min(limit);
+        let mut bytes = vec![0; length as usize];
+        let size = self.profile().block_size;
+        let mut fill = |extent: Extent| {
+            let start = extent.logical.saturating_mul(size);
+            if extent.written && start < length {
+                let end = (start + extent.length * size).min(length);
+                read(&**self.device(), &mut bytes[start as usize..end as usize], extent.physical * size)?;
+            }
+            Ok(())
+        };
+        self.for_each_extent(inode, &mut fill, &mut |_| Ok(()))?;
+        Ok(bytes)
+    }
     /// Returns the target of a symbolic link.
     fn target(&self, inode: &Self::Inode) -> Result<Vec<u8>>;
     /// Whether blocks are read from the journal and not from their places.
@@ -234,6 +251,11 @@ pub(crate) trait Source: Send + Sync {
     }
     /// Returns the extended attributes of an inode.
     fn xattrs(&self, inode: &Self::Inode) -> Result<Vec<Xattr>>;
+}
+
+/// Returns the flags of Btrfs that an inode has, by pairs of a source's flag and its counterpart.
+pub(crate) fn flags_of<F: Copy>(pairs: &[(F, InodeFlags)], has: impl Fn(F) -> bool) -> InodeFlags {
+    pairs.iter().filter(|(theirs, _)| has(*theirs)).fold(InodeFlags::empty(), |all, (_, ours)| all | *ours)
 }
 
 /// Reads from a device, with the place in errors.

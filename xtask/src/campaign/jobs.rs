@@ -229,6 +229,7 @@ pub const JOBS: &[Job] = &[
     fuzz("log_tree"),
     fuzz("xarray"),
     fuzz("image_dump"),
+    fuzz("convert_source"),
 ];
 
 /// Finds a job by its name.

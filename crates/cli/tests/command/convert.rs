@@ -107,3 +107,115 @@ fn xfs_goes_to_and_fro() {
     let checked = run(&find_command("xfs_repair").unwrap(), &["-n", "-f", image]);
     assert!(checked.status.success(), "{}", text(&checked));
 }
+
+/// An ext4 with three files, and the command under the name `btrfs-convert`.
+struct Old {
+    folder: tempfile::TempDir,
+}
+
+impl Old {
+    fn new() -> Option<Self> {
+        let _met = require(&["mke2fs", "e2fsck"].map(Need::Command))?;
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("source");
+        fs::create_dir(&source).unwrap();
+        fs::write(source.join("small"), "converted").unwrap();
+        fs::write(source.join("large"), vec![7; 90_000]).unwrap();
+        let image = folder.path().join("original");
+        fs::File::create(&image).unwrap().set_len(120 << 20).unwrap();
+        let [source, image] = [&source, &image].map(|path| path.to_str().unwrap());
+        let arguments = ["-q", "-F", "-t", "ext4", "-b", "4096", "-L", "old", "-d", source, image];
+        let made = run(&find_command("mke2fs").unwrap(), &arguments);
+        assert!(made.status.success(), "{}", text(&made));
+        let set = run(&find_command("debugfs").unwrap(), &["-w", "-R", "ea_set small user.note kept", image]);
+        assert!(set.status.success(), "{}", text(&set));
+        symlink(assert_cmd::cargo::cargo_bin!("papilio"), folder.path().join("btrfs-convert")).unwrap();
+        Some(Self { folder })
+    }
+
+    /// Makes a new image of the old file system.
+    fn image(&self) -> String {
+        let image = self.folder.path().join("image");
+        fs::copy(self.folder.path().join("original"), &image).unwrap();
+        image.to_str().unwrap().to_owned()
+    }
+
+    /// Converts with these options. Returns the image and the output.
+    fn convert(&self, options: &[&str]) -> (String, Output) {
+        let image = self.image();
+        let output = run(&self.folder.path().join("btrfs-convert"), &[options, &[&image]].concat());
+        (image, output)
+    }
+
+    /// Converts with these options, which must succeed, and returns what `papilio` says about it.
+    fn says(&self, options: &[&str], command: &[&str]) -> String {
+        let (image, output) = self.convert(options);
+        assert!(output.status.success(), "{options:?}: {}", text(&output));
+        let papilio = assert_cmd::cargo::cargo_bin!("papilio");
+        let checked = run(papilio, &["check", "--check-data-csum", &image]);
+        assert!(checked.status.success(), "{options:?}: {}", text(&checked));
+        text(&run(papilio, &[command, &[&image]].concat()))
+    }
+}
+
+#[test]
+fn each_option_of_btrfs_convert_works() {
+    let Some(old) = Old::new() else { return };
+    let superblock: &[&str] = &["inspect", "dump-super", "-f"];
+    let tree: &[&str] = &["inspect", "dump-tree", "-t", "5"];
+    let plain = old.says(&["--no-progress"], tree);
+    assert!(plain.contains("(inline)") && plain.contains("kept") && !plain.contains("NODATASUM"), "{plain}");
+    assert!(!old.says(&["-n"], tree).contains("(inline)"));
+    assert!(!old.says(&["--no-xattr"], tree).contains("XATTR_ITEM"));
+    assert!(!old.says(&["-i"], tree).contains("XATTR_ITEM"));
+    assert!(old.says(&["-d"], tree).contains("NODATASUM"));
+    assert!(!old.says(&["-d"], &["inspect", "dump-tree", "-t", "7"]).contains("EXTENT_CSUM EXTENT_CSUM"));
+    let given = "01234567-89ab-cdef-0123-456789abcdef";
+    let features = "^no-holes,^free-space-tree";
+    let all = ["-N", "32K", "--csum", "sha256", "-l", "new", "-u", given, "-O", features, "-p"];
+    let said = old.says(&all, superblock);
+    let value = |name: &str| {
+        let line = said.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.map(|line| line.split_once(char::is_whitespace).unwrap().1.trim().to_owned())
+    };
+    assert_eq!(value("nodesize").as_deref(), Some("32768"), "{said}");
+    assert_eq!(value("label").as_deref(), Some("new"), "{said}");
+    assert_eq!(value("fsid").as_deref(), Some(given), "{said}");
+    assert!(value("csum_type").is_some_and(|value| value.contains("sha256")), "{said}");
+    assert!(!said.contains("NO_HOLES") && !said.contains("FREE_SPACE_TREE"), "{said}");
+    let said =
+        old.says(&["-O", "block-group-tree", "--checksum", "blake2", "-L", "--uuid", "copy"], superblock);
+    assert!(said.contains("BLOCK_GROUP_TREE") && said.contains("blake2"), "{said}");
+    let uuid = text(&run(&find_command("dumpe2fs").unwrap(), &["-h", &old.image()]));
+    let uuid = uuid.lines().find_map(|line| line.strip_prefix("Filesystem UUID:")).unwrap().trim();
+    assert!(said.contains(uuid) && said.lines().any(|line| line.trim_end().ends_with("old")), "{said}");
+}
+
+#[test]
+fn options_that_btrfs_convert_cannot_follow_are_named() {
+    let Some(old) = Old::new() else { return };
+    let original = fs::read(old.folder.path().join("original")).unwrap();
+    for (options, words) in [
+        (&["-N", "5000"][..], "5000"),
+        (&["--csum", "md5"], "md5"),
+        (&["--uuid", "nonsense"], "nonsense"),
+        (&["-O", "nonsense"], "nonsense"),
+        (&["-O", "mixed-bg"], "mixed-bg"),
+        (&["-O", "quota"], "quota"),
+        (&["-O", "block-group-tree,^no-holes"], "block-group-tree"),
+        (&["-l", &"x".repeat(256)], "the label has 256 bytes"),
+        (&["-L", "-l", "x"], "--label"),
+        (&["-r", "-d"], "--no-datasum"),
+        (&["-r"], "no Btrfs magic"),
+        (&["--bogus"], "--bogus"),
+    ] {
+        let (image, output) = old.convert(options);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{options:?}: {said}");
+        assert!(said.contains(words), "{options:?}: {said}");
+        assert!(!said.contains("Source filesystem"), "{options:?} was refused late: {said}");
+        assert!(fs::read(&image).unwrap() == original, "{options:?} changed the image");
+    }
+    // Two options of which the later one counts.
+    assert!(old.convert(&["-p", "--no-progress"]).1.status.success());
+}

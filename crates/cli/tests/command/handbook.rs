@@ -149,6 +149,7 @@ fn need(word: &str) -> Need {
         "nfs" => Need::Command("nfs-cp"),
         "python" => Need::Command("python3"),
         "cc" => Need::Command("cc"),
+        "xfs" => Need::Command("mkfs.xfs"),
         _ => panic!("a page needs {word:?}, which this test does not know"),
     }
 }
@@ -354,6 +355,7 @@ recipes! {
     limit_a_user
     look_into_a_stream
     mount_without_root
+    nas_with_xfs
     open_a_nas_disk
     partition_table_gone
     read_from_c

@@ -239,6 +239,7 @@ pub(crate) mod tests {
     use super::super::superblock::{ExtSuperblock, incompat};
     use super::*;
     use crate::source::Profile;
+    use crate::source::Source;
     use papilio_device::MemoryDevice;
     use std::sync::Arc;
 
@@ -288,7 +289,7 @@ pub(crate) mod tests {
                     if let Ok(inode) = fs.parse_inode(12, &bytes) {
                         let _ = (inode.has_short_target(), inode.device_number());
                         let _ = fs.read_xattrs(&inode);
-                        let _ = fs.read_ext_start(&inode, 4096);
+                        let _ = fs.read_start(&inode, 4096);
                     }
                 }
             }

@@ -209,26 +209,6 @@ impl ExtFs {
         }
         Ok(())
     }
-
-    /// Reads written bytes of an inode from its start, at most `limit`. Holes read as zeros.
-    ///
-    /// # Errors
-    /// As [`ExtFs::for_each_ext_extent`].
-    pub(crate) fn read_ext_start(&self, inode: &ExtInode, limit: u64) -> Result<Vec<u8>> {
-        let length = inode.size.min(limit);
-        let mut bytes = vec![0; length as usize];
-        let size = self.superblock.block_size;
-        let mut fill = |extent: Extent| {
-            let start = extent.logical.saturating_mul(size);
-            if extent.written && start < length {
-                let end = (start + extent.length * size).min(length);
-                self.read(&mut bytes[start as usize..end as usize], extent.physical * size)?;
-            }
-            Ok(())
-        };
-        self.for_each_ext_extent(inode, &mut fill, &mut |_| Ok(()))?;
-        Ok(bytes)
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::block_set::BlockSet;
 use crate::error::Result;
 use crate::losses::Losses;
 use crate::shared::SharedExtents;
-use crate::source::{Claim, Extent, InodeFacts, Profile, Source, SourceEntry, Xattr};
+use crate::source::{Claim, Extent, InodeFacts, Profile, Source, SourceEntry, Xattr, flags_of};
 use papilio_device::Device;
 use papilio_format::items::inode::{FileKind, InodeFlags};
 use std::ops::Range;
@@ -19,6 +19,16 @@ use std::sync::Arc;
 static NOTHING_SHARED: SharedExtents = SharedExtents::none();
 /// The longest target of a symbolic link, with the byte behind it.
 const TARGET_MAX: u64 = 4096;
+
+/// Flags, and those of Btrfs that mean the same.
+const FLAGS: [(u32, InodeFlags); 6] = [
+    (flag::SYNC, InodeFlags::SYNC),
+    (flag::IMMUTABLE, InodeFlags::IMMUTABLE),
+    (flag::APPEND, InodeFlags::APPEND),
+    (flag::NODUMP, InodeFlags::NODUMP),
+    (flag::NOATIME, InodeFlags::NOATIME),
+    (flag::DIRSYNC, InodeFlags::DIRSYNC),
+];
 
 impl Source for ExtFs {
     type Inode = ExtInode;
@@ -65,17 +75,6 @@ impl Source for ExtFs {
     }
 
     fn facts(&self, inode: &ExtInode) -> InodeFacts {
-        let mut flags = InodeFlags::empty();
-        for (theirs, ours) in [
-            (flag::SYNC, InodeFlags::SYNC),
-            (flag::IMMUTABLE, InodeFlags::IMMUTABLE),
-            (flag::APPEND, InodeFlags::APPEND),
-            (flag::NODUMP, InodeFlags::NODUMP),
-            (flag::NOATIME, InodeFlags::NOATIME),
-            (flag::DIRSYNC, InodeFlags::DIRSYNC),
-        ] {
-            flags.set(ours, inode.has(theirs));
-        }
         let is_device = matches!(inode.kind, FileKind::BlockDevice | FileKind::CharacterDevice);
         InodeFacts {
             number: inode.number.into(),
@@ -86,7 +85,7 @@ impl Source for ExtFs {
             size: inode.size,
             links: inode.links.into(),
             device: if is_device { inode.device_number() } else { (0, 0) },
-            flags,
+            flags: flags_of(&FLAGS, |flag| inode.has(flag)),
             atime: inode.atime,
             ctime: inode.ctime,
             mtime: inode.mtime,
@@ -151,10 +150,6 @@ impl Source for ExtFs {
         Ok(bytes)
     }
 
-    fn read_start(&self, inode: &ExtInode, limit: u64) -> Result<Vec<u8>> {
-        self.read_ext_start(inode, limit)
-    }
-
     fn target(&self, inode: &ExtInode) -> Result<Vec<u8>> {
         if inode.has(flag::INLINE_DATA) {
             return self.inline_content(inode);
@@ -166,7 +161,7 @@ impl Source for ExtFs {
             let reason = format!("a target of {} bytes", inode.size);
             return Err(self.damaged(format!("inode {}", inode.number), reason));
         }
-        self.read_ext_start(inode, TARGET_MAX)
+        self.read_start(inode, TARGET_MAX)
     }
 
     fn is_replayed(&self, blocks: &Range<u64>) -> bool {

@@ -12,7 +12,7 @@ use super::fields::{u16_at, u32_at};
 use super::inode::{ExtInode, flag};
 use super::reader::ExtFs;
 use crate::error::Result;
-use crate::source::Xattr;
+use crate::source::{Source, Xattr};
 
 const MAGIC: u32 = 0xea02_0000;
 /// Bytes of the header in a block, and in an inode.
@@ -171,11 +171,15 @@ impl ExtFs {
     /// Reads the value of an attribute of inode `owner` that is the content of inode `holder`.
     fn held_value(&self, owner: u32, holder: u32, length: usize) -> Result<Vec<u8>> {
         let value = self.read_inode(holder)?;
-        if !value.has(flag::EA_INODE) || value.size != length as u64 || length > VALUE_MAX {
+        if !value.has(flag::EA_INODE)
+            || value.has(flag::INLINE_DATA)
+            || value.size != length as u64
+            || length > VALUE_MAX
+        {
             let reason = format!("the value of an extended attribute is to be in inode {holder}, and is not");
             return Err(self.damaged(format!("inode {owner}"), reason));
         }
-        self.read_ext_start(&value, value.size)
+        self.read_start(&value, value.size)
     }
 }
 

@@ -305,6 +305,7 @@ impl XfsFs {
 mod tests {
     use super::super::mapping::tests::bare;
     use super::*;
+    use crate::source::Source;
 
     pub(crate) fn sample() -> Vec<u8> {
         let mut bytes = vec![0; 512];
@@ -358,7 +359,7 @@ mod tests {
                 if let Ok(inode) = fs.parse_inode(131, &bytes) {
                     let _ = (inode.device_number(), inode.has_hints(), inode.may_share());
                     let _ = fs.read_xattrs(&inode);
-                    let _ = fs.read_content(&inode, 4096);
+                    let _ = fs.read_start(&inode, 4096);
                 }
             }
         }

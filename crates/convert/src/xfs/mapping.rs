@@ -171,26 +171,6 @@ impl XfsFs {
         }
         Ok(())
     }
-
-    /// Reads the written bytes of a file from its start, at most `limit`. Holes read as zeros.
-    ///
-    /// # Errors
-    /// As [`XfsFs::for_each_in_fork`].
-    pub(crate) fn read_content(&self, inode: &XfsInode, limit: u64) -> Result<Vec<u8>> {
-        let length = inode.size.min(limit);
-        let mut bytes = vec![0; length as usize];
-        let size = self.superblock.block_size;
-        let mut fill = |extent: Extent| {
-            let start = extent.logical.saturating_mul(size);
-            if extent.written && start < length {
-                let end = (start + extent.length * size).min(length);
-                self.read(&mut bytes[start as usize..end as usize], extent.physical * size)?;
-            }
-            Ok(())
-        };
-        self.for_each_in_fork(inode, &inode.data, &mut fill, &mut |_| Ok(()))?;
-        Ok(bytes)
-    }
 }
 
 #[cfg(test)]

@@ -9,10 +9,19 @@ use crate::block_set::BlockSet;
 use crate::error::Result;
 use crate::losses::Losses;
 use crate::shared::SharedExtents;
-use crate::source::{Claim, Extent, InodeFacts, Profile, Source, SourceEntry, Xattr};
+use crate::source::{Claim, Extent, InodeFacts, Profile, Source, SourceEntry, Xattr, flags_of};
 use papilio_device::Device;
 use papilio_format::items::inode::{FileKind, InodeFlags};
 use std::sync::Arc;
+
+/// Flags, and those of Btrfs that mean the same.
+const FLAGS: [(u16, InodeFlags); 5] = [
+    (flag::SYNC, InodeFlags::SYNC),
+    (flag::IMMUTABLE, InodeFlags::IMMUTABLE),
+    (flag::APPEND, InodeFlags::APPEND),
+    (flag::NODUMP, InodeFlags::NODUMP),
+    (flag::NOATIME, InodeFlags::NOATIME),
+];
 
 impl Source for XfsFs {
     type Inode = XfsInode;
@@ -58,16 +67,6 @@ impl Source for XfsFs {
     }
 
     fn facts(&self, inode: &XfsInode) -> InodeFacts {
-        let mut flags = InodeFlags::empty();
-        for (theirs, ours) in [
-            (flag::SYNC, InodeFlags::SYNC),
-            (flag::IMMUTABLE, InodeFlags::IMMUTABLE),
-            (flag::APPEND, InodeFlags::APPEND),
-            (flag::NODUMP, InodeFlags::NODUMP),
-            (flag::NOATIME, InodeFlags::NOATIME),
-        ] {
-            flags.set(ours, inode.has(theirs));
-        }
         let is_device = matches!(inode.kind, FileKind::BlockDevice | FileKind::CharacterDevice);
         InodeFacts {
             number: inode.number,
@@ -78,7 +77,7 @@ impl Source for XfsFs {
             size: inode.size,
             links: inode.links,
             device: if is_device { inode.device_number() } else { (0, 0) },
-            flags,
+            flags: flags_of(&FLAGS, |flag| inode.has(flag)),
             atime: inode.atime,
             ctime: inode.ctime,
             mtime: inode.mtime,
@@ -145,10 +144,6 @@ impl Source for XfsFs {
     fn inline_content(&self, inode: &XfsInode) -> Result<Vec<u8>> {
         let reason = "the content of a file is in its inode, which no kernel writes";
         Err(self.damaged(format!("inode {}", inode.own), reason))
-    }
-
-    fn read_start(&self, inode: &XfsInode, limit: u64) -> Result<Vec<u8>> {
-        self.read_content(inode, limit)
     }
 
     fn target(&self, inode: &XfsInode) -> Result<Vec<u8>> {

@@ -83,7 +83,7 @@ fn a_source_without_room_is_refused() {
     }
     let world = World::new("-t ext4 -b 4096 -m 0", 200, |root| {
         everything(root);
-        nearly_full(root, 2 << 20);
+        nearly_full(root, 2 << 20, false);
     });
     refused(&world, "no room");
 }

@@ -1,9 +1,10 @@
-//! Power cuts at every write of a conversion and of a way back.
+//! Power cuts at the writes of a conversion and of a way back.
 //!
-//! `PAPILIO_CONVERT_CUTS` is the number of states to judge in each direction (200).
+//! `PAPILIO_CONVERT_CUTS` is the number of states to judge in each direction (36). States are those
+//! at moments that are spread over all writes, and more closely over the last ones.
 
 use super::fill::{bytes, flags};
-use super::world::{NEEDS, World, XFS_NEEDS};
+use super::world::{NEEDS, World, XFS_NEEDS, copy, mend};
 use papilio_convert::{ConvertOptions, convert, rollback};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress, Recording};
 use papilio_engine::options::OpenOptions;
@@ -14,8 +15,13 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+/// States without a request for more.
+const FEW: usize = 36;
+/// The last moments of a recording, which are judged one by one.
+const LAST: usize = 7;
+
 fn cuts() -> usize {
-    std::env::var("PAPILIO_CONVERT_CUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
+    std::env::var("PAPILIO_CONVERT_CUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(FEW)
 }
 
 fn few_files(root: &Path) {
@@ -25,7 +31,7 @@ fn few_files(root: &Path) {
     fs::create_dir(root.join("folder")).unwrap();
     fs::write(root.join("folder/large"), bytes(7, 6 << 20)).unwrap();
     // Something lies where the second superblock goes.
-    fs::write(root.join("larger"), bytes(8, 60 << 20)).unwrap();
+    fs::write(root.join("larger"), vec![8; 60 << 20]).unwrap();
     flags(root);
 }
 
@@ -36,51 +42,114 @@ fn is_btrfs(device: &MemoryDevice) -> bool {
     &magic == b"_BHRfS_M"
 }
 
-/// Judges a state: a valid source, or a valid Btrfs. Returns whether it is Btrfs.
-fn judge(world: &World, state: MemoryDevice, what: &str) -> bool {
-    if is_btrfs(&state) {
-        let device: Arc<dyn Device> = Arc::new(state);
-        // The next run completes what the cut left out.
-        papilio_convert::finish_interrupted(&device).unwrap();
-        assert!(!papilio_convert::finish_interrupted(&device).unwrap(), "{what}");
-        let options = CheckOptions::new().data_csum(true);
-        let report =
-            check_devices(vec![device], &OpenOptions::new().ignore_signatures(true), &options).unwrap();
-        assert!(report.is_clean(), "{what}: {:?}", report.findings);
-        return true;
-    }
-    let path = world.scratch.path().join("state");
-    state.write_image(&path).unwrap();
-    let checked = std::panic::catch_unwind(|| world.kind.check(&path));
-    fs::remove_file(&path).unwrap();
-    assert!(checked.is_ok(), "{what}");
-    false
+fn block(device: &MemoryDevice, number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    device.read_at(&mut bytes, PhysicalAddress(number * 4096)).unwrap();
+    bytes
 }
 
-/// Judges states of a recording: each moment around the end, and others at random.
-fn judge_all(world: &World, recording: &Recording, expected: &[bool]) -> usize {
-    let count = recording.len();
-    let mut random = fastrand::Rng::with_seed(5);
-    let mut moments: Vec<usize> = (count.saturating_sub(30)..=count).collect();
-    moments.extend((0..cuts().saturating_sub(moments.len() * 3) / 2).map(|_| random.usize(0..=count)));
-    moments.sort_unstable();
-    moments.dedup();
-    let mut replay = recording.replay();
-    let (mut judged, mut kinds) = (0, [false; 2]);
-    for moment in moments {
-        replay.advance(moment);
-        let mut states = vec![replay.durable().remove(0), replay.everything().remove(0)];
-        if moment + 30 >= count {
-            states.push(replay.crash(moment as u64).remove(0));
+/// The judge of states.
+struct Judge<'a> {
+    world: &'a World,
+    original: MemoryDevice,
+    /// The source after `e2fsck` has replayed its journal, if it needs that.
+    mended: Option<MemoryDevice>,
+    used: Vec<u64>,
+    judged: usize,
+    kinds: [bool; 2],
+}
+
+impl<'a> Judge<'a> {
+    fn new(world: &'a World, needs_replay: bool) -> Self {
+        let mended = world.scratch.path().join("mended");
+        copy(&world.original, &mended);
+        if needs_replay {
+            mend(&mended);
         }
-        for (at, state) in states.into_iter().enumerate() {
-            kinds[usize::from(judge(world, state, &format!("moment {moment} of {count}, state {at}")))] =
-                true;
-            judged += 1;
+        let used = world.kind.used_blocks(&mended);
+        let original = MemoryDevice::from_image(&world.original).unwrap();
+        let mended = needs_replay.then(|| MemoryDevice::from_image(&mended).unwrap());
+        Self { world, original, mended, used, judged: 0, kinds: [false; 2] }
+    }
+
+    /// Judges a state: a valid source with all its bytes, or a valid Btrfs.
+    fn judge(&mut self, state: MemoryDevice, what: &str, is_checked: bool) {
+        let found = is_btrfs(&state);
+        self.kinds[usize::from(found)] = true;
+        self.judged += 1;
+        if found {
+            let device: Arc<dyn Device> = Arc::new(state);
+            // The next run completes what the cut left out.
+            papilio_convert::finish_interrupted(&device).unwrap();
+            assert!(!papilio_convert::finish_interrupted(&device).unwrap(), "{what}");
+            let options = CheckOptions::new().data_csum(is_checked);
+            let open = OpenOptions::new().ignore_signatures(true);
+            let report = check_devices(vec![device], &open, &options).unwrap();
+            assert!(report.is_clean(), "{what}: {:?}", report.findings);
+            return;
+        }
+        for number in &self.used {
+            assert!(
+                block(&state, *number) == block(&self.original, *number),
+                "{what}: block {number} differs"
+            );
+        }
+        if is_checked {
+            self.check_source(&state, what);
         }
     }
-    assert_eq!(kinds, [expected[0], expected[1]]);
-    judged
+
+    /// Lets the source's own program judge a state.
+    fn check_source(&self, state: &MemoryDevice, what: &str) {
+        let path = self.world.scratch.path().join("state");
+        state.write_image(&path).unwrap();
+        let (kind, needs_replay) = (self.world.kind, self.mended.is_some());
+        let checked = std::panic::catch_unwind(|| {
+            if needs_replay {
+                mend(&path);
+            }
+            kind.check(&path);
+        });
+        if let Some(mended) = &self.mended {
+            // The same blocks as of the source after its replay, but for times in superblocks.
+            let state = MemoryDevice::from_image(&path).unwrap();
+            for number in &self.used {
+                let [found, expected] = [&state, mended].map(|device| block(device, *number));
+                let start = if *number == 0 { 1024 } else { 0 };
+                let is_superblock = expected[start + 0x38..start + 0x3a] == [0x53, 0xef];
+                assert!(found == expected || is_superblock, "{what}: block {number} differs after a replay");
+            }
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(checked.is_ok(), "{what}");
+    }
+
+    /// Judges states of a recording. Both kinds of file systems are to be among them.
+    fn judge_all(&mut self, recording: &Recording) {
+        let (count, wanted) = (recording.len(), cuts());
+        let last = count.saturating_sub(LAST);
+        let step = (last / (wanted / 3).max(1)).max(1);
+        let mut moments: Vec<usize> = (0..last).step_by(step).chain(last..=count).collect();
+        moments.dedup();
+        // Two states of each moment are fixed; the others are drawn.
+        let drawn = wanted.saturating_sub(2 * moments.len()).div_ceil(moments.len());
+        let mut replay = recording.replay();
+        (self.judged, self.kinds) = (0, [false; 2]);
+        for moment in moments {
+            replay.advance(moment);
+            let what = |kind: &str| format!("moment {moment} of {count}, {kind}");
+            // Checks by other programs take long: of a few states, the last ones have them.
+            let is_checked = wanted > FEW || moment > last;
+            self.judge(replay.durable().remove(0), &what("only what is durable"), is_checked);
+            self.judge(replay.everything().remove(0), &what("all writes"), is_checked);
+            for seed in 0..drawn {
+                let state = replay.crash((moment + seed * 100_003) as u64).remove(0);
+                self.judge(state, &what(&format!("seed {seed}")), is_checked);
+            }
+        }
+        assert_eq!(self.kinds, [true, true]);
+        assert!(self.judged >= wanted, "{}", self.judged);
+    }
 }
 
 #[test]
@@ -88,7 +157,22 @@ fn a_cut_leaves_the_old_or_the_new_file_system() {
     if require(NEEDS).is_none() {
         return;
     }
-    cut_both_ways(&World::new("-t ext4 -b 4096", 200, few_files));
+    cut_both_ways(&World::new("-t ext4 -b 4096", 200, few_files), false);
+}
+
+#[test]
+fn a_cut_leaves_a_journal_to_replay_or_the_new_file_system() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    let world = super::journal::cut_off("-t ext4 -b 4096", few_files, |root| {
+        for at in 0..40 {
+            fs::remove_file(root.join(format!("file {at}"))).unwrap();
+            fs::write(root.join(format!("folder/new {at}")), bytes(at, 9000)).unwrap();
+        }
+        fs::rename(root.join("folder/large"), root.join("renamed")).unwrap();
+    });
+    cut_both_ways(&world, true);
 }
 
 #[test]
@@ -96,10 +180,11 @@ fn a_cut_leaves_xfs_or_the_new_file_system() {
     if require(XFS_NEEDS).is_none() {
         return;
     }
-    cut_both_ways(&World::xfs("-l size=10m -d agcount=2", 200, |root| {
+    let fill = |root: &Path| {
         few_files(root);
         super::xfs_fill::reflinks(root);
-    }));
+    };
+    cut_both_ways(&World::xfs("-l size=10m -d agcount=2", 200, fill), false);
 }
 
 /// A device may write a part of the superblock only. A copy in free space of the source tells the
@@ -152,20 +237,18 @@ fn a_torn_switch_is_completed() {
 }
 
 /// Converts a source and brings it back, and judges states in between.
-fn cut_both_ways(world: &World) {
-    let recording = Recording::new();
-    let memory = Arc::new(MemoryDevice::from_image(&world.image).unwrap());
-    let device: Arc<dyn Device> = Arc::new(recording.attach(Arc::clone(&memory)));
-    convert(&device, &ConvertOptions::new(), &mut |_| ()).unwrap();
-    drop(device);
-    assert!(is_btrfs(&memory));
-    let judged = judge_all(world, &recording, &[true, true]);
-    assert!(judged >= cuts() / 2, "{judged}");
-
-    let recording = Recording::new();
-    let device: Arc<dyn Device> = Arc::new(recording.attach(Arc::clone(&memory)));
-    rollback(&device, &mut |_| ()).unwrap();
-    drop(device);
-    assert!(!is_btrfs(&memory));
-    judge_all(world, &recording, &[true, true]);
+fn cut_both_ways(world: &World, needs_replay: bool) {
+    let mut judge = Judge::new(world, needs_replay);
+    let memory = Arc::new(judge.original.snapshot());
+    let mut step = |act: &dyn Fn(&Arc<dyn Device>), is_there: bool| {
+        let recording = Recording::new();
+        let device: Arc<dyn Device> = Arc::new(recording.attach(Arc::clone(&memory)));
+        act(&device);
+        drop(device);
+        assert_eq!(is_btrfs(&memory), is_there);
+        judge.judge_all(&recording);
+        println!("{:?}: {} writes, {} states", world.kind, recording.len(), judge.judged);
+    };
+    step(&|device| drop(convert(device, &ConvertOptions::new(), &mut |_| ()).unwrap()), true);
+    step(&|device| drop(rollback(device, &mut |_| ()).unwrap()), false);
 }

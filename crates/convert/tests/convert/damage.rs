@@ -1,9 +1,10 @@
 //! Random damage of the source's metadata never ends in a panic or a hang, and changes nothing
 //! unless the conversion succeeds.
 //!
-//! `PAPILIO_CONVERT_DAMAGES` is the number of damaged images to try (300).
+//! `PAPILIO_CONVERT_DAMAGES` is the number of damaged images to try (100).
 
 use super::fill::{bytes, flags};
+use super::hostile::Sources;
 use super::world::{Kind, NEEDS, World, XFS_NEEDS, run};
 use papilio_convert::{ConvertOptions, convert};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress};
@@ -48,7 +49,7 @@ fn metadata_blocks(image: &MemoryDevice) -> Vec<u64> {
 /// Returns the number of damaged images to try.
 fn count() -> u64 {
     let count = std::env::var("PAPILIO_CONVERT_DAMAGES").ok().and_then(|text| text.parse().ok());
-    count.unwrap_or(300)
+    count.unwrap_or(100)
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn random_damage_of_xfs_is_survived() {
     let world = World::xfs("-l size=20m -m rmapbt=1", 110, fill);
     damage_all(&world, count() / 6, 0, &mut |_| (), &mut outcomes);
     // With checksums that match again, every other check has its turn.
-    damage_all(&world, count() / 3, 1, &mut reseal, &mut outcomes);
+    damage_all(&world, count() / 3, 1, &mut |block| super::hostile::reseal(block, 1), &mut outcomes);
     let source = world.scratch.path().join("source");
     fs::create_dir(&source).unwrap();
     let description = world.scratch.path().join("prototype");
@@ -92,38 +93,6 @@ fn random_damage_of_xfs_is_survived() {
     let world = World::of(Kind::Xfs, world.scratch.clone(), image);
     damage_all(&world, count() / 3, 2, &mut |_| (), &mut outcomes);
     assert!(outcomes[0] > count() / 5 && outcomes[1] > 0, "{outcomes:?}");
-}
-
-/// Gives the structures in a block of XFS checksums that match.
-fn reseal(block: &mut [u8]) {
-    let seal = |bytes: &mut [u8], at: usize| {
-        bytes[at..at + 4].fill(0);
-        let sum = crc32c::crc32c(bytes);
-        bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
-    };
-    let magic: [u8; 4] = block[..4].try_into().unwrap();
-    match &magic {
-        b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => seal(block, 52),
-        b"BMA3" => seal(block, 64),
-        b"XDB3" | b"XDD3" | b"XDF3" => seal(block, 4),
-        b"XARM" | b"XSLM" => seal(block, 12),
-        _ if matches!(u16::from_be_bytes([block[8], block[9]]), 0x3bee | 0x3ebe | 0x3df1 | 0x3dff) => {
-            seal(block, 12);
-        }
-        _ => {
-            for unit in block.chunks_exact_mut(512) {
-                let magic: [u8; 4] = unit[..4].try_into().unwrap();
-                match &magic {
-                    b"XFSB" => seal(unit, 224),
-                    b"XAGF" => seal(unit, 216),
-                    b"XAGI" => seal(unit, 312),
-                    b"XAFL" => seal(unit, 32),
-                    [b'I', b'N', ..] if unit[4] == 3 => seal(unit, 100),
-                    _ => {}
-                }
-            }
-        }
-    }
 }
 
 /// Damages copies of an image, and converts each. Counts refusals and conversions.
@@ -172,4 +141,38 @@ fn damage_all(
             }
         }
     }
+}
+
+/// What the fuzz target `convert_source` does, for some seeds.
+#[test]
+fn a_hostile_source_is_only_read() {
+    if require(NEEDS).is_none() || require(XFS_NEEDS).is_none() {
+        return;
+    }
+    let mut devices: Vec<_> = ["-t ext4 -O ^metadata_csum,^uninit_bg,inline_data", "-t ext4", "-t ext2"]
+        .into_iter()
+        .map(|shape| World::new(&format!("{shape} -b 4096"), 80, files))
+        .map(|world| MemoryDevice::from_image(&world.image).unwrap())
+        .collect();
+    let world = World::xfs("-l size=20m -m rmapbt=1", 110, |root| {
+        files(root);
+        super::xfs_fill::reflinks(root);
+        super::xfs_fill::large_attributes(root);
+    });
+    devices.push(MemoryDevice::from_image(&world.image).unwrap());
+    let journal = super::journal::cut_off("-t ext4 -b 4096 -O ^metadata_csum", files, |root| {
+        fs::remove_dir_all(root.join("folder 2")).unwrap();
+    });
+    devices.push(MemoryDevice::from_image(&journal.image).unwrap());
+    let kinds = devices.len() as u64;
+    let sources = Sources::new(devices);
+    let converted = (0..count() * 3).filter(|seed| {
+        let mut random = fastrand::Rng::with_seed(*seed);
+        let changes = random.usize(1..6) * 8;
+        let mut input = vec![(*seed % (kinds * 2)) as u8];
+        input.extend(std::iter::repeat_with(|| random.u8(..)).take(changes));
+        sources.prepare(&input)
+    });
+    let converted = converted.count() as u64;
+    assert!((1..count() * 3).contains(&converted), "{converted}");
 }

@@ -52,7 +52,7 @@ fn sizes(folder: &Path) {
     {
         fs::write(folder.join(format!("{size}")), bytes(at as u64, size)).unwrap();
     }
-    fs::write(folder.join("large"), bytes(99, 20 << 20)).unwrap();
+    fs::write(folder.join("large"), bytes(99, 6 << 20)).unwrap();
 }
 
 fn sparse(folder: &Path) {
@@ -81,7 +81,7 @@ fn sparse(folder: &Path) {
 fn fragmented(folder: &Path) {
     fs::create_dir(folder).unwrap();
     let files: Vec<_> = (0..3).map(|at| File::create(folder.join(format!("{at}"))).unwrap()).collect();
-    for at in 0..150u64 {
+    for at in 0..50u64 {
         for (number, file) in files.iter().enumerate() {
             file.write_all_at(&bytes(at + number as u64, 4096 + 4096 * (at as usize % 3)), at * 16384)
                 .unwrap();
@@ -94,10 +94,10 @@ fn names(folder: &Path) {
     fs::create_dir(folder).unwrap();
     let large = folder.join("large");
     fs::create_dir(&large).unwrap();
-    for at in 0..3000 {
+    for at in 0..1500 {
         File::create(large.join(format!("entry number {at} of a directory with a hash tree"))).unwrap();
     }
-    for at in (0..3000).step_by(7) {
+    for at in (0..1500).step_by(7) {
         fs::remove_file(large.join(format!("entry number {at} of a directory with a hash tree"))).unwrap();
     }
     let hash = papilio_oracle::populate::names::name_hash(b"collision");
@@ -218,8 +218,110 @@ pub fn flags(root: &Path) {
     }
 }
 
-/// Fills the rest of a file system with files, but for about `left` bytes.
-pub fn nearly_full(root: &Path, left: u64) {
+/// Copies parts of `/usr`, as a tar archive of them would fill the file system: at most 150 MiB.
+pub fn programs(root: &Path) {
+    let mut left = 150u64 << 20;
+    for folder in ["/usr/share/zoneinfo", "/usr/sbin", "/usr/share/perl", "/usr/share/doc", "/usr/include"] {
+        let text = super::world::run("du", &["-sb", folder]);
+        let size: u64 = text.split_whitespace().next().unwrap().parse().unwrap();
+        if size <= left {
+            left -= size;
+            super::world::run("cp", &["-a", folder, root.to_str().unwrap()]);
+        }
+    }
+    assert!(left < 149 << 20, "nothing was copied");
+    sync(root);
+}
+
+/// Makes sparse files, up to the largest that any kind of ext has.
+pub fn sparse_files(root: &Path) {
+    sparse(&root.join("sparse"));
+    let folder = root.join("far");
+    fs::create_dir(&folder).unwrap();
+    for at in 0..60u64 {
+        let file = File::create(folder.join(format!("{at}"))).unwrap();
+        for part in 0..at % 7 {
+            file.write_all_at(&bytes(at, 3000 + 1000 * part as usize), part * part * (at << 24) + at)
+                .unwrap();
+        }
+        file.set_len((at << 30) + at * 4096 + at % 3).unwrap();
+    }
+    sync(root);
+}
+
+/// Makes files of so many extents altogether, most of them in one.
+pub fn fragments(root: &Path, extents: u64) {
+    let file = File::create(root.join("fragments")).unwrap();
+    let block = bytes(1, 4096);
+    for at in 0..extents {
+        file.write_all_at(&block, at * 8192).unwrap();
+    }
+    fragmented(&root.join("fragmented"));
+    sync(root);
+}
+
+/// Makes files with many names.
+pub fn many_links(root: &Path, count: u64) {
+    links(&root.join("links"));
+    let file = root.join("file");
+    fs::write(&file, bytes(1, 10_000)).unwrap();
+    for folder in 0..4 {
+        let path = root.join(format!("folder {folder}"));
+        fs::create_dir(&path).unwrap();
+        for at in 0..count / 4 {
+            fs::hard_link(&file, path.join(format!("name {at} {}", "n".repeat(at as usize % 200)))).unwrap();
+        }
+    }
+    sync(root);
+}
+
+/// Makes many files with extended attributes, alike and different.
+pub fn many_xattrs(root: &Path) {
+    attributes(&root.join("attributes"));
+    let folder = root.join("many");
+    fs::create_dir(&folder).unwrap();
+    for at in 0..2000u64 {
+        let path = folder.join(format!("{at}"));
+        fs::write(&path, bytes(at, at as usize % 300)).unwrap();
+        xattr::set(&path, "user.alike", &bytes(at % 3, 50 + 400 * (at as usize % 7))).unwrap();
+        if at % 5 == 0 {
+            xattr::set(&path, "trusted.number", &at.to_le_bytes()).unwrap();
+        }
+    }
+    sync(root);
+}
+
+/// Makes long names, and folders in folders.
+pub fn deep_folders(root: &Path) {
+    names(&root.join("names"));
+    let long = root.join("long");
+    fs::create_dir(&long).unwrap();
+    for at in 0..1500 {
+        fs::write(long.join(format!("{at:0>255}")), "").unwrap();
+    }
+    let mut deep = root.join("deep");
+    for at in 0..300 {
+        fs::create_dir(&deep).unwrap();
+        fs::write(deep.join("file"), at.to_string()).unwrap();
+        deep.push(format!("{}", at % 10));
+    }
+    sync(root);
+}
+
+/// Makes files that may lie in their inodes, and in tree blocks.
+pub fn small_files(root: &Path) {
+    let folder = root.join("small");
+    fs::create_dir(&folder).unwrap();
+    for at in 0..3000u64 {
+        fs::write(folder.join(format!("{at}")), bytes(at, at as usize % 700)).unwrap();
+    }
+    sizes(&root.join("sizes"));
+    sync(root);
+}
+
+/// Fills the rest of a file system with files, but for about `left` bytes. Most of them are only
+/// preallocated, where the image should be small and the file system can do that.
+pub fn nearly_full(root: &Path, left: u64, may_preallocate: bool) {
     let folder = root.join("full");
     fs::create_dir(&folder).unwrap();
     let free = || {
@@ -235,6 +337,11 @@ pub fn nearly_full(root: &Path, left: u64) {
         let size = (rest - left).min(8 << 20) as usize;
         let file =
             OpenOptions::new().create_new(true).write(true).open(folder.join(format!("{at}"))).unwrap();
+        let is_empty = may_preallocate && at % 4 != 0;
+        let length = size as u64;
+        if is_empty && rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length).is_ok() {
+            continue;
+        }
         if file.write_all_at(&bytes(at, size), 0).is_err() {
             break;
         }

@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Makes a file system that was not unmounted: a copy of the device while it was mounted.
-fn cut_off(arguments: &str, change: impl FnOnce(&Path)) -> World {
-    let world = World::new(arguments, 200, everything);
+pub fn cut_off(arguments: &str, fill: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> World {
+    let world = World::new(arguments, 200, fill);
     {
         let mounted = SourceMount::new(&world.scratch, Kind::Ext, &world.image, false);
         change(mounted.path());
@@ -23,7 +23,7 @@ fn cut_off(arguments: &str, change: impl FnOnce(&Path)) -> World {
 }
 
 /// Changes of many kinds: blocks of directories that become data of files are revoked.
-fn changes(root: &Path) {
+pub fn changes(root: &Path) {
     fs::remove_dir_all(root.join("names")).unwrap();
     rustix::fs::syncfs(fs::File::open(root).unwrap()).unwrap();
     for at in 0..60 {
@@ -43,7 +43,11 @@ fn whole_way(arguments: &str) {
     if require(NEEDS).is_none() {
         return;
     }
-    let world = cut_off(arguments, changes);
+    both_ways(&cut_off(arguments, everything, changes));
+}
+
+/// Judges the conversion of a file system that was cut off, and its way back.
+pub fn both_ways(world: &World) {
     let mended = world.image.with_extension("mended");
     copy(&world.original, &mended);
     mend(&mended);
@@ -57,10 +61,10 @@ fn whole_way(arguments: &str) {
         // The saved image is the source before the replay.
         let again = world.image.with_extension("again");
         copy(&btrfs.path().join("ext2_saved/image"), &again);
-        compare_mended(&world, &again, &mended);
+        compare_mended(world, &again, &mended);
     }
     world.roll_back().unwrap();
-    compare_mended(&world, &world.image, &mended);
+    compare_mended(world, &world.image, &mended);
 }
 
 /// Lets `e2fsck` replay the journal of an image, which then is as `mended` is.
@@ -97,7 +101,7 @@ fn journals_that_cannot_be_replayed_are_refused() {
         assert!(text.contains(words) && !text.contains('\n'), "{text}");
         assert!(fs::read(&world.image).unwrap() == before, "{text}: the image changed");
     };
-    let world = cut_off("-t ext4 -b 4096", changes);
+    let world = cut_off("-t ext4 -b 4096", everything, changes);
     // A byte of the first descriptor of the journal: its checksum says so.
     let file = fs::OpenOptions::new().read(true).write(true).open(&world.image).unwrap();
     let place = |block: u32| -> u64 {

@@ -6,6 +6,7 @@ mod bad_input;
 mod cuts;
 mod damage;
 mod fill;
+mod hostile;
 mod journal;
 mod many;
 mod shapes;

@@ -64,7 +64,7 @@ impl Kind {
     }
 
     /// Returns the blocks of an image that are not free.
-    fn used_blocks(self, image: &Path) -> Vec<u64> {
+    pub fn used_blocks(self, image: &Path) -> Vec<u64> {
         match self {
             Self::Ext => used_blocks(image),
             Self::Xfs => used_blocks_of_xfs(image),
@@ -216,6 +216,13 @@ impl World {
         assert!(report.is_clean(), "{:?}", report.findings);
     }
 
+    /// Lets the kernel read everything, with its checksums.
+    pub fn scrub(&self) {
+        let (mount, _loop) = self.mount_btrfs(true);
+        let text = run("btrfs", &["scrub", "start", "-B", "-r", mount.path().to_str().unwrap()]);
+        assert!(text.contains("no errors found"), "{text}");
+    }
+
     pub fn mount_btrfs(&self, read_only: bool) -> (Mount, LoopDevice) {
         let device = LoopDevice::attach(&self.image, read_only).unwrap();
         (Mount::btrfs(&self.scratch, device.path(), "", read_only).unwrap(), device)
@@ -254,13 +261,13 @@ impl World {
 
     /// Compares the bytes of all blocks that the source uses.
     pub fn compare_used_blocks(&self) {
+        let files = [&self.original, &self.image].map(|path| File::open(path).unwrap());
+        let mut buffers = [vec![0; 4096], vec![0; 4096]];
         for block in self.kind.used_blocks(&self.original) {
-            let [a, b] = [&self.original, &self.image].map(|path| {
-                let mut bytes = vec![0; 4096];
-                File::open(path).unwrap().read_exact_at(&mut bytes, block * 4096).unwrap();
-                bytes
-            });
-            assert!(a == b, "block {block} differs");
+            for (file, buffer) in files.iter().zip(&mut buffers) {
+                file.read_exact_at(buffer, block * 4096).unwrap();
+            }
+            assert!(buffers[0] == buffers[1], "block {block} differs");
         }
     }
 }
@@ -319,7 +326,7 @@ fn used_blocks_of_xfs(image: &Path) -> Vec<u64> {
 
 /// Copies an image, with its holes.
 pub fn copy(from: &Path, to: &Path) {
-    run("cp", &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()]);
+    run("cp", &["--sparse=auto", from.to_str().unwrap(), to.to_str().unwrap()]);
 }
 
 /// Compares trees of a source and Btrfs, whose directories differ in size and link count.

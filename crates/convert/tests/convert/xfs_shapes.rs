@@ -5,7 +5,7 @@
 //! filled by `mkfs.xfs` from a prototype, and the host's files are the measure.
 
 use super::fill::{bytes, everything, flags, nearly_full};
-use super::world::{Kind, World, XFS_NEEDS, compare_trees, run};
+use super::world::{World, XFS_NEEDS, run};
 use super::xfs_fill::{large_attributes, many_names, reflinks, scattered_inodes, with_holes};
 use papilio_convert::{ConvertOptions, TargetLabel, TargetUuid};
 use papilio_oracle::require;
@@ -51,14 +51,6 @@ fn xfs_as_it_is_made_today() {
 }
 
 #[test]
-fn xfs_with_reverse_maps() {
-    whole_way("-m rmapbt=1", |root| {
-        all(root);
-        reflinks(root);
-    });
-}
-
-#[test]
 fn xfs_without_newer_features() {
     whole_way(
         "-m reflink=0,rmapbt=0,finobt=0,bigtime=0,inobtcount=0 -i sparse=0,nrext64=0 -d agcount=2",
@@ -70,32 +62,16 @@ fn xfs_without_newer_features() {
 }
 
 #[test]
-fn xfs_with_long_counts_of_extents() {
-    whole_way("-i nrext64=1", |root| {
-        all(root);
-        reflinks(root);
-    });
-}
-
-#[test]
-fn xfs_with_large_inodes() {
-    whole_way("-i size=2048", |root| {
-        all(root);
-        large_attributes(root);
-    });
-}
-
-#[test]
 fn xfs_with_inodes_of_1024_bytes_in_one_group() {
     whole_way("-i size=1024 -d agcount=1 -l size=16m", |root| {
         everything(root);
-        many_names(root, 8000);
+        many_names(root, 3000);
     });
 }
 
 #[test]
-fn xfs_with_sixteen_groups() {
-    whole_way("-d agcount=16 -l size=10m", |root| {
+fn xfs_with_sixteen_groups_and_reverse_maps() {
+    whole_way("-m rmapbt=1 -d agcount=16 -l size=14m", |root| {
         all(root);
         reflinks(root);
         many_names(root, 2000);
@@ -103,22 +79,22 @@ fn xfs_with_sixteen_groups() {
 }
 
 #[test]
-fn xfs_with_sectors_of_4096_bytes() {
-    whole_way("-s size=4096 -l size=20m,sunit=64", everything);
+fn xfs_with_sectors_of_4096_bytes_and_long_counts_of_extents() {
+    whole_way("-s size=4096 -i nrext64=1 -l size=20m,sunit=64", everything);
 }
 
 #[test]
-fn xfs_with_large_directory_blocks() {
-    whole_way("-n size=16384 -l size=20m", |root| {
-        everything(root);
-        many_names(root, 20_000);
+fn xfs_with_large_inodes_and_directory_blocks() {
+    whole_way("-i size=2048 -n size=16384 -l size=20m", |root| {
+        large_attributes(root);
+        many_names(root, 5000);
     });
 }
 
 #[test]
 fn xfs_with_directories_of_every_form() {
     whole_way("-l size=20m -m rmapbt=1", |root| {
-        for count in [1, 5, 20, 60, 200, 900, 4000, 25_000] {
+        for count in [1, 5, 20, 60, 200, 900, 4000] {
             let folder = root.join(format!("of {count}"));
             fs::create_dir(&folder).unwrap();
             many_names(&folder, count);
@@ -147,14 +123,9 @@ fn xfs_with_sparse_inodes() {
 }
 
 #[test]
-fn xfs_with_fragmented_files() {
-    whole_way("-l size=10m", |root| with_holes(root, 12_000));
-}
-
-#[test]
 fn xfs_with_fragmented_files_that_share() {
     whole_way("-l size=20m -m rmapbt=1 -d agcount=3", |root| {
-        with_holes(root, 3000);
+        with_holes(root, 4000);
         reflinks(root);
         run(
             "cp",
@@ -170,10 +141,10 @@ fn xfs_that_is_almost_full() {
     }
     let world = World::xfs("-l size=10m", 300, |root| {
         everything(root);
-        nearly_full(root, 36 << 20);
+        nearly_full(root, 36 << 20, true);
     });
     let converted = world.convert();
-    assert_eq!(converted.plan.metadata_copies, 1);
+    assert!(converted.plan.free_bytes < 48 << 20, "{}", converted.plan.free_bytes);
     judge_both_ways(&world);
 }
 
@@ -188,13 +159,16 @@ fn options_change_the_result() {
     });
     let options = [
         ConvertOptions::new().node_size(8192).label(TargetLabel::Copied).uuid(TargetUuid::Copied),
-        ConvertOptions::new().data_checksums(false).inline(false).names_bytes(20_000),
-        ConvertOptions::new().features("^no-holes,^free-space-tree"),
+        ConvertOptions::new()
+            .data_checksums(false)
+            .inline(false)
+            .names_bytes(20_000)
+            .features("^no-holes,^free-space-tree"),
     ];
     for (at, options) in options.iter().enumerate() {
         let converted = world.convert_with(options).unwrap();
         assert_eq!(converted.fsid == converted.plan.source_uuid, at == 0);
-        assert_eq!(converted.label, [&b"source"[..], b"", b""][at]);
+        assert_eq!(converted.label, [&b"source"[..], b""][at]);
         judge_both_ways(&world);
     }
 }
@@ -247,37 +221,10 @@ fn xfs_of_version_4() {
     if require(XFS_NEEDS).is_none() {
         return;
     }
-    let scratch = papilio_oracle::Scratch::new(700 << 20).unwrap();
-    let source = scratch.path().join("source");
-    fs::create_dir(&source).unwrap();
-    let prototype = super::xfs_fill::prototype(&source);
-    let description = scratch.path().join("prototype");
-    fs::write(&description, prototype).unwrap();
-    for (at, arguments) in [
+    super::many::four_both_ways(&[
         "-m crc=0 -n ftype=0 -i size=256",
         "-m crc=0 -n ftype=1 -i size=512,attr=2,projid32bit=0 -d agcount=5",
         "-m crc=0 -i size=2048 -n size=8192 -l lazy-count=0 -d agcount=2",
         "-m crc=0 -n version=ci,ftype=0 -d agcount=8",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let image = scratch.image(&format!("four{at}"), 150 << 20).unwrap();
-        let mut all: Vec<&str> = vec!["-q", "-p", description.to_str().unwrap()];
-        all.extend(arguments.split_whitespace());
-        all.push(image.to_str().unwrap());
-        run("mkfs.xfs", &all);
-        let world = World::of(Kind::Xfs, scratch.clone(), image);
-        world.convert();
-        world.check_btrfs();
-        {
-            let (mount, _loop) = world.mount_btrfs(true);
-            compare_trees(&source, mount.path(), &["btime", "ctime", "atime", "mtime", "entry"]);
-            let saved = mount.path().join("xfs_saved/image");
-            Kind::Xfs.check(&saved);
-        }
-        world.roll_back().unwrap();
-        Kind::Xfs.check(&world.image);
-        world.compare_used_blocks();
-    }
+    ]);
 }

@@ -225,6 +225,14 @@ impl MkfsOptions {
         self
     }
 
+    /// Checks the options for a file system on one device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options that are not supported or contradict each other.
+    pub fn check(&self) -> Result<()> {
+        self.resolve(1).map(drop)
+    }
+
     /// Checks the options, and fills in the defaults.
     ///
     /// # Errors
