@@ -7,7 +7,7 @@ use crate::backups::{Backup, Backups, FOLDER};
 use crate::error::{BackupError, Result};
 use crate::hex;
 use crate::lock::{RepositoryLock, host_name};
-use crate::manifest::{BaseName, Manifest, data_name};
+use crate::manifest::{BaseName, MOST_DATA, Manifest, data_name};
 use crate::repository::Repository;
 use crate::writer::{self, BackupWriter, Written};
 use papilio::format::TreeId;
@@ -82,6 +82,7 @@ pub struct CreateOptions {
     full: bool,
     time: Option<i64>,
     level: Option<i32>,
+    part_bytes: Option<usize>,
 }
 
 impl CreateOptions {
@@ -105,6 +106,12 @@ impl CreateOptions {
     /// Sets the level of zstd, 3 by default.
     pub fn level(mut self, level: Option<i32>) -> Self {
         self.level = level;
+        self
+    }
+
+    /// Sets the bytes of a part of the stream, 8 MiB by default; 4 KiB to 64 MiB.
+    pub fn part_bytes(mut self, bytes: usize) -> Self {
+        self.part_bytes = Some(bytes.clamp(4 << 10, MOST_DATA as usize));
         self
     }
 
@@ -185,7 +192,12 @@ pub fn create(
     let known = known_objects(repository)?;
     let all = source.subvolumes()?;
     let base = if options.full { None } else { base_of(&snapshot, &all, &backups, &known) };
-    let mut out = BackupWriter::new(&repository.shared, known, options.zstd_level());
+    let mut out = BackupWriter::new(
+        &repository.shared,
+        known,
+        options.zstd_level(),
+        options.part_bytes.unwrap_or(writer::PART),
+    );
     let sent = source.send(base.map(|(_, id)| id), &mut out);
     if let Some(error) = out.take_error() {
         return Err(error);

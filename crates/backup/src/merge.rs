@@ -10,7 +10,7 @@ use crate::error::{BackupError, Result};
 use crate::lock::RepositoryLock;
 use crate::manifest::{BaseName, Manifest};
 use crate::repository::Repository;
-use crate::writer::BackupWriter;
+use crate::writer::{BackupWriter, PART};
 use papilio::stream::JoinOptions;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,7 +24,7 @@ pub fn merge(
     level: i32,
 ) -> Result<Backup> {
     let chain = load(repository, parts)?;
-    let mut out = BackupWriter::new(&repository.shared, known_objects(repository)?, level);
+    let mut out = BackupWriter::new(&repository.shared, known_objects(repository)?, level, PART);
     let joined = JoinOptions::new().join(&chain, chain.parts().len() - 1, &mut out);
     if let Some(error) = out.take_error() {
         return Err(error);

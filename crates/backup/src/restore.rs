@@ -31,7 +31,7 @@ impl RestoreOptions {
         self
     }
 
-    /// Keeps the snapshots that the last one is based on.
+    /// Keeps the snapshots that the last one is based on, under their own names.
     pub fn keep_chain(mut self, keep: bool) -> Self {
         self.keep_chain = keep;
         self
@@ -48,6 +48,15 @@ pub struct Restored {
     pub received: usize,
     /// Snapshots of the chain that the target had.
     pub found: usize,
+}
+
+/// Returns the name of a snapshot that is deleted at the end.
+fn hidden_name(backup: &Backup) -> Vec<u8> {
+    format!(".papilio-restore-{}", backup.manifest.snapshot.uuid).into_bytes()
+}
+
+fn exists(path: &str) -> BackupError {
+    BackupError::Invalid(format!("{path}: the name exists already; choose another with --name"))
 }
 
 /// Restores a backup into a directory.
@@ -71,11 +80,7 @@ pub fn restore(
             return Ok(Restored { path, received: 0, found: chain.len() });
         }
         ExistingSubvolume::Missing | ExistingSubvolume::Incomplete(_) => {}
-        _ => {
-            return Err(BackupError::Invalid(format!(
-                "{path}: the name exists already; choose another with --name"
-            )));
-        }
+        _ => return Err(exists(&path)),
     }
     let first =
         chain[..last].iter().rposition(|one| target.has(one.manifest.snapshot)).map_or(0, |at| at + 1);
@@ -87,19 +92,20 @@ pub fn restore(
         }
     }
     let receive = Receive::new().resume(true);
-    let (mut made, mut received) = (Vec::new(), 0);
+    let mut received = 0;
     for (index, one) in chain.iter().enumerate().skip(first) {
-        let own = match index == last {
-            true => name.clone(),
-            false => format!(".papilio-restore-{}", one.manifest.snapshot.uuid).into_bytes(),
+        let (own, is_hidden) = match index == last {
+            true => (name.clone(), false),
+            false if options.keep_chain => (one.manifest.name_bytes().unwrap_or_default(), false),
+            false => (hidden_name(one), true),
         };
         if index < last {
-            made.push(own.clone());
             match target.existing(&own)? {
                 ExistingSubvolume::Complete(sent) if sent == one.manifest.snapshot.sent() => continue,
                 ExistingSubvolume::Missing | ExistingSubvolume::Incomplete(_) => {}
                 // Left by a restore that was killed.
-                _ => target.delete(&own)?,
+                _ if is_hidden => target.delete(&own)?,
+                _ => return Err(exists(&target.shown(&own))),
             }
         }
         let mut input = PartReader::new(&repository.shared, &one.manifest.stream);
@@ -107,9 +113,11 @@ pub fn restore(
         target.receive(&receive, &mut input, observer)?;
         received += 1;
     }
-    if !options.keep_chain {
-        for name in made.iter().rev() {
-            target.delete(name)?;
+    // Those that an interrupted restore left are among them.
+    for one in chain[..last].iter().rev().filter(|_| !options.keep_chain) {
+        let own = hidden_name(one);
+        if target.existing(&own)? != ExistingSubvolume::Missing {
+            target.delete(&own)?;
         }
     }
     Ok(Restored { path, received, found: first })

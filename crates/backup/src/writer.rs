@@ -1,7 +1,7 @@
 //! A stream that becomes objects.
 //!
-//! Owns [`BackupWriter`]. It cuts the stream and its outline into parts of [`PART`] bytes. Workers
-//! compress, encrypt and store them. A part that the repository has is not stored again, so a
+//! Owns [`BackupWriter`]. It cuts the stream and its outline into parts, by default of [`PART`]
+//! bytes. Workers compress, encrypt and store them. A part that the repository has is not stored again, so a
 //! backup that was interrupted goes on where it stopped.
 
 use crate::error::{BackupError, Result};
@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The bytes of a part.
+/// The bytes of a part, unless the caller chooses others.
 pub const PART: usize = 8 << 20;
 /// The folder of objects with data.
 pub const FOLDER: &str = "data/";
@@ -107,6 +107,7 @@ pub struct BackupWriter {
     jobs: Option<SyncSender<Job>>,
     threads: Vec<JoinHandle<()>>,
     outliner: Outliner,
+    part: usize,
     /// The bytes that are not cut yet, the parts that were, and all bytes: stream, outline.
     buffers: [Vec<u8>; 2],
     cut: [usize; 2],
@@ -115,8 +116,9 @@ pub struct BackupWriter {
 }
 
 impl BackupWriter {
-    /// Begins a stream. `known` are the objects that the repository has.
-    pub fn new(shared: &Arc<Shared>, known: HashMap<String, u64>, level: i32) -> Self {
+    /// Begins a stream that is cut into parts of `part` bytes. `known` are the objects that the
+    /// repository has.
+    pub fn new(shared: &Arc<Shared>, known: HashMap<String, u64>, level: i32, part: usize) -> Self {
         let state = Mutex::new(State { known, ..State::default() });
         let work = Arc::new(Work { shared: Arc::clone(shared), level, state });
         let workers = std::thread::available_parallelism().map_or(1, |count| count.get().clamp(1, 4));
@@ -133,6 +135,7 @@ impl BackupWriter {
             jobs: Some(sender),
             threads,
             outliner: Outliner::default(),
+            part,
             buffers: Default::default(),
             cut: [0; 2],
             bytes: [0; 2],
@@ -147,8 +150,8 @@ impl BackupWriter {
         self.buffers[0].extend_from_slice(bytes);
         self.bytes[0] += bytes.len() as u64;
         for kind in [Kind::Stream, Kind::Outline] {
-            while self.buffers[kind as usize].len() >= PART {
-                self.cut(kind, PART)?;
+            while self.buffers[kind as usize].len() >= self.part {
+                self.cut(kind, self.part)?;
             }
         }
         Ok(())

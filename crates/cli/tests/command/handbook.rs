@@ -354,6 +354,7 @@ recipes! {
     limit_a_user
     look_into_a_stream
     mount_without_root
+    nightly_backup
     open_a_nas_disk
     partition_table_gone
     read_from_c
