@@ -7,7 +7,7 @@
 use crate::error::{BackupError, Result};
 use crate::hex;
 use crate::manifest::{BaseName, MOST_MANIFEST, Manifest};
-use crate::repository::Shared;
+use crate::shared::Shared;
 use std::collections::{HashMap, HashSet};
 
 /// The folder of manifests.

@@ -6,7 +6,8 @@
 use crate::backups::{Backup, Backups, FOLDER};
 use crate::error::{BackupError, Result};
 use crate::hex;
-use crate::lock::{RepositoryLock, host_name};
+use crate::holder::host_name;
+use crate::lock::RepositoryLock;
 use crate::manifest::{BaseName, MOST_DATA, Manifest, data_name};
 use crate::repository::Repository;
 use crate::writer::{self, BackupWriter, Written};

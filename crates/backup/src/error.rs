@@ -1,6 +1,6 @@
 //! The errors of repositories and backups.
 
-use crate::lock::LockHolder;
+use crate::holder::LockHolder;
 use papilio::Uuid;
 use papilio::stream::StreamError;
 use std::io;

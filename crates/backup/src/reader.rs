@@ -4,7 +4,7 @@
 
 use crate::error::{BackupError, Result};
 use crate::manifest::{MOST_DATA, Manifest, StoredObject};
-use crate::repository::Shared;
+use crate::shared::Shared;
 use papilio::format::send_stream::{COMMAND_HEADER_SIZE, CommandHeader, STREAM_HEADER_SIZE};
 use papilio::stream::StreamSource;
 use papilio::{SendCommand, SendProtocol};

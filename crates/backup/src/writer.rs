@@ -7,7 +7,7 @@
 use crate::error::{BackupError, Result};
 use crate::manifest::{StoredObject, data_name};
 use crate::outline::{Outliner, StreamHead};
-use crate::repository::Shared;
+use crate::shared::Shared;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
