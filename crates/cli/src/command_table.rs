@@ -72,6 +72,7 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         title: "Backup",
         commands: &[
+            ("backup", 8, &["papilio-send(8)", "papilio-stream(8)", "papilio-subvolume(8)"]),
             ("send", 8, &["papilio-receive(8)", "papilio-subvolume(8)", "btrfs-send(8)"]),
             ("receive", 8, &["papilio-send(8)", "papilio-subvolume(8)", "btrfs-receive(8)"]),
             ("stream", 8, &["papilio-send(8)", "papilio-receive(8)", "tar(1)"]),

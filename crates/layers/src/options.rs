@@ -52,6 +52,14 @@ pub(crate) struct Secret {
 }
 
 impl KeySource {
+    /// Reads a secret that is no volume's: the terminal asks for the passphrase of `name`.
+    ///
+    /// # Errors
+    /// There is no terminal; the file cannot be read or is empty.
+    pub fn read_secret(&self, name: &str) -> Result<Zeroizing<Vec<u8>>> {
+        self.read(name).map(|secret| secret.bytes)
+    }
+
     /// Reads the key for a device.
     pub(crate) fn read(&self, device: &str) -> Result<Secret> {
         match self {

@@ -231,8 +231,8 @@ pub mod conversion {
 pub mod stream {
     pub use papilio_transfer::stream::{
         ChainDoubt, Extract, JoinOptions, LoadOptions, Recompress, Recompression, SentEntry, SentPart,
-        StreamChain, StreamDifference, StreamError, StreamFault, StreamIndex, StreamInput, WrittenStream,
-        compare, plain_path, split,
+        StreamChain, StreamDifference, StreamError, StreamFault, StreamIndex, StreamInput, StreamSource,
+        WrittenStream, compare, plain_path, split,
     };
 }
 

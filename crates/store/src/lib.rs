@@ -3,6 +3,7 @@
 //! - `remote`: an object of a store or web server, for reading ([`RemoteDevice`]).
 //! - `database`: a device whose blocks are in a SlateDB database and in
 //!   segments on a store ([`StoreDevice`]).
+//! - `bucket`: objects below a prefix, which are written and read as a whole ([`Bucket`]).
 //! - `installed`: both of them for `papilio_device`, as its object stores ([`install`]).
 //!
 //! A program that shall open URLs calls [`install`] once at its start:
@@ -14,10 +15,12 @@
 
 #![forbid(unsafe_code)]
 
+mod bucket;
 mod database;
 mod installed;
 mod remote;
 
+pub use bucket::Bucket;
 pub use database::{
     StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints, store_info,
 };

@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 15] = [
         "papilio-preload",
         "papilio-web",
     ],
-    &["papilio-store", "papilio-serving", "papilio-layers", "papilio-run"],
+    &["papilio-store", "papilio-serving", "papilio-layers", "papilio-run", "papilio-backup"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],

@@ -1,5 +1,6 @@
 //! Tests of the `papilio` command on images at URLs and devices in object stores.
 
+mod backup;
 #[path = "../../../cli/tests/common/mod.rs"]
 mod common;
 mod remote;

@@ -3,6 +3,7 @@
 //! Owns the list of them. A new command needs a `mod` line, a variant of [`Command`], a line in
 //! [`Command::run`] and an entry in [`man`].
 
+mod backup;
 mod balance;
 #[cfg(target_os = "linux")]
 mod bench;
@@ -120,6 +121,7 @@ pub enum Command {
     Device(device::Args),
     Scrub(scrub::Args),
     Replace(replace::Args),
+    Backup(backup::Args),
     Send(send::Args),
     Receive(receive::Args),
     Stream(stream::Args),
@@ -199,6 +201,7 @@ impl Command {
             Self::Device(command) => command.run(context),
             Self::Scrub(command) => command.run(context),
             Self::Replace(command) => command.run(context),
+            Self::Backup(command) => command.run(context),
             Self::Send(command) => command.run(context),
             Self::Receive(command) => command.run(context),
             Self::Stream(command) => command.run(context),

@@ -2,6 +2,7 @@
 //! mount, and a failure is one line and an exit code.
 
 mod archives;
+mod backup;
 mod bad_input;
 mod balance;
 mod change;

@@ -10,7 +10,10 @@ use super::input::StreamInput;
 use super::node::Origin;
 use super::tree::{SentTree, fits};
 use crate::receive::{SentSubvolume, StreamReader, decode};
-use papilio_format::send_stream::{Command, CommandKind, EncodedWrite, Protocol};
+use papilio_format::send_stream::{
+    COMMAND_HEADER_SIZE, Command, CommandHeader, CommandKind, EncodedWrite, Protocol, STREAM_HEADER_SIZE,
+    SendStreamError, SendStreamFault,
+};
 use papilio_format::{Generation, Uuid};
 use std::io::Read;
 
@@ -173,7 +176,10 @@ impl StreamChain {
     pub fn load(inputs: Vec<StreamInput>, options: LoadOptions) -> Result<Self, StreamError> {
         let mut loader = Loader::new(options);
         for input in &inputs {
-            loader.stream(input.name(), &mut input.reader())?;
+            match input.outline() {
+                Some(outline) => loader.outline(input.name(), outline)?,
+                None => loader.stream(input.name(), &mut input.reader())?,
+            }
         }
         Ok(loader.finish(inputs))
     }
@@ -298,6 +304,60 @@ impl Loader {
             part.end = reader.offset();
             if self.budget.is_exceeded() {
                 return Err(at(StreamFault::Memory(self.budget.limit())));
+            }
+        }
+        self.streams += 1;
+        Ok(())
+    }
+
+    /// Loads a stream from its outline, see [`super::input`].
+    fn outline(&mut self, name: &str, outline: &[u8]) -> Result<(), StreamError> {
+        let format = |error: SendStreamError| StreamError::Format { stream: name.to_owned(), source: error };
+        let cut =
+            |at: usize, need| format(SendStreamFault::Cut { need, have: outline.len() - at }.at(at as u64));
+        let header = outline.first_chunk().ok_or_else(|| cut(0, STREAM_HEADER_SIZE))?;
+        let protocol = Protocol::parse(header).map_err(format)?;
+        let (mut at, mut open) = (STREAM_HEADER_SIZE, false);
+        while at < outline.len() {
+            let Some((offset, rest)) = outline[at..].split_first_chunk() else { return Err(cut(at, 8)) };
+            let start = u64::from_le_bytes(*offset);
+            let Some((header, rest)) = rest.split_first_chunk() else {
+                return Err(cut(at, COMMAND_HEADER_SIZE));
+            };
+            let header = CommandHeader::parse(header, protocol, start).map_err(format)?;
+            let bytes = rest.get(..header.length).ok_or_else(|| cut(at, header.length))?;
+            let command = Command::parse(protocol, &header, bytes, start).map_err(format)?;
+            at += 8 + COMMAND_HEADER_SIZE + header.length;
+            let fail = |fault| StreamError::Command {
+                stream: name.to_owned(),
+                offset: start,
+                command: command.kind(),
+                path: command.paths()[0].unwrap_or_default().to_vec(),
+                fault,
+            };
+            match &command {
+                Command::Subvol { .. } | Command::Snapshot { .. } if !open => {
+                    self.begin(&command, protocol, start).map_err(fail)?;
+                    open = true;
+                }
+                _ if !open => return Err(fail(StreamFault::NoSubvolume)),
+                Command::End => {
+                    self.parts.last_mut().expect("a subvolume is open").complete = true;
+                    open = false;
+                }
+                Command::UpdateExtent { path, offset, size } => {
+                    let origin = Origin::Written { stream: self.streams, at: start, protocol, skip: 0 };
+                    let part = self.parts.last_mut().expect("a subvolume is open");
+                    let tree = part.tree.as_mut();
+                    tree.map_or(Ok(()), |tree| tree.write(path, *offset, *size, origin)).map_err(fail)?;
+                }
+                _ => self.apply(&command, start).map_err(fail)?,
+            }
+            let part = self.parts.last_mut().expect("a subvolume was begun");
+            part.count(&command);
+            part.end = start + (COMMAND_HEADER_SIZE + header.length) as u64;
+            if self.budget.is_exceeded() {
+                return Err(fail(StreamFault::Memory(self.budget.limit())));
             }
         }
         self.streams += 1;

@@ -40,7 +40,7 @@ pub use difference::{StreamDifference, compare};
 pub use extract::Extract;
 pub use fault::{StreamError, StreamFault};
 pub use index::StreamIndex;
-pub use input::StreamInput;
+pub use input::{StreamInput, StreamSource};
 pub use join::{JoinOptions, WrittenStream};
 pub use recompress::{Recompress, Recompression};
 pub use split::split;

@@ -76,6 +76,12 @@ impl SentTree {
         Ok(at)
     }
 
+    /// Gives a range of a file the data of a command.
+    pub(super) fn write(&mut self, path: &[u8], offset: u64, size: u64, origin: Origin) -> Result<()> {
+        fits(offset, size)?;
+        self.change(path, |content| content.write(offset, size, origin))
+    }
+
     fn entry(&self, directory: NodeNumber, name: &[u8], path: &[u8]) -> Result<Option<NodeNumber>> {
         match &self.node(directory).kind {
             NodeKind::Directory { entries, .. } => Ok(entries.get(name).copied()),
@@ -322,10 +328,7 @@ impl SentTree {
                     content.write(write.offset, write.file_length, origin);
                 })
             }
-            Command::UpdateExtent { path, offset, size } => {
-                fits(*offset, *size)?;
-                self.change(path, |content| content.write(*offset, *size, Origin::Unsent))
-            }
+            Command::UpdateExtent { path, offset, size } => self.write(path, *offset, *size, Origin::Unsent),
             Command::Truncate { path, size } => {
                 fits(*size, 0)?;
                 self.change(path, |content| content.truncate(*size))

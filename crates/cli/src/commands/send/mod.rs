@@ -4,7 +4,7 @@
 //! parent where none is given.
 
 mod candidate;
-mod mounted;
+pub(super) mod mounted;
 
 use crate::context::Context;
 use crate::mounted::Target;
@@ -237,12 +237,12 @@ fn subvolume(
 }
 
 /// The bar on standard error, if that is a terminal.
-struct SendProgress {
+pub(super) struct SendProgress {
     bar: Option<ProgressBar>,
 }
 
 impl SendProgress {
-    fn new(context: &Context) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
         let shown = context.verbosity >= 0 && std::io::stderr().is_terminal();
         let bar = shown.then(|| {
             let bar = ProgressBar::new(0);
@@ -256,7 +256,7 @@ impl SendProgress {
         Self { bar }
     }
 
-    fn finish(&self) {
+    pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

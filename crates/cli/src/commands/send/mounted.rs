@@ -92,6 +92,36 @@ impl MountedSend {
             clone_sources: candidates.iter().map(|source| source.id).chain(parent).collect(),
             ..request
         };
+        self.pass_on(&request, token, out, progress)
+    }
+
+    /// Returns the root of the subvolume.
+    pub fn root(&self) -> &MountedPath {
+        &self.root
+    }
+
+    /// Sends the difference from the subvolume `parent` of the same file system, or all.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_difference(
+        &self,
+        parent: Option<TreeId>,
+        out: &mut (dyn Write + Send),
+    ) -> anyhow::Result<()> {
+        let clone_sources = parent.into_iter().collect();
+        let request = SendRequest { protocol: 2, parent, clone_sources, ..SendRequest::default() };
+        self.pass_on(&request, None, out, &mut |_| {})
+    }
+
+    /// Has the kernel or the server write the stream, and copies it to `out`.
+    fn pass_on(
+        &self,
+        request: &SendRequest,
+        token: Option<ResumeToken>,
+        out: &mut (dyn Write + Send),
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> anyhow::Result<()> {
         let (mut reader, writer) = io::pipe()?;
         let (sent, copied) = std::thread::scope(|scope| {
             // Dropped at its end, so that a send whose output fails ends with EPIPE.
@@ -102,7 +132,7 @@ impl MountedSend {
                 }
                 None => copy(&mut reader, out, progress).map_err(anyhow::Error::from),
             });
-            let sent = self.root.send(writer.as_fd(), &request);
+            let sent = self.root.send(writer.as_fd(), request);
             drop(writer);
             (sent, copier.join().expect("the copying thread does not panic"))
         });

@@ -39,7 +39,7 @@ impl List {
         let each = |entry: SentEntry| -> Result<(), ListError> {
             match &mut array {
                 Some(array) => array.push(&mut output, &to_json(&entry)).map_err(anyhow::Error::from)?,
-                None => self.print(&mut output, &entry)?,
+                None => print_entry(&mut output, &entry, self.long)?,
             }
             Ok(())
         };
@@ -53,37 +53,36 @@ impl List {
         }
         Ok(output.finish()?)
     }
+}
 
-    fn print(&self, output: &mut Output, entry: &SentEntry) -> anyhow::Result<()> {
-        if self.long {
-            let size = match entry.device {
-                Some((major, minor)) => format!("{major}, {minor}"),
-                None => entry.size.to_string(),
-            };
-            output.text(format_args!(
-                "{} {:>3} {:>5} {:>5} {size:>12} {:<19} ",
-                mode_letters(entry.kind, entry.mode),
-                entry.links,
-                entry.uid,
-                entry.gid,
-                entry.mtime.map_or_else(|| "-".to_owned(), time::to_second),
-            ))?;
-        }
-        let slash: &[u8] = match entry.kind {
-            FileKind::Directory if !entry.path.is_empty() => b"/",
-            _ => b"",
+/// Prints an entry, with `long` as `ls -l` does.
+pub fn print_entry(output: &mut Output, entry: &SentEntry, long: bool) -> anyhow::Result<()> {
+    if long {
+        let size = match entry.device {
+            Some((major, minor)) => format!("{major}, {minor}"),
+            None => entry.size.to_string(),
         };
-        let path = [b"/", &entry.path[..], slash].concat();
-        // A line break in a name would look like another entry.
-        output.name(&if path.contains(&b'\n') { escaped(&path).into_owned() } else { path })?;
-        if self.long
-            && let Some(target) = &entry.target
-        {
-            output.bytes(b" -> ")?;
-            output.name(target)?;
-        }
-        Ok(output.bytes(b"\n")?)
+        output.text(format_args!(
+            "{} {:>3} {:>5} {:>5} {size:>12} {:<19} ",
+            mode_letters(entry.kind, entry.mode),
+            entry.links,
+            entry.uid,
+            entry.gid,
+            entry.mtime.map_or_else(|| "-".to_owned(), time::to_second),
+        ))?;
     }
+    let slash: &[u8] = match entry.kind {
+        FileKind::Directory if !entry.path.is_empty() => b"/",
+        _ => b"",
+    };
+    let path = [b"/", &entry.path[..], slash].concat();
+    // A line break in a name would look like another entry.
+    output.name(&if path.contains(&b'\n') { escaped(&path).into_owned() } else { path })?;
+    if long && let Some(target) = &entry.target {
+        output.bytes(b" -> ")?;
+        output.name(target)?;
+    }
+    Ok(output.bytes(b"\n")?)
 }
 
 /// An error of a listing: of the streams, or of the output.

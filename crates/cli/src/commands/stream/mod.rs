@@ -11,6 +11,9 @@ mod read;
 mod rewrite;
 mod verify;
 
+pub(super) use list::{print_entry, to_json};
+pub(super) use operands::inner_path;
+
 use crate::context::Context;
 
 /// List, read, check and rewrite streams of send

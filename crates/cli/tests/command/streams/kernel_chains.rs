@@ -14,7 +14,7 @@ const LENGTH: usize = 4;
 
 /// Compares a subvolume with its copy. The kernel sends an owner without the mode, which removes
 /// set-user-ID bits, and not always the root's last time.
-fn assert_equal(label: &str, left: &Path, right: &Path, plain: bool) {
+pub fn assert_equal(label: &str, left: &Path, right: &Path, plain: bool) {
     let options = CompareOptions { keep: 1000, ..CompareOptions::COPY };
     let report = compare(&HostTree::new(left), &HostTree::new(right), &options);
     let bits = |mode: &str| u32::from_str_radix(mode, 8).unwrap();

@@ -9,6 +9,8 @@ mod kernel_chains;
 mod resume;
 mod sending_back;
 
+pub use kernel_chains::assert_equal;
+
 use std::ffi::OsStr;
 use std::process::Command;
 
@@ -19,6 +21,6 @@ fn btrfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Vec<u8> {
     output.stdout
 }
 
-fn setting(name: &str, default: u64) -> u64 {
+pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }

@@ -1,0 +1,44 @@
+//! Files of a backup, without restoring it.
+//!
+//! Owns [`stream_chain`].
+
+use crate::backups::{Backup, Backups};
+use crate::error::{BackupError, Result};
+use crate::reader::{PartReader, Pieces};
+use crate::repository::Repository;
+use papilio::stream::{LoadOptions, StreamChain, StreamInput};
+use std::io::Read;
+use std::sync::Arc;
+
+/// The most bytes of the outlines of a chain.
+const MOST_OUTLINES: u64 = 4 << 30;
+
+/// Loads the chain of a backup from the outlines, so that its files can be listed and read. Only
+/// objects with data that is wanted are read later. The last part is the backup's snapshot.
+///
+/// # Errors
+/// A base is missing; an outline cannot be read.
+pub fn stream_chain(repository: &Repository, backups: &Backups, backup: &Backup) -> Result<StreamChain> {
+    load(repository, &backups.chain(backup)?)
+}
+
+/// Loads the outlines of some backups, each the base of the next.
+pub(crate) fn load(repository: &Repository, chain: &[&Backup]) -> Result<StreamChain> {
+    let bytes = chain.iter().fold(0, |sum: u64, backup| sum.saturating_add(backup.manifest.outline_bytes));
+    if bytes > MOST_OUTLINES {
+        return Err(BackupError::Invalid(format!(
+            "the outlines of the chain have {bytes} bytes, which is too much"
+        )));
+    }
+    let shared = &repository.shared;
+    let inputs = chain.iter().map(|backup| {
+        let (manifest, name) = (&backup.manifest, format!("backup {}", backup.short_id()));
+        let mut outline = Vec::new();
+        let read = PartReader::new(shared, &manifest.outline).read_to_end(&mut outline);
+        read.map_err(|source| BackupError::Store { object: name.clone(), source })?;
+        let pieces = Arc::new(Pieces::new(shared, manifest));
+        Ok(StreamInput::of_pieces(name, pieces, manifest.stream_bytes, outline))
+    });
+    let inputs = inputs.collect::<Result<_>>()?;
+    Ok(StreamChain::load(inputs, LoadOptions::new())?)
+}

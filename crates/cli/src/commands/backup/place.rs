@@ -1,0 +1,104 @@
+//! Repositories: `papilio backup init`, and [`open`] for the other subcommands.
+
+use crate::backup_stores::backup_stores;
+use crate::context::Context;
+use crate::usage_error::UsageError;
+use anyhow::Context as _;
+use papilio::device::is_url;
+use papilio_backup::{BackupError, Derivation, Encryption, FolderStore, ObjectStore, Repository, Secret};
+use papilio_layers::KeySource;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How often a terminal asks for a passphrase.
+const ATTEMPTS: usize = 3;
+
+/// Make a repository in an empty place
+#[derive(Debug, clap::Args)]
+pub struct Init {
+    /// The folder, which is made if it is missing, or the URL
+    #[arg(value_name = "REPOSITORY", value_hint = clap::ValueHint::DirPath)]
+    repository: OsString,
+    /// Encrypt everything; names, numbers and sizes of files are hidden, too
+    #[arg(long)]
+    encrypt: bool,
+}
+
+impl Init {
+    /// Makes the repository.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let store = store(context, &self.repository)?;
+        let encryption = match self.encrypt {
+            true => {
+                let secret = new_secret(context, &store.place())?;
+                Some(Encryption { secret, derivation: Derivation::default() })
+            }
+            false => None,
+        };
+        Repository::init(store, encryption.as_ref())?;
+        Ok(())
+    }
+}
+
+fn key_source(context: &Context) -> KeySource {
+    context.arguments().layer_options().key
+}
+
+/// Reads the secret of a new repository, from a terminal twice.
+fn new_secret(context: &Context, place: &str) -> anyhow::Result<Secret> {
+    let source = key_source(context);
+    let secret = source.read_secret(place)?;
+    if source == KeySource::Terminal {
+        let again = source.read_secret(&format!("{place} (again)"))?;
+        anyhow::ensure!(*secret == *again, "{place}: the two passphrases differ");
+    }
+    anyhow::ensure!(!secret.is_empty(), "{place}: the passphrase is empty");
+    Ok(secret)
+}
+
+/// Returns the store that an argument names.
+fn store(context: &Context, argument: &OsStr) -> anyhow::Result<Arc<dyn ObjectStore>> {
+    let path = Path::new(argument);
+    if !is_url(path) {
+        return Ok(Arc::new(FolderStore::new(path)));
+    }
+    let url = argument.to_str().with_context(|| format!("{}: a URL is UTF-8", path.display()))?;
+    let Some(stores) = backup_stores() else {
+        anyhow::bail!("{url}: the program papilio-store is needed for object stores");
+    };
+    let opened = stores.open(url, &context.arguments().remote_options());
+    Ok(opened.map_err(|reason| UsageError::new(format_args!("{url}: {reason}")))?)
+}
+
+/// Opens a repository, and asks for its key if it is encrypted.
+///
+/// # Errors
+/// There is none; the key is wrong; the store's error.
+pub fn open(context: &Context, argument: &OsStr) -> anyhow::Result<Repository> {
+    let store = store(context, argument)?;
+    let source = key_source(context);
+    let place = store.place();
+    let attempts = if source == KeySource::Terminal { ATTEMPTS } else { 1 };
+    for attempt in 1.. {
+        let mut refused = None;
+        let mut secret = || {
+            source.read_secret(&place).map_err(|error| {
+                let text = error.to_string();
+                refused = Some(error);
+                BackupError::Invalid(text)
+            })
+        };
+        let opened = Repository::open(Arc::clone(&store), &mut secret);
+        match (opened, refused) {
+            (Err(BackupError::WrongKey(_)), _) if attempt < attempts => {
+                context.warning(format_args!("{place}: wrong passphrase"));
+            }
+            (_, Some(papilio_layers::LayerError::NoKey(_))) => {
+                return Err(BackupError::KeyNeeded(place).into());
+            }
+            (opened, _) => return opened.map_err(Into::into),
+        }
+    }
+    unreachable!("the last attempt returns")
+}

@@ -1,0 +1,60 @@
+//! `papilio backup restore`.
+
+use super::list::load;
+use super::place::open;
+use crate::context::Context;
+use crate::path::{Operand, parse_image_path};
+use papilio_backup::{DirectoryTarget, ImageTarget, RestoreOptions, RestoreTarget, restore};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+/// Restore a backup as a read-only snapshot
+///
+/// The backups that it is based on are received first and deleted at the end, unless the target's
+/// file system has such a snapshot. A restore that was interrupted goes on when it is run again. In
+/// a directory of another file system, the snapshot becomes a plain directory.
+#[derive(Debug, clap::Args)]
+pub struct RestoreArgs {
+    /// The repository
+    #[arg(value_name = "REPOSITORY", value_hint = clap::ValueHint::DirPath)]
+    repository: OsString,
+    /// The backup
+    #[arg(value_name = "BACKUP")]
+    backup: String,
+    /// The directory that gets the snapshot, in an image or on a mount
+    #[arg(value_name = "IMAGE:/DIRECTORY|PATH", value_hint = clap::ValueHint::AnyPath)]
+    target: OsString,
+    /// Name the snapshot NAME
+    #[arg(long, value_name = "NAME")]
+    name: Option<OsString>,
+    /// Keep the snapshots that it is based on, under their names
+    #[arg(long)]
+    keep_chain: bool,
+}
+
+impl RestoreArgs {
+    /// Restores the backup.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let repository = open(context, &self.repository)?;
+        let backups = load(context, &repository)?;
+        let backup = backups.find(&self.backup)?;
+        let mut target: Box<dyn RestoreTarget> = match Operand::parse(&self.target) {
+            Operand::Host(path) if path.is_dir() => Box::new(DirectoryTarget::open(&path)?),
+            _ => {
+                let path = parse_image_path(&self.target)?;
+                let fs = context.change(&path.image)?;
+                Box::new(
+                    ImageTarget::new(&fs, &path.path).map_err(|error| anyhow::anyhow!("{path}: {error}"))?,
+                )
+            }
+        };
+        let name = self.name.map(OsStringExt::into_vec);
+        let options = RestoreOptions::new().name(name).keep_chain(self.keep_chain);
+        let restored = restore(&repository, &backups, backup, &mut *target, &options, &mut ())?;
+        if context.verbosity > 0 {
+            let (received, found) = (restored.received, restored.found);
+            context.note(format_args!("{}: {received} received, {found} were there", restored.path));
+        }
+        Ok(())
+    }
+}
