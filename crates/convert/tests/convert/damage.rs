@@ -143,7 +143,7 @@ fn damage_all(
     }
 }
 
-/// What the fuzz target `convert_source` does, for some seeds.
+/// Runs the fuzz target `convert_source` with some seeds.
 #[test]
 fn a_hostile_source_is_only_read() {
     if require(NEEDS).is_none() || require(XFS_NEEDS).is_none() {

@@ -1,5 +1,4 @@
-//! Sources with changed bytes: whatever they are, a conversion that is prepared neither panics nor
-//! writes.
+//! Sources with changed bytes: preparing their conversion neither panics nor writes.
 //!
 //! Owns [`Sources`]. The fuzz target `convert_source` uses this file, too: its bytes choose a source
 //! and the changes, as seeded ones do here.
