@@ -20,7 +20,7 @@ const FEWEST_DIGITS: usize = 4;
 pub struct Backup {
     /// The id: 64 hexadecimal digits.
     pub id: String,
-    /// What the manifest says.
+    /// The manifest.
     pub manifest: Manifest,
 }
 

@@ -148,8 +148,8 @@ fn origin(snapshot: &Snapshot, all: &[Snapshot]) -> Uuid {
     at.uuid
 }
 
-/// Returns the last backup of a read-only snapshot with the same origin, and that snapshot's id. The
-/// backup and all that it needs must be there.
+/// Returns the last backup of a read-only snapshot with the same origin, and that snapshot's id.
+/// The backup and all that it needs must be there.
 fn base_of<'a>(
     snapshot: &Snapshot,
     all: &[Snapshot],

@@ -16,7 +16,7 @@ pub struct LockHolder {
     pub pid: u32,
     /// When it took the lock, in seconds since 1970.
     pub time: u64,
-    /// What it does.
+    /// The command that it runs.
     pub job: String,
     /// A random number, by which the holder knows its lock.
     pub(crate) token: String,

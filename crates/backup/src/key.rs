@@ -36,9 +36,9 @@ pub struct Derivation {
 }
 
 impl Default for Derivation {
-    /// 256 MiB, three passes, four lanes: the second choice of RFC 9106 with four times its memory.
+    /// 64 MiB, three passes, four lanes: the second choice of RFC 9106.
     fn default() -> Self {
-        Self { memory_kib: 256 << 10, passes: 3, lanes: 4 }
+        Self { memory_kib: 64 << 10, passes: 3, lanes: 4 }
     }
 }
 

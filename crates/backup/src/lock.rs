@@ -1,7 +1,7 @@
 //! The lock of a repository.
 //!
-//! Owns [`RepositoryLock`]: one writer at a time has the object `lock`. The object names its holder.
-//! A writer that was killed leaves it. A writer whose lock was broken notices before it makes a
+//! Owns [`RepositoryLock`]: one writer at a time has the object `lock`, which names its holder. A
+//! writer that was killed leaves it. A writer whose lock was broken notices before it makes a
 //! backup visible or deletes anything.
 
 use crate::error::{BackupError, Result};

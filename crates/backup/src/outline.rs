@@ -8,7 +8,7 @@ use crate::manifest::BaseName;
 use papilio::format::send_stream::{COMMAND_HEADER_SIZE, CommandHeader, STREAM_HEADER_SIZE};
 use papilio::{SendCommand, SendProtocol, SendStreamError};
 
-/// What the first command of a stream says.
+/// The facts that the first command of a stream gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamHead {
     /// The name of the subvolume.
@@ -104,7 +104,7 @@ impl Outliner {
         Ok(Some(length))
     }
 
-    /// Returns what the first command said.
+    /// Returns the facts of the first command.
     ///
     /// # Errors
     /// The stream is not complete.

@@ -31,7 +31,7 @@ pub enum Kept {
     BaseOf(String),
 }
 
-/// What a prune does.
+/// The plan of a prune.
 #[derive(Clone, Debug, Default)]
 pub struct PrunePlan {
     /// The backups that stay, by time.
@@ -42,7 +42,7 @@ pub struct PrunePlan {
     pub merged: Vec<String>,
 }
 
-/// What a prune has done.
+/// The results of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pruned {

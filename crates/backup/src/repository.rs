@@ -56,7 +56,8 @@ impl Repository {
     pub fn init(store: Arc<dyn ObjectStore>, encryption: Option<&Encryption>) -> Result<Self> {
         let place = store.place();
         let failed = |source| BackupError::Store { object: place.clone(), source };
-        if let Some((name, _)) = store.list("").map_err(failed)?.into_iter().next() {
+        let listed = store.list("").map_err(failed)?;
+        if let Some((name, _)) = listed.iter().find(|(name, _)| name == DESCRIPTION).or(listed.first()) {
             let found = match &name[..] {
                 DESCRIPTION => "a repository is there already".to_owned(),
                 name => format!("{name} is there"),

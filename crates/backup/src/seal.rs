@@ -12,7 +12,7 @@
 //!    end    16  only if encrypted: tag
 //! ```
 //!
-//! What follows the nonce is encrypted. The id of the repository and the object's name are
+//! All that follows the nonce is encrypted. The id of the repository and the object's name are
 //! authenticated with it, so an object under another name, or of another repository, is refused.
 //! An object that is named after its content has as its name the HMAC-SHA-256 of the content under
 //! a key of the repository, or the SHA-256 in a plain repository.
@@ -195,7 +195,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut changed = stored.clone();
                     changed[at] ^= 1 << bit;
-                    // A bit of a frame's header may mean nothing, as long as the content is the same.
+                    // A bit of a frame's header may mean nothing, if the content is the same.
                     match sealer.open_named(&name, &changed, 1000) {
                         Ok(opened) => assert!(!sealer.is_encrypted() && opened == content),
                         Err(error) => assert!(matches!(error, BackupError::Damaged { .. }), "{error}"),

@@ -8,7 +8,7 @@ use crate::store::ObjectStore;
 use std::io;
 use std::sync::Arc;
 
-/// What all parts of a run share.
+/// The store and the keys.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn ObjectStore>,

@@ -38,7 +38,7 @@ pub struct VerifyFault {
     pub affects: Vec<String>,
 }
 
-/// What was verified.
+/// The results of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {

@@ -1,8 +1,8 @@
 //! A stream that becomes objects.
 //!
 //! Owns [`BackupWriter`]. It cuts the stream and its outline into parts, by default of [`PART`]
-//! bytes. Workers compress, encrypt and store them. A part that the repository has is not stored again, so a
-//! backup that was interrupted goes on where it stopped.
+//! bytes. Workers compress, encrypt and store them. A part that the repository has is not stored
+//! again, so a backup that was interrupted goes on where it stopped.
 
 use crate::error::{BackupError, Result};
 use crate::manifest::{StoredObject, data_name};
@@ -19,7 +19,7 @@ pub const PART: usize = 8 << 20;
 /// The folder of objects with data.
 pub const FOLDER: &str = "data/";
 
-/// What a part belongs to.
+/// The half of a backup that a part belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Stream,
@@ -28,7 +28,7 @@ enum Kind {
 
 type Job = (Kind, usize, Vec<u8>);
 
-/// What the workers share.
+/// The state that the workers share.
 #[derive(Debug)]
 struct Work {
     shared: Arc<Shared>,

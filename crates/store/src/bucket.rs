@@ -1,4 +1,4 @@
-//! `Bucket`: named objects below a prefix of an object store, which are written and read as a whole.
+//! `Bucket`: named objects below a prefix of a store, which are written and read as a whole.
 //!
 //! Errors have the kinds of the host's: `NotFound`, `AlreadyExists`, `FileTooLarge`.
 

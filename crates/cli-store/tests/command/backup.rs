@@ -52,7 +52,7 @@ fn backups_in_a_bucket_are_restored() {
     let pruned = succeed(&proxy, &["backup", "prune", "--keep-last", "1", "--merge", repository]);
     assert!(pruned.contains("\n1 backups and "), "{pruned}");
     assert!(succeed(&proxy, &["backup", "verify", repository]).contains("1 backups, 2 objects"));
-    check_failure(&papilio(&proxy, &["backup", "init", repository]), 1, "a repository is there already");
+    check_failure(&papilio(&proxy, &["backup", "init", repository]), 1, "needs an empty place");
     check_failure(&papilio(&proxy, &["backup", "list", "s3://bucket/none"]), 1, "no backup repository");
     check_failure(&papilio(&proxy, &["backup", "list", "https://host/x"]), 2, "s3, gs and az only");
 }

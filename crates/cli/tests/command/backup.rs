@@ -1,5 +1,5 @@
-//! `papilio backup`: chains of the kernel, restored to its mount and compared; the messages; keys; a
-//! folder without space.
+//! `papilio backup`: chains of the kernel, restored to its mount and compared; the messages; keys;
+//! a folder without space.
 //!
 //! `PAPILIO_BACKUP_CHAINS` sets the number of chains (1).
 

@@ -17,8 +17,8 @@ use crate::context::Context;
 /// Back up snapshots into a folder or a bucket
 ///
 /// REPOSITORY is a folder, or s3://BUCKET/PREFIX, gs://..., az://.... BACKUP is the id of a backup
-/// or the start of it, the name of its snapshot, or latest. The options --key-file and --key-fd give
-/// the key of an encrypted repository; without them the terminal asks for a passphrase.
+/// or the start of it, the name of its snapshot, or latest. The options --key-file and --key-fd
+/// give the key of an encrypted repository; without them the terminal asks for a passphrase.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
