@@ -355,11 +355,8 @@ recipes! {
     limit_a_user
     look_into_a_stream
     mount_without_root
-<<<<<<< HEAD
     nas_with_xfs
-=======
     nightly_backup
->>>>>>> wt-b
     open_a_nas_disk
     partition_table_gone
     read_from_c
