@@ -115,6 +115,7 @@ pub unsafe extern "C" fn papilio_archive(
             progress.borrow_mut().call(done, all, done);
         });
         let created = created.map_err(|error| failure(error, &progress))?;
+        progress.borrow().check()?;
         out.flush()?;
         check_whole("the file system", created.damaged_bytes, created.unreadable_bytes)
     })

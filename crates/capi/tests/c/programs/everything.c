@@ -461,10 +461,10 @@ static void copies(const char *folder)
     close(fd);
 }
 
-static int three_calls(void *user, uint64_t done, uint64_t total, uint64_t bytes)
+static int one_call(void *user, uint64_t done, uint64_t total, uint64_t bytes)
 {
     (void)done, (void)total, (void)bytes;
-    return ++*(int *)user >= 3;
+    return ++*(int *)user;
 }
 
 /* The whole file system as an archive, checked, restored, and made anew from two archives. */
@@ -492,8 +492,8 @@ static void archives(const char *folder)
     FAILS(papilio_archive(fs, fd, NULL, 3, 0, 0, NULL, NULL), ENOSPC, "");
     close(fd);
     CHECK((fd = open("/dev/null", O_WRONLY)) >= 0);
-    FAILS(papilio_archive(fs, fd, NULL, 3, 0, 0, three_calls, &calls), ECANCELED, "");
-    CHECK(calls == 3);
+    FAILS(papilio_archive(fs, fd, NULL, 3, 0, 0, one_call, &calls), ECANCELED, "");
+    CHECK(calls == 1);
     FAILS(papilio_archive(fs, fd, "/no/archive", 3, 0, 0, NULL, NULL), ENOENT, "/no/archive");
     close(fd);
 
