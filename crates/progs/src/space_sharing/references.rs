@@ -82,6 +82,7 @@ impl HolderReferences {
             memory: self.records.into_iter(),
             spilled: self.spilled,
             next: BinaryHeap::new(),
+            united: Vec::new(),
         };
         for source in 0..=sorted.spilled.len() {
             sorted.advance(source)?;
@@ -91,13 +92,15 @@ impl HolderReferences {
 
     fn merge(&mut self, sets: &mut RootSets) {
         self.records.sort_unstable();
-        self.records.dedup_by(|later, earlier| {
-            let same = later.address == earlier.address;
-            if same {
-                earlier.set = sets.union(earlier.set, later.set);
-            }
-            same
-        });
+        let (mut from, mut merged) = (0, 0);
+        while let Some(first) = self.records.get(from).copied() {
+            let rest = &self.records[from..];
+            let same = rest.partition_point(|reference| reference.address == first.address);
+            let set = sets.union(rest[..same].iter().map(|reference| reference.set));
+            self.records[merged] = HolderReference { set, ..first };
+            (from, merged) = (from + same, merged + 1);
+        }
+        self.records.truncate(merged);
     }
 
     fn spill(&mut self) -> io::Result<()> {
@@ -136,6 +139,8 @@ pub(super) struct SortedReferences {
     spilled: Vec<Spilled>,
     /// The first reference of each source: a file, or memory as the last one.
     next: BinaryHeap<Reverse<(HolderReference, usize)>>,
+    /// Memory for the sets of one address.
+    united: Vec<SetId>,
 }
 
 impl SortedReferences {
@@ -146,14 +151,17 @@ impl SortedReferences {
     pub(super) fn next(&mut self, sets: &mut RootSets) -> io::Result<Option<HolderReference>> {
         let Some(Reverse((mut merged, source))) = self.next.pop() else { return Ok(None) };
         self.advance(source)?;
+        self.united.clear();
+        self.united.push(merged.set);
         while let Some(Reverse((other, source))) = self.next.peek().copied() {
             if other.address != merged.address {
                 break;
             }
-            merged.set = sets.union(merged.set, other.set);
+            self.united.push(other.set);
             self.next.pop();
             self.advance(source)?;
         }
+        merged.set = sets.union(self.united.iter().copied());
         Ok(Some(merged))
     }
 

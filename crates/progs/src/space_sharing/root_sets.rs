@@ -9,9 +9,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Most unions that are remembered.
-const REMEMBERED_UNIONS: usize = 1 << 18;
-
 /// Positions from the first to the last, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Run {
@@ -28,40 +25,41 @@ pub(super) struct SetId(pub(super) u32);
 pub(super) struct RootSets {
     sets: Vec<Arc<[Run]>>,
     ids: HashMap<Arc<[Run]>, SetId>,
-    unions: HashMap<(SetId, SetId), SetId>,
+    /// Memory for the runs of a union.
+    gathered: Vec<Run>,
 }
 
 impl RootSets {
     /// Returns the set of one subvolume.
     pub(super) fn single(&mut self, position: u32) -> SetId {
-        self.intern(vec![Run { first: position, last: position }])
+        self.intern(&[Run { first: position, last: position }])
     }
 
-    /// Returns the union of two sets.
-    pub(super) fn union(&mut self, a: SetId, b: SetId) -> SetId {
-        if a == b {
-            return a;
-        }
-        let pair = (a.min(b), a.max(b));
-        if let Some(known) = self.unions.get(&pair) {
-            return *known;
-        }
-        let mut runs = [self.runs(a), self.runs(b)].concat();
-        runs.sort_unstable();
-        let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
-        for run in runs {
-            match joined.last_mut() {
-                Some(before) if run.first <= before.last.saturating_add(1) => {
-                    before.last = before.last.max(run.last);
-                }
-                _ => joined.push(run),
+    /// Returns the union of at least one set. All are united at once: a block of many snapshots
+    /// has a reference from hundreds of sets, and unions of some of them would be kept for nothing.
+    pub(super) fn union(&mut self, mut of: impl Iterator<Item = SetId>) -> SetId {
+        let first = of.next().expect("a union has a set");
+        let Some(second) = of.find(|set| *set != first) else { return first };
+        let mut runs = std::mem::take(&mut self.gathered);
+        runs.clear();
+        let mut last = first;
+        runs.extend_from_slice(self.runs(first));
+        for set in std::iter::once(second).chain(of) {
+            if set != last {
+                runs.extend_from_slice(self.runs(set));
+                last = set;
             }
         }
-        let union = self.intern(joined);
-        if self.unions.len() == REMEMBERED_UNIONS {
-            self.unions.clear();
-        }
-        self.unions.insert(pair, union);
+        runs.sort_unstable();
+        runs.dedup_by(|run, before| {
+            let touches = run.first <= before.last.saturating_add(1);
+            if touches {
+                before.last = before.last.max(run.last);
+            }
+            touches
+        });
+        let union = self.intern(&runs);
+        self.gathered = runs;
         union
     }
 
@@ -70,11 +68,11 @@ impl RootSets {
         &self.sets[set.0 as usize]
     }
 
-    fn intern(&mut self, runs: Vec<Run>) -> SetId {
-        let runs: Arc<[Run]> = runs.into();
-        if let Some(known) = self.ids.get(&runs) {
+    fn intern(&mut self, runs: &[Run]) -> SetId {
+        if let Some(known) = self.ids.get(runs) {
             return *known;
         }
+        let runs: Arc<[Run]> = runs.into();
         let id = SetId(u32::try_from(self.sets.len()).expect("fewer sets than 4 billion fit in memory"));
         self.sets.push(Arc::clone(&runs));
         self.ids.insert(runs, id);
@@ -100,9 +98,10 @@ mod tests {
         for _ in 0..2000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let pick = |shift: u32| (random >> shift) as usize % known.len();
-            let (a, b) = (pick(20), pick(40));
-            let union = sets.union(known[a].0, known[b].0);
-            let expected: BTreeSet<u32> = &known[a].1 | &known[b].1;
+            let some: Vec<usize> =
+                [20, 40, 30, 50].into_iter().map(pick).take(1 + random as usize % 4).collect();
+            let union = sets.union(some.iter().map(|number| known[*number].0));
+            let expected: BTreeSet<u32> = some.iter().flat_map(|number| known[*number].1.clone()).collect();
             assert_eq!(members(&sets, union), expected);
             match known.iter().find(|(_, set)| *set == expected) {
                 Some((id, _)) => assert_eq!(*id, union),
