@@ -78,13 +78,25 @@ pub enum BackupError {
     Writable(String),
     /// The file system or the target of a restore fails.
     #[error(transparent)]
-    FileSystem(#[from] papilio::Error),
+    FileSystem(Box<papilio::Error>),
     /// A stream cannot be read.
     #[error(transparent)]
-    Stream(#[from] StreamError),
+    Stream(Box<StreamError>),
     /// Anything else, in words.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl From<papilio::Error> for BackupError {
+    fn from(error: papilio::Error) -> Self {
+        Self::FileSystem(Box::new(error))
+    }
+}
+
+impl From<StreamError> for BackupError {
+    fn from(error: StreamError) -> Self {
+        Self::Stream(Box::new(error))
+    }
 }
 
 impl BackupError {

@@ -6,6 +6,9 @@
 use crate::backups::Backup;
 use std::collections::BTreeMap;
 
+/// The period of a backup, from its index in the series and its time.
+type PeriodOf = fn(usize, i64) -> i64;
+
 /// The numbers of backups to keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
@@ -35,7 +38,7 @@ impl Retention {
             series.entry(&backup.manifest.series).or_default().push(index);
         }
         for members in series.values() {
-            let rules: [(&str, u32, fn(usize, i64) -> i64); 5] = [
+            let rules: [(&str, u32, PeriodOf); 5] = [
                 ("last", self.last, |index, _| index as i64),
                 ("daily", self.daily, |_, time| day(time)),
                 ("weekly", self.weekly, |_, time| (day(time) + 3).div_euclid(7)),

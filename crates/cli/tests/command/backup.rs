@@ -37,7 +37,7 @@ fn check_chain(seed: u64) {
     let (repository, key) = (scratch.unique("repository"), scratch.unique("key"));
     fs::write(&key, b"the bytes of a key file").unwrap();
     let key_option = ["--key-file", path(&key)];
-    let options: &[&str] = if seed % 2 == 0 { &key_option } else { &[] };
+    let options: &[&str] = if seed.is_multiple_of(2) { &key_option } else { &[] };
     let run =
         |arguments: &[&str]| succeed_text(["-q", "backup"].iter().chain(arguments).chain(options).copied());
     let encrypt: &[&str] = if options.is_empty() { &[] } else { &["--encrypt"] };

@@ -224,6 +224,9 @@ fn sample(
     Ok(sampler.left_out())
 }
 
+/// A weight of a tally that is not in its tree.
+type WeightOf = fn(&Tally) -> u64;
+
 fn print(output: &mut Output, view: View<'_>, arguments: &TreeArgs, units: Units) -> anyhow::Result<()> {
     let found = view.now;
     output.text(format_args!("{:>12} {:>12} ", "SIZE", "ERROR"))?;
@@ -246,7 +249,7 @@ fn print(output: &mut Output, view: View<'_>, arguments: &TreeArgs, units: Units
         }
         Ok(is_shown && depth < deepest)
     })?;
-    let no_path: [(&[u8], fn(&Tally) -> u64); 2] = [
+    let no_path: [(&[u8], WeightOf); 2] = [
         (b"(parts of extents that no file uses)", |tally| tally.unreachable),
         (b"(files that cannot be read)", |tally| tally.unread),
     ];
@@ -291,7 +294,7 @@ fn line(
 
 fn to_json(view: View<'_>, origin: &Origin, then: Option<&Run>) -> Value {
     let found = view.now;
-    let then_of = |weight: fn(&Tally) -> u64| view.then.map_or(0, weight);
+    let then_of = |weight: WeightOf| view.then.map_or(0, weight);
     let mut all = json!({
         "fsid": origin.fsid,
         "exact": found.exact,
