@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The folder of files that are being written. What lies in it is no object.
+/// The folder of files that are being written. A file in it is no object.
 const TEMPORARY: &str = "tmp";
 
 /// Objects that are files in a folder.

@@ -1,8 +1,8 @@
 //! The manifest of a backup.
 //!
-//! Owns [`Manifest`]: what was backed up, the base that it needs, and the objects that hold its
-//! stream and its outline. It is JSON in an object of its own, `backups/NAME`. A manifest that was
-//! read is valid: names are names, and the lengths of objects add up.
+//! Owns [`Manifest`]: the snapshot of a backup, the base that it needs, and the objects that hold
+//! its stream and its outline. It is JSON in an object of its own, `backups/NAME`. A manifest that
+//! was read is valid: names are names, and the lengths of objects add up.
 
 use crate::error::{BackupError, Result};
 use crate::hex;

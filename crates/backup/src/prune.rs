@@ -128,7 +128,8 @@ fn parts_of<'a>(backups: &'a Backups, backup: &'a Backup, removed: &HashSet<Stri
 /// Prunes a repository.
 ///
 /// # Errors
-/// As [`plan_prune`]; the lock was broken; the store's error. What is listed afterwards is whole.
+/// As [`plan_prune`]; the lock was broken; the store's error. Backups that are listed afterwards
+/// are whole.
 pub fn prune(repository: &Repository, lock: &RepositoryLock, options: &PruneOptions) -> Result<Pruned> {
     let mut backups = repository.backups()?;
     let mut report = Pruned::default();

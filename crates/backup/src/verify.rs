@@ -96,7 +96,7 @@ impl<'a> Users<'a> {
 /// Verifies a repository.
 ///
 /// # Errors
-/// The store's error. What is wrong with the repository is in the result.
+/// The store's error. Faults of the repository are in the result.
 pub fn verify(repository: &Repository, options: &VerifyOptions) -> Result<Verified> {
     let shared = &repository.shared;
     let backups = repository.backups()?;

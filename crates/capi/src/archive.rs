@@ -68,16 +68,16 @@ fn check_whole(name: &str, damaged: u64, unreadable: u64) -> Result<()> {
 
 /// Writes an archive of the last commit of `fs` to the descriptor `fd`: the used bytes of all
 /// devices, from which papilio_archive_restore() makes the same file system again. `since` is NULL,
-/// or the path of an archive of the same file system, which the new one is based on and needs; those
-/// that it is based on itself are found in its directory. `level` is that of zstd, 1 to 19, or 0 for
-/// no compression. `threads` is the number of threads, 0 for one of each core. `flags` is 0 or
-/// PAPILIO_ARCHIVE_SKIP_UNREADABLE. `progress` is NULL or a function that is called with `user`, the
-/// bytes done, all bytes, and the bytes done.
+/// or the path of an archive of the same file system, which the new one is based on and needs;
+/// those that it is based on itself are found in its directory. `level` is that of zstd, 1 to 19,
+/// or 0 for no compression. `threads` is the number of threads, 0 for one of each core. `flags` is
+/// 0 or PAPILIO_ARCHIVE_SKIP_UNREADABLE. `progress` is NULL or a function that is called with
+/// `user`, the bytes done, all bytes, and the bytes done.
 ///
 /// Returns 0 if the archive is complete, or a negative errno: -EIO for damage, also if the archive
 /// was written and lacks bytes or has some without a good copy; -ENOENT if an archive that `since`
-/// is based on is not found, -EBADF if `fd` is not open, -ECANCELED if `progress` returns other than
-/// 0, and the errors of writing to `fd`.
+/// is based on is not found, -EBADF if `fd` is not open, -ECANCELED if `progress` returns other
+/// than 0, and the errors of writing to `fd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_archive(
     fs: *mut papilio_fs,

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 impl FileSystem {
-    /// Writes an archive of the last commit: the used bytes of all devices, from which
+    /// Commits, and writes an archive of that: the used bytes of all devices, from which
     /// [`restore_archive`] makes the same file system again. With `parent`, it has only what that
     /// archive does not have. Calls `progress` with the bytes done and all.
     ///
@@ -48,6 +48,10 @@ impl FileSystem {
         options: &ArchiveOptions,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<ArchiveCreated> {
+        // The superblock of the archive is that of the last commit, so the trees must be, too.
+        if self.info.trees.transactions().is_some() {
+            self.sync()?;
+        }
         let _pin = self.info.trees.transactions().map(|transactions| transactions.pin());
         let opened = match &parent {
             None => None,

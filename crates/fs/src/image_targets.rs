@@ -47,8 +47,8 @@ impl ImageTargets {
     /// is missing. `force` is needed for a device, and for a file that has content.
     ///
     /// # Errors
-    /// [`Error::Host`] with [`io::ErrorKind::AlreadyExists`] without `force`; a path that is neither
-    /// file nor device, or in use; the host's errors.
+    /// [`Error::Host`] with [`io::ErrorKind::AlreadyExists`] without `force`; a path that is
+    /// neither file nor device, or in use; the host's errors.
     pub fn add(&mut self, path: &Path, size: u64, force: bool) -> Result<()> {
         let host = |source| Error::Host { path: path.to_path_buf(), source };
         let found = fs::metadata(path).ok();

@@ -1,7 +1,7 @@
 //! Archives of whole file systems.
 //!
-//! Owns `FileSystem.archive`, [`verify_archive()`] and [`restore_archive()`]. docs/images.md has the
-//! format.
+//! Owns `FileSystem.archive`, [`verify_archive()`] and [`restore_archive()`]. docs/images.md
+//! has the format.
 
 use crate::errors::{CorruptError, Raise, of_library};
 use crate::file_system::FileSystem;

@@ -33,7 +33,7 @@ fn check(store: &Arc<MemoryStore>, source: &FileSystem, object: &str, how: usize
     let found = verify(&repository, &VerifyOptions::default()).unwrap();
     let backups = repository.backups().unwrap();
     if object.starts_with("backups/") && how == 0 {
-        // What is lost without a trace is a base that others lack, or nothing at all.
+        // A manifest that is lost without a trace is a base that others lack, or of no use to them.
         assert!(backups.all().len() == 3, "{label}");
         for backup in backups.all() {
             match backups.chain(backup) {

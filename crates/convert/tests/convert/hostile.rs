@@ -1,7 +1,7 @@
 //! Sources with changed bytes: preparing their conversion neither panics nor writes.
 //!
-//! Owns [`Sources`]. The fuzz target `convert_source` uses this file, too: its bytes choose a source
-//! and the changes, as seeded ones do here.
+//! Owns [`Sources`]. The fuzz target `convert_source` uses this file, too: its bytes choose a
+//! source and the changes, as seeded ones do here.
 //!
 //! Checksums of XFS and of the superblock of ext match again after a change, so that every other
 //! check has its turn. Other checksums of ext depend on the place of a block, so that some of the

@@ -12,8 +12,8 @@ use std::ffi::OsString;
 /// Delete backups that no rule keeps, and objects that no backup uses
 ///
 /// A rule keeps the last backup of each of the last N periods that have one. Days, weeks from
-/// Monday, months and years are those of UTC. Each series of snapshots counts alone. A backup that a kept
-/// one is based on stays, and the list says so; with --merge the kept one is joined with it
+/// Monday, months and years are those of UTC. Each series of snapshots counts alone. A backup that
+/// a kept one is based on stays, and the list says so; with --merge the kept one is joined with it
 /// instead. Without a rule all backups stay.
 #[derive(Debug, clap::Args)]
 pub struct Prune {

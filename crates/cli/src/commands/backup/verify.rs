@@ -11,8 +11,9 @@ use std::ffi::OsString;
 /// Check that every backup can be restored
 ///
 /// Every manifest is read, and every object that a backup uses must be there with its length. As
-/// many objects as wanted are read in full and compared with their checksums. Standard error names each
-/// fault, with the backups that cannot be restored for it. Exit status 1 means that there is one.
+/// many objects as wanted are read in full and compared with their checksums. Standard error names
+/// each fault, with the backups that cannot be restored for it. Exit status 1 means that there is
+/// one.
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
     /// The repository
