@@ -13,7 +13,6 @@
 
 #![allow(clippy::missing_safety_doc)] // The texts, which are those of the C header, say it all.
 
-mod archive;
 mod arguments;
 mod attributes;
 mod check;
@@ -41,7 +40,6 @@ mod subvolumes;
 mod time;
 mod xattrs;
 
-pub use archive::*;
 pub use attributes::*;
 pub use check::*;
 pub use directory::*;

@@ -54,8 +54,6 @@ from ._papilio import (
     find_deleted_subvolumes,
     mkfs,
     receive,
-    restore_archive,
-    verify_archive,
 )
 from ._path import Path
 from ._queue import Queue
@@ -99,8 +97,6 @@ __all__ = [
     "mkfs",
     "open",
     "receive",
-    "restore_archive",
-    "verify_archive",
 ]
 
 

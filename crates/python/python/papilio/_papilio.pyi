@@ -435,15 +435,7 @@ class FileSystem:
         protocol: int = 1,
         compressed_data: bool = False,
     ) -> tuple[int, int]: ...
-    def verify_archive(archive: _Path, *, parents: Sequence[_Path] = ()) -> None: ...
-def restore_archive(
-    archive: _Path,
-    *images: _Path,
-    parents: Sequence[_Path] = (),
-    sizes: Sequence[int] | None = None,
-    force: bool = False,
-) -> None: ...
-def receive(
+    def receive(
         self, stream: Any, path: _Path | None = None, *, stop_at_end: bool = False, max_errors: int = 1
     ) -> list[tuple[str, bool]]: ...
     def _changes(self, old: _Subvolume, new: _Subvolume) -> list[tuple[str, str, str | None, bool]]: ...
@@ -471,24 +463,7 @@ def receive(
         dry_run: bool = False,
     ) -> tuple[int, int, int, int]: ...
     def write_tar(self, path: _Path, out: Any, *, one_subvolume: bool = False) -> None: ...
-    def archive(
-        self,
-        out: Any,
-        *,
-        since: _Path | None = None,
-        level: int = 3,
-        threads: int = 0,
-        skip_unreadable: bool = False,
-    ) -> tuple[uuid.UUID, int]: ...
 
-def verify_archive(archive: _Path, *, parents: Sequence[_Path] = ()) -> None: ...
-def restore_archive(
-    archive: _Path,
-    *images: _Path,
-    parents: Sequence[_Path] = (),
-    sizes: Sequence[int] | None = None,
-    force: bool = False,
-) -> None: ...
 def receive(
     stream: Any, directory: _Path, *, stop_at_end: bool = False, max_errors: int = 1
 ) -> list[tuple[str, bool]]: ...
