@@ -29,6 +29,8 @@ mod dispatch;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 #[cfg(target_os = "linux")]
+pub mod guest;
+#[cfg(target_os = "linux")]
 mod io_errors;
 #[cfg(target_os = "linux")]
 pub mod ioctl;

@@ -2,7 +2,8 @@
 //!
 //! Builds the test program of `crates/papilio/tests/kernel` once and runs it in a guest for each
 //! kernel. All that it does on the host it does there: each writes and the other reads, checks,
-//! changes, moves and scrubs, for all presets and profiles.
+//! changes, moves and scrubs, for all presets and profiles. Then the guest mounts a file system of
+//! Papilio as virtiofs.
 //!
 //! - A kernel that lacks a feature skips its presets, and the report says so.
 //! - A guest that panics, hangs or ends without a result fails, with the end of its console.
@@ -10,6 +11,7 @@
 
 mod guest;
 mod report;
+mod virtiofs;
 
 use anyhow::{Context, bail};
 use guest::{Guest, Kernel, Outcome};
@@ -27,6 +29,8 @@ pub const USAGE: &str = "
                   others, and --kernel adds an unpacked package. --short
                   leaves out most presets, --only the other kernels. FILTERs choose tests by their names";
 
+/// The script that a guest's kernel starts first.
+const INIT: &str = "scripts/guest-init.sh";
 /// The kernels that scripts/guest-kernels.sh downloads.
 const KERNELS: &str = "target/judges/kernels";
 /// The presets of a short run.
@@ -34,6 +38,8 @@ const SHORT: &str = "default,zstd,without-no-holes,v1-cache";
 /// Seconds after which a short run counts as hanging: some five times what it takes on an idle
 /// machine, since CI's may be slow.
 const SHORT_LIMIT: u64 = 1200;
+/// The name of the test of `papilio serve --vhost-user`.
+const VIRTIOFS: &str = "virtiofs";
 /// Memory of a guest in MiB. It is sparse on the host.
 const MEMORY: u32 = 5120;
 
@@ -61,7 +67,10 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let program = build(root)?;
     let mut report = Report::default();
     for kernel in &options.kernels {
-        let verdict = judge(root, kernel, &program, &options)?;
+        let mut verdict = judge(root, kernel, &program, &options)?;
+        if options.filters.is_empty() || options.filters.iter().any(|filter| VIRTIOFS.contains(filter)) {
+            verdict.add(VIRTIOFS, virtiofs::judge(root, kernel)?);
+        }
         print!("{}", verdict.text());
         report.add(verdict);
     }
@@ -99,8 +108,9 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(root)
         // As `make test`, and with the C library's test, so that nothing is built twice: without it
-        // other packages have other features.
+        // other packages have other features. A test of the command builds the command.
         .args(["test", "--workspace", "--locked", "--no-run", "--test", "kernel", "--test", "c"])
+        .args(["--test", "programs"])
         .arg("--message-format=json")
         .stderr(Stdio::inherit())
         .output()
@@ -146,9 +156,10 @@ fn judge(root: &Path, kernel: &Kernel, program: &Path, options: &JudgeOptions) -
     let guest = Guest {
         kernel,
         root,
-        init: &root.join("scripts/guest-init.sh"),
+        init: &root.join(INIT),
         job: &job,
         memory: MEMORY,
+        arguments: Vec::new(),
         limit: Duration::from_secs(if options.short { SHORT_LIMIT } else { 3600 }),
     };
     let outcome = guest.run(&script)?;

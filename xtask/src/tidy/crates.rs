@@ -9,9 +9,10 @@ use super::sources::{Manifest, Sources};
 
 /// The packages, from the highest layer to the lowest; those of one layer do not depend on one
 /// another.
-const LAYERS: [&[&str]; 15] = [
+const LAYERS: [&[&str]; 16] = [
     &["xtask", "papilio-fuzz", "papilio-cli-store", "papilio-cli-web"],
     &["papilio-cli", "papilio-bench"],
+    &["papilio-virtiofs"],
     &[
         "papilio-fuse",
         "papilio-fio",

@@ -368,7 +368,14 @@ impl Args {
         let opened = devices.and_then(|devices| FileSystem::from_devices(devices, &options));
         let Ok(fs) = opened else { return Ok(()) };
         for address in bad {
-            let Ok(AddressUse::Data(owners)) = fs.extent_owners(address, false) else { continue };
+            let mut unread = 0;
+            let owners = fs.extent_owners_leaving_out(address, false, |_, _| unread += 1);
+            let Ok(AddressUse::Data(owners)) = owners else { continue };
+            if unread > 0 {
+                output.text(format_args!(
+                    "logical address {address}: files in subvolumes that cannot be read are not named\n"
+                ))?;
+            }
             for owner in owners.iter().take(MOST_NAMED) {
                 let paths = paths_of(&fs, owner.tree, owner.inode).unwrap_or_default();
                 for path in paths {

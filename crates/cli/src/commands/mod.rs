@@ -62,6 +62,8 @@ mod scrub;
 mod send;
 mod serve;
 mod serve_http;
+#[cfg(target_os = "linux")]
+mod serve_vhost_user;
 mod setfattr;
 pub mod shell;
 mod stat;

@@ -1,5 +1,6 @@
 //! `papilio serve`: shows a disk image, or the file system in it, to clients of a network protocol.
-//! [`super::serve_http`] has the part for browsers.
+//! [`super::serve_http`] has the part for browsers, [`super::serve_vhost_user`] that for virtual
+//! machines.
 //!
 //! The steps, in this order:
 //! 1. Block signals, before the first thread starts.
@@ -9,6 +10,8 @@
 //! 5. Let the requests in flight end, flush the image, and unlock it.
 
 use super::serve_http::{HTTP_PORT, HttpArgs};
+#[cfg(target_os = "linux")]
+use super::serve_vhost_user::VhostUserArgs;
 use super::until_signal::wait_for_signal;
 use crate::UsageError;
 use crate::context::Context;
@@ -34,13 +37,15 @@ const NBD_CONNECTIONS: u16 = 16;
 /// Bytes of data that the page cache of an NFS export may hold.
 const NFS_CACHE: u64 = 256 << 20;
 
-/// Serve a disk image to NBD clients, or the file system in it to NFS clients and browsers
+/// Serve a disk image to NBD clients, or the file system in it to NFS clients, browsers and machines
 ///
 /// With --nbd, clients see the disk in the image, whatever its format: raw, qcow2, VMDK,
 /// VHDX, and for reading xz and zstd. IMAGE@N or --partition serves one partition; --partition none
 /// serves the file as it is. With --nfs, clients mount the directory IMAGE:/path with NFS version
 /// 3: for machines without FUSE. With --http, browsers and WebDAV clients show the directory
 /// IMAGE:/path, its snapshots and the versions of its files; --writable lets them change files.
+/// With --vhost-user, a virtual machine on this host mounts the file system, or the subvolume
+/// IMAGE:/path, as virtiofs.
 /// The command prints the URI of the export on standard output, and serves until SIGINT or SIGTERM
 /// arrives. Then it ends the requests in flight, flushes the image and unlocks it.
 /// NBD and NFS have no passwords. Every NBD client that can connect can read, and write unless
@@ -80,6 +85,9 @@ pub struct Args {
     squash: SquashArgs,
     #[command(flatten)]
     web: HttpArgs,
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    machine: VhostUserArgs,
 }
 
 /// The users that NFS clients' users become.
@@ -115,8 +123,15 @@ impl SquashArgs {
 impl Args {
     /// Serves until a signal arrives.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        #[cfg(target_os = "linux")]
+        if let Some(socket) = &self.machine.vhost_user {
+            let signals = Signals::block().context("cannot block signals")?;
+            let image = (&*self.image, self.read_only);
+            return self.machine.serve(context, signals, image, socket, self.sandbox(context));
+        }
         if !self.nbd && !self.nfs && !self.http {
-            return Err(UsageError::new("serve: no protocol was chosen: give --nbd, --nfs or --http").into());
+            let given = "serve: no protocol was chosen: give --nbd, --nfs, --http or --vhost-user";
+            return Err(UsageError::new(given).into());
         }
         let signals = Signals::block().context("cannot block signals")?;
         if self.http {

@@ -108,6 +108,36 @@ fn a_damaged_snapshot_is_left_out_and_named() {
 }
 
 #[test]
+fn owners_of_an_extent_are_named_beside_a_damaged_snapshot() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = days(folder.path());
+    let whole = string(&image);
+    // The first extent of /day2 belongs to files of other subvolumes, too.
+    let dump = succeed(["inspect", "dump-tree", "-t", "259", whole]);
+    let (_, after) = dump.split_once("extent data disk byte ").expect("a file has an extent");
+    let extent = after.split_whitespace().next().unwrap().to_owned();
+    let before = succeed(["inspect", "logical-resolve", &extent, whole]);
+    assert!(before.contains("/day1/") && before.contains("/day2/"), "{before}");
+
+    let places = succeed(["inspect", "map-logical", "-l", &extent, whole]);
+    let physical = places.split("physical ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let bad = damage(&image, "258");
+    let (shown, said) = in_part(&["inspect", "logical-resolve", &extent, whole], &bad);
+    let expected: Vec<_> = before.lines().filter(|line| !line.contains("/day1/")).collect();
+    assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
+    assert!(said.contains("subvolume 258: files are left out"), "{said}");
+
+    // Scrub and check name the files that they can find.
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&[0xee; 4096], physical.parse().unwrap()).unwrap();
+    let (shown, _) = in_part(&["check", "--check-data-csum", whole], &bad);
+    assert!(shown.contains("files in subvolumes that cannot be read are not named"), "{shown}");
+    for name in &expected {
+        assert!(shown.contains(&format!("file {name}, offset 0")), "{name}: {shown}");
+    }
+}
+
+#[test]
 fn a_file_system_that_changes_meanwhile_is_read_again() {
     let needs = [Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
     if require(&needs).is_none() {

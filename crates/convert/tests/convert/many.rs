@@ -3,7 +3,8 @@
 //! The seed chooses the content in turn, and draws the features of `mke2fs` or `mkfs.xfs`.
 //! `PAPILIO_CONVERT_SHAPES` is the number of shapes of ext (60), `PAPILIO_CONVERT_XFS_SHAPES` that
 //! of XFS (20); `PAPILIO_CONVERT_FIRST` is the first seed (0). They take long, and are ignored
-//! without `--ignored`.
+//! without `--ignored`. With `PAPILIO_CONVERT_STOCK=1`, btrfs-convert converts a copy of each ext,
+//! too, and a line tells its time and whether it succeeded.
 
 use super::fill::{
     deep_folders, everything, for_any_host, fragments, many_links, many_xattrs, nearly_full, programs,
@@ -16,6 +17,7 @@ use papilio_oracle::{Scratch, require};
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -75,13 +77,31 @@ fn xfs(random: &mut fastrand::Rng) -> String {
 
 /// Converts a shape, judges the result, brings the source back, and judges that.
 fn whole_way(world: &World, options: &ConvertOptions) {
+    let begun = Instant::now();
     let converted = world.convert_with(options).unwrap();
+    println!("  converted in {:.2} s", begun.elapsed().as_secs_f64());
+    stock(world);
     judge_plan(&converted);
     world.check_btrfs();
     world.scrub();
     world.compare_btrfs(&[]);
     world.roll_back().unwrap();
     world.check_back();
+}
+
+/// Lets btrfs-convert convert a copy, if that is wanted.
+fn stock(world: &World) {
+    if number("PAPILIO_CONVERT_STOCK", 0) == 0 || !matches!(world.kind, Kind::Ext) {
+        return;
+    }
+    let image = world.scratch.path().join("stock");
+    copy(&world.original, &image);
+    let begun = Instant::now();
+    let output = Command::new("btrfs-convert").arg(&image).output().unwrap();
+    let (seconds, error) = (begun.elapsed().as_secs_f64(), String::from_utf8_lossy(&output.stderr));
+    let reason = error.lines().find(|line| line.contains("ERROR")).unwrap_or_default();
+    println!("  btrfs-convert: {} in {seconds:.2} s {reason}", output.status);
+    fs::remove_file(&image).unwrap();
 }
 
 /// The plan told how much metadata there would be.

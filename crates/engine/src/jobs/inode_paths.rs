@@ -8,7 +8,7 @@ use crate::btree::Tree;
 use crate::errors::Result;
 use crate::items::inode::{first_name, for_each_name};
 use crate::items::trees::Trees;
-use crate::jobs::extent_owners::{AddressUse, extent_owners};
+use crate::jobs::extent_owners::{AddressUse, extent_owners_leaving_out};
 use crate::subvolume::show;
 use papilio_format::{InodeNumber, LogicalAddress, TreeId, objectid};
 use std::collections::BTreeSet;
@@ -71,7 +71,15 @@ pub(crate) fn inode_paths(trees: &Trees, tree: TreeId, inode: InodeNumber) -> Re
 /// message says so where they are not known, or too many. `None` without any, as for an extent of a
 /// subvolume that is being deleted.
 pub fn owner_paths(trees: &Trees, address: LogicalAddress) -> Option<String> {
-    let owners = match extent_owners(trees, address, true) {
+    let mut unread = false;
+    let found = extent_owners_leaving_out(trees, address, true, &mut |_, _| {
+        unread = true;
+        Ok(())
+    });
+    let owners = match found {
+        Ok(AddressUse::Data(owners)) if owners.is_empty() && unread => {
+            return Some("unknown (subvolumes cannot be read)".to_owned());
+        }
         Ok(AddressUse::Data(owners)) if owners.is_empty() => return None,
         Ok(AddressUse::Data(owners)) => owners,
         Ok(_) => return Some("unknown (the extent tree does not have the extent)".to_owned()),
@@ -82,6 +90,9 @@ pub fn owner_paths(trees: &Trees, address: LogicalAddress) -> Option<String> {
     let mut text = named.collect::<Vec<_>>().join(", ");
     if let Some(more @ 1..) = inodes.len().checked_sub(MOST_OWNERS) {
         text.push_str(&format!(" and {more} more"));
+    }
+    if unread {
+        text.push_str(", and perhaps files in subvolumes that cannot be read");
     }
     Some(text)
 }

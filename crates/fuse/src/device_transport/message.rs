@@ -93,13 +93,23 @@ impl DeviceMessage {
         self.from_second = true;
     }
 
+    /// As [`DeviceMessage::received`], for a request of another machine's kernel. The process that
+    /// it names is none of this machine, so the server must not look for it.
+    pub(crate) fn received_from_guest(&mut self, length: usize) {
+        let bytes = &mut self.pages.bytes_mut()[START..START + length];
+        if let Ok((general, _)) = InHeader::mut_from_prefix(bytes) {
+            general.pid = 0;
+        }
+        self.received(length);
+    }
+
     /// Returns whether the reply goes to the second descriptor.
     pub(super) fn is_from_second(&self) -> bool {
         self.from_second
     }
 
     /// Returns the head of the request.
-    pub(super) fn head(&self) -> Result<Head, DecodeError> {
+    pub(crate) fn head(&self) -> Result<Head, DecodeError> {
         self.head
     }
 

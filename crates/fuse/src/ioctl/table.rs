@@ -100,6 +100,34 @@ pub fn find(command: u32) -> Option<&'static IoctlEntry> {
     TABLE.iter().find(|entry| entry.command == Command(command))
 }
 
+/// Returns whether a virtual machine may give a command. Others read the memory or the descriptors
+/// of the caller, open devices of this machine, tell their paths, or run in the background.
+pub fn serves_guests(command: u32) -> bool {
+    GUESTS.contains(&Command(command))
+}
+
+static GUESTS: &[Command] = &[
+    Command::GET_FLAGS,
+    Command::SET_FLAGS,
+    Command::GET_VERSION,
+    Command::GET_ATTRIBUTES,
+    Command::SET_ATTRIBUTES,
+    Command::INO_LOOKUP,
+    Command::TREE_SEARCH,
+    Command::GET_LABEL,
+    Command::SET_LABEL,
+    Command::SYNC,
+    Command::FS_INFO,
+    Command::GET_FEATURES,
+    Command::SUBVOL_CREATE,
+    Command::SUBVOL_GETFLAGS,
+    Command::SUBVOL_SETFLAGS,
+    Command::SNAP_DESTROY,
+    Command::DEFAULT_SUBVOL,
+    Command::GET_SUBVOL_INFO,
+    Command::GET_SUBVOL_ROOTREF,
+];
+
 static TABLE: &[IoctlEntry] = &[
     entry(Command::GET_FLAGS, files::get_flags),
     entry(Command::SET_FLAGS, files::set_flags).changes().needs(Data::OwnIfKernelOpens),
@@ -192,6 +220,12 @@ mod tests {
     fn each_command_has_one_entry() {
         let commands: HashSet<u32> = TABLE.iter().map(|entry| entry.command.0).collect();
         assert_eq!(commands.len(), TABLE.len());
+    }
+
+    #[test]
+    fn guests_give_known_commands() {
+        assert!(GUESTS.iter().all(|command| find(command.0).is_some()));
+        assert!(!serves_guests(Command::SEND.0) && !serves_guests(Command::ADD_DEV.0));
     }
 
     #[test]

@@ -63,20 +63,19 @@ pub(crate) enum Negotiated {
 /// The kernel serializes direct writes to a file unless the server opts out. With the opt-out it
 /// fails to update the times that it keeps for the writeback cache, so the two exclude each other.
 pub(crate) fn negotiate(offer: &InitIn, options: &MountOptions, ring: bool) -> Negotiated {
-    let nothing: InitOut = zerocopy::FromZeros::new_zeroed();
-    let versions = InitOut { major: MAJOR, minor: MINOR, ..nothing };
-    match offer.major {
-        newer if newer > MAJOR => return Negotiated::Again(versions),
-        MAJOR if offer.minor >= OLDEST_MINOR => {}
-        _ => return Negotiated::TooOld(offer.major, offer.minor),
-    }
-    let mut offered = u64::from(offer.flags);
-    if offered & feature::INIT_EXT != 0 {
-        offered |= u64::from(offer.flags_high) << 32;
-    }
-    for (_, name) in WANTED.iter().filter(|(flag, _)| offered & flag == 0) {
-        tracing::info!("this kernel's FUSE lacks {name}");
-    }
+    agree(offer, wanted(options) | if ring { feature::OVER_IO_URING } else { 0 })
+}
+
+/// As [`negotiate`], with a kernel that hears of no stale data: a guest's. It drops its pages where
+/// the attributes of a file have changed. The processes of a guest are not those of this machine,
+/// so the server cannot find the ids of callers.
+pub(crate) fn negotiate_with_guest(offer: &InitIn, options: &MountOptions) -> Negotiated {
+    let wanted = wanted(options) & !(feature::ALLOW_IDMAP | feature::EXPLICIT_INVAL_DATA);
+    agree(offer, wanted | feature::AUTO_INVAL_DATA)
+}
+
+/// Returns the features that the options ask for.
+fn wanted(options: &MountOptions) -> u64 {
     let mut wanted = feature::INIT_EXT | WANTED.iter().fold(0, |all, (flag, _)| all | flag);
     if options.default_permissions {
         // The kernel enforces access control lists, which implies all other permissions.
@@ -92,8 +91,23 @@ pub(crate) fn negotiate(offer: &InitIn, options: &MountOptions, ring: bool) -> N
         // cache.
         wanted |= feature::DIRECT_IO_ALLOW_MMAP;
     }
-    if ring {
-        wanted |= feature::OVER_IO_URING;
+    wanted
+}
+
+fn agree(offer: &InitIn, wanted: u64) -> Negotiated {
+    let nothing: InitOut = zerocopy::FromZeros::new_zeroed();
+    let versions = InitOut { major: MAJOR, minor: MINOR, ..nothing };
+    match offer.major {
+        newer if newer > MAJOR => return Negotiated::Again(versions),
+        MAJOR if offer.minor >= OLDEST_MINOR => {}
+        _ => return Negotiated::TooOld(offer.major, offer.minor),
+    }
+    let mut offered = u64::from(offer.flags);
+    if offered & feature::INIT_EXT != 0 {
+        offered |= u64::from(offer.flags_high) << 32;
+    }
+    for (_, name) in WANTED.iter().filter(|(flag, _)| offered & flag == 0 && wanted & flag != 0) {
+        tracing::info!("this kernel's FUSE lacks {name}");
     }
     let agreed = offered & wanted;
     let has = |flag| agreed & flag != 0;
@@ -151,6 +165,23 @@ mod tests {
         assert_eq!((flags >> 32, agreement), (0, Agreement::default()));
         assert_eq!(flags & feature::HANDLE_KILLPRIV_V2, 0);
         assert_eq!(agreed(&offer(7, 31, 0), "", true), (0, Agreement::default()));
+    }
+
+    #[test]
+    fn a_guest_drops_pages_by_itself_and_has_no_mapped_callers() {
+        let options = MountOptions::parse("nowriteback_cache").unwrap();
+        let Negotiated::Agreed(out, agreement) = negotiate_with_guest(&offer(7, 45, u64::MAX), &options)
+        else {
+            panic!("they agree");
+        };
+        let flags = u64::from(out.flags) | u64::from(out.flags_high) << 32;
+        let refused = feature::ALLOW_IDMAP
+            | feature::EXPLICIT_INVAL_DATA
+            | feature::OVER_IO_URING
+            | feature::WRITEBACK_CACHE;
+        assert_eq!(flags & refused, 0);
+        assert!(flags & feature::AUTO_INVAL_DATA != 0 && flags & feature::POSIX_ACL != 0);
+        assert!(!agreement.ring);
     }
 
     #[test]

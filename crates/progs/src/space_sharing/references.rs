@@ -5,6 +5,7 @@
 //! and moved to a temporary file without a name, and merged at the end.
 
 use super::root_sets::{RootSets, SetId};
+use rayon::slice::ParallelSliceMut;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
@@ -91,7 +92,7 @@ impl HolderReferences {
     }
 
     fn merge(&mut self, sets: &mut RootSets) {
-        self.records.sort_unstable();
+        self.records.par_sort_unstable();
         let (mut from, mut merged) = (0, 0);
         while let Some(first) = self.records.get(from).copied() {
             let rest = &self.records[from..];

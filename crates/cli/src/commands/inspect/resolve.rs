@@ -215,17 +215,33 @@ impl LogicalResolve {
         let named = |error| of_image(&self.image, error);
         let address = LogicalAddress(self.logical);
         let mut output = Output::new()?;
-        match fs.extent_owners(address, self.whole_extent).map_err(named)? {
+        let mut unread = Vec::new();
+        let owners = fs.extent_owners_leaving_out(address, self.whole_extent, |tree, error| {
+            unread.push((tree, error));
+        });
+        match owners.map_err(named)? {
             AddressUse::Free => bail!("{}: nothing is at logical address {address}", self.image.display()),
             AddressUse::TreeBlock => bail!("{}: a tree block is at {address}", self.image.display()),
             AddressUse::Data(owners) => {
                 for owner in owners {
                     if self.numbers {
                         print_owner(&mut output, &owner)?;
-                    } else {
-                        print_paths(&mut output, paths_of(&fs, owner.tree, owner.inode).map_err(named)?)?;
+                        continue;
+                    }
+                    match paths_of(&fs, owner.tree, owner.inode) {
+                        Ok(paths) => print_paths(&mut output, paths)?,
+                        Err(error) => unread.push((Some(owner.tree), error)),
                     }
                 }
+            }
+        }
+        for (tree, error) in unread {
+            let image = self.image.display();
+            match tree {
+                Some(tree) => {
+                    context.error(format_args!("{image}: subvolume {tree}: files are left out: {error}"));
+                }
+                None => context.error(format_args!("{image}: files of a shared leaf are left out: {error}")),
             }
         }
         Ok(output.finish()?)
