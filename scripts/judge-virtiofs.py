@@ -114,7 +114,9 @@ def unnamed():
     descriptor = os.open(top, os.O_TMPFILE | os.O_RDWR, 0o640)
     try:
         os.write(descriptor, b"named later")
-        os.link(f"/proc/self/fd/{descriptor}", at("named"), follow_symlinks=True)
+        # os.link does not follow the link to the descriptor: linkat with AT_SYMLINK_FOLLOW does.
+        if libc.linkat(-100, f"/proc/self/fd/{descriptor}".encode(), -100, at("named").encode(), 0x400):
+            raise OSError(ctypes.get_errno(), "linkat")
     finally:
         os.close(descriptor)
     return digest("named")

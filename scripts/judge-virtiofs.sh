@@ -13,11 +13,11 @@ truncate -s 600M /tmp/kernel.img
 mkfs.btrfs -q /tmp/kernel.img
 mount -o loop /tmp/kernel.img /mnt/kernel
 mount -t virtiofs judge /mnt/ours
-python3 "$steps" /mnt/kernel > "$lines/kernel"
-python3 "$steps" /mnt/ours > "$lines/ours"
+python3 -u "$steps" /mnt/kernel > "$lines/kernel"
+python3 -u "$steps" /mnt/ours > "$lines/ours"
 umount /mnt/ours
 mount -t virtiofs judge /mnt/ours
-python3 "$steps" /mnt/ours list > "$lines/again"
+python3 -u "$steps" /mnt/ours list > "$lines/again"
 umount /mnt/ours /mnt/kernel
 grep '^tree' "$lines/kernel" > "$lines/tree"
 wc -l < "$lines/kernel"

@@ -109,10 +109,12 @@ impl FsDevice {
         Some(chain)
     }
 
-    /// Takes all requests of a queue.
-    fn take_all(self: &Arc<Self>, queue: &VringMutex) {
-        let Some(memory) = self.memory() else { return };
+    /// Takes all requests of a queue. Returns whether there were any.
+    fn take_all(self: &Arc<Self>, queue: &VringMutex) -> bool {
+        let Some(memory) = self.memory() else { return false };
+        let mut any = false;
         while let Some(chain) = self.take(queue, &memory) {
+            any = true;
             let spare = self.spare.lock().pop();
             let mut taken = Taken {
                 device: Arc::clone(self),
@@ -133,6 +135,7 @@ impl FsDevice {
                 taken.answer(&chain);
             }
         }
+        any
     }
 }
 
@@ -253,16 +256,14 @@ impl VhostUserBackend for Backend {
         let Some(queue) = queues.get(usize::from(queue)).filter(|_| events == EventSet::IN) else {
             return Ok(());
         };
-        let woken = || loop {
-            if !self.0.event_index.load(Ordering::Relaxed) {
-                return self.0.take_all(queue);
-            }
-            // An error would end the thread; a queue that is broken has no requests.
-            let _ = queue.disable_notification();
+        let woken = || {
             self.0.take_all(queue);
-            if !queue.enable_notification().unwrap_or(false) {
+            if !self.0.event_index.load(Ordering::Relaxed) {
                 return;
             }
+            // A request that came before this asked to be woken may have woken nobody. A ring that
+            // lies has more entries, of which none can be taken. An error would end the thread.
+            while queue.enable_notification().unwrap_or(false) && self.0.take_all(queue) {}
         };
         if catch_unwind(AssertUnwindSafe(woken)).is_err() {
             tracing::error!("taking requests panicked");

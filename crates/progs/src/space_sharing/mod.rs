@@ -14,6 +14,7 @@
 //! Kernel counterpart: qgroups (`fs/btrfs/qgroup.c`) count the same two numbers, referenced and
 //! exclusive, for each subvolume.
 
+mod child_runs;
 mod estimate;
 mod references;
 mod root_sets;

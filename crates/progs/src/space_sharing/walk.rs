@@ -12,6 +12,7 @@
 //! **Invariant:** a child's level is one below that of its parent, so that the walk ends on any
 //! bytes.
 
+use super::child_runs::{Child, ChildRuns};
 use super::references::{HolderReference, HolderReferences};
 use super::root_sets::{RootSets, SetId};
 use super::shares::{GROUPS, SharedBytes, SharingOptions, SharingProgress};
@@ -87,7 +88,7 @@ impl InodeSample {
 /// The blocks or extents that a block refers to.
 enum Content {
     /// Blocks on the level below: address and detail.
-    Children(Vec<(u64, u64)>),
+    Children(Vec<Child>),
     /// Extents: address and detail.
     Extents(Vec<(u64, u64)>),
 }
@@ -99,6 +100,8 @@ pub(super) struct SharingWalk<'a> {
     roots: &'a [TreeId],
     pub(super) sets: RootSets,
     levels: [HolderReferences; MAX_LEVEL as usize],
+    /// Children of the level that is being read.
+    children: ChildRuns,
     extents: HolderReferences,
     sample: Option<InodeSample>,
     /// Tree blocks of all trees together, at most.
@@ -119,14 +122,15 @@ impl<'a> SharingWalk<'a> {
         roots: &'a [TreeId],
         all_blocks: u64,
     ) -> Self {
-        // Extents and the blocks of one level are in memory at once.
-        let bound = options.memory_bytes / (2 * size_of::<HolderReference>());
+        // Extents, the blocks of one level and runs of the next are in memory at once.
+        let bound = options.memory_bytes / (3 * size_of::<HolderReference>());
         Self {
             forest,
             options,
             roots,
             sets: RootSets::default(),
             levels: std::array::from_fn(|_| HolderReferences::new(bound)),
+            children: ChildRuns::new(bound),
             extents: HolderReferences::new(bound),
             sample: None,
             all_blocks,
@@ -194,6 +198,7 @@ impl<'a> SharingWalk<'a> {
                 batch.push(reference);
             }
             if batch.is_empty() {
+                self.pass_children_on(level)?;
                 return Ok(true);
             }
             done += batch.len() as u64;
@@ -239,26 +244,36 @@ impl<'a> SharingWalk<'a> {
             })
             .collect();
         for (block, content) in read {
-            let (into, found) = match content {
-                Ok(Content::Children(children)) => (&mut self.levels[usize::from(level) - 1], children),
+            match content {
+                Ok(Content::Children(children)) => {
+                    self.children.add(&children, block.set);
+                    if self.children.is_full() {
+                        self.pass_children_on(level)?;
+                    }
+                }
                 Ok(Content::Extents(extents)) => {
                     self.leaves_read += 1;
-                    (&mut self.extents, extents)
+                    for (address, detail) in extents {
+                        let reference = HolderReference { address, detail, set: block.set };
+                        self.extents.push(reference, &mut self.sets).map_err(spill_error)?;
+                    }
                 }
                 Err(error) => {
                     self.bad_blocks += 1;
                     if self.errors.len() < KEPT_ERRORS {
                         self.errors.push(error);
                     }
-                    continue;
                 }
-            };
-            for (address, detail) in found {
-                let reference = HolderReference { address, detail, set: block.set };
-                into.push(reference, &mut self.sets).map_err(spill_error)?;
             }
         }
         Ok(())
+    }
+
+    /// Makes the children of a level's nodes known to the level below.
+    fn pass_children_on(&mut self, level: u8) -> Result<()> {
+        let Some(below) = level.checked_sub(1) else { return Ok(()) };
+        let into = &mut self.levels[usize::from(below)];
+        self.children.empty_into(into, &mut self.sets).map_err(spill_error)
     }
 
     fn read(&self, level: u8, block: &HolderReference) -> Result<Content> {
