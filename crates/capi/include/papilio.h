@@ -12,6 +12,12 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+// Flag of papilio_archive(): bytes that no copy gives are left out, and not an error.
+#define PAPILIO_ARCHIVE_SKIP_UNREADABLE 1
+
+// Flag of papilio_archive_restore(): files that have content, and devices, are overwritten.
+#define PAPILIO_RESTORE_FORCE 1
+
 // Value of papilio_time.nanoseconds for papilio_utimens(): the time of the change.
 #define PAPILIO_TIME_NOW 1073741823
 
@@ -265,6 +271,10 @@ struct papilio_version_list;
 // papilio_walk_close().
 struct papilio_walk;
 
+// A function that a long call reports to. `user` is the pointer that the program gave. A result
+// other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
+typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
+
 // A point in time.
 struct papilio_time {
     // Whole seconds since 1970, negative before.
@@ -329,10 +339,6 @@ struct papilio_check_statistics {
     // Bytes of data that were read and compared with their checksums, each copy counted.
     uint64_t data_bytes_read;
 };
-
-// A function that a long call reports to. `user` is the pointer that the program gave. A result
-// other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
-typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
 
 // A function that hears of a failure after which the call goes on: of a command of a stream, or of
 // a file that is not copied. `message` is valid during the call. The function must return: no
@@ -779,6 +785,53 @@ struct papilio_subvolume {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Writes an archive of the last commit of `fs` to the descriptor `fd`: the used bytes of all
+// devices, from which papilio_archive_restore() makes the same file system again. `since` is NULL,
+// or the path of an archive of the same file system, which the new one is based on and needs;
+// those that it is based on itself are found in its directory. `level` is that of zstd, 1 to 19,
+// or 0 for no compression. `threads` is the number of threads, 0 for one of each core. `flags` is
+// 0 or PAPILIO_ARCHIVE_SKIP_UNREADABLE. `progress` is NULL or a function that is called with
+// `user`, the bytes done, all bytes, and the bytes done.
+//
+// Returns 0 if the archive is complete, or a negative errno: -EIO for damage, also if the archive
+// was written and lacks bytes or has some without a good copy; -ENOENT if an archive that `since`
+// is based on is not found, -EBADF if `fd` is not open, -ECANCELED if `progress` returns other
+// than 0, and the errors of writing to `fd`.
+int papilio_archive(struct papilio_fs *fs,
+                    int fd,
+                    const char *since,
+                    int level,
+                    uint32_t threads,
+                    uint32_t flags,
+                    papilio_progress_fn progress,
+                    void *user);
+
+// Reads the archive at the path `archive`, and those that it is based on, and checks every
+// checksum, their order, contents and end marks. `parents` are `parent_count` paths of such
+// archives; those in the directory of `archive` are found without. All paths are NUL-terminated.
+//
+// Returns 0, or a negative errno: -EIO for a fault, also if the source could not give all bytes;
+// -ENOENT if an archive is missing.
+int papilio_archive_verify(const char *archive, const char *const *parents, size_t parent_count);
+
+// Restores the archive at the path `archive` to `count` images or block devices, in the order of
+// the ids of the archived devices. `parents` is as in papilio_archive_verify(). A missing or empty
+// image gets the size of the archived device, or that of `sizes`, which is NULL or has `count`
+// sizes in bytes. If a device is smaller than the archived one, the file system is shrunk to it,
+// with temporary files. `flags` is 0 or PAPILIO_RESTORE_FORCE. All paths are NUL-terminated.
+//
+// Returns 0, or a negative errno: -EIO for damage, also if the archive lacks bytes; -EEXIST for a
+// target that has content, without PAPILIO_RESTORE_FORCE; -EINVAL for a wrong number of targets;
+// -ENOSPC if a target is too small. After an error no target has a superblock, and an image that
+// was missing is missing again, unless only bytes of the source are lacking.
+int papilio_archive_restore(const char *archive,
+                            const char *const *parents,
+                            size_t parent_count,
+                            const char *const *images,
+                            const uint64_t *sizes,
+                            size_t count,
+                            uint32_t flags);
 
 // Sets the permissions of the file at `path`, NUL-terminated: the twelve low bits of `mode`.
 // Follows symbolic links.

@@ -13,6 +13,7 @@
 
 #![allow(clippy::missing_safety_doc)] // The texts, which are those of the C header, say it all.
 
+mod archive;
 mod arguments;
 mod attributes;
 mod check;
@@ -40,6 +41,7 @@ mod subvolumes;
 mod time;
 mod xattrs;
 
+pub use archive::*;
 pub use attributes::*;
 pub use check::*;
 pub use directory::*;

@@ -4,7 +4,8 @@
 //! system are written in Python. This crate translates calls and holds no file-system logic.
 //!
 //! - `handle`, `slot`: the objects of an open file system, closing, and the refusal after a fork
-//! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`, `older`: the class `FileSystem`
+//! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`, `archive`, `older`: the class
+//!   `FileSystem`
 //! - `file`, `queue`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
 //! - `paths`, `buffer`, `times`, `errors`: conversions
 //! - `device`: devices that read by a Python callback
@@ -16,6 +17,7 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod archive;
 mod attributes;
 mod buffer;
 mod check;
@@ -80,6 +82,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
     module.add_function(wrap_pyfunction!(check::check, module)?)?;
+    module.add_function(wrap_pyfunction!(archive::verify_archive, module)?)?;
+    module.add_function(wrap_pyfunction!(archive::restore_archive, module)?)?;
     module.add_function(wrap_pyfunction!(past::find_deleted_subvolumes, module)?)?;
     #[cfg(target_os = "linux")]
     module.add_function(wrap_pyfunction!(streams::receive, module)?)?;

@@ -27,6 +27,7 @@ mod images;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod io_queue;
+mod live_archives;
 mod log_blocks;
 mod log_items;
 mod logged;

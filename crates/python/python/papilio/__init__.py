@@ -54,6 +54,8 @@ from ._papilio import (
     find_deleted_subvolumes,
     mkfs,
     receive,
+    restore_archive,
+    verify_archive,
 )
 from ._path import Path
 from ._queue import Queue
@@ -97,6 +99,8 @@ __all__ = [
     "mkfs",
     "open",
     "receive",
+    "restore_archive",
+    "verify_archive",
 ]
 
 

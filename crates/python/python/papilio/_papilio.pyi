@@ -463,7 +463,24 @@ class FileSystem:
         dry_run: bool = False,
     ) -> tuple[int, int, int, int]: ...
     def write_tar(self, path: _Path, out: Any, *, one_subvolume: bool = False) -> None: ...
+    def archive(
+        self,
+        out: Any,
+        *,
+        since: _Path | None = None,
+        level: int = 3,
+        threads: int = 0,
+        skip_unreadable: bool = False,
+    ) -> tuple[uuid.UUID, int]: ...
 
+def verify_archive(archive: _Path, *, parents: Sequence[_Path] = ()) -> None: ...
+def restore_archive(
+    archive: _Path,
+    *images: _Path,
+    parents: Sequence[_Path] = (),
+    sizes: Sequence[int] | None = None,
+    force: bool = False,
+) -> None: ...
 def receive(
     stream: Any, directory: _Path, *, stop_at_end: bool = False, max_errors: int = 1
 ) -> list[tuple[str, bool]]: ...
