@@ -4,7 +4,7 @@
 
 use crate::arguments::{array, check_flags, descriptor, host_path};
 use crate::failure::{Failure, Result, guard_unit};
-use crate::file_system::{fs_of, papilio_fs};
+use crate::file_system::{User, fs_of, papilio_fs};
 use crate::streams::{Canceled, Progress, failure, papilio_progress_fn};
 use libc::{c_char, c_int, c_void, size_t};
 use papilio::archive::{
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn papilio_archive(
         if !(0..=19).contains(&level) {
             return Err(Failure::invalid(format!("level {level}: there are 0 to 19")));
         }
-        let system = fs_of(fs)?;
+        let user_of = User::new(&fs_of(fs)?)?;
         let parent = match since.is_null() {
             true => None,
             false => {
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn papilio_archive(
         let progress = RefCell::new(Progress::new(progress, user));
         let file = File::from(descriptor(fd)?.try_clone_to_owned()?);
         let mut out = BufWriter::with_capacity(1 << 20, Canceled(file, &progress));
-        let created = system.archive(parent, &mut out, &options, |done, all| {
+        let created = user_of.fs().archive(parent, &mut out, &options, |done, all| {
             progress.borrow_mut().call(done, all, done);
         });
         let created = created.map_err(|error| failure(error, &progress))?;

@@ -23,6 +23,9 @@ from ._file_system import FileSystem, PathArgument
 from ._io import RawFile
 from ._papilio import (
     DEFAULT_SUBVOLUME,
+    Backup,
+    BackupFault,
+    BackupKey,
     CheckReport,
     Completion,
     CorruptError,
@@ -39,6 +42,7 @@ from ._papilio import (
     OlderFile,
     OlderState,
     Relief,
+    Repository,
     ScanDir,
     SnapshotChange,
     SnapshotOnly,
@@ -62,6 +66,9 @@ from ._queue import Queue
 
 __all__ = [
     "DEFAULT_SUBVOLUME",
+    "Backup",
+    "BackupFault",
+    "BackupKey",
     "Change",
     "CheckReport",
     "Completion",
@@ -83,6 +90,7 @@ __all__ = [
     "Queue",
     "RawFile",
     "Relief",
+    "Repository",
     "ScanDir",
     "SnapshotChange",
     "SnapshotOnly",
