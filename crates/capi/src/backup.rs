@@ -288,7 +288,7 @@ unsafe fn restore_to(
     let name = unsafe { utf8(backup, "backup") }?;
     let calls = watch.calls.clone();
     let watched = opened.watched(calls.clone());
-    let run = || -> ::papilio_backup::Result<i64> {
+    let mut run = || -> ::papilio_backup::Result<i64> {
         let backups = watched.backups()?;
         let found = backups.find(name)?;
         let restored = restore(&watched, &backups, found, target, options, &mut watch)?;

@@ -1,20 +1,21 @@
 //! Backups of snapshots in a folder or a bucket. docs/backup.md says what they are.
 //!
-//! Owns the class [`Repository`], and those of its results. Ctrl+C ends every call.
+//! Owns the class [`Repository`]. Ctrl+C ends every call.
 
+use crate::backup_results::{Backup, BackupFault, BackupKey};
 use crate::errors::{CorruptError, incomplete, of_library};
 use crate::file_system::{FileSystem, SubvolumeArg};
-use crate::paths::{PathArg, decode, host_path};
+use crate::paths::{PathArg, decode, encode, host_path};
 use crate::slot::Slot;
 use crate::streams::check_signals;
 use crate::subvolumes::subvolume_id;
 use papilio::device::RemoteOptions;
 use papilio::stream::plain_path;
-use papilio::{ReceiveObserver, SendObserver, Uuid};
+use papilio::{ReceiveObserver, SendObserver};
 use papilio_backup::{
-    BackupError, Backups, CreateOptions, Derivation, Encryption, ImageSnapshot, ImageTarget, KeyInfo,
-    PruneOptions, RepositoryLock, RestoreOptions, RestoreTarget, Retention, Secret, StoreWatch,
-    VerifyOptions, create, open_store, plan_prune, prune, restore, stream_chain, verify,
+    BackupError, CreateOptions, Derivation, Encryption, ImageSnapshot, ImageTarget, PruneOptions,
+    RepositoryLock, RestoreOptions, RestoreTarget, Retention, Secret, StoreWatch, VerifyOptions, create,
+    open_store, plan_prune, prune, restore, stream_chain, verify,
 };
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -28,103 +29,6 @@ use std::time::{Duration, Instant};
 /// The longest time between two looks for signals.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A backup of a snapshot.
-#[pyclass(name = "Backup", module = "papilio", frozen, get_all)]
-pub struct Backup {
-    /// The id: 64 hexadecimal digits.
-    id: String,
-    /// The name of the snapshot.
-    name: Py<PyAny>,
-    /// The time that pruning goes by, in seconds since 1970.
-    time: i64,
-    /// The host that made the backup.
-    host: String,
-    /// The operand of that.
-    source: String,
-    /// The UUID of the subvolume from which the snapshots of the series stem.
-    series: String,
-    /// The UUID of the snapshot in the stream.
-    uuid: Uuid,
-    is_full: bool,
-    /// The id of the backup that it is based on; None for a full backup, and if it is not there.
-    base: Option<String>,
-    /// Bytes of the stream.
-    stream_bytes: u64,
-    /// Bytes of its objects as they are stored.
-    stored_bytes: u64,
-    /// The number of its objects.
-    objects: usize,
-}
-
-#[pymethods]
-impl Backup {
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let name = self.name.bind(py).repr()?.to_string();
-        Ok(format!("<papilio.Backup {} {name}>", self.id.get(..12).unwrap_or(&self.id)))
-    }
-}
-
-impl Backup {
-    fn new(py: Python<'_>, of: &papilio_backup::Backup, backups: &Backups) -> PyResult<Self> {
-        let manifest = &of.manifest;
-        Ok(Self {
-            id: of.id.clone(),
-            name: decode(py, &manifest.name_bytes().unwrap_or_default())?.unbind(),
-            time: manifest.time,
-            host: manifest.host.clone(),
-            source: manifest.source.clone(),
-            series: manifest.series.clone(),
-            uuid: manifest.snapshot.uuid,
-            is_full: manifest.base.is_none(),
-            base: manifest.base.and_then(|base| backups.of(base)).map(|base| base.id.clone()),
-            stream_bytes: manifest.stream_bytes,
-            stored_bytes: manifest.stored_bytes(),
-            objects: manifest.objects().count(),
-        })
-    }
-}
-
-/// Something that is wrong with a repository.
-#[pyclass(name = "BackupFault", module = "papilio", frozen, get_all)]
-pub struct BackupFault {
-    /// The object.
-    object: String,
-    /// The fault.
-    fault: String,
-    /// The ids of the backups that cannot be restored for it.
-    affects: Vec<String>,
-}
-
-#[pymethods]
-impl BackupFault {
-    fn __repr__(&self) -> String {
-        format!("<papilio.BackupFault {}: {}>", self.object, self.fault)
-    }
-}
-
-/// A key of an encrypted repository.
-#[pyclass(name = "BackupKey", module = "papilio", frozen, get_all)]
-pub struct BackupKey {
-    /// The id: eight hexadecimal digits.
-    id: String,
-    label: Option<String>,
-    /// Whether the repository was opened with it.
-    is_current: bool,
-}
-
-#[pymethods]
-impl BackupKey {
-    fn __repr__(&self) -> String {
-        format!("<papilio.BackupKey {}>", self.id)
-    }
-}
-
-impl From<KeyInfo> for BackupKey {
-    fn from(KeyInfo { id, label, is_current, .. }: KeyInfo) -> Self {
-        Self { id, label, is_current }
-    }
-}
-
 /// A passphrase, or the bytes of a key file.
 pub struct KeyArg(Secret);
 
@@ -133,7 +37,7 @@ impl<'py> FromPyObject<'_, 'py> for KeyArg {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let bytes = match object.cast::<PyString>() {
-            Ok(text) => text.to_str()?.as_bytes().to_vec(),
+            Ok(text) => encode(&text)?,
             Err(_) => object.extract::<Vec<u8>>()?,
         };
         match bytes.is_empty() {
@@ -487,12 +391,7 @@ impl Repository {
             return Err(PyValueError::new_err("percent: there are 0 to 100"));
         }
         let found = self.run(py, |repository, _| verify(repository, &VerifyOptions { percent }))?;
-        let fault = |fault: papilio_backup::VerifyFault| BackupFault {
-            object: fault.object,
-            fault: fault.fault,
-            affects: fault.affects,
-        };
-        Ok(found.faults.into_iter().map(fault).collect())
+        Ok(found.faults.into_iter().map(BackupFault::from).collect())
     }
 
     /// Deletes the backups that no rule keeps, and objects that no backup uses. A rule keeps the

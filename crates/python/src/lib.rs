@@ -6,7 +6,7 @@
 //! - `handle`, `slot`: the objects of an open file system, closing, and the refusal after a fork
 //! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`, `archive`, `older`: the class
 //!   `FileSystem`
-//! - `backup`: the class `Repository`
+//! - `backup`, `backup_results`: the class `Repository`, and those of its results
 //! - `file`, `queue`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
 //! - `paths`, `buffer`, `times`, `errors`: conversions
 //! - `device`: devices that read by a Python callback
@@ -21,6 +21,7 @@
 mod archive;
 mod attributes;
 mod backup;
+mod backup_results;
 mod buffer;
 mod check;
 mod device;
@@ -84,9 +85,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
     module.add_class::<backup::Repository>()?;
-    module.add_class::<backup::Backup>()?;
-    module.add_class::<backup::BackupFault>()?;
-    module.add_class::<backup::BackupKey>()?;
+    module.add_class::<backup_results::Backup>()?;
+    module.add_class::<backup_results::BackupFault>()?;
+    module.add_class::<backup_results::BackupKey>()?;
     module.add_function(wrap_pyfunction!(check::check, module)?)?;
     module.add_function(wrap_pyfunction!(archive::verify_archive, module)?)?;
     module.add_function(wrap_pyfunction!(archive::restore_archive, module)?)?;

@@ -108,7 +108,7 @@ impl Repositories {
     ///
     /// # Panics
     /// If the library cannot.
-    #[expect(clippy::new_without_default, reason = "it takes a while")]
+    #[allow(clippy::new_without_default, reason = "it takes a while")]
     pub fn new() -> Self {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
         papilio::mkfs_device(&device, &MkfsOptions::new()).expect("mkfs");

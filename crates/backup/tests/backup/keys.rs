@@ -42,6 +42,38 @@ fn describe(store: &MemoryStore, line: &str) {
     store.put("papilio-backup.json", format!("{line}\n{sum}\n").as_bytes()).unwrap();
 }
 
+/// The description that the first version of this program wrote for the key `the golden key`.
+const GOLDEN: &str = concat!(
+    r#"{"format":"papilio-backup","version":1,"id":"189144bbfde3e9d203432baa8453fc6e","encryption":"#,
+    r#"{"derivation":"argon2id","memory_kib":65536,"passes":3,"lanes":4,"#,
+    r#""salt":"ef680e9307b4f038a1530ac4bd20f399","cipher":"xchacha20-poly1305","#,
+    r#""nonce":"8e2f6a9d778bb92562409c0d8367a9dfeecf2502a3e623c0","#,
+    r#""key":"6ad7e49f765215a04c51b80456aa5bd2dcc95f7e38ce085622dcb95bb7d0a4c97ed4f80cd54f2eeff3edeade90fb83d6"}}"#,
+    "\n63b2c93601eaa8b57fa0c1a3db9368f5b9138dadbab1c414f191150f7da0cd44\n"
+);
+
+#[test]
+fn old_descriptions_are_read_and_get_further_keys() {
+    let store = Arc::new(MemoryStore::new());
+    store.put("papilio-backup.json", GOLDEN.as_bytes()).unwrap();
+    assert!(matches!(open(&store, b"another key"), Err(BackupError::WrongKey(_))));
+    let opened = open(&store, b"the golden key").unwrap();
+    assert_eq!(opened.id(), "189144bbfde3e9d203432baa8453fc6e");
+    assert_eq!(opened.keys().unwrap()[0].id, "ef680e93");
+    let lock = opened.lock("test", false).unwrap();
+    opened.add_key(&lock, &encryption(b"second"), Some("second".into())).unwrap();
+    let source = Source::new(57);
+    let second = open(&store, b"second").unwrap();
+    lock.release().unwrap();
+    let made = crate::world::backup(&second, &source.fs, source.snapshot("s"), 1).unwrap();
+    restore_and_compare(&open(&store, b"the golden key").unwrap(), &made.backup, &source.fs);
+    // Without the label and the other key, the description is of version 1 again, byte for byte.
+    let lock = opened.lock("test", false).unwrap();
+    opened.remove_key(&lock, "second").unwrap();
+    lock.release().unwrap();
+    assert_eq!(store.get("papilio-backup.json", 1 << 16).unwrap(), GOLDEN.as_bytes());
+}
+
 #[test]
 fn each_of_several_keys_opens_a_repository() {
     let mut source = Source::new(53);

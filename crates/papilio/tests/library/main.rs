@@ -7,6 +7,8 @@ mod archives;
 mod balance;
 #[path = "../support/bridge.rs"]
 mod bridge;
+#[path = "../support/changed_archives.rs"]
+mod changed_archives;
 mod check;
 mod colliding_references;
 mod commits;

@@ -104,7 +104,7 @@ static void equal(const char *path, const char *folder, const char *name, size_t
 static void restored(struct papilio_repository *repository, const char *folder)
 {
     const char *paths[] = { "second", "/first/" }, *none[] = { "none" };
-    char target[4096], directory[4096];
+    char target[8192], directory[4096];
     struct papilio_fs *fs;
     struct stat stat;
     int calls = 0, messages = 0;
