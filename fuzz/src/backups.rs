@@ -1,5 +1,5 @@
-//! The repositories and archives that `backup_repository` changes. The tests of the libraries do the
-//! same with seeds.
+//! The repositories and archives that `backup_repository` changes. The tests of the libraries do
+//! the same with seeds.
 
 #[path = "../../crates/papilio/tests/support/changed_archives.rs"]
 mod archives;

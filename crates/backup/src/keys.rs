@@ -1,7 +1,7 @@
 //! The keys of an encrypted repository: several secrets may open it, and each can be changed.
 //!
-//! Owns [`KeyInfo`], [`list_keys`], and the functions of [`Repository`] for keys. Every key wraps the same random
-//! key of the repository, so objects stay as they are.
+//! Owns [`KeyInfo`], [`list_keys`], and the functions of [`Repository`] for keys. Every key wraps
+//! the same random key of the repository, so objects stay as they are.
 //!
 //! **Invariants**
 //! - A change replaces the description as a whole, while the lock is held.

@@ -1,10 +1,11 @@
 //! Backups of snapshots: repositories of send streams in folders and object stores.
 //!
 //! [`ObjectStore`] is the place of a repository: a [`FolderStore`], a [`MemoryStore`], or one of
-//! the stores that a program installed ([`open_store`]). [`Repository`] opens it, with its keys. [`create`] writes a backup of a
-//! [`SnapshotSource`]: `writer` cuts the stream into objects, and a [`Manifest`] makes the backup
-//! visible. [`restore`] receives the chain of a backup. [`stream_chain`] reads single files of it.
-//! [`prune`] deletes what [`Retention`] does not keep, and [`verify`] reads everything.
+//! the stores that a program installed ([`open_store`]). [`Repository`] opens it, with its keys.
+//! [`create`] writes a backup of a [`SnapshotSource`]: `writer` cuts the stream into objects, and a
+//! [`Manifest`] makes the backup visible. [`restore`] receives the chain of a backup.
+//! [`stream_chain`] reads single files of it. [`prune`] deletes what [`Retention`] does not keep,
+//! and [`verify`] reads everything.
 //!
 //! docs/backup.md describes the format of a repository.
 //!

@@ -95,19 +95,19 @@ pub struct papilio_backup_list {
 handle!(papilio_backup_list for BackupList);
 
 /// Watches a send, and hears of the commands that fail in a receive.
-struct Watch {
+struct BackupWatch {
     calls: Arc<Calls>,
     failed: papilio_message_fn,
     user: *mut c_void,
 }
 
-impl SendObserver for Watch {
+impl SendObserver for BackupWatch {
     fn progress(&mut self, done: u64, all: u64, bytes: u64) {
         self.calls.call(done, all, bytes);
     }
 }
 
-impl ReceiveObserver for Watch {
+impl ReceiveObserver for BackupWatch {
     fn begins(&mut self, _name: &[u8], _snapshot: bool) {}
 
     fn progress(&mut self, bytes: u64) {
@@ -121,11 +121,11 @@ impl ReceiveObserver for Watch {
 
 /// Backs up the read-only subvolume of `fs` with the id `subvolume`. The backup is incremental if
 /// the repository has one of a snapshot of the same subvolume, and `fs` still has that snapshot.
-/// `level` is that of zstd, 1 to 19. `time` is NULL for now, or points to the time that pruning goes
-/// by, in seconds since 1970. `flags` has any of PAPILIO_BACKUP_FULL and PAPILIO_BACKUP_BREAK_LOCK.
-/// `progress` is NULL or a function that is called with `user`, the inodes that are sent, their
-/// total, and the bytes of the stream. `id` is NULL or points to PAPILIO_BACKUP_ID_SIZE bytes, which
-/// get the id of the backup.
+/// `level` is that of zstd, 1 to 19. `time` is NULL for now, or points to the time that pruning
+/// goes by, in seconds since 1970. `flags` has any of PAPILIO_BACKUP_FULL and
+/// PAPILIO_BACKUP_BREAK_LOCK. `progress` is NULL or a function that is called with `user`, the
+/// inodes that are sent, their total, and the bytes of the stream. `id` is NULL or points to
+/// PAPILIO_BACKUP_ID_SIZE bytes, which get the id of the backup.
 ///
 /// Returns 0, or 1 if the repository had the backup before, or a negative errno: -EINVAL for a
 /// subvolume that is not read-only, -EBUSY if another process has the lock, -ECANCELED if
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn papilio_backup_create(
         let options =
             CreateOptions::new().full(flags & PAPILIO_BACKUP_FULL != 0).time(time).level(Some(level));
         let made = locked(&opened, flags, "papilio_backup_create", |lock| {
-            let mut watch = Watch { calls: calls.clone(), failed: None, user };
+            let mut watch = BackupWatch { calls: calls.clone(), failed: None, user };
             let path = user_of.fs().subvolume(TreeId(subvolume))?.path.unwrap_or_default();
             let operand = format!("/{}", String::from_utf8_lossy(&path));
             let mut source = ImageSnapshot::new(user_of.fs(), TreeId(subvolume), operand, &mut watch)?;
@@ -282,7 +282,7 @@ unsafe fn restore_to(
     backup: *const c_char,
     target: &mut dyn RestoreTarget,
     options: &RestoreOptions,
-    mut watch: Watch,
+    mut watch: BackupWatch,
 ) -> Result<i64> {
     // SAFETY: the caller promises a NUL-terminated text.
     let name = unsafe { utf8(backup, "backup") }?;
@@ -329,7 +329,7 @@ pub unsafe extern "C" fn papilio_backup_restore(
         let opened = repository_of(repository)?;
         let user_of = User::new(&fs_of(fs)?)?;
         let mut target = ImageTarget::new(user_of.fs(), path)?;
-        let watch = Watch { calls: Calls::new(progress, user, false), failed, user };
+        let watch = BackupWatch { calls: Calls::new(progress, user, false), failed, user };
         // SAFETY: the caller promises a NUL-terminated text.
         unsafe { restore_to(&opened, backup, &mut target, &options, watch) }
     })
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn papilio_backup_restore_directory(
         // SAFETY: the caller promises a NUL-terminated text.
         let directory = unsafe { host_path(directory, "directory") }?;
         let opened = repository_of(repository)?;
-        let watch = Watch { calls: Calls::new(progress, user, false), failed, user };
+        let watch = BackupWatch { calls: Calls::new(progress, user, false), failed, user };
         #[cfg(target_os = "linux")]
         {
             let mut target = ::papilio_backup::DirectoryTarget::open(directory)?;
@@ -372,17 +372,17 @@ pub unsafe extern "C" fn papilio_backup_restore_directory(
     })
 }
 
-/// Copies `count` paths of a backup, with all below them, to NAME in the directory `directory` of the
-/// host, where NAME is that of the snapshot. `backup` is as in papilio_backup_restore(). The texts
-/// of `paths` are relative to the snapshot's root; "" means everything. Only the objects that hold
-/// them are read. `flags` is 0 or PAPILIO_BACKUP_NO_OWNERS; only root can give files their owners.
-/// `failed` is NULL or hears of each file that is missing or not whole. `progress` is NULL or a
-/// function that is called with `user`, the requests to the store, 0, and the bytes that they moved.
-/// All texts are NUL-terminated. Linux only.
+/// Copies `count` paths of a backup, with all below them, to NAME in the directory `directory` of
+/// the host, where NAME is that of the snapshot. `backup` is as in papilio_backup_restore(). The
+/// texts of `paths` are relative to the snapshot's root; "" means everything. Only the objects that
+/// hold them are read. `flags` is 0 or PAPILIO_BACKUP_NO_OWNERS; only root can give files their
+/// owners. `failed` is NULL or hears of each file that is missing or not whole. `progress` is NULL
+/// or a function that is called with `user`, the requests to the store, 0, and the bytes that they
+/// moved. All texts are NUL-terminated. Linux only.
 ///
 /// Returns 0, or a negative errno: -EIO if something is missing or not whole, or an object is
-/// damaged; -ENOENT for a path or a backup that is not there; -ECANCELED if `progress` returns other
-/// than 0; -EOPNOTSUPP on other hosts.
+/// damaged; -ENOENT for a path or a backup that is not there; -ECANCELED if `progress` returns
+/// other than 0; -EOPNOTSUPP on other hosts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn papilio_backup_extract(
     repository: *mut papilio_repository,

@@ -1,4 +1,4 @@
-//! Repositories of backups: opening, keys, pruning and verifying. docs/backup.md says what they are.
+//! Repositories of backups: opening, keys, pruning and verifying. docs/backup.md describes them.
 //!
 //! A repository is a folder of the host, or a prefix of a bucket. Its handle may be used by several
 //! threads at once. One process writes at a time, by a lock in the repository.
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
 
-/// Flag of papilio_backup_create(), papilio_repository_prune() and those that change keys: takes the
-/// lock away from another process, which must not run any more.
+/// Flag of papilio_backup_create(), papilio_repository_prune() and those that change keys: takes
+/// the lock away from another process, which must not run any more.
 pub const PAPILIO_BACKUP_BREAK_LOCK: u32 = 0x1;
 /// Flag of papilio_repository_prune(): joins kept backups with the bases that no rule keeps.
 pub const PAPILIO_PRUNE_MERGE: u32 = 0x2;
@@ -350,9 +350,9 @@ pub unsafe extern "C" fn papilio_repository_remove_key(
 }
 
 /// Checks that every backup of a repository can be restored. `percent`, 0 to 100, is the part of
-/// the objects that is read in full; all must be there with their lengths. `failed` is NULL or hears
-/// of each fault. `progress` is NULL or a function that is called with `user`, the requests to the
-/// store, 0, and the bytes that they moved.
+/// the objects that is read in full; all must be there with their lengths. `failed` is NULL or
+/// hears of each fault. `progress` is NULL or a function that is called with `user`, the requests
+/// to the store, 0, and the bytes that they moved.
 ///
 /// Returns the number of faults or a negative errno: -ECANCELED if `progress` returns other than 0,
 /// and the store's errors.
@@ -381,9 +381,9 @@ pub unsafe extern "C" fn papilio_repository_verify(
 /// Removes the backups that no rule keeps, and objects that no backup uses. `retention` points to a
 /// papilio_retention and `size` is its sizeof; without a rule all backups stay. Backups on which a
 /// kept one is based stay, too, unless `flags` has PAPILIO_PRUNE_MERGE. `flags` has any of
-/// PAPILIO_PRUNE_* and PAPILIO_BACKUP_BREAK_LOCK. `failed` is NULL or hears of each backup that could
-/// not be joined with its bases. `pruned` is NULL or points to a papilio_pruned of `pruned_size`
-/// bytes. `progress` is as in papilio_repository_verify().
+/// PAPILIO_PRUNE_* and PAPILIO_BACKUP_BREAK_LOCK. `failed` is NULL or hears of each backup that
+/// could not be joined with its bases. `pruned` is NULL or points to a papilio_pruned of
+/// `pruned_size` bytes. `progress` is as in papilio_repository_verify().
 ///
 /// Returns 0 or a negative errno: -EINVAL for rules that keep nothing, and while a manifest is
 /// damaged; -EBUSY if another process has the lock; -ECANCELED if `progress` returns other than 0.

@@ -65,7 +65,7 @@ fn old_descriptions_are_read_and_get_further_keys() {
     let source = Source::new(57);
     let second = open(&store, b"second").unwrap();
     lock.release().unwrap();
-    let made = crate::world::backup(&second, &source.fs, source.snapshot("s"), 1).unwrap();
+    let made = crate::world::backup(&second, &source.fs, source.snapshot("snapshot"), 1).unwrap();
     restore_and_compare(&open(&store, b"the golden key").unwrap(), &made.backup, &source.fs);
     // Without the label and the other key, the description is of version 1 again, byte for byte.
     let lock = opened.lock("test", false).unwrap();
@@ -201,7 +201,7 @@ fn a_changed_key_is_the_only_one() {
     }
     let opened = open(&store, b"newer").unwrap();
     restore_and_compare(&opened, &opened.backups().unwrap().all()[0], &source.fs);
-    // What was opened before goes on, and new backups are readable with the new key.
+    // A repository that was opened before goes on, and new backups are readable with the new key.
     source.backup(&made, "later", 2);
     assert_eq!(open(&store, b"newer").unwrap().backups().unwrap().all().len(), 2);
 

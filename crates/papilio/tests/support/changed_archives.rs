@@ -1,8 +1,8 @@
 //! Disk archives with changed bytes: whatever reads them ends with an error or a file system.
 //!
-//! Owns [`Archives`], and [`frames`] and [`reseal`], which make checksums fit again. The fuzz target
-//! `backup_repository` uses this file, too: its bytes choose the changes, as seeded ones do in the
-//! tests of the library.
+//! Owns [`Archives`], and [`frames`] and [`reseal`], which make checksums fit again. The fuzz
+//! target `backup_repository` uses this file, too: its bytes choose the changes, as seeded ones do
+//! in the tests of the library.
 
 #![allow(dead_code, reason = "each crate that includes this file uses a part of it")]
 
