@@ -116,7 +116,7 @@ impl Repositories {
         let tree = fs.create_subvolume("/s").expect("subvolume").tree();
         fs.create_dir("/s/d").expect("directory");
         for number in 0..6_u8 {
-            let bytes: Vec<u8> = (0..5000_u32).map(|at| (at * u32::from(number + 3) >> 3) as u8).collect();
+            let bytes: Vec<u8> = (0..5000_u32).map(|at| ((at * u32::from(number + 3)) >> 3) as u8).collect();
             fs.write(format!("/s/d/file {number}"), bytes).expect("write");
         }
         fs.symlink("d/file 1", "/s/link").expect("link");

@@ -103,7 +103,7 @@ impl Archives {
         for number in 0..archives.len() {
             fs.create_dir(format!("/d{number}")).unwrap();
             fs.write(format!("/d{number}/small"), b"inline").unwrap();
-            let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at * 7 >> number) as u8).collect();
+            let bytes: Vec<u8> = (0..20_000_u32).map(|at| ((at * 7) >> number) as u8).collect();
             fs.write(format!("/d{number}/file"), bytes).unwrap();
             let parent = (number > 0)
                 .then(|| Arc::new(ArchiveChain::open(memory(&archives[0]), &mut |_| Ok(None)).unwrap()));
@@ -139,7 +139,7 @@ impl Archives {
             let at = if place % 8 < 4 { start + number % length } else { at };
             bytes[at] = match place / 8 % 4 {
                 0 => value,
-                1 => bytes[at] ^ 1 << (value % 8),
+                1 => bytes[at] ^ (1 << (value % 8)),
                 2 => 0xff,
                 _ => 0,
             };
