@@ -157,8 +157,8 @@
 // The most requests that a queue may have in flight.
 #define PAPILIO_QUEUE_DEPTH_MAX 65536
 
-// Flag of papilio_backup_create(), papilio_repository_prune() and those that change keys: takes the
-// lock away from another process, which must not run any more.
+// Flag of papilio_backup_create(), papilio_repository_prune() and those that change keys: takes
+// the lock away from another process, which must not run any more.
 #define PAPILIO_BACKUP_BREAK_LOCK 1
 
 // Flag of papilio_repository_prune(): joins kept backups with the bases that no rule keeps.
@@ -961,11 +961,11 @@ int papilio_set_inode_flags(struct papilio_fs *fs,
 
 // Backs up the read-only subvolume of `fs` with the id `subvolume`. The backup is incremental if
 // the repository has one of a snapshot of the same subvolume, and `fs` still has that snapshot.
-// `level` is that of zstd, 1 to 19. `time` is NULL for now, or points to the time that pruning goes
-// by, in seconds since 1970. `flags` has any of PAPILIO_BACKUP_FULL and PAPILIO_BACKUP_BREAK_LOCK.
-// `progress` is NULL or a function that is called with `user`, the inodes that are sent, their
-// total, and the bytes of the stream. `id` is NULL or points to PAPILIO_BACKUP_ID_SIZE bytes, which
-// get the id of the backup.
+// `level` is that of zstd, 1 to 19. `time` is NULL for now, or points to the time that pruning
+// goes by, in seconds since 1970. `flags` has any of PAPILIO_BACKUP_FULL and
+// PAPILIO_BACKUP_BREAK_LOCK. `progress` is NULL or a function that is called with `user`, the
+// inodes that are sent, their total, and the bytes of the stream. `id` is NULL or points to
+// PAPILIO_BACKUP_ID_SIZE bytes, which get the id of the backup.
 //
 // Returns 0, or 1 if the repository had the backup before, or a negative errno: -EINVAL for a
 // subvolume that is not read-only, -EBUSY if another process has the lock, -ECANCELED if
@@ -1040,17 +1040,17 @@ int64_t papilio_backup_restore_directory(struct papilio_repository *repository,
                                          papilio_message_fn failed,
                                          void *user);
 
-// Copies `count` paths of a backup, with all below them, to NAME in the directory `directory` of the
-// host, where NAME is that of the snapshot. `backup` is as in papilio_backup_restore(). The texts
-// of `paths` are relative to the snapshot's root; "" means everything. Only the objects that hold
-// them are read. `flags` is 0 or PAPILIO_BACKUP_NO_OWNERS; only root can give files their owners.
-// `failed` is NULL or hears of each file that is missing or not whole. `progress` is NULL or a
-// function that is called with `user`, the requests to the store, 0, and the bytes that they moved.
-// All texts are NUL-terminated. Linux only.
+// Copies `count` paths of a backup, with all below them, to NAME in the directory `directory` of
+// the host, where NAME is that of the snapshot. `backup` is as in papilio_backup_restore(). The
+// texts of `paths` are relative to the snapshot's root; "" means everything. Only the objects that
+// hold them are read. `flags` is 0 or PAPILIO_BACKUP_NO_OWNERS; only root can give files their
+// owners. `failed` is NULL or hears of each file that is missing or not whole. `progress` is NULL
+// or a function that is called with `user`, the requests to the store, 0, and the bytes that they
+// moved. All texts are NUL-terminated. Linux only.
 //
 // Returns 0, or a negative errno: -EIO if something is missing or not whole, or an object is
-// damaged; -ENOENT for a path or a backup that is not there; -ECANCELED if `progress` returns other
-// than 0; -EOPNOTSUPP on other hosts.
+// damaged; -ENOENT for a path or a backup that is not there; -ECANCELED if `progress` returns
+// other than 0; -EOPNOTSUPP on other hosts.
 int papilio_backup_extract(struct papilio_repository *repository,
                            const char *backup,
                            const char *const *paths,
@@ -2099,9 +2099,9 @@ int papilio_repository_remove_key(struct papilio_repository *repository,
                                   uint32_t flags);
 
 // Checks that every backup of a repository can be restored. `percent`, 0 to 100, is the part of
-// the objects that is read in full; all must be there with their lengths. `failed` is NULL or hears
-// of each fault. `progress` is NULL or a function that is called with `user`, the requests to the
-// store, 0, and the bytes that they moved.
+// the objects that is read in full; all must be there with their lengths. `failed` is NULL or
+// hears of each fault. `progress` is NULL or a function that is called with `user`, the requests
+// to the store, 0, and the bytes that they moved.
 //
 // Returns the number of faults or a negative errno: -ECANCELED if `progress` returns other than 0,
 // and the store's errors.
@@ -2114,9 +2114,9 @@ int64_t papilio_repository_verify(struct papilio_repository *repository,
 // Removes the backups that no rule keeps, and objects that no backup uses. `retention` points to a
 // papilio_retention and `size` is its sizeof; without a rule all backups stay. Backups on which a
 // kept one is based stay, too, unless `flags` has PAPILIO_PRUNE_MERGE. `flags` has any of
-// PAPILIO_PRUNE_* and PAPILIO_BACKUP_BREAK_LOCK. `failed` is NULL or hears of each backup that could
-// not be joined with its bases. `pruned` is NULL or points to a papilio_pruned of `pruned_size`
-// bytes. `progress` is as in papilio_repository_verify().
+// PAPILIO_PRUNE_* and PAPILIO_BACKUP_BREAK_LOCK. `failed` is NULL or hears of each backup that
+// could not be joined with its bases. `pruned` is NULL or points to a papilio_pruned of
+// `pruned_size` bytes. `progress` is as in papilio_repository_verify().
 //
 // Returns 0 or a negative errno: -EINVAL for rules that keep nothing, and while a manifest is
 // damaged; -EBUSY if another process has the lock; -ECANCELED if `progress` returns other than 0.
