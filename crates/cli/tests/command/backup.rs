@@ -304,6 +304,17 @@ fn keys_are_added_changed_and_removed() {
     fail(1, "the only key", ["backup", "key", "remove", "--key-file", &third, &repository, last]);
     let listed = succeed_text(["backup", "list", "--key-file", &third, &repository]);
     assert!(listed.ends_with("  a\n"), "{listed}");
+    // Without a terminal there is nobody to ask.
+    let mut alone = crate::common::command();
+    alone.args(["backup", "key", "change", "--key-file", &third, &repository]);
+    let refused = std::process::Command::new("setsid")
+        .args([std::ffi::OsStr::new("--wait"), alone.get_program()])
+        .args(alone.get_args())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && stderr.contains("give --new-key-file FILE"), "{stderr}");
     let plain = ["backup", "key", "add", "--new-key-file", &second, &small.repository];
     fail(1, "is not encrypted", plain);
     assert_eq!(key(&["list", &small.repository]), "");

@@ -1,6 +1,6 @@
 //! `papilio backup key`: the secrets that open an encrypted repository.
 
-use super::place::{check_twice, open, store};
+use super::place::{new_secret, open, store};
 use crate::context::Context;
 use crate::output::Output;
 use papilio_backup::{Derivation, Encryption, KeyInfo, Repository, RepositoryLock, Secret};
@@ -53,7 +53,7 @@ struct NewKey {
 impl NewKey {
     fn read(&self, repository: &Repository) -> anyhow::Result<Encryption> {
         let source = self.new_key_file.clone().map_or(KeySource::Terminal, KeySource::File);
-        let secret: Secret = check_twice(&source, &format!("{} (new)", repository.place()))?;
+        let secret: Secret = new_secret(&source, &format!("{} (new)", repository.place()), "--new-key-file")?;
         Ok(Encryption { secret, derivation: Derivation::default() })
     }
 }

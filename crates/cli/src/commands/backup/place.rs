@@ -28,7 +28,7 @@ impl Init {
         let store = store(context, &self.repository)?;
         let encryption = match self.encrypt {
             true => {
-                let secret = check_twice(&key_source(context), &store.place())?;
+                let secret = new_secret(&key_source(context), &store.place(), "--key-file")?;
                 Some(Encryption { secret, derivation: Derivation::default() })
             }
             false => None,
@@ -42,9 +42,15 @@ fn key_source(context: &Context) -> KeySource {
     context.arguments().layer_options().key
 }
 
-/// Reads the secret of a new repository or a new key, from a terminal twice.
-pub fn check_twice(source: &KeySource, place: &str) -> anyhow::Result<Secret> {
-    let secret = source.read_secret(place)?;
+/// Reads the secret of a new repository or a new key, from a terminal twice. `option` names a file
+/// in place of the terminal.
+pub fn new_secret(source: &KeySource, place: &str, option: &str) -> anyhow::Result<Secret> {
+    let secret = match source.read_secret(place) {
+        Err(papilio_layers::LayerError::NoKey(_)) => {
+            anyhow::bail!("{place}: a key is needed: give {option} FILE, or run this in a terminal");
+        }
+        read => read?,
+    };
     if *source == KeySource::Terminal {
         let again = source.read_secret(&format!("{place} (again)"))?;
         anyhow::ensure!(*secret == *again, "{place}: the two passphrases differ");
