@@ -2,9 +2,10 @@
 //!
 //! The generated blocks are valid in their outer layers (checksum, identity, item bounds), so that
 //! the fuzzer's bytes reach the inner checks. [`Patches`] then overwrites any bytes of a block, and
-//! the target repairs the checksum. [`fuse`] makes messages of the FUSE protocol, and [`sources`]
-//! loads file systems to convert.
+//! the target repairs the checksum. [`fuse`] makes messages of the FUSE protocol, [`sources`] loads
+//! file systems to convert, and [`backups`] makes repositories and archives.
 
+pub mod backups;
 pub mod fuse;
 pub mod images;
 pub mod sources;

@@ -4,7 +4,8 @@
 //! moved to its place, whose directory is flushed too.
 
 use crate::hex;
-use crate::store::{ObjectStore, random};
+use crate::random::random;
+use papilio::device::ObjectStore;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

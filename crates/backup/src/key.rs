@@ -1,13 +1,13 @@
 //! The key of an encrypted repository.
 //!
 //! Owns [`WrappedKey`]: the repository's random key, encrypted by a key that argon2id derives from
-//! the user's secret. Bounds keep a repository from asking for more memory or time than any real
-//! one needs.
+//! a secret of the user. A repository may have several, each for another secret. Bounds keep a
+//! repository from asking for more memory or time than any real one needs.
 
 use crate::error::{BackupError, Result};
 use crate::hex;
+use crate::random::random;
 use crate::seal::{SecretKey, new_cipher};
-use crate::store::random;
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::XNonce;
 use chacha20poly1305::aead::{Aead, Payload};
@@ -23,6 +23,8 @@ const MOST_MEMORY: u32 = 4 << 20;
 const MOST_PASSES: u32 = 1000;
 /// The most lanes of the derivation.
 const MOST_LANES: u32 = 64;
+/// Digits of a key's id.
+const ID_DIGITS: usize = 8;
 
 /// The cost of deriving a key from a secret with argon2id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,21 +61,41 @@ pub struct WrappedKey {
 const DERIVATION: &str = "argon2id";
 const CIPHER: &str = "xchacha20-poly1305";
 
+/// A key in the list of a description.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyEntry {
+    /// The name that the user gave it.
+    pub label: Option<String>,
+    /// The key.
+    pub key: WrappedKey,
+}
+
+fn host(source: std::io::Error) -> BackupError {
+    BackupError::Store { object: "random numbers".into(), source }
+}
+
+/// Returns a new random key of a repository.
+///
+/// # Errors
+/// The host has no random numbers.
+pub fn new_key() -> Result<SecretKey> {
+    Ok(Zeroizing::new(random().map_err(host)?))
+}
+
 impl WrappedKey {
-    /// Makes a new random key, and wraps it.
+    /// Wraps a repository's key.
     ///
     /// # Errors
     /// The host has no random numbers; a cost that argon2 does not take.
-    pub fn make(id: &[u8; 16], secret: &Secret, cost: Derivation) -> Result<(Self, SecretKey)> {
-        let host = |source| BackupError::Store { object: "random numbers".into(), source };
-        let key: SecretKey = Zeroizing::new(random().map_err(host)?);
+    pub fn wrap(id: &[u8; 16], key: &SecretKey, secret: &Secret, cost: Derivation) -> Result<Self> {
         let (salt, nonce) = (random::<16>().map_err(host)?, random::<24>().map_err(host)?);
         let derived = derive(secret, &salt, cost)?;
         let cipher = new_cipher(&derived);
         let payload = Payload { msg: &key[..], aad: &id[..] };
         let wrapped = cipher.encrypt(&XNonce::from(nonce), payload);
         let wrapped = wrapped.map_err(|_| BackupError::Invalid("the key cannot be encrypted".into()))?;
-        let this = Self {
+        Ok(Self {
             derivation: DERIVATION.into(),
             memory_kib: cost.memory_kib,
             passes: cost.passes,
@@ -82,8 +104,18 @@ impl WrappedKey {
             cipher: CIPHER.into(),
             nonce: hex::text(&nonce),
             key: hex::text(&wrapped),
-        };
-        Ok((this, key))
+        })
+    }
+
+    /// Returns the id by which a user names the key: the first digits of its salt.
+    pub fn id(&self) -> &str {
+        self.salt.get(..ID_DIGITS).unwrap_or(&self.salt)
+    }
+
+    /// Returns the cost of the derivation.
+    pub fn cost(&self) -> Derivation {
+        let Self { memory_kib, passes, lanes, .. } = *self;
+        Derivation { memory_kib, passes, lanes }
     }
 
     /// Opens the key. `None` means that the secret is wrong.
@@ -102,8 +134,7 @@ impl WrappedKey {
         let salt = hex::array::<16>(&self.salt).ok_or_else(|| invalid("salt"))?;
         let nonce = hex::array::<24>(&self.nonce).ok_or_else(|| invalid("nonce"))?;
         let wrapped = hex::array::<48>(&self.key).ok_or_else(|| invalid("key"))?;
-        let Self { memory_kib, passes, lanes, .. } = *self;
-        let derived = derive(secret, &salt, Derivation { memory_kib, passes, lanes })?;
+        let derived = derive(secret, &salt, self.cost())?;
         let cipher = new_cipher(&derived);
         let payload = Payload { msg: &wrapped, aad: &id[..] };
         let Ok(opened) = cipher.decrypt(&XNonce::from(nonce), payload) else { return Ok(None) };

@@ -7,8 +7,8 @@
 use crate::error::{BackupError, Result};
 use crate::hex;
 use crate::holder::{LockHolder, host_name};
+use crate::random::random;
 use crate::shared::Shared;
-use crate::store::random;
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

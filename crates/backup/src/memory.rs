@@ -1,6 +1,6 @@
 //! A repository in memory, for tests.
 
-use crate::store::ObjectStore;
+use papilio::device::ObjectStore;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

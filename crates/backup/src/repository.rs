@@ -1,36 +1,20 @@
 //! An open repository.
 //!
-//! Owns [`Repository`] and the description of a repository, the object `papilio-backup.json`. That
-//! has two lines: JSON, and the SHA-256 of the first line in hexadecimal.
+//! Owns [`Repository`].
 
 use crate::backups::Backups;
+use crate::description::{DESCRIPTION, Description};
 use crate::error::{BackupError, Result};
 use crate::hex;
-use crate::key::{Derivation, Secret, WrappedKey};
+use crate::key::{Derivation, KeyEntry, Secret, WrappedKey, new_key};
 use crate::lock::RepositoryLock;
-use crate::seal::Sealer;
+use crate::random::random;
+use crate::seal::{Sealer, SecretKey};
 use crate::shared::Shared;
-use crate::store::{ObjectStore, random};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::io;
+use crate::watched::{StoreWatch, WatchedStore};
+use papilio::device::ObjectStore;
+use std::fmt;
 use std::sync::Arc;
-
-/// The name of the description.
-pub const DESCRIPTION: &str = "papilio-backup.json";
-/// The most bytes of it.
-const MOST_DESCRIPTION: u64 = 64 << 10;
-const FORMAT: &str = "papilio-backup";
-const VERSION: u32 = 1;
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Description {
-    format: String,
-    version: u32,
-    id: String,
-    encryption: Option<WrappedKey>,
-}
 
 /// How a new repository is encrypted.
 #[derive(Clone, Debug)]
@@ -41,11 +25,27 @@ pub struct Encryption {
     pub derivation: Derivation,
 }
 
+/// The key of a repository, and the one of its wrappings that a secret opened.
+#[derive(Clone)]
+pub(crate) struct OpenedKey {
+    /// The id of the wrapped key.
+    pub(crate) id: String,
+    pub(crate) key: SecretKey,
+}
+
+impl fmt::Debug for OpenedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenedKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 /// A repository.
 #[derive(Clone, Debug)]
 pub struct Repository {
     pub(crate) shared: Arc<Shared>,
-    id: [u8; 16],
+    pub(crate) id: [u8; 16],
+    /// `None` for a plain repository.
+    pub(crate) opened: Option<OpenedKey>,
 }
 
 impl Repository {
@@ -65,51 +65,51 @@ impl Repository {
             return Err(BackupError::NotEmpty { place, found });
         }
         let id = random::<16>().map_err(failed)?;
-        let wrapped =
-            encryption.map(|with| WrappedKey::make(&id, &with.secret, with.derivation)).transpose()?;
-        let (wrapped, key) = wrapped.map_or((None, None), |(wrapped, key)| (Some(wrapped), Some(key)));
-        let description =
-            Description { format: FORMAT.into(), version: VERSION, id: hex::text(&id), encryption: wrapped };
-        let text = serde_json::to_string(&description).expect("it is text and numbers");
-        let sum = hex::text(&Sha256::digest(text.as_bytes()));
-        store.create(DESCRIPTION, format!("{text}\n{sum}\n").as_bytes()).map_err(failed)?;
-        Ok(Self { shared: Arc::new(Shared { store, sealer: Sealer::new(id, key.as_ref()) }), id })
+        let mut description = Description { id, keys: Vec::new() };
+        let opened = match encryption {
+            None => None,
+            Some(with) => {
+                let key = new_key()?;
+                let wrapped = WrappedKey::wrap(&id, &key, &with.secret, with.derivation)?;
+                let opened = OpenedKey { id: wrapped.id().to_owned(), key };
+                description.keys.push(KeyEntry { label: None, key: wrapped });
+                Some(opened)
+            }
+        };
+        store.create(DESCRIPTION, &description.to_bytes()).map_err(failed)?;
+        Ok(Self::with(store, id, opened))
     }
 
-    /// Opens a repository. `secret` is called if it is encrypted.
+    fn with(store: Arc<dyn ObjectStore>, id: [u8; 16], opened: Option<OpenedKey>) -> Self {
+        let sealer = Sealer::new(id, opened.as_ref().map(|opened| &opened.key));
+        Self { shared: Arc::new(Shared { store, sealer }), id, opened }
+    }
+
+    /// Opens a repository. `secret` is called if it is encrypted, and tried on each of its keys.
     ///
     /// # Errors
     /// [`BackupError::NoRepository`], [`BackupError::WrongKey`]; the description is damaged; errors
     /// of the store and of `secret`.
     pub fn open(store: Arc<dyn ObjectStore>, secret: &mut dyn FnMut() -> Result<Secret>) -> Result<Self> {
-        let place = store.place();
-        let bytes = store.get(DESCRIPTION, MOST_DESCRIPTION).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                BackupError::NoRepository(place.clone())
-            }
-            _ => BackupError::Store { object: format!("{place}/{DESCRIPTION}"), source },
-        })?;
-        let wrong = |fault: &str| BackupError::damaged(DESCRIPTION, fault);
-        let text = std::str::from_utf8(&bytes).map_err(|_| wrong("the description is not text"))?;
-        let (text, sum) = text.split_once('\n').ok_or_else(|| wrong("the description is cut"))?;
-        if sum.trim_end() != hex::text(&Sha256::digest(text.as_bytes())) {
-            return Err(wrong("the description does not match its checksum"));
+        let Description { id, keys } = Description::load(&*store)?;
+        if keys.is_empty() {
+            return Ok(Self::with(store, id, None));
         }
-        let description: Description =
-            serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
-        if description.format != FORMAT || description.version != VERSION {
-            let Description { format, version, .. } = &description;
-            return Err(wrong(&format!("format {format:?}, version {version}, where {VERSION} is known")));
-        }
-        let id = hex::array::<16>(&description.id).ok_or_else(|| wrong("the id is not valid"))?;
-        let key = match &description.encryption {
-            None => None,
-            Some(wrapped) => {
-                let opened = wrapped.open(&id, &secret()?)?;
-                Some(opened.ok_or_else(|| BackupError::WrongKey(place.clone()))?)
+        let secret = secret()?;
+        for entry in &keys {
+            if let Some(key) = entry.key.open(&id, &secret)? {
+                let opened = OpenedKey { id: entry.key.id().to_owned(), key };
+                return Ok(Self::with(store, id, Some(opened)));
             }
-        };
-        Ok(Self { shared: Arc::new(Shared { store, sealer: Sealer::new(id, key.as_ref()) }), id })
+        }
+        Err(BackupError::WrongKey(store.place()))
+    }
+
+    /// Returns the repository with a function that is called with every request to its store, and
+    /// may end the work.
+    pub fn watched(&self, watch: Arc<dyn StoreWatch>) -> Self {
+        let store = Arc::new(WatchedStore::new(Arc::clone(&self.shared.store), watch));
+        Self::with(store, self.id, self.opened.clone())
     }
 
     /// Returns the repository's id.

@@ -19,7 +19,7 @@
 
 use crate::error::{BackupError, Result};
 use crate::hex;
-use crate::store::random;
+use crate::random::random;
 use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use hmac::{Hmac, Mac};

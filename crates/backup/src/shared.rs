@@ -4,7 +4,7 @@
 
 use crate::error::{BackupError, Result};
 use crate::seal::{OVERHEAD, Sealer};
-use crate::store::ObjectStore;
+use papilio::device::ObjectStore;
 use std::io;
 use std::sync::Arc;
 

@@ -1,62 +1,24 @@
 //! The place of a repository.
 //!
-//! Owns [`ObjectStore`]. Names of objects are paths with slashes, made of letters, digits, dots and
-//! hyphens.
+//! Owns [`open_store`], which opens a folder of the host or a bucket. The stores of a program are
+//! those that it installed for its devices.
 
-use std::fmt;
-use std::io;
+use crate::error::{BackupError, Result};
+use crate::folder::FolderStore;
+use papilio::device::{ObjectStore, RemoteOptions, is_url, object_stores};
+use std::path::Path;
+use std::sync::Arc;
 
-/// A flat store of named objects, which are written and read as a whole.
-pub trait ObjectStore: fmt::Debug + Send + Sync {
-    /// Returns the place for messages.
-    fn place(&self) -> String;
-
-    /// Reads an object of at most `most` bytes.
-    ///
-    /// # Errors
-    /// `NotFound`; `FileTooLarge` for a longer object; the store's error.
-    fn get(&self, name: &str, most: u64) -> io::Result<Vec<u8>>;
-
-    /// Stores an object, durably and as a whole, in the place of one with the name.
-    ///
-    /// # Errors
-    /// The store's error. Then the object is stored as a whole or not at all.
-    fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
-
-    /// Stores an object as [`Self::put`] does, if none has the name.
-    ///
-    /// # Errors
-    /// `AlreadyExists`; as there.
-    fn create(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
-
-    /// Lists the objects whose names begin with `prefix`, with their lengths in bytes.
-    ///
-    /// # Errors
-    /// The store's error.
-    fn list(&self, prefix: &str) -> io::Result<Vec<(String, u64)>>;
-
-    /// Deletes an object. One that is not there is no error.
-    ///
-    /// # Errors
-    /// The store's error.
-    fn delete(&self, name: &str) -> io::Result<()>;
-
-    /// Removes what interrupted writes left beside the objects. Nothing else writes meanwhile.
-    ///
-    /// # Errors
-    /// The store's error.
-    fn clear_temporary(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Returns random bytes of the operating system.
+/// Opens the place of a repository: a folder, or `s3://BUCKET/PREFIX`, `gs://...`, `az://...`.
 ///
 /// # Errors
-/// The host's error.
-pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
-    use std::io::Read;
-    let mut bytes = [0; N];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
+/// [`BackupError::Place`]: the program has no object stores, or the URL names no place in one.
+pub fn open_store(place: &Path, options: &RemoteOptions) -> Result<Arc<dyn ObjectStore>> {
+    if !is_url(place) {
+        return Ok(Arc::new(FolderStore::new(place)));
+    }
+    let failed = |reason: String| BackupError::Place { place: place.display().to_string(), reason };
+    let url = place.to_str().ok_or_else(|| failed("a URL is UTF-8".to_owned()))?;
+    let opened = object_stores().and_then(|stores| stores.objects(url, options));
+    opened.map_err(|error| failed(error.to_string()))
 }

@@ -1,19 +1,12 @@
 //! Where backups are restored.
 //!
-//! Owns [`RestoreTarget`], and its two implementations: a directory in an image, and a directory of
-//! the host.
+//! Owns [`RestoreTarget`], and [`ImageTarget`], a directory in an image. `directory_target` has a
+//! directory of the host.
 
 use crate::error::{BackupError, Result};
 use crate::manifest::BaseName;
-use papilio::{
-    ExistingSubvolume, FileSystem, HostDirectory, Receive, ReceiveObserver, ReceiveTarget, ReceivedSubvolume,
-    Subvolume,
-};
-use papilio_ioctl::client::MountedPath;
-use std::ffi::OsStr;
+use papilio::{ExistingSubvolume, FileSystem, Receive, ReceiveObserver, ReceivedSubvolume, Subvolume};
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 
 /// A directory that receives the subvolumes of a chain.
 pub trait RestoreTarget {
@@ -48,7 +41,8 @@ pub trait RestoreTarget {
     fn delete(&mut self, name: &[u8]) -> Result<()>;
 }
 
-fn is_copy(subvolume: &Subvolume, snapshot: BaseName) -> bool {
+/// Returns whether a subvolume is a copy of a snapshot, or that itself.
+pub(crate) fn is_copy(subvolume: &Subvolume, snapshot: BaseName) -> bool {
     let is =
         |uuid, generation: papilio::Generation| uuid == snapshot.uuid && generation.0 == snapshot.ctransid;
     let same = is(subvolume.received_uuid, subvolume.sent) || is(subvolume.uuid, subvolume.changed);
@@ -56,7 +50,7 @@ fn is_copy(subvolume: &Subvolume, snapshot: BaseName) -> bool {
 }
 
 /// Fails with the error of a receive that left a subvolume incomplete.
-fn check_complete(received: &[ReceivedSubvolume]) -> Result<()> {
+pub(crate) fn check_complete(received: &[ReceivedSubvolume]) -> Result<()> {
     match received.iter().find(|subvolume| !subvolume.complete) {
         None => Ok(()),
         Some(left) => {
@@ -129,62 +123,5 @@ impl RestoreTarget for ImageTarget {
 
     fn delete(&mut self, name: &[u8]) -> Result<()> {
         Ok(self.fs.delete_subvolume(self.at(name))?)
-    }
-}
-
-/// A directory of the host: on a mount of Papilio or the kernel, or of any other file system.
-#[derive(Debug)]
-pub struct DirectoryTarget {
-    path: PathBuf,
-    directory: HostDirectory,
-}
-
-impl DirectoryTarget {
-    /// Opens a directory.
-    ///
-    /// # Errors
-    /// It cannot be opened.
-    pub fn open(path: &Path) -> Result<Self> {
-        Ok(Self { path: path.to_owned(), directory: HostDirectory::open(path)? })
-    }
-
-    fn at(&self, name: &[u8]) -> PathBuf {
-        self.path.join(OsStr::from_bytes(name))
-    }
-}
-
-impl RestoreTarget for DirectoryTarget {
-    fn shown(&self, name: &[u8]) -> String {
-        self.at(name).display().to_string()
-    }
-
-    fn existing(&mut self, name: &[u8]) -> Result<ExistingSubvolume> {
-        Ok(self.directory.existing(name)?)
-    }
-
-    fn has(&mut self, snapshot: BaseName) -> bool {
-        // Where the list is refused, the whole chain is received.
-        let all = MountedPath::open(&self.path).and_then(|open| open.subvolumes());
-        !self.directory.is_plain() && all.is_ok_and(|all| all.iter().any(|one| is_copy(one, snapshot)))
-    }
-
-    fn receive(
-        &mut self,
-        receive: &Receive,
-        input: &mut dyn Read,
-        observer: &mut dyn ReceiveObserver,
-    ) -> Result<()> {
-        let mut received = Vec::new();
-        receive.receive_into(&mut self.directory, input, &mut received, observer)?;
-        check_complete(&received)
-    }
-
-    fn delete(&mut self, name: &[u8]) -> Result<()> {
-        let place = self.at(name);
-        let deleted = match self.directory.is_plain() {
-            true => std::fs::remove_dir_all(&place),
-            false => MountedPath::open(&self.path).and_then(|open| open.delete_subvolume(name)),
-        };
-        deleted.map_err(|source| BackupError::Store { object: place.display().to_string(), source })
     }
 }

@@ -4,13 +4,14 @@
 //! many objects as wanted are read in full, opened, and compared with their names.
 
 use crate::backups::{Backups, FOLDER};
+use crate::description::DESCRIPTION;
 use crate::error::{BackupError, Result};
 use crate::hex;
 use crate::lock::LOCK;
 use crate::manifest::{StoredObject, data_name};
+use crate::random::random;
 use crate::reader::read_part;
-use crate::repository::{DESCRIPTION, Repository};
-use crate::store::random;
+use crate::repository::Repository;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How much is verified.

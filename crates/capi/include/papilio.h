@@ -12,6 +12,12 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+// Flag of papilio_archive(): bytes that no copy gives are left out, and not an error.
+#define PAPILIO_ARCHIVE_SKIP_UNREADABLE 1
+
+// Flag of papilio_archive_restore(): files that have content, and devices, are overwritten.
+#define PAPILIO_RESTORE_FORCE 1
+
 // Value of papilio_time.nanoseconds for papilio_utimens(): the time of the change.
 #define PAPILIO_TIME_NOW 1073741823
 
@@ -20,6 +26,19 @@
 
 // Value of `uid` and `gid` for papilio_chown(): the field stays as it is.
 #define PAPILIO_KEEP 4294967295
+
+// Flag of papilio_backup_create(): a full backup in any case.
+#define PAPILIO_BACKUP_FULL 2
+
+// Flag of papilio_backup_restore() and papilio_backup_restore_directory(): keeps the snapshots on
+// which the last one is based, under their names.
+#define PAPILIO_BACKUP_KEEP_CHAIN 1
+
+// Flag of papilio_backup_extract(): files keep the owners that they are made with.
+#define PAPILIO_BACKUP_NO_OWNERS 1
+
+// Bytes of the id of a backup: 64 hexadecimal digits and a NUL.
+#define PAPILIO_BACKUP_ID_SIZE 65
 
 // Flag of a check: reads and verifies all data as well.
 #define PAPILIO_CHECK_DATA 1
@@ -138,6 +157,16 @@
 // The most requests that a queue may have in flight.
 #define PAPILIO_QUEUE_DEPTH_MAX 65536
 
+// Flag of papilio_backup_create(), papilio_repository_prune() and those that change keys: takes
+// the lock away from another process, which must not run any more.
+#define PAPILIO_BACKUP_BREAK_LOCK 1
+
+// Flag of papilio_repository_prune(): joins kept backups with the bases that no rule keeps.
+#define PAPILIO_PRUNE_MERGE 2
+
+// Flag of papilio_repository_prune(): only counts what would be removed, and changes nothing.
+#define PAPILIO_PRUNE_DRY_RUN 4
+
 // Bit of papilio_deleted_subvolume.flags: its content is still being freed.
 #define PAPILIO_DELETED_BEING_FREED 1
 
@@ -202,6 +231,9 @@
 // Flag of papilio_setxattr(): fails if the attribute does not exist.
 #define PAPILIO_XATTR_REPLACE 32
 
+// A list of backups, the oldest first. Made by papilio_backups(), freed by papilio_backups_free().
+struct papilio_backup_list;
+
 // A list of deleted subvolumes. Made by papilio_find_deleted_subvolumes(), freed by
 // papilio_deleted_free().
 struct papilio_deleted_list;
@@ -241,6 +273,10 @@ struct papilio_relief;
 // The report of a check. Made by papilio_check(), freed by papilio_report_free().
 struct papilio_report;
 
+// A repository of backups. Made by papilio_repository_init() or papilio_repository_open(), closed
+// by papilio_repository_close().
+struct papilio_repository;
+
 // Options of a send. Made by papilio_send_options_new().
 struct papilio_send_options;
 
@@ -265,6 +301,10 @@ struct papilio_version_list;
 // papilio_walk_close().
 struct papilio_walk;
 
+// A function that a long call reports to. `user` is the pointer that the program gave. A result
+// other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
+typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
+
 // A point in time.
 struct papilio_time {
     // Whole seconds since 1970, negative before.
@@ -273,6 +313,41 @@ struct papilio_time {
     uint32_t nanoseconds;
     // Zero.
     uint32_t reserved;
+};
+
+// A function that hears of a failure after which the call goes on: of a command of a stream, or of
+// a file that is not copied. `message` is valid during the call. The function must return: no
+// longjmp, no exception.
+typedef void (*papilio_message_fn)(void *user, const char *message);
+
+// A backup. The texts are NUL-terminated and belong to the list.
+struct papilio_backup {
+    // The time that pruning goes by, in seconds since 1970.
+    int64_t time;
+    // The bytes of the stream.
+    uint64_t stream_bytes;
+    // The bytes of its objects as they are stored. Other backups may use them, too.
+    uint64_t stored_bytes;
+    // The number of its objects.
+    uint64_t objects;
+    // The sender's transaction that last changed the snapshot.
+    uint64_t ctransid;
+    // The UUID of the snapshot in the stream.
+    uint8_t uuid[16];
+    // The id.
+    const char *id;
+    // The id of the backup that it is based on; NULL for a full backup, "" if it is not there.
+    const char *base;
+    // The name of the snapshot.
+    const char *name;
+    // The bytes of the name, without the NUL.
+    size_t name_length;
+    // The host that made the backup.
+    const char *host;
+    // The operand of that.
+    const char *source;
+    // The UUID, as text, of the subvolume from which the snapshots of the series stem.
+    const char *series;
 };
 
 // A function that a check reports to, from the thread that checks. `user` is the pointer that the
@@ -329,15 +404,6 @@ struct papilio_check_statistics {
     // Bytes of data that were read and compared with their checksums, each copy counted.
     uint64_t data_bytes_read;
 };
-
-// A function that a long call reports to. `user` is the pointer that the program gave. A result
-// other than 0 ends the call with -ECANCELED. The function must return: no longjmp, no exception.
-typedef int (*papilio_progress_fn)(void *user, uint64_t done, uint64_t total, uint64_t bytes);
-
-// A function that hears of a failure after which the call goes on: of a command of a stream, or of
-// a file that is not copied. `message` is valid during the call. The function must return: no
-// longjmp, no exception.
-typedef void (*papilio_message_fn)(void *user, const char *message);
 
 // An entry of a directory.
 struct papilio_dirent {
@@ -526,6 +592,35 @@ struct papilio_completion {
     // Bytes read, written, punched or allocated; 0 for syncs; or a negative errno. Only a read at
     // the end of the file gives fewer bytes than requested.
     int64_t result;
+};
+
+// The numbers of backups that papilio_repository_prune() keeps: the last one of each of the last
+// periods that have one, in UTC. Each series of snapshots counts alone.
+struct papilio_retention {
+    // The last ones.
+    uint32_t last;
+    // Days.
+    uint32_t daily;
+    // Weeks, which begin on Monday.
+    uint32_t weekly;
+    // Months.
+    uint32_t monthly;
+    // Years.
+    uint32_t yearly;
+};
+
+// The result of papilio_repository_prune().
+struct papilio_pruned {
+    // Backups that stay.
+    uint64_t kept;
+    // Backups that are gone.
+    uint64_t removed;
+    // Backups that were joined with their bases.
+    uint64_t merged;
+    // Objects that are gone.
+    uint64_t objects;
+    // Bytes of these.
+    uint64_t bytes;
 };
 
 // A subvolume that was deleted. The path belongs to the list.
@@ -780,6 +875,53 @@ struct papilio_subvolume {
 extern "C" {
 #endif // __cplusplus
 
+// Writes an archive of the last commit of `fs` to the descriptor `fd`: the used bytes of all
+// devices, from which papilio_archive_restore() makes the same file system again. `since` is NULL,
+// or the path of an archive of the same file system, which the new one is based on and needs;
+// those that it is based on itself are found in its directory. `level` is that of zstd, 1 to 19,
+// or 0 for no compression. `threads` is the number of threads, 0 for one of each core. `flags` is
+// 0 or PAPILIO_ARCHIVE_SKIP_UNREADABLE. `progress` is NULL or a function that is called with
+// `user`, the bytes done, all bytes, and the bytes done.
+//
+// Returns 0 if the archive is complete, or a negative errno: -EIO for damage, also if the archive
+// was written and lacks bytes or has some without a good copy; -ENOENT if an archive that `since`
+// is based on is not found, -EBADF if `fd` is not open, -ECANCELED if `progress` returns other
+// than 0, and the errors of writing to `fd`.
+int papilio_archive(struct papilio_fs *fs,
+                    int fd,
+                    const char *since,
+                    int level,
+                    uint32_t threads,
+                    uint32_t flags,
+                    papilio_progress_fn progress,
+                    void *user);
+
+// Reads the archive at the path `archive`, and those that it is based on, and checks every
+// checksum, their order, contents and end marks. `parents` are `parent_count` paths of such
+// archives; those in the directory of `archive` are found without. All paths are NUL-terminated.
+//
+// Returns 0, or a negative errno: -EIO for a fault, also if the source could not give all bytes;
+// -ENOENT if an archive is missing.
+int papilio_archive_verify(const char *archive, const char *const *parents, size_t parent_count);
+
+// Restores the archive at the path `archive` to `count` images or block devices, in the order of
+// the ids of the archived devices. `parents` is as in papilio_archive_verify(). A missing or empty
+// image gets the size of the archived device, or that of `sizes`, which is NULL or has `count`
+// sizes in bytes. If a device is smaller than the archived one, the file system is shrunk to it,
+// with temporary files. `flags` is 0 or PAPILIO_RESTORE_FORCE. All paths are NUL-terminated.
+//
+// Returns 0, or a negative errno: -EIO for damage, also if the archive lacks bytes; -EEXIST for a
+// target that has content, without PAPILIO_RESTORE_FORCE; -EINVAL for a wrong number of targets;
+// -ENOSPC if a target is too small. After an error no target has a superblock, and an image that
+// was missing is missing again, unless only bytes of the source are lacking.
+int papilio_archive_restore(const char *archive,
+                            const char *const *parents,
+                            size_t parent_count,
+                            const char *const *images,
+                            const uint64_t *sizes,
+                            size_t count,
+                            uint32_t flags);
+
 // Sets the permissions of the file at `path`, NUL-terminated: the twelve low bits of `mode`.
 // Follows symbolic links.
 //
@@ -816,6 +958,108 @@ int papilio_set_inode_flags(struct papilio_fs *fs,
                             const char *path,
                             uint64_t inode_flags,
                             uint32_t flags);
+
+// Backs up the read-only subvolume of `fs` with the id `subvolume`. The backup is incremental if
+// the repository has one of a snapshot of the same subvolume, and `fs` still has that snapshot.
+// `level` is that of zstd, 1 to 19. `time` is NULL for now, or points to the time that pruning
+// goes by, in seconds since 1970. `flags` has any of PAPILIO_BACKUP_FULL and
+// PAPILIO_BACKUP_BREAK_LOCK. `progress` is NULL or a function that is called with `user`, the
+// inodes that are sent, their total, and the bytes of the stream. `id` is NULL or points to
+// PAPILIO_BACKUP_ID_SIZE bytes, which get the id of the backup.
+//
+// Returns 0, or 1 if the repository had the backup before, or a negative errno: -EINVAL for a
+// subvolume that is not read-only, -EBUSY if another process has the lock, -ECANCELED if
+// `progress` returns other than 0. After an error the repository lists what it listed before.
+int papilio_backup_create(struct papilio_repository *repository,
+                          struct papilio_fs *fs,
+                          uint64_t subvolume,
+                          int level,
+                          const int64_t *time,
+                          uint32_t flags,
+                          papilio_progress_fn progress,
+                          void *user,
+                          char *id);
+
+// Lists the backups of a repository, the oldest first. `failed` is NULL or hears, with `user`, of
+// each manifest that cannot be read, whose backup is not listed. The list goes to `*list`. Free it
+// with papilio_backups_free().
+//
+// Returns the number of backups or a negative errno.
+int64_t papilio_backups(struct papilio_repository *repository,
+                        papilio_message_fn failed,
+                        void *user,
+                        struct papilio_backup_list **list);
+
+// Describes the backup at `index` of a list, counted from 0. `backup` points to a papilio_backup,
+// and `size` is its sizeof. Its texts are valid until the list is freed.
+//
+// Returns 0 or a negative errno: -ERANGE past the end.
+int papilio_backup_get(struct papilio_backup_list *list,
+                       size_t index,
+                       struct papilio_backup *backup,
+                       size_t size);
+
+// Frees a list of backups, and the texts in it.
+//
+// Returns 0 or a negative errno.
+int papilio_backups_free(struct papilio_backup_list *list);
+
+// Restores a backup into the directory of `fs` at `path`, NUL-terminated, as a read-only snapshot.
+// `backup` is its id or the first four digits or more, the name of its snapshot, or "latest",
+// NUL-terminated. `name` is NULL for the snapshot's name, or another one. `flags` is 0 or
+// PAPILIO_BACKUP_KEEP_CHAIN. The backups that it is based on are received first and deleted at the
+// end, unless `fs` has such a snapshot. `failed` is NULL or hears of commands of the stream that
+// fail. `progress` is NULL or a function that is called with `user`, 0, 0, and the bytes of the
+// stream that is received.
+//
+// Returns the number of snapshots that were received, 0 if it was there already, or a negative
+// errno: -ENOENT for a backup that is not there, -EIO for an object that is missing or damaged,
+// -ECANCELED if `progress` returns other than 0. A restore that was interrupted goes on when it is
+// called again.
+int64_t papilio_backup_restore(struct papilio_repository *repository,
+                               const char *backup,
+                               struct papilio_fs *fs,
+                               const char *path,
+                               const char *name,
+                               uint32_t flags,
+                               papilio_progress_fn progress,
+                               papilio_message_fn failed,
+                               void *user);
+
+// As papilio_backup_restore(), into the directory `directory` of the host, NUL-terminated. In a
+// mount of Papilio or of the kernel's Btrfs it becomes a snapshot, elsewhere a plain directory.
+// Linux only.
+//
+// Returns as papilio_backup_restore(), and -EOPNOTSUPP on other hosts.
+int64_t papilio_backup_restore_directory(struct papilio_repository *repository,
+                                         const char *backup,
+                                         const char *directory,
+                                         const char *name,
+                                         uint32_t flags,
+                                         papilio_progress_fn progress,
+                                         papilio_message_fn failed,
+                                         void *user);
+
+// Copies `count` paths of a backup, with all below them, to NAME in the directory `directory` of
+// the host, where NAME is that of the snapshot. `backup` is as in papilio_backup_restore(). The
+// texts of `paths` are relative to the snapshot's root; "" means everything. Only the objects that
+// hold them are read. `flags` is 0 or PAPILIO_BACKUP_NO_OWNERS; only root can give files their
+// owners. `failed` is NULL or hears of each file that is missing or not whole. `progress` is NULL
+// or a function that is called with `user`, the requests to the store, 0, and the bytes that they
+// moved. All texts are NUL-terminated. Linux only.
+//
+// Returns 0, or a negative errno: -EIO if something is missing or not whole, or an object is
+// damaged; -ENOENT for a path or a backup that is not there; -ECANCELED if `progress` returns
+// other than 0; -EOPNOTSUPP on other hosts.
+int papilio_backup_extract(struct papilio_repository *repository,
+                           const char *backup,
+                           const char *const *paths,
+                           size_t count,
+                           const char *directory,
+                           uint32_t flags,
+                           papilio_progress_fn progress,
+                           papilio_message_fn failed,
+                           void *user);
 
 // Checks the file system on the image or block device at `path`, NUL-terminated, which may be too
 // damaged to be opened. `options` names further devices, and may be NULL. `flags` is 0 or
@@ -1798,6 +2042,94 @@ int64_t papilio_queue_in_flight(struct papilio_queue *queue);
 //
 // Returns 0; the errno of that request, and the queue is closed all the same; or a negative errno.
 int papilio_queue_close(struct papilio_queue *queue);
+
+// Makes a repository at `place`, NUL-terminated: the path of a folder, which is made if it is
+// missing, or a URL such as "s3://BUCKET/PREFIX". The place is empty. `key` points to the
+// `key_length` bytes of a passphrase or of a key file, with which everything is encrypted; NULL
+// makes a plain repository. The handle goes to `*repository`.
+//
+// Returns 0 or a negative errno: -EEXIST for a place that is not empty.
+int papilio_repository_init(const char *place,
+                            const void *key,
+                            size_t key_length,
+                            struct papilio_repository **repository);
+
+// Opens the repository at `place`, as in papilio_repository_init(). `key` and `key_length` are
+// those of one of its keys; a plain repository needs none. The handle goes to `*repository`.
+//
+// Returns 0 or a negative errno: -ENOENT for a place without a repository, -EACCES for a key that
+// is wrong or missing, -EIO for a damaged description.
+int papilio_repository_open(const char *place,
+                            const void *key,
+                            size_t key_length,
+                            struct papilio_repository **repository);
+
+// Closes a repository. Its keys in memory are wiped when the last call that uses it ends.
+//
+// Returns 0 or a negative errno.
+int papilio_repository_close(struct papilio_repository *repository);
+
+// Lets a further key open the repository: the `key_length` bytes at `key`. `label` is NULL or a
+// name for it, NUL-terminated. `flags` is 0 or PAPILIO_BACKUP_BREAK_LOCK.
+//
+// Returns 0 or a negative errno: -EBUSY if another process has the lock, -EINVAL for a repository
+// that is not encrypted.
+int papilio_repository_add_key(struct papilio_repository *repository,
+                               const void *key,
+                               size_t key_length,
+                               const char *label,
+                               uint32_t flags);
+
+// Replaces the key with which the repository was opened by the `key_length` bytes at `key`. The
+// data stays as it is. `flags` is 0 or PAPILIO_BACKUP_BREAK_LOCK.
+//
+// Returns as papilio_repository_add_key(); after an error the old key opens the repository.
+int papilio_repository_change_key(struct papilio_repository *repository,
+                                  const void *key,
+                                  size_t key_length,
+                                  uint32_t flags);
+
+// Removes a key, which `name`, NUL-terminated, names by its id or its label. The last key stays.
+// `flags` is 0 or PAPILIO_BACKUP_BREAK_LOCK.
+//
+// Returns as papilio_repository_add_key(); -ENOENT for a key that is not there, -EINVAL for the
+// last one.
+int papilio_repository_remove_key(struct papilio_repository *repository,
+                                  const char *name,
+                                  uint32_t flags);
+
+// Checks that every backup of a repository can be restored. `percent`, 0 to 100, is the part of
+// the objects that is read in full; all must be there with their lengths. `failed` is NULL or
+// hears of each fault. `progress` is NULL or a function that is called with `user`, the requests
+// to the store, 0, and the bytes that they moved.
+//
+// Returns the number of faults or a negative errno: -ECANCELED if `progress` returns other than 0,
+// and the store's errors.
+int64_t papilio_repository_verify(struct papilio_repository *repository,
+                                  double percent,
+                                  papilio_progress_fn progress,
+                                  papilio_message_fn failed,
+                                  void *user);
+
+// Removes the backups that no rule keeps, and objects that no backup uses. `retention` points to a
+// papilio_retention and `size` is its sizeof; without a rule all backups stay. Backups on which a
+// kept one is based stay, too, unless `flags` has PAPILIO_PRUNE_MERGE. `flags` has any of
+// PAPILIO_PRUNE_* and PAPILIO_BACKUP_BREAK_LOCK. `failed` is NULL or hears of each backup that
+// could not be joined with its bases. `pruned` is NULL or points to a papilio_pruned of
+// `pruned_size` bytes. `progress` is as in papilio_repository_verify().
+//
+// Returns 0 or a negative errno: -EINVAL for rules that keep nothing, and while a manifest is
+// damaged; -EBUSY if another process has the lock; -ECANCELED if `progress` returns other than 0.
+// After an error, all backups that are listed are whole.
+int papilio_repository_prune(struct papilio_repository *repository,
+                             const struct papilio_retention *retention,
+                             size_t size,
+                             uint32_t flags,
+                             papilio_progress_fn progress,
+                             papilio_message_fn failed,
+                             void *user,
+                             struct papilio_pruned *pruned,
+                             size_t pruned_size);
 
 // Scans the file system on the image or block device at `path`, NUL-terminated, which nobody has
 // open for writing, for subvolumes that were deleted and that older root trees still have, by id.

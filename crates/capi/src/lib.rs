@@ -13,8 +13,10 @@
 
 #![allow(clippy::missing_safety_doc)] // The texts, which are those of the C header, say it all.
 
+mod archive;
 mod arguments;
 mod attributes;
+mod backup;
 mod check;
 mod dedupe;
 mod directory;
@@ -31,6 +33,7 @@ mod open_options;
 mod past;
 mod queue;
 mod report_text;
+mod repository;
 mod salvage;
 mod sharing;
 mod stat;
@@ -40,7 +43,9 @@ mod subvolumes;
 mod time;
 mod xattrs;
 
+pub use archive::*;
 pub use attributes::*;
+pub use backup::*;
 pub use check::*;
 pub use directory::*;
 pub use export::*;
@@ -54,6 +59,7 @@ pub use older::*;
 pub use open_options::*;
 pub use past::*;
 pub use queue::*;
+pub use repository::*;
 pub use salvage::*;
 pub use sharing::*;
 pub use stat::*;

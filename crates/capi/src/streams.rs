@@ -166,7 +166,7 @@ impl Progress {
 }
 
 /// A stream, and the progress that may cancel it: two objects of a run share it.
-struct Canceled<'a, T>(T, &'a RefCell<Progress>);
+pub(crate) struct Canceled<'a, T>(pub(crate) T, pub(crate) &'a RefCell<Progress>);
 
 impl<T: Write> Write for Canceled<'_, T> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -220,7 +220,7 @@ pub(crate) fn canceled() -> Failure {
 }
 
 /// Returns the failure of a run, which the program may have canceled.
-fn failure(error: Error, progress: &RefCell<Progress>) -> Failure {
+pub(crate) fn failure(error: Error, progress: &RefCell<Progress>) -> Failure {
     if progress.borrow().canceled { canceled() } else { error.into() }
 }
 

@@ -5,7 +5,8 @@
 use crate::devices::is_same_file;
 use crate::host_calls::device_numbers;
 use papilio::device::split_partition;
-use papilio::{Corrupt, Error, FoundDevice, SuperblockError};
+use papilio::format::objectid::CHUNK_TREE;
+use papilio::{BlockFault, Corrupt, Error, FoundDevice, SuperblockError};
 use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
 use std::ffi::OsStr;
@@ -15,8 +16,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Adds the holder of a busy device to the error of opening a file system, if the holder is known.
-/// Says of a file that is too short for a superblock that it is no file system.
+/// Says of a file that is too short for a superblock that it is no file system, and of a chunk tree
+/// without its root that the file system can be found by its other blocks.
 pub fn explain(error: Error) -> anyhow::Error {
+    if let Error::TreeBlock { tree, reason: BlockFault::Corrupt(reason), .. } = &error
+        && *tree == CHUNK_TREE
+        && matches!(reason, Corrupt::NodeIdentity { field: "address", found: 0, .. })
+    {
+        return anyhow::anyhow!("{error}; --scan finds the file system by its other blocks");
+    }
     if let Error::Superblock { device, reason, .. } = &error
         && let SuperblockError::Corrupt(Corrupt::TooShort { have, .. }) = **reason
     {

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod backup_stores;
 mod btrfs_json;
 #[cfg(test)]
 mod btrfs_table;
@@ -48,7 +47,6 @@ mod usage_error;
 mod views;
 mod web_front_end;
 
-pub use backup_stores::{BackupStores, install_backup_stores};
 pub use usage_error::UsageError;
 pub use views::{DrawnView, draw_heatmap, draw_usage};
 pub use web_front_end::{RunningWeb, WebFrontEnd, WebJob, install_web};

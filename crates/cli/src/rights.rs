@@ -85,6 +85,25 @@ impl Context {
         self.seal();
     }
 
+    /// Leaves this run with the right to read the files of a repository of backups, and to write to
+    /// the directory at `output`. [`Self::seal`] takes the second step, once the key is known.
+    pub fn confine_to_repository(&self, repository: &Path, output: Option<&Path>) {
+        let (job, place) = match output {
+            None => (Job::Read, None),
+            Some(output) => match output.canonicalize() {
+                Ok(place) => (Job::Extract, Some(place)),
+                // The command reports it.
+                Err(_) => return,
+            },
+        };
+        let mut sandbox = Sandbox::for_job(job, self.sandbox_mode()).reads(repository);
+        if let Some(place) = place {
+            sandbox = sandbox.writes_below(&place);
+        }
+        // A sample of objects is chosen at random.
+        self.confine(sandbox.reads(Path::new("/dev/urandom")), []);
+    }
+
     /// Leaves this run with the rights of `sandbox`: takes its first step now, and the second one
     /// when the devices of all `images` are open. Without images, [`Self::seal`] takes it.
     pub fn confine(&self, sandbox: Sandbox, images: impl IntoIterator<Item = PathBuf>) {

@@ -89,6 +89,7 @@ mod loop_use;
 mod memory;
 #[cfg(not(target_os = "linux"))]
 mod no_uring;
+mod object_store;
 mod object_stores;
 mod open;
 mod overlay;
@@ -130,6 +131,7 @@ pub use layers::{LayerChoice, LayerRequest, Layers, install_layers};
 pub use load::{Busy, Load};
 pub use lock::restore_readers_locks;
 pub use memory::MemoryDevice;
+pub use object_store::ObjectStore;
 pub use object_stores::{
     ObjectStores, RemoteCache, RemoteOptions, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
     StoreRequests, install_object_stores, object_stores, url_text,

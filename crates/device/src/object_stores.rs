@@ -8,6 +8,7 @@
 
 use crate::device::{Access, Device};
 use crate::error::OpenErrorKind;
+use crate::object_store::ObjectStore;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -161,6 +162,12 @@ pub trait ObjectStores: Send + Sync {
         access: Access,
         options: &RemoteOptions,
     ) -> Result<Arc<dyn Device>, OpenErrorKind>;
+
+    /// Opens the place of named objects at a URL. It need not have objects.
+    ///
+    /// # Errors
+    /// A URL that names no place in a store to which objects can be written.
+    fn objects(&self, url: &str, options: &RemoteOptions) -> Result<Arc<dyn ObjectStore>, OpenErrorKind>;
 
     /// Opens the device in a store for writing. Makes it with `size` bytes if there is none, or
     /// gives it that size.

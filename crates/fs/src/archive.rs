@@ -25,9 +25,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 impl FileSystem {
-    /// Commits, and writes an archive of that: the used bytes of all devices, from which
+    /// Commits, and writes an archive of that commit: the used bytes of all devices, from which
     /// [`restore_archive`] makes the same file system again. With `parent`, it has only what that
     /// archive does not have. Calls `progress` with the bytes done and all.
+    ///
+    /// The file system may change meanwhile: the space of the commit is not reused until the
+    /// archive is written. Only data that is overwritten in place (files without copy-on-write) is
+    /// archived as it is when it is read.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,7 +44,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// A file system on seeds; a parent of another file system, or a newer one; a tree or data that
-    /// cannot be read; `out` fails.
+    /// cannot be read; `out` fails; the commit fails.
     pub fn archive(
         &self,
         parent: Option<Arc<ArchiveChain>>,
@@ -48,22 +52,34 @@ impl FileSystem {
         options: &ArchiveOptions,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<ArchiveCreated> {
-        // The superblock of the archive is that of the last commit, so the trees must be, too.
-        if self.info.trees.transactions().is_some() {
-            self.sync()?;
-        }
-        let _pin = self.info.trees.transactions().map(|transactions| transactions.pin());
+        let mut options = *options;
+        let (view, _pin) = match self.info.trees.transactions() {
+            None => (self.clone(), None),
+            Some(transactions) => {
+                self.sync()?;
+                // An fsync may write a log at any time, and the next commit frees its blocks.
+                options = options.log(false);
+                // The superblock and the chunks that this handle keeps are those in memory.
+                transactions.between_commits(|_| {
+                    let pin = transactions.pin();
+                    let devices = self.info.volume().devices();
+                    let present = devices.iter().filter_map(|slot| slot.device.clone()).collect();
+                    let open = OpenOptions::new().degraded(true).replay_log(false).allow_older(true);
+                    Ok::<_, Error>((FileSystem::from_devices(present, &open)?, Some(pin)))
+                })?
+            }
+        };
         let opened = match &parent {
             None => None,
             Some(chain) => {
                 let devices = chain.devices().map_err(|error| Error::Invalid(error.to_string()))?;
-                let options = OpenOptions::new().replay_log(false).allow_older(true);
-                Some(FileSystem::from_devices(devices, &options)?)
+                let open = OpenOptions::new().replay_log(false).allow_older(true);
+                Some(FileSystem::from_devices(devices, &open)?)
             }
         };
         let parent = parent.as_deref().zip(opened.as_ref());
         let parent = parent.map(|(chain, opened)| ArchiveParent { chain, trees: &opened.info.trees });
-        create_archive(&self.info.trees, parent, out, options, &mut progress)
+        create_archive(&view.info.trees, parent, out, &options, &mut progress)
     }
 }
 

@@ -92,7 +92,7 @@ pub trait Raise<T> {
 
 impl<T> Raise<T> for papilio::Result<T> {
     fn raise(self) -> PyResult<T> {
-        self.map_err(|error| Python::attach(|py| exception(py, error, None, None)))
+        self.map_err(of_library)
     }
 
     fn raise_at(self, path: &PathArg) -> PyResult<T> {
@@ -102,6 +102,11 @@ impl<T> Raise<T> for papilio::Result<T> {
     fn raise_between(self, from: &PathArg, to: &PathArg) -> PyResult<T> {
         self.map_err(|error| Python::attach(|py| exception(py, error, Some(from), Some(to))))
     }
+}
+
+/// Makes the exception of an error of the library.
+pub fn of_library(error: Error) -> PyErr {
+    Python::attach(|py| exception(py, error, None, None))
 }
 
 /// Whether the error tells of bytes on disk that contradict the format or their checksum.

@@ -4,7 +4,9 @@
 //! system are written in Python. This crate translates calls and holds no file-system logic.
 //!
 //! - `handle`, `slot`: the objects of an open file system, closing, and the refusal after a fork
-//! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`, `older`: the class `FileSystem`
+//! - `file_system`, `names`, `attributes`, `subvolumes`, `streams`, `archive`, `older`: the class
+//!   `FileSystem`
+//! - `backup`, `backup_results`: the class `Repository`, and those of its results
 //! - `file`, `queue`, `scan`, `stat`, `usage`, `check`, `mkfs`: the other classes and functions
 //! - `paths`, `buffer`, `times`, `errors`: conversions
 //! - `device`: devices that read by a Python callback
@@ -16,7 +18,10 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod archive;
 mod attributes;
+mod backup;
+mod backup_results;
 mod buffer;
 mod check;
 mod device;
@@ -79,7 +84,13 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<older::OlderState>()?;
     module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
+    module.add_class::<backup::Repository>()?;
+    module.add_class::<backup_results::Backup>()?;
+    module.add_class::<backup_results::BackupFault>()?;
+    module.add_class::<backup_results::BackupKey>()?;
     module.add_function(wrap_pyfunction!(check::check, module)?)?;
+    module.add_function(wrap_pyfunction!(archive::verify_archive, module)?)?;
+    module.add_function(wrap_pyfunction!(archive::restore_archive, module)?)?;
     module.add_function(wrap_pyfunction!(past::find_deleted_subvolumes, module)?)?;
     #[cfg(target_os = "linux")]
     module.add_function(wrap_pyfunction!(streams::receive, module)?)?;

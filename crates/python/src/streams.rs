@@ -21,19 +21,26 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-const BUFFER: usize = 1 << 20;
+/// Bytes that are kept between two calls of a stream.
+pub const BUFFER: usize = 1 << 20;
 
 /// A change between two snapshots: its kind, the path, the old path, whether data changed.
 type ChangeRow = (&'static str, Py<PyAny>, Option<Py<PyAny>>, bool);
 
 /// A descriptor or a file object.
-enum Stream {
+pub enum Stream {
+    /// A descriptor of this process.
     Descriptor(std::fs::File),
+    /// A file object, whose methods are called.
     Object(Py<PyAny>),
 }
 
 impl Stream {
-    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    /// Takes a descriptor or a file object.
+    ///
+    /// # Errors
+    /// A descriptor that is not open.
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let Ok(descriptor) = object.extract::<i32>() else {
             return Ok(Self::Object(object.clone().unbind()));
         };

@@ -596,6 +596,58 @@ def test_write_tar(fs):
         fs.write_tar("/d", Full())
 
 
+def test_archives(tmp_path):
+    image, full, later = (tmp_path / name for name in ("a.img", "full.pbk", "later.pbk"))
+    papilio.mkfs(image, size=256 << 20)
+    with papilio.open(image, "rw") as fs:
+        fs.path("/old").write_bytes(b"old" * 100_000)
+        fs.sync()
+        with open(full, "wb") as out:
+            first, size = fs.archive(out)
+        assert size == full.stat().st_size
+        fs.path("/new").write_bytes(b"new")
+        fs.sync()
+        out = io.BytesIO()
+        second, size = fs.archive(out, since=full, level=0)
+        assert second != first and size == len(out.getvalue())
+        later.write_bytes(out.getvalue())
+        with pytest.raises(ValueError, match="level 20"):
+            fs.archive(io.BytesIO(), level=20)
+
+        class Full(io.RawIOBase):
+            def write(self, data):
+                raise OSError(errno.ENOSPC, "full")
+
+        with pytest.raises(OSError, match="full"):
+            fs.archive(Full())
+    papilio.verify_archive(later)
+    papilio.restore_archive(later, tmp_path / "b.img", sizes=[300 << 20])
+    assert (tmp_path / "b.img").stat().st_size == 300 << 20
+    assert papilio.check(tmp_path / "b.img", data_csum=True).is_clean
+    with papilio.open(tmp_path / "b.img") as fs:
+        assert fs.path("/old").read_bytes() == b"old" * 100_000
+        assert fs.path("/new").read_bytes() == b"new"
+    with pytest.raises(FileExistsError, match="b.img"):
+        papilio.restore_archive(full, tmp_path / "b.img")
+    papilio.restore_archive(full, tmp_path / "b.img", force=True)
+    with pytest.raises(ValueError, match="1 devices, 0 images"):
+        papilio.restore_archive(full)
+
+    (tmp_path / "alone").mkdir()
+    alone = later.rename(tmp_path / "alone/later.pbk")
+    with pytest.raises(FileNotFoundError, match="neither named nor found"):
+        papilio.verify_archive(alone)
+    papilio.verify_archive(alone, parents=[full])
+    damaged = bytearray(full.read_bytes())
+    damaged[(72 << 10) + 100] ^= 1
+    full.write_bytes(damaged)
+    with pytest.raises(papilio.CorruptError, match="frame"):
+        papilio.verify_archive(full)
+    with pytest.raises(papilio.CorruptError, match="frame"):
+        papilio.restore_archive(full, tmp_path / "c.img")
+    assert not (tmp_path / "c.img").exists()
+
+
 def test_mkfs_with_content(tmp_path):
     (tmp_path / "src/d").mkdir(parents=True)
     (tmp_path / "src/d/f").write_bytes(b"x" * 3_000_000)

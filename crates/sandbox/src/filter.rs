@@ -183,9 +183,10 @@ pub(crate) fn allow_only(job: Job, mode: Mode) -> Result<String, Error> {
 }
 
 /// Takes the calls from all threads that `job` needs no more. They fail in any mode: libraries try
-/// some of them and go on without.
-pub(crate) fn refuse(job: Job) -> Result<String, Error> {
-    let mut rules: Rules = system_calls::sealed(job).into_iter().map(|call| (call, Vec::new())).collect();
+/// some of them and go on without. `opens` is as in [`system_calls::sealed`].
+pub(crate) fn refuse(job: Job, opens: bool) -> Result<String, Error> {
+    let mut rules: Rules =
+        system_calls::sealed(job, opens).into_iter().map(|call| (call, Vec::new())).collect();
     if job == Job::Read {
         rules.insert(libc::SYS_ioctl, of_mounts()?);
     }

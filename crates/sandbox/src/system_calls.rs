@@ -322,9 +322,11 @@ pub(crate) fn allowed(job: Job) -> Vec<c_long> {
     lists.concat()
 }
 
-/// Returns the calls that a job needs no more once its devices are open.
-pub(crate) fn sealed(job: Job) -> Vec<c_long> {
+/// Returns the calls that a job needs no more once its devices are open. With `opens`, a job that
+/// reads goes on opening files for that.
+pub(crate) fn sealed(job: Job, opens: bool) -> Vec<c_long> {
     match job {
+        Job::Read if opens => [LOOK_PATHS, LOOK_LEGACY, GIVE_UP].concat(),
         Job::Read => [OPEN, LOOK_PATHS, LOOK_LEGACY, GIVE_UP].concat(),
         Job::Extract | Job::Serve => GIVE_UP.to_vec(),
         Job::Mount => NEVER_MOUNT.to_vec(),

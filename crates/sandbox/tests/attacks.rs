@@ -22,6 +22,9 @@ const VARIABLE: &str = "PAPILIO_ATTACK";
 /// The jobs of the table in docs/sandbox.md, in the order of its columns.
 const JOBS: [&str; 4] = ["read", "extract", "serve", "mount"];
 
+/// A job that reads, and opens files below the target later.
+const READS_LATER: &str = "read-later";
+
 /// Errors that mean "refused": by the filter, by Landlock, by a filter that has a substitute, or by
 /// mounts that are read-only.
 const REFUSED: [i32; 4] = [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EROFS];
@@ -52,6 +55,9 @@ fn attack(job: &str, as_root: bool) -> Found {
     for (name, mode) in [("image", 0o666), ("secret", 0o600), ("victim", 0o666)] {
         std::fs::write(path(name), [7; 4096]).unwrap();
         std::fs::set_permissions(path(name), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    if job == READS_LATER {
+        std::fs::write(path("target/object"), [7; 4096]).unwrap();
     }
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -128,6 +134,12 @@ fn is_refused_everything(job: &str) {
 #[test]
 fn a_reader_is_refused_everything() {
     is_refused_everything("read");
+}
+
+/// As the commands that read a repository of backups.
+#[test]
+fn a_reader_that_opens_files_later_is_refused_everything_else() {
+    is_refused_everything(READS_LATER);
 }
 
 #[test]

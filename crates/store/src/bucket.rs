@@ -6,8 +6,8 @@ use crate::remote::object::{Location, describe, object_store};
 use crate::remote::runtime;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
-use papilio_device::{OpenErrorKind, RemoteOptions};
+use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use papilio_device::{ObjectStore, OpenErrorKind, RemoteOptions};
 use std::io;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct Bucket {
     /// The URL, for messages.
     name: String,
     scheme: String,
-    store: Arc<dyn ObjectStore>,
+    store: Arc<dyn object_store::ObjectStore>,
     prefix: Path,
 }
 
@@ -39,13 +39,8 @@ impl Bucket {
     }
 
     /// Returns a place in a store that the caller has made. `name` is for messages.
-    pub fn in_store(name: &str, store: Arc<dyn ObjectStore>, prefix: &str) -> Self {
+    pub fn in_store(name: &str, store: Arc<dyn object_store::ObjectStore>, prefix: &str) -> Self {
         Self { name: name.to_owned(), scheme: String::new(), store, prefix: Path::from(prefix) }
-    }
-
-    /// Returns the URL.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     fn path(&self, object: &str) -> Path {
@@ -64,11 +59,21 @@ impl Bucket {
         }
     }
 
-    /// Reads an object of at most `most` bytes.
-    ///
-    /// # Errors
-    /// The store's error.
-    pub fn get(&self, object: &str, most: u64) -> io::Result<Vec<u8>> {
+    fn put_with(&self, object: &str, bytes: &[u8], mode: PutMode) -> io::Result<()> {
+        let payload = PutPayload::from(bytes.to_vec());
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let path = self.path(object);
+        let put = self.store.put_opts(&path, payload, options);
+        runtime()?.block_on(put).map(drop).map_err(|error| self.failed(&error))
+    }
+}
+
+impl ObjectStore for Bucket {
+    fn place(&self) -> String {
+        self.name.clone()
+    }
+
+    fn get(&self, object: &str, most: u64) -> io::Result<Vec<u8>> {
         let read = async {
             let answer = self.store.get(&self.path(object)).await.map_err(|error| self.failed(&error))?;
             if answer.meta.size > most {
@@ -86,35 +91,15 @@ impl Bucket {
         runtime()?.block_on(read)
     }
 
-    fn put_with(&self, object: &str, bytes: &[u8], mode: PutMode) -> io::Result<()> {
-        let payload = PutPayload::from(bytes.to_vec());
-        let options = PutOptions { mode, ..PutOptions::default() };
-        let path = self.path(object);
-        let put = self.store.put_opts(&path, payload, options);
-        runtime()?.block_on(put).map(drop).map_err(|error| self.failed(&error))
-    }
-
-    /// Stores an object in the place of one with the name.
-    ///
-    /// # Errors
-    /// The store's error.
-    pub fn put(&self, object: &str, bytes: &[u8]) -> io::Result<()> {
+    fn put(&self, object: &str, bytes: &[u8]) -> io::Result<()> {
         self.put_with(object, bytes, PutMode::Overwrite)
     }
 
-    /// Stores an object if none has the name.
-    ///
-    /// # Errors
-    /// `AlreadyExists`; the store's error.
-    pub fn create(&self, object: &str, bytes: &[u8]) -> io::Result<()> {
+    fn create(&self, object: &str, bytes: &[u8]) -> io::Result<()> {
         self.put_with(object, bytes, PutMode::Create)
     }
 
-    /// Lists the objects whose names begin with `start`, with their lengths.
-    ///
-    /// # Errors
-    /// The store's error.
-    pub fn list(&self, start: &str) -> io::Result<Vec<(String, u64)>> {
+    fn list(&self, start: &str) -> io::Result<Vec<(String, u64)>> {
         let folder = start.rsplit_once('/').map_or(self.prefix.clone(), |(folder, _)| self.path(folder));
         let listed = self.store.list(Some(&folder)).try_collect::<Vec<_>>();
         let listed = runtime()?.block_on(listed).map_err(|error| self.failed(&error))?;
@@ -128,11 +113,7 @@ impl Bucket {
         Ok(named)
     }
 
-    /// Deletes an object. One that is not there is no error.
-    ///
-    /// # Errors
-    /// The store's error.
-    pub fn delete(&self, object: &str) -> io::Result<()> {
+    fn delete(&self, object: &str) -> io::Result<()> {
         let path = self.path(object);
         match runtime()?.block_on(self.store.delete(&path)) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),

@@ -3,12 +3,12 @@
 //! Owns [`install`]: which URL is opened by which kind of device.
 
 use crate::{
-    RemoteDevice, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints,
-    store_info,
+    Bucket, RemoteDevice, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
+    list_checkpoints, store_info,
 };
 use papilio_device::{
-    Access, Device, ObjectStores, OpenErrorKind, RemoteOptions, StoreCheckpoint, StoreCleaned, StoreInfo,
-    is_store_url,
+    Access, Device, ObjectStore, ObjectStores, OpenErrorKind, RemoteOptions, StoreCheckpoint, StoreCleaned,
+    StoreInfo, is_store_url,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +37,10 @@ impl ObjectStores for Stores {
             return Err(OpenErrorKind::RemoteReadOnly);
         }
         Ok(Arc::new(RemoteDevice::open(url, options)?))
+    }
+
+    fn objects(&self, url: &str, options: &RemoteOptions) -> Result<Arc<dyn ObjectStore>, OpenErrorKind> {
+        Ok(Arc::new(Bucket::open(url, options)?))
     }
 
     fn create(

@@ -230,6 +230,7 @@ pub const JOBS: &[Job] = &[
     fuzz("xarray"),
     fuzz("image_dump"),
     fuzz("convert_source"),
+    fuzz("backup_repository"),
 ];
 
 /// Finds a job by its name.

@@ -1,5 +1,6 @@
 //! Repositories that somebody made up: objects with good names and bad content. Nothing panics.
 
+use crate::changed::Repositories;
 use crate::world::{Source, file_system, open, repository, restore_into};
 use papilio_backup::{MemoryStore, ObjectStore, VerifyOptions, stream_chain, verify};
 use sha2::{Digest, Sha256};
@@ -116,4 +117,22 @@ fn bases_that_form_a_circle_are_named() {
     assert!(found.faults[0].fault.contains("circle") && found.faults[0].affects.len() == 2, "{found:?}");
     let error = restore_into(&made, "b", &file_system(512)).unwrap_err().to_string();
     assert!(error.contains("circle"), "{error}");
+}
+
+/// Runs the fuzz target `backup_repository` with some seeds. `PAPILIO_REPOSITORIES` sets their
+/// number.
+#[test]
+fn changed_repositories_are_read_to_an_error_or_an_end() {
+    let repositories = Repositories::new();
+    assert!(repositories.read(b""));
+    let count = crate::world::setting("PAPILIO_REPOSITORIES", 3000);
+    let mut sound = 0;
+    for seed in 0..count {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut input = vec![seed as u8, random.u8(..)];
+        let changes = random.usize(1..4) * 4;
+        input.extend(std::iter::repeat_with(|| random.u8(..)).take(changes));
+        sound += u64::from(repositories.read(&input));
+    }
+    assert!(sound > 0 && sound < count / 2, "{sound} of {count}");
 }

@@ -36,6 +36,16 @@ fn everything_works_under_address_sanitizer() {
 }
 
 #[test]
+fn backups_are_made_and_restored() {
+    run("backups", Link::Shared);
+}
+
+#[test]
+fn backups_are_made_and_restored_under_address_sanitizer() {
+    run("backups", Link::Address);
+}
+
+#[test]
 fn every_level_of_compression_can_be_read_by_the_kernel() {
     let bench = run("compression", Link::Shared);
     let Some(_met) = require(Need::KERNEL_MOUNT) else { return };

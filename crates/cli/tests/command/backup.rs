@@ -271,6 +271,56 @@ fn a_key_opens_an_encrypted_repository() {
 }
 
 #[test]
+fn keys_are_added_changed_and_removed() {
+    let small = Small::new();
+    let at = |name: &str| path(&small.folder.path().join(name)).to_owned();
+    let (repository, first, second, third) = (at("hidden"), at("key"), at("second"), at("third"));
+    for (file, key) in [(&first, "right"), (&second, "other"), (&third, "newest")] {
+        fs::write(file, key).unwrap();
+    }
+    succeed(["backup", "init", "--encrypt", "--key-file", &first, &repository]);
+    succeed(["backup", "create", "--key-file", &first, &repository, &small.at("a")]);
+    let key = |arguments: &[&str]| succeed_text(["backup", "key"].iter().chain(arguments).copied());
+    let added =
+        key(&["add", "--key-file", &first, "--new-key-file", &second, "--label", "the office", &repository]);
+    assert!(added.ends_with("  the office\n"), "{added}");
+    let listed = key(&["list", &repository]);
+    assert!(listed.lines().count() == 2 && listed.ends_with(&added), "{listed}");
+    let json = succeed_json(["backup", "key", "list", "--json", &repository]);
+    assert_eq!(
+        (json[1]["label"].as_str(), json[0]["memory_kib"].as_u64()),
+        (Some("the office"), Some(65536))
+    );
+    succeed(["backup", "verify", "--key-file", &second, &repository]);
+    key(&["change", "--key-file", &first, "--new-key-file", &third, &repository]);
+    fail(1, "wrong passphrase or key file", ["backup", "list", "--key-file", &first, &repository]);
+    succeed(["backup", "verify", "--key-file", &third, &repository]);
+    let wrong = ["backup", "key", "remove", "--key-file", &third, &repository, "nobody"];
+    fail(1, "nobody: no key of the repository", wrong);
+    key(&["remove", "--key-file", &third, &repository, "the office"]);
+    fail(1, "wrong passphrase or key file", ["backup", "list", "--key-file", &second, &repository]);
+    let last = key(&["list", &repository]);
+    let last = last.trim();
+    fail(1, "the only key", ["backup", "key", "remove", "--key-file", &third, &repository, last]);
+    let listed = succeed_text(["backup", "list", "--key-file", &third, &repository]);
+    assert!(listed.ends_with("  a\n"), "{listed}");
+    // Without a terminal there is nobody to ask.
+    let mut alone = crate::common::command();
+    alone.args(["backup", "key", "change", "--key-file", &third, &repository]);
+    let refused = std::process::Command::new("setsid")
+        .args([std::ffi::OsStr::new("--wait"), alone.get_program()])
+        .args(alone.get_args())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && stderr.contains("give --new-key-file FILE"), "{stderr}");
+    let plain = ["backup", "key", "add", "--new-key-file", &second, &small.repository];
+    fail(1, "is not encrypted", plain);
+    assert_eq!(key(&["list", &small.repository]), "");
+}
+
+#[test]
 fn a_folder_without_space_loses_nothing() {
     if require(&[Need::Root]).is_none() {
         return;

@@ -215,6 +215,58 @@ fn copies_go_to_the_destination_only() {
 }
 
 #[test]
+fn readers_of_a_repository_are_confined() {
+    if !has_parts() {
+        return;
+    }
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = image(&scratch);
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let (repository, out, key) = (at("repository"), at("out"), at("key"));
+    std::fs::write(&key, b"the key").unwrap();
+    std::fs::create_dir(&out).unwrap();
+    succeed(["subvolume", "snapshot", "-r", &format!("{image}:/"), &format!("{image}:/snap")]);
+    succeed(["backup", "init", "--encrypt", "--key-file", &key, &repository]);
+    succeed(["backup", "create", "--key-file", &key, &repository, &format!("{image}:/snap")]);
+    // A call that is missing in the list of the job ends the process.
+    let killed = |arguments: &[&str]| {
+        let mut command = command();
+        command.env("PAPILIO_SANDBOX", "kill").env("PAPILIO_KEY_FILE", &key);
+        let output = command.args(["backup"]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert!(killed(&["list", &repository]).ends_with("  snap\n"));
+    assert!(killed(&["show", &repository, "snap"]).contains("Snapshot: snap\n"));
+    assert_eq!(killed(&["ls", &repository, "snap"]), "/\n/large\n");
+    assert!(killed(&["verify", &repository]).ends_with(" 0 faults\n"));
+    assert!(killed(&["verify", "--sample", "50", &repository]).ends_with(" 0 faults\n"));
+    killed(&["extract", &repository, "snap", "large", "-C", &out]);
+    assert_eq!(std::fs::read(scratch.path().join("out/snap/large")).unwrap().len(), 4 << 20);
+    killed(&["restore", "--name", "whole", &repository, "snap", &out]);
+    assert_eq!(std::fs::read(scratch.path().join("out/whole/large")).unwrap().len(), 4 << 20);
+    // Both steps are taken, the second one before a manifest is read.
+    let said = text(&papilio(["-vv", "backup", "list", "--key-file", &key, &repository]).stderr);
+    let steps: Vec<_> = said.lines().filter(|line| line.starts_with("sandbox: ")).collect();
+    assert!(steps.len() == 2 && steps[1].contains("paths version "), "{said}");
+    // A process that waits for its reader has given up everything.
+    for number in 0..2000 {
+        let name = format!("{}/backups/{number:064x}", repository);
+        std::fs::write(name, b"damaged").unwrap();
+    }
+    let mut list = command();
+    list.args(["backup", "list", "--key-file", &key, &repository]).stdin(Stdio::null());
+    let mut list = Running(list.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut first = [0; 1];
+    let mut errors = list.0.stderr.take().unwrap();
+    errors.read_exact(&mut first).unwrap();
+    list.is_confined(0);
+    let mut rest = Vec::new();
+    errors.read_to_end(&mut rest).unwrap();
+    assert_eq!(list.0.wait().unwrap().code(), Some(1));
+}
+
+#[test]
 fn what_holds_is_said_and_can_be_turned_off() {
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = image(&scratch);

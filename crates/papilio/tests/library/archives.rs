@@ -1,6 +1,7 @@
 //! Disk archives that were cut, damaged and reordered, chains that do not belong together, and
 //! sources with bad copies: an error that names archive and place, and no result that looks whole.
 
+use crate::changed_archives::{Archives, frames, reseal};
 use crate::in_memory::{assert_clean, formatted_with, open, open_last_commit, open_read_only};
 use papilio::archive::{
     ArchiveChain, ArchiveCreated, ArchiveOptions, ArchiveReader, ArchiveSource, restore_archive,
@@ -12,8 +13,6 @@ use papilio::{FileSystem, MkfsOptions, OpenOptions, RaidProfile};
 use papilio_device::PhysicalAddress;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
-
-const HEADER: usize = 72 << 10;
 
 /// A file system with a file of `length` bytes.
 fn source(profile: RaidProfile, length: usize) -> Arc<MemoryDevice> {
@@ -76,17 +75,6 @@ fn restore(archives: &[&[u8]], size: u64) -> (Arc<MemoryDevice>, Result<(), Stri
             .map_err(|error| error.to_string())
     });
     (target, restored)
-}
-
-/// Returns where each frame starts, and where the last one ends.
-fn frames(bytes: &[u8]) -> Vec<usize> {
-    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
-    let mut starts = vec![HEADER];
-    while starts[starts.len() - 1] + 64 < bytes.len() {
-        let at = starts[starts.len() - 1];
-        starts.push(at + 48 + number(at + 24) + number(at + 32) * 12);
-    }
-    starts
 }
 
 fn content(fs: &FileSystem) -> Vec<u8> {
@@ -342,33 +330,6 @@ fn a_boot_area_is_kept() {
     assert!(superblocks[0] == superblocks[1]);
 }
 
-/// Makes all checksums of an archive without compression fit its bytes again. `good` is the archive
-/// before it was changed, whose frames and lines of the table are in the same places.
-fn reseal(bytes: &mut [u8], good: &[u8]) {
-    use papilio::format::disk_archive::checksum_of;
-    let put = |bytes: &mut [u8], at: usize, sum: u64| bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
-    let sum = checksum_of(&[&bytes[..HEADER - 8]]);
-    put(bytes, HEADER - 8, sum);
-    let starts = frames(good);
-    let mut sums = Vec::new();
-    for pair in starts.windows(2) {
-        if good[pair[0] + 4] == 6 {
-            // The table has a line for each frame before it.
-            let mut line = pair[0] + 48;
-            for sum in &sums {
-                put(bytes, line + 8, *sum);
-                line += 32 + u32::from_le_bytes(good[line + 24..line + 28].try_into().unwrap()) as usize * 12;
-            }
-        }
-        let sum = checksum_of(&[&bytes[pair[0]..pair[0] + 40], &bytes[pair[0] + 48..pair[1]]]);
-        put(bytes, pair[0] + 40, sum);
-        sums.push(sum);
-    }
-    let end = bytes.len() - 64;
-    let sum = checksum_of(&[&bytes[end..end + 56]]);
-    put(bytes, end + 56, sum);
-}
-
 #[test]
 fn archives_that_lie_end_with_an_error_or_a_file_system() {
     let device = source(RaidProfile::Single, 100_000);
@@ -408,4 +369,22 @@ fn archives_that_lie_end_with_an_error_or_a_file_system() {
         }
     }
     assert!(refused > count / 4 && opened > 0, "{refused} {opened}");
+}
+
+/// Runs the part of the fuzz target `backup_repository` that is about archives, with some seeds.
+/// `PAPILIO_CHANGED_ARCHIVES` sets their number.
+#[test]
+fn changed_archives_are_read_to_an_error_or_an_end() {
+    let archives = Archives::new();
+    assert!(archives.read(b""));
+    let count = std::env::var("PAPILIO_CHANGED_ARCHIVES").map_or(1500, |count| count.parse().unwrap());
+    let mut whole = 0;
+    for seed in 0..count {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut input = vec![random.u8(..)];
+        let changes = random.usize(1..4) * 4;
+        input.extend(std::iter::repeat_with(|| random.u8(..)).take(changes));
+        whole += u64::from(archives.read(&input));
+    }
+    assert!(whole > 0 && whole < count / 2, "{whole} of {count}");
 }

@@ -7,6 +7,8 @@ mod archives;
 mod balance;
 #[path = "../support/bridge.rs"]
 mod bridge;
+#[path = "../support/changed_archives.rs"]
+mod changed_archives;
 mod check;
 mod colliding_references;
 mod commits;
@@ -27,6 +29,7 @@ mod images;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod io_queue;
+mod live_archives;
 mod log_blocks;
 mod log_items;
 mod logged;

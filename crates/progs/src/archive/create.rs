@@ -19,7 +19,7 @@ use papilio_format::disk_archive::{
     FrameHeader, FrameKind, HEADER_SIZE, TableEntry, ranges_to_bytes, short_id,
 };
 use papilio_format::items::chunk::ChunkItem;
-use papilio_format::superblock::superblock_offset;
+use papilio_format::superblock::{Superblock, superblock_offset};
 use papilio_format::{DeviceId, Generation, LogicalAddress, PhysicalAddress, Uuid, objectid};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
@@ -49,8 +49,11 @@ pub fn create_archive(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ArchiveCreated> {
     let volume = trees.forest().volume();
-    let superblock = volume.superblock();
-    let map = map_of(volume)?;
+    let mut superblock = volume.superblock().clone();
+    if !options.log {
+        (superblock.raw.log_root, superblock.raw.log_root_level) = (LogicalAddress(0), 0);
+    }
+    let map = map_of(volume, &superblock)?;
     let mut header = ArchiveHeader {
         magic: ARCHIVE_MAGIC,
         version: ARCHIVE_VERSION,
@@ -70,7 +73,8 @@ pub fn create_archive(
     if let Some(parent) = parent {
         set_parent(&mut header, parent.chain.newest().header(), parent.chain.newest().name())?;
     }
-    let frames = plan(trees, parent.map(|_| header.parent_generation))?;
+    let log = superblock.log_root().map(|(address, _)| address);
+    let frames = plan(trees, log, parent.map(|_| header.parent_generation))?;
     let map_bytes = map.to_bytes();
     let map_parts: Vec<_> = map_bytes.chunks(FRAME_SIZE as usize).collect();
     header.map_frames = map_parts.len() as u32;
@@ -142,8 +146,8 @@ fn set_parent(header: &mut ArchiveHeader, parent: &ArchiveHeader, name: &str) ->
 }
 
 /// Returns devices and chunks, and refuses file systems that an archive cannot hold.
-fn map_of(volume: &Volume) -> Result<ArchiveMap> {
-    let fsid = volume.superblock().raw.fsid;
+fn map_of(volume: &Volume, superblock: &Superblock) -> Result<ArchiveMap> {
+    let fsid = superblock.raw.fsid;
     let mut devices = Vec::new();
     for slot in volume.devices().iter().filter(|slot| slot.in_chunk_tree || slot.devid() != DeviceId(0)) {
         if slot.item.fsid != fsid {
@@ -167,7 +171,7 @@ fn map_of(volume: &Volume) -> Result<ArchiveMap> {
         };
         chunks.push((chunk.start(), item));
     }
-    Ok(ArchiveMap::new(volume.superblock().clone(), devices, chunks))
+    Ok(ArchiveMap::new(superblock.clone(), devices, chunks))
 }
 
 /// Writes the boot areas of the devices that have one.

@@ -14,11 +14,12 @@ pub struct ArchiveOptions {
     pub(super) level: i32,
     pub(super) threads: usize,
     pub(super) skip_unreadable: bool,
+    pub(super) log: bool,
 }
 
 impl Default for ArchiveOptions {
     fn default() -> Self {
-        Self { level: DEFAULT_LEVEL, threads: 0, skip_unreadable: false }
+        Self { level: DEFAULT_LEVEL, threads: 0, skip_unreadable: false, log: true }
     }
 }
 
@@ -43,6 +44,13 @@ impl ArchiveOptions {
     /// Sets whether bytes that no copy gives are noted in the archive, and not an error.
     pub fn skip_unreadable(mut self, skip: bool) -> Self {
         self.skip_unreadable = skip;
+        self
+    }
+
+    /// Sets whether the archive has the log of fsyncs, if there is one; true by default. An archive
+    /// of a file system that is open for writing has none.
+    pub fn log(mut self, log: bool) -> Self {
+        self.log = log;
         self
     }
 }

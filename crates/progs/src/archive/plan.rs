@@ -74,15 +74,19 @@ impl Frames {
 }
 
 /// Returns the frames of a file system: the used ranges by their addresses, tree blocks and data
-/// apart. Extents of commits after `since` are newer.
+/// apart. `log` is the root of the trees of its log. Extents of commits after `since` are newer.
 ///
 /// # Errors
 /// A tree that cannot be read; extents that overlap.
-pub(super) fn plan(trees: &Trees, since: Option<Generation>) -> Result<Vec<PlannedFrame>> {
+pub(super) fn plan(
+    trees: &Trees,
+    log: Option<LogicalAddress>,
+    since: Option<Generation>,
+) -> Result<Vec<PlannedFrame>> {
     let volume = trees.forest().volume();
     let node_size = u64::from(volume.geometry().node_size);
     let mut logged = BTreeSet::new();
-    if let Some((log, _)) = volume.superblock().log_root() {
+    if let Some(log) = log {
         // No extent tree has the blocks of a log.
         CollectReader { volume }.walk(log, true, &mut logged)?;
     }

@@ -23,6 +23,9 @@ from ._file_system import FileSystem, PathArgument
 from ._io import RawFile
 from ._papilio import (
     DEFAULT_SUBVOLUME,
+    Backup,
+    BackupFault,
+    BackupKey,
     CheckReport,
     Completion,
     CorruptError,
@@ -39,6 +42,7 @@ from ._papilio import (
     OlderFile,
     OlderState,
     Relief,
+    Repository,
     ScanDir,
     SnapshotChange,
     SnapshotOnly,
@@ -54,12 +58,17 @@ from ._papilio import (
     find_deleted_subvolumes,
     mkfs,
     receive,
+    restore_archive,
+    verify_archive,
 )
 from ._path import Path
 from ._queue import Queue
 
 __all__ = [
     "DEFAULT_SUBVOLUME",
+    "Backup",
+    "BackupFault",
+    "BackupKey",
     "Change",
     "CheckReport",
     "Completion",
@@ -81,6 +90,7 @@ __all__ = [
     "Queue",
     "RawFile",
     "Relief",
+    "Repository",
     "ScanDir",
     "SnapshotChange",
     "SnapshotOnly",
@@ -97,6 +107,8 @@ __all__ = [
     "mkfs",
     "open",
     "receive",
+    "restore_archive",
+    "verify_archive",
 ]
 
 

@@ -104,6 +104,9 @@ pub fn run(job: &str) {
         assert!(changed || !super::is_root(), "cannot become another user");
     }
     let folder = PathBuf::from(variable("FOLDER"));
+    // A job that reads files later, such as the objects of a repository.
+    let reads_later = job == super::READS_LATER;
+    let job = if reads_later { Job::Read.name() } else { job };
     let job = Job::ALL.into_iter().find(|known| known.name() == job);
     let image = File::open(folder.join("image")).unwrap();
     // SAFETY: numbers only.
@@ -121,6 +124,9 @@ pub fn run(job: &str) {
         if job == Job::Extract {
             sandbox = sandbox.writes_below(&attacker.folder.join("target"));
         }
+        if reads_later {
+            sandbox = sandbox.reads(&attacker.folder.join("target"));
+        }
         println!("entered: {}", sandbox.enter());
         // A thread that runs already when the second step comes. Until Linux 7.0, Landlock leaves
         // it out, so a job that opens files later starts its threads afterwards.
@@ -129,7 +135,7 @@ pub fn run(job: &str) {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 is_sealed.recv().unwrap();
-                let all = if job == Job::Read { early.files() } else { Vec::new() };
+                let all = if job == Job::Read && !reads_later { early.files() } else { Vec::new() };
                 all.iter().for_each(|(name, errno)| println!("attack: early-{name} {errno}"));
             });
             println!("sealed: {}", sandbox.seal(false));
@@ -137,6 +143,13 @@ pub fn run(job: &str) {
         });
     }
     attacker.works();
+    if reads_later {
+        let target = attacker.folder.join("target");
+        assert_eq!(std::fs::read(target.join("object")).unwrap(), [7; 4096]);
+        assert_eq!(std::fs::read_dir(&target).unwrap().count(), 1);
+        assert!(std::fs::write(target.join("object"), b"changed").is_err());
+        assert!(std::fs::write(target.join("other"), b"new").is_err());
+    }
     // Threads that start later are confined, too.
     std::thread::scope(|scope| {
         scope.spawn(|| attacker.tries());

@@ -461,6 +461,81 @@ static void copies(const char *folder)
     close(fd);
 }
 
+static int one_call(void *user, uint64_t done, uint64_t total, uint64_t bytes)
+{
+    (void)done, (void)total, (void)bytes;
+    return ++*(int *)user;
+}
+
+/* The whole file system as an archive, checked, restored, and made anew from two archives. */
+static void archives(const char *folder)
+{
+    char full[4096], next[4096], first[4096], second[4096], other[4096];
+    const char *images[] = { first, second }, *parents[] = { full };
+    const uint64_t sizes[] = { 300 << 20, 280 << 20 };
+    struct papilio_options *options;
+    struct papilio_fs *restored;
+    struct papilio_file *file;
+    struct stat stat;
+    int fd, calls = 0;
+
+    snprintf(first, sizeof first, "%s/restored.img", folder);
+    snprintf(second, sizeof second, "%s/restored-too.img", folder);
+    snprintf(full, sizeof full, "%s/full.pbk", folder);
+    snprintf(next, sizeof next, "%s/elsewhere/next.pbk", folder);
+    CHECK((fd = open(full, O_RDWR | O_CREAT, 0600)) >= 0);
+    OK(papilio_archive(fs, fd, NULL, 3, 2, 0, NULL, NULL));
+    close(fd);
+    FAILS(papilio_archive(fs, 12345, NULL, 3, 0, 0, NULL, NULL), EBADF, "12345");
+    FAILS(papilio_archive(fs, 1, NULL, 20, 0, 0, NULL, NULL), EINVAL, "20");
+    CHECK((fd = open("/dev/full", O_WRONLY)) >= 0);
+    FAILS(papilio_archive(fs, fd, NULL, 3, 0, 0, NULL, NULL), ENOSPC, "");
+    close(fd);
+    CHECK((fd = open("/dev/null", O_WRONLY)) >= 0);
+    FAILS(papilio_archive(fs, fd, NULL, 3, 0, 0, one_call, &calls), ECANCELED, "");
+    CHECK(calls == 1);
+    FAILS(papilio_archive(fs, fd, "/no/archive", 3, 0, 0, NULL, NULL), ENOENT, "/no/archive");
+    close(fd);
+
+    OK(papilio_file_open(fs, "/in the second archive", PAPILIO_CREATE, 0600, &file));
+    OK(papilio_pwrite(file, "second", 6, 0));
+    OK(papilio_file_close(file));
+    OK(papilio_sync(fs));
+    snprintf(other, sizeof other, "%s/elsewhere", folder);
+    CHECK(mkdir(other, 0700) == 0);
+    CHECK((fd = open(next, O_RDWR | O_CREAT, 0600)) >= 0);
+    OK(papilio_archive(fs, fd, full, 0, 0, PAPILIO_ARCHIVE_SKIP_UNREADABLE, NULL, NULL));
+    close(fd);
+    OK(papilio_archive_verify(full, NULL, 0));
+    FAILS(papilio_archive_verify(next, NULL, 0), ENOENT, "neither named nor found");
+    OK(papilio_archive_verify(next, parents, 1));
+
+    FAILS(papilio_archive_restore(next, parents, 1, NULL, NULL, 0, 0), EINVAL, "has 2 devices");
+    OK(papilio_archive_restore(next, parents, 1, images, sizes, 2, 0));
+    CHECK(lstat(first, &stat) == 0 && stat.st_size == 300 << 20);
+    CHECK(lstat(second, &stat) == 0 && stat.st_size == 280 << 20);
+    FAILS(papilio_archive_restore(full, NULL, 0, images, NULL, 2, 0), EEXIST, "restored.img");
+    OK(papilio_options_new(&options));
+    OK(papilio_options_add_device(options, second));
+    OK(papilio_open(first, options, &restored));
+    OK(papilio_options_free(options));
+    OK(papilio_file_open(restored, "/in the second archive", 0, 0, &file));
+    CHECK(OK(papilio_pread(file, other, 6, 0)) == 6 && memcmp(other, "second", 6) == 0);
+    OK(papilio_file_close(file));
+    OK(papilio_close(restored));
+
+    /* A damaged archive leaves nothing behind. */
+    CHECK((fd = open(full, O_RDWR)) >= 0 && lstat(full, &stat) == 0);
+    /* Behind the header, which takes 72 KiB. */
+    CHECK(pwrite(fd, "damage", 6, (72 << 10) + 100) == 6);
+    close(fd);
+    FAILS(papilio_archive_verify(full, NULL, 0), EIO, "frame");
+    snprintf(first, sizeof first, "%s/never.img", folder);
+    snprintf(second, sizeof second, "%s/neither.img", folder);
+    FAILS(papilio_archive_restore(full, NULL, 0, images, NULL, 2, 0), EIO, "frame");
+    CHECK(lstat(first, &stat) < 0 && lstat(second, &stat) < 0);
+}
+
 static void statistics(void)
 {
     struct papilio_statfs sizes;
@@ -512,6 +587,7 @@ int main(int argc, char **argv)
     equal_blocks();
     copies(argv[1]);
     statistics();
+    archives(argv[1]);
 
     f = file("/f", 0);
     OK(papilio_queue_new(fs, 2, 0, &queue));

@@ -1,18 +1,20 @@
 //! `papilio backup ls` and `extract`.
 
 use super::list::load;
-use super::place::open;
+use super::place::open_confined;
 use crate::commands::stream::{inner_path, print_entry, to_json};
 use crate::context::Context;
 use crate::output::{JsonArray, Output};
-use papilio::stream::{Extract, SentEntry, StreamChain, StreamError};
+use papilio::stream::{SentEntry, StreamChain, StreamError};
+#[cfg(target_os = "linux")]
+use papilio_backup::extract;
 use papilio_backup::stream_chain;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Loads the chain of a backup, whose last part is the backup itself.
 fn load_chain(context: &Context, repository: &OsStr, backup: &str) -> anyhow::Result<(StreamChain, usize)> {
-    let repository = open(context, repository)?;
+    let repository = open_confined(context, repository, None)?;
     let backups = load(context, &repository)?;
     let chain = stream_chain(&repository, &backups, backups.find(backup)?)?;
     let last = chain.parts().len() - 1;
@@ -95,18 +97,14 @@ impl ExtractArgs {
     /// Extracts the paths.
     #[cfg(target_os = "linux")]
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let (chain, last) = load_chain(context, &self.repository, &self.backup)?;
+        let repository = open_confined(context, &self.repository, Some(&self.directory))?;
+        let backups = load(context, &repository)?;
+        let backup = backups.find(&self.backup)?;
         let owners = !self.no_owner && rustix::process::geteuid().is_root();
-        let paths: Vec<Vec<u8>> = self.paths.iter().map(|path| inner_path(path)).collect();
-        // The root means everything.
-        let within = if paths.iter().any(Vec::is_empty) { Vec::new() } else { paths };
-        let mut target = papilio::HostDirectory::open_plain(&self.directory)?;
+        let paths = self.paths.iter().map(|path| inner_path(path)).collect();
         let mut failed = |error: &papilio::Error| context.error(error);
-        let extract = Extract::new().owners(owners).within(within);
-        extract.to_target(&chain, last, &mut target, &mut failed).map_err(|error| match error {
-            StreamError::Other(error) => anyhow::anyhow!("{}: {error}", self.directory.display()),
-            other => other.into(),
-        })
+        extract(&repository, &backups, backup, paths, &self.directory, owners, &mut failed)?;
+        Ok(())
     }
 
     // Only Linux confines a path of the stream to a directory (openat2).

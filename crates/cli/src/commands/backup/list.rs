@@ -1,6 +1,6 @@
 //! `papilio backup list` and `show`.
 
-use super::place::open;
+use super::place::open_confined;
 use crate::context::Context;
 use crate::output::Output;
 use crate::time;
@@ -24,7 +24,7 @@ pub struct List {
 impl List {
     /// Prints the list.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let repository = open(context, &self.repository)?;
+        let repository = open_confined(context, &self.repository, None)?;
         let backups = load(context, &repository)?;
         let mut output = Output::new()?;
         if self.json {
@@ -107,7 +107,7 @@ pub struct Show {
 impl Show {
     /// Prints the backup.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let repository = open(context, &self.repository)?;
+        let repository = open_confined(context, &self.repository, None)?;
         let backups = load(context, &repository)?;
         let backup = backups.find(&self.backup)?;
         let mut output = Output::new()?;

@@ -5,6 +5,7 @@
 
 mod create;
 mod files;
+mod key;
 mod list;
 mod place;
 mod prune;
@@ -36,6 +37,7 @@ enum Subcommand {
     Restore(restore::RestoreArgs),
     Prune(prune::Prune),
     Verify(verify::VerifyArgs),
+    Key(key::Key),
 }
 
 impl Args {
@@ -51,6 +53,7 @@ impl Args {
             Subcommand::Restore(command) => command.run(context),
             Subcommand::Prune(command) => command.run(context),
             Subcommand::Verify(command) => command.run(context),
+            Subcommand::Key(command) => command.run(context),
         }
     }
 }

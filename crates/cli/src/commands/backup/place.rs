@@ -1,11 +1,8 @@
 //! Repositories: `papilio backup init`, and [`open`] for the other subcommands.
 
-use crate::backup_stores::backup_stores;
 use crate::context::Context;
 use crate::usage_error::UsageError;
-use anyhow::Context as _;
-use papilio::device::is_url;
-use papilio_backup::{BackupError, Derivation, Encryption, FolderStore, ObjectStore, Repository, Secret};
+use papilio_backup::{BackupError, Derivation, Encryption, ObjectStore, Repository, Secret, open_store};
 use papilio_layers::KeySource;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -31,7 +28,7 @@ impl Init {
         let store = store(context, &self.repository)?;
         let encryption = match self.encrypt {
             true => {
-                let secret = new_secret(context, &store.place())?;
+                let secret = new_secret(&key_source(context), &store.place(), "--key-file")?;
                 Some(Encryption { secret, derivation: Derivation::default() })
             }
             false => None,
@@ -45,11 +42,16 @@ fn key_source(context: &Context) -> KeySource {
     context.arguments().layer_options().key
 }
 
-/// Reads the secret of a new repository, from a terminal twice.
-fn new_secret(context: &Context, place: &str) -> anyhow::Result<Secret> {
-    let source = key_source(context);
-    let secret = source.read_secret(place)?;
-    if source == KeySource::Terminal {
+/// Reads the secret of a new repository or a new key, from a terminal twice. `option` names a file
+/// in place of the terminal.
+pub fn new_secret(source: &KeySource, place: &str, option: &str) -> anyhow::Result<Secret> {
+    let secret = match source.read_secret(place) {
+        Err(papilio_layers::LayerError::NoKey(_)) => {
+            anyhow::bail!("{place}: a key is needed: give {option} FILE, or run this in a terminal");
+        }
+        read => read?,
+    };
+    if *source == KeySource::Terminal {
         let again = source.read_secret(&format!("{place} (again)"))?;
         anyhow::ensure!(*secret == *again, "{place}: the two passphrases differ");
     }
@@ -58,17 +60,24 @@ fn new_secret(context: &Context, place: &str) -> anyhow::Result<Secret> {
 }
 
 /// Returns the store that an argument names.
-fn store(context: &Context, argument: &OsStr) -> anyhow::Result<Arc<dyn ObjectStore>> {
-    let path = Path::new(argument);
-    if !is_url(path) {
-        return Ok(Arc::new(FolderStore::new(path)));
-    }
-    let url = argument.to_str().with_context(|| format!("{}: a URL is UTF-8", path.display()))?;
-    let Some(stores) = backup_stores() else {
-        anyhow::bail!("{url}: the program papilio-store is needed for object stores");
-    };
-    let opened = stores.open(url, &context.arguments().remote_options());
-    Ok(opened.map_err(|reason| UsageError::new(format_args!("{url}: {reason}")))?)
+pub fn store(context: &Context, argument: &OsStr) -> anyhow::Result<Arc<dyn ObjectStore>> {
+    open_store(Path::new(argument), &context.arguments().remote_options()).map_err(|error| match error {
+        BackupError::Place { .. } => UsageError::new(error).into(),
+        error => error.into(),
+    })
+}
+
+/// As [`open`], for a command that only reads it, and writes to the directory at `output`. The run
+/// gives up all other rights.
+pub fn open_confined(
+    context: &Context,
+    argument: &OsStr,
+    output: Option<&Path>,
+) -> anyhow::Result<Repository> {
+    context.confine_to_repository(Path::new(argument), output);
+    let opened = open(context, argument)?;
+    context.seal();
+    Ok(opened)
 }
 
 /// Opens a repository, and asks for its key if it is encrypted.

@@ -2,11 +2,15 @@
 
 use super::list::load;
 use super::place::open;
+#[cfg(target_os = "linux")]
+use super::place::open_confined;
 use crate::context::Context;
 use crate::path::{Operand, parse_image_path};
-use papilio_backup::{DirectoryTarget, ImageTarget, RestoreOptions, RestoreTarget, restore};
+use papilio_backup::{ImageTarget, Repository, RestoreOptions, RestoreTarget, restore};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+#[cfg(target_os = "linux")]
+use std::path::Path;
 
 /// Restore a backup as a read-only snapshot
 ///
@@ -35,22 +39,41 @@ pub struct RestoreArgs {
 impl RestoreArgs {
     /// Restores the backup.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let repository = open(context, &self.repository)?;
-        let backups = load(context, &repository)?;
-        let backup = backups.find(&self.backup)?;
-        let mut target: Box<dyn RestoreTarget> = match Operand::parse(&self.target) {
-            Operand::Host(path) if path.is_dir() => Box::new(DirectoryTarget::open(&path)?),
-            _ => {
-                let path = parse_image_path(&self.target)?;
-                let fs = context.change(&path.image)?;
-                Box::new(
-                    ImageTarget::new(&fs, &path.path).map_err(|error| anyhow::anyhow!("{path}: {error}"))?,
-                )
-            }
+        let path = match Operand::parse(&self.target) {
+            #[cfg(target_os = "linux")]
+            Operand::Host(path) if path.is_dir() => return self.to_directory(context, &path),
+            _ => parse_image_path(&self.target)?,
         };
+        let repository = open(context, &self.repository)?;
+        let fs = context.change(&path.image)?;
+        let target = ImageTarget::new(&fs, &path.path);
+        let mut target = target.map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+        self.to(context, &repository, &mut target)
+    }
+
+    /// Restores into a directory of the host. In a plain one the run gives up the rights that it
+    /// does not need; making subvolumes takes more than the sandbox leaves.
+    #[cfg(target_os = "linux")]
+    fn to_directory(self, context: &Context, directory: &Path) -> anyhow::Result<()> {
+        let mut target = papilio_backup::DirectoryTarget::open(directory)?;
+        let repository = match target.is_plain() {
+            true => open_confined(context, &self.repository, Some(directory))?,
+            false => open(context, &self.repository)?,
+        };
+        self.to(context, &repository, &mut target)
+    }
+
+    fn to(
+        self,
+        context: &Context,
+        repository: &Repository,
+        target: &mut dyn RestoreTarget,
+    ) -> anyhow::Result<()> {
+        let backups = load(context, repository)?;
+        let backup = backups.find(&self.backup)?;
         let name = self.name.map(OsStringExt::into_vec);
         let options = RestoreOptions::new().name(name).keep_chain(self.keep_chain);
-        let restored = restore(&repository, &backups, backup, &mut *target, &options, &mut ())?;
+        let restored = restore(repository, &backups, backup, target, &options, &mut ())?;
         if context.verbosity > 0 {
             let (received, found) = (restored.received, restored.found);
             context.note(format_args!("{}: {received} received, {found} were there", restored.path));

@@ -1,6 +1,6 @@
 //! `papilio backup verify`.
 
-use super::place::open;
+use super::place::open_confined;
 use crate::context::Context;
 use crate::output::Output;
 use crate::units::Units;
@@ -40,7 +40,7 @@ fn percent(text: &str) -> Result<f64, String> {
 impl VerifyArgs {
     /// Verifies the repository.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let repository = open(context, &self.repository)?;
+        let repository = open_confined(context, &self.repository, None)?;
         let found = verify(&repository, &VerifyOptions { percent: self.sample.unwrap_or(100.0) })?;
         for fault in &found.faults {
             let affected: Vec<&str> = fault.affects.iter().map(|id| &id[..12]).collect();
