@@ -3,8 +3,9 @@
 //! Owns [`FolderStore`]. An object is a file. It is written under a name in `tmp`, flushed, and
 //! moved to its place, whose directory is flushed too.
 
-use crate::hex;
-use crate::store::{ObjectStore, random};
+use crate::store::ObjectStore;
+use papilio_keys::hex;
+use papilio_keys::random;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

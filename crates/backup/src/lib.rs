@@ -24,9 +24,7 @@ mod backups;
 mod create;
 mod error;
 mod folder;
-mod hex;
 mod holder;
-mod key;
 mod lock;
 mod manifest;
 mod memory;
@@ -50,10 +48,11 @@ pub use create::{CreateOptions, Created, ImageSnapshot, Snapshot, SnapshotSource
 pub use error::{BackupError, Result};
 pub use folder::FolderStore;
 pub use holder::LockHolder;
-pub use key::{Derivation, Secret};
 pub use lock::RepositoryLock;
 pub use manifest::{BaseName, Manifest, StoredObject};
 pub use memory::MemoryStore;
+#[doc(no_inline)]
+pub use papilio_keys::{Derivation, Secret};
 pub use prune::{Kept, PruneOptions, PrunePlan, Pruned, plan_prune, prune};
 pub use repository::{Encryption, Repository};
 pub use restore::{RestoreOptions, Restored, restore};

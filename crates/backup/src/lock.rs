@@ -5,10 +5,10 @@
 //! backup visible or deletes anything.
 
 use crate::error::{BackupError, Result};
-use crate::hex;
 use crate::holder::{LockHolder, host_name};
 use crate::shared::Shared;
-use crate::store::random;
+use papilio_keys::hex;
+use papilio_keys::random;
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -5,12 +5,12 @@
 
 use crate::backups::Backups;
 use crate::error::{BackupError, Result};
-use crate::hex;
-use crate::key::{Derivation, Secret, WrappedKey};
 use crate::lock::RepositoryLock;
 use crate::seal::Sealer;
 use crate::shared::Shared;
 use crate::store::{ObjectStore, random};
+use papilio_keys::hex;
+use papilio_keys::{Derivation, Secret, WrappedKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io;

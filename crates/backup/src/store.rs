@@ -49,14 +49,3 @@ pub trait ObjectStore: fmt::Debug + Send + Sync {
         Ok(())
     }
 }
-
-/// Returns random bytes of the operating system.
-///
-/// # Errors
-/// The host's error.
-pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
-    use std::io::Read;
-    let mut bytes = [0; N];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}

@@ -5,12 +5,12 @@
 
 use crate::backups::{Backups, FOLDER};
 use crate::error::{BackupError, Result};
-use crate::hex;
 use crate::lock::LOCK;
 use crate::manifest::{StoredObject, data_name};
 use crate::reader::read_part;
 use crate::repository::{DESCRIPTION, Repository};
-use crate::store::random;
+use papilio_keys::hex;
+use papilio_keys::random;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How much is verified.

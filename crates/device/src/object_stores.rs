@@ -66,6 +66,15 @@ pub struct StoreCheckpoint {
     pub expires: Option<SystemTime>,
 }
 
+/// A passphrase or key file that opens an encrypted device in an object store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreKey {
+    /// Its number.
+    pub slot: u32,
+    /// When it was added or changed last.
+    pub added: SystemTime,
+}
+
 /// Requests to an object store by kind, each counted once however often it was repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
@@ -99,6 +108,8 @@ pub struct StoreInfo {
     pub size: u64,
     /// The version of the device's format.
     pub version: u32,
+    /// Whether its objects are encrypted.
+    pub is_encrypted: bool,
     /// Objects that hold large runs of blocks, orphans too.
     pub segments: u64,
     /// Bytes of these objects.
@@ -225,6 +236,44 @@ pub trait ObjectStores: Send + Sync {
     /// # Errors
     /// As [`open`](Self::open).
     fn clean(&self, url: &str, options: &RemoteOptions) -> Result<StoreCleaned, OpenErrorKind>;
+
+    /// Prepares a place for an encrypted device, which [`create`](Self::create) makes afterwards.
+    /// `secret` is a passphrase, or the bytes of a key file.
+    ///
+    /// # Errors
+    /// A device at the place; a store that does not answer.
+    fn encrypt(&self, url: &str, secret: &[u8], options: &RemoteOptions) -> Result<(), OpenErrorKind>;
+
+    /// Returns the secrets that open an encrypted device, by their slots. Needs none of them.
+    ///
+    /// # Errors
+    /// No such device, or one that is not encrypted; a store that does not answer.
+    fn keys(&self, url: &str, options: &RemoteOptions) -> Result<Vec<StoreKey>, OpenErrorKind>;
+
+    /// Adds a secret, and returns its slot. Like the next two functions, it rewrites no data and
+    /// does not disturb a program that has the device open.
+    ///
+    /// # Errors
+    /// As [`keys`](Self::keys); the secret of this process is missing or wrong; too many secrets.
+    fn add_key(&self, url: &str, secret: &[u8], options: &RemoteOptions) -> Result<u32, OpenErrorKind>;
+
+    /// Removes a secret. That of this process must open another slot.
+    ///
+    /// # Errors
+    /// As [`add_key`](Self::add_key); no such slot.
+    fn remove_key(&self, url: &str, slot: u32, options: &RemoteOptions) -> Result<(), OpenErrorKind>;
+
+    /// Replaces the secret of a slot, by default that of this process. Returns the slot.
+    ///
+    /// # Errors
+    /// As [`add_key`](Self::add_key); no such slot.
+    fn change_key(
+        &self,
+        url: &str,
+        slot: Option<u32>,
+        secret: &[u8],
+        options: &RemoteOptions,
+    ) -> Result<u32, OpenErrorKind>;
 }
 
 static INSTALLED: OnceLock<&'static dyn ObjectStores> = OnceLock::new();

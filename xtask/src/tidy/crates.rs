@@ -9,7 +9,7 @@ use super::sources::{Manifest, Sources};
 
 /// The packages, from the highest layer to the lowest; those of one layer do not depend on one
 /// another.
-const LAYERS: [&[&str]; 15] = [
+const LAYERS: [&[&str]; 16] = [
     &["xtask", "papilio-fuzz", "papilio-cli-store", "papilio-cli-web"],
     &["papilio-cli", "papilio-bench"],
     &[
@@ -22,7 +22,8 @@ const LAYERS: [&[&str]; 15] = [
         "papilio-preload",
         "papilio-web",
     ],
-    &["papilio-store", "papilio-serving", "papilio-layers", "papilio-run", "papilio-backup"],
+    &["papilio-store", "papilio-serving", "papilio-run", "papilio-backup"],
+    &["papilio-layers"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],
@@ -33,7 +34,7 @@ const LAYERS: [&[&str]; 15] = [
     &["papilio-engine"],
     &["papilio-device"],
     &["papilio-pagecache", "papilio-sandbox"],
-    &["papilio-format", "papilio-locks"],
+    &["papilio-format", "papilio-locks", "papilio-keys"],
 ];
 /// The package whose names the examples in the documentation of all libraries use.
 const FACADE: &str = "papilio";

@@ -109,6 +109,7 @@ fn disk_cache(url: &StoreUrl, options: &RemoteOptions) -> Option<DiskCache> {
     // The files of a local store are as near as those of a cache.
     let root = root_of(options).filter(|_| url.store_name != "file")?;
     let disk = DiskCache::open(&root, &format!("segments {}", url.store_name), options.cache_bytes)?;
+    let disk = disk.sealed_by(url.sealing().cloned());
     // Files of earlier runs may exceed a limit that is lower now.
     disk.shrink();
     Some(disk)
@@ -123,10 +124,8 @@ impl StoreDevice {
     pub fn open(url: &StoreUrl, access: Access, options: &RemoteOptions) -> Result<Self, OpenErrorKind> {
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
-            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
-            if !super::admin::exists(url).await? {
-                return Err(OpenErrorKind::NotFound);
-            }
+            let url = &url.unlock_device().await?;
+            let (counted, store) = url.counted();
             let source = match (access, &url.checkpoint) {
                 (Access::ReadWrite, Some(_)) => return Err(OpenErrorKind::ReadOnlyMedium),
                 (Access::ReadWrite, None) => Source::writer(url, &store, options).await.map_err(opening)?,
@@ -148,7 +147,7 @@ impl StoreDevice {
                 }
             };
             let meta = Meta::parse(source.get(META).await.map_err(OpenErrorKind::Io)?.as_deref())?;
-            Self::new(url, store, source, meta, options, runtime).await
+            Self::new(url, (counted, store), source, meta, options).await
         })
     }
 
@@ -165,10 +164,9 @@ impl StoreDevice {
         }
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
-            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
-            let existed = super::admin::exists(url).await?;
+            let (url, existed) = &url.unlock().await?;
+            let (counted, store) = url.counted();
             if !existed {
-                let store = Arc::clone(&store) as Arc<dyn ObjectStore>;
                 lineage::forget_ancestors(url, &store).await.map_err(OpenErrorKind::Io)?;
             }
             let source = Source::writer(url, &store, options).await.map_err(opening)?;
@@ -180,14 +178,14 @@ impl StoreDevice {
                     let first = source.scan(Vec::new()..vec![u8::MAX; 32]).await;
                     let first = async { first?.next().await };
                     // A crash may have left a new database without its description.
-                    if existed && first.await.map_err(OpenErrorKind::Io)?.is_some() {
+                    if *existed && first.await.map_err(OpenErrorKind::Io)?.is_some() {
                         return Err(error);
                     }
                     Meta::new(size)
                 }
             };
             put_meta(&source, meta).await?;
-            Self::new(url, store, source, meta, options, runtime).await
+            Self::new(url, (counted, store), source, meta, options).await
         })
     }
 
@@ -228,14 +226,13 @@ impl StoreDevice {
 
     async fn new(
         url: &StoreUrl,
-        store: Arc<Counted>,
+        (store, objects): (Arc<Counted>, Arc<dyn ObjectStore>),
         source: Source,
         meta: Meta,
         options: &RemoteOptions,
-        runtime: &'static Runtime,
     ) -> Result<Self, OpenErrorKind> {
         let io = OpenErrorKind::Io;
-        let objects = Arc::clone(&store) as Arc<dyn ObjectStore>;
+        let runtime = runtime().map_err(io)?;
         let origins = lineage::origins(url, &objects).await.map_err(io)?;
         let origin = u16::try_from(origins.len() - 1)
             .map_err(|_| OpenErrorKind::Remote("it has too many ancestors".to_owned()))?;

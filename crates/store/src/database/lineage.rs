@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use ulid::Ulid;
 
+/// The folder of SlateDB's manifests, which every database has.
+pub(super) const MANIFESTS: &str = "manifest";
 const CLONE_OF: &str = "clone-of";
 const CLONES: &str = "clones";
 const RECORD: &str = ".txt";
@@ -68,7 +70,7 @@ pub(super) async fn objects(url: &StoreUrl, store: &Store, folder: &Path) -> io:
 
 /// Returns whether there is a database at a prefix.
 pub(super) async fn is_device(store: &Store, prefix: &Path) -> object_store::Result<bool> {
-    match store.list(Some(&prefix.clone().join("manifest"))).next().await {
+    match store.list(Some(&prefix.clone().join(MANIFESTS))).next().await {
         None | Some(Err(object_store::Error::NotFound { .. })) => Ok(false),
         Some(Ok(_)) => Ok(true),
         Some(Err(error)) => Err(error),

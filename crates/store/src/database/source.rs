@@ -2,7 +2,6 @@
 //!
 //! It owns the settings of SlateDB, and turns its errors into those of the device.
 
-use super::counted::Counted;
 use super::errors::error_of;
 use super::still::StillClock;
 use super::url::StoreUrl;
@@ -46,8 +45,8 @@ pub(super) struct Source {
 }
 
 fn cache_options(options: &RemoteOptions, url: &StoreUrl) -> ObjectStoreCacheOptions {
-    // The files of a local store are as near as those of a cache.
-    let root = root_of(options).filter(|_| url.store_name != "file");
+    // The files of a local store are as near as those of a cache. SlateDB's cache holds content.
+    let root = root_of(options).filter(|_| url.store_name != "file" && url.sealing().is_none());
     let name = directory_name(&format!("{} {}", url.store_name, url.path));
     ObjectStoreCacheOptions {
         root_folder: root.map(|root| root.join("slatedb").join(name)),
@@ -74,7 +73,7 @@ impl Source {
     /// Opens the database for writing, or makes it. Fences another writer.
     pub(super) async fn writer(
         url: &StoreUrl,
-        store: &Arc<Counted>,
+        store: &Arc<dyn ObjectStore>,
         options: &RemoteOptions,
     ) -> Result<Self, slatedb::Error> {
         let settings = Settings {
@@ -86,7 +85,7 @@ impl Source {
             object_store_cache_options: cache_options(options, url),
             ..Settings::default()
         };
-        let db = Db::builder(url.path.clone(), Arc::clone(store) as Arc<dyn ObjectStore>)
+        let db = Db::builder(url.path.clone(), Arc::clone(store))
             .with_settings(settings)
             .with_sst_block_size(SstBlockSize::Block64Kib)
             .with_db_cache(memory_cache(options), 0)
@@ -98,7 +97,7 @@ impl Source {
     /// Opens the database for reading.
     pub(super) async fn reader(
         url: &StoreUrl,
-        store: &Arc<Counted>,
+        store: &Arc<dyn ObjectStore>,
         options: &RemoteOptions,
         mode: DbReaderMode,
     ) -> Result<Self, slatedb::Error> {
@@ -108,7 +107,7 @@ impl Source {
             object_store_cache_options: cache_options(options, url),
             ..DbReaderOptions::default()
         };
-        let reader = DbReader::builder(url.path.clone(), Arc::clone(store) as Arc<dyn ObjectStore>)
+        let reader = DbReader::builder(url.path.clone(), Arc::clone(store))
             .with_reader_mode(mode)
             .with_options(reader)
             .with_system_clock(Arc::new(StillClock))

@@ -2,10 +2,11 @@
 
 use crate::backup_stores::backup_stores;
 use crate::context::Context;
+use crate::new_secret::new_secret;
 use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::device::is_url;
-use papilio_backup::{BackupError, Derivation, Encryption, FolderStore, ObjectStore, Repository, Secret};
+use papilio_backup::{BackupError, Derivation, Encryption, FolderStore, ObjectStore, Repository};
 use papilio_layers::KeySource;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -31,7 +32,7 @@ impl Init {
         let store = store(context, &self.repository)?;
         let encryption = match self.encrypt {
             true => {
-                let secret = new_secret(context, &store.place())?;
+                let secret = new_secret(&key_source(context), &store.place())?;
                 Some(Encryption { secret, derivation: Derivation::default() })
             }
             false => None,
@@ -43,18 +44,6 @@ impl Init {
 
 fn key_source(context: &Context) -> KeySource {
     context.arguments().layer_options().key
-}
-
-/// Reads the secret of a new repository, from a terminal twice.
-fn new_secret(context: &Context, place: &str) -> anyhow::Result<Secret> {
-    let source = key_source(context);
-    let secret = source.read_secret(place)?;
-    if source == KeySource::Terminal {
-        let again = source.read_secret(&format!("{place} (again)"))?;
-        anyhow::ensure!(*secret == *again, "{place}: the two passphrases differ");
-    }
-    anyhow::ensure!(!secret.is_empty(), "{place}: the passphrase is empty");
-    Ok(secret)
 }
 
 /// Returns the store that an argument names.

@@ -255,6 +255,10 @@ impl Args {
                 command.args(["--key-file", "-"]);
                 Stdio::inherit()
             }
+            (None, KeySource::Command(key)) => {
+                command.arg("--key-command").arg(key);
+                Stdio::null()
+            }
             (None, _) => Stdio::null(),
         };
         command.args(self.server_arguments(global));

@@ -1,4 +1,8 @@
 //! `papilio store`: checkpoints, clones, growth, space and cleaning of devices in object stores.
+//!
+//! [`key`] has the keys of encrypted ones.
+
+mod key;
 
 use crate::context::Context;
 use crate::time;
@@ -13,7 +17,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// Make, list and delete checkpoints of a device in an object store, clone it, grow it, clean it
+/// Make, list and delete checkpoints of a device in an object store, clone it, grow it, clean it,
+/// and manage its keys
 ///
 /// Such a device has a URL like slatedb+s3://bucket/prefix; papilio mkfs makes one. A checkpoint is
 /// a state that stays readable, as URL?checkpoint=NAME, while the device changes. A clone is a new
@@ -94,6 +99,7 @@ enum Subcommand {
         #[arg(long)]
         json: bool,
     },
+    Key(key::Args),
     /// Free space: delete unreferenced segments, and compact those that are half empty
     ///
     /// Segments are the objects that hold large runs of blocks. Those that a crash left behind go,
@@ -141,6 +147,7 @@ impl Args {
                 let info = object_stores().and_then(info).map_err(at(&url))?;
                 print_info(&info, json).context("standard output")
             }
+            Subcommand::Key(command) => command.run(context),
             Subcommand::Clean { url } => {
                 let clean = |stores: Stores| stores.clean(&url, &options);
                 let cleaned = object_stores().and_then(clean).map_err(at(&url))?;
@@ -157,34 +164,35 @@ fn at(url: &str) -> impl Fn(OpenErrorKind) -> OpenError {
     move |kind| OpenError { path: path.clone(), kind }
 }
 
+fn timespec(at: SystemTime) -> Timespec {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let nanoseconds = since.subsec_nanos();
+    Timespec { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds }
+}
+
 fn list(checkpoints: &[StoreCheckpoint], json: bool) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
-    let text = |at: SystemTime| {
-        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let nanoseconds = since.subsec_nanos();
-        Timespec { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds }
-    };
     if json {
         let all: Vec<_> = (checkpoints.iter())
             .map(|checkpoint| {
                 serde_json::json!({
                     "id": checkpoint.id,
                     "name": checkpoint.name,
-                    "created": time::with_zone(text(checkpoint.created)),
-                    "expires": checkpoint.expires.map(|at| time::with_zone(text(at))),
+                    "created": time::with_zone(timespec(checkpoint.created)),
+                    "expires": checkpoint.expires.map(|at| time::with_zone(timespec(at))),
                 })
             })
             .collect();
         return writeln!(output, "{}", serde_json::Value::from(all));
     }
     for checkpoint in checkpoints {
-        let expires = checkpoint.expires.map_or_else(|| "-".to_owned(), |at| time::to_second(text(at)));
+        let expires = checkpoint.expires.map_or_else(|| "-".to_owned(), |at| time::to_second(timespec(at)));
         let name = checkpoint.name.as_deref().unwrap_or("-");
         writeln!(
             output,
             "{}  {}  {expires:<19}  {name}",
             checkpoint.id,
-            time::to_second(text(checkpoint.created))
+            time::to_second(timespec(checkpoint.created))
         )?;
     }
     Ok(())
@@ -207,6 +215,7 @@ fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
         let value = serde_json::json!({
             "size": info.size,
             "version": info.version,
+            "encrypted": info.is_encrypted,
             "segments": {
                 "objects": info.segments,
                 "bytes": info.segment_bytes,
@@ -225,6 +234,7 @@ fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
     }
     let size = |bytes: u64| Units::HUMAN.text(bytes);
     writeln!(output, "Size:         {} (format version {})", size(info.size), info.version)?;
+    writeln!(output, "Encrypted:    {}", if info.is_encrypted { "yes" } else { "no" })?;
     writeln!(output, "Segments:     {} objects, {}", info.segments, size(info.segment_bytes))?;
     writeln!(output, "  in use:     {}", size(info.live_bytes))?;
     writeln!(output, "  not in use: {}", size(info.dead_bytes))?;
