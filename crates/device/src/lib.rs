@@ -132,7 +132,7 @@ pub use lock::restore_readers_locks;
 pub use memory::MemoryDevice;
 pub use object_stores::{
     ObjectStores, RemoteCache, RemoteOptions, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
-    StoreKey, StoreRequests, install_object_stores, object_stores, url_text,
+    StoreKey, StoreRequests, StoreWatch, install_object_stores, object_stores, url_text,
 };
 pub use open::OpenOptions;
 pub use overlay::{OverlayDevice, OverlayFull};

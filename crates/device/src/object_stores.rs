@@ -157,6 +157,16 @@ pub struct StoreCleaned {
     pub corrected_accounts: u64,
 }
 
+/// Looks for new flushes of the writer of a device in a store.
+pub trait StoreWatch: Send {
+    /// Returns whether the writer has flushed, or another one has opened the device, since the last
+    /// call; true for the first. Costs one request.
+    ///
+    /// # Errors
+    /// A store that does not answer, or denies access.
+    fn has_changed(&mut self) -> std::io::Result<bool>;
+}
+
 /// Opens devices at URLs and administers those in object stores.
 ///
 /// Every URL has one of the schemes in [`URL_SCHEMES`](crate::URL_SCHEMES). Functions that concern
@@ -180,6 +190,13 @@ pub trait ObjectStores: Send + Sync {
     /// As [`open`](Self::open); a size that is no multiple of 4096.
     fn create(&self, url: &str, size: u64, options: &RemoteOptions)
     -> Result<Arc<dyn Device>, OpenErrorKind>;
+
+    /// Returns a watch of the device in a store. A device that is open for reading keeps its state;
+    /// a reader that follows the writer opens it anew once the watch says that it has changed.
+    ///
+    /// # Errors
+    /// A URL that names no device in a store, or a checkpoint, which does not change.
+    fn watch(&self, url: &str, options: &RemoteOptions) -> Result<Box<dyn StoreWatch>, OpenErrorKind>;
 
     /// Makes the device in a store larger; the new part reads as zeros. Returns the size in bytes
     /// before.

@@ -35,6 +35,8 @@ pub(crate) struct Keys {
     volumes: Mutex<Vec<(String, VolumeKey)>>,
     /// Keys of what is no volume, by a name of the caller's.
     others: Mutex<Vec<(String, Zeroizing<[u8; 32]>)>>,
+    /// Why the command that prints the key failed, if it ran early.
+    failed: Mutex<Option<LayerError>>,
 }
 
 impl std::fmt::Debug for Keys {
@@ -61,8 +63,17 @@ impl Keys {
     pub(crate) fn run_command(&self, source: &KeySource) {
         let mut secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
         if let (KeySource::Command(_), None) = (source, &*secret) {
-            // The first use of the key tries again, and reports the error.
-            *secret = source.read("the device").ok();
+            match source.read("the device") {
+                Ok(read) => *secret = Some(read),
+                Err(error) => *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error),
+            }
+        }
+    }
+
+    fn read(&self, source: &KeySource, name: &str) -> Result<Secret> {
+        match self.failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(error),
+            None => source.read(name),
         }
     }
 
@@ -94,7 +105,7 @@ impl Keys {
             (_, Some(_)) => 0,
         };
         for _ in 0..attempts {
-            let read = source.read(name).map_err(|error| match error {
+            let read = self.read(source, name).map_err(|error| match error {
                 LayerError::NoKey(_) => fault.take().unwrap_or(KeyFault::Missing),
                 error => KeyFault::Unreadable(Box::new(error)),
             })?;
@@ -147,7 +158,7 @@ impl Keys {
             }
         }
         for _ in 0..attempts {
-            let read = options.key.read(device.name())?;
+            let read = self.read(&options.key, device.name())?;
             let opened = header.unlock(device, &read.bytes, options.key_slot, read.kind);
             *secret = Some(read);
             match opened {

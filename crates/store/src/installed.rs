@@ -3,13 +3,13 @@
 //! Owns [`install`]: which URL is opened by which kind of device.
 
 use crate::{
-    Derivation, RemoteDevice, Secret, StoreDevice, StoreUrl, add_store_key, change_store_key, clone_store,
-    create_checkpoint, delete_checkpoint, encrypt_store, list_checkpoints, remove_store_key, store_info,
-    store_keys,
+    Derivation, LogWatch, RemoteDevice, Secret, StoreDevice, StoreUrl, add_store_key, change_store_key,
+    clone_store, create_checkpoint, delete_checkpoint, encrypt_store, list_checkpoints, remove_store_key,
+    store_info, store_keys,
 };
 use papilio_device::{
     Access, Device, ObjectStores, OpenErrorKind, RemoteOptions, StoreCheckpoint, StoreCleaned, StoreInfo,
-    StoreKey, is_store_url,
+    StoreKey, StoreWatch, is_store_url,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -47,6 +47,10 @@ impl ObjectStores for Stores {
         options: &RemoteOptions,
     ) -> Result<Arc<dyn Device>, OpenErrorKind> {
         Ok(Arc::new(StoreDevice::create(&StoreUrl::parse(url, options)?, size, options)?))
+    }
+
+    fn watch(&self, url: &str, options: &RemoteOptions) -> Result<Box<dyn StoreWatch>, OpenErrorKind> {
+        Ok(Box::new(LogWatch::new(StoreUrl::parse(url, options)?)?))
     }
 
     fn grow(&self, url: &str, size: u64, options: &RemoteOptions) -> Result<u64, OpenErrorKind> {

@@ -24,13 +24,14 @@ mod sealed;
 
 pub use bucket::Bucket;
 pub use database::{
-    StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints, store_info,
+    LogWatch, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint, list_checkpoints,
+    store_info,
 };
 pub use installed::install;
 #[doc(no_inline)]
 pub use papilio_device::{
     Device, RemoteCache, RemoteOptions, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo, StoreKey,
-    StoreRequests,
+    StoreRequests, StoreWatch,
 };
 #[doc(no_inline)]
 pub use papilio_keys::{Derivation, Secret};

@@ -9,6 +9,7 @@ use super::core::{Core, FIRST_WINDOW, MAX_WINDOW, Writing};
 use super::counted::{self, Counted, StoreRequests};
 use super::errors::opening;
 use super::groups::{Groups, OPEN_FOR};
+use super::holder::Claim;
 use super::layout::{BLOCK, META, Meta, REQUESTS};
 use super::lineage;
 use super::map::BlockMap;
@@ -97,7 +98,7 @@ async fn keep_tidy(core: Weak<Core>) {
         tokio::time::sleep(OPEN_FOR / 2).await;
         let Some(core) = core.upgrade() else { return };
         core.seal_old();
-        if cleaned.elapsed() >= CLEAN_INTERVAL {
+        if cleaned.elapsed() >= CLEAN_INTERVAL && !core.store.activity().is_resting() {
             // A failure is one of writes, too, which report it. Else the next turn tries again.
             let _ = core.clean_some().await;
             cleaned = Instant::now();
@@ -128,7 +129,10 @@ impl StoreDevice {
             let (counted, store) = url.counted();
             let source = match (access, &url.checkpoint) {
                 (Access::ReadWrite, Some(_)) => return Err(OpenErrorKind::ReadOnlyMedium),
-                (Access::ReadWrite, None) => Source::writer(url, &store, options).await.map_err(opening)?,
+                (Access::ReadWrite, None) => {
+                    let writer = Source::writer(url, &store, counted.activity(), options).await;
+                    writer.map_err(opening)?
+                }
                 (Access::ReadOnly, Some(checkpoint)) => {
                     let id = super::admin::find_checkpoint(url, checkpoint).await?.id;
                     let mode = DbReaderMode::Checkpoint(id);
@@ -169,7 +173,8 @@ impl StoreDevice {
             if !existed {
                 lineage::forget_ancestors(url, &store).await.map_err(OpenErrorKind::Io)?;
             }
-            let source = Source::writer(url, &store, options).await.map_err(opening)?;
+            let writer = Source::writer(url, &store, counted.activity(), options).await;
+            let source = writer.map_err(opening)?;
             let found = source.get(META).await.map_err(OpenErrorKind::Io)?;
             let meta = match Meta::parse(found.as_deref()) {
                 Ok(meta) => Meta { size, ..meta },
@@ -249,6 +254,10 @@ impl StoreDevice {
         let mut writing = None;
         if source.is_writer() {
             let requests = source.get(REQUESTS).await.map_err(io)?;
+            let (claim, before) = Claim::make(url, &objects).await;
+            if let Some(before) = before {
+                tracing::warn!("{}: fenced another writer: {before}; this one is {}", url.name, claim.own());
+            }
             let committer = Arc::new(Committer::new(
                 Arc::clone(&source),
                 Arc::clone(&map),
@@ -260,6 +269,7 @@ impl StoreDevice {
             ));
             writing = Some(Writing {
                 groups: start_groups(&committer, runtime),
+                claim,
                 cleaner: Cleaner { committer, url: url.clone() },
                 earlier_requests: requests.as_deref().and_then(counted::parse).unwrap_or_default(),
                 manifest_at: Mutex::new(Instant::now()),
@@ -281,6 +291,12 @@ impl StoreDevice {
             runtime.spawn(keep_tidy(Arc::downgrade(&core)));
         }
         Ok(Self { core })
+    }
+
+    /// Returns when the device was last used.
+    #[cfg(test)]
+    pub(super) fn activity(&self) -> &super::activity::Activity {
+        self.core.store.activity()
     }
 
     /// Returns the part that cleans, to clean while the device is in use.

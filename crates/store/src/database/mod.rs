@@ -10,6 +10,9 @@
 //! - `lineage`: which devices share segments; `admin`: checkpoints and clones.
 //! - `source`, `layout`: the database, and its keys; `counted`, `info`: requests and space.
 //! - `still`: the clock by which a reader never follows a writer.
+//! - `activity`: the clock by which an idle writer sends no requests.
+//! - `watch`: whether a writer has flushed.
+//! - `holder`: the names of writers, for the message of one that was fenced.
 //!
 //! SlateDB (<https://slatedb.io>) is a log-structured merge tree on object storage. Its write-ahead
 //! log, manifests, compaction, garbage collection and fencing are its own. It holds the map, small
@@ -22,6 +25,7 @@
 //!   opened.
 
 mod accounts;
+mod activity;
 mod admin;
 mod clean;
 mod commit;
@@ -31,6 +35,7 @@ mod device;
 mod errors;
 mod extents;
 mod groups;
+mod holder;
 mod info;
 mod layout;
 mod lineage;
@@ -42,9 +47,11 @@ mod still;
 mod tests;
 mod units;
 mod url;
+mod watch;
 mod window;
 
 pub use admin::{clone_store, create_checkpoint, delete_checkpoint, list_checkpoints};
 pub use device::StoreDevice;
 pub use info::store_info;
 pub use url::StoreUrl;
+pub use watch::LogWatch;

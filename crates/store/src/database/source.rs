@@ -2,6 +2,7 @@
 //!
 //! It owns the settings of SlateDB, and turns its errors into those of the device.
 
+use super::activity::{Activity, RestingClock};
 use super::errors::error_of;
 use super::still::StillClock;
 use super::url::StoreUrl;
@@ -34,7 +35,7 @@ const SHARE: u64 = 4;
 const READER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 enum Handle {
-    Writer(Db),
+    Writer(Db, Arc<Activity>),
     Reader(Box<DbReader>),
 }
 
@@ -74,8 +75,10 @@ impl Source {
     pub(super) async fn writer(
         url: &StoreUrl,
         store: &Arc<dyn ObjectStore>,
+        activity: &Arc<Activity>,
         options: &RemoteOptions,
     ) -> Result<Self, slatedb::Error> {
+        activity.note();
         let settings = Settings {
             flush_interval: Some(Duration::from_secs(1)),
             l0_max_ssts: MOST_TABLES,
@@ -89,9 +92,10 @@ impl Source {
             .with_settings(settings)
             .with_sst_block_size(SstBlockSize::Block64Kib)
             .with_db_cache(memory_cache(options), 0)
+            .with_system_clock(Arc::new(RestingClock::new(Arc::clone(activity))))
             .build()
             .await?;
-        Ok(Self { name: url.name.clone(), handle: Handle::Writer(db) })
+        Ok(Self { name: url.name.clone(), handle: Handle::Writer(db, Arc::clone(activity)) })
     }
 
     /// Opens the database for reading.
@@ -123,12 +127,15 @@ impl Source {
     }
 
     pub(super) fn is_writer(&self) -> bool {
-        matches!(self.handle, Handle::Writer(_))
+        matches!(self.handle, Handle::Writer(..))
     }
 
     fn db(&self) -> io::Result<&Db> {
         match &self.handle {
-            Handle::Writer(db) => Ok(db),
+            Handle::Writer(db, activity) => {
+                activity.note();
+                Ok(db)
+            }
             Handle::Reader(_) => Err(read_only()),
         }
     }
@@ -139,7 +146,7 @@ impl Source {
 
     pub(super) async fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>> {
         let found = match &self.handle {
-            Handle::Writer(db) => db.get(key).await,
+            Handle::Writer(db, _) => db.get(key).await,
             Handle::Reader(reader) => reader.get(key).await,
         };
         found.map_err(self.failed())
@@ -154,7 +161,7 @@ impl Source {
             ..ScanOptions::default()
         };
         let scan = match &self.handle {
-            Handle::Writer(db) => db.scan_with_options(keys, &options).await,
+            Handle::Writer(db, _) => db.scan_with_options(keys, &options).await,
             Handle::Reader(reader) => reader.scan_with_options(keys, &options).await,
         };
         Ok(Scan { source: self, scan: scan.map_err(self.failed())? })
@@ -196,7 +203,10 @@ impl Source {
 
     pub(super) async fn close(&self) -> io::Result<()> {
         let closed = match &self.handle {
-            Handle::Writer(db) => db.close().await,
+            Handle::Writer(db, activity) => {
+                activity.note();
+                db.close().await
+            }
             Handle::Reader(reader) => reader.close().await,
         };
         closed.map_err(self.failed())

@@ -47,6 +47,8 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   rescue=ignorebadroots     Do without trees whose roots are bad; needs ro
   rescue=nologreplay        Do not replay the log; needs ro
   rescue=all                All rescue options except nologreplay; needs ro
+  follow=SECONDS            Show what the writer of a device in a store has flushed, at
+                            most so much later; needs ro
   replay_bytes=BYTES        Maximum memory for replaying the log with ro (256m)
   user_subvol_rm_allowed    Users may delete subvolumes that they may write
   noatime, relatime, strictatime, nodiratime

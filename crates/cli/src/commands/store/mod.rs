@@ -3,6 +3,7 @@
 //! [`key`] has the keys of encrypted ones.
 
 mod key;
+mod prices;
 
 use crate::context::Context;
 use crate::time;
@@ -13,6 +14,7 @@ use papilio::device::{
     ObjectStores, OpenError, OpenErrorKind, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
     object_stores,
 };
+use prices::{Cost, Prices};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -95,6 +97,12 @@ enum Subcommand {
         /// The URL of the device
         #[arg(value_name = "URL")]
         url: String,
+        /// A table of the store's prices, for an estimate of the cost
+        ///
+        /// A JSON object with the currency and numbers: storage_gib_month; put_1000, get_1000,
+        /// list_1000 and delete_1000 for 1,000 requests; sent_gib and received_gib.
+        #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+        prices: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -142,10 +150,12 @@ impl Args {
                 object_stores().and_then(grow).map_err(at(&url))?;
                 Ok(())
             }
-            Subcommand::Info { url, json } => {
+            Subcommand::Info { url, prices, json } => {
+                let prices = prices.as_deref().map(Prices::read).transpose()?;
                 let info = |stores: Stores| stores.info(&url, &options);
                 let info = object_stores().and_then(info).map_err(at(&url))?;
-                print_info(&info, json).context("standard output")
+                let cost = prices.map(|prices| prices.cost(&info));
+                print_info(&info, cost.as_ref(), json).context("standard output")
             }
             Subcommand::Key(command) => command.run(context),
             Subcommand::Clean { url } => {
@@ -198,7 +208,7 @@ fn list(checkpoints: &[StoreCheckpoint], json: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
+fn print_info(info: &StoreInfo, cost: Option<&Cost>, json: bool) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     let requests = [("segments", info.requests.segments), ("database", info.requests.database)];
     if json {
@@ -229,6 +239,7 @@ fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
             "checkpoints": info.checkpoints,
             "clones": info.clones,
             "requests": { "segments": counts(requests[0].1), "database": counts(requests[1].1) },
+            "cost": cost.map(Cost::to_json),
         });
         return writeln!(output, "{value}");
     }
@@ -259,7 +270,10 @@ fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
             counts.deletes
         )?;
     }
-    Ok(())
+    match cost {
+        Some(cost) => cost.print(&mut output),
+        None => Ok(()),
+    }
 }
 
 fn print_cleaned(cleaned: &StoreCleaned) -> std::io::Result<()> {
