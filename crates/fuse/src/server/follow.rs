@@ -16,8 +16,8 @@ use crate::transport::NodeId;
 use papilio::FileSystem;
 
 impl Server {
-    /// Opens the file system anew, and serves it if it differs. Returns the nodes of which the
-    /// kernel may have data, which is then stale.
+    /// Opens the file system anew, and serves it. Returns the nodes of which the kernel may have
+    /// data, which is then stale.
     ///
     /// # Errors
     /// The file system cannot be opened; the mount goes on with the one that it has.
@@ -27,13 +27,6 @@ impl Server {
             return Ok(Vec::new());
         }
         let fs = FileSystem::open_with(&self.mount.source, self.switching.options())?;
-        let state = |fs: &FileSystem| {
-            let superblock = fs.superblock().raw;
-            (superblock.generation, superblock.log_root)
-        };
-        if state(&fs) == state(&self.fs()) {
-            return Ok(Vec::new());
-        }
         self.room.look(&fs);
         self.served.follow(fs);
         self.nodes.renew(&self.served);

@@ -241,6 +241,11 @@ fn objects_of_a_clone_cannot_take_the_place_of_the_originals() {
     write(&device, 0, &marked(MIB, 0));
     drop(device);
     clone_store(&url(&memory, "device"), &url(&memory, "clone")).unwrap();
+    // Until it has a manifest with the number of the device's latest.
+    for number in 0..10 {
+        let clone = open(&url(&memory, "clone"), Access::ReadWrite).unwrap();
+        write(&clone, 8 * MIB, &marked(4096, number));
+    }
     let mut exchanged = 0;
     for path in objects(&memory, "clone") {
         let Some(name) = path.as_ref().strip_prefix("clone/") else { panic!("{path}") };
@@ -276,7 +281,9 @@ fn keys_are_added_changed_and_removed_without_touching_data() {
     let opens = |text: &str| open(&with(text), Access::ReadOnly).is_ok();
     assert_eq!(add_store_key(&with("right"), &secret("second"), COST).unwrap(), 1);
     assert_eq!(add_store_key(&with("second"), &secret("third"), COST).unwrap(), 2);
-    assert!(data() == before, "no data is written anew");
+    let after = data();
+    let is_kept = before.iter().all(|(path, bytes)| after.get(path) == Some(bytes));
+    assert!(is_kept, "no data is written anew");
     let slots =
         || store_keys(&place(&memory, "device")).unwrap().iter().map(|key| key.slot).collect::<Vec<_>>();
     assert_eq!(slots(), [0, 1, 2]);

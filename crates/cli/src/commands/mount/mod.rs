@@ -166,7 +166,8 @@ impl Args {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);
         }
-        if join::join(&self.image, &self.directory, &options)? {
+        // A mount that follows a writer has a state of its own, also beside the writer's.
+        if options.follow.is_none() && join::join(&self.image, &self.directory, &options)? {
             return Ok(());
         }
         self.start_server(context)
