@@ -26,9 +26,9 @@ pub enum KeyError {
     /// The derivation costs more than any real one.
     #[error(
         "the key needs {memory_kib} KiB, {passes} passes and {lanes} lanes; the most are {}, {} and {}",
-        crate::wrapped::MOST_MEMORY,
-        crate::wrapped::MOST_PASSES,
-        crate::wrapped::MOST_LANES
+        crate::limits::MOST_MEMORY,
+        crate::limits::MOST_PASSES,
+        crate::limits::MOST_LANES
     )]
     Cost {
         /// Memory in KiB.

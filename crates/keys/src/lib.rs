@@ -11,6 +11,7 @@
 mod cipher;
 mod error;
 pub mod hex;
+mod limits;
 mod random;
 mod wrapped;
 

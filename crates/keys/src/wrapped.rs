@@ -1,10 +1,9 @@
 //! `WrappedKey`: a random key, encrypted by a key that argon2id derives from the user's secret.
-//!
-//! Bounds keep a description from asking for more memory or time than any real one needs.
 
 use crate::cipher::{SecretKey, new_cipher};
 use crate::error::{KeyError, Result};
 use crate::hex;
+use crate::limits::{MOST_LANES, MOST_MEMORY, MOST_PASSES};
 use crate::random::random;
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::XNonce;
@@ -14,13 +13,6 @@ use zeroize::Zeroizing;
 
 /// A passphrase, or the bytes of a key file.
 pub type Secret = Zeroizing<Vec<u8>>;
-
-/// The most memory of the derivation, in KiB.
-pub(crate) const MOST_MEMORY: u32 = 4 << 20;
-/// The most passes of the derivation.
-pub(crate) const MOST_PASSES: u32 = 1000;
-/// The most lanes of the derivation.
-pub(crate) const MOST_LANES: u32 = 64;
 
 /// The cost of deriving a key from a secret with argon2id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

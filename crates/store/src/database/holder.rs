@@ -1,9 +1,9 @@
 //! `Holder`: which program has a device open for writing, for messages.
 //!
 //! It owns the object `writer` below the device's prefix: the host, the process, the time in
-//! seconds since 1970, a random number, and `open` or `closed`, one a line. A writer stores it after
-//! it has fenced all others, and when it closes. Fencing does not depend on it: a failed request for
-//! it is no error.
+//! seconds since 1970, a random number, and `open` or `closed`, one a line. A writer stores it
+//! after it has fenced all others, and when it closes. Fencing does not depend on it: a failed
+//! request for it is no error.
 
 use super::url::StoreUrl;
 use chrono::{DateTime, Utc};

@@ -1,7 +1,7 @@
 //! Devices that live in an object store, for reading and writing.
 //!
 //! Owns [`StoreUrl`] and the openers of such devices. The parts:
-//! - `url`: which store and which prefix a URL names.
+//! - `url`: which store and which prefix a URL names; `probe`: whether a database is there.
 //! - `device`: [`StoreDevice`], its opening and closing; `core`: its reads and writes.
 //! - `groups`, `extents`: writes that are in memory only; `commit` brings them to the store.
 //! - `map`, `window`: where each block is: in a segment, or in the database.
@@ -40,6 +40,7 @@ mod info;
 mod layout;
 mod lineage;
 mod map;
+mod probe;
 mod segment;
 mod source;
 mod still;

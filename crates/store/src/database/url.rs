@@ -7,8 +7,8 @@
 //! it if it is encrypted.
 
 use super::counted::Counted;
-use super::lineage;
-use crate::remote::object::{Location, object_store};
+use super::probe::{MANIFESTS, is_device};
+use crate::remote::object::{Location, describe, object_store};
 use crate::sealed::{FOLDER as KEYS, KeyRing, SealedStore, Sealing};
 use ::object_store::ObjectStore;
 use ::object_store::local::LocalFileSystem;
@@ -17,6 +17,7 @@ use papilio_device::{OpenErrorKind, RemoteOptions};
 use papilio_keys::{Secret, SecretKey};
 use papilio_layers::KeyFault;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -37,7 +38,7 @@ impl fmt::Debug for GivenSecret {
     }
 }
 
-/// What is at a place in a store.
+/// The parts of a device that are at a place in a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Survey {
     /// There is a database.
@@ -136,6 +137,13 @@ impl StoreUrl {
         &self.raw
     }
 
+    /// Turns an error of a request into one of the host, for a caller who names the device.
+    pub(super) fn failure(&self, error: &::object_store::Error) -> io::Error {
+        let scheme = self.store_name.split("://").next().unwrap_or_default();
+        let (kind, reason) = describe(error, scheme);
+        io::Error::new(kind, reason)
+    }
+
     /// Returns the prefix of the device's objects.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -169,16 +177,15 @@ impl StoreUrl {
     pub(crate) async fn survey(&self) -> Result<Survey, OpenErrorKind> {
         let listed = match self.raw.list_with_delimiter(Some(&self.path)).await {
             Err(::object_store::Error::NotFound { .. }) => Vec::new(),
-            Err(error) => return Err(OpenErrorKind::Io(lineage::failed_without_name(self, &error))),
+            Err(error) => return Err(OpenErrorKind::Io(self.failure(&error))),
             Ok(listed) => listed.common_prefixes,
         };
         let has = |folder: &str| listed.iter().any(|path| path.filename() == Some(folder));
-        let mut found = Survey { is_device: has(lineage::MANIFESTS), has_keys: has(KEYS) };
+        let mut found = Survey { is_device: has(MANIFESTS), has_keys: has(KEYS) };
         if found.is_device && self.store_name == "file" {
             // The folder of a database that was deleted may still be there.
-            let device = lineage::is_device(&self.raw, &self.path).await;
-            found.is_device =
-                device.map_err(|error| OpenErrorKind::Io(lineage::failed_without_name(self, &error)))?;
+            let device = is_device(&self.raw, &self.path).await;
+            found.is_device = device.map_err(|error| OpenErrorKind::Io(self.failure(&error)))?;
         }
         Ok(found)
     }

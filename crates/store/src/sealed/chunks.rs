@@ -52,7 +52,7 @@ pub(super) fn stored_length(content: u64) -> u64 {
     content + OVERHEAD * content.div_ceil(CHUNK).max(1)
 }
 
-/// What is authenticated with each chunk of an object.
+/// The bytes that are authenticated with each chunk of an object.
 #[derive(Clone, Debug)]
 pub(super) struct Name(Arc<[u8]>);
 
@@ -89,7 +89,7 @@ impl Sealing {
         &self.places
     }
 
-    /// Returns what is authenticated with an object; `None` if it belongs to no known device.
+    /// Returns the bytes that are authenticated with an object; `None` if it belongs to no known device.
     pub(super) fn name(&self, path: &Path) -> Option<Name> {
         let below = |prefix: &Path| path.as_ref().strip_prefix(prefix.as_ref())?.strip_prefix('/');
         let known = self.places.iter().filter_map(|(prefix, id)| Some((below(prefix)?, id)));
@@ -226,7 +226,7 @@ impl ObjectSealer {
     /// may be the object's.
     ///
     /// # Errors
-    /// Content of more than 256 GiB in a chunk, which cannot happen.
+    /// The cipher fails, which it does not for a chunk of this length.
     pub(super) fn seal_whole(&mut self) -> io::Result<Bytes> {
         let chunks = self.pending.length.saturating_sub(1) / CHUNK;
         let mut out = Vec::with_capacity((chunks * STORED) as usize);

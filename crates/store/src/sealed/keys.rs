@@ -47,7 +47,7 @@ type Store = Arc<dyn ObjectStore>;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Slot {
+struct KeySlot {
     slot: u32,
     /// Seconds since 1970.
     added: u64,
@@ -62,7 +62,7 @@ struct Description {
     chunk: u64,
     domain: String,
     id: String,
-    slots: Vec<Slot>,
+    slots: Vec<KeySlot>,
     nonce: String,
     ancestors: String,
 }
@@ -135,7 +135,7 @@ impl KeyRing {
             chunk: super::chunks::CHUNK,
             domain: hex::text(&domain),
             id: hex::text(&id),
-            slots: vec![Slot { slot: 0, added: now(), key: wrapped }],
+            slots: vec![KeySlot { slot: 0, added: now(), key: wrapped }],
             nonce: String::new(),
             ancestors: String::new(),
         };
@@ -293,7 +293,7 @@ impl KeyRing {
         }
         let slot = (0..).find(|number| slots.iter().all(|slot| slot.slot != *number)).unwrap_or_default();
         let wrapped = WrappedKey::wrap(key, &self.domain, secret, cost).map_err(key_failed)?;
-        self.description.slots.push(Slot { slot, added: now(), key: wrapped });
+        self.description.slots.push(KeySlot { slot, added: now(), key: wrapped });
         self.description.slots.sort_by_key(|slot| slot.slot);
         Ok(slot)
     }
@@ -318,13 +318,13 @@ impl KeyRing {
         let wrapped = WrappedKey::wrap(key, &self.domain, secret, cost).map_err(key_failed)?;
         let slot = self.description.slots.iter_mut().find(|slot| slot.slot == number);
         let slot = slot.ok_or_else(|| refuse(format!("it has no key {number}")))?;
-        *slot = Slot { slot: number, added: now(), key: wrapped };
+        *slot = KeySlot { slot: number, added: now(), key: wrapped };
         Ok(())
     }
 
     /// Returns the slots.
     pub(super) fn slots(&self) -> Vec<StoreKey> {
-        let slot = |slot: &Slot| StoreKey {
+        let slot = |slot: &KeySlot| StoreKey {
             slot: slot.slot,
             added: UNIX_EPOCH + Duration::from_secs(slot.added.min(1 << 40)),
         };

@@ -1,5 +1,5 @@
-//! Encrypted devices: what their objects show, wrong keys, damage of every kind of object, changes
-//! of keys, clones, and the cache on disk.
+//! Encrypted devices: the bytes of their objects, wrong keys, damage of every kind of object,
+//! changes of keys, clones, and the cache on disk.
 
 use crate::memory::{delete_device, objects, options, runtime, segments};
 use object_store::memory::InMemory;
@@ -161,7 +161,7 @@ fn a_wrong_key_and_none_are_said_in_one_line() {
     assert!(!store_info(&place(&memory, "plain"), &options()).unwrap().is_encrypted);
 }
 
-/// What is on the device of [`damage_of_every_object_is_an_error`].
+/// The content of the device of [`damage_of_every_object_is_an_error`].
 fn expected() -> [(usize, Vec<u8>); 4] {
     [
         (0, marked(2 * MIB, 0)),

@@ -1,6 +1,6 @@
 //! `papilio store key`: the passphrases and key files of encrypted devices.
 
-use super::{Stores, at};
+use super::shared::{Stores, at, timespec};
 use crate::context::Context;
 use crate::new_secret::new_secret;
 use crate::time;
@@ -124,12 +124,12 @@ fn print(number: u32) -> anyhow::Result<()> {
 fn list(keys: &[StoreKey], json: bool) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     if json {
-        let key = |key: &StoreKey| serde_json::json!({ "number": key.slot, "added": time::with_zone(super::timespec(key.added)) });
+        let key = |key: &StoreKey| serde_json::json!({ "number": key.slot, "added": time::with_zone(timespec(key.added)) });
         let all: Vec<_> = keys.iter().map(key).collect();
         return writeln!(output, "{}", serde_json::Value::from(all));
     }
     for key in keys {
-        writeln!(output, "{:>2}  {}", key.slot, time::to_second(super::timespec(key.added)))?;
+        writeln!(output, "{:>2}  {}", key.slot, time::to_second(timespec(key.added)))?;
     }
     Ok(())
 }

@@ -4,20 +4,18 @@
 
 mod key;
 mod prices;
+mod shared;
 
 use crate::context::Context;
 use crate::time;
 use crate::units::{Units, parse_size};
 use anyhow::Context as _;
-use papilio::Timespec;
-use papilio::device::{
-    ObjectStores, OpenError, OpenErrorKind, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
-    object_stores,
-};
+use papilio::device::{RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo, object_stores};
 use prices::{Cost, Prices};
+use shared::{Stores, at, timespec};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Make, list and delete checkpoints of a device in an object store, clone it, grow it, clean it,
 /// and manage its keys
@@ -165,19 +163,6 @@ impl Args {
             }
         }
     }
-}
-
-type Stores = &'static dyn ObjectStores;
-
-fn at(url: &str) -> impl Fn(OpenErrorKind) -> OpenError {
-    let path = PathBuf::from(url);
-    move |kind| OpenError { path: path.clone(), kind }
-}
-
-fn timespec(at: SystemTime) -> Timespec {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let nanoseconds = since.subsec_nanos();
-    Timespec { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds }
 }
 
 fn list(checkpoints: &[StoreCheckpoint], json: bool) -> std::io::Result<()> {

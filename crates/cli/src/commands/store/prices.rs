@@ -1,4 +1,4 @@
-//! What a device in a store costs, by the user's table of prices.
+//! The cost of a device in a store, by the user's table of prices.
 
 use crate::units::Units;
 use anyhow::Context as _;
@@ -24,7 +24,7 @@ pub(super) struct Prices {
     received_gib: f64,
 }
 
-/// What a device costs.
+/// The cost of a device.
 #[derive(Debug, PartialEq)]
 pub(super) struct Cost {
     currency: String,
