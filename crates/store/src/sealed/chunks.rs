@@ -89,7 +89,8 @@ impl Sealing {
         &self.places
     }
 
-    /// Returns the bytes that are authenticated with an object; `None` if it belongs to no known device.
+    /// Returns the bytes that are authenticated with an object; `None` if it belongs to no known
+    /// device.
     pub(super) fn name(&self, path: &Path) -> Option<Name> {
         let below = |prefix: &Path| path.as_ref().strip_prefix(prefix.as_ref())?.strip_prefix('/');
         let known = self.places.iter().filter_map(|(prefix, id)| Some((below(prefix)?, id)));
