@@ -5,9 +5,9 @@
 //! merge that was interrupted, and the next prune deletes it.
 
 use crate::error::{BackupError, Result};
-use crate::hex;
 use crate::manifest::{BaseName, MOST_MANIFEST, Manifest};
 use crate::shared::Shared;
+use papilio_keys::hex;
 use std::collections::{HashMap, HashSet};
 
 /// The folder of manifests.

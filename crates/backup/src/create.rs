@@ -5,7 +5,6 @@
 
 use crate::backups::{Backup, Backups, FOLDER};
 use crate::error::{BackupError, Result};
-use crate::hex;
 use crate::holder::host_name;
 use crate::lock::RepositoryLock;
 use crate::manifest::{BaseName, MOST_DATA, Manifest, data_name};
@@ -13,6 +12,7 @@ use crate::repository::Repository;
 use crate::writer::{self, BackupWriter, Written};
 use papilio::format::TreeId;
 use papilio::{FileSystem, Generation, SendObserver, SendOptions, SendProtocol, Subvolume, Uuid};
+use papilio_keys::hex;
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

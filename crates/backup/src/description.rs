@@ -7,9 +7,9 @@
 //! leaves the old keys or the new ones.
 
 use crate::error::{BackupError, Result};
-use crate::hex;
-use crate::key::{KeyEntry, WrappedKey};
+use crate::key_entry::KeyEntry;
 use papilio::device::ObjectStore;
+use papilio_keys::{WrappedKey, hex};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io;

@@ -135,6 +135,12 @@ impl From<papilio::Error> for BackupError {
     }
 }
 
+impl From<papilio_keys::KeyError> for BackupError {
+    fn from(error: papilio_keys::KeyError) -> Self {
+        Self::Invalid(format!("the repository: {error}"))
+    }
+}
+
 impl From<StreamError> for BackupError {
     fn from(error: StreamError) -> Self {
         Self::Stream(Box::new(error))

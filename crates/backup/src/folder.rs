@@ -3,9 +3,8 @@
 //! Owns [`FolderStore`]. An object is a file. It is written under a name in `tmp`, flushed, and
 //! moved to its place, whose directory is flushed too.
 
-use crate::hex;
-use crate::random::random;
 use papilio::device::ObjectStore;
+use papilio_keys::{hex, random};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

@@ -9,10 +9,11 @@
 
 use crate::description::{DESCRIPTION, Description, MOST_KEYS};
 use crate::error::{BackupError, Result};
-use crate::key::{Derivation, KeyEntry, WrappedKey};
+use crate::key_entry::KeyEntry;
 use crate::lock::RepositoryLock;
 use crate::repository::{Encryption, OpenedKey, Repository};
 use papilio::device::ObjectStore;
+use papilio_keys::{Derivation, WrappedKey};
 
 /// The most bytes of a label.
 const MOST_LABEL: usize = 200;
@@ -84,7 +85,7 @@ impl Repository {
     /// Returns a key with another id than those of the description.
     fn wrap(&self, description: &Description, with: &Encryption) -> Result<WrappedKey> {
         loop {
-            let key = WrappedKey::wrap(&self.id, &self.opened()?.key, &with.secret, with.derivation)?;
+            let key = WrappedKey::wrap(&self.opened()?.key, &self.id, &with.secret, with.derivation)?;
             if description.keys.iter().all(|known| known.key.id() != key.id()) {
                 return Ok(key);
             }

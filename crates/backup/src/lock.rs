@@ -5,10 +5,9 @@
 //! backup visible or deletes anything.
 
 use crate::error::{BackupError, Result};
-use crate::hex;
 use crate::holder::{LockHolder, host_name};
-use crate::random::random;
 use crate::shared::Shared;
+use papilio_keys::{hex, random};
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -5,8 +5,8 @@
 //! was read is valid: names are names, and the lengths of objects add up.
 
 use crate::error::{BackupError, Result};
-use crate::hex;
 use papilio::{Generation, SentSubvolume, Uuid};
+use papilio_keys::hex;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format.

@@ -5,14 +5,13 @@
 use crate::backups::Backups;
 use crate::description::{DESCRIPTION, Description};
 use crate::error::{BackupError, Result};
-use crate::hex;
-use crate::key::{Derivation, KeyEntry, Secret, WrappedKey, new_key};
+use crate::key_entry::KeyEntry;
 use crate::lock::RepositoryLock;
-use crate::random::random;
-use crate::seal::{Sealer, SecretKey};
+use crate::seal::Sealer;
 use crate::shared::Shared;
 use crate::watched::{StoreWatch, WatchedStore};
 use papilio::device::ObjectStore;
+use papilio_keys::{Derivation, Secret, SecretKey, WrappedKey, hex, new_key, random};
 use std::fmt;
 use std::sync::Arc;
 
@@ -70,7 +69,7 @@ impl Repository {
             None => None,
             Some(with) => {
                 let key = new_key()?;
-                let wrapped = WrappedKey::wrap(&id, &key, &with.secret, with.derivation)?;
+                let wrapped = WrappedKey::wrap(&key, &id, &with.secret, with.derivation)?;
                 let opened = OpenedKey { id: wrapped.id().to_owned(), key };
                 description.keys.push(KeyEntry { label: None, key: wrapped });
                 Some(opened)

@@ -18,14 +18,11 @@
 //! a key of the repository, or the SHA-256 in a plain repository.
 
 use crate::error::{BackupError, Result};
-use crate::hex;
-use crate::random::random;
 use chacha20poly1305::aead::{Aead, Payload};
-use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
-use hmac::{Hmac, Mac};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use papilio_keys::{SecretKey, hex, hmac, new_cipher, random, subkey};
 use sha2::{Digest, Sha256};
 use std::io::Read;
-use zeroize::Zeroizing;
 
 /// The first bytes of every object.
 const MAGIC: [u8; 8] = *b"PAPBKUP1";
@@ -33,9 +30,6 @@ const PLAIN: u8 = 0;
 const ENCRYPTED: u8 = 1;
 /// The most bytes by which a stored object exceeds its content.
 pub const OVERHEAD: u64 = 64 << 10;
-
-/// A key of 32 bytes, whose memory is wiped.
-pub type SecretKey = Zeroizing<[u8; 32]>;
 
 /// The keys of an encrypted repository.
 struct Keys {
@@ -56,26 +50,12 @@ impl std::fmt::Debug for Sealer {
     }
 }
 
-/// Returns the cipher with a key.
-pub fn new_cipher(key: &[u8; 32]) -> XChaCha20Poly1305 {
-    XChaCha20Poly1305::new(key.into())
-}
-
-/// Returns the HMAC-SHA-256 of some bytes.
-fn authenticate(key: &[u8], bytes: &[u8]) -> [u8; 32] {
-    let mut code =
-        <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
-    code.update(bytes);
-    code.finalize().into_bytes().into()
-}
-
 impl Sealer {
     /// Makes the sealer of a repository; without a key it is a plain one.
     pub fn new(id: [u8; 16], key: Option<&SecretKey>) -> Self {
         let keys = key.map(|key| {
-            let content = Zeroizing::new(authenticate(&key[..], b"papilio backup: content"));
-            let names = Zeroizing::new(authenticate(&key[..], b"papilio backup: names"));
-            Keys { cipher: new_cipher(&content), names }
+            let content = subkey(key, "papilio backup: content");
+            Keys { cipher: new_cipher(&content), names: subkey(key, "papilio backup: names") }
         });
         Self { id, keys }
     }
@@ -88,7 +68,7 @@ impl Sealer {
     /// Returns the last part of the name of an object that is named after its content.
     pub fn name_of(&self, content: &[u8]) -> String {
         match &self.keys {
-            Some(keys) => hex::text(&authenticate(&keys.names[..], content)),
+            Some(keys) => hex::text(&hmac(&keys.names[..], content)),
             None => hex::text(&Sha256::digest(content)),
         }
     }
@@ -181,6 +161,7 @@ impl Sealer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zeroize::Zeroizing;
 
     #[test]
     fn sealed_content_opens_and_no_change_of_a_byte_does() {

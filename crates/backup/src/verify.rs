@@ -6,12 +6,11 @@
 use crate::backups::{Backups, FOLDER};
 use crate::description::DESCRIPTION;
 use crate::error::{BackupError, Result};
-use crate::hex;
 use crate::lock::LOCK;
 use crate::manifest::{StoredObject, data_name};
-use crate::random::random;
 use crate::reader::read_part;
 use crate::repository::Repository;
+use papilio_keys::{hex, random};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How much is verified.

@@ -43,6 +43,13 @@ pub struct GlobalArgs {
     #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     pub key_file: Option<PathBuf>,
+    /// The command that prints the key of encrypted volumes; a newline at the end does not count
+    ///
+    /// PAPILIO_KEY_COMMAND is the same. The shell runs it when a key is needed, or earlier if the
+    /// command gives up the right to start programs.
+    #[arg(long, value_name = "COMMAND", global = true, help_heading = HEADING)]
+    #[arg(conflicts_with_all = ["key_file", "key_fd"], value_hint = clap::ValueHint::CommandString)]
+    pub key_command: Option<OsString>,
     /// The descriptor to read the key of encrypted volumes from
     #[arg(long, value_name = "N", global = true, help_heading = HEADING, conflicts_with = "key_file")]
     pub key_fd: Option<u32>,
@@ -153,11 +160,15 @@ impl GlobalArgs {
             true => path.clone(),
             false => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
         };
-        let file = self.key_file.clone().or_else(|| std::env::var_os("PAPILIO_KEY_FILE").map(PathBuf::from));
-        let key = match (self.key_fd, file) {
-            (Some(number), _) => KeySource::File(format!("/dev/fd/{number}").into()),
-            (None, Some(file)) => KeySource::File(whole(&file)),
-            (None, None) => KeySource::Terminal,
+        let environment = || {
+            let file = std::env::var_os("PAPILIO_KEY_FILE").map(|file| KeySource::File(whole(&file.into())));
+            file.or_else(|| std::env::var_os("PAPILIO_KEY_COMMAND").map(KeySource::Command))
+        };
+        let key = match (self.key_fd, &self.key_file, &self.key_command) {
+            (Some(number), ..) => KeySource::File(format!("/dev/fd/{number}").into()),
+            (None, Some(file), _) => KeySource::File(whole(file)),
+            (None, None, Some(command)) => KeySource::Command(command.clone()),
+            (None, None, None) => environment().unwrap_or_default(),
         };
         LayerOptions {
             members: self.member.iter().map(whole).collect(),

@@ -30,6 +30,7 @@ mod kernel_jobs;
 mod log;
 mod mounted;
 mod moving;
+mod new_secret;
 mod numbers;
 mod operands;
 mod other_program;

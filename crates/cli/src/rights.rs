@@ -116,6 +116,7 @@ impl Context {
         // These are files of the host that are read once.
         time::zone();
         papilio_layers::keep_terminal();
+        papilio_layers::keep_command_secret();
         self.tell(&sandbox.enter());
         let mut pending: Vec<PathBuf> = images.into_iter().collect();
         pending.sort();

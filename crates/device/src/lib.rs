@@ -134,7 +134,7 @@ pub use memory::MemoryDevice;
 pub use object_store::ObjectStore;
 pub use object_stores::{
     ObjectStores, RemoteCache, RemoteOptions, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
-    StoreRequests, install_object_stores, object_stores, url_text,
+    StoreKey, StoreRequests, StoreWatch, install_object_stores, object_stores, url_text,
 };
 pub use open::OpenOptions;
 pub use overlay::{OverlayDevice, OverlayFull};

@@ -67,6 +67,15 @@ pub struct StoreCheckpoint {
     pub expires: Option<SystemTime>,
 }
 
+/// A passphrase or key file that opens an encrypted device in an object store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreKey {
+    /// Its number.
+    pub slot: u32,
+    /// When it was added or changed last.
+    pub added: SystemTime,
+}
+
 /// Requests to an object store by kind, each counted once however often it was repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
@@ -100,6 +109,8 @@ pub struct StoreInfo {
     pub size: u64,
     /// The version of the device's format.
     pub version: u32,
+    /// Whether its objects are encrypted.
+    pub is_encrypted: bool,
     /// Objects that hold large runs of blocks, orphans too.
     pub segments: u64,
     /// Bytes of these objects.
@@ -147,6 +158,16 @@ pub struct StoreCleaned {
     pub corrected_accounts: u64,
 }
 
+/// Looks for new flushes of the writer of a device in a store.
+pub trait StoreWatch: Send {
+    /// Returns whether the writer has flushed, or another one has opened the device, since the last
+    /// call; true for the first. Costs one request.
+    ///
+    /// # Errors
+    /// A store that does not answer, or denies access.
+    fn has_changed(&mut self) -> std::io::Result<bool>;
+}
+
 /// Opens devices at URLs and administers those in object stores.
 ///
 /// Every URL has one of the schemes in [`URL_SCHEMES`](crate::URL_SCHEMES). Functions that concern
@@ -176,6 +197,13 @@ pub trait ObjectStores: Send + Sync {
     /// As [`open`](Self::open); a size that is no multiple of 4096.
     fn create(&self, url: &str, size: u64, options: &RemoteOptions)
     -> Result<Arc<dyn Device>, OpenErrorKind>;
+
+    /// Returns a watch of the device in a store. A device that is open for reading keeps its state;
+    /// a reader that follows the writer opens it anew once the watch says that it has changed.
+    ///
+    /// # Errors
+    /// A URL that names no device in a store, or a checkpoint, which does not change.
+    fn watch(&self, url: &str, options: &RemoteOptions) -> Result<Box<dyn StoreWatch>, OpenErrorKind>;
 
     /// Makes the device in a store larger; the new part reads as zeros. Returns the size in bytes
     /// before.
@@ -232,6 +260,44 @@ pub trait ObjectStores: Send + Sync {
     /// # Errors
     /// As [`open`](Self::open).
     fn clean(&self, url: &str, options: &RemoteOptions) -> Result<StoreCleaned, OpenErrorKind>;
+
+    /// Prepares a place for an encrypted device, which [`create`](Self::create) makes afterwards.
+    /// `secret` is a passphrase, or the bytes of a key file.
+    ///
+    /// # Errors
+    /// A device at the place; a store that does not answer.
+    fn encrypt(&self, url: &str, secret: &[u8], options: &RemoteOptions) -> Result<(), OpenErrorKind>;
+
+    /// Returns the secrets that open an encrypted device, by their slots. Needs none of them.
+    ///
+    /// # Errors
+    /// No such device, or one that is not encrypted; a store that does not answer.
+    fn keys(&self, url: &str, options: &RemoteOptions) -> Result<Vec<StoreKey>, OpenErrorKind>;
+
+    /// Adds a secret, and returns its slot. Like the next two functions, it rewrites no data and
+    /// does not disturb a program that has the device open.
+    ///
+    /// # Errors
+    /// As [`keys`](Self::keys); the secret of this process is missing or wrong; too many secrets.
+    fn add_key(&self, url: &str, secret: &[u8], options: &RemoteOptions) -> Result<u32, OpenErrorKind>;
+
+    /// Removes a secret. That of this process must open another slot.
+    ///
+    /// # Errors
+    /// As [`add_key`](Self::add_key); no such slot.
+    fn remove_key(&self, url: &str, slot: u32, options: &RemoteOptions) -> Result<(), OpenErrorKind>;
+
+    /// Replaces the secret of a slot, by default that of this process. Returns the slot.
+    ///
+    /// # Errors
+    /// As [`add_key`](Self::add_key); no such slot.
+    fn change_key(
+        &self,
+        url: &str,
+        slot: Option<u32>,
+        secret: &[u8],
+        options: &RemoteOptions,
+    ) -> Result<u32, OpenErrorKind>;
 }
 
 static INSTALLED: OnceLock<&'static dyn ObjectStores> = OnceLock::new();

@@ -26,6 +26,8 @@ mod device_number;
 mod device_transport;
 #[cfg(target_os = "linux")]
 mod dispatch;
+#[cfg(target_os = "linux")]
+mod follower;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 #[cfg(target_os = "linux")]

@@ -81,6 +81,14 @@ pub enum MountError {
     /// The file system's root directory cannot be read.
     #[error(transparent)]
     FileSystem(#[from] papilio::Error),
+    /// There is no writer to follow.
+    #[error("{}: the mount option follow: {reason}", path.display())]
+    Follow {
+        /// The image.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// A thread could not be started.
     #[error("starting a thread: {0}")]
     Thread(io::Error),

@@ -10,8 +10,9 @@
 //! inode and the open file come with the first use ([`Used`]). They go when newer ones have taken
 //! their place in a queue of limited length, unless the file is open.
 //!
-//! A read-only mount that becomes writable has another file system from then on. Each node is then
-//! replaced by one with the same id that keeps its inode there ([`Nodes::renew`]). The table hears
+//! A read-only mount that becomes writable, or follows a writer, has another file system from then
+//! on. Each node is then replaced by one with the same id that keeps its inode there
+//! ([`Nodes::renew`]). A file that the writer has deleted is gone: ESTALE. The table hears
 //! of it after [`ServedFileSystem`] has changed, and asks that under the lock of a shard or a node,
 //! so that no inode of the earlier one comes in later.
 //!
@@ -25,13 +26,14 @@ use crate::cached_pages::CachedPages;
 use crate::numbers::{InodeNumbers, Place};
 use crate::served::ServedFileSystem;
 use crate::transport::NodeId;
+use arc_swap::ArcSwap;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError};
 use papilio_ioctl::Errno;
 use papilio_locks::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 64;
 /// Number of nodes whose inode and file stay at hand although no process has them open.
@@ -48,7 +50,7 @@ pub(crate) struct Node {
     stub: Option<Box<[u8]>>,
     used: Mutex<Option<Arc<Used>>>,
     /// Number of times the file is open.
-    opens: AtomicU32,
+    opens: Arc<AtomicU32>,
     /// Number of times the file is open for writing.
     pub(crate) writers: AtomicU32,
     /// The error of a write from the kernel's cache that no caller has heard of, or 0.
@@ -102,7 +104,7 @@ impl Node {
             kept: fs.keep(tree, number),
             stub,
             used: Mutex::new(None),
-            opens: AtomicU32::new(0),
+            opens: Arc::default(),
             writers: AtomicU32::new(0),
             failed: AtomicI32::new(0),
             cached: CachedPages::default(),
@@ -169,9 +171,7 @@ struct Known {
 /// The nodes that the kernel knows, by id.
 pub(crate) struct Nodes {
     numbers: InodeNumbers,
-    root: Arc<Node>,
-    /// The root directory since the nodes were renewed.
-    later_root: OnceLock<Arc<Node>>,
+    root: ArcSwap<Node>,
     shards: Box<[Mutex<HashMap<NodeId, Known>>]>,
     /// Nodes in the order of their last use, opened files excepted.
     resting: Mutex<VecDeque<NodeId>>,
@@ -183,21 +183,20 @@ impl Nodes {
     pub(crate) fn new(root: &Inode, mounted: TreeId) -> Self {
         let place = Place::Inode(root.tree(), root.number());
         let numbers = InodeNumbers::new(mounted);
-        let root = Arc::new(Node::new(NodeId::ROOT, place, root.file_type(), root.file_system()));
+        let root = Node::new(NodeId::ROOT, place, root.file_type(), root.file_system());
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { numbers, root, later_root: OnceLock::new(), shards, resting: Mutex::default() }
-    }
-
-    fn root(&self) -> &Arc<Node> {
-        self.later_root.get().unwrap_or(&self.root)
+        Self { numbers, root: ArcSwap::from_pointee(root), shards, resting: Mutex::default() }
     }
 
     /// Replaces all nodes by those of the file system that has taken the place of the one so far,
-    /// which was open for reading. Happens once.
+    /// which was open for reading.
     pub(crate) fn renew(&self, served: &ServedFileSystem) {
         let fs = served.current();
-        let renewed = |node: &Node| Arc::new(Node::new(node.id, node.place(), node.kind, fs));
-        let _ = self.later_root.set(renewed(&self.root));
+        let renewed = |node: &Node| {
+            let opens = Arc::clone(&node.opens);
+            Arc::new(Node { opens, ..Node::new(node.id, node.place(), node.kind, &fs) })
+        };
+        drop(self.root.swap(renewed(&self.root.load())));
         for shard in &self.shards {
             let mut earlier = Vec::new();
             for known in shard.lock().values_mut() {
@@ -216,7 +215,7 @@ impl Nodes {
         if let Some(used) = &*used {
             return Ok(Arc::clone(used));
         }
-        let inode = node.current(served.current())?;
+        let inode = node.current(&served.current())?;
         let file = match inode.file_type() {
             FileKind::Regular => Some(Arc::new(inode.open().map_err(stale)?)),
             _ => None,
@@ -273,7 +272,7 @@ impl Nodes {
 
     /// Returns the id by which the kernel knows an inode.
     pub(crate) fn id(&self, tree: TreeId, inode: InodeNumber) -> NodeId {
-        let root = self.root();
+        let root = self.root.load();
         if (tree, inode) == (root.kept.tree(), root.kept.number()) {
             return NodeId::ROOT;
         }
@@ -294,11 +293,15 @@ impl Nodes {
             Place::Stub(..) => NodeId(self.numbers.number(&place)),
         };
         if id == NodeId::ROOT {
-            return Arc::clone(self.root());
+            return self.root.load_full();
         }
-        let new = |place| Arc::new(Node::new(id, place, inode.file_type(), served.current()));
+        let new = |place| Arc::new(Node::new(id, place, inode.file_type(), &served.current()));
         let mut shard = self.shard(id).lock();
         let known = shard.entry(id).or_insert_with(|| Known { node: new(place), lookups: 0 });
+        if known.node.kind != inode.file_type() {
+            // The writer that this mount follows has used the number of a deleted inode again.
+            known.node = new(known.node.place());
+        }
         known.lookups += 1;
         Arc::clone(&known.node)
     }
@@ -322,7 +325,7 @@ impl Nodes {
     /// Returns a node that the kernel knows; ESTALE otherwise.
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
         if id == NodeId::ROOT {
-            return Ok(Arc::clone(self.root()));
+            return Ok(self.root.load_full());
         }
         let shard = self.shard(id).lock();
         shard.get(&id).map(|known| Arc::clone(&known.node)).ok_or(Errno(libc::ESTALE))

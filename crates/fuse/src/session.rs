@@ -14,6 +14,7 @@ use crate::assistant::Assistant;
 use crate::cpu_latency::CpuLatency;
 use crate::device_transport::{Channel, DeviceTransport};
 use crate::dispatch::{Dispatcher, QueuedData};
+use crate::follower::Follower;
 use crate::ioctl::MountInfo;
 use crate::mount_point::{self, MountError};
 use crate::options::{MountOptions, Transport};
@@ -89,6 +90,15 @@ impl Session {
             Assistant::start(Arc::clone(&device)).map_err(|error| detach(MountError::Thread(error)))?;
         server.tell_with(Box::new(assistant.attributes_forgetter()));
         let mut beside = vec![helper];
+        let follower = match options.follow {
+            None => None,
+            Some(period) => {
+                let started = Follower::start(Arc::clone(&server), assistant.clone(), source, period);
+                let (follower, thread) = started.map_err(&mut detach)?;
+                beside.push(thread);
+                Some(follower)
+            }
+        };
         let cpu_latency = CpuLatency::start(&mut beside);
         let dispatcher = Dispatcher::new(Arc::clone(&server), agreed.parallel_direct, cpu_latency);
         let dispatcher = Arc::new(dispatcher);
@@ -120,7 +130,7 @@ impl Session {
         log_choices(&server, cached, (rings.is_some(), count));
         let resumed = Arc::clone(&server);
         let serve = move || {
-            wait_for_end((threads, rings), dispatcher, beside);
+            wait_for_end((threads, rings), (dispatcher, follower), beside);
             close(server)
         };
         let serving = std::thread::Builder::new().name("papilio-mount".to_owned()).spawn(serve);
@@ -232,7 +242,7 @@ fn make_below_top(
 /// Waits until the kernel has ended the mount and no thread is left.
 fn wait_for_end(
     (threads, rings): (Vec<JoinHandle<()>>, Option<Serving>),
-    dispatcher: Arc<Dispatcher>,
+    (dispatcher, follower): (Arc<Dispatcher>, Option<Follower>),
     beside: Vec<JoinHandle<()>>,
 ) {
     for thread in threads {
@@ -243,7 +253,7 @@ fn wait_for_end(
     rings.into_iter().for_each(Serving::join);
     tracing::info!("requests served: {}", dispatcher.counts());
     // The threads beside those that serve end with their last user.
-    drop(dispatcher);
+    drop((dispatcher, follower));
     for thread in beside {
         if thread.join().is_err() {
             tracing::error!("a thread beside those that serve panicked");

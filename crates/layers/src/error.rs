@@ -40,8 +40,8 @@ pub enum LayerError {
     },
     /// An encrypted device, and no way to ask for a passphrase.
     #[error(
-        "{0}: it is encrypted with LUKS: give a key with --key-file FILE, --key-fd N or \
-         PAPILIO_KEY_FILE, or run this in a terminal"
+        "{0}: it is encrypted with LUKS: give a key with --key-file FILE, --key-fd N, \
+         --key-command COMMAND or PAPILIO_KEY_FILE, or run this in a terminal"
     )]
     NoKey(String),
     /// The key file or terminal cannot be read.
@@ -50,6 +50,14 @@ pub enum LayerError {
         /// The file.
         path: PathBuf,
         /// The host's error.
+        source: io::Error,
+    },
+    /// The command that prints the key fails.
+    #[error("the key command `{command}`: {source}")]
+    KeyCommand {
+        /// The command.
+        command: String,
+        /// The host's error, or the command's status.
         source: io::Error,
     },
     /// Too few members.

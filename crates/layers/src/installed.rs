@@ -4,8 +4,8 @@
 
 use crate::content::Content;
 use crate::error::LayerError;
-use crate::keys::Keys;
-use crate::options::LayerOptions;
+use crate::keys::{KeyFault, Keys};
+use crate::options::{KeySource, LayerOptions};
 use crate::search::Search;
 use papilio_device::{Access, Device, LayerRequest, Layers, OpenErrorKind};
 use std::sync::{Arc, OnceLock};
@@ -37,6 +37,41 @@ pub fn forget_keys() {
 /// Returns the secret that opened the last encrypted volume, for a process that this one starts.
 pub fn known_secret() -> Option<Zeroizing<Vec<u8>>> {
     INSTALLED.get()?.keys.secret()
+}
+
+/// Keeps a secret that was read for a device that this process opens next.
+pub fn keep_secret(secret: Zeroizing<Vec<u8>>, source: &KeySource) {
+    if let Some(installed) = INSTALLED.get() {
+        let kind = match source {
+            KeySource::Terminal | KeySource::Nowhere => "passphrase",
+            KeySource::File(_) => "key file",
+            KeySource::Command(_) => "key command",
+        };
+        installed.keys.keep_secret(secret, kind);
+    }
+}
+
+/// Runs the command that prints the key now, for a process that gives up the right to start
+/// programs. Without such a command nothing happens.
+pub fn keep_command_secret() {
+    if let Some(installed) = INSTALLED.get() {
+        installed.keys.run_command(&installed.options.key);
+    }
+}
+
+/// Opens the key of something that is no volume, with the secret of this process: the terminal asks
+/// for the passphrase of `name`. `open` returns `None` for a wrong secret. The key is kept under
+/// `id`, and not opened again.
+///
+/// # Errors
+/// There is no secret, or a wrong one; it cannot be read. Without [`install`] there is none.
+pub fn unlock(
+    id: &str,
+    name: &str,
+    open: &mut dyn FnMut(&[u8]) -> Option<Zeroizing<[u8; 32]>>,
+) -> Result<Zeroizing<[u8; 32]>, KeyFault> {
+    let installed = INSTALLED.get().ok_or(KeyFault::Missing)?;
+    installed.keys.unlock_other(id, name, &installed.options.key, open)
 }
 
 impl Layers for Installed {

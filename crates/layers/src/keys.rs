@@ -1,7 +1,7 @@
 //! `Keys`: the keys of this process, so that a command that opens a volume twice asks once.
 //!
-//! Locks: one leaf for secrets, one for volume keys. The first is held while a terminal asks, so
-//! that two threads do not ask at once.
+//! Locks: one for keys of what is no volume, one for secrets, one for volume keys, in this order.
+//! The first two are held while a terminal asks, so that two threads do not ask at once.
 
 use crate::error::{LayerError, Result};
 use crate::luks::{LuksHeader, VolumeKey};
@@ -13,12 +13,30 @@ use zeroize::Zeroizing;
 /// How often a terminal asks for a passphrase.
 const ATTEMPTS: usize = 3;
 
+/// Opens a key of 32 bytes with a secret; `None` if the secret is wrong.
+pub(crate) type OpenKey<'a> = &'a mut dyn FnMut(&[u8]) -> Option<Zeroizing<[u8; 32]>>;
+
+/// Why the key of something that is no volume stays locked.
+#[derive(Debug)]
+pub enum KeyFault {
+    /// There is no key, and no way to ask for a passphrase.
+    Missing,
+    /// The secret opens nothing: a "passphrase", a "key file" or a "key command".
+    Wrong(&'static str),
+    /// The secret cannot be read.
+    Unreadable(Box<LayerError>),
+}
+
 /// The keys that were opened.
 #[derive(Default)]
 pub(crate) struct Keys {
     secret: Mutex<Option<Secret>>,
     /// By the volume's UUID and the number of the slot that was asked for.
     volumes: Mutex<Vec<(String, VolumeKey)>>,
+    /// Keys of what is no volume, by a name of the caller's.
+    others: Mutex<Vec<(String, Zeroizing<[u8; 32]>)>>,
+    /// Why the command that prints the key failed, if it ran early.
+    failed: Mutex<Option<LayerError>>,
 }
 
 impl std::fmt::Debug for Keys {
@@ -32,6 +50,74 @@ impl Keys {
     pub(crate) fn forget(&self) {
         *self.secret.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.volumes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.others.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Keeps a secret that the caller has read.
+    pub(crate) fn keep_secret(&self, bytes: Zeroizing<Vec<u8>>, kind: &'static str) {
+        let mut secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
+        *secret = Some(Secret { bytes, kind });
+    }
+
+    /// Runs the command that prints the key, if there is one, and keeps its output.
+    pub(crate) fn run_command(&self, source: &KeySource) {
+        let mut secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (KeySource::Command(_), None) = (source, &*secret) {
+            match source.read("the device") {
+                Ok(read) => *secret = Some(read),
+                Err(error) => *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error),
+            }
+        }
+    }
+
+    fn read(&self, source: &KeySource, name: &str) -> Result<Secret> {
+        match self.failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(error),
+            None => source.read(name),
+        }
+    }
+
+    /// Returns the key of something that is no volume: one that is kept under `id`, or one that the
+    /// user's secret opens. `name` is for the terminal.
+    pub(crate) fn unlock_other(
+        &self,
+        id: &str,
+        name: &str,
+        source: &KeySource,
+        open: OpenKey<'_>,
+    ) -> std::result::Result<Zeroizing<[u8; 32]>, KeyFault> {
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, key)) = others.iter().find(|(known, _)| known == id) {
+            return Ok(key.clone());
+        }
+        let mut secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fault = None;
+        if let Some(known) = &*secret {
+            if let Some(key) = open(&known.bytes) {
+                others.push((id.to_owned(), key.clone()));
+                return Ok(key);
+            }
+            fault = Some(KeyFault::Wrong(known.kind));
+        }
+        let attempts = match (source, &fault) {
+            (KeySource::Terminal, _) => ATTEMPTS,
+            (_, None) => 1,
+            (_, Some(_)) => 0,
+        };
+        for _ in 0..attempts {
+            let read = self.read(source, name).map_err(|error| match error {
+                LayerError::NoKey(_) => fault.take().unwrap_or(KeyFault::Missing),
+                error => KeyFault::Unreadable(Box::new(error)),
+            })?;
+            let opened = open(&read.bytes);
+            fault = Some(KeyFault::Wrong(read.kind));
+            *secret = Some(read);
+            if let Some(key) = opened {
+                others.push((id.to_owned(), key.clone()));
+                return Ok(key);
+            }
+        }
+        Err(fault.unwrap_or(KeyFault::Missing))
     }
 
     /// Returns the last secret that was read.
@@ -72,7 +158,7 @@ impl Keys {
             }
         }
         for _ in 0..attempts {
-            let read = options.key.read(device.name())?;
+            let read = self.read(&options.key, device.name())?;
             let opened = header.unlock(device, &read.bytes, options.key_slot, read.kind);
             *secret = Some(read);
             match opened {

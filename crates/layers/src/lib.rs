@@ -23,6 +23,7 @@ mod search;
 mod stack;
 
 pub use error::{LayerError, Result};
-pub use installed::{forget_keys, install, known_secret};
+pub use installed::{forget_keys, install, keep_command_secret, keep_secret, known_secret, unlock};
+pub use keys::KeyFault;
 pub use options::{KeySource, LayerOptions, keep_terminal};
 pub use stack::{Stack, StackEntry};

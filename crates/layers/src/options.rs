@@ -7,9 +7,11 @@
 
 use crate::error::{LayerError, Result};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
@@ -26,6 +28,8 @@ pub enum KeySource {
     Terminal,
     /// All bytes of a file, of a descriptor as `/dev/fd/N`, or of standard input as `-`.
     File(PathBuf),
+    /// The output of a command of the shell, without a newline at its end.
+    Command(OsString),
     /// There is none: encrypted volumes stay locked.
     Nowhere,
 }
@@ -69,6 +73,12 @@ impl KeySource {
                 let bytes = read_key_file(path).map_err(failed)?;
                 Ok(Secret { bytes, kind: "key file" })
             }
+            Self::Command(command) => {
+                let failed =
+                    |source| LayerError::KeyCommand { command: command.display().to_string(), source };
+                let bytes = run(command).map_err(failed)?;
+                Ok(Secret { bytes, kind: "key command" })
+            }
             Self::Terminal => {
                 let path = Path::new("/dev/tty");
                 let kept = TERMINAL.get().map(File::try_clone);
@@ -98,11 +108,36 @@ fn open_terminal() -> io::Result<File> {
     File::options().read(true).write(true).open("/dev/tty")
 }
 
+/// Runs a command that prints a key.
+fn run(command: &OsStr) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut child =
+        Command::new("sh").arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let output = child.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
+    let read = read_all(output);
+    let status = child.wait()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("it failed: {status}")));
+    }
+    let mut bytes = read?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    not_empty(bytes)
+}
+
 fn read_key_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
-    let mut file: Box<dyn Read> = match path.as_os_str() == "-" {
-        true => Box::new(io::stdin().lock()),
-        false => Box::new(File::open(path)?),
+    let bytes = match path.as_os_str() == "-" {
+        true => read_all(io::stdin().lock()),
+        false => read_all(File::open(path)?),
     };
+    not_empty(bytes?)
+}
+
+fn not_empty(bytes: Zeroizing<Vec<u8>>) -> io::Result<Zeroizing<Vec<u8>>> {
+    if bytes.is_empty() { Err(io::Error::other("the key is empty")) } else { Ok(bytes) }
+}
+
+fn read_all(mut file: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
     // Growing would leave copies of the key behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(64 << 10));
     let mut piece = Zeroizing::new([0; 4096]);
@@ -121,10 +156,7 @@ fn read_key_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
         }
         bytes.extend_from_slice(&piece[..count]);
     }
-    match bytes.is_empty() {
-        true => Err(io::Error::other("the key is empty")),
-        false => Ok(bytes),
-    }
+    Ok(bytes)
 }
 
 /// A terminal that does not echo until it is dropped.
@@ -164,4 +196,20 @@ fn ask(mut terminal: File, device: &str) -> io::Result<Zeroizing<Vec<u8>>> {
         bytes.push(byte[0]);
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_prints_a_key() {
+        let read = |text: &str| KeySource::Command(text.into()).read_secret("device");
+        assert_eq!(&read("printf 'a key\\n\\n'").unwrap()[..], b"a key\n");
+        assert_eq!(&read("printf key").unwrap()[..], b"key");
+        for (command, reason) in [("exit 3", "exit status: 3"), ("true", "empty"), ("echo", "empty")] {
+            let error = read(command).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains(command), "{error}");
+        }
+    }
 }

@@ -244,9 +244,9 @@ pub mod device {
         ObjectStore, ObjectStores, OpenError, OpenErrorKind, OpenedImage, Partition, PartitionChoice,
         PartitionDevice, PartitionTable, PartitionType, ReadRequest, RemoteCache, RemoteOptions,
         RequestCounts, RingTarget, Signature, SignatureUse, StartedOp, StoreCheckpoint, StoreCleaned,
-        StoreInfo, StoreRequests, TableKind, UndoFile, WriteRequest, announce_ending, describe_content,
-        io_uring_available, is_inside_image, is_raw_file, is_store_url, is_url, object_stores, signatures,
-        split_partition, url_prefix,
+        StoreInfo, StoreKey, StoreRequests, StoreWatch, TableKind, UndoFile, WriteRequest, announce_ending,
+        describe_content, io_uring_available, is_inside_image, is_raw_file, is_store_url, is_url,
+        object_stores, signatures, split_partition, url_prefix,
     };
 }
 

@@ -3,12 +3,13 @@
 //! Owns [`install`]: which URL is opened by which kind of device.
 
 use crate::{
-    Bucket, RemoteDevice, StoreDevice, StoreUrl, clone_store, create_checkpoint, delete_checkpoint,
-    list_checkpoints, store_info,
+    Bucket, Derivation, LogWatch, RemoteDevice, Secret, StoreDevice, StoreUrl, add_store_key,
+    change_store_key, clone_store, create_checkpoint, delete_checkpoint, encrypt_store, list_checkpoints,
+    remove_store_key, store_info, store_keys,
 };
 use papilio_device::{
     Access, Device, ObjectStore, ObjectStores, OpenErrorKind, RemoteOptions, StoreCheckpoint, StoreCleaned,
-    StoreInfo, is_store_url,
+    StoreInfo, StoreKey, StoreWatch, is_store_url,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -52,6 +53,10 @@ impl ObjectStores for Stores {
         Ok(Arc::new(StoreDevice::create(&StoreUrl::parse(url, options)?, size, options)?))
     }
 
+    fn watch(&self, url: &str, options: &RemoteOptions) -> Result<Box<dyn StoreWatch>, OpenErrorKind> {
+        Ok(Box::new(LogWatch::new(StoreUrl::parse(url, options)?)?))
+    }
+
     fn grow(&self, url: &str, size: u64, options: &RemoteOptions) -> Result<u64, OpenErrorKind> {
         StoreDevice::grow(&StoreUrl::parse(url, options)?, size, options)
     }
@@ -90,4 +95,34 @@ impl ObjectStores for Stores {
     fn clean(&self, url: &str, options: &RemoteOptions) -> Result<StoreCleaned, OpenErrorKind> {
         StoreDevice::clean(&StoreUrl::parse(url, options)?, options)
     }
+
+    fn encrypt(&self, url: &str, secret: &[u8], options: &RemoteOptions) -> Result<(), OpenErrorKind> {
+        encrypt_store(&StoreUrl::parse(url, options)?, &copied(secret), Derivation::default())
+    }
+
+    fn keys(&self, url: &str, options: &RemoteOptions) -> Result<Vec<StoreKey>, OpenErrorKind> {
+        store_keys(&StoreUrl::parse(url, options)?)
+    }
+
+    fn add_key(&self, url: &str, secret: &[u8], options: &RemoteOptions) -> Result<u32, OpenErrorKind> {
+        add_store_key(&StoreUrl::parse(url, options)?, &copied(secret), Derivation::default())
+    }
+
+    fn remove_key(&self, url: &str, slot: u32, options: &RemoteOptions) -> Result<(), OpenErrorKind> {
+        remove_store_key(&StoreUrl::parse(url, options)?, slot)
+    }
+
+    fn change_key(
+        &self,
+        url: &str,
+        slot: Option<u32>,
+        secret: &[u8],
+        options: &RemoteOptions,
+    ) -> Result<u32, OpenErrorKind> {
+        change_store_key(&StoreUrl::parse(url, options)?, slot, &copied(secret), Derivation::default())
+    }
+}
+
+fn copied(secret: &[u8]) -> Secret {
+    Secret::new(secret.to_vec())
 }

@@ -23,7 +23,8 @@ const LAYERS: [&[&str]; 16] = [
         "papilio-preload",
         "papilio-web",
     ],
-    &["papilio-store", "papilio-serving", "papilio-layers", "papilio-run", "papilio-backup"],
+    &["papilio-store", "papilio-serving", "papilio-run", "papilio-backup"],
+    &["papilio-layers"],
     &["papilio-simulator"],
     &["papilio-oracle"],
     &["papilio"],
@@ -34,7 +35,7 @@ const LAYERS: [&[&str]; 16] = [
     &["papilio-engine"],
     &["papilio-device"],
     &["papilio-pagecache", "papilio-sandbox"],
-    &["papilio-format", "papilio-locks"],
+    &["papilio-format", "papilio-locks", "papilio-keys"],
 ];
 /// The package whose names the examples in the documentation of all libraries use.
 const FACADE: &str = "papilio";

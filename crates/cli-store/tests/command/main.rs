@@ -6,4 +6,6 @@ mod common;
 mod remote;
 mod store;
 mod store_crashes;
+mod store_encrypted;
+mod store_follow;
 mod store_traffic;

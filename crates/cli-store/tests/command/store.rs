@@ -132,6 +132,18 @@ fn segments_are_shown_and_cleaned() {
     assert!(info["segments"]["live_bytes"].as_u64() > Some(2_900_000), "{info}");
     let text = succeed_text(["store", "info", &store]);
     assert!(text.contains("Segments:") && text.contains("not in use:"), "{text}");
+    let prices = scratch.path().join("prices.json");
+    std::fs::write(&prices, r#"{"currency": "EUR", "storage_gib_month": 1000, "put_1000": 5}"#).unwrap();
+    let prices = prices.to_str().unwrap();
+    let cost = succeed_json(["store", "info", "--json", "--prices", prices, &store])["cost"].take();
+    assert!(
+        cost["storage_per_month"].as_f64() > Some(2.7) && cost["requests"].as_f64() > Some(0.0),
+        "{cost}"
+    );
+    assert_eq!((&cost["currency"], &cost["transfer"]), (&"EUR".into(), &0.0.into()));
+    assert!(succeed_text(["store", "info", "--prices", prices, &store]).contains(" EUR a month for "));
+    std::fs::write(prices, "puts = 1").unwrap();
+    fail(1, "prices.json", ["store", "info", "--prices", prices, &store]);
     let clone = url(&scratch, "clone");
     succeed(["store", "clone", &store, &clone]);
     assert_eq!(succeed_json(["store", "info", "--json", &store])["clones"], 1);

@@ -4,7 +4,7 @@
 use super::types::MountOptionError;
 
 /// The options that take a value. The others refuse one.
-const VALUED: [&str; 25] = [
+const VALUED: [&str; 26] = [
     "cache",
     "commit",
     "compress",
@@ -15,6 +15,7 @@ const VALUED: [&str; 25] = [
     "discard",
     "dmask",
     "fmask",
+    "follow",
     "fsname",
     "gid",
     "idmap",

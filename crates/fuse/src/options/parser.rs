@@ -47,6 +47,7 @@ pub(super) struct Parser {
     max_threads: Option<usize>,
     transport: Transport,
     opens: Option<Opens>,
+    follow: Option<Duration>,
     writeback_cache: Option<bool>,
     user_subvol_rm_allowed: bool,
     skip_balance: bool,
@@ -137,6 +138,11 @@ impl Parser {
                 let seconds = number(name, value, 1..=86_400)?;
                 let open = std::mem::take(&mut self.open);
                 self.open = open.device_timeout(Some(Duration::from_secs(seconds)));
+            }
+            "follow" => {
+                let seconds = number(name, value.map(|value| value.trim_end_matches('s')), 1..=86_400)?;
+                self.follow = Some(Duration::from_secs(seconds));
+                self.needs_read_only = Some("follow");
             }
             "opens" => {
                 self.opens = match needed(name, value)? {
@@ -358,7 +364,8 @@ impl Parser {
             transport: self.transport,
             opens: self.opens,
             writeback_cache: self.writeback_cache.or(self.cache.map(|_| true)),
-            attr_timeout: Duration::from_secs(3600),
+            follow: self.follow,
+            attr_timeout: self.follow.map_or(Duration::from_secs(3600), |period| period / 4),
             user_subvol_rm_allowed: self.user_subvol_rm_allowed,
             skip_balance: self.skip_balance,
             dev: !self.no_dev,

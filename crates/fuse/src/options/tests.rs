@@ -149,6 +149,12 @@ fn other_btrfs_options() {
     for (options, expected) in expectations {
         assert_eq!(opens(options), format!("{expected:?}"), "{options}");
     }
+    let following = parse("ro,follow=8s");
+    assert_eq!(
+        (following.follow, following.attr_timeout),
+        (Some(Duration::from_secs(8)), Duration::from_secs(2))
+    );
+    assert_eq!((parse("ro").follow, parse("ro,follow=8").follow), (None, following.follow));
     assert!(parse("user_subvol_rm_allowed").user_subvol_rm_allowed);
     assert!(parse("skip_balance").skip_balance && !parse("").skip_balance);
 }
@@ -167,6 +173,9 @@ fn invalid_options_have_one_line_messages() {
         ("degraded=yes", "mount option degraded takes no value, but \"yes\" was given"),
         ("discard=never", "mount option discard: \"never\" is not sync, async or no"),
         ("rescue=all", "mount option rescue=all requires ro"),
+        ("follow=5s", "mount option follow requires ro"),
+        ("ro,follow=0", "mount option follow: \"0\" is not a number from 1 to 86400"),
+        ("ro,follow", "mount option follow needs a value: follow=..."),
         ("noacl", "mount option noacl is not supported: access control lists are always enforced"),
         ("cache=4k", "mount option cache: \"4k\" is not 0 or at least 1M"),
         ("max_inline=5x", "mount option max_inline: \"5x\" is not a number of bytes"),

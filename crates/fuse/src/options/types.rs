@@ -74,6 +74,9 @@ pub struct MountOptions {
     /// Whether the kernel gathers writes in its cache. `None`: if the mount is writable, and the
     /// file system got no page cache, which it has where little room is left.
     pub writeback_cache: Option<bool>,
+    /// The mount shows what the writer of a device in a store has flushed, at most so much later
+    /// (`follow`). `None` shows the state at the time of mounting.
+    pub follow: Option<Duration>,
     /// How long the kernel may cache attributes and names. Long, because only this server changes
     /// them.
     pub attr_timeout: Duration,

@@ -54,7 +54,7 @@ impl Server {
             return;
         }
         // A failed update (no space, a read-only subvolume) does not fail the read.
-        if let Ok(inode) = node.current(self.fs())
+        if let Ok(inode) = node.current(&self.fs())
             && needs_update(rule, inode.metadata(), now)
             && let Err(error) = inode.set_access_time(now)
         {
@@ -76,7 +76,7 @@ impl Server {
         if rule != Atime::Strict && node.read_noted.load(Ordering::Acquire) == self.mark(now) {
             return false;
         }
-        node.current(self.fs()).is_ok_and(|inode| needs_update(rule, inode.metadata(), now))
+        node.current(&self.fs()).is_ok_and(|inode| needs_update(rule, inode.metadata(), now))
     }
 
     /// Returns the mark that a node remembers for a read at `now`; never 0.

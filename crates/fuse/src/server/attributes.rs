@@ -42,7 +42,7 @@ impl Server {
     /// Returns the attributes that `stat` shows.
     pub(crate) fn attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
     }
 
@@ -64,7 +64,7 @@ impl Server {
         let gid = gid.map_or(Ok(None), |id| ownership.stored_group(id))?;
         let mut set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
         if let Some(size) = size {
-            let before = node.current(self.fs())?;
+            let before = node.current(&self.fs())?;
             // `truncate` needs the right to write, and an open file may be cut unless data is only
             // appended to it (`vfs_truncate`, `do_ftruncate` in `fs/open.c`).
             let flags = before.metadata().flags();
@@ -95,7 +95,7 @@ impl Server {
             self.store_attributes(&node, &set)?;
         }
         self.changed(&node);
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
     }
 
@@ -125,7 +125,7 @@ impl Server {
     /// asks the file system about the subvolume.
     pub(super) fn refusal(&self, node: &Node, error: papilio::Error) -> Errno {
         let is_immutable = || {
-            let inode = node.current(self.fs());
+            let inode = node.current(&self.fs());
             inode.is_ok_and(|inode| inode.metadata().flags().contains(InodeFlags::IMMUTABLE))
         };
         match error.kind() {

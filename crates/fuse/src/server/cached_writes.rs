@@ -122,7 +122,7 @@ impl Server {
 
     /// Returns whether a file may have space that it can write without taking more.
     fn may_own_space(&self, node: &Node) -> Result<bool, Errno> {
-        let flags = node.current(self.fs())?.metadata().flags();
+        let flags = node.current(&self.fs())?.metadata().flags();
         Ok(flags.intersects(InodeFlags::PREALLOC | InodeFlags::NODATACOW))
     }
 
@@ -164,7 +164,7 @@ impl Server {
 
     /// Notes that a write at `offset` was lost, which no caller has heard of.
     pub(super) fn lose_write(&self, node: &Node, offset: u64, error: Errno) {
-        let generation = node.current(self.fs()).ok().map(|inode| inode.metadata().generation().get());
+        let generation = node.current(&self.fs()).ok().map(|inode| inode.metadata().generation().get());
         self.lost.note(node, generation, offset, error);
         node.failed.store(error.code(), Ordering::Release);
     }
@@ -194,7 +194,7 @@ impl Server {
     /// as directories and entries. It must forget them, and with its last close the file.
     pub(crate) fn names_after_failure(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
         let names = || {
-            let inode = self.node(id).ok()?.current(self.fs()).ok()?;
+            let inode = self.node(id).ok()?.current(&self.fs()).ok()?;
             let tree = inode.tree();
             let names = inode.names().ok()?.into_iter();
             Some(names.map(|(parent, name)| (self.nodes.id(tree, parent), name)).collect())

@@ -26,7 +26,7 @@ impl Server {
         let (from, to) = (self.used(&source)?, self.used(&target)?);
         let (from, to) = (from.file()?, to.file()?);
         self.check_change_unopened(&target, range.target_offset, None)?;
-        if target.current(self.fs())?.metadata().flags().contains(InodeFlags::IMMUTABLE) {
+        if target.current(&self.fs())?.metadata().flags().contains(InodeFlags::IMMUTABLE) {
             return Err(Errno(libc::EPERM));
         }
         let size = from.len();

@@ -34,7 +34,7 @@ impl Server {
     /// Refuses writes that the kernel's `inode_permission` and `may_open` refuse because of inode
     /// flags, which FUSE does not know, and what `fsverity_file_open` refuses.
     fn check_open_for_writing(&self, node: &Node, used: &Used, flags: i32) -> Result<(), Errno> {
-        let kept = node.current(self.fs())?.metadata().flags();
+        let kept = node.current(&self.fs())?.metadata().flags();
         // In the kernel's order, where a file has several reasons.
         if kept.contains(InodeFlags::IMMUTABLE) {
             return Err(Errno(libc::EPERM));
@@ -58,7 +58,7 @@ impl Server {
         if !self.opens_by_kernel {
             return Ok(());
         }
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         // A file that was opened before its subvolume became read-only looks like any other.
         inode.check_changeable().map_err(stale)?;
         let (flags, size) = (inode.metadata().flags(), inode.metadata().size());
@@ -213,7 +213,7 @@ impl Server {
         let used = self.used(&node)?;
         let file = used.file()?;
         self.check_change_unopened(&node, offset, None)?;
-        let flags = node.current(self.fs())?.metadata().flags();
+        let flags = node.current(&self.fs())?.metadata().flags();
         if flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND) && mode & !KEEP != 0 {
             return Err(Errno(libc::EPERM));
         }

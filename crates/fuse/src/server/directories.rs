@@ -132,7 +132,7 @@ impl Server {
         attributes: bool,
         sink: &mut dyn DirectorySink,
     ) -> Result<bool, Errno> {
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         let number = self.nodes.number_of_node(node);
         let entry = attributes.then(|| self.entry_of(node, &inode));
         let mut dot = ListedEntry { name: b".", number, kind: FileKind::Directory, next: 1, entry };

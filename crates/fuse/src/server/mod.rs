@@ -12,6 +12,7 @@ mod cached_writes;
 mod copy_range;
 mod data;
 mod directories;
+mod follow;
 mod labels;
 mod listings;
 mod lost;
@@ -33,6 +34,7 @@ use crate::dispatch::QueuedData;
 use crate::ioctl::table::{self, Data, IoctlEntry};
 use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::transport::{DataChange, DirectoryHandle, Ioctl, NodeId, Validity, Write};
+use papilio::FileSystem;
 use papilio::format::{InodeNumber, TreeId};
 use papilio_ioctl::Errno;
 use papilio_ioctl::number::Command;
@@ -242,11 +244,12 @@ impl Server {
         if Command(ioctl.command) == Command::ENABLE_VERITY && node.writers.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::ETXTBSY));
         }
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         let umask = privileges::umask_of(caller);
         let may_be_mapped = (!caller.is_told()).then(|| self.nodes.number_of_node(&node));
         let caller = caller.known();
-        let (fs, mount) = (self.fs(), &self.mount);
+        let (served, mount) = (self.fs(), &self.mount);
+        let fs: &FileSystem = &served;
         let Ioctl { command, input, address, output_size } = *ioctl;
         let inode = &inode;
         let call = IoctlCall {

@@ -22,7 +22,7 @@ impl Server {
 
     /// Looks up `.` or `..` for an NFS server, which knows only an inode's number.
     fn look_up_dots(&self, node: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let inode = self.nodes.resolve(self.fs(), node)?;
+        let inode = self.nodes.resolve(&self.fs(), node)?;
         if name == b"." {
             return Ok(self.learn(&inode, name, &inode));
         }
@@ -132,7 +132,7 @@ impl Server {
         must_take_entries(&directory, libc::EPERM)?;
         self.names_change();
         parent.inode.hard_link(&self.used(&node)?.inode, name)?;
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         Ok(self.learn(&parent.inode, name, &inode))
     }
 

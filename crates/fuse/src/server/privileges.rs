@@ -25,7 +25,7 @@ impl Server {
         if caller.is_told() {
             return Ok(!may_keep_set_id(caller) && self.kill_privileges(caller, node)?);
         }
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         let set_ids = inode.metadata().permissions() & (SET_USER_ID | SET_GROUP_ID) != 0;
         let has_some = set_ids || inode.xattr(CAPABILITY)?.is_some();
         Ok(has_some && !may_keep_set_id(caller) && self.kill_privileges(caller, node)?)
@@ -33,7 +33,7 @@ impl Server {
 
     /// Clears the privileges of a file whose data changes; returns whether it had any.
     pub(super) fn kill_privileges(&self, caller: Caller, node: &Node) -> Result<bool, Errno> {
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         let permissions = inode.metadata().permissions();
         let mut kept = permissions & !SET_USER_ID;
         let group_executes = permissions & GROUP_EXECUTE != 0;
@@ -59,7 +59,7 @@ impl Server {
         node: &Node,
         set: &SetAttributes,
     ) -> Result<(), Errno> {
-        let inode = node.current(self.fs())?;
+        let inode = node.current(&self.fs())?;
         let owner = self.ownership().shown_user(inode.metadata().uid());
         if inode.file_type() != FileKind::Directory {
             let caller = caller.known();

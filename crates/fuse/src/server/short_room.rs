@@ -40,7 +40,7 @@ impl Server {
     }
 
     fn look_and_tell(&self, taken: u64) -> bool {
-        let became_short = self.room.look_without(self.fs(), taken);
+        let became_short = self.room.look_without(&self.fs(), taken);
         if became_short && let Some(tell) = self.room.tell.get() {
             self.may_be_written().into_iter().for_each(tell);
         }

@@ -16,6 +16,7 @@ use crate::options::{Atime, MountOptions, Opens};
 use crate::ownership::Ownership;
 use crate::served::ServedFileSystem;
 use crate::transport::NodeId;
+use arc_swap::Guard;
 use papilio::FileSystem;
 use papilio_ioctl::Errno;
 use papilio_ioctl::job::JobKind;
@@ -100,11 +101,11 @@ impl Server {
 
     /// Returns a handle to the file system, to close it after the server is gone.
     pub(crate) fn file_system(&self) -> FileSystem {
-        self.fs().clone()
+        FileSystem::clone(&self.fs())
     }
 
     /// Returns the file system.
-    pub(crate) fn fs(&self) -> &FileSystem {
+    pub(crate) fn fs(&self) -> Guard<Arc<FileSystem>> {
         self.served.current()
     }
 
@@ -128,7 +129,7 @@ impl Server {
             Ok(None) => {}
             Ok(Some(_)) => {
                 tracing::info!("resuming a balance");
-                if let Err(error) = self.mount.jobs.start(JobKind::Balance, self.fs().clone(), resume) {
+                if let Err(error) = self.mount.jobs.start(JobKind::Balance, self.file_system(), resume) {
                     tracing::warn!("a balance is not resumed: {error}");
                 }
             }
@@ -144,7 +145,8 @@ impl Server {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!("resuming the replacement of a device");
-                if let Err(error) = self.mount.jobs.start(JobKind::ReplaceDevice, self.fs().clone(), resume) {
+                if let Err(error) = self.mount.jobs.start(JobKind::ReplaceDevice, self.file_system(), resume)
+                {
                     tracing::warn!("the replacement of a device is not resumed: {error}");
                 }
             }

@@ -42,6 +42,7 @@ impl Server {
     }
 
     fn open_for_writing(&self, switch: &Switch) -> Result<(), Errno> {
+        let _alone = self.switching.alone();
         if !self.mount.opened_read_only() {
             // Another call was first.
             return Ok(());

@@ -3,9 +3,12 @@
 //! Owns [`Switching`]: the options of opening, and the count of ioctls that work for long. They
 //! keep the file system that they began with, so none is under way during a switch.
 //!
-//! **Locks**: the counter, which an ioctl waits for while a switch is under way.
+//! **Locks**
+//! - The counter, which an ioctl waits for while a switch is under way.
+//! - `alone`, held while the file system is opened anew and put in its place.
 
 use papilio::OpenOptions;
+use papilio_locks::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
@@ -21,6 +24,7 @@ pub(super) struct Switching {
     open: OpenOptions,
     /// The ioctls that work for long, or [`UNDER_WAY`].
     long: AtomicIsize,
+    alone: Mutex<()>,
 }
 
 /// An ioctl that works for long.
@@ -35,12 +39,17 @@ impl Drop for LongIoctl<'_> {
 
 impl Switching {
     pub(super) fn new(open: &OpenOptions) -> Self {
-        Self { open: open.clone(), long: AtomicIsize::new(0) }
+        Self { open: open.clone(), long: AtomicIsize::new(0), alone: Mutex::new(()) }
     }
 
     /// The options of opening, with all devices.
     pub(super) fn options(&self) -> &OpenOptions {
         &self.open
+    }
+
+    /// Keeps others from putting another file system in the place of this one.
+    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.alone.lock()
     }
 
     /// Counts an ioctl that works for long. Waits for the end of a switch.

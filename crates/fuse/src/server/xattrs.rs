@@ -73,7 +73,7 @@ impl Server {
         self.changed(&node);
         if name == ACCESS_ACL {
             // Setting an access list clears the set-group-id bit if the caller is not in the group.
-            let inode = node.current(self.fs())?;
+            let inode = node.current(&self.fs())?;
             let mode = inode.metadata().permissions();
             if mode & SET_GROUP_ID != 0
                 && !privileges::is_in_group(caller, self.ownership().shown_group(inode.metadata().gid()))

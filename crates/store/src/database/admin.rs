@@ -5,7 +5,6 @@
 //! device that begins with such a state; it copies no data, and each of the two can be written.
 
 use super::accounts::Accounts;
-use super::counted::Counted;
 use super::errors::opening;
 use super::layout::{META, Meta};
 use super::lineage;
@@ -16,7 +15,6 @@ use papilio_device::{OpenErrorKind, RemoteCache, RemoteOptions, StoreCheckpoint}
 use slatedb::admin::Admin;
 use slatedb::config::CheckpointOptions;
 use slatedb::{CloneSourceSpec, DbReaderMode};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// How long the checkpoint that is copied lives, if the program that copies it crashes.
@@ -24,13 +22,6 @@ const CLONING: Duration = Duration::from_secs(24 * 3600);
 
 fn admin(url: &StoreUrl) -> Admin {
     lineage::admin(url, &url.store)
-}
-
-/// Returns whether there is a database at a URL. Asks the store itself: SlateDB's own requests are
-/// repeated without end where the store does not answer, or refuses.
-pub(super) async fn exists(url: &StoreUrl) -> Result<bool, OpenErrorKind> {
-    let found = lineage::is_device(&url.store, &url.path).await;
-    found.map_err(|error| OpenErrorKind::Io(lineage::failed_without_name(url, &error)))
 }
 
 /// Returns the checkpoint of this name or UUID. Of several with one name, the latest.
@@ -44,10 +35,6 @@ pub(super) async fn find_checkpoint(
     };
     let found = found.into_iter().filter(matches).max_by_key(|checkpoint| checkpoint.create_time);
     found.ok_or_else(|| OpenErrorKind::Remote(format!("it has no checkpoint {wanted}")))
-}
-
-async fn must_exist(url: &StoreUrl) -> Result<(), OpenErrorKind> {
-    if exists(url).await? { Ok(()) } else { Err(OpenErrorKind::NotFound) }
 }
 
 fn run<R>(work: impl Future<Output = Result<R, OpenErrorKind>>) -> Result<R, OpenErrorKind> {
@@ -65,7 +52,7 @@ pub fn create_checkpoint(
     lifetime: Option<Duration>,
 ) -> Result<StoreCheckpoint, OpenErrorKind> {
     run(async {
-        must_exist(url).await?;
+        let url = &url.unlock_device().await?;
         if let Some(name) = name
             && find_checkpoint(url, name).await.is_ok()
         {
@@ -84,7 +71,7 @@ pub fn create_checkpoint(
 /// No such device; a store that does not answer.
 pub fn list_checkpoints(url: &StoreUrl) -> Result<Vec<StoreCheckpoint>, OpenErrorKind> {
     run(async {
-        must_exist(url).await?;
+        let url = &url.unlock_device().await?;
         let mut all = admin(url).list_checkpoints(None).await.map_err(opening)?;
         all.sort_by_key(|checkpoint| checkpoint.create_time);
         Ok(all.into_iter().map(found).collect())
@@ -97,7 +84,7 @@ pub fn list_checkpoints(url: &StoreUrl) -> Result<Vec<StoreCheckpoint>, OpenErro
 /// No such device or checkpoint; a store that does not answer.
 pub fn delete_checkpoint(url: &StoreUrl, checkpoint: &str) -> Result<(), OpenErrorKind> {
     run(async {
-        must_exist(url).await?;
+        let url = &url.unlock_device().await?;
         let id = find_checkpoint(url, checkpoint).await?.id;
         admin(url).delete_checkpoint(id).await.map_err(opening)
     })
@@ -117,9 +104,14 @@ pub fn clone_store(source: &StoreUrl, to: &StoreUrl) -> Result<(), OpenErrorKind
         return Err(OpenErrorKind::ReadOnlyMedium);
     }
     run(async {
-        must_exist(source).await?;
-        if exists(to).await? {
+        let source = &source.unlock_device().await?;
+        let found = to.survey().await?;
+        if found.is_device {
             return Err(OpenErrorKind::Remote(format!("there is a database at {} already", to.name)));
+        }
+        if found.has_keys && source.sealing().is_none() {
+            let reason = format!("there are keys of an encrypted device at {}", to.name);
+            return Err(OpenErrorKind::Remote(reason));
         }
         let from = match &source.checkpoint {
             None => None,
@@ -129,6 +121,7 @@ pub fn clone_store(source: &StoreUrl, to: &StoreUrl) -> Result<(), OpenErrorKind
         let options = CheckpointOptions { lifetime: Some(CLONING), name: None, source: from };
         let held = admin(source).create_detached_checkpoint(&options).await.map_err(opening)?.id;
         let made = async {
+            let to = &source.share_keys(to).await?;
             record(source, to, DbReaderMode::Checkpoint(held)).await?;
             let from = CloneSourceSpec::with_checkpoint(source.path.clone(), held);
             admin(to).create_clone_builder_from_source(from).build().await.map_err(opening)
@@ -142,13 +135,12 @@ pub fn clone_store(source: &StoreUrl, to: &StoreUrl) -> Result<(), OpenErrorKind
 /// Records the segments that a clone of a checkpoint will share.
 async fn record(source: &StoreUrl, to: &StoreUrl, mode: DbReaderMode) -> Result<(), OpenErrorKind> {
     let io = OpenErrorKind::Io;
-    let store = Arc::new(Counted::new(Arc::clone(&source.store)));
     let options = RemoteOptions { cache: RemoteCache::Memory, ..RemoteOptions::default() };
-    let reader = Source::reader(source, &store, &options, mode).await.map_err(opening)?;
+    let reader = Source::reader(source, &source.store, &options, mode).await.map_err(opening)?;
     Meta::parse(reader.get(META).await.map_err(io)?.as_deref())?;
     let accounts = Accounts::read(&reader).await.map_err(io)?;
     reader.close().await.map_err(io)?;
-    lineage::record_clone(source, to, &source.store, &accounts).await.map_err(io)
+    lineage::record_clone(source, to, &to.store, &accounts).await.map_err(io)
 }
 
 fn found(checkpoint: slatedb::Checkpoint) -> StoreCheckpoint {

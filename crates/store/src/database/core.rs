@@ -20,6 +20,7 @@ use super::clean::Cleaner;
 use super::counted::{Counted, StoreRequests};
 use super::extents::Content;
 use super::groups::Groups;
+use super::holder::Claim;
 use super::layout::{BLOCK, REQUESTS, block_key, number_in};
 use super::map::{BlockMap, Stretch};
 use super::source::Source;
@@ -56,6 +57,8 @@ const ATTEMPTS: usize = 16;
 /// The part of a device that writes.
 pub(super) struct Writing {
     pub(super) groups: Arc<Groups>,
+    /// The name of this writer.
+    pub(super) claim: Claim,
     pub(super) cleaner: Cleaner,
     /// Requests of earlier writers.
     pub(super) earlier_requests: StoreRequests,
@@ -287,8 +290,23 @@ impl Core {
         });
     }
 
+    /// Adds the names of both writers to the error of one that was fenced.
+    async fn explained<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
+        match (outcome, &self.writing) {
+            (Err(error), Some(writing)) if error.kind() == io::ErrorKind::StaleNetworkFileHandle => {
+                Err(writing.claim.explain(&error).await)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
     /// Writes bytes at an offset.
     pub(super) async fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let written = self.write_groups(bytes, offset).await;
+        self.explained(written).await
+    }
+
+    async fn write_groups(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         check_write(self.access(), self.size, PhysicalAddress(offset), bytes.len() as u64)?;
         let groups = &self.writing()?.groups;
         let end = offset + bytes.len() as u64;
@@ -320,12 +338,18 @@ impl Core {
             return Ok(offset..offset);
         }
         let _shared = self.parts.read().await;
-        groups.write(blocks.clone(), Content::Zeros).await?;
+        let written = groups.write(blocks.clone(), Content::Zeros).await;
+        self.explained(written).await?;
         Ok(blocks.start * BLOCK..blocks.end * BLOCK)
     }
 
     /// Makes all earlier writes durable.
     pub(super) async fn flush(&self) -> io::Result<()> {
+        let flushed = self.flush_groups().await;
+        self.explained(flushed).await
+    }
+
+    async fn flush_groups(&self) -> io::Result<()> {
         let writing = self.writing()?;
         writing.groups.settle().await?;
         self.source.flush().await?;
@@ -385,7 +409,12 @@ impl Core {
             }
             None => Ok(()),
         };
+        // The database is closed also if the rest failed.
         let closed = self.source.close().await;
-        settled.and(closed)
+        let closed = settled.and(closed);
+        if let Some(writing) = &self.writing {
+            writing.claim.end().await;
+        }
+        self.explained(closed).await
     }
 }

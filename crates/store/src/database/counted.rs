@@ -5,6 +5,7 @@
 //!
 //! **Locks**: none; the counters are atomic.
 
+use super::activity::Activity;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -55,9 +56,15 @@ impl KindCounters {
 struct Both {
     segments: KindCounters,
     database: KindCounters,
+    activity: Arc<Activity>,
 }
 
 impl Both {
+    fn put(&self, path: &Path, bytes: usize) {
+        self.activity.note();
+        self.of(path).put(bytes);
+    }
+
     fn of(&self, path: &Path) -> &KindCounters {
         let mut parts = path.parts().rev();
         if parts.nth(1).is_some_and(|folder| folder.as_ref() == SEGMENTS) {
@@ -140,6 +147,11 @@ impl Counted {
     pub(super) fn requests(&self) -> StoreRequests {
         StoreRequests { segments: self.counters.segments.get(), database: self.counters.database.get() }
     }
+
+    /// Returns when objects were written last.
+    pub(super) fn activity(&self) -> &Arc<Activity> {
+        &self.counters.activity
+    }
 }
 
 impl fmt::Display for Counted {
@@ -158,6 +170,7 @@ struct CountedUpload {
 #[async_trait]
 impl MultipartUpload for CountedUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        self.counters.activity.note();
         self.counters.database.put(data.content_length());
         self.inner.put_part(data)
     }
@@ -175,7 +188,7 @@ impl MultipartUpload for CountedUpload {
 #[async_trait]
 impl ObjectStore for Counted {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        self.counters.of(path).put(payload.content_length());
+        self.counters.put(path, payload.content_length());
         self.inner.put_opts(path, payload, options).await
     }
 

@@ -9,6 +9,7 @@ use super::core::{Core, FIRST_WINDOW, MAX_WINDOW, Writing};
 use super::counted::{self, Counted, StoreRequests};
 use super::errors::opening;
 use super::groups::{Groups, OPEN_FOR};
+use super::holder::Claim;
 use super::layout::{BLOCK, META, Meta, REQUESTS};
 use super::lineage;
 use super::map::BlockMap;
@@ -97,7 +98,7 @@ async fn keep_tidy(core: Weak<Core>) {
         tokio::time::sleep(OPEN_FOR / 2).await;
         let Some(core) = core.upgrade() else { return };
         core.seal_old();
-        if cleaned.elapsed() >= CLEAN_INTERVAL {
+        if cleaned.elapsed() >= CLEAN_INTERVAL && !core.store.activity().is_resting() {
             // A failure is one of writes, too, which report it. Else the next turn tries again.
             let _ = core.clean_some().await;
             cleaned = Instant::now();
@@ -109,6 +110,7 @@ fn disk_cache(url: &StoreUrl, options: &RemoteOptions) -> Option<DiskCache> {
     // The files of a local store are as near as those of a cache.
     let root = root_of(options).filter(|_| url.store_name != "file")?;
     let disk = DiskCache::open(&root, &format!("segments {}", url.store_name), options.cache_bytes)?;
+    let disk = disk.sealed_by(url.sealing().cloned());
     // Files of earlier runs may exceed a limit that is lower now.
     disk.shrink();
     Some(disk)
@@ -123,13 +125,14 @@ impl StoreDevice {
     pub fn open(url: &StoreUrl, access: Access, options: &RemoteOptions) -> Result<Self, OpenErrorKind> {
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
-            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
-            if !super::admin::exists(url).await? {
-                return Err(OpenErrorKind::NotFound);
-            }
+            let url = &url.unlock_device().await?;
+            let (counted, store) = url.counted();
             let source = match (access, &url.checkpoint) {
                 (Access::ReadWrite, Some(_)) => return Err(OpenErrorKind::ReadOnlyMedium),
-                (Access::ReadWrite, None) => Source::writer(url, &store, options).await.map_err(opening)?,
+                (Access::ReadWrite, None) => {
+                    let writer = Source::writer(url, &store, counted.activity(), options).await;
+                    writer.map_err(opening)?
+                }
                 (Access::ReadOnly, Some(checkpoint)) => {
                     let id = super::admin::find_checkpoint(url, checkpoint).await?.id;
                     let mode = DbReaderMode::Checkpoint(id);
@@ -148,7 +151,7 @@ impl StoreDevice {
                 }
             };
             let meta = Meta::parse(source.get(META).await.map_err(OpenErrorKind::Io)?.as_deref())?;
-            Self::new(url, store, source, meta, options, runtime).await
+            Self::new(url, (counted, store), source, meta, options).await
         })
     }
 
@@ -165,13 +168,13 @@ impl StoreDevice {
         }
         let runtime = runtime().map_err(OpenErrorKind::Io)?;
         runtime.block_on(async {
-            let store = Arc::new(Counted::new(Arc::clone(&url.store)));
-            let existed = super::admin::exists(url).await?;
+            let (url, existed) = &url.unlock().await?;
+            let (counted, store) = url.counted();
             if !existed {
-                let store = Arc::clone(&store) as Arc<dyn ObjectStore>;
                 lineage::forget_ancestors(url, &store).await.map_err(OpenErrorKind::Io)?;
             }
-            let source = Source::writer(url, &store, options).await.map_err(opening)?;
+            let writer = Source::writer(url, &store, counted.activity(), options).await;
+            let source = writer.map_err(opening)?;
             let found = source.get(META).await.map_err(OpenErrorKind::Io)?;
             let meta = match Meta::parse(found.as_deref()) {
                 Ok(meta) => Meta { size, ..meta },
@@ -180,14 +183,14 @@ impl StoreDevice {
                     let first = source.scan(Vec::new()..vec![u8::MAX; 32]).await;
                     let first = async { first?.next().await };
                     // A crash may have left a new database without its description.
-                    if existed && first.await.map_err(OpenErrorKind::Io)?.is_some() {
+                    if *existed && first.await.map_err(OpenErrorKind::Io)?.is_some() {
                         return Err(error);
                     }
                     Meta::new(size)
                 }
             };
             put_meta(&source, meta).await?;
-            Self::new(url, store, source, meta, options, runtime).await
+            Self::new(url, (counted, store), source, meta, options).await
         })
     }
 
@@ -228,14 +231,13 @@ impl StoreDevice {
 
     async fn new(
         url: &StoreUrl,
-        store: Arc<Counted>,
+        (store, objects): (Arc<Counted>, Arc<dyn ObjectStore>),
         source: Source,
         meta: Meta,
         options: &RemoteOptions,
-        runtime: &'static Runtime,
     ) -> Result<Self, OpenErrorKind> {
         let io = OpenErrorKind::Io;
-        let objects = Arc::clone(&store) as Arc<dyn ObjectStore>;
+        let runtime = runtime().map_err(io)?;
         let origins = lineage::origins(url, &objects).await.map_err(io)?;
         let origin = u16::try_from(origins.len() - 1)
             .map_err(|_| OpenErrorKind::Remote("it has too many ancestors".to_owned()))?;
@@ -252,6 +254,10 @@ impl StoreDevice {
         let mut writing = None;
         if source.is_writer() {
             let requests = source.get(REQUESTS).await.map_err(io)?;
+            let (claim, before) = Claim::make(url, &objects).await;
+            if let Some(before) = before {
+                tracing::warn!("{}: fenced another writer: {before}; this one is {}", url.name, claim.own());
+            }
             let committer = Arc::new(Committer::new(
                 Arc::clone(&source),
                 Arc::clone(&map),
@@ -263,6 +269,7 @@ impl StoreDevice {
             ));
             writing = Some(Writing {
                 groups: start_groups(&committer, runtime),
+                claim,
                 cleaner: Cleaner { committer, url: url.clone() },
                 earlier_requests: requests.as_deref().and_then(counted::parse).unwrap_or_default(),
                 manifest_at: Mutex::new(Instant::now()),
@@ -284,6 +291,12 @@ impl StoreDevice {
             runtime.spawn(keep_tidy(Arc::downgrade(&core)));
         }
         Ok(Self { core })
+    }
+
+    /// Returns when the device was last used.
+    #[cfg(test)]
+    pub(super) fn activity(&self) -> &super::activity::Activity {
+        self.core.store.activity()
     }
 
     /// Returns the part that cleans, to clean while the device is in use.

@@ -1,11 +1,15 @@
 //! Errors of SlateDB as those of devices.
 
+use crate::sealed::SealFault;
 use papilio_device::OpenErrorKind;
 use slatedb::{CloseReason, ErrorKind};
 use std::io;
 
 /// Turns an error of the database into one of the device.
 pub(super) fn error_of(name: &str, error: &slatedb::Error) -> io::Error {
+    if let Some(fault) = SealFault::find(error) {
+        return io::Error::new(io::ErrorKind::InvalidData, format!("{name}: {fault}"));
+    }
     let (kind, reason) = match error.kind() {
         ErrorKind::Closed(CloseReason::Fenced) => (
             io::ErrorKind::StaleNetworkFileHandle,
@@ -19,6 +23,9 @@ pub(super) fn error_of(name: &str, error: &slatedb::Error) -> io::Error {
 
 /// Returns the messages of an error and of its causes, in one line.
 fn describe(error: &slatedb::Error) -> String {
+    if let Some(fault) = SealFault::find(error) {
+        return fault.to_string();
+    }
     crate::remote::object::innermost(error)
 }
 

@@ -4,13 +4,12 @@
 //! a reader's checkpoint.
 
 use super::accounts::Accounts;
-use super::counted::{self, Counted};
+use super::counted;
 use super::errors::opening;
 use super::layout::{BLOCK, META, Meta, REQUESTS};
 use super::lineage;
 use super::source::Source;
 use super::url::StoreUrl;
-use object_store::ObjectStore;
 use papilio_device::{OpenErrorKind, RemoteOptions, StoreInfo};
 use slatedb::DbReaderMode;
 use std::collections::BTreeMap;
@@ -23,11 +22,8 @@ use std::sync::Arc;
 pub fn store_info(url: &StoreUrl, options: &RemoteOptions) -> Result<StoreInfo, OpenErrorKind> {
     let io = OpenErrorKind::Io;
     crate::remote::runtime().map_err(io)?.block_on(async {
-        if !super::admin::exists(url).await? {
-            return Err(OpenErrorKind::NotFound);
-        }
-        let counted = Arc::new(Counted::new(Arc::clone(&url.store)));
-        let store = Arc::clone(&counted) as Arc<dyn ObjectStore>;
+        let url = &url.unlock_device().await?;
+        let store = Arc::clone(&url.store);
         let mode = match &url.checkpoint {
             Some(checkpoint) => {
                 DbReaderMode::Checkpoint(super::admin::find_checkpoint(url, checkpoint).await?.id)
@@ -37,8 +33,8 @@ pub fn store_info(url: &StoreUrl, options: &RemoteOptions) -> Result<StoreInfo, 
         // Segments are listed before the accounts are read: a writer may be at work, and the
         // account of a segment follows its upload.
         let folder = lineage::segments_of(&url.path);
-        let segments = lineage::objects(url, &store, &folder).await.map_err(io)?;
-        let source = Source::reader(url, &counted, options, mode).await.map_err(opening)?;
+        let segments = lineage::objects(url, url.raw(), &folder).await.map_err(io)?;
+        let source = Source::reader(url, &store, options, mode).await.map_err(opening)?;
         let meta = Meta::parse(source.get(META).await.map_err(io)?.as_deref())?;
         let accounts = Accounts::read(&source).await.map_err(io)?;
         let requests = source.get(REQUESTS).await.map_err(io)?;
@@ -47,12 +43,13 @@ pub fn store_info(url: &StoreUrl, options: &RemoteOptions) -> Result<StoreInfo, 
         let shared = lineage::shared_with_clones(url, &store).await.map_err(io)?;
         let clones = lineage::clones(url, &store).await.map_err(io)?;
         let checkpoints = lineage::admin(url, &store).list_checkpoints(None).await.map_err(opening)?;
-        let mut database = lineage::objects(url, &store, &url.path).await.map_err(io)?;
+        let mut database = lineage::objects(url, url.raw(), &url.path).await.map_err(io)?;
         database.retain(|object| !object.location.prefix_matches(&folder));
         let bytes = |objects: &[object_store::ObjectMeta]| objects.iter().map(|object| object.size).sum();
         let mut info = StoreInfo {
             size: meta.size,
             version: meta.version(),
+            is_encrypted: url.sealing().is_some(),
             segments: segments.len() as u64,
             segment_bytes: bytes(&segments),
             database_objects: database.len() as u64,

@@ -12,11 +12,11 @@
 
 use super::accounts::Account;
 use super::counted::SEGMENTS;
+use super::probe::is_device;
 use super::segment::id_in;
 use super::url::StoreUrl;
-use crate::remote::object::describe;
 use chrono::Utc;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use slatedb::admin::{Admin, AdminBuilder};
@@ -46,15 +46,8 @@ pub(super) fn segments_of(prefix: &Path) -> Path {
 
 /// Turns an error of a request into one that names the device.
 pub(super) fn failed(url: &StoreUrl, error: &object_store::Error) -> io::Error {
-    let error = failed_without_name(url, error);
+    let error = url.failure(error);
     io::Error::new(error.kind(), format!("{}: {error}", url.name))
-}
-
-/// Turns an error of a request into one of the host, for a caller who names the device.
-pub(super) fn failed_without_name(url: &StoreUrl, error: &object_store::Error) -> io::Error {
-    let scheme = url.store_name.split("://").next().unwrap_or_default();
-    let (kind, reason) = describe(error, scheme);
-    io::Error::new(kind, reason)
 }
 
 /// Returns the objects in a folder and below it.
@@ -63,15 +56,6 @@ pub(super) async fn objects(url: &StoreUrl, store: &Store, folder: &Path) -> io:
     match found {
         Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
         found => found.map_err(|error| failed(url, &error)),
-    }
-}
-
-/// Returns whether there is a database at a prefix.
-pub(super) async fn is_device(store: &Store, prefix: &Path) -> object_store::Result<bool> {
-    match store.list(Some(&prefix.clone().join("manifest"))).next().await {
-        None | Some(Err(object_store::Error::NotFound { .. })) => Ok(false),
-        Some(Ok(_)) => Ok(true),
-        Some(Err(error)) => Err(error),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Devices that live in an object store, for reading and writing.
 //!
 //! Owns [`StoreUrl`] and the openers of such devices. The parts:
-//! - `url`: which store and which prefix a URL names.
+//! - `url`: which store and which prefix a URL names; `probe`: whether a database is there.
 //! - `device`: [`StoreDevice`], its opening and closing; `core`: its reads and writes.
 //! - `groups`, `extents`: writes that are in memory only; `commit` brings them to the store.
 //! - `map`, `window`: where each block is: in a segment, or in the database.
@@ -10,6 +10,9 @@
 //! - `lineage`: which devices share segments; `admin`: checkpoints and clones.
 //! - `source`, `layout`: the database, and its keys; `counted`, `info`: requests and space.
 //! - `still`: the clock by which a reader never follows a writer.
+//! - `activity`: the clock by which an idle writer sends no requests.
+//! - `watch`: whether a writer has flushed.
+//! - `holder`: the names of writers, for the message of one that was fenced.
 //!
 //! SlateDB (<https://slatedb.io>) is a log-structured merge tree on object storage. Its write-ahead
 //! log, manifests, compaction, garbage collection and fencing are its own. It holds the map, small
@@ -22,6 +25,7 @@
 //!   opened.
 
 mod accounts;
+mod activity;
 mod admin;
 mod clean;
 mod commit;
@@ -31,10 +35,12 @@ mod device;
 mod errors;
 mod extents;
 mod groups;
+mod holder;
 mod info;
 mod layout;
 mod lineage;
 mod map;
+mod probe;
 mod segment;
 mod source;
 mod still;
@@ -42,9 +48,11 @@ mod still;
 mod tests;
 mod units;
 mod url;
+mod watch;
 mod window;
 
 pub use admin::{clone_store, create_checkpoint, delete_checkpoint, list_checkpoints};
 pub use device::StoreDevice;
 pub use info::store_info;
 pub use url::StoreUrl;
+pub use watch::LogWatch;

@@ -2,7 +2,7 @@
 //!
 //! It owns the settings of SlateDB, and turns its errors into those of the device.
 
-use super::counted::Counted;
+use super::activity::{Activity, RestingClock};
 use super::errors::error_of;
 use super::still::StillClock;
 use super::url::StoreUrl;
@@ -35,7 +35,7 @@ const SHARE: u64 = 4;
 const READER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 enum Handle {
-    Writer(Db),
+    Writer(Db, Arc<Activity>),
     Reader(Box<DbReader>),
 }
 
@@ -46,8 +46,8 @@ pub(super) struct Source {
 }
 
 fn cache_options(options: &RemoteOptions, url: &StoreUrl) -> ObjectStoreCacheOptions {
-    // The files of a local store are as near as those of a cache.
-    let root = root_of(options).filter(|_| url.store_name != "file");
+    // The files of a local store are as near as those of a cache. SlateDB's cache holds content.
+    let root = root_of(options).filter(|_| url.store_name != "file" && url.sealing().is_none());
     let name = directory_name(&format!("{} {}", url.store_name, url.path));
     ObjectStoreCacheOptions {
         root_folder: root.map(|root| root.join("slatedb").join(name)),
@@ -74,9 +74,11 @@ impl Source {
     /// Opens the database for writing, or makes it. Fences another writer.
     pub(super) async fn writer(
         url: &StoreUrl,
-        store: &Arc<Counted>,
+        store: &Arc<dyn ObjectStore>,
+        activity: &Arc<Activity>,
         options: &RemoteOptions,
     ) -> Result<Self, slatedb::Error> {
+        activity.note();
         let settings = Settings {
             flush_interval: Some(Duration::from_secs(1)),
             l0_max_ssts: MOST_TABLES,
@@ -86,19 +88,20 @@ impl Source {
             object_store_cache_options: cache_options(options, url),
             ..Settings::default()
         };
-        let db = Db::builder(url.path.clone(), Arc::clone(store) as Arc<dyn ObjectStore>)
+        let db = Db::builder(url.path.clone(), Arc::clone(store))
             .with_settings(settings)
             .with_sst_block_size(SstBlockSize::Block64Kib)
             .with_db_cache(memory_cache(options), 0)
+            .with_system_clock(Arc::new(RestingClock::new(Arc::clone(activity))))
             .build()
             .await?;
-        Ok(Self { name: url.name.clone(), handle: Handle::Writer(db) })
+        Ok(Self { name: url.name.clone(), handle: Handle::Writer(db, Arc::clone(activity)) })
     }
 
     /// Opens the database for reading.
     pub(super) async fn reader(
         url: &StoreUrl,
-        store: &Arc<Counted>,
+        store: &Arc<dyn ObjectStore>,
         options: &RemoteOptions,
         mode: DbReaderMode,
     ) -> Result<Self, slatedb::Error> {
@@ -108,7 +111,7 @@ impl Source {
             object_store_cache_options: cache_options(options, url),
             ..DbReaderOptions::default()
         };
-        let reader = DbReader::builder(url.path.clone(), Arc::clone(store) as Arc<dyn ObjectStore>)
+        let reader = DbReader::builder(url.path.clone(), Arc::clone(store))
             .with_reader_mode(mode)
             .with_options(reader)
             .with_system_clock(Arc::new(StillClock))
@@ -124,12 +127,15 @@ impl Source {
     }
 
     pub(super) fn is_writer(&self) -> bool {
-        matches!(self.handle, Handle::Writer(_))
+        matches!(self.handle, Handle::Writer(..))
     }
 
     fn db(&self) -> io::Result<&Db> {
         match &self.handle {
-            Handle::Writer(db) => Ok(db),
+            Handle::Writer(db, activity) => {
+                activity.note();
+                Ok(db)
+            }
             Handle::Reader(_) => Err(read_only()),
         }
     }
@@ -140,7 +146,7 @@ impl Source {
 
     pub(super) async fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>> {
         let found = match &self.handle {
-            Handle::Writer(db) => db.get(key).await,
+            Handle::Writer(db, _) => db.get(key).await,
             Handle::Reader(reader) => reader.get(key).await,
         };
         found.map_err(self.failed())
@@ -155,7 +161,7 @@ impl Source {
             ..ScanOptions::default()
         };
         let scan = match &self.handle {
-            Handle::Writer(db) => db.scan_with_options(keys, &options).await,
+            Handle::Writer(db, _) => db.scan_with_options(keys, &options).await,
             Handle::Reader(reader) => reader.scan_with_options(keys, &options).await,
         };
         Ok(Scan { source: self, scan: scan.map_err(self.failed())? })
@@ -197,7 +203,10 @@ impl Source {
 
     pub(super) async fn close(&self) -> io::Result<()> {
         let closed = match &self.handle {
-            Handle::Writer(db) => db.close().await,
+            Handle::Writer(db, activity) => {
+                activity.note();
+                db.close().await
+            }
             Handle::Reader(reader) => reader.close().await,
         };
         closed.map_err(self.failed())

@@ -6,6 +6,7 @@ use papilio_device::{
 };
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 const SIZE: u64 = 16 << 20;
 
@@ -118,6 +119,33 @@ fn reader_keeps_the_state_that_it_opened() {
 }
 
 #[test]
+fn a_watch_sees_each_flush_and_nothing_else() {
+    use papilio_device::StoreWatch;
+    let scratch = Scratch::new();
+    let url = scratch.url("device");
+    let writer = create(&url);
+    let mut watch = LogWatch::new(url.clone()).unwrap();
+    let put = |byte: u8| {
+        writer.write_at(&[byte; 8192], PhysicalAddress(4096)).unwrap();
+        writer.flush().unwrap();
+    };
+    put(1);
+    assert!(watch.has_changed().unwrap(), "the first look has nothing to compare with");
+    assert!(!watch.has_changed().unwrap());
+    for byte in 2..5 {
+        put(byte);
+        assert!(watch.has_changed().unwrap(), "flush {byte}");
+        let reader = open(&url, Access::ReadOnly).unwrap();
+        assert_eq!(read(&reader, 4096, 1), [byte], "a reader that opens the device then sees the flush");
+        drop(reader);
+        assert!(!watch.has_changed().unwrap(), "a reader changes nothing");
+    }
+    assert!(LogWatch::new(url.clone().at_checkpoint("one")).is_err());
+    let mut none = LogWatch::new(scratch.url("none")).unwrap();
+    assert!(none.has_changed().unwrap() && !none.has_changed().unwrap());
+}
+
+#[test]
 fn second_writer_fences_the_first() {
     let scratch = Scratch::new();
     let url = scratch.url("device");
@@ -128,12 +156,73 @@ fn second_writer_fences_the_first() {
     assert_eq!(read(&second, 0, 1), [1], "an acknowledged write stays");
     let fenced = first.write_at(&[2; 4096], PhysicalAddress(0)).and_then(|()| first.flush()).unwrap_err();
     assert_eq!(fenced.kind(), io::ErrorKind::StaleNetworkFileHandle, "{fenced}");
-    assert!(fenced.to_string().contains("another program has opened it for writing"), "{fenced}");
+    let process = format!("process {} on ", std::process::id());
+    let (other, own) = fenced
+        .to_string()
+        .split_once("; this one is ")
+        .map_or_else(|| panic!("{fenced}"), |(other, own)| (other.to_owned(), own.to_owned()));
+    assert!(other.contains("another program has opened it for writing"), "{fenced}");
+    assert!(other.contains(&format!("; the other is {process}")) && own.starts_with(&process), "{fenced}");
     second.write_at(&[3; 4096], PhysicalAddress(4096)).unwrap();
     second.flush().unwrap();
     drop((first, second));
     let after = open(&url, Access::ReadOnly).unwrap();
     assert_eq!((read(&after, 0, 1), read(&after, 4096, 1)), (vec![1], vec![3]));
+}
+
+#[test]
+fn a_writer_says_that_it_has_the_device_until_it_closes() {
+    let scratch = Scratch::new();
+    let url = scratch.url("device");
+    let named = scratch.0.path().join("device/writer");
+    let first = create(&url);
+    let text = || std::fs::read_to_string(&named).unwrap();
+    let of_first = text();
+    assert_eq!(of_first.lines().nth(1), Some(&*std::process::id().to_string()));
+    let second = open(&url, Access::ReadWrite).unwrap();
+    let of_second = text();
+    assert_ne!(of_second, of_first);
+    // The fenced one leaves the name of the other.
+    assert!(first.close().is_err());
+    drop(first);
+    assert!(text() == of_second && of_second.ends_with("\nopen\n"));
+    drop(second);
+    assert!(text().ends_with("\nclosed\n"));
+}
+
+#[test]
+fn an_idle_writer_sends_no_requests() {
+    let scratch = Scratch::new();
+    let device = create(&scratch.url("device"));
+    let total = || {
+        let requests = device.requests();
+        [requests.segments, requests.database]
+            .map(|counts| counts.puts + counts.gets + counts.lists + counts.deletes)
+            .iter()
+            .sum::<u64>()
+    };
+    let write = |byte: u8| {
+        device.write_at(&[byte; 4096], PhysicalAddress(0)).unwrap();
+        device.flush().unwrap();
+    };
+    write(1);
+    let before = total();
+    for _ in 0..6 {
+        device.activity().note();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let in_use = total() - before;
+    assert!(in_use > 0, "SlateDB polls while the device is used");
+    std::thread::sleep(activity::REST_AFTER + Duration::from_secs(2));
+    let idle = total();
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(total(), idle, "an idle device sends requests; one in use sent {in_use} in 3 s");
+    println!("{in_use} requests in 3 s of use, none in 6 s of rest");
+    // It wakes up.
+    write(2);
+    let awake = total();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(total() > awake && read(&device, 0, 1) == [2]);
 }
 
 #[test]

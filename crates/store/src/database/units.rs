@@ -246,6 +246,48 @@ impl SegmentReader {
         answer.bytes().await.map_err(|error| self.failed(&path, &error))
     }
 
+    /// Reads units of an encrypted object one by one, and damaged ones block by block: a chunk that
+    /// is not authentic fails the request that has it.
+    async fn request_apart(&self, segment: SegmentRef, units: Range<u32>) -> Vec<(u32, Arc<Unit>)> {
+        let mut found = Vec::with_capacity(units.len());
+        for unit in units {
+            let key = UnitKey { segment, unit };
+            let content = match self.request(segment, key.blocks()).await {
+                Ok(stored) => self.decode(key, &stored),
+                Err(_) => self.blocks_apart(key).await,
+            };
+            found.push((unit, Arc::new(content)));
+        }
+        found
+    }
+
+    async fn blocks_apart(&self, key: UnitKey) -> Unit {
+        let mut bytes = Vec::with_capacity(UNIT as usize * BLOCK as usize);
+        let mut faults = Vec::new();
+        for index in key.blocks() {
+            let stored = self.request(key.segment, index..index + 1).await;
+            let block = stored.and_then(|stored| {
+                let block = check(key.segment.id, u64::from(index), &stored).map(<[u8]>::to_vec);
+                block.ok_or_else(|| self.not_valid(key.segment, index, "its checksum does not agree"))
+            });
+            match block {
+                Ok(block) => bytes.extend_from_slice(&block),
+                Err(error) => {
+                    faults.push((index % UNIT, Fault::new(&error)));
+                    bytes.resize(bytes.len() + BLOCK as usize, 0);
+                }
+            }
+        }
+        Unit { bytes: bytes.into(), faults }
+    }
+
+    /// Returns the error of a block that is not what was written.
+    fn not_valid(&self, segment: SegmentRef, index: u32, found: &str) -> io::Error {
+        let path = self.path(segment).map(|path| path.to_string()).unwrap_or_default();
+        let reason = format!("{}: {path}: block {index}: {found}", self.name);
+        io::Error::new(io::ErrorKind::InvalidData, reason)
+    }
+
     /// Returns the ranges of the device that a segment was written for.
     pub(super) async fn ranges(&self, segment: SegmentRef) -> io::Result<Vec<Range<u64>>> {
         let path = self.path(segment)?;
@@ -277,13 +319,11 @@ impl SegmentReader {
             match check(key.segment.id, u64::from(index), stored) {
                 Some(block) => bytes.extend_from_slice(block),
                 None => {
-                    let path = self.path(key.segment).map(|path| path.to_string()).unwrap_or_default();
                     let found = match stored {
                         [] => "the object ends before it",
                         _ => "its checksum does not agree",
                     };
-                    let reason = format!("{}: {path}: block {index}: {found}", self.name);
-                    let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+                    let error = self.not_valid(key.segment, index, found);
                     faults.push((index % UNIT, Fault::new(&error)));
                     bytes.resize(bytes.len() + BLOCK as usize, 0);
                 }
@@ -351,8 +391,13 @@ async fn fetch(mut reports: UnitReports) {
     }
     let key = |unit| UnitKey { segment, unit };
     let blocks = key(units.start).blocks().start..key(units.end - 1).blocks().end;
-    let outcome = reader.request(segment, blocks).await;
+    let outcome = reader.request(segment, blocks.clone()).await;
     match outcome {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData && blocks.len() > 1 => {
+            let found = reader.request_apart(segment, units).await;
+            reports.units = 0..0;
+            reader.report(segment, found.into_iter().map(|(unit, content)| (unit, Ok(content))));
+        }
         Err(error) => {
             let fault = Fault::new(&error);
             // A unit that is evicted soon may be on its way again: it is reported once.

@@ -9,10 +9,11 @@
 //! - No failure of the cache fails a read: the block is fetched instead.
 //! - The files of all objects have at most the limit in bytes, exceeded by a tenth at most for each
 //!   process that writes. Files that were used longest ago are removed first.
-//! - Other users cannot read the files.
+//! - Other users cannot read the files. Those of an encrypted device are encrypted.
 //!
 //! **Locks**: none; `written` is atomic.
 
+use crate::sealed::Sealing;
 use crc_fast::CrcAlgorithm;
 use papilio_device::{RemoteCache, RemoteOptions};
 use sha2::{Digest, Sha256};
@@ -20,6 +21,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
@@ -33,6 +35,7 @@ pub(crate) struct DiskCache {
     root: PathBuf,
     directory: PathBuf,
     limit: u64,
+    sealing: Option<Arc<Sealing>>,
     /// Bytes written since files were removed last.
     written: AtomicU64,
 }
@@ -72,8 +75,13 @@ impl DiskCache {
     pub(crate) fn open(root: &Path, key: &str, limit: u64) -> Option<Self> {
         let directory = root.join(directory_name(key));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
-        let cache = Self { root: root.to_owned(), directory, limit, written: AtomicU64::new(0) };
-        Some(cache)
+        let (root, written) = (root.to_owned(), AtomicU64::new(0));
+        Some(Self { root, directory, limit, sealing: None, written })
+    }
+
+    /// Returns the same cache with files that are encrypted, if there is a cipher.
+    pub(crate) fn sealed_by(self, sealing: Option<Arc<Sealing>>) -> Self {
+        Self { sealing, ..self }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -82,6 +90,16 @@ impl DiskCache {
 
     /// Returns the piece of this name, which has `length` bytes, if it is there and whole.
     pub(crate) fn read(&self, name: &str, length: usize) -> Option<Vec<u8>> {
+        match &self.sealing {
+            None => self.read_file(name, length),
+            Some(sealing) => {
+                let stored = self.read_file(name, length + Sealing::cached_overhead())?;
+                sealing.open_cached(name, &stored)
+            }
+        }
+    }
+
+    fn read_file(&self, name: &str, length: usize) -> Option<Vec<u8>> {
         let mut file = File::open(self.path(name)).ok()?;
         let mut header = [0; HEADER];
         file.read_exact(&mut header).ok()?;
@@ -97,6 +115,18 @@ impl DiskCache {
 
     /// Keeps a piece.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        match &self.sealing {
+            None => self.write_file(name, bytes),
+            Some(sealing) => {
+                // A piece that cannot be sealed is not kept.
+                if let Ok(stored) = sealing.seal_cached(name, bytes) {
+                    self.write_file(name, &stored);
+                }
+            }
+        }
+    }
+
+    fn write_file(&self, name: &str, bytes: &[u8]) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let temporary = self.directory.join(format!("{}-{number}.{TEMPORARY}", std::process::id()));

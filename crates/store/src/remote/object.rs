@@ -8,6 +8,7 @@
 //! are compared too, for servers that ignore the header, and for weak ETags, which no server
 //! matches.
 
+use crate::sealed::SealFault;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -224,6 +225,9 @@ fn short(found: usize, wanted: u64) -> String {
 /// Returns the kind of a client's error and its reason, without the object's name.
 pub(crate) fn describe(error: &object_store::Error, scheme: &str) -> (io::ErrorKind, String) {
     use object_store::Error as E;
+    if let Some(fault) = SealFault::find(error) {
+        return (io::ErrorKind::InvalidData, fault.reason().to_owned());
+    }
     match error {
         E::NotFound { .. } => (io::ErrorKind::NotFound, "the object is gone".to_owned()),
         E::Precondition { .. } | E::NotModified { .. } => {

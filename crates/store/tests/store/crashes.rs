@@ -2,8 +2,9 @@
 //!
 //! The store is in memory. It loses all that it has not acknowledged: after the last request, which
 //! it may have carried out or not, every request is an error. `PAPILIO_STORE_STOPS` is the number
-//! of writers that are stopped.
+//! of writers, and of cleaners, that are stopped on plain and on encrypted devices.
 
+use crate::encrypted::{COST, secret};
 use crate::memory::{options, segments};
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -15,7 +16,7 @@ use object_store::{
     ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use papilio_device::{Access, Device, PhysicalAddress};
-use papilio_store::{StoreDevice, StoreUrl, store_info};
+use papilio_store::{StoreDevice, StoreUrl, encrypt_store, store_info};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,12 +107,35 @@ impl ObjectStore for Stopping {
     }
 }
 
-fn url(memory: &Arc<InMemory>) -> StoreUrl {
-    StoreUrl::in_store("memory", Arc::clone(memory) as Arc<dyn ObjectStore>, "device")
+/// Whether the objects of a device are encrypted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Encrypted,
 }
 
-fn open(store: Arc<dyn ObjectStore>, access: Access) -> Option<StoreDevice> {
-    StoreDevice::open(&StoreUrl::in_store("memory", store, "device"), access, &options()).ok()
+impl Form {
+    fn url(self, store: Arc<dyn ObjectStore>) -> StoreUrl {
+        let url = StoreUrl::in_store("memory", store, "device");
+        if self == Self::Encrypted { url.with_secret(secret("right")) } else { url }
+    }
+
+    fn create(self, memory: &Arc<InMemory>) -> StoreDevice {
+        let url = self.url(Arc::clone(memory) as Arc<dyn ObjectStore>);
+        if self == Self::Encrypted {
+            encrypt_store(&url, &secret("right"), COST).unwrap();
+        }
+        StoreDevice::create(&url, BLOCKS * BLOCK, &options()).unwrap()
+    }
+
+    fn open(self, store: Arc<dyn ObjectStore>, access: Access) -> Option<StoreDevice> {
+        StoreDevice::open(&self.url(store), access, &options()).ok()
+    }
+}
+
+/// Returns how many programs of a kind are stopped.
+fn stops() -> u32 {
+    std::env::var("PAPILIO_STORE_STOPS").map_or(40, |text| text.parse().unwrap())
 }
 
 /// Returns the bytes of a block that the write `stamp` wrote; zeros for 0.
@@ -185,19 +209,28 @@ fn prefix_with(state: &[u32], changes: &[Change], durable: usize, found: &[u32])
 }
 
 /// Cleans a device. Its accounts must be right, its content stay, and its orphans go.
-fn clean_and_check(memory: &Arc<InMemory>, state: &[u32]) {
-    let url = url(memory);
+fn clean_and_check(form: Form, memory: &Arc<InMemory>, state: &[u32]) {
+    let store = Arc::clone(memory) as Arc<dyn ObjectStore>;
+    let url = form.url(Arc::clone(&store));
     assert_eq!(StoreDevice::clean(&url, &options()).unwrap().corrected_accounts, 0);
     assert_eq!(StoreDevice::clean(&url, &options()).unwrap().orphans, 0);
-    let store = Arc::clone(memory) as Arc<dyn ObjectStore>;
-    assert!(stamps(&open(store, Access::ReadOnly).unwrap()) == state, "after cleaning");
+    assert!(stamps(&form.open(store, Access::ReadOnly).unwrap()) == state, "after cleaning");
     let info = store_info(&url, &options()).unwrap();
     assert_eq!((info.orphans, info.version), (0, 2));
 }
 
 #[test]
 fn stopped_writers_leave_a_prefix_with_all_that_was_flushed() {
-    let stops = std::env::var("PAPILIO_STORE_STOPS").map_or(40, |text| text.parse().unwrap());
+    stop_writers(Form::Plain);
+}
+
+#[test]
+fn stopped_writers_of_encrypted_devices_leave_a_prefix() {
+    stop_writers(Form::Encrypted);
+}
+
+fn stop_writers(form: Form) {
+    let stops = stops();
     let seed = std::env::var("PAPILIO_STORE_SEED").map_or(1, |text| text.parse().unwrap());
     let mut random = fastrand::Rng::with_seed(seed);
     let mut memory = Arc::new(InMemory::new());
@@ -206,7 +239,7 @@ fn stopped_writers_leave_a_prefix_with_all_that_was_flushed() {
     for stop in 0..stops {
         if stop % 20 == 0 {
             memory = Arc::new(InMemory::new());
-            drop(StoreDevice::create(&url(&memory), BLOCKS * BLOCK, &options()).unwrap());
+            drop(form.create(&memory));
             state = vec![0; BLOCKS as usize];
         }
         // One in four stops while it opens the device.
@@ -215,7 +248,7 @@ fn stopped_writers_leave_a_prefix_with_all_that_was_flushed() {
         let stopping = Arc::new(Stopping { inner: Arc::clone(&memory), left: opening.into(), does_last });
         let mut changes = Vec::new();
         let mut durable = 0;
-        if let Some(device) = open(Arc::clone(&stopping) as Arc<dyn ObjectStore>, Access::ReadWrite) {
+        if let Some(device) = form.open(Arc::clone(&stopping) as Arc<dyn ObjectStore>, Access::ReadWrite) {
             let left = random.u64(0..60);
             stopping.left.fetch_min(left, Ordering::SeqCst);
             for _ in 0..random.u32(1..60) {
@@ -247,14 +280,14 @@ fn stopped_writers_leave_a_prefix_with_all_that_was_flushed() {
             }
         }
         let store = Arc::clone(&memory) as Arc<dyn ObjectStore>;
-        let found = stamps(&open(store, Access::ReadOnly).expect("a stopped writer leaves a device"));
+        let found = stamps(&form.open(store, Access::ReadOnly).expect("a stopped writer leaves a device"));
         let length = prefix_with(&state, &changes, durable, &found).unwrap_or_else(|| {
             panic!("stop {stop}, seed {seed}: no prefix of {} writes, {durable} durable", changes.len())
         });
         lost += changes.len() - length;
         state = found;
         if stop % 20 == 19 {
-            clean_and_check(&memory, &state);
+            clean_and_check(form, &memory, &state);
         }
     }
     println!(
@@ -266,13 +299,25 @@ fn stopped_writers_leave_a_prefix_with_all_that_was_flushed() {
 
 #[test]
 fn a_cleaner_that_is_stopped_loses_nothing() {
+    stop_cleaners(Form::Plain);
+}
+
+#[test]
+fn a_cleaner_of_an_encrypted_device_that_is_stopped_loses_nothing() {
+    stop_cleaners(Form::Encrypted);
+}
+
+fn stop_cleaners(form: Form) {
     let mut random = fastrand::Rng::with_seed(4);
-    let memory = Arc::new(InMemory::new());
-    let url = StoreUrl::in_store("memory", Arc::clone(&memory) as Arc<dyn ObjectStore>, "device");
-    drop(StoreDevice::create(&url, BLOCKS * BLOCK, &options()).unwrap());
-    let mut state = vec![0; BLOCKS as usize];
-    for round in 0..20 {
-        let device = open(Arc::clone(&memory) as Arc<dyn ObjectStore>, Access::ReadWrite).unwrap();
+    let mut memory = Arc::new(InMemory::new());
+    let mut state = Vec::new();
+    for round in 0..stops() {
+        if round % 20 == 0 {
+            memory = Arc::new(InMemory::new());
+            drop(form.create(&memory));
+            state = vec![0; BLOCKS as usize];
+        }
+        let device = form.open(Arc::clone(&memory) as Arc<dyn ObjectStore>, Access::ReadWrite).unwrap();
         for _ in 0..12 {
             let stamp = round * 100 + random.u32(1..100);
             let change = random_change(&mut random, stamp);
@@ -285,9 +330,8 @@ fn a_cleaner_that_is_stopped_loses_nothing() {
             left: random.u64(10..60).into(),
             does_last: random.bool(),
         };
-        let stopped = StoreUrl::in_store("memory", Arc::new(stopping), "device");
-        let _ = StoreDevice::clean(&stopped, &options());
-        let device = open(Arc::clone(&memory) as Arc<dyn ObjectStore>, Access::ReadOnly).unwrap();
+        let _ = StoreDevice::clean(&form.url(Arc::new(stopping)), &options());
+        let device = form.open(Arc::clone(&memory) as Arc<dyn ObjectStore>, Access::ReadOnly).unwrap();
         assert!(stamps(&device) == state, "round {round}");
     }
 }
@@ -309,7 +353,7 @@ fn a_damaged_segment_is_named_and_other_blocks_stay_readable() {
         |path: &Path| runtime.block_on(async { memory.get(path).await.unwrap().bytes().await.unwrap() });
     let (good, other) = (bytes(first), bytes(second));
     let read = |block: u64| {
-        let device = open(Arc::clone(&store), Access::ReadOnly).unwrap();
+        let device = Form::Plain.open(Arc::clone(&store), Access::ReadOnly).unwrap();
         let mut bytes = vec![0; BLOCK as usize];
         device.read_at(&mut bytes, PhysicalAddress(block * BLOCK)).map(|()| bytes)
     };
@@ -341,7 +385,7 @@ fn a_damaged_segment_is_named_and_other_blocks_stay_readable() {
     assert!([1000, 1499].iter().all(|block| read(*block).unwrap() == content(2, *block)));
     assert!(read(600).unwrap() == content(0, 600));
     // A read of both fails, and a read of the rest does not.
-    let device = open(Arc::clone(&store), Access::ReadOnly).unwrap();
+    let device = Form::Plain.open(Arc::clone(&store), Access::ReadOnly).unwrap();
     let mut bytes = vec![0; 1100 * BLOCK as usize];
     assert!(device.read_at(&mut bytes, PhysicalAddress(0)).is_err());
     device.read_at(&mut bytes[..600 * BLOCK as usize], PhysicalAddress(500 * BLOCK)).unwrap();

@@ -1,6 +1,7 @@
-//! Devices in stores that are in memory: segments, crashes and damage; images at URLs.
+//! Devices in stores that are in memory: segments, encryption, crashes and damage; images at URLs.
 
 mod crashes;
+mod encrypted;
 mod memory;
 mod remote;
 mod segments;

@@ -1,7 +1,8 @@
 //! `papilio backup key`: the secrets that open an encrypted repository.
 
-use super::place::{new_secret, open, store};
+use super::place::{open, store};
 use crate::context::Context;
+use crate::new_secret::new_secret;
 use crate::output::Output;
 use papilio_backup::{Derivation, Encryption, KeyInfo, Repository, RepositoryLock, Secret};
 use papilio_layers::KeySource;

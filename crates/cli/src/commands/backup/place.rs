@@ -1,6 +1,7 @@
 //! Repositories: `papilio backup init`, and [`open`] for the other subcommands.
 
 use crate::context::Context;
+use crate::new_secret::new_secret;
 use crate::usage_error::UsageError;
 use papilio_backup::{BackupError, Derivation, Encryption, ObjectStore, Repository, Secret, open_store};
 use papilio_layers::KeySource;
@@ -40,23 +41,6 @@ impl Init {
 
 fn key_source(context: &Context) -> KeySource {
     context.arguments().layer_options().key
-}
-
-/// Reads the secret of a new repository or a new key, from a terminal twice. `option` names a file
-/// in place of the terminal.
-pub fn new_secret(source: &KeySource, place: &str, option: &str) -> anyhow::Result<Secret> {
-    let secret = match source.read_secret(place) {
-        Err(papilio_layers::LayerError::NoKey(_)) => {
-            anyhow::bail!("{place}: a key is needed: give {option} FILE, or run this in a terminal");
-        }
-        read => read?,
-    };
-    if *source == KeySource::Terminal {
-        let again = source.read_secret(&format!("{place} (again)"))?;
-        anyhow::ensure!(*secret == *again, "{place}: the two passphrases differ");
-    }
-    anyhow::ensure!(!secret.is_empty(), "{place}: the passphrase is empty");
-    Ok(secret)
 }
 
 /// Returns the store that an argument names.

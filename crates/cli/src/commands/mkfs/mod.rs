@@ -6,10 +6,13 @@
 mod content;
 
 use crate::context::Context;
+use crate::new_secret::new_secret;
 use crate::output::{Output, escaped, json_bytes};
 use crate::units::{self, Units};
 use crate::usage_error::UsageError;
+use anyhow::Context as _;
 use content::ContentArgs;
+use papilio::device::{OpenError, is_store_url, object_stores};
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
@@ -57,6 +60,12 @@ pub struct Args {
     /// Do not discard the old content of the device, nor punch holes in a file
     #[arg(short = 'K', long)]
     nodiscard: bool,
+    /// Encrypt the device of a URL with slatedb+: content, names, and the state of the file system
+    ///
+    /// The options --key-file, --key-fd and --key-command give the key; without them the terminal
+    /// asks for a passphrase. papilio store key adds further ones.
+    #[arg(long)]
+    encrypt: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -153,6 +162,9 @@ impl Args {
         if let Some(uuid) = self.format.uuid {
             refuse_used(uuid, &images)?;
         }
+        if self.encrypt {
+            encrypt(context, &images)?;
+        }
         let made = self.content.make(context, &images, options, epoch, sized);
         // With content, it may be the content that is refused.
         let options_alone = self.content.rootdir.is_empty();
@@ -193,6 +205,26 @@ impl FormatArgs {
         options = or(options, self.data, MkfsOptions::data_profile);
         Ok(or(options, self.metadata, MkfsOptions::metadata_profile))
     }
+}
+
+/// Prepares the places of encrypted devices. One secret opens all of them.
+fn encrypt(context: &Context, images: &[PathBuf]) -> anyhow::Result<()> {
+    if let Some(other) = images.iter().find(|image| !is_store_url(image)) {
+        let reason =
+            format_args!("--encrypt: {}: only devices at URLs with slatedb+ are encrypted", other.display());
+        return Err(UsageError::new(reason).into());
+    }
+    let source = context.arguments().layer_options().key;
+    let place = images.first().map(|image| image.display().to_string()).unwrap_or_default();
+    let secret = new_secret(&source, &place, "--key-file")?;
+    let options = context.arguments().remote_options();
+    for image in images {
+        let url = image.to_str().with_context(|| format!("{}: a URL is UTF-8", image.display()))?;
+        let encrypt = || object_stores()?.encrypt(url, &secret, &options);
+        encrypt().map_err(|kind| OpenError { path: image.clone(), kind })?;
+    }
+    papilio_layers::keep_secret(secret, &source);
+    Ok(())
 }
 
 /// Refuses the UUID of a file system on other devices of this machine: the kernel would take the

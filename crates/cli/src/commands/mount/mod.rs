@@ -47,6 +47,8 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   rescue=ignorebadroots     Do without trees whose roots are bad; needs ro
   rescue=nologreplay        Do not replay the log; needs ro
   rescue=all                All rescue options except nologreplay; needs ro
+  follow=SECONDS            Show what the writer of a device in a store has flushed, at
+                            most so much later; needs ro
   replay_bytes=BYTES        Maximum memory for replaying the log with ro (256m)
   user_subvol_rm_allowed    Users may delete subvolumes that they may write
   noatime, relatime, strictatime, nodiratime
@@ -164,7 +166,8 @@ impl Args {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);
         }
-        if join::join(&self.image, &self.directory, &options)? {
+        // A mount that follows a writer has a state of its own, also beside the writer's.
+        if options.follow.is_none() && join::join(&self.image, &self.directory, &options)? {
             return Ok(());
         }
         self.start_server(context)
@@ -254,6 +257,10 @@ impl Args {
             (None, KeySource::File(_)) => {
                 command.args(["--key-file", "-"]);
                 Stdio::inherit()
+            }
+            (None, KeySource::Command(key)) => {
+                command.arg("--key-command").arg(key);
+                Stdio::null()
             }
             (None, _) => Stdio::null(),
         };

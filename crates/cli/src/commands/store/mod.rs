@@ -1,19 +1,24 @@
 //! `papilio store`: checkpoints, clones, growth, space and cleaning of devices in object stores.
+//!
+//! [`key`] has the keys of encrypted ones.
+
+mod key;
+mod prices;
+mod shared;
 
 use crate::context::Context;
 use crate::time;
 use crate::units::{Units, parse_size};
 use anyhow::Context as _;
-use papilio::Timespec;
-use papilio::device::{
-    ObjectStores, OpenError, OpenErrorKind, RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo,
-    object_stores,
-};
+use papilio::device::{RequestCounts, StoreCheckpoint, StoreCleaned, StoreInfo, object_stores};
+use prices::{Cost, Prices};
+use shared::{Stores, at, timespec};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-/// Make, list and delete checkpoints of a device in an object store, clone it, grow it, clean it
+/// Make, list and delete checkpoints of a device in an object store, clone it, grow it, clean it,
+/// and manage its keys
 ///
 /// Such a device has a URL like slatedb+s3://bucket/prefix; papilio mkfs makes one. A checkpoint is
 /// a state that stays readable, as URL?checkpoint=NAME, while the device changes. A clone is a new
@@ -90,10 +95,17 @@ enum Subcommand {
         /// The URL of the device
         #[arg(value_name = "URL")]
         url: String,
+        /// A table of the store's prices, for an estimate of the cost
+        ///
+        /// A JSON object with the currency and numbers: storage_gib_month; put_1000, get_1000,
+        /// list_1000 and delete_1000 for 1,000 requests; sent_gib and received_gib.
+        #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+        prices: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+    Key(key::Args),
     /// Free space: delete unreferenced segments, and compact those that are half empty
     ///
     /// Segments are the objects that hold large runs of blocks. Those that a crash left behind go,
@@ -136,11 +148,14 @@ impl Args {
                 object_stores().and_then(grow).map_err(at(&url))?;
                 Ok(())
             }
-            Subcommand::Info { url, json } => {
+            Subcommand::Info { url, prices, json } => {
+                let prices = prices.as_deref().map(Prices::read).transpose()?;
                 let info = |stores: Stores| stores.info(&url, &options);
                 let info = object_stores().and_then(info).map_err(at(&url))?;
-                print_info(&info, json).context("standard output")
+                let cost = prices.map(|prices| prices.cost(&info));
+                print_info(&info, cost.as_ref(), json).context("standard output")
             }
+            Subcommand::Key(command) => command.run(context),
             Subcommand::Clean { url } => {
                 let clean = |stores: Stores| stores.clean(&url, &options);
                 let cleaned = object_stores().and_then(clean).map_err(at(&url))?;
@@ -150,47 +165,35 @@ impl Args {
     }
 }
 
-type Stores = &'static dyn ObjectStores;
-
-fn at(url: &str) -> impl Fn(OpenErrorKind) -> OpenError {
-    let path = PathBuf::from(url);
-    move |kind| OpenError { path: path.clone(), kind }
-}
-
 fn list(checkpoints: &[StoreCheckpoint], json: bool) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
-    let text = |at: SystemTime| {
-        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let nanoseconds = since.subsec_nanos();
-        Timespec { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds }
-    };
     if json {
         let all: Vec<_> = (checkpoints.iter())
             .map(|checkpoint| {
                 serde_json::json!({
                     "id": checkpoint.id,
                     "name": checkpoint.name,
-                    "created": time::with_zone(text(checkpoint.created)),
-                    "expires": checkpoint.expires.map(|at| time::with_zone(text(at))),
+                    "created": time::with_zone(timespec(checkpoint.created)),
+                    "expires": checkpoint.expires.map(|at| time::with_zone(timespec(at))),
                 })
             })
             .collect();
         return writeln!(output, "{}", serde_json::Value::from(all));
     }
     for checkpoint in checkpoints {
-        let expires = checkpoint.expires.map_or_else(|| "-".to_owned(), |at| time::to_second(text(at)));
+        let expires = checkpoint.expires.map_or_else(|| "-".to_owned(), |at| time::to_second(timespec(at)));
         let name = checkpoint.name.as_deref().unwrap_or("-");
         writeln!(
             output,
             "{}  {}  {expires:<19}  {name}",
             checkpoint.id,
-            time::to_second(text(checkpoint.created))
+            time::to_second(timespec(checkpoint.created))
         )?;
     }
     Ok(())
 }
 
-fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
+fn print_info(info: &StoreInfo, cost: Option<&Cost>, json: bool) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     let requests = [("segments", info.requests.segments), ("database", info.requests.database)];
     if json {
@@ -207,6 +210,7 @@ fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
         let value = serde_json::json!({
             "size": info.size,
             "version": info.version,
+            "encrypted": info.is_encrypted,
             "segments": {
                 "objects": info.segments,
                 "bytes": info.segment_bytes,
@@ -220,11 +224,13 @@ fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
             "checkpoints": info.checkpoints,
             "clones": info.clones,
             "requests": { "segments": counts(requests[0].1), "database": counts(requests[1].1) },
+            "cost": cost.map(Cost::to_json),
         });
         return writeln!(output, "{value}");
     }
     let size = |bytes: u64| Units::HUMAN.text(bytes);
     writeln!(output, "Size:         {} (format version {})", size(info.size), info.version)?;
+    writeln!(output, "Encrypted:    {}", if info.is_encrypted { "yes" } else { "no" })?;
     writeln!(output, "Segments:     {} objects, {}", info.segments, size(info.segment_bytes))?;
     writeln!(output, "  in use:     {}", size(info.live_bytes))?;
     writeln!(output, "  not in use: {}", size(info.dead_bytes))?;
@@ -249,7 +255,10 @@ fn print_info(info: &StoreInfo, json: bool) -> std::io::Result<()> {
             counts.deletes
         )?;
     }
-    Ok(())
+    match cost {
+        Some(cost) => cost.print(&mut output),
+        None => Ok(()),
+    }
 }
 
 fn print_cleaned(cleaned: &StoreCleaned) -> std::io::Result<()> {

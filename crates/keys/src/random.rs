@@ -1,9 +1,9 @@
-//! Random bytes of the operating system.
+//! Random bytes for keys, salts and nonces.
 
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Returns random bytes.
+/// Returns random bytes of the operating system.
 ///
 /// # Errors
 /// The host's error.
