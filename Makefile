@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states virtiofs bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -143,6 +143,9 @@ damage: setup-test ## break kernel-made images at random, read, repair and clone
 judges: setup-test-judges ## run the tests beside the kernel's Btrfs under kernels 6.1, 6.12 and 7.2, as User Mode Linux (root; network; tens of minutes)
 	bash scripts/guest-kernels.sh
 	PAPILIO_REQUIRE_ALL=1 $(CARGO) xtask judges
+
+virtiofs: build ## let a guest of QEMU mount papilio serve --vhost-user, and compare it with the kernel's Btrfs (root; network; a minute)
+	bash scripts/virtiofs.sh
 
 BAD_SECTORS ?= 10000
 bad-sectors: setup-test ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)

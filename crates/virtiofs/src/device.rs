@@ -209,9 +209,7 @@ impl VhostUserBackend for Backend {
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
-        // User Mode Linux has interrupts of its own only with a way back, which stays unused.
-        VhostUserProtocolFeatures::BACKEND_REQ
-            | VhostUserProtocolFeatures::MQ
+        VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS

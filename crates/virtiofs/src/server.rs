@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use vhost::vhost_user::Listener;
-use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
+use vhost::vhost_user::{self, Listener};
+use vhost_user_backend::{Error, ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 /// Length of a tag in the device's configuration in bytes.
@@ -204,17 +204,21 @@ impl Shared {
             if self.connected.lock().ended {
                 return;
             }
-            if waits[0].revents().contains(PollFlags::IN)
-                && let Err(error) = self.serve(&mut accepted)
-            {
-                tracing::warn!("the monitor: {error}");
-                std::thread::sleep(PAUSE);
+            if !waits[0].revents().contains(PollFlags::IN) {
+                continue;
+            }
+            match self.serve(&mut accepted) {
+                Ok(()) | Err(Error::HandleRequest(vhost_user::Error::Disconnected)) => {}
+                Err(error) => {
+                    tracing::warn!("the monitor: {error}");
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
     }
 
     /// Serves the monitor that waits, until it disconnects.
-    fn serve(&self, listener: &mut Listener) -> Result<(), vhost_user_backend::Error> {
+    fn serve(&self, listener: &mut Listener) -> Result<(), Error> {
         let session = Arc::clone(&self.session);
         let device = Arc::new(FsDevice::new(session, Arc::clone(&self.threads), self.tag));
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());

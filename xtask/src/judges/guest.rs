@@ -109,8 +109,6 @@ pub struct Guest<'a> {
     pub job: &'a Path,
     /// Memory in MiB.
     pub memory: u32,
-    /// Further arguments of the kernel.
-    pub arguments: Vec<String>,
     /// The time limit, boot included.
     pub limit: Duration,
 }
@@ -138,7 +136,6 @@ impl Guest<'_> {
             .arg(format!("JOB={}", self.job.display()))
             .arg(format!("uml_dir={}", self.job.join("uml").display()))
             .args(["con=null", "con0=null,fd:1"])
-            .args(&self.arguments)
             .stdin(Stdio::null())
             .stderr(console.try_clone()?)
             .stdout(console)
@@ -208,8 +205,8 @@ mod tests {
         let modules = folder.path().join("modules");
         let kernel = Kernel { name: "fake".to_owned(), program, modules };
         let init = Path::new("/etc/none");
-        let (root, job, arguments) = (folder.path(), folder.path(), Vec::new());
-        let guest = Guest { kernel: &kernel, root, init, job, memory: 64, arguments, limit };
+        let guest =
+            Guest { kernel: &kernel, root: folder.path(), init, job: folder.path(), memory: 64, limit };
         Some(guest.run("true").unwrap())
     }
 

@@ -2,8 +2,7 @@
 //!
 //! Builds the test program of `crates/papilio/tests/kernel` once and runs it in a guest for each
 //! kernel. All that it does on the host it does there: each writes and the other reads, checks,
-//! changes, moves and scrubs, for all presets and profiles. Then the guest mounts a file system of
-//! Papilio as virtiofs.
+//! changes, moves and scrubs, for all presets and profiles.
 //!
 //! - A kernel that lacks a feature skips its presets, and the report says so.
 //! - A guest that panics, hangs or ends without a result fails, with the end of its console.
@@ -11,7 +10,6 @@
 
 mod guest;
 mod report;
-mod virtiofs;
 
 use anyhow::{Context, bail};
 use guest::{Guest, Kernel, Outcome};
@@ -29,8 +27,6 @@ pub const USAGE: &str = "
                   others, and --kernel adds an unpacked package. --short
                   leaves out most presets, --only the other kernels. FILTERs choose tests by their names";
 
-/// The script that a guest's kernel starts first.
-const INIT: &str = "scripts/guest-init.sh";
 /// The kernels that scripts/guest-kernels.sh downloads.
 const KERNELS: &str = "target/judges/kernels";
 /// The presets of a short run.
@@ -38,8 +34,6 @@ const SHORT: &str = "default,zstd,without-no-holes,v1-cache";
 /// Seconds after which a short run counts as hanging: some five times what it takes on an idle
 /// machine, since CI's may be slow.
 const SHORT_LIMIT: u64 = 1200;
-/// The name of the test of `papilio serve --vhost-user`.
-const VIRTIOFS: &str = "virtiofs";
 /// Memory of a guest in MiB. It is sparse on the host.
 const MEMORY: u32 = 5120;
 
@@ -67,10 +61,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<bool> {
     let program = build(root)?;
     let mut report = Report::default();
     for kernel in &options.kernels {
-        let mut verdict = judge(root, kernel, &program, &options)?;
-        if options.filters.is_empty() || options.filters.iter().any(|filter| VIRTIOFS.contains(filter)) {
-            verdict.add(VIRTIOFS, virtiofs::judge(root, kernel)?);
-        }
+        let verdict = judge(root, kernel, &program, &options)?;
         print!("{}", verdict.text());
         report.add(verdict);
     }
@@ -108,9 +99,8 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(root)
         // As `make test`, and with the C library's test, so that nothing is built twice: without it
-        // other packages have other features. A test of the command builds the command.
+        // other packages have other features.
         .args(["test", "--workspace", "--locked", "--no-run", "--test", "kernel", "--test", "c"])
-        .args(["--test", "programs"])
         .arg("--message-format=json")
         .stderr(Stdio::inherit())
         .output()
@@ -156,10 +146,9 @@ fn judge(root: &Path, kernel: &Kernel, program: &Path, options: &JudgeOptions) -
     let guest = Guest {
         kernel,
         root,
-        init: &root.join(INIT),
+        init: &root.join("scripts/guest-init.sh"),
         job: &job,
         memory: MEMORY,
-        arguments: Vec::new(),
         limit: Duration::from_secs(if options.short { SHORT_LIMIT } else { 3600 }),
     };
     let outcome = guest.run(&script)?;

@@ -42,17 +42,6 @@ impl Verdict {
         }
     }
 
-    /// Adds the result of a further test.
-    pub fn add(&mut self, test: &str, failure: Option<String>) {
-        let result = if failure.is_some() { "FAILED" } else { "ok" };
-        self.tests.insert(test.to_owned(), result.to_owned());
-        if let Some(failure) = failure {
-            let failure = format!("{test}: {failure}");
-            self.failure =
-                Some(self.failure.take().map_or(failure.clone(), |other| format!("{other}\n{failure}")));
-        }
-    }
-
     /// Returns whether at least one test ran, and none failed.
     fn is_good(&self) -> bool {
         self.failure.is_none() && self.tests.values().any(|result| result == "ok")

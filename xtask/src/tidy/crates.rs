@@ -9,7 +9,7 @@ use super::sources::{Manifest, Sources};
 
 /// The packages, from the highest layer to the lowest; those of one layer do not depend on one
 /// another.
-const LAYERS: [&[&str]; 16] = [
+const LAYERS: [&[&str]; 17] = [
     &["xtask", "papilio-fuzz", "papilio-cli-store", "papilio-cli-web"],
     &["papilio-cli", "papilio-bench"],
     &["papilio-virtiofs"],

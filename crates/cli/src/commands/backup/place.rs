@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::new_secret::new_secret;
 use crate::usage_error::UsageError;
-use papilio_backup::{BackupError, Derivation, Encryption, ObjectStore, Repository, Secret, open_store};
+use papilio_backup::{BackupError, Derivation, Encryption, ObjectStore, Repository, open_store};
 use papilio_layers::KeySource;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

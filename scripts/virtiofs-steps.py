@@ -1,6 +1,6 @@
 """Steps that a guest carries out in a directory, with one line of output for each.
 
-The lines must be the same on the kernel's Btrfs and on virtiofs: `judge-virtiofs.sh` compares them.
+The lines must be the same on the kernel's Btrfs and on virtiofs: `virtiofs.sh` compares them.
 With `list`, only the tree is listed.
 """
 
