@@ -11,7 +11,7 @@ use crate::manifest::{StoredObject, data_name};
 use crate::reader::read_part;
 use crate::repository::Repository;
 use papilio_keys::{hex, random};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// How much is verified.
 #[derive(Clone, Copy, Debug)]
@@ -136,12 +136,13 @@ pub fn verify(repository: &Repository, options: &VerifyOptions) -> Result<Verifi
     }
     let place = |source| BackupError::Store { object: "random numbers".into(), source };
     let seed = u32::from_le_bytes(random::<4>().map_err(place)?);
+    let chosen = chosen(users.by_object.keys().copied(), seed, options.percent);
     for (name, (object, numbers)) in &users.by_object {
         report.objects += 1;
         let fault = match stored.get(*name) {
             None => Some("the object is missing".to_owned()),
             Some(bytes) if *bytes != object.2 => Some(format!("{bytes} bytes in place of {}", object.2)),
-            Some(_) if !is_chosen(name, seed, options.percent) => None,
+            Some(_) if !chosen.contains(*name) => None,
             Some(bytes) => {
                 report.read += 1;
                 report.read_bytes += bytes;
@@ -161,8 +162,15 @@ pub fn verify(repository: &Repository, options: &VerifyOptions) -> Result<Verifi
     Ok(report)
 }
 
-/// Chooses a part of the objects; their names are as good as random.
-fn is_chosen(name: &str, seed: u32, percent: f64) -> bool {
-    let number = name.get(..8).and_then(|start| u32::from_str_radix(start, 16).ok()).unwrap_or_default();
-    f64::from((number ^ seed).wrapping_mul(2_654_435_761)) / f64::from(u32::MAX) * 100.0 <= percent
+/// Chooses a part of the objects, at least one unless it is 0 %. Their names are as good as random.
+fn chosen<'a>(names: impl Iterator<Item = &'a str>, seed: u32, percent: f64) -> HashSet<&'a str> {
+    let rank = |name: &str| {
+        let start = name.get(..8).and_then(|start| u32::from_str_radix(start, 16).ok());
+        (start.unwrap_or_default() ^ seed).wrapping_mul(2_654_435_761)
+    };
+    let mut ranked: Vec<_> = names.collect();
+    ranked.sort_by_cached_key(|name| rank(name));
+    let count = (ranked.len() as f64 * percent / 100.0).ceil() as usize;
+    ranked.truncate(count);
+    ranked.into_iter().collect()
 }

@@ -12,7 +12,7 @@
 //! 2. `in_flight`, for an instant, and to wait for 0 without any other lock.
 
 use crate::chain::{self, Chain, Memory};
-use crate::server::Tag;
+use crate::tag::Tag;
 use crate::threads::Threads;
 use papilio_fuse::guest::{GuestMessage, GuestSession};
 use papilio_locks::{Condvar, Mutex};

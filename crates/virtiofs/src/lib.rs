@@ -18,6 +18,8 @@
 mod chain;
 mod device;
 mod server;
+mod tag;
 mod threads;
 
-pub use server::{Listening, ServeError, Server, TAG_BYTES, Tag};
+pub use server::{Listening, ServeError, Server};
+pub use tag::{TAG_BYTES, Tag};

@@ -1,6 +1,6 @@
 //! The server: a socket that monitors connect to, one after another.
 //!
-//! Owns [`Server`] and [`Tag`].
+//! Owns [`Listening`] and [`Server`].
 //!
 //! **Invariants**
 //! - When a monitor is gone, all its requests have ended, its guest's open files are closed, and
@@ -10,6 +10,7 @@
 //! **Locks:** `connected`, for an instant.
 
 use crate::device::{Backend, FsDevice};
+use crate::tag::Tag;
 use crate::threads::Threads;
 use papilio_device::WakeFd;
 use papilio_fuse::guest::GuestSession;
@@ -25,36 +26,12 @@ use vhost::vhost_user::{self, Listener};
 use vhost_user_backend::{Error, ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
-/// Length of a tag in the device's configuration in bytes.
-pub const TAG_BYTES: usize = 36;
 /// Threads for slow requests where devices answer from memory, for each processor.
 const THREADS_EACH: usize = 2;
 /// Threads for slow requests where they wait for devices.
 const WAITING_THREADS: usize = 32;
 /// How long the server waits after it could not serve a monitor.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// The name by which a guest mounts the file system: `mount -t virtiofs TAG /mnt`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tag([u8; TAG_BYTES]);
-
-impl Tag {
-    /// Makes a tag of 1 to 36 bytes. `None` for another length, and for zeros and line ends in it.
-    pub fn new(name: &str) -> Option<Self> {
-        let bytes = name.as_bytes();
-        let fits = (1..=TAG_BYTES).contains(&bytes.len());
-        if !fits || bytes.iter().any(|byte| byte.is_ascii_control()) {
-            return None;
-        }
-        let mut tag = [0; TAG_BYTES];
-        tag[..bytes.len()].copy_from_slice(bytes);
-        Some(Self(tag))
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8; TAG_BYTES] {
-        &self.0
-    }
-}
 
 /// The server cannot start.
 #[derive(Debug, thiserror::Error)]

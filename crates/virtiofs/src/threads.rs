@@ -22,13 +22,13 @@ type Task = Box<dyn FnOnce() + Send>;
 const WAITING: usize = 2;
 
 #[derive(Default)]
-struct State {
+struct Waiting {
     tasks: VecDeque<Task>,
     ended: bool,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct TaskQueue {
+    state: Mutex<Waiting>,
     /// A task was added, or there will be none.
     added: Condvar,
     /// A task was taken.
@@ -38,7 +38,7 @@ struct Shared {
 
 /// Threads that run tasks.
 pub(crate) struct Threads {
-    shared: Arc<Shared>,
+    shared: Arc<TaskQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -48,7 +48,7 @@ impl Threads {
     /// # Errors
     /// The system refuses a thread.
     pub(crate) fn start(count: usize) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TaskQueue {
             state: Mutex::default(),
             added: Condvar::new(),
             taken: Condvar::new(),
@@ -92,7 +92,7 @@ impl Drop for Threads {
     }
 }
 
-impl Shared {
+impl TaskQueue {
     fn run(&self) {
         loop {
             let mut state = self.state.lock();

@@ -37,7 +37,7 @@ const NBD_CONNECTIONS: u16 = 16;
 /// Bytes of data that the page cache of an NFS export may hold.
 const NFS_CACHE: u64 = 256 << 20;
 
-/// Serve a disk image to NBD clients, or the file system in it to NFS clients, browsers and machines
+/// Serve a disk image by NBD, or the file system in it by NFS, HTTP or virtiofs
 ///
 /// With --nbd, clients see the disk in the image, whatever its format: raw, qcow2, VMDK,
 /// VHDX, and for reading xz and zstd. IMAGE@N or --partition serves one partition; --partition none
