@@ -90,15 +90,7 @@ impl Session {
             Assistant::start(Arc::clone(&device)).map_err(|error| detach(MountError::Thread(error)))?;
         server.tell_with(Box::new(assistant.attributes_forgetter()));
         let mut beside = vec![helper];
-        let follower = match options.follow {
-            None => None,
-            Some(period) => {
-                let started = Follower::start(Arc::clone(&server), assistant.clone(), source, period);
-                let (follower, thread) = started.map_err(&mut detach)?;
-                beside.push(thread);
-                Some(follower)
-            }
-        };
+        let follower = follow(options, &server, &assistant, source, &mut beside).map_err(&mut detach)?;
         let cpu_latency = CpuLatency::start(&mut beside);
         let dispatcher = Dispatcher::new(Arc::clone(&server), agreed.parallel_direct, cpu_latency);
         let dispatcher = Arc::new(dispatcher);
@@ -191,6 +183,21 @@ impl Drop for Session {
             tracing::error!("the last changes could not be committed: {error}");
         }
     }
+}
+
+/// Starts the thread that follows a writer, if the options ask for it. Appends its handle to
+/// `beside`.
+fn follow(
+    options: &MountOptions,
+    server: &Arc<Server>,
+    assistant: &Assistant,
+    source: &Path,
+    beside: &mut Vec<JoinHandle<()>>,
+) -> Result<Option<Follower>, MountError> {
+    let Some(period) = options.follow else { return Ok(None) };
+    let (follower, thread) = Follower::start(Arc::clone(server), assistant.clone(), source, period)?;
+    beside.push(thread);
+    Ok(Some(follower))
 }
 
 /// Logs the mount's choices, most of which the options leave open.

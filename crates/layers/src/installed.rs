@@ -4,7 +4,7 @@
 
 use crate::content::Content;
 use crate::error::LayerError;
-use crate::keys::{KeyFault, Keys};
+use crate::keys::{KeyFault, Keys, UnlockedKey};
 use crate::options::{KeySource, LayerOptions};
 use crate::search::Search;
 use papilio_device::{Access, Device, LayerRequest, Layers, OpenErrorKind};
@@ -68,8 +68,8 @@ pub fn keep_command_secret() {
 pub fn unlock(
     id: &str,
     name: &str,
-    open: &mut dyn FnMut(&[u8]) -> Option<Zeroizing<[u8; 32]>>,
-) -> Result<Zeroizing<[u8; 32]>, KeyFault> {
+    open: &mut dyn FnMut(&[u8]) -> Option<UnlockedKey>,
+) -> Result<UnlockedKey, KeyFault> {
     let installed = INSTALLED.get().ok_or(KeyFault::Missing)?;
     installed.keys.unlock_other(id, name, &installed.options.key, open)
 }

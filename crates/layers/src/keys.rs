@@ -14,7 +14,9 @@ use zeroize::Zeroizing;
 const ATTEMPTS: usize = 3;
 
 /// Opens a key of 32 bytes with a secret; `None` if the secret is wrong.
-pub(crate) type OpenKey<'a> = &'a mut dyn FnMut(&[u8]) -> Option<Zeroizing<[u8; 32]>>;
+pub(crate) type OpenKey<'a> = &'a mut dyn FnMut(&[u8]) -> Option<UnlockedKey>;
+/// A key that a secret opened.
+pub type UnlockedKey = Zeroizing<[u8; 32]>;
 
 /// Why the key of something that is no volume stays locked.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ pub(crate) struct Keys {
     /// By the volume's UUID and the number of the slot that was asked for.
     volumes: Mutex<Vec<(String, VolumeKey)>>,
     /// Keys of what is no volume, by a name of the caller's.
-    others: Mutex<Vec<(String, Zeroizing<[u8; 32]>)>>,
+    others: Mutex<Vec<(String, UnlockedKey)>>,
     /// Why the command that prints the key failed, if it ran early.
     failed: Mutex<Option<LayerError>>,
 }
@@ -85,7 +87,7 @@ impl Keys {
         name: &str,
         source: &KeySource,
         open: OpenKey<'_>,
-    ) -> std::result::Result<Zeroizing<[u8; 32]>, KeyFault> {
+    ) -> std::result::Result<UnlockedKey, KeyFault> {
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, key)) = others.iter().find(|(known, _)| known == id) {
             return Ok(key.clone());

@@ -24,6 +24,6 @@ mod stack;
 
 pub use error::{LayerError, Result};
 pub use installed::{forget_keys, install, keep_command_secret, keep_secret, known_secret, unlock};
-pub use keys::KeyFault;
+pub use keys::{KeyFault, UnlockedKey};
 pub use options::{KeySource, LayerOptions, keep_terminal};
 pub use stack::{Stack, StackEntry};

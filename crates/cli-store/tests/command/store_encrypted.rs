@@ -31,6 +31,26 @@ fn assert_hidden(folder: &Path) {
     }
 }
 
+/// Reads a device whose key is in the file `key`, with commands that print keys.
+fn keys_of_commands(inside: &str, key: &str) {
+    // A command strips the newline, a file does not.
+    let printed = |text: &str| format!("printf '{text}'");
+    let by_command = |text: &str| {
+        let output = command().args(["--key-command", &printed(text), "ls", inside]).output().unwrap();
+        (output.status.code(), crate::common::text(&output.stderr))
+    };
+    assert_eq!(by_command("first\\n\\n"), (Some(0), String::new()));
+    let (code, stderr) = by_command("first\\n");
+    assert!(code == Some(1) && stderr.contains("opens with this key command"), "{stderr}");
+    fail(1, "exit status: 3", ["--key-command", "exit 3", "ls", inside]);
+    let by_environment = command()
+        .args(["ls", inside])
+        .env("PAPILIO_KEY_COMMAND", format!("cat {key}; echo"))
+        .output()
+        .unwrap();
+    assert!(by_environment.status.success(), "{}", text(&by_environment.stderr));
+}
+
 #[test]
 fn an_encrypted_file_system_needs_one_of_its_keys() {
     let scratch = Scratch::new(2 << 30).unwrap();
@@ -69,22 +89,7 @@ fn an_encrypted_file_system_needs_one_of_its_keys() {
         .output()
         .unwrap();
     check_failure(&no_terminal, 1, "it is encrypted: give a key with --key-file FILE");
-    // A command strips the newline, a file does not.
-    let printed = |text: &str| format!("printf '{text}'");
-    let by_command = |text: &str| {
-        let output = command().args(["--key-command", &printed(text), "ls", &inside]).output().unwrap();
-        (output.status.code(), crate::common::text(&output.stderr))
-    };
-    assert_eq!(by_command("first\\n\\n"), (Some(0), String::new()));
-    let (code, stderr) = by_command("first\\n");
-    assert!(code == Some(1) && stderr.contains("opens with this key command"), "{stderr}");
-    fail(1, "exit status: 3", ["--key-command", "exit 3", "ls", &inside]);
-    let by_environment = command()
-        .args(["ls", &inside])
-        .env("PAPILIO_KEY_COMMAND", format!("cat {key}; echo"))
-        .output()
-        .unwrap();
-    assert!(by_environment.status.success(), "{}", text(&by_environment.stderr));
+    keys_of_commands(&inside, &key);
 
     let add = |old: &str, new: &str| with(old, &["store", "key", "add", &store, "--new-key-file", new]);
     assert_eq!(succeed_text(add(&key, &other)), "1\n");

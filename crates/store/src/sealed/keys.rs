@@ -246,7 +246,7 @@ impl KeyRing {
             ancestors.iter().map(|(path, id)| (path.as_ref(), hex::text(id))).collect();
         let text = serde_json::to_string(&list).expect("it is text");
         let nonce = random_bytes::<24>()?;
-        let cipher = new_cipher(&*subkey(key, "papilio store: ancestors"));
+        let cipher = new_cipher(&subkey(key, "papilio store: ancestors"));
         let payload = Payload { msg: text.as_bytes(), aad: &self.associated() };
         let sealed = cipher.encrypt(&XNonce::from(nonce), payload);
         let sealed = sealed.map_err(|_| refuse("its ancestors cannot be encrypted"))?;
@@ -260,7 +260,7 @@ impl KeyRing {
         let damaged = || refuse("its keys are damaged: the list of ancestors does not belong to them");
         let nonce = hex::array::<24>(&self.description.nonce).ok_or_else(damaged)?;
         let sealed = hex::bytes(&self.description.ancestors).ok_or_else(damaged)?;
-        let cipher = new_cipher(&*subkey(key, "papilio store: ancestors"));
+        let cipher = new_cipher(&subkey(key, "papilio store: ancestors"));
         let payload = Payload { msg: &sealed, aad: &self.associated() };
         let text = cipher.decrypt(&XNonce::from(nonce), payload).map_err(|_| damaged())?;
         let list: Vec<(String, String)> = serde_json::from_slice(&text).map_err(|_| damaged())?;

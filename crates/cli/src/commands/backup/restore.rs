@@ -41,7 +41,7 @@ impl RestoreArgs {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let path = match Operand::parse(&self.target) {
             #[cfg(target_os = "linux")]
-            Operand::Host(path) if path.is_dir() => return self.to_directory(context, &path),
+            Operand::Host(path) if path.is_dir() => return self.restore_into(context, &path),
             _ => parse_image_path(&self.target)?,
         };
         let repository = open(context, &self.repository)?;
@@ -54,7 +54,7 @@ impl RestoreArgs {
     /// Restores into a directory of the host. In a plain one the run gives up the rights that it
     /// does not need; making subvolumes takes more than the sandbox leaves.
     #[cfg(target_os = "linux")]
-    fn to_directory(self, context: &Context, directory: &Path) -> anyhow::Result<()> {
+    fn restore_into(self, context: &Context, directory: &Path) -> anyhow::Result<()> {
         let mut target = papilio_backup::DirectoryTarget::open(directory)?;
         let repository = match target.is_plain() {
             true => open_confined(context, &self.repository, Some(directory))?,
