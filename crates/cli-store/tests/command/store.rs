@@ -217,7 +217,7 @@ fn a_file_system_on_s3_is_mounted_and_written() {
         std::fs::write(directory.join("written"), "through the mount\n").unwrap();
         File::open(directory.join("written")).unwrap().sync_all().unwrap();
     });
-    run(&["umount", mount]);
+    crate::common::unmount(mount.as_ref());
     written.unwrap();
     assert_eq!(run(&["cat", &format!("{store}:/written")]), "through the mount\n");
 }

@@ -149,7 +149,7 @@ fn an_encrypted_file_system_is_mounted() {
         let written = std::panic::catch_unwind(|| {
             std::fs::write(directory.join(format!("written-{number}")), LINE).unwrap();
         });
-        succeed(["umount", mount]);
+        crate::common::unmount(&directory);
         written.unwrap();
     }
     assert_hidden(&scratch.path().join("store"));

@@ -223,7 +223,7 @@ fn a_mount_of_papilio_keeps_its_content_and_gets_the_space_that_is_stated() {
         // Where data of one subvolume is shown, all of the file system takes part.
         let report = succeed_json(["dedupe", "--json", top]);
         let refused = papilio(["dedupe", "--json", &format!("{}:/", path.display())]);
-        succeed(["umount", top]);
+        crate::common::unmount(top.as_ref());
         if options == "subvol=/" {
             let stated = freed(&report);
             let mounted = images.mount_read_only().unwrap();
@@ -260,7 +260,7 @@ fn equal_blocks_in_a_mount_of_papilio_are_shared_by_reading() {
     for (name, content) in [("a", &one), ("b", &one), ("c", &other)] {
         assert!(&fs::read(top.join(name)).unwrap() == content, "{name}");
     }
-    succeed(["umount", string(&top)]);
+    crate::common::unmount(&top);
     assert_clean(&image);
 }
 

@@ -141,7 +141,7 @@ fn a_server_of_a_mount_of_root_is_confined() {
     server.is_confined(!LOST);
     assert_eq!(std::fs::read(point.join("large")).unwrap().len(), 4 << 20);
     std::fs::write(point.join("new"), b"content").unwrap();
-    succeed(["umount", point.to_str().unwrap()]);
+    crate::common::unmount(&point);
     assert!(server.0.wait().unwrap().success());
 }
 

@@ -7,6 +7,7 @@ use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// Returns the path of the binary: the command of the package that is tested.
 pub fn binary() -> &'static Path {
@@ -70,6 +71,36 @@ pub fn check_failure(output: &Output, code: i32, part: &str) -> String {
     assert!(stderr.starts_with("papilio: "), "{stderr:?}");
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
     stderr
+}
+
+/// Unmounts Papilio's mount on a directory.
+pub fn unmount(directory: &Path) {
+    let output = try_unmount(directory);
+    let stderr = text(&output.stderr);
+    // On a busy machine the server may take its time.
+    let is_quiet = stderr.lines().all(|line| line.contains("waiting for the server to write"));
+    assert!(output.status.success() && is_quiet, "{}: {stderr}", output.status);
+}
+
+/// Runs the command that unmounts Papilio's mount on a directory, where no program of the test has
+/// a file open.
+pub fn try_unmount(directory: &Path) -> Output {
+    unmount_by(|| papilio([OsStr::new("umount"), directory.as_os_str()]))
+}
+
+/// Runs a command that unmounts, again while the mount is busy. A command that another test starts
+/// holds copies of this process's open files between its fork and its exec.
+pub fn unmount_by(command: impl Fn() -> Output) -> Output {
+    let start = Instant::now();
+    loop {
+        let output = command();
+        let stderr = text(&output.stderr);
+        let is_busy = stderr.contains("in use") || stderr.contains("busy");
+        if !is_busy || start.elapsed() > Duration::from_secs(10) {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Returns a dump of a send stream as btrfs-progs 6.2 prints it: names and values of extended

@@ -1,6 +1,6 @@
 //! Ends of mounts: umount, signals and a killed server. The image is clean and closed afterwards.
 
-use crate::world::{MOUNT, World, binary, eventually, fail, run, succeed};
+use crate::world::{MOUNT, World, binary, eventually, fail, run, succeed, unmount};
 use papilio_oracle::Need;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -52,7 +52,7 @@ fn umount_takes_the_image_or_is_lazy() {
     });
     assert_eq!(succeed(["cat", &format!("{}:/open", image.display())]), "still there");
     world.mount(&[]);
-    succeed([std::path::Path::new("umount"), &image]);
+    unmount(&image);
     assert!(world.entry().is_none());
     fail(1, "not mounted", [std::path::Path::new("umount"), &world.directory()]);
     fail(1, "mounted as proc, not by Papilio", ["umount", "/proc"]);
@@ -77,7 +77,7 @@ fn fsynced_data_survives_a_killed_server() {
         fail(1, "busy", [std::path::Path::new("mount"), &image, &directory]);
         match by_helper {
             true => drop(run("fusermount3", &["-u", directory.to_str().unwrap()])),
-            false => drop(succeed([std::path::Path::new("umount"), &directory])),
+            false => unmount(&directory),
         }
         world.assert_clean();
         world.mount(&[]);

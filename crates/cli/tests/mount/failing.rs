@@ -1,6 +1,6 @@
 //! A mount whose device or server fails.
 
-use crate::world::{MOUNT, World, papilio, run, succeed};
+use crate::world::{MOUNT, World, papilio, run, succeed, try_unmount};
 use papilio_oracle::Need;
 use std::fs::{self, File};
 use std::io::Write;
@@ -56,7 +56,7 @@ fn device_that_fails_makes_the_mount_read_only() {
     // A file that was read before is still readable.
     assert!(fs::metadata(&path).is_ok());
     drop(file);
-    let ended = papilio(["umount", point]);
+    let ended = try_unmount(point.as_ref());
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     drop(nested);
     world.unmount();

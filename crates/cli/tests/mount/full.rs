@@ -2,7 +2,7 @@
 //! was written, the error belongs to that file, and promised space holds. The kernel's mount of the
 //! same image size decides what else is right.
 
-use crate::world::{MOUNT, World, check_failure, papilio, succeed};
+use crate::world::{MOUNT, World, check_failure, papilio, succeed, try_unmount};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
@@ -198,7 +198,7 @@ fn an_error_belongs_to_its_file() {
     world.unmount();
     world.mount(&[]);
     lose_a_write(&world);
-    let unmounted = papilio(["umount", &root]);
+    let unmounted = try_unmount(root.as_ref());
     check_failure(&unmounted, 1, "cannot write the last changes: data that was written to d/lost");
     world.mount(&[]);
     assert!(fs::read(&kept).unwrap() == bytes);

@@ -1,6 +1,6 @@
 //! The log of fsyncs that a killed server leaves: mounts show it or refuse, as the kernel does.
 
-use crate::world::{MOUNT, World, papilio, succeed};
+use crate::world::{MOUNT, World, papilio, succeed, unmount};
 use papilio::device::{Access, Device, FileDevice};
 use papilio::format::objectid;
 use papilio_oracle::Need;
@@ -17,7 +17,7 @@ pub fn killed() -> Option<World> {
     fs::write(world.at("file"), "newer").unwrap();
     File::open(world.at("file")).unwrap().sync_all().unwrap();
     world.kill_server();
-    succeed(["umount", &world.at("")]);
+    unmount(&world.directory());
     Some(world)
 }
 

@@ -1,7 +1,7 @@
 //! A mount serves scripts and other programs: `mount -a` twice, other users, the use of space right
 //! after writes, ioctls by the inode numbers that stat shows.
 
-use crate::world::{MOUNT, World, binary, eventually, fail, papilio, run, succeed, unmount};
+use crate::world::{MOUNT, World, binary, eventually, fail, papilio, run, succeed, try_unmount, unmount};
 use papilio::format::{InodeNumber, ItemType, Key, TreeId};
 use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
@@ -71,7 +71,7 @@ fn a_mount_joins_a_server_that_no_mount_shows() {
     assert_eq!(fs::read_to_string(world.at("kept")).unwrap(), "after");
     fs::write(world.at("kept"), "joined").unwrap();
     // The server goes on in the other namespace, and the command says so.
-    let unmounted = papilio([Path::new("umount"), &world.directory()]);
+    let unmounted = try_unmount(&world.directory());
     let said = String::from_utf8_lossy(&unmounted.stderr);
     assert!(unmounted.status.success() && said.contains("in another namespace"), "{said}");
     assert!(world.entry().is_none());

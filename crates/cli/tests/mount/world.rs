@@ -1,12 +1,15 @@
 //! An image and a mount point for each test, and helpers.
 
-pub use crate::common::{binary, check_failure, fail, papilio, succeed_text as succeed};
+use crate::common::unmount_by;
+pub use crate::common::{
+    binary, check_failure, fail, papilio, succeed_text as succeed, try_unmount, unmount,
+};
 use papilio_ioctl::client::MountedPath;
 use papilio_ioctl::mount_table::MountEntry;
 use papilio_oracle::{Need, require};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The needs of nearly all tests.
@@ -132,33 +135,9 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Unmounts Papilio's mount on a directory.
-pub fn unmount(directory: &Path) {
-    let output = unmount_by(|| papilio([OsStr::new("umount"), directory.as_os_str()]));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    // On a busy machine the server may take its time.
-    let is_quiet = stderr.lines().all(|line| line.contains("waiting for the server to write"));
-    assert!(output.status.success() && is_quiet, "{}: {stderr}", output.status);
-}
-
 /// Unmounts a mount of the kernel. Returns whether that was possible.
 pub fn unmount_kernel(directory: &Path) -> bool {
     unmount_by(|| Command::new("umount").arg(directory).output().unwrap()).status.success()
-}
-
-/// Runs a command that unmounts, again while the mount is busy. A command that another test starts
-/// holds copies of this process's open files between its fork and its exec.
-fn unmount_by(command: impl Fn() -> Output) -> Output {
-    let start = Instant::now();
-    loop {
-        let output = command();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let is_busy = stderr.contains("in use") || stderr.contains("busy");
-        if !is_busy || start.elapsed() > Duration::from_secs(10) {
-            return output;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Waits until `condition` is true.
