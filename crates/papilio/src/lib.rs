@@ -167,7 +167,7 @@ pub use papilio_transfer::history::{
 pub use papilio_transfer::image_path::ImagePath;
 pub use papilio_transfer::import::{
     ContentSource, Existing, Layer, Manifest, ManifestEntry, MkfsContent, NewSubvolume, Populate,
-    PopulateObserver, Populated,
+    PopulateObserver, Populated, Updated,
 };
 #[cfg(target_os = "linux")]
 pub use papilio_transfer::receive::HostDirectory;

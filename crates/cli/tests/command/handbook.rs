@@ -370,6 +370,7 @@ recipes! {
     serve_without_fuse
     superblock_gone
     untrusted_disk
+    update_an_image
     verify_my_data
     virtual_machine_image
     what_changed

@@ -34,6 +34,7 @@ mod messages;
 mod mkfs;
 mod mkfs_content;
 mod mkfs_features;
+mod mkfs_update;
 mod mounted_by_kernel;
 #[path = "../common/pairs.rs"]
 mod pairs;

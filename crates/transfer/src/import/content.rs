@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The device of a new file system on one device.
-const DEVICE: DeviceId = DeviceId(1);
+pub(super) const DEVICE: DeviceId = DeviceId(1);
 /// The size in bytes of the sparse image for content from a stream, whose size is unknown. The
 /// image is shrunk afterwards.
 const STREAM_BYTES: u64 = 48 << 30;
@@ -38,7 +38,7 @@ const ATTEMPTS: u32 = 5;
 /// The size in bytes of the cache of tree blocks. It holds the blocks of one commit and the next,
 /// and some that were written. Files arrive in the order of their names, so few blocks are needed
 /// again.
-const NODE_CACHE_BYTES: usize = 48 << 20;
+pub(super) const NODE_CACHE_BYTES: usize = 48 << 20;
 
 /// The content of a new file system.
 #[non_exhaustive]
@@ -134,11 +134,11 @@ impl ContentSource<'_> {
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct MkfsContent {
-    populate: Populate,
-    compress: Option<CompressionChoice>,
-    timestamp: Option<Timespec>,
-    shrink: bool,
-    sized: bool,
+    pub(super) populate: Populate,
+    pub(super) compress: Option<CompressionChoice>,
+    pub(super) timestamp: Option<Timespec>,
+    pub(super) shrink: bool,
+    pub(super) sized: bool,
 }
 
 impl MkfsContent {
@@ -323,12 +323,7 @@ impl Build<'_, '_> {
         // Under a temporary magic, so that an interruption leaves nothing that looks complete.
         let mut made = mkfs_many(self.images, &options.clone().unfinished(true).small_chunks(shrink))?;
         let is_file = image.metadata().is_ok_and(|metadata| metadata.is_file()) && !is_inside_image(image);
-        let mut populate = self.options.populate.clone();
-        for image in self.images.iter().filter(|image| !is_url(image)) {
-            let (file, _) = split_partition(image);
-            let metadata = file.metadata().map_err(host_error(image))?;
-            populate = populate.exclude(metadata.dev(), metadata.ino());
-        }
+        let populate = exclude_images(self.options.populate.clone(), self.images)?;
         let mut open_options = OpenOptions::new()
             .write(true)
             .unfinished(true)
@@ -365,7 +360,17 @@ impl Build<'_, '_> {
     }
 }
 
-fn host_error(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+/// Leaves the images out of the content.
+pub(super) fn exclude_images(mut populate: Populate, images: &[PathBuf]) -> Result<Populate> {
+    for image in images.iter().filter(|image| !is_url(image)) {
+        let (file, _) = split_partition(image);
+        let metadata = file.metadata().map_err(host_error(image))?;
+        populate = populate.exclude(metadata.dev(), metadata.ino());
+    }
+    Ok(populate)
+}
+
+pub(super) fn host_error(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_path_buf();
     |source| Error::Host { path, source }
 }
@@ -374,6 +379,6 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(host_error(path))
 }
 
-fn is_full(error: &Error) -> bool {
+pub(super) fn is_full(error: &Error) -> bool {
     matches!(error, Error::NoSpace { .. })
 }

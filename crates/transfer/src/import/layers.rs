@@ -54,7 +54,9 @@ impl Populate {
         writer.replacing = Replacing::ByLayer;
         for layer in layers {
             match layer {
-                Layer::Directory(path) => replacing.walk_host(path, into, None, &mut writer)?,
+                Layer::Directory(path) => {
+                    replacing.walk_host(path, into, None, &mut |event| writer.take(event))?
+                }
                 Layer::Archive(path) => tar::unpack(path, open(path)?, into, &mut writer)?,
                 Layer::Image { path, reference } => {
                     let store = Store::open(path)?;

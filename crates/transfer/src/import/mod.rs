@@ -14,6 +14,7 @@
 
 mod acl_text;
 mod content;
+mod content_update;
 mod decompressed;
 mod estimate;
 mod event;
@@ -27,18 +28,21 @@ mod replacing;
 mod tar;
 #[cfg(test)]
 mod tests;
+mod update;
 mod writer;
 
 pub use content::{ContentSource, MkfsContent, is_to_be_made};
 pub use layers::Layer;
 pub use manifest::{Manifest, ManifestEntry};
 pub use options::{Existing, NewSubvolume, Populate, PopulateObserver, Populated};
+pub use update::Updated;
 
 use crate::fakeroot;
-use event::Batch;
+use event::{Batch, ImportEvent};
 use papilio_engine::errors::{Error, PathError, Result};
 use papilio_engine::file::change::NAME_ITEMS;
 use papilio_format::items::inode::FileKind;
+use papilio_format::objectid;
 use papilio_fs::Inode;
 use replacing::Replacing;
 use std::ffi::OsStr;
@@ -46,6 +50,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
+use update::TreeUpdater;
 use writer::{TreeWriter, no_such_path};
 
 /// Batches in the queue between the threads; each has about 1 MiB, or one piece of a large file.
@@ -137,6 +142,75 @@ impl Populate {
         name: Option<&[u8]>,
         observer: &mut dyn PopulateObserver,
     ) -> Result<Populated> {
+        let mut writer = self.writer_of(from, into, observer)?;
+        self.walk_host(from, into, name, &mut |event| writer.take(event))?;
+        self.finish_subvolumes(into, &writer)?;
+        writer.check_inode_flags()?;
+        Ok(writer.done)
+    }
+
+    /// Makes the content of the top-level directory `into` that of the host directory `from`, and
+    /// adds the work to `done`. `compresses` says whether files that are written are compressed.
+    ///
+    /// # Errors
+    /// As [`Populate::directory`]. [`Error::Invalid`] if there are subvolumes that are not among
+    /// those of these options.
+    fn update(
+        &self,
+        from: &Path,
+        into: &Inode,
+        compresses: bool,
+        observer: &mut dyn PopulateObserver,
+        done: &mut Updated,
+    ) -> Result<()> {
+        self.refuse_other_subvolumes(into)?;
+        let writer = self.writer_of(from, into, observer)?;
+        let sector = into.file_system().info.volume().geometry().sector_size;
+        let mut updater = TreeUpdater::new(writer, compresses, sector as usize);
+        let walked = self.walk_host(from, into, None, &mut |event| updater.take(event));
+        updater.add_to(done, walked.is_ok());
+        walked?;
+        if !self.subvolumes.values().any(|wanted| wanted.default) {
+            self.set_default_to_top_level(into)?;
+        }
+        self.finish_subvolumes(into, &updater.writer)?;
+        updater.writer.check_inode_flags()
+    }
+
+    fn refuse_other_subvolumes(&self, into: &Inode) -> Result<()> {
+        let mut others = Vec::new();
+        for subvolume in into.file_system().subvolumes()? {
+            let Some(path) = subvolume.path.filter(|path| !path.is_empty()) else { continue };
+            if !self.subvolumes.contains_key(&path) {
+                others.push(String::from_utf8_lossy(&path).into_owned());
+            }
+        }
+        match others.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!(
+                "the file system has subvolumes that the new content lacks: {}; name or delete them",
+                others.join(", ")
+            ))),
+        }
+    }
+
+    fn set_default_to_top_level(&self, into: &Inode) -> Result<()> {
+        if into.file_system().default_subvolume()? == objectid::FS_TREE {
+            return Ok(());
+        }
+        into.file_system()
+            .info
+            .transactions()?
+            .change(NAME_ITEMS, |handle| papilio_engine::subvolume::set_default(handle, objectid::FS_TREE))
+    }
+
+    /// Returns a writer for the content of a host directory.
+    fn writer_of<'a>(
+        &'a self,
+        from: &Path,
+        into: &Inode,
+        observer: &'a mut dyn PopulateObserver,
+    ) -> Result<TreeWriter<'a>> {
         must_be_directory(into)?;
         let mut writer = TreeWriter::new(self, into, observer)?;
         // A source is named by any of its hard links.
@@ -145,19 +219,16 @@ impl Populate {
             let id = host::identity(&host)?.ok_or_else(|| no_such_path(path))?;
             writer.flags_of_links.insert(id, *flags);
         }
-        self.walk_host(from, into, name, &mut writer)?;
-        self.finish_subvolumes(into, &writer)?;
-        writer.check_inode_flags()?;
-        Ok(writer.done)
+        Ok(writer)
     }
 
-    /// Copies a file or directory of the host.
+    /// Walks a file or directory of the host, whose events `take` applies.
     fn walk_host(
         &self,
         from: &Path,
         into: &Inode,
         name: Option<&[u8]>,
-        writer: &mut TreeWriter<'_>,
+        take: &mut dyn FnMut(ImportEvent) -> Result<()>,
     ) -> Result<()> {
         if self.keep_attributes && self.manifest.is_none() {
             fakeroot::refuse(from)?;
@@ -176,7 +247,7 @@ impl Populate {
             // Returning early drops the receiving end, which ends the reader.
             for batch in batches {
                 for event in batch {
-                    writer.take(event)?;
+                    take(event)?;
                 }
             }
             Ok::<_, Error>(())

@@ -13,6 +13,7 @@ use super::event::{ImportEvent, ImportedNode, LinkId, MemberAttributes};
 use super::options::{Existing, Populate, PopulateObserver, Populated};
 use super::replacing::{Replacing, remove_tree};
 use papilio_engine::errors::{Error, PathError, Result};
+use papilio_engine::file::change::NAME_ITEMS;
 use papilio_engine::items::xattr_edit::XattrSet;
 use papilio_engine::namespace::create::{NewInode, NewKind};
 use papilio_engine::namespace::setattr::{SetAttributes, SetTime};
@@ -33,6 +34,10 @@ pub(super) struct TreeWriter<'a> {
     observer: &'a mut dyn PopulateObserver,
     /// The entries that may be replaced.
     pub(super) replacing: Replacing,
+    /// Whether attributes that are right already are left alone, and others removed.
+    pub(super) keeps_equal: bool,
+    /// The inodes whose attributes were changed where `keeps_equal`.
+    pub(super) settled: u64,
     /// The work done so far.
     pub(super) done: Populated,
     /// The directory to fill.
@@ -89,6 +94,8 @@ impl<'a> TreeWriter<'a> {
             populate,
             observer,
             replacing: Replacing::default(),
+            keeps_equal: false,
+            settled: 0,
             done: Populated::default(),
             top: top.clone(),
             inherits_acl: top.xattr(DEFAULT_ACL)?.is_some(),
@@ -142,12 +149,31 @@ impl<'a> TreeWriter<'a> {
         }
     }
 
-    fn parent(&self) -> Inode {
+    /// Returns whether the current directory could not be created, so that its content is skipped.
+    pub(super) fn is_skipping(&self) -> bool {
+        self.skipped_depth > 0
+    }
+
+    /// Returns the directory that gets the next entries.
+    pub(super) fn parent(&self) -> Inode {
         self.stack.last().map_or_else(|| self.top.clone(), |frame| frame.inode.clone())
     }
 
+    /// Returns the path of an entry of the current directory.
+    pub(super) fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        match self.path.is_empty() {
+            true => name.to_vec(),
+            false => [&self.path, &b"/"[..], name].concat(),
+        }
+    }
+
+    /// Goes back to a length of the path that [`TreeWriter::step`] returned.
+    pub(super) fn truncate_path(&mut self, length: usize) {
+        self.path.truncate(length);
+    }
+
     /// Appends `name` to the path, and returns the path's length before.
-    fn step(&mut self, name: &[u8]) -> usize {
+    pub(super) fn step(&mut self, name: &[u8]) -> usize {
         let before = self.path.len();
         if !name.is_empty() {
             if before > 0 {
@@ -290,7 +316,7 @@ impl<'a> TreeWriter<'a> {
 
     /// Completes a file after its data: sets the size if it ends in a hole, and the attributes.
     pub(super) fn finish_file(
-        &self,
+        &mut self,
         file: &File,
         attributes: &MemberAttributes,
         size: u64,
@@ -386,6 +412,48 @@ impl<'a> TreeWriter<'a> {
         };
         self.flagged.insert(path.to_vec());
         inode.add_data_flags(*flags)
+    }
+
+    /// Returns whether the directory at a path is to be a subvolume.
+    pub(super) fn makes_subvolume(&self, path: &[u8]) -> bool {
+        self.populate.subvolumes.contains_key(path)
+    }
+
+    /// Takes an existing subvolume for the one that is wanted at a path, and makes it writable.
+    pub(super) fn take_over_subvolume(&mut self, path: Vec<u8>, there: &Inode) -> Result<()> {
+        let id = there.tree();
+        there
+            .file_system()
+            .info
+            .transactions()?
+            .change(NAME_ITEMS, |handle| papilio_engine::subvolume::set_read_only(handle, id, false))?;
+        self.subvolumes.insert(path, id);
+        Ok(())
+    }
+
+    /// Returns the flags that the source's entry at a path, or another of its names, is to get.
+    pub(super) fn wanted_flags(&self, path: &[u8], link: Option<LinkId>) -> InodeFlags {
+        let by_link = || link.and_then(|link| self.flags_of_links.get(&link));
+        let flags = self.populate.inode_flags.get(path).or_else(by_link);
+        flags.copied().unwrap_or(InodeFlags::empty())
+    }
+
+    /// Notes that the entry at the current path has its flags.
+    pub(super) fn note_flags(&mut self, link: Option<LinkId>) {
+        if !self.wanted_flags(&self.path, link).is_empty() {
+            self.flagged.insert(self.path.clone());
+        }
+    }
+
+    /// Notes the inode that further names of a source inode refer to.
+    pub(super) fn note_link(&mut self, link: LinkId, inode: &Inode) {
+        self.links.insert(link, inode.clone());
+    }
+
+    /// Returns whether an entry is a name of the inode that further names of a source inode refer
+    /// to.
+    pub(super) fn is_linked(&self, there: &Inode, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|target| same(target, there))
     }
 
     /// Checks that every path with flags was found.
@@ -551,7 +619,7 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Returns the final attributes of the entry at the current path.
-    fn resolve(&self, attributes: MemberAttributes) -> MemberAttributes {
+    pub(super) fn resolve(&self, attributes: MemberAttributes) -> MemberAttributes {
         self.attributes_at(&self.path, attributes)
     }
 
@@ -578,14 +646,74 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Sets an inode's attributes, if they are kept.
-    pub(super) fn finish(&self, inode: &Inode, attributes: &MemberAttributes, is_new: bool) -> Result<()> {
+    pub(super) fn finish(
+        &mut self,
+        inode: &Inode,
+        attributes: &MemberAttributes,
+        is_new: bool,
+    ) -> Result<()> {
+        if self.keeps_equal && !is_new {
+            self.settled += u64::from(self.settle(inode, attributes)?);
+            return Ok(());
+        }
         if !self.populate.keep_attributes {
             return Ok(());
         }
+        self.set_attributes(inode, attributes, is_new)
+    }
+
+    /// Gives an existing inode its attributes, and removes those that the source lacks. Returns
+    /// whether any was different. The time of the last access alone is no difference, since reading
+    /// the source may change it.
+    pub(super) fn settle(&self, inode: &Inode, attributes: &MemberAttributes) -> Result<bool> {
+        // As it is now, after changes of its data or of its entries.
+        let inode = inode.file_system().inode_at(inode.tree(), inode.number())?;
+        let metadata = inode.metadata();
+        let symlink = inode.file_type() == FileKind::Symlink;
+        let keeps = self.populate.keep_attributes;
+        let mode = if keeps { attributes.mode } else { attributes.mode & !self.populate.umask };
+        let is_owned = (metadata.uid(), metadata.gid()) == (attributes.uid, attributes.gid);
+        let has_mode = symlink || metadata.permissions() == mode;
+        if !keeps {
+            if !(is_owned && has_mode) {
+                let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
+                let mode = (!symlink).then_some(mode);
+                inode.set_attributes(&SetAttributes { mode, uid, gid, ..SetAttributes::default() })?;
+            }
+            return Ok(!(is_owned && has_mode));
+        }
+        let there = inode.xattrs()?;
+        let wanted = &attributes.xattrs;
+        let has_xattrs = there.len() == wanted.len()
+            && there
+                .iter()
+                .all(|old| wanted.iter().any(|new| old.name == new.name && old.value == new.value));
+        if !(is_owned && has_mode && has_xattrs) {
+            for old in there.iter().filter(|old| wanted.iter().all(|new| new.name != old.name)) {
+                remove_xattr(&inode, &old.name)?;
+            }
+            self.set_attributes(&inode, attributes, false)?;
+            return Ok(true);
+        }
+        let is_of_time = attributes.mtime.is_none_or(|time| time == metadata.mtime());
+        if !is_of_time {
+            let at = |time: Option<_>| time.map(SetTime::At);
+            let (atime, mtime) = (at(attributes.atime), at(attributes.mtime));
+            inode.set_attributes(&SetAttributes { atime, mtime, ..SetAttributes::default() })?;
+        }
+        Ok(!is_of_time)
+    }
+
+    /// Sets all attributes of an inode.
+    fn set_attributes(&self, inode: &Inode, attributes: &MemberAttributes, is_new: bool) -> Result<()> {
         let symlink = inode.file_type() == FileKind::Symlink;
         if self.inherits_acl || !is_new {
-            for acl in [ACCESS_ACL, DEFAULT_ACL] {
-                remove_xattr(inode, acl)?;
+            // A symbolic link has neither, and only directories have a default list.
+            if !symlink {
+                remove_xattr(inode, ACCESS_ACL)?;
+            }
+            if inode.file_type() == FileKind::Directory {
+                remove_xattr(inode, DEFAULT_ACL)?;
             }
         }
         let at = |time: Option<_>| time.map(SetTime::At);
@@ -606,7 +734,7 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Reports a problem of the file at the current path to the observer.
-    fn report<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+    pub(super) fn report<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
@@ -638,6 +766,11 @@ impl<'a> TreeWriter<'a> {
     /// Asks the observer whether the work goes on.
     pub(super) fn proceed(&mut self) -> Result<()> {
         self.observer.proceed()
+    }
+
+    /// Reports bytes to the observer that were compared.
+    pub(super) fn tell_bytes(&mut self, count: u64) {
+        self.observer.bytes(count);
     }
 
     /// Reports bytes written to the observer, which may end the work.

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use papilio::device::is_url;
 use papilio::{
     CompressionChoice, ContentSource, InodeFlags, Layer, Made, Manifest, MkfsContent, MkfsOptions,
-    NewSubvolume, Populate, Populated, Timespec,
+    NewSubvolume, Populate, Populated, Timespec, Updated,
 };
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -64,6 +64,22 @@ pub struct ContentArgs {
     /// Little is free in it before `filesystem resize` makes it larger.
     #[arg(long, requires = "rootdir")]
     shrink: bool,
+    /// Update the file system on IMAGE instead of making it: compare it with the directory of
+    /// --rootdir, and write only what differs
+    ///
+    /// Files that the directory lacks are removed. Files are compared byte by byte, since builds
+    /// often give all of them the same time. An image file grows where that is necessary. Subvolumes
+    /// have to be named as when the image was made; others are refused. After an interruption,
+    /// another run does the rest.
+    #[arg(
+        long,
+        requires = "rootdir",
+        conflicts_with_all = [
+            "size", "label", "uuid", "device_uuid", "metadata_uuid", "nodesize", "sectorsize", "csum",
+            "features", "kernel", "data", "metadata", "mixed", "force", "nodiscard", "encrypt", "reflink",
+        ]
+    )]
+    pub update: bool,
     /// Show no progress; it is shown only if standard error is a terminal
     #[arg(long)]
     no_progress: bool,
@@ -146,6 +162,59 @@ impl ContentArgs {
             return Err(UsageError::new("--shrink cuts off the end of an image, which works on one device only; leave it out, or give --size").into());
         }
         let source = source_of(&self.rootdir)?;
+        let mut populate = self.populate(timestamp)?;
+        if self.reflink {
+            self.check_reflink(&source, images)?;
+            populate = populate.reflink(true);
+        }
+        if !sized && let Some(url) = images.iter().find(|image| is_url(image)) {
+            return Err(
+                UsageError::new(format_args!("{}: a device there needs --size", url.display())).into()
+            );
+        }
+        let new = images.iter().all(|image| papilio::is_to_be_made(image));
+        if new && !sized && images.len() > 1 && matches!(source, ContentSource::Stream(..)) {
+            return Err(UsageError::new("content from a stream on several devices needs --size").into());
+        }
+        let make = self.mkfs_content(populate, timestamp).sized(sized);
+        let mut report = Report::new(context, self.no_progress, true, b"");
+        Ok(make.make(images, &options, source, &mut report)?)
+    }
+
+    /// Updates the file system on `images`.
+    pub fn update(
+        &self,
+        context: &Context,
+        images: &[PathBuf],
+        timestamp: Option<Timespec>,
+    ) -> anyhow::Result<Updated> {
+        let source = match &self.rootdir[..] {
+            [source] if source != Path::new("-") && image(source).is_none() => {
+                match source.metadata().with_context(|| source.display().to_string())? {
+                    metadata if metadata.is_dir() => source,
+                    _ => return Err(Self::one_directory().into()),
+                }
+            }
+            _ => return Err(Self::one_directory().into()),
+        };
+        if self.shrink && images.len() > 1 {
+            return Err(UsageError::new("--shrink works on one device only").into());
+        }
+        let content = self.mkfs_content(self.populate(timestamp)?, timestamp);
+        let mut report = Report::new(context, self.no_progress, true, b"");
+        Ok(content.update(images, source, &mut report)?)
+    }
+
+    fn one_directory() -> UsageError {
+        UsageError::new("--update: --rootdir names one directory")
+    }
+
+    fn mkfs_content(&self, populate: Populate, timestamp: Option<Timespec>) -> MkfsContent {
+        MkfsContent::new().populate(populate).compress(self.compress).timestamp(timestamp).shrink(self.shrink)
+    }
+
+    /// Returns the options of copying that do not depend on the source's kind.
+    fn populate(&self, timestamp: Option<Timespec>) -> anyhow::Result<Populate> {
         let mut populate = Populate::new().steady_access_times(timestamp.is_some());
         if let Some(path) = &self.manifest {
             let text = std::fs::read(path).with_context(|| path.display().to_string())?;
@@ -161,27 +230,7 @@ impl ContentArgs {
         for InodeFlagsOf { flags, path } in &self.inode_flags {
             populate = populate.inode_flags(&path[..], *flags);
         }
-        if self.reflink {
-            self.check_reflink(&source, images)?;
-            populate = populate.reflink(true);
-        }
-        if !sized && let Some(url) = images.iter().find(|image| is_url(image)) {
-            return Err(
-                UsageError::new(format_args!("{}: a device there needs --size", url.display())).into()
-            );
-        }
-        let new = images.iter().all(|image| papilio::is_to_be_made(image));
-        if new && !sized && images.len() > 1 && matches!(source, ContentSource::Stream(..)) {
-            return Err(UsageError::new("content from a stream on several devices needs --size").into());
-        }
-        let make = MkfsContent::new()
-            .populate(populate)
-            .compress(self.compress)
-            .timestamp(timestamp)
-            .shrink(self.shrink)
-            .sized(sized);
-        let mut report = Report::new(context, self.no_progress, true, b"");
-        Ok(make.make(images, &options, source, &mut report)?)
+        Ok(populate)
     }
 }
 

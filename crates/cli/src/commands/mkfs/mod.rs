@@ -18,7 +18,7 @@ use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
 use papilio::{
     FeatureMeaning, FoundDevice, KernelVersion, Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions,
-    Populated, Timespec,
+    Populated, Timespec, Updated,
 };
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -139,9 +139,12 @@ impl Args {
         if self.images.is_empty() {
             return Err(UsageError::new("mkfs: name an image or a device").into());
         }
+        if self.content.update {
+            return self.update(context);
+        }
         let sized = self.format.size.is_some();
         let mut options = self.format.options()?.force(self.force).discard(!self.nodiscard);
-        let epoch = std::env::var_os(SOURCE_DATE_EPOCH).map(|value| parse_epoch(&value)).transpose()?;
+        let epoch = epoch()?;
         if let Some(epoch) = epoch {
             options = options.timestamp(epoch);
         }
@@ -151,8 +154,7 @@ impl Args {
                  --uuid would fix its UUIDs",
             );
         }
-        // The option --device of all commands names further devices.
-        let images = [&self.images[..], &context.arguments().device].concat();
+        let images = self.images(context);
         let profiles = [self.format.data, self.format.metadata];
         let has_parity =
             |profile: &Option<RaidProfile>| matches!(profile, Some(RaidProfile::Raid5 | RaidProfile::Raid6));
@@ -179,6 +181,46 @@ impl Args {
         }
         Ok(output.finish()?)
     }
+}
+
+impl Args {
+    /// Returns the images. The option --device of all commands names further ones.
+    fn images(&self, context: &Context) -> Vec<PathBuf> {
+        [&self.images[..], &context.arguments().device].concat()
+    }
+
+    /// Updates the content of the file system.
+    fn update(self, context: &Context) -> anyhow::Result<()> {
+        let images = self.images(context);
+        let updated = self.content.update(context, &images, epoch()?)?;
+        context.changed_devices.note(images);
+        let Updated { created, changed, removed, unchanged, bytes_written, bytes_equal, .. } = updated;
+        let mut output = Output::new()?;
+        if self.json {
+            let json = json!({
+                "created": created,
+                "changed": changed,
+                "removed": removed,
+                "unchanged": unchanged,
+                "bytes_written": bytes_written,
+                "bytes_equal": bytes_equal,
+            });
+            output.text(format_args!("{json:#}\n"))?;
+        } else if context.verbosity >= 0 {
+            let [written, equal] = [bytes_written, bytes_equal].map(|bytes| Units::HUMAN.text(bytes));
+            output.text(format_args!("Created:            {created} entries\n"))?;
+            output.text(format_args!("Changed:            {changed} entries\n"))?;
+            output.text(format_args!("Removed:            {removed} entries\n"))?;
+            output.text(format_args!("Unchanged:          {unchanged} entries, {equal} of files\n"))?;
+            output.text(format_args!("Written:            {written} of files\n"))?;
+        }
+        Ok(output.finish()?)
+    }
+}
+
+/// Returns the time of all new inodes, if the environment gives one.
+fn epoch() -> Result<Option<Timespec>, UsageError> {
+    std::env::var_os(SOURCE_DATE_EPOCH).map(|value| parse_epoch(&value)).transpose()
 }
 
 impl FormatArgs {
