@@ -3,12 +3,15 @@
 //! The defaults are those of `mkfs.btrfs`: data once, metadata twice on one device and mirrored on
 //! several, tree blocks of 16 KiB, CRC-32C. Nothing is written unless all devices can be used.
 
-use crate::arguments::{array, check_flags, check_result, host_path, store, text, utf8};
+use crate::arguments::{
+    Extensible, array, check_flags, check_result, check_structure, host_path, store, store_structure, text,
+    utf8,
+};
 use crate::failure::{Failure, Result, guard_unit};
 use crate::handles::{self, handle};
 use crate::time::timespec;
 use libc::{c_char, c_int, size_t};
-use papilio::{ChecksumType, ContentSource, MkfsContent, MkfsOptions, RaidProfile, Uuid};
+use papilio::{ChecksumType, CompressionChoice, ContentSource, MkfsContent, MkfsOptions, RaidProfile, Uuid};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -286,15 +289,93 @@ pub unsafe extern "C" fn papilio_mkfs_content(
                 (held, object.sized.load(Ordering::Relaxed))
             }
         };
-        let compression = match compression.is_null() {
-            true => None,
-            // SAFETY: the caller promises a NUL-terminated text.
-            false => Some(unsafe { utf8(compression, "compression") }?.parse()?),
-        };
+        // SAFETY: as above.
+        let compression = unsafe { compression_of(compression) }?;
         crate::failure::used();
         let make =
             MkfsContent::new().compress(compression).shrink(flags & PAPILIO_MKFS_SHRINK != 0).sized(sized);
         make.make(&[path], &options, ContentSource::at(content)?, &mut ())?;
         Ok(())
     })
+}
+
+/// The result of papilio_update_content().
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(non_camel_case_types)]
+pub struct papilio_content_update {
+    /// Names that were made, where none was.
+    pub created: u64,
+    /// Entries whose data, attributes or kind were changed.
+    pub changed: u64,
+    /// Names that were removed. A directory counts as one.
+    pub removed: u64,
+    /// Entries that were as they should be.
+    pub unchanged: u64,
+    /// Bytes of file data written, without holes.
+    pub bytes_written: u64,
+    /// Bytes of file data that were equal.
+    pub bytes_equal: u64,
+}
+
+// SAFETY: it consists of integers of one size.
+unsafe impl Extensible for papilio_content_update {
+    const FIRST_SIZE: usize = 6 * 8;
+}
+const _: () = assert!(size_of::<papilio_content_update>() == 6 * 8);
+
+/// Makes the content of the file system on the image or block device at `path` that of `content`, a
+/// directory of the host. Both are NUL-terminated paths of the host. Files are compared byte by
+/// byte, and only what differs is written. Names that the directory lacks are removed. An image
+/// that is a regular file may grow. `compression` is NULL or as in
+/// papilio_options_set_compression(). `flags` is 0 or PAPILIO_MKFS_SHRINK, which cuts off what is
+/// unused at the end. `done` is NULL or points to a papilio_content_update of `size` bytes.
+///
+/// Returns 0 or a negative errno: -EINVAL if the file system has subvolumes; -ENOTDIR if `content`
+/// is no directory; the errors of opening the file system and of reading the content. After an
+/// error the file system may have a part of the update, and another call does the rest.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn papilio_update_content(
+    path: *const c_char,
+    content: *const c_char,
+    compression: *const c_char,
+    flags: u32,
+    done: *mut papilio_content_update,
+    size: size_t,
+) -> c_int {
+    guard_unit(|| {
+        check_flags(flags, PAPILIO_MKFS_SHRINK)?;
+        if !done.is_null() {
+            check_structure(done, size, "done")?;
+        }
+        // SAFETY: the caller promises NUL-terminated texts.
+        let (path, content) = unsafe { (host_path(path, "path")?, host_path(content, "content")?) };
+        // SAFETY: as above.
+        let compression = unsafe { compression_of(compression) }?;
+        crate::failure::used();
+        let make = MkfsContent::new().compress(compression).shrink(flags & PAPILIO_MKFS_SHRINK != 0);
+        let updated = make.update(&[path], content, &mut ())?;
+        if !done.is_null() {
+            let value = papilio_content_update {
+                created: updated.created,
+                changed: updated.changed,
+                removed: updated.removed,
+                unchanged: updated.unchanged,
+                bytes_written: updated.bytes_written,
+                bytes_equal: updated.bytes_equal,
+            };
+            // SAFETY: the structure was checked, and the caller promises its bytes.
+            unsafe { store_structure(done, size, &value) };
+        }
+        Ok(())
+    })
+}
+
+/// Returns the compression that a text names; `None` for NULL.
+unsafe fn compression_of(text: *const c_char) -> Result<Option<CompressionChoice>> {
+    match text.is_null() {
+        true => Ok(None),
+        // SAFETY: the caller promises a NUL-terminated text.
+        false => Ok(Some(unsafe { utf8(text, "compression") }?.parse()?)),
+    }
 }

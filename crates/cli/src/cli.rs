@@ -6,8 +6,9 @@
 
 use crate::args::{GlobalArgs, HEADING};
 use crate::command_table::help_template;
-use crate::commands::Command;
+use crate::commands::{Command, definition_of};
 use crate::numbers;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,29 +32,73 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The command line without its commands.
+#[derive(Debug, Parser)]
+#[command(name = "papilio", version, propagate_version = true, infer_subcommands = true)]
+#[command(subcommand_required = true)]
+struct Head {
+    #[command(flatten)]
+    _global: GlobalArgs,
+}
+
 impl Cli {
     /// Parses `arguments`, the first of which is the program's own name.
     ///
     /// # Errors
     /// Wrong usage, or a request for the help or the version: clap makes errors of these too.
     pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        if let [_, only] = &arguments[..]
+            && (only == "--version" || only == "-V")
+        {
+            let mut head = Head::command();
+            return match head.try_get_matches_from_mut(arguments) {
+                Err(version) => Err(version),
+                Ok(_) => Err(head.error(ErrorKind::MissingSubcommand, "a command is missing")),
+            };
+        }
+        // Errors and helps come from the whole definition.
+        match Self::parse_one_command(&arguments) {
+            Some(parsed) => Ok(parsed),
+            None => Self::parse_any_command(arguments),
+        }
+    }
+
+    /// Parses the arguments by the definition of the command that they name, which takes a part of
+    /// the time. Returns `None` where the whole definition has to decide.
+    fn parse_one_command(arguments: &[OsString]) -> Option<Self> {
+        let head = Head::command();
+        let at = command_position(&head, arguments)?;
+        let command = definition_of(arguments[at].to_str()?)?;
+        let mut definition = with_short_help(head.subcommand(command));
+        let arguments = translated(&mut definition, arguments.to_vec());
+        let mut matches = definition.try_get_matches_from_mut(arguments).ok()?;
+        Self::from_arg_matches_mut(&mut matches).ok()
+    }
+
+    fn parse_any_command(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut definition = with_short_help(Self::command());
         let asks = |word: &str| arguments.iter().any(|argument| argument == word);
         if arguments.len() < 2 || asks("-h") || asks("--help") || asks("help") {
             let template = help_template(&definition, asks("--help") || asks("help"));
             definition = definition.help_template(template);
         }
-        if arguments.get(1).is_some_and(|first| first == "--drop-in") {
-            // As getopt_long(3) does.
-            definition = definition.infer_long_args(true);
-        }
-        let arguments = with_long_dashes(&definition, with_long_filters(arguments));
-        let arguments = match arguments.get(1).is_some_and(|first| first == "--drop-in") {
-            true => numbers::without_blanks(&definition, arguments),
-            false => arguments,
-        };
+        let arguments = translated(&mut definition, arguments);
         let mut matches = definition.try_get_matches_from_mut(arguments)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
+    }
+}
+
+/// Spells arguments as clap expects them, and sets how `definition` reads them.
+fn translated(definition: &mut clap::Command, arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_drop_in = arguments.get(1).is_some_and(|first| first == "--drop-in");
+    if is_drop_in {
+        // As getopt_long(3) does.
+        *definition = std::mem::take(definition).infer_long_args(true);
+    }
+    let arguments = with_long_dashes(definition, with_long_filters(arguments));
+    match is_drop_in {
+        true => numbers::without_blanks(definition, arguments),
+        false => arguments,
     }
 }
 
@@ -194,6 +239,51 @@ mod tests {
         let arguments = line.split(' ').map(OsString::from).collect();
         let out = with_long_dashes(&Cli::command(), arguments);
         out.join(OsStr::new(" ")).into_string().unwrap()
+    }
+
+    #[test]
+    fn a_command_alone_is_defined_as_among_all() {
+        let mut all = Cli::command();
+        all.build();
+        for command in all.get_subcommands().filter(|command| command.get_name() != "help") {
+            let name = command.get_name();
+            let mut alone = Head::command().subcommand(definition_of(name).expect(name));
+            alone.build();
+            let alone = alone.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            assert_eq!(command.clone().render_long_help().to_string(), alone);
+        }
+    }
+
+    #[test]
+    fn one_command_is_parsed_as_all_are() {
+        for line in [
+            "papilio ls -l i:/",
+            "papilio --device b -v check --readonly i",
+            "papilio --drop-in --key-file k subvolume list -t i",
+            "papilio find i:/ -name x -size +5k",
+            "papilio setfattr -n user.a -v x i:/f",
+            "papilio balance start -dusage=5 --full-balance i",
+            "papilio inspect dump-tree -t 5 i",
+            "papilio --drop-in inspect-internal dump-tree -t 5 i",
+            "papilio mkfs -L x -O ^bgt i",
+            "papilio --drop-in filesystem resize 1:-5M i",
+        ] {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let one = Cli::parse_one_command(&arguments).expect(line);
+            let any = Cli::parse_any_command(arguments).expect(line);
+            assert_eq!(format!("{one:?}"), format!("{any:?}"), "{line}");
+        }
+        for line in [
+            "papilio",
+            "papilio l i",
+            "papilio ls --help",
+            "papilio help ls",
+            "papilio --version",
+            "papilio ls",
+        ] {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(Cli::parse_one_command(&arguments).is_none(), "{line}");
+        }
     }
 
     #[test]

@@ -11,7 +11,24 @@ const HALF_A_YEAR: i64 = 31_556_952 / 2;
 /// Returns the zone of this machine. It is read once: later the process may reach no files.
 pub fn zone() -> TimeZone {
     static ZONE: OnceLock<TimeZone> = OnceLock::new();
-    ZONE.get_or_init(TimeZone::system).clone()
+    ZONE.get_or_init(read_zone).clone()
+}
+
+/// Reads the file of the zone itself. To find its name, the library would list the whole database
+/// of zones, which takes longer than most commands do.
+fn read_zone() -> TimeZone {
+    const FILE: &str = "/etc/localtime";
+    match std::env::var_os("TZ") {
+        Some(name) if name == "UTC" => return TimeZone::UTC,
+        Some(_) => {}
+        None => {
+            let zone = std::fs::read(FILE).ok().and_then(|bytes| TimeZone::tzif(FILE, &bytes).ok());
+            if let Some(zone) = zone {
+                return zone;
+            }
+        }
+    }
+    TimeZone::system()
 }
 
 fn zoned(time: papilio::Timespec) -> Option<Zoned> {

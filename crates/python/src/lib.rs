@@ -81,6 +81,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<check::CheckReport>()?;
     module.add_class::<check::Finding>()?;
     module.add_class::<mkfs::Made>()?;
+    module.add_class::<mkfs::ContentUpdate>()?;
     module.add_class::<older::OlderState>()?;
     module.add_class::<older_file::OlderFile>()?;
     module.add_class::<device::Device>()?;
@@ -94,5 +95,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(past::find_deleted_subvolumes, module)?)?;
     #[cfg(target_os = "linux")]
     module.add_function(wrap_pyfunction!(streams::receive, module)?)?;
+    module.add_function(wrap_pyfunction!(mkfs::update_content, module)?)?;
     module.add_function(wrap_pyfunction!(mkfs::mkfs, module)?)
 }

@@ -5,7 +5,10 @@
 use crate::errors::Raise;
 use crate::paths::{PathArg, decode, host_path};
 use crate::streams::Interruptible;
-use papilio::{ChecksumType, ContentSource, Error, MkfsContent, MkfsOptions, Populate, RaidProfile, Uuid};
+use papilio::{
+    ChecksumType, ContentSource, Error, MkfsContent, MkfsOptions, NewSubvolume, Populate, RaidProfile,
+    Updated, Uuid,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -137,6 +140,66 @@ pub fn mkfs(
         }
     };
     Made::of(py, &made)
+}
+
+/// The amount of work of update_content().
+#[pyclass(name = "ContentUpdate", module = "papilio", frozen, get_all)]
+pub struct ContentUpdate {
+    /// Names that were made, where none was.
+    created: u64,
+    /// Entries whose data, attributes or kind were changed.
+    changed: u64,
+    /// Names that were removed. A directory counts as one.
+    removed: u64,
+    /// Entries that were as they should be.
+    unchanged: u64,
+    /// Bytes of file data written, without holes.
+    bytes_written: u64,
+    /// Bytes of file data that were equal.
+    bytes_equal: u64,
+}
+
+#[pymethods]
+impl ContentUpdate {
+    fn __repr__(&self) -> String {
+        format!(
+            "<papilio.ContentUpdate created={} changed={} removed={} unchanged={}>",
+            self.created, self.changed, self.removed, self.unchanged
+        )
+    }
+}
+
+/// Makes the content of the file system in an image that of a directory of the host. Files are
+/// compared byte by byte, and only what differs is written. Names that the directory lacks are
+/// removed. An image that is a regular file may grow. The names in subvolumes are directories that
+/// are subvolumes; others are refused.
+#[pyfunction]
+#[pyo3(signature = (
+    *images, content, subvolumes = Vec::new(), compress = None, shrink = false, timestamp = None,
+))]
+pub fn update_content(
+    py: Python<'_>,
+    images: Vec<PathArg>,
+    content: PathArg,
+    subvolumes: Vec<PathArg>,
+    compress: Option<&str>,
+    shrink: bool,
+    timestamp: Option<Bound<'_, PyAny>>,
+) -> PyResult<ContentUpdate> {
+    if images.is_empty() {
+        return Err(PyValueError::new_err("update_content: name an image or a device"));
+    }
+    let timestamp = timestamp.map(|time| crate::times::from_seconds(&time)).transpose()?;
+    let mut populate = Populate::new().steady_access_times(timestamp.is_some());
+    for path in &subvolumes {
+        populate = populate.subvolume(&path.bytes[..], NewSubvolume::default());
+    }
+    let compress = compress.map(crate::file_system::compression).transpose()?;
+    let make = MkfsContent::new().populate(populate).compress(compress).timestamp(timestamp).shrink(shrink);
+    let (paths, from) = (images.iter().map(host_path).collect::<Vec<_>>(), host_path(&content));
+    let updated = py.detach(|| make.update(&paths, &from, &mut Interruptible::default())).raise()?;
+    let Updated { created, changed, removed, unchanged, bytes_written, bytes_equal, .. } = updated;
+    Ok(ContentUpdate { created, changed, removed, unchanged, bytes_written, bytes_equal })
 }
 
 impl Made {

@@ -648,6 +648,33 @@ def test_archives(tmp_path):
     assert not (tmp_path / "c.img").exists()
 
 
+def test_content_is_updated(tmp_path):
+    (tmp_path / "src/d").mkdir(parents=True)
+    (tmp_path / "src/d/f").write_bytes(b"x" * 3_000_000)
+    (tmp_path / "src/gone").write_bytes(b"gone")
+    image = tmp_path / "new.img"
+    papilio.mkfs(image, content=tmp_path / "src", shrink=True)
+    (tmp_path / "src/gone").unlink()
+    (tmp_path / "src/new").write_bytes(b"new")
+    with (tmp_path / "src/d/f").open("r+b") as file:
+        file.seek(5000)
+        file.write(b"y")
+    done = papilio.update_content(image, content=tmp_path / "src", shrink=True)
+    assert (done.created, done.removed, done.bytes_written) == (1, 1, 4096 + 3)
+    done = papilio.update_content(image, content=tmp_path / "src")
+    assert (done.created, done.changed, done.removed, done.bytes_written) == (0, 0, 0, 0)
+    assert papilio.check(image, data_csum=True).is_clean
+    with papilio.open(image, write=True) as fs:
+        assert fs.path("/d/f").read_bytes() == (tmp_path / "src/d/f").read_bytes()
+        fs.create_subvolume("/mine")
+    with pytest.raises(ValueError, match="mine"):
+        papilio.update_content(image, content=tmp_path / "src")
+    (tmp_path / "src/mine").mkdir()
+    papilio.update_content(image, content=tmp_path / "src", subvolumes=["mine"])
+    with pytest.raises(NotADirectoryError):
+        papilio.update_content(image, content=image)
+
+
 def test_mkfs_with_content(tmp_path):
     (tmp_path / "src/d").mkdir(parents=True)
     (tmp_path / "src/d/f").write_bytes(b"x" * 3_000_000)

@@ -14,7 +14,7 @@ use crate::{Job, Mode};
 use libc::c_long;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter_all_threads,
+    TargetArch, apply_filter_all_threads, sock_filter,
 };
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -111,8 +111,6 @@ fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, Error> {
 /// Returns the rules of a job.
 fn rules(job: Job) -> Result<Rules, Error> {
     let mut rules: Rules = system_calls::allowed(job).into_iter().map(|call| (call, Vec::new())).collect();
-    // The last of several filters gives the errno, so this one lets them pass.
-    rules.extend(NEWER.map(|call| (call, Vec::new())));
     let process = u64::from(std::process::id());
     let threads = SeccompCmpOp::MaskedEq(CLONE_BITS);
     rules.insert(libc::SYS_clone, vec![rule(vec![is(0, threads, libc::CLONE_THREAD as u64)?])?]);
@@ -159,9 +157,31 @@ fn architecture() -> Result<TargetArch, Error> {
     TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not on this processor".into())
 }
 
-fn apply(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<(), Error> {
-    let program: BpfProgram = SeccompFilter::new(rules, otherwise, matched, architecture()?)?.try_into()?;
-    Ok(apply_filter_all_threads(&program)?)
+fn program(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, Error> {
+    Ok(SeccompFilter::new(rules, otherwise, matched, architecture()?)?.try_into()?)
+}
+
+/// Puts the answer to all newer calls in front of a program. As rules they would be most of its
+/// instructions, and the kernel runs a new filter once for each call that it knows.
+///
+/// It comes before the check of the architecture, which [`allow_only`]'s other instructions do: a
+/// foreign call with one of these numbers fails with `ENOSYS`, too.
+fn with_newer(answer: SeccompAction, program: BpfProgram) -> BpfProgram {
+    /// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JGE | BPF_K`, `BPF_JMP | BPF_JGT | BPF_K` and
+    /// `BPF_RET | BPF_K`.
+    const LOAD: u16 = 0x20;
+    const JUMP_FROM: u16 = 0x35;
+    const JUMP_ABOVE: u16 = 0x25;
+    const RETURN: u16 = 0x06;
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let first = vec![
+        // The number of the call is the first field of `struct seccomp_data`.
+        step(LOAD, 0, 0, 0),
+        step(JUMP_FROM, 0, 2, *NEWER.start() as u32),
+        step(JUMP_ABOVE, 1, 0, *NEWER.end() as u32),
+        step(RETURN, 0, 0, answer.into()),
+    ];
+    [first, program].concat()
 }
 
 fn errno(number: i32) -> SeccompAction {
@@ -174,11 +194,15 @@ pub(crate) fn allow_only(job: Job, mode: Mode) -> Result<String, Error> {
         Mode::Kill => SeccompAction::KillProcess,
         Mode::On | Mode::Off => errno(libc::EPERM),
     };
-    let substituted = SUBSTITUTED.iter().copied().chain(NEWER).map(|call| (call, Vec::new())).collect();
-    apply(substituted, SeccompAction::Allow, errno(libc::ENOSYS))?;
+    let missing = errno(libc::ENOSYS);
+    let substituted = SUBSTITUTED.iter().map(|call| (*call, Vec::new())).collect();
+    let substituted = program(substituted, SeccompAction::Allow, missing.clone())?;
+    apply_filter_all_threads(&with_newer(missing, substituted))?;
     let rules = rules(job)?;
-    let count = rules.len() - NEWER.count();
-    apply(rules, refused, SeccompAction::Allow)?;
+    let count = rules.len();
+    let allowed = program(rules, refused, SeccompAction::Allow)?;
+    // The last of several filters gives the errno, so this one lets newer calls pass.
+    apply_filter_all_threads(&with_newer(SeccompAction::Allow, allowed))?;
     Ok(format!("with {count} calls"))
 }
 
@@ -191,6 +215,6 @@ pub(crate) fn refuse(job: Job, opens: bool) -> Result<String, Error> {
         rules.insert(libc::SYS_ioctl, of_mounts()?);
     }
     let count = rules.len();
-    apply(rules, SeccompAction::Allow, errno(libc::EPERM))?;
+    apply_filter_all_threads(&program(rules, SeccompAction::Allow, errno(libc::EPERM))?)?;
     Ok(format!("without {count} more"))
 }

@@ -1,7 +1,7 @@
 //! The commands.
 //!
 //! Owns the list of them. A new command needs a `mod` line, a variant of [`Command`], a line in
-//! [`Command::run`] and an entry in [`man`].
+//! `DEFINITIONS` and in [`Command::run`], and an entry in [`man`].
 
 mod backup;
 mod balance;
@@ -82,7 +82,7 @@ mod verity;
 mod versions;
 
 use crate::context::Context;
-use clap::Subcommand;
+use clap::{Args as _, Subcommand};
 #[cfg(not(target_os = "linux"))]
 use mount_elsewhere as mount;
 
@@ -143,7 +143,7 @@ pub enum Command {
     Convert(convert::Args),
     Image(image::Args),
     Shell(shell::Args),
-    #[command(visible_alias = "inspect-internal")]
+    #[command(visible_alias = INSPECT_ALIAS)]
     Inspect(inspect::Args),
     #[cfg(target_os = "linux")]
     Bench(bench::Args),
@@ -154,6 +154,86 @@ pub enum Command {
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
+}
+
+/// The name of `inspect` in btrfs-progs.
+const INSPECT_ALIAS: &str = "inspect-internal";
+
+/// Adds a command's arguments to its definition.
+type Define = fn(clap::Command) -> clap::Command;
+
+/// The definition of each command alone. Building those of all commands takes longer than most
+/// commands do. A test compares them with [`Command`].
+const DEFINITIONS: &[(&str, Define)] = &[
+    ("ls", ls::Args::augment_args),
+    ("cat", cat::Args::augment_args),
+    ("stat", stat::Args::augment_args),
+    ("cp", cp::Args::augment_args),
+    ("mkdir", mkdir::Args::augment_args),
+    ("mv", mv::Args::augment_args),
+    ("rm", rm::Args::augment_args),
+    ("ln", ln::Args::augment_args),
+    ("touch", touch::Args::augment_args),
+    ("truncate", truncate::Args::augment_args),
+    ("trim", trim::Args::augment_args),
+    ("chmod", chmod::Args::augment_args),
+    ("chown", chown::Args::augment_args),
+    ("getfattr", getfattr::Args::augment_args),
+    ("setfattr", setfattr::Args::augment_args),
+    ("verity", verity::Args::augment_args),
+    ("find", find::Args::augment_args),
+    ("du", du::Args::augment_args),
+    ("usage", filesystem::usage::Args::augment_args),
+    ("compsize", compsize::Args::augment_args),
+    ("diff", diff::Args::augment_args),
+    ("versions", versions::Args::augment_args),
+    ("history", history::Args::augment_args),
+    ("dedupe", dedupe::Args::augment_args),
+    ("heatmap", heatmap::Args::augment_args),
+    ("treemap", treemap::Args::augment_args),
+    ("subvolume", subvolume::Args::augment_args),
+    ("property", property::Args::augment_args),
+    ("quota", quota::Args::augment_args),
+    ("qgroup", qgroup::Args::augment_args),
+    ("balance", balance::Args::augment_args),
+    ("device", device::Args::augment_args),
+    ("scrub", scrub::Args::augment_args),
+    ("replace", replace::Args::augment_args),
+    ("backup", backup::Args::augment_args),
+    ("send", send::Args::augment_args),
+    ("receive", receive::Args::augment_args),
+    ("stream", stream::Args::augment_args),
+    ("mount", mount::Args::augment_args),
+    #[cfg(target_os = "linux")]
+    ("umount", umount::Args::augment_args),
+    #[cfg(target_os = "linux")]
+    ("run", run::Args::augment_args),
+    ("serve", serve::Args::augment_args),
+    ("store", store::Args::augment_args),
+    ("mkfs", mkfs::Args::augment_args),
+    ("filesystem", filesystem::Args::augment_args),
+    ("check", check::Args::augment_args),
+    ("rescue", rescue::Args::augment_args),
+    ("restore", restore::Args::augment_args),
+    ("tune", tune::Args::augment_args),
+    ("convert", convert::Args::augment_args),
+    ("image", image::Args::augment_args),
+    ("shell", shell::Args::augment_args),
+    ("inspect", |command| inspect::Args::augment_args(command).visible_alias(INSPECT_ALIAS)),
+    #[cfg(target_os = "linux")]
+    ("bench", bench::Args::augment_args),
+    ("fsck-at-boot", fsck_at_boot::Args::augment_args),
+    ("btrfs-image", image::DropInArgs::augment_args),
+    ("doctor", doctor::Args::augment_args),
+    ("completions", completions::Args::augment_args),
+    ("man", man::Args::augment_args),
+];
+
+/// Returns the definition of the command with exactly this name.
+pub fn definition_of(name: &str) -> Option<clap::Command> {
+    let name = if name == INSPECT_ALIAS { "inspect" } else { name };
+    let (name, define) = DEFINITIONS.iter().find(|(known, _)| *known == name)?;
+    Some(define(clap::Command::new(*name)))
 }
 
 impl Command {

@@ -28,6 +28,7 @@ from ._papilio import (
     BackupKey,
     CheckReport,
     Completion,
+    ContentUpdate,
     CorruptError,
     DeletedSubvolume,
     Device,
@@ -59,6 +60,7 @@ from ._papilio import (
     mkfs,
     receive,
     restore_archive,
+    update_content,
     verify_archive,
 )
 from ._path import Path
@@ -72,6 +74,7 @@ __all__ = [
     "Change",
     "CheckReport",
     "Completion",
+    "ContentUpdate",
     "CorruptError",
     "DeletedSubvolume",
     "Device",
@@ -108,6 +111,7 @@ __all__ = [
     "open",
     "receive",
     "restore_archive",
+    "update_content",
     "verify_archive",
 ]
 

@@ -293,6 +293,14 @@ class Made:
     checksum: str
     features: list[str]
 
+class ContentUpdate:
+    created: int
+    changed: int
+    removed: int
+    unchanged: int
+    bytes_written: int
+    bytes_equal: int
+
 class OlderState:
     @property
     def cause(self) -> str: ...
@@ -618,4 +626,12 @@ def mkfs(
     compress: str | None = None,
     shrink: bool = False,
 ) -> Made: ...
+def update_content(
+    *images: _Path,
+    content: _Path,
+    subvolumes: Sequence[_Path] = (),
+    compress: str | None = None,
+    shrink: bool = False,
+    timestamp: float | None = None,
+) -> ContentUpdate: ...
 def find_deleted_subvolumes(image: _Path, *, devices: Sequence[_Path] = ()) -> list[DeletedSubvolume]: ...

@@ -386,7 +386,7 @@ static void copies(const char *folder)
     struct papilio_file *file;
     struct stat stat;
     struct papilio_fs *made;
-    char path[4096], second[4096], content[16];
+    char path[4096], second[4096], third[4200], content[16];
     int fd, calls, messages = 0;
 
     OK(papilio_mkdir(fs, "/tree", 0750));
@@ -447,6 +447,20 @@ static void copies(const char *folder)
     CHECK(OK(papilio_pread(file, content, sizeof content, 0)) == 7);
     OK(papilio_file_close(file));
     OK(papilio_close(made));
+    /* It is as the directory already, until that changes. */
+    struct papilio_content_update update;
+    OK(papilio_update_content(second, path, "zstd", PAPILIO_MKFS_SHRINK, &update, sizeof update));
+    CHECK(update.created + update.changed + update.removed + update.bytes_written == 0);
+    CHECK(update.unchanged > 1 && update.bytes_equal > 0);
+    snprintf(third, sizeof third, "%s/added", path);
+    CHECK((fd = open(third, O_RDWR | O_CREAT, 0600)) >= 0 && write(fd, "more", 4) == 4 && close(fd) == 0);
+    OK(papilio_update_content(second, path, NULL, 0, &update, sizeof update));
+    CHECK(update.created == 1 && update.removed == 0 && update.bytes_written == 4);
+    CHECK(unlink(third) == 0);
+    OK(papilio_update_content(second, path, NULL, 0, NULL, 0));
+    FAILS(papilio_update_content(second, second, NULL, 0, NULL, 0), ENOTDIR, "content.img");
+    FAILS(papilio_update_content(second, "/no/content", NULL, 0, NULL, 0), ENOENT, "/no/content");
+    FAILS(papilio_update_content(second, path, NULL, 0x80, NULL, 0), EINVAL, "0x80");
     FAILS(papilio_mkfs_content(second, "/no/content", NULL, NULL, 0), ENOENT, "/no/content");
     FAILS(papilio_mkfs_content(second, path, NULL, "none such", 0), EINVAL, "none such");
 
