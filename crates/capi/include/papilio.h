@@ -485,6 +485,22 @@ struct papilio_extent {
     uint32_t compression;
 };
 
+// The result of papilio_update_content().
+struct papilio_content_update {
+    // Names that were made, where none was.
+    uint64_t created;
+    // Entries whose data, attributes or kind were changed.
+    uint64_t changed;
+    // Names that were removed. A directory counts as one.
+    uint64_t removed;
+    // Entries that were as they should be.
+    uint64_t unchanged;
+    // Bytes of file data written, without holes.
+    uint64_t bytes_written;
+    // Bytes of file data that were equal.
+    uint64_t bytes_equal;
+};
+
 // A state that is older than the newest one on the devices. The texts belong to the list.
 struct papilio_older_state {
     // A short name of the cause, such as "log-unusable", which stays the same between versions.
@@ -1602,6 +1618,23 @@ int papilio_mkfs_content(const char *path,
                          const struct papilio_mkfs_options *options,
                          const char *compression,
                          uint32_t flags);
+
+// Makes the content of the file system on the image or block device at `path` that of `content`, a
+// directory of the host. Both are NUL-terminated paths of the host. Files are compared byte by
+// byte, and only what differs is written. Names that the directory lacks are removed. An image
+// that is a regular file may grow. `compression` is NULL or as in
+// papilio_options_set_compression(). `flags` is 0 or PAPILIO_MKFS_SHRINK, which cuts off what is
+// unused at the end. `done` is NULL or points to a papilio_content_update of `size` bytes.
+//
+// Returns 0 or a negative errno: -EINVAL if the file system has subvolumes; -ENOTDIR if `content`
+// is no directory; the errors of opening the file system and of reading the content. After an
+// error the file system may have a part of the update, and another call does the rest.
+int papilio_update_content(const char *path,
+                           const char *content,
+                           const char *compression,
+                           uint32_t flags,
+                           struct papilio_content_update *done,
+                           size_t size);
 
 // Creates a directory at `path`, NUL-terminated, with the permissions `mode`, less the umask of
 // papilio_set_creator().
