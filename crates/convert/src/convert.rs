@@ -13,6 +13,7 @@ use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::reader::ExtFs;
 use crate::image::{restore_root_times, save_image};
+use crate::interrupted::find_interrupted;
 use crate::items::{Converter, ItemRules, ItemSink};
 use crate::layout::{Layout, Need, reserved_ranges};
 use crate::losses::Losses;
@@ -81,6 +82,9 @@ enum AnySource {
 impl AnySource {
     /// Finds out what is on a device, reads all of it, and plans the layout.
     fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress<'_>) -> Result<Self> {
+        if let Some(state) = find_interrupted(device)? {
+            return Err(ConvertError::Interrupted { device: device.name().to_owned(), state });
+        }
         refuse_btrfs(&**device)?;
         let mut magic = [0; 4];
         if device.size() >= magic.len() as u64 {
@@ -226,7 +230,7 @@ fn carry_out<S: Source>(
     progress(ConvertProgress { stage: ConvertStage::Checking, done: 0, total: 0 });
     check(&withheld)?;
     progress(ConvertProgress { stage: ConvertStage::Switching, done: 0, total: 0 });
-    switch(&**device, &withheld, &source.used, block_size)?;
+    switch(&**device, &withheld, &source.used, block_size, source.plan.source_uuid)?;
     Ok(Converted { plan: source.plan, fsid: made.fsid, label: made.label, metadata_used })
 }
 
