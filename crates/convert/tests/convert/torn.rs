@@ -118,8 +118,8 @@ fn assert_btrfs(device: Arc<dyn Device>, what: &str) {
 }
 
 /// Judges a torn state: `convert` leads to `forth`, and `-r` to the source.
-fn judge(state: &MemoryDevice, forth: Finished, source: &[u8], is_checked: bool, what: &str) {
-    for (goal, is_undone) in [(forth, false), (Finished::Source, true)] {
+fn judge(state: &MemoryDevice, forth: &[Finished], source: &[u8], is_checked: bool, what: &str) {
+    for (goals, is_undone) in [(forth, false), (&[Finished::Source][..], true)] {
         let memory = Arc::new(state.snapshot());
         let device: Arc<dyn Device> = Arc::clone(&memory) as Arc<dyn Device>;
         let found = find_interrupted(&device).unwrap();
@@ -139,9 +139,10 @@ fn judge(state: &MemoryDevice, forth: Finished, source: &[u8], is_checked: bool,
         assert!(refused.iter().all(is_refusal), "{what}: {refused:?}");
         assert!(memory.same_content(state), "{what}: a refusal wrote");
         let finished = if is_undone { undo_interrupted(&device) } else { finish_interrupted(&device) };
-        assert_eq!(finished.unwrap(), Some(goal), "{what}");
+        let finished = finished.unwrap().unwrap();
+        assert!(goals.contains(&finished), "{what}: {finished:?}");
         assert_eq!(find_interrupted(&device).unwrap(), None, "{what}");
-        match goal {
+        match finished {
             Finished::Source => assert!(primary(&*memory) == source, "{what}"),
             Finished::Btrfs if is_checked => assert_btrfs(device, what),
             Finished::Btrfs => assert_eq!(&primary(&*memory)[64..72], b"_BHRfS_M", "{what}"),
@@ -155,11 +156,12 @@ fn judge_switches(world: &World, step: usize) {
     let memory = Arc::new(MemoryDevice::from_image(&world.original).unwrap());
     let source = primary(&*memory);
     let forth = caught(&memory, |device| drop(convert(device, &ConvertOptions::new(), &mut |_| ()).unwrap()));
-    forget_record(&memory);
+    forget_record(&*memory);
     let back = caught(&memory, |device| drop(rollback(device, &mut |_| ()).unwrap()));
     assert_eq!((forth.len(), back.len()), (1, 2));
-    // The first write of the way back lets the superblock point to the record.
-    let goals = [Finished::Btrfs, Finished::Btrfs, Finished::Source];
+    // The first write of the way back lets the superblock point to the record. A part of it may look
+    // like a part of the second one.
+    let goals: [&[_]; 3] = [&[Finished::Btrfs], &[Finished::Btrfs, Finished::Source], &[Finished::Source]];
     for (at, (switch, goal)) in forth.iter().chain(&back).zip(goals).enumerate() {
         let mut torn = 0;
         for pattern in (1..255).step_by(step) {
