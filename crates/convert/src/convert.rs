@@ -15,12 +15,13 @@ use crate::ext::reader::ExtFs;
 use crate::image::{restore_root_times, save_image};
 use crate::interrupted::find_interrupted;
 use crate::items::{Converter, ItemRules, ItemSink};
-use crate::layout::{Layout, Need, reserved_ranges};
+use crate::layout::{HOLE_LEAST, HOLE_TINY, Layout, Need, reserved_ranges};
 use crate::losses::Losses;
 use crate::names::Names;
 use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress, TargetUuid};
 use crate::places::{Moved, PlaceMap};
 use crate::plan::{Census, ConvertPlan, no_room};
+use crate::record::RECORD_BYTES;
 use crate::source::{Source, read};
 use crate::sums::add_all_checksums;
 use crate::switch::switch;
@@ -321,7 +322,7 @@ fn lay_out<S: Source>(
     losses: Losses,
 ) -> Result<(ConvertPlan, Layout)> {
     let profile = fs.profile();
-    let (block_size, total) = (profile.block_size, profile.bytes());
+    let (block_size, total, node) = (profile.block_size, profile.bytes(), u64::from(options.node_size));
     let (runs, blocks) =
         used.runs().fold((0, 0), |(runs, blocks), run| (runs + 1, blocks + run.end - run.start));
     let used_bytes = blocks * block_size;
@@ -349,11 +350,20 @@ fn lay_out<S: Source>(
     let generous = expected * 8 / 5 + extents + slack + 16 * MIB;
     // With less, the kernel's reserve would leave no room for a new file.
     let least = expected * 5 / 4 + extents / 2 + slack + 8 * MIB;
+    // In many short chunks.
+    let tight = least - 8 * MIB;
+    let tight_chunks = (total >> 30) + runs.min(total / HOLE_TINY) + 64;
+    let tight_system = (tight_chunks * 2 * 130 + 6 * node + RECORD_BYTES).max(4 * HOLE_TINY);
     let mut failure = (0, 0);
-    let attempts = [(generous, 2), (generous, 1), (least, 1)];
-    let found = attempts.into_iter().find_map(|(metadata, copies)| {
-        let need = Need { metadata, data, system, node: options.node_size.into() };
-        let made = Layout::new(used, block_size, total, need, copies);
+    let attempts = [
+        (generous, 2, HOLE_LEAST, system),
+        (generous, 1, HOLE_LEAST, system),
+        (least, 1, HOLE_LEAST, system),
+        (tight, 1, HOLE_TINY, tight_system),
+    ];
+    let found = attempts.into_iter().find_map(|(metadata, copies, shortest, system)| {
+        let need = Need { metadata, data, system, node };
+        let made = Layout::new(used, block_size, total, need, copies, shortest);
         made.map_err(|missing| failure = missing).ok().map(|layout| (layout, copies))
     });
     let Some((layout, copies)) = found else {
@@ -413,7 +423,8 @@ fn chunks_of(layout: &Layout) -> Vec<PlacedChunk> {
         copies: chunk.copies.clone(),
     };
     let metadata = layout.metadata.iter().map(|chunk| placed(BlockGroupFlags::METADATA, chunk));
-    data.chain(metadata).chain([placed(BlockGroupFlags::SYSTEM, &layout.system)]).collect()
+    let system = layout.system.iter().map(|chunk| placed(BlockGroupFlags::SYSTEM, chunk));
+    data.chain(metadata).chain(system).collect()
 }
 
 /// Allocates everything that the source uses, so that nothing else gets its place.
