@@ -15,13 +15,12 @@ use crate::ext::reader::ExtFs;
 use crate::image::{restore_root_times, save_image};
 use crate::interrupted::find_interrupted;
 use crate::items::{Converter, ItemRules, ItemSink};
-use crate::layout::{HOLE_LEAST, HOLE_TINY, Layout, Need, reserved_ranges};
+use crate::layout::{Layout, Need, reserved_ranges};
 use crate::losses::Losses;
 use crate::names::Names;
 use crate::options::{ConvertOptions, ConvertProgress, ConvertStage, Progress, TargetUuid};
 use crate::places::{Moved, PlaceMap};
 use crate::plan::{Census, ConvertPlan, no_room};
-use crate::record::RECORD_BYTES;
 use crate::source::{Source, read};
 use crate::sums::add_all_checksums;
 use crate::switch::switch;
@@ -30,6 +29,7 @@ use crate::withheld::WithheldDevice;
 use crate::xfs::reader::XfsFs;
 use crate::xfs::superblock::XfsSuperblock;
 use papilio_device::Device;
+use papilio_engine::errors::Error;
 use papilio_engine::options::OpenOptions;
 use papilio_engine::space::LogicalRange;
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -149,10 +149,18 @@ impl Conversion {
     /// No space, or a device that fails. Until the last step, an error leaves the source as it was.
     pub fn run(self, progress: &mut dyn FnMut(ConvertProgress)) -> Result<Converted> {
         let options = self.options.clone().uuid(TargetUuid::Given(self.fsid));
-        match self.source {
+        let done = match self.source {
             AnySource::Ext(source) => carry_out(&self.device, &options, *source, progress),
             AnySource::Xfs(source) => carry_out(&self.device, &options, *source, progress),
-        }
+        };
+        // The switch allocates nothing.
+        done.map_err(|error| match error {
+            ConvertError::Engine(Error::NoSpace { .. }) => ConvertError::NoRoom {
+                device: self.device.name().to_owned(),
+                reason: "the new file system needs more free space than was planned".to_owned(),
+            },
+            other => other,
+        })
     }
 }
 
@@ -322,7 +330,7 @@ fn lay_out<S: Source>(
     losses: Losses,
 ) -> Result<(ConvertPlan, Layout)> {
     let profile = fs.profile();
-    let (block_size, total, node) = (profile.block_size, profile.bytes(), u64::from(options.node_size));
+    let (block_size, total) = (profile.block_size, profile.bytes());
     let (runs, blocks) =
         used.runs().fold((0, 0), |(runs, blocks), run| (runs + 1, blocks + run.end - run.start));
     let used_bytes = blocks * block_size;
@@ -350,20 +358,11 @@ fn lay_out<S: Source>(
     let generous = expected * 8 / 5 + extents + slack + 16 * MIB;
     // With less, the kernel's reserve would leave no room for a new file.
     let least = expected * 5 / 4 + extents / 2 + slack + 8 * MIB;
-    // In many short chunks.
-    let tight = least - 8 * MIB;
-    let tight_chunks = (total >> 30) + runs.min(total / HOLE_TINY) + 64;
-    let tight_system = (tight_chunks * 2 * 130 + 6 * node + RECORD_BYTES).max(4 * HOLE_TINY);
     let mut failure = (0, 0);
-    let attempts = [
-        (generous, 2, HOLE_LEAST, system),
-        (generous, 1, HOLE_LEAST, system),
-        (least, 1, HOLE_LEAST, system),
-        (tight, 1, HOLE_TINY, tight_system),
-    ];
-    let found = attempts.into_iter().find_map(|(metadata, copies, shortest, system)| {
-        let need = Need { metadata, data, system, node };
-        let made = Layout::new(used, block_size, total, need, copies, shortest);
+    let attempts = [(generous, 2), (generous, 1), (least, 1)];
+    let found = attempts.into_iter().find_map(|(metadata, copies)| {
+        let need = Need { metadata, data, system, node: options.node_size.into() };
+        let made = Layout::new(used, block_size, total, need, copies);
         made.map_err(|missing| failure = missing).ok().map(|layout| (layout, copies))
     });
     let Some((layout, copies)) = found else {
@@ -423,8 +422,7 @@ fn chunks_of(layout: &Layout) -> Vec<PlacedChunk> {
         copies: chunk.copies.clone(),
     };
     let metadata = layout.metadata.iter().map(|chunk| placed(BlockGroupFlags::METADATA, chunk));
-    let system = layout.system.iter().map(|chunk| placed(BlockGroupFlags::SYSTEM, chunk));
-    data.chain(metadata).chain(system).collect()
+    data.chain(metadata).chain([placed(BlockGroupFlags::SYSTEM, &layout.system)]).collect()
 }
 
 /// Allocates everything that the source uses, so that nothing else gets its place.

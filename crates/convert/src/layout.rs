@@ -15,7 +15,6 @@
 
 use crate::block_set::BlockSet;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_progs::mkfs::in_place::SYSTEM_CHUNKS_MAX;
 use std::ops::Range;
 
 const MIB: u64 = 1 << 20;
@@ -26,13 +25,9 @@ const UNIT: u64 = 64 << 10;
 const DATA_CHUNK_MAX: u64 = GIB;
 /// The longest metadata chunk.
 const METADATA_CHUNK_MAX: u64 = GIB;
-/// The longest hole that the search for free space begins with.
+/// The longest and the shortest hole that the search for free space begins and ends with.
 const HOLE_FIRST: u64 = 32 * MIB;
-/// The shortest hole that is used where there is room, and where there is little.
-pub(crate) const HOLE_LEAST: u64 = 256 << 10;
-pub(crate) const HOLE_TINY: u64 = UNIT;
-/// The most chunks of data that moves.
-const MOVED_CHUNKS_MAX: usize = 64;
+const HOLE_LEAST: u64 = 256 << 10;
 /// The longest data extent (`BTRFS_MAX_EXTENT_SIZE`).
 pub(crate) const EXTENT_MAX: u64 = 128 * MIB;
 /// The start of the first chunk of any device.
@@ -64,7 +59,7 @@ pub(crate) struct Layout {
     /// Data chunks, by address; each maps to itself.
     pub(crate) data: Vec<Range<u64>>,
     pub(crate) metadata: Vec<MetadataChunk>,
-    pub(crate) system: Vec<MetadataChunk>,
+    pub(crate) system: MetadataChunk,
 }
 
 /// Returns the ranges of a device that Btrfs keeps for itself, in order.
@@ -119,15 +114,14 @@ fn is_used(used: &BlockSet, block_size: u64, range: &Range<u64>) -> bool {
 }
 
 impl Layout {
-    /// Plans the layout with `copies` copies of metadata, in holes of at least `shortest` bytes; `Err`
-    /// has the bytes that would be needed and those that there are.
+    /// Plans the layout with `copies` copies of metadata; `Err` has the bytes that would be needed
+    /// and those that there are.
     pub(crate) fn new(
         used: &BlockSet,
         block_size: u64,
         total: u64,
         need: Need,
         copies: u64,
-        shortest: u64,
     ) -> Result<Self, (u64, u64)> {
         let metadata = need.metadata.next_multiple_of(UNIT) * copies;
         let system = need.system.next_multiple_of(UNIT) * copies;
@@ -141,16 +135,18 @@ impl Layout {
             if bytes >= wanted {
                 break found;
             }
-            if least == shortest {
+            if least == HOLE_LEAST {
                 return Err((wanted, bytes));
             }
-            least = (least / 2).max(shortest);
+            least = (least / 2).max(HOLE_LEAST);
         };
         let data_chunks = Self::data_chunks(used, block_size, total, &found);
         let mut room = Room { holes: found };
-        let system = room.take_few(need.system.next_multiple_of(UNIT), copies, SYSTEM_CHUNKS_MAX);
-        let system = system.ok_or((wanted, 0))?;
-        let moved = room.take_few(data, 1, MOVED_CHUNKS_MAX).ok_or((wanted, 0))?;
+        let system = room.take_one(need.system.next_multiple_of(UNIT), copies).ok_or((wanted, 0))?;
+        let moved = match data {
+            0 => None,
+            bytes => Some(room.take_one(bytes, 1).ok_or((wanted, 0))?),
+        };
         let mut metadata = Vec::new();
         let mut left = need.metadata.next_multiple_of(UNIT);
         while left > 0 {
@@ -159,14 +155,14 @@ impl Layout {
             left -= chunk.length.min(left);
             metadata.push(chunk);
         }
-        // The trees of the empty file system have up to 270 bytes for each chunk, in blocks of which
-        // some are not full.
-        let trees = 16 * need.node + (data_chunks.len() + moved.len() + metadata.len()) as u64 * 270;
-        if need.metadata < trees {
+        // The trees of the empty file system lie in one chunk. They have up to 270 bytes for each
+        // chunk, in blocks of which some are not full.
+        let trees = 16 * need.node + (data_chunks.len() + metadata.len()) as u64 * 270;
+        if metadata.iter().all(|chunk| chunk.length < trees) {
             return Err((wanted, wanted - left));
         }
         let mut data = data_chunks;
-        data.extend(moved.iter().map(|chunk| chunk.copies[0]..chunk.copies[0] + chunk.length));
+        data.extend(moved.map(|chunk| chunk.copies[0]..chunk.copies[0] + chunk.length));
         data.sort_by_key(|range| range.start);
         Ok(Self { data, metadata, system })
     }
@@ -218,23 +214,6 @@ impl Room {
         Some(self.take_at(at, length, copies))
     }
 
-    /// Takes chunks of `length` bytes in all: one, or else at most `most`.
-    fn take_few(&mut self, length: u64, copies: u64, most: usize) -> Option<Vec<MetadataChunk>> {
-        if length == 0 {
-            return Some(Vec::new());
-        }
-        if let Some(chunk) = self.take_one(length, copies) {
-            return Some(vec![chunk]);
-        }
-        let (mut chunks, mut left) = (Vec::new(), length);
-        while left > 0 {
-            let chunk = self.take_some(left, copies).filter(|_| chunks.len() < most)?;
-            left -= chunk.length;
-            chunks.push(chunk);
-        }
-        Some(chunks)
-    }
-
     /// Takes a chunk of at most `length` bytes, from the longest hole.
     fn take_some(&mut self, length: u64, copies: u64) -> Option<MetadataChunk> {
         let (at, hole) = self.holes.iter().enumerate().max_by_key(|(_, hole)| hole.end - hole.start)?;
@@ -268,7 +247,7 @@ mod tests {
     /// Checks the invariants of a layout.
     fn check(layout: &Layout, used: &BlockSet, total: u64) {
         let mut all: Vec<Range<u64>> = layout.data.clone();
-        for chunk in layout.metadata.iter().chain(&layout.system) {
+        for chunk in layout.metadata.iter().chain([&layout.system]) {
             for start in &chunk.copies {
                 let range = *start..start + chunk.length;
                 assert!(!is_used(used, BLOCK, &range), "{range:?}");
@@ -306,8 +285,7 @@ mod tests {
                 system: MIB,
                 node: 16 << 10,
             };
-            let shortest = [HOLE_LEAST, HOLE_TINY][random.usize(0..2)];
-            if let Ok(layout) = Layout::new(&used, BLOCK, total, need, random.u64(1..=2), shortest) {
+            if let Ok(layout) = Layout::new(&used, BLOCK, total, need, random.u64(1..=2)) {
                 check(&layout, &used, total);
                 assert!(layout.metadata_bytes() >= need.metadata);
                 made += 1;
@@ -321,18 +299,6 @@ mod tests {
         let total = 64 * MIB;
         let used = set(total, &[(0, total - MIB)]);
         let need = Need { metadata: 8 * MIB, data: MIB, system: MIB, node: 16 << 10 };
-        assert!(Layout::new(&used, BLOCK, total, need, 1, HOLE_TINY).is_err());
-    }
-
-    #[test]
-    fn holes_of_one_unit_are_enough() {
-        let total = 64 * MIB;
-        let ranges: Vec<_> = (0..512).map(|at| (at * 2 * UNIT, (at * 2 + 1) * UNIT)).collect();
-        let used = set(total, &ranges);
-        let need = Need { metadata: 8 * MIB, data: MIB, system: 5 * UNIT, node: 16 << 10 };
-        assert!(Layout::new(&used, BLOCK, total, need, 1, HOLE_LEAST).is_err());
-        let layout = Layout::new(&used, BLOCK, total, need, 1, HOLE_TINY).unwrap();
-        check(&layout, &used, total);
-        assert_eq!((layout.system.len(), layout.metadata.len()), (5, 128));
+        assert!(Layout::new(&used, BLOCK, total, need, 1).is_err());
     }
 }

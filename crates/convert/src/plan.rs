@@ -252,7 +252,7 @@ fn unreachable_directory(parents: &[(u64, u64)], root: u64) -> Option<u64> {
 pub(crate) fn no_room(device: &str, need: u64, have: u64) -> ConvertError {
     const MIB: u64 = 1 << 20;
     let reason = format!(
-        "metadata needs about {} MiB of free space in runs of 64 KiB or more, and there are {} MiB",
+        "metadata needs about {} MiB of free space in runs of 256 KiB or more, and there are {} MiB",
         need.div_ceil(MIB),
         have / MIB
     );

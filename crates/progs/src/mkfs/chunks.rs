@@ -199,21 +199,21 @@ impl ChunkLayout {
         Self { chunks }
     }
 
-    /// Returns the chunks for blocks of the chunk tree, the longest one first.
-    pub(super) fn system(&self) -> Vec<&Chunk> {
+    /// Returns the chunk for blocks of the chunk tree: the longest one.
+    pub(super) fn system(&self) -> &Chunk {
         self.longest_of(BlockGroupFlags::SYSTEM)
     }
 
-    /// Returns the chunks for all other tree blocks, the longest one first.
-    pub(super) fn metadata(&self) -> Vec<&Chunk> {
+    /// Returns the chunk for all other tree blocks: the longest one.
+    pub(super) fn metadata(&self) -> &Chunk {
         self.longest_of(BlockGroupFlags::METADATA)
     }
 
-    fn longest_of(&self, kind: BlockGroupFlags) -> Vec<&Chunk> {
-        let mut found: Vec<_> = self.chunks.iter().filter(|chunk| chunk.flags.contains(kind)).collect();
-        // Equal ones keep their order.
-        found.sort_by_key(|chunk| std::cmp::Reverse(chunk.length));
-        found
+    fn longest_of(&self, kind: BlockGroupFlags) -> &Chunk {
+        let found = self.chunks.iter().filter(|chunk| chunk.flags.contains(kind));
+        // Of equal ones, the first.
+        let found = found.rev().max_by_key(|chunk| chunk.length);
+        found.expect("each kind has a chunk")
     }
 
     /// Returns the bytes of a device that chunks take.
@@ -349,11 +349,11 @@ mod tests {
     #[test]
     fn addresses_are_those_of_mkfs_btrfs() {
         let layout = ChunkLayout::new(&[GIB], &choice(RaidProfile::Single, RaidProfile::Dup, false)).unwrap();
-        let metadata = layout.metadata()[0];
+        let metadata = layout.metadata();
         assert_eq!(metadata.start.0, 30_408_704);
         let offsets: Vec<_> = metadata.stripes.iter().map(|stripe| stripe.offset.0).collect();
         assert_eq!(offsets, [38_797_312, 92_471_296]);
-        assert_eq!(layout.system()[0].stripes[0].offset.0, 22_020_096);
+        assert_eq!(layout.system().stripes[0].offset.0, 22_020_096);
         assert_eq!(layout.bytes_on(FIRST_DEVICE), 132_513_792);
     }
 

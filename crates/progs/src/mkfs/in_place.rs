@@ -50,12 +50,9 @@ impl PlacedChunk {
     }
 }
 
-/// The most system chunks: the superblock has room for all of them.
-pub const SYSTEM_CHUNKS_MAX: usize = 5;
-
-/// Makes an empty file system of `total_bytes` on a device, with exactly these chunks. The chunks of
-/// the system and of metadata have room for the tree blocks. The options' size, profiles and
-/// handling of old content do not count.
+/// Makes an empty file system of `total_bytes` on a device, with exactly these chunks. There is one
+/// system chunk, and the longest metadata chunk holds the tree blocks. The options' size, profiles
+/// and handling of old content do not count.
 ///
 /// # Errors
 /// Invalid options; chunks that are missing, overlap or reach past the end; I/O errors.
@@ -86,10 +83,8 @@ fn check(chunks: &[PlacedChunk], total_bytes: u64, choice: &Choice) -> Result<()
     let invalid = |text: &str| Err(Error::Invalid(format!("the chunks of a file system in place: {text}")));
     let sector = u64::from(choice.sector_size);
     let count = |kind| chunks.iter().filter(|chunk| chunk.kind == kind).count();
-    if !(1..=SYSTEM_CHUNKS_MAX).contains(&count(BlockGroupFlags::SYSTEM))
-        || count(BlockGroupFlags::METADATA) == 0
-    {
-        return invalid("there must be some of the system, and of metadata");
+    if count(BlockGroupFlags::SYSTEM) != 1 || count(BlockGroupFlags::METADATA) == 0 {
+        return invalid("there must be one of the system, and one of metadata");
     }
     let mut places = Vec::new();
     let mut logical = Vec::new();
@@ -132,11 +127,8 @@ mod tests {
         let device = MemoryDevice::new(64 * MIB);
         let chunks = [
             chunk(BlockGroupFlags::DATA, MIB, 9 * MIB, &[MIB]),
-            chunk(BlockGroupFlags::METADATA, 20 * MIB, 65536, &[20 * MIB, 30 * MIB]),
-            chunk(BlockGroupFlags::METADATA, 21 * MIB, 131_072, &[21 * MIB, 31 * MIB]),
-            chunk(BlockGroupFlags::METADATA, 22 * MIB, 65536, &[22 * MIB, 32 * MIB]),
-            chunk(BlockGroupFlags::SYSTEM, 40 * MIB, 65536, &[40 * MIB, 41 * MIB]),
-            chunk(BlockGroupFlags::SYSTEM, 42 * MIB, 65536, &[42 * MIB, 43 * MIB]),
+            chunk(BlockGroupFlags::METADATA, 20 * MIB, 4 * MIB, &[20 * MIB, 30 * MIB]),
+            chunk(BlockGroupFlags::SYSTEM, 40 * MIB, MIB, &[40 * MIB, 41 * MIB]),
         ];
         device.write_at(&[7; 4096], PhysicalAddress(2 * MIB)).unwrap();
         let made = mkfs_in_place(&device, 60 * MIB, &MkfsOptions::new(), &chunks).unwrap();
@@ -145,7 +137,7 @@ mod tests {
         device.read_at(&mut kept, PhysicalAddress(2 * MIB)).unwrap();
         assert!(kept.iter().all(|byte| *byte == 7));
         let mut copies = [[0; 4096]; 2];
-        for (copy, place) in copies.iter_mut().zip([21, 31]) {
+        for (copy, place) in copies.iter_mut().zip([20, 30]) {
             device.read_at(copy, PhysicalAddress(place * MIB)).unwrap();
         }
         assert!(copies[0] == copies[1] && copies[0].iter().any(|byte| *byte != 0));

@@ -5,8 +5,7 @@
 //! distributed repeatedly, until the result does not change.
 //!
 //! **Invariants**
-//! - Blocks of the chunk tree are in system chunks, all others in metadata chunks. The longest chunk
-//!   of a kind is filled first.
+//! - Blocks of the chunk tree are in the system chunk, all others in the metadata chunk.
 //! - No block is where a superblock copy could be.
 //! - All blocks have generation [`GENERATION`].
 //! - Block groups, free space, extent items and the superblock agree to the byte.
@@ -31,7 +30,6 @@ use papilio_format::superblock::{
     superblock_offset,
 };
 use papilio_format::{LogicalAddress, Superblock, TreeId, Uuid};
-use std::collections::BTreeMap;
 
 /// More rounds than any choice needs. Except with small blocks, the second round changes nothing.
 const MAX_ROUNDS: usize = 8;
@@ -55,8 +53,8 @@ impl MkfsLayout {
         Ok(Self::with_chunks(ChunkLayout::new(totals, choice)?, totals, choice))
     }
 
-    /// Lays out a file system with these chunks, of which those of the system and of metadata have
-    /// room for all blocks.
+    /// Lays out a file system with these chunks, of which the longest of the system and of metadata
+    /// have room for all blocks.
     pub(super) fn with_chunks(chunks: ChunkLayout, totals: &[u64], choice: &Choice) -> Self {
         let (places, items) = settle(totals, choice, &chunks);
         let facts = Facts { choice, chunks: &chunks, places: &places, totals };
@@ -120,52 +118,41 @@ fn place(ids: &[TreeId], shapes: &[Shape], choice: &Choice, chunks: &ChunkLayout
     ids.iter().zip(shapes).map(place).collect()
 }
 
-/// Allocates blocks from the start of one chunk after the other.
+/// Allocates blocks from the start of a chunk.
 struct Allocator<'a> {
-    chunks: std::vec::IntoIter<&'a Chunk>,
-    chunk: Option<&'a Chunk>,
+    chunk: &'a Chunk,
     next: LogicalAddress,
     node_size: u64,
 }
 
 impl<'a> Allocator<'a> {
-    fn new(chunks: Vec<&'a Chunk>, node_size: u32) -> Self {
-        let chunks = chunks.into_iter();
-        Self { chunks, chunk: None, next: LogicalAddress(0), node_size: node_size.into() }
+    fn new(chunk: &'a Chunk, node_size: u32) -> Self {
+        Self { chunk, next: chunk.start, node_size: node_size.into() }
     }
 
     fn take(&mut self) -> LogicalAddress {
-        loop {
-            let node_size = self.node_size;
-            if let Some(chunk) = self.chunk {
-                while self.next.0 + node_size <= chunk.end().0 {
-                    let block = self.next;
-                    self.next.0 += node_size;
-                    if !chunk.meets_superblock(block, node_size) {
-                        return block;
-                    }
-                }
-            }
-            let chunk = self.chunks.next().expect("the chunks have space for all blocks");
-            (self.chunk, self.next) = (Some(chunk), chunk.start);
+        while self.chunk.meets_superblock(self.next, self.node_size) {
+            self.next.0 += self.node_size;
         }
+        let taken = self.next;
+        self.next.0 += self.node_size;
+        assert!(self.next <= self.chunk.end(), "the smallest chunk has space for all blocks");
+        taken
     }
 }
 
 fn encode(facts: &Facts<'_>, items: &[Items], geometry: &Geometry) -> Vec<(Vec<DeviceLocation>, Vec<u8>)> {
     let encoder = BlockEncoder { geometry, chunk_tree_uuid: facts.choice.uuids.chunk_tree };
-    let chunks = [facts.chunks.system(), facts.chunks.metadata()].concat();
-    let mut contents: BTreeMap<LogicalAddress, ChunkContent<'_>> =
-        chunks.into_iter().map(|chunk| (chunk.start, ChunkContent::new(chunk))).collect();
+    let [mut system, mut metadata] = [facts.chunks.system(), facts.chunks.metadata()].map(ChunkContent::new);
     for (tree, items) in facts.places.iter().zip(items) {
+        let is_chunk_tree = tree.id == objectid::CHUNK_TREE;
+        let content = if is_chunk_tree { &mut system } else { &mut metadata };
         let encoded = encoder.tree(tree.id, items, &tree.shape, &tree.blocks);
         for (address, bytes) in tree.blocks.iter().zip(encoded) {
-            let content = contents.range_mut(..=*address).next_back();
-            let (_, content) = content.expect("a block lies in a chunk");
             content.add(*address, bytes);
         }
     }
-    contents.into_values().flat_map(ChunkContent::finish).collect()
+    [system.finish(), metadata.finish()].concat()
 }
 
 fn superblock(facts: &Facts<'_>, dev_item: DeviceItem) -> Superblock {
@@ -227,14 +214,12 @@ fn superblock(facts: &Facts<'_>, dev_item: DeviceItem) -> Superblock {
 }
 
 fn system_chunk_array(facts: &Facts<'_>) -> ([u8; SYSTEM_CHUNK_ARRAY_SIZE], u32) {
-    let (mut array, mut length) = ([0; SYSTEM_CHUNK_ARRAY_SIZE], 0);
-    for chunk in facts.chunks.system() {
-        let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, chunk.start.0);
-        let entry = [&key.to_bytes()[..], &chunk.item().to_bytes()].concat();
-        array[length..length + entry.len()].copy_from_slice(&entry);
-        length += entry.len();
-    }
-    (array, length as u32)
+    let chunk = facts.chunks.system();
+    let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, chunk.start.0);
+    let entry = [&key.to_bytes()[..], &chunk.item().to_bytes()].concat();
+    let mut array = [0; SYSTEM_CHUNK_ARRAY_SIZE];
+    array[..entry.len()].copy_from_slice(&entry);
+    (array, entry.len() as u32)
 }
 
 /// Returns the root backup of the first commit.
@@ -302,13 +287,9 @@ mod tests {
             }],
             sector_size: 4096,
         };
-        let second = Chunk { start: LogicalAddress(9 << 20), length: 65536, ..chunk.clone() };
-        let mut allocator = Allocator::new(vec![&chunk, &second], 16384);
+        let mut allocator = Allocator::new(&chunk, 16384);
         assert_eq!(allocator.take(), chunk.start);
         // The next four blocks are in the superblock's stripe element.
-        for at in 5..64 {
-            assert_eq!(allocator.take().0, chunk.start.0 + at * 16384);
-        }
-        assert_eq!(allocator.take(), second.start);
+        assert_eq!(allocator.take().0, chunk.start.0 + 5 * 16384);
     }
 }
