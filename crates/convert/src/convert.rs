@@ -155,9 +155,9 @@ impl Conversion {
         };
         // The switch allocates nothing.
         done.map_err(|error| match error {
-            ConvertError::Engine(Error::NoSpace { .. }) => ConvertError::NoRoom {
+            ConvertError::Engine(Error::NoSpace { what }) => ConvertError::NoRoom {
                 device: self.device.name().to_owned(),
-                reason: "the new file system needs more free space than was planned".to_owned(),
+                reason: format!("the new file system needs more free space for {what} than was planned"),
             },
             other => other,
         })
