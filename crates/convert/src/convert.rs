@@ -250,6 +250,7 @@ fn open(device: &Arc<WithheldDevice>) -> Result<FileSystem> {
         .dirty_bytes(DIRTY_BYTES)
         .node_cache_bytes(CACHE_BYTES)
         .heal_reads(false)
+        .keep_empty_groups(true)
         .ignore_signatures(true);
     Ok(FileSystem::from_devices(vec![Arc::clone(device) as Arc<dyn Device>], &options)?)
 }
