@@ -31,7 +31,7 @@ impl ImageExtents {
     /// Reads the extents of the image, and checks that each lies at its place.
     ///
     /// # Errors
-    /// An extent that lies elsewhere, or is not of the conversion; a tree block that cannot be read.
+    /// An extent that lies elsewhere or is not of the conversion; a tree block that cannot be read.
     pub(crate) fn read(fs: &FileSystem, tree: TreeId, number: InodeNumber, size: u64) -> Result<Self, Fault> {
         let open = fs.info.trees.find(tree)?;
         let missing = || Fault::Moved("the subvolume of the image cannot be read".to_owned());

@@ -157,7 +157,7 @@ impl SwitchRecord {
         write(device, &self.to_bytes(place), place)
     }
 
-    /// Returns the number of the content that was being written when `block` was torn: the last one,
+    /// Returns the number of the content that was being written when `block` was torn: the last,
     /// if several are possible.
     fn torn_step(&self, block: &[u8]) -> Option<usize> {
         let is_torn = |old: &[u8], new: &[u8]| {

@@ -29,8 +29,8 @@ use std::sync::Arc;
 /// First the source is read and checked in full, and the plan is printed. The new file system then
 /// grows in free space of the old one and is checked there. A single write of 4 KiB makes it
 /// valid: an error or a power cut before it leaves the old file system, one after it the new. If
-/// the device tears that write, the next run completes it, and --rollback undoes it. The device must
-/// not be mounted. Make a backup nevertheless.
+/// the device tears that write, the next run completes it, and --rollback undoes it. The device
+/// must not be mounted. Make a backup nevertheless.
 ///
 /// The source needs blocks of 4096 bytes or more, and about 1 % of its size free, in runs of 256
 /// KiB or more. Btrfs has no project ids, preallocated space of files is given up, and extended

@@ -80,7 +80,7 @@ fn xfs(random: &mut fastrand::Rng) -> String {
     )
 }
 
-/// What became of a shape.
+/// The end of a shape.
 pub enum Outcome {
     /// Papilio converted it in these seconds, and everything was judged.
     Converted(f64),
@@ -88,7 +88,7 @@ pub enum Outcome {
     Refused(String),
 }
 
-/// What btrfs-convert made of a shape.
+/// The result of btrfs-convert, if it had a copy of the shape.
 pub type Stock = Option<Result<f64, String>>;
 
 /// Whether a shape may have no free space in runs that metadata can use: small groups, on a device

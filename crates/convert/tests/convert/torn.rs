@@ -159,8 +159,8 @@ fn judge_switches(world: &World, step: usize) {
     forget_record(&*memory);
     let back = caught(&memory, |device| drop(rollback(device, &mut |_| ()).unwrap()));
     assert_eq!((forth.len(), back.len()), (1, 2));
-    // The first write of the way back lets the superblock point to the record. A part of it may look
-    // like a part of the second one.
+    // The first write of the way back lets the superblock point to the record. A part of it may
+    // look like a part of the second one.
     let goals: [&[_]; 3] = [&[Finished::Btrfs], &[Finished::Btrfs, Finished::Source], &[Finished::Source]];
     for (at, (switch, goal)) in forth.iter().chain(&back).zip(goals).enumerate() {
         let mut torn = 0;
